@@ -1,0 +1,2 @@
+#![no_std]
+//! What every VM system here stands on.
