@@ -1,0 +1,129 @@
+//! The system call table and the way through it.
+//!
+//! The trap code calls [`dispatch`] with the user's registers; it looks the number up in [`TABLE`], an
+//! array of plain functions, and stores what comes back in `rax`. Each module below owns a group of calls
+//! and lists them in a constant `CALLS` made by [`calls!`]; the table is put together at compile time.
+//!
+//! A call is an ordinary function on integers: `fn read(fd: i32, buf: u64, len: usize) -> Result<usize>`.
+//! Arguments are truncated to its parameter types, as Linux does. Calls that edit the registers
+//! themselves (fork, execve, sigreturn) take `&mut UserRegs` instead.
+//!
+//! Invariants: I1: a handler runs with no lock held and may sleep. I2: user memory is only touched through
+//! `crate::user`. I3: a restart code never reaches the program: the slow return path rewrites it.
+
+use crate::arch::UserRegs;
+use crate::errno::{Errno, Result, ENOSYS};
+
+pub mod mem;
+pub mod proc;
+pub mod signal;
+pub mod sys;
+pub mod time;
+
+/// One system call: reads its arguments from the registers, returns what goes into `rax`.
+pub type Handler = fn(&mut UserRegs) -> u64;
+
+/// A module's part of the table: call number and handler.
+pub type Calls = &'static [(u32, Handler)];
+
+/// What a system call may return: turned into the value of `rax`.
+pub trait Outcome {
+    fn into_rax(self) -> u64;
+}
+
+macro_rules! outcome {
+    ($($t:ty)*) => { $(impl Outcome for Result<$t> {
+        #[inline]
+        fn into_rax(self) -> u64 {
+            match self { Ok(value) => value as i64 as u64, Err(Errno(number)) => -i64::from(number) as u64 }
+        }
+    })* };
+}
+outcome! { usize u64 i64 i32 u32 }
+
+impl Outcome for Result<()> {
+    #[inline]
+    fn into_rax(self) -> u64 {
+        self.map(|()| 0u64).into_rax()
+    }
+}
+
+/// Builds a `Calls` list: `calls! { __NR_read => read[3], __NR_fork => fork[regs] }`; the number in brackets
+/// says how many arguments the function takes, `regs` that it takes the registers.
+macro_rules! calls {
+    ($($nr:ident => $f:path [$kind:tt]),* $(,)?) => {
+        &[$((linux_raw_sys::general::$nr, $crate::syscall::handler!($f, $kind))),*]
+    };
+}
+
+macro_rules! handler {
+    ($f:path, regs) => { |r| $crate::syscall::Outcome::into_rax($f(r)) };
+    ($f:path, 0) => { |_| $crate::syscall::Outcome::into_rax($f()) };
+    ($f:path, 1) => { |r| $crate::syscall::Outcome::into_rax($f(r.rdi as _)) };
+    ($f:path, 2) => { |r| $crate::syscall::Outcome::into_rax($f(r.rdi as _, r.rsi as _)) };
+    ($f:path, 3) => { |r| $crate::syscall::Outcome::into_rax($f(r.rdi as _, r.rsi as _, r.rdx as _)) };
+    ($f:path, 4) => {
+        |r| $crate::syscall::Outcome::into_rax($f(r.rdi as _, r.rsi as _, r.rdx as _, r.r10 as _))
+    };
+    ($f:path, 5) => {
+        |r| $crate::syscall::Outcome::into_rax($f(r.rdi as _, r.rsi as _, r.rdx as _, r.r10 as _, r.r8 as _))
+    };
+    ($f:path, 6) => {
+        |r| {
+            $crate::syscall::Outcome::into_rax($f(
+                r.rdi as _, r.rsi as _, r.rdx as _, r.r10 as _, r.r8 as _, r.r9 as _,
+            ))
+        }
+    };
+}
+pub(crate) use {calls, handler};
+
+/// One more than the highest call number in the table.
+const SIZE: usize = 512;
+
+/// Every module that has calls; a number given twice stops the build.
+const MODULES: &[Calls] = &[mem::CALLS, proc::CALLS, signal::CALLS, sys::CALLS, time::CALLS];
+
+static TABLE: [Handler; SIZE] = build();
+
+const fn build() -> [Handler; SIZE] {
+    let mut table = [unknown as Handler; SIZE];
+    let mut taken = [false; SIZE];
+    let mut module = 0;
+    while module < MODULES.len() {
+        let calls = MODULES[module];
+        let mut i = 0;
+        while i < calls.len() {
+            let number = calls[i].0 as usize;
+            assert!(!taken[number], "a system call is listed twice");
+            taken[number] = true;
+            table[number] = calls[i].1;
+            i += 1;
+        }
+        module += 1;
+    }
+    table
+}
+
+/// Runs the system call that the registers ask for and leaves its result in `rax`.
+pub fn dispatch(regs: &mut UserRegs) {
+    let number = regs.orig_rax as usize;
+    let result = if number < SIZE { TABLE[number](regs) } else { unknown(regs) };
+    regs.rax = result;
+    if is_restart(result) {
+        crate::proc::request_return_work();
+    }
+}
+
+/// Whether a value for `rax` is one of the private restart codes.
+#[inline]
+fn is_restart(result: u64) -> bool {
+    result.wrapping_add(516) <= 4
+}
+
+/// A call that is not there: `ENOSYS`, and one line for each number when tracing is on.
+#[cold]
+fn unknown(regs: &mut UserRegs) -> u64 {
+    sys::trace_unknown(regs.orig_rax);
+    Err::<u64, _>(ENOSYS).into_rax()
+}
