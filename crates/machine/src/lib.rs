@@ -1,2 +1,36 @@
+//! The machine layer: what every VM system in this tree stands on.
+//!
+//! A VM system (`uvm`, or the paper's baseline) is generic over one [`Machine`], which a host supplies: a kernel
+//! for bare metal, the software MMU for tests, a Linux process. This crate holds what they all share and what
+//! knows no VM system:
+//!
+//! * [`addr`]: addresses, page numbers and page counts as types of their own;
+//! * [`order`]: locks with a level each, and the token that makes a wrong order a type error;
+//! * [`frames`]: one record per page frame, free lists with a cache per CPU, the active and inactive queues;
+//! * [`pmap`]: the contract with the code that programs the MMU, in the manner of pmap(9);
+//! * [`shootdown`]: what an operation lowered, gathered, and told to the CPUs once;
+//! * [`machine`](mod@machine): the trait a host implements, and how an operation waits without holding a lock.
+//!
+//! Read `order` first, then `machine`, `pmap` and `shootdown`; `docs/porting.md` leads through writing a port.
+//!
+//! Nothing here is unsafe but the lock cell in `order`.
 #![no_std]
-//! What every VM system here stands on.
+#![deny(unsafe_code)]
+#![warn(missing_docs)]
+
+extern crate alloc;
+
+pub mod addr;
+pub mod frames;
+pub mod machine;
+#[allow(unsafe_code)]
+pub mod order;
+pub mod pmap;
+pub mod shootdown;
+
+pub use addr::{Pa, PageNo, Pages, Va, VaRange, PAGE_SHIFT, PAGE_SIZE};
+pub use frames::{Frames, NoMemory, Owner, Reserve};
+pub use machine::{Channel, Machine, Ticket};
+pub use order::{Before, Held, Level, Ordered, RawLock, ThreadCtx};
+pub use pmap::{Pmap, Prot, Wiring};
+pub use shootdown::{CpuSet, Shootdown};

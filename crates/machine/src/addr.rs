@@ -1,0 +1,214 @@
+//! Addresses and counts, each unit a type of its own, so that a byte is never added to a page.
+//!
+//! The page size is one constant for all ports: 4 KiB, the base page of x86-64, aarch64 and riscv64. A port whose
+//! hardware page is larger gathers several in its pmap, as the VAX did under BSD. The road not taken is a page
+//! size per machine: it would turn every shift into a field load on the fault path for no port at hand.
+
+use core::fmt;
+use core::ops::{Add, AddAssign, Sub, SubAssign};
+
+/// Binary logarithm of [`PAGE_SIZE`].
+pub const PAGE_SHIFT: u32 = 12;
+/// Bytes in a page.
+pub const PAGE_SIZE: usize = 1 << PAGE_SHIFT;
+const OFFSET_MASK: u64 = PAGE_SIZE as u64 - 1;
+
+/// A virtual address, in bytes.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Va(pub u64);
+
+/// A physical address, in bytes.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Pa(pub u64);
+
+/// A page frame: the index of its record in [`Frames`](crate::Frames), dense over all memory segments.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PageNo(pub u32);
+
+/// A count of pages, or an offset counted in pages.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Pages(pub u64);
+
+impl Va {
+    /// The start of the page that holds this address.
+    #[must_use]
+    pub const fn page_floor(self) -> Va {
+        Va(self.0 & !OFFSET_MASK)
+    }
+
+    /// The first page boundary at or after this address; `None` past the end of the address space.
+    #[must_use]
+    pub const fn page_ceil(self) -> Option<Va> {
+        match self.0.checked_add(OFFSET_MASK) {
+            Some(v) => Some(Va(v & !OFFSET_MASK)),
+            None => None,
+        }
+    }
+
+    /// Bytes from the start of the page.
+    #[must_use]
+    pub const fn page_offset(self) -> usize {
+        (self.0 & OFFSET_MASK) as usize
+    }
+
+    /// Whether this is a page boundary.
+    #[must_use]
+    pub const fn is_page_aligned(self) -> bool {
+        self.0 & OFFSET_MASK == 0
+    }
+}
+
+impl Pages {
+    /// Bytes in so many pages.
+    #[must_use]
+    pub const fn bytes(self) -> u64 {
+        self.0 << PAGE_SHIFT
+    }
+
+    /// Whole pages in so many bytes, rounded down.
+    #[must_use]
+    pub const fn floor(bytes: u64) -> Pages {
+        Pages(bytes >> PAGE_SHIFT)
+    }
+
+    /// Pages needed for so many bytes.
+    #[must_use]
+    pub const fn ceil(bytes: u64) -> Pages {
+        Pages((bytes >> PAGE_SHIFT) + (bytes & OFFSET_MASK != 0) as u64)
+    }
+}
+
+impl Add<Pages> for Va {
+    type Output = Va;
+    fn add(self, n: Pages) -> Va {
+        Va(self.0 + n.bytes())
+    }
+}
+
+impl Sub<Pages> for Va {
+    type Output = Va;
+    fn sub(self, n: Pages) -> Va {
+        Va(self.0 - n.bytes())
+    }
+}
+
+impl Sub<Va> for Va {
+    type Output = Pages;
+    /// Whole pages between two page boundaries.
+    fn sub(self, other: Va) -> Pages {
+        Pages((self.0 - other.0) >> PAGE_SHIFT)
+    }
+}
+
+impl Add for Pages {
+    type Output = Pages;
+    fn add(self, n: Pages) -> Pages {
+        Pages(self.0 + n.0)
+    }
+}
+
+impl AddAssign for Pages {
+    fn add_assign(&mut self, n: Pages) {
+        self.0 += n.0;
+    }
+}
+
+impl Sub for Pages {
+    type Output = Pages;
+    fn sub(self, n: Pages) -> Pages {
+        Pages(self.0 - n.0)
+    }
+}
+
+impl SubAssign for Pages {
+    fn sub_assign(&mut self, n: Pages) {
+        self.0 -= n.0;
+    }
+}
+
+/// Addresses from `start` up to but not including `end`; empty where `start >= end`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct VaRange {
+    /// First address.
+    pub start: Va,
+    /// First address behind.
+    pub end: Va,
+}
+
+impl VaRange {
+    /// The range from `start` to `end`.
+    #[must_use]
+    pub const fn new(start: Va, end: Va) -> VaRange {
+        VaRange { start, end }
+    }
+
+    /// `len` pages from `start`; `None` past the end of the address space.
+    #[must_use]
+    pub fn sized(start: Va, len: Pages) -> Option<VaRange> {
+        let bytes = len.0.checked_mul(PAGE_SIZE as u64)?;
+        Some(VaRange { start, end: Va(start.0.checked_add(bytes)?) })
+    }
+
+    /// Whole pages in the range.
+    #[must_use]
+    pub fn pages(self) -> Pages {
+        if self.is_empty() {
+            Pages(0)
+        } else {
+            self.end - self.start
+        }
+    }
+
+    /// Whether no address lies in the range.
+    #[must_use]
+    pub fn is_empty(self) -> bool {
+        self.start >= self.end
+    }
+
+    /// Whether `va` lies in the range.
+    #[must_use]
+    pub fn contains(self, va: Va) -> bool {
+        self.start <= va && va < self.end
+    }
+
+    /// What both ranges hold; empty if nothing.
+    #[must_use]
+    pub fn intersect(self, other: VaRange) -> VaRange {
+        VaRange { start: self.start.max(other.start), end: self.end.min(other.end) }
+    }
+
+    /// The start of each page.
+    pub fn iter_pages(self) -> impl Iterator<Item = Va> {
+        (self.start.0..self.end.0).step_by(PAGE_SIZE).map(Va)
+    }
+}
+
+impl fmt::Debug for Va {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#x}", self.0)
+    }
+}
+
+impl fmt::Debug for Pa {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "pa {:#x}", self.0)
+    }
+}
+
+impl fmt::Debug for PageNo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "page {}", self.0)
+    }
+}
+
+impl fmt::Debug for Pages {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} pages", self.0)
+    }
+}
+
+impl fmt::Debug for VaRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "[{:#x}, {:#x})", self.start.0, self.end.0)
+    }
+}

@@ -1,0 +1,565 @@
+//! Page frames: one record for each, free lists with a cache per CPU, active and inactive queues.
+//!
+//! ```text
+//!   segments (physical ranges)      records, by PageNo
+//!   [0x1000, 0x9f000)  ---------->  | owner index flags wire place next prev |  0
+//!   [1M, 512M)         ---------->  | ...                                    |  158 ...
+//!
+//!   alloc <- PageCache of this CPU <-> FreeList        place: Nowhere, Free, Cached, Pending, Active, Inactive
+//!   activate -> Pending batch of this CPU -> Active <-> Inactive
+//! ```
+//!
+//! A record's fields are atomics, so that reading one needs no lock and no unsafe code; who may *write* a field is
+//! said here and kept by the callers:
+//!
+//! * `owner`, `index`, `flags`: whoever holds the owner's lock (the anon's or the object's), or the allocating
+//!   thread before the page is published;
+//! * `wire`: the same; * `next`, `prev`: the lock of the list that `place` names;
+//! * `place`: the lock of the list it names; from `Pending` by compare-and-exchange (see `queues`).
+//!
+//! I1: `place` is `Free` or `Cached` exactly for pages that no one owns (`Owner::Free`).
+//! I2: a page on the free list, in a cache, or in a `Shootdown` is on no queue.
+//! I3: `free()` counts the free list and all caches.
+//!
+//! Source: UVM's `uvm_page.c` as the paper describes its role (1999, section 2); the per-CPU caches and batches are
+//! ours, so that a fault takes no lock shared by all CPUs.
+
+mod queues;
+
+use alloc::vec::Vec;
+use core::fmt;
+use core::sync::atomic::{AtomicU32, AtomicU64, AtomicU8, AtomicUsize, Ordering::Relaxed};
+
+use crate::order::{Before, FreeList, Held, Ordered, PageCache, PageQueues};
+use crate::shootdown::PageChain;
+use crate::{Machine, Pa, PageNo, PAGE_SHIFT};
+pub use queues::{Balance, Queue};
+use queues::{Pending, Queues};
+
+/// No page, table or heap memory is left; nothing has changed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NoMemory;
+
+impl fmt::Display for NoMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("out of memory")
+    }
+}
+
+/// Whose a page is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Owner {
+    /// Nobody's.
+    Free,
+    /// The host's, or a pmap's.
+    Kernel,
+    /// An anon's; the number is the VM system's.
+    Anon(u32),
+    /// A memory object's; the number is the VM system's.
+    Object(u32),
+}
+
+/// How deep into the last pages an allocation may reach.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Reserve {
+    /// User memory: leaves both reserves below alone.
+    User,
+    /// Tables and kernel structures: leaves the page daemon's reserve.
+    Kernel,
+    /// Whoever frees memory: takes the last page.
+    Pageout,
+}
+
+bitflags::bitflags! {
+    /// What is going on with a page; written under the owner's lock.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    pub struct PageFlags: u8 {
+        /// I/O or a copy is under way: contents and identity are the I/O's.
+        const BUSY = 1;
+        /// Somebody waits for the page to stop being busy.
+        const WANTED = 2;
+        /// Backing store holds the same bytes, but for what the pmap's modified bit says.
+        const CLEAN = 4;
+    }
+}
+
+/// Where a page is linked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Place {
+    /// On no list.
+    Nowhere,
+    /// On the free list.
+    Free,
+    /// In a CPU's cache of free pages.
+    Cached,
+    /// On its way to the active queue, in some CPU's batch.
+    Pending,
+    /// On the active queue.
+    Active,
+    /// On the inactive queue.
+    Inactive,
+}
+
+const PLACES: [Place; 6] =
+    [Place::Nowhere, Place::Free, Place::Cached, Place::Pending, Place::Active, Place::Inactive];
+const NIL: u32 = u32::MAX;
+
+struct Page {
+    owner: AtomicU64,
+    index: AtomicU64,
+    wire: AtomicU32,
+    next: AtomicU32,
+    prev: AtomicU32,
+    flags: AtomicU8,
+    place: AtomicU8,
+}
+
+/// A doubly linked list of pages through their records; the head lives inside the list's lock.
+#[derive(Clone, Copy)]
+struct List {
+    head: u32,
+    tail: u32,
+    len: usize,
+}
+
+impl List {
+    const EMPTY: List = List { head: NIL, tail: NIL, len: 0 };
+}
+
+const CACHE: usize = 64;
+const BATCH: usize = CACHE / 2;
+
+struct Cache {
+    pages: [u32; CACHE],
+    len: usize,
+}
+
+/// A run of physical memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Segment {
+    /// Address of the first frame; page aligned.
+    pub start: Pa,
+    /// Frames in the run.
+    pub pages: u32,
+    /// Number of the first frame.
+    pub first: PageNo,
+}
+
+/// All physical memory of a machine. Size: 40 bytes a page.
+pub struct Frames<M: Machine> {
+    segments: Vec<Segment>,
+    pages: Vec<Page>,
+    free: Ordered<FreeList, M::Lock, List>,
+    caches: Vec<Ordered<PageCache, M::Lock, Cache>>,
+    queues: Ordered<PageQueues, M::Lock, Queues>,
+    pending: Vec<Ordered<PageQueues, M::Lock, Pending>>,
+    free_list_len: AtomicUsize,
+    cached: Vec<AtomicUsize>,
+    balance: Balance,
+    /// Pages kept from `Reserve::User`, and of these from `Reserve::Kernel`.
+    reserve_kernel: usize,
+    reserve_pageout: usize,
+}
+
+impl<M: Machine> Frames<M> {
+    /// Takes over `segments`, each a page-aligned address and a count of pages, none overlapping; `cpus` bounds what
+    /// [`Machine::cpu`] returns. All pages are free. Put the largest segment first: look-ups try it first.
+    ///
+    /// # Errors
+    /// [`NoMemory`] if the heap can't hold the records.
+    pub fn new(segments: &[(Pa, u32)], cpus: usize) -> Result<Self, NoMemory> {
+        let mut table = Vec::new();
+        let mut total = 0u32;
+        for &(start, pages) in segments {
+            table.push(Segment { start, pages, first: PageNo(total) });
+            total = total.checked_add(pages).ok_or(NoMemory)?;
+        }
+        let mut records = Vec::new();
+        records.try_reserve_exact(total as usize).map_err(|_| NoMemory)?;
+        for n in 0..total {
+            records.push(Page {
+                owner: AtomicU64::new(pack(Owner::Free)),
+                index: AtomicU64::new(0),
+                wire: AtomicU32::new(0),
+                next: AtomicU32::new(if n + 1 < total { n + 1 } else { NIL }),
+                prev: AtomicU32::new(n.wrapping_sub(1)),
+                flags: AtomicU8::new(0),
+                place: AtomicU8::new(Place::Free as u8),
+            });
+        }
+        let list =
+            if total == 0 { List::EMPTY } else { List { head: 0, tail: total - 1, len: total as usize } };
+        let reserve_pageout = (total as usize / 512).clamp(2, 64);
+        Ok(Frames {
+            segments: table,
+            pages: records,
+            free: Ordered::new(list),
+            caches: (0..cpus).map(|_| Ordered::new(Cache { pages: [NIL; CACHE], len: 0 })).collect(),
+            queues: Ordered::new(Queues::new()),
+            pending: (0..cpus).map(|_| Ordered::new(Pending::new())).collect(),
+            free_list_len: AtomicUsize::new(total as usize),
+            cached: (0..cpus).map(|_| AtomicUsize::new(0)).collect(),
+            balance: Balance::default(),
+            reserve_kernel: reserve_pageout * 2,
+            reserve_pageout,
+        })
+    }
+
+    /// Page frames in all.
+    pub fn total(&self) -> usize {
+        self.pages.len()
+    }
+
+    /// Free page frames (I3); a moment's value where several CPUs run.
+    pub fn free(&self) -> usize {
+        self.free_list_len.load(Relaxed) + self.cached.iter().map(|c| c.load(Relaxed)).sum::<usize>()
+    }
+
+    /// The physical memory handed in.
+    pub fn segments(&self) -> &[Segment] {
+        &self.segments
+    }
+
+    /// The address of a frame.
+    #[inline]
+    pub fn pa(&self, page: PageNo) -> Pa {
+        for s in &self.segments {
+            let n = page.0.wrapping_sub(s.first.0);
+            if n < s.pages {
+                return Pa(s.start.0 + (u64::from(n) << PAGE_SHIFT));
+            }
+        }
+        unreachable!("{page:?} is in no segment")
+    }
+
+    /// The frame at an address; `None` if the machine manages no memory there.
+    #[inline]
+    pub fn page_at(&self, pa: Pa) -> Option<PageNo> {
+        for s in &self.segments {
+            let n = pa.0.wrapping_sub(s.start.0) >> PAGE_SHIFT;
+            if n < u64::from(s.pages) {
+                return Some(PageNo(s.first.0 + n as u32));
+            }
+        }
+        None
+    }
+
+    /// Takes a free page. Its contents are whatever they were; its owner is [`Owner::Kernel`], its wire count and
+    /// flags are clear, and it is on no queue. Cost: constant; no lock shared by all CPUs but once in 32 calls.
+    ///
+    /// # Errors
+    /// [`NoMemory`] if only pages kept for a more urgent `reserve` are left.
+    #[inline]
+    pub fn alloc<P: Before<PageCache>>(
+        &self,
+        machine: &M,
+        held: &mut Held<'_, P>,
+        reserve: Reserve,
+    ) -> Result<PageNo, NoMemory> {
+        let cpu = machine.cpu();
+        let (mut cache, mut h) = self.caches[cpu].lock(held);
+        if cache.len == 0 {
+            self.refill(&mut cache, &mut h, reserve)?;
+        }
+        cache.len -= 1;
+        let no = cache.pages[cache.len];
+        self.cached[cpu].store(cache.len, Relaxed);
+        let page = &self.pages[no as usize];
+        page.place.store(Place::Nowhere as u8, Relaxed);
+        page.owner.store(pack(Owner::Kernel), Relaxed);
+        Ok(PageNo(no))
+    }
+
+    #[cold]
+    fn refill(
+        &self,
+        cache: &mut Cache,
+        held: &mut Held<'_, PageCache>,
+        reserve: Reserve,
+    ) -> Result<(), NoMemory> {
+        let keep = match reserve {
+            Reserve::User => self.reserve_kernel,
+            Reserve::Kernel => self.reserve_pageout,
+            Reserve::Pageout => 0,
+        };
+        let (mut list, _h) = self.free.lock(held);
+        let want = list.len.saturating_sub(keep).min(BATCH);
+        if want == 0 {
+            return Err(NoMemory);
+        }
+        for _ in 0..want {
+            let no = list.head;
+            self.unlink(&mut list, no);
+            self.set_place(no, Place::Cached);
+            cache.pages[cache.len] = no;
+            cache.len += 1;
+        }
+        self.free_list_len.store(list.len, Relaxed);
+        Ok(())
+    }
+
+    /// Frees a page that no translation and no list knows: one from [`alloc`](Self::alloc) that was never mapped.
+    /// Pages that were mapped go through [`release`](Self::release).
+    pub fn free_page<P: Before<PageCache>>(&self, machine: &M, held: &mut Held<'_, P>, page: PageNo) {
+        let cpu = machine.cpu();
+        let (mut cache, mut h) = self.caches[cpu].lock(held);
+        self.put(&mut cache, &mut h, page);
+        self.cached[cpu].store(cache.len, Relaxed);
+    }
+
+    /// Takes a page off its queue and from its owner and hands it to `down`, which frees it once no CPU can hold a
+    /// translation of it. The caller holds the owner's lock and has removed the page's mappings.
+    #[inline]
+    pub fn release<P: Before<PageQueues>>(
+        &self,
+        held: &mut Held<'_, P>,
+        page: PageNo,
+        down: &mut crate::Shootdown,
+    ) {
+        self.dequeue(held, page);
+        down.gather(self, page);
+    }
+
+    pub(crate) fn free_chain<P: Before<PageCache>>(
+        &self,
+        machine: &M,
+        held: &mut Held<'_, P>,
+        chain: PageChain,
+    ) {
+        let cpu = machine.cpu();
+        let (mut cache, mut h) = self.caches[cpu].lock(held);
+        let mut next = chain.head;
+        while let Some(page) = next {
+            next = self.page(page).next();
+            self.put(&mut cache, &mut h, page);
+        }
+        self.cached[cpu].store(cache.len, Relaxed);
+    }
+
+    #[inline]
+    fn put(&self, cache: &mut Cache, held: &mut Held<'_, PageCache>, page: PageNo) {
+        if cache.len == CACHE {
+            self.drain(cache, held, BATCH);
+        }
+        let record = self.page(page);
+        record.owner.store(pack(Owner::Free), Relaxed);
+        record.wire.store(0, Relaxed);
+        record.flags.store(0, Relaxed);
+        record.place.store(Place::Cached as u8, Relaxed);
+        cache.pages[cache.len] = page.0;
+        cache.len += 1;
+    }
+
+    fn drain(&self, cache: &mut Cache, held: &mut Held<'_, PageCache>, count: usize) {
+        let (mut list, _h) = self.free.lock(held);
+        for _ in 0..count {
+            cache.len -= 1;
+            let no = cache.pages[cache.len];
+            self.link_front(&mut list, no);
+            self.set_place(no, Place::Free);
+        }
+        self.free_list_len.store(list.len, Relaxed);
+    }
+
+    /// Returns all cached pages to the free list, from every CPU.
+    pub fn drain_caches<P: Before<PageCache>>(&self, held: &mut Held<'_, P>) {
+        for (cpu, cache) in self.caches.iter().enumerate() {
+            let (mut cache, mut h) = cache.lock(held);
+            let count = cache.len;
+            self.drain(&mut cache, &mut h, count);
+            self.cached[cpu].store(0, Relaxed);
+        }
+    }
+
+    /// Takes `count` frames that follow one another in physical memory, from the top; their state is as
+    /// [`alloc`](Self::alloc) leaves it. Cost: a scan of all records: for rare, large needs such as a kernel heap.
+    ///
+    /// # Errors
+    /// [`NoMemory`] if there is no such run, or taking it would reach into the kernel's reserve.
+    pub fn alloc_run<P: Before<PageCache>>(
+        &self,
+        held: &mut Held<'_, P>,
+        count: u32,
+    ) -> Result<PageNo, NoMemory> {
+        self.drain_caches(held);
+        let (_cache, mut h) = self.caches[0].lock(held);
+        let (mut list, _h) = self.free.lock(&mut h);
+        if count == 0 || list.len < count as usize + self.reserve_kernel {
+            return Err(NoMemory);
+        }
+        let first = self.segments.iter().find_map(|s| self.free_run(s, count)).ok_or(NoMemory)?;
+        for no in first..first + count {
+            self.unlink(&mut list, no);
+            self.set_place(no, Place::Nowhere);
+            self.pages[no as usize].owner.store(pack(Owner::Kernel), Relaxed);
+        }
+        self.free_list_len.store(list.len, Relaxed);
+        Ok(PageNo(first))
+    }
+
+    fn free_run(&self, segment: &Segment, count: u32) -> Option<u32> {
+        let mut run = 0;
+        for no in (segment.first.0..segment.first.0 + segment.pages).rev() {
+            let free = self.pages[no as usize].place.load(Relaxed) == Place::Free as u8;
+            run = if free { run + 1 } else { 0 };
+            if run == count {
+                return Some(no);
+            }
+        }
+        None
+    }
+
+    /// Whose the page is.
+    #[inline]
+    pub fn owner(&self, page: PageNo) -> Owner {
+        unpack(self.page(page).owner.load(Relaxed))
+    }
+
+    /// The page's offset in its object, in pages.
+    pub fn index(&self, page: PageNo) -> u64 {
+        self.page(page).index.load(Relaxed)
+    }
+
+    /// Gives the page an owner, and its place in it.
+    #[inline]
+    pub fn set_owner(&self, page: PageNo, owner: Owner, index: u64) {
+        let page = self.page(page);
+        page.owner.store(pack(owner), Relaxed);
+        page.index.store(index, Relaxed);
+    }
+
+    /// What is going on with the page.
+    #[inline]
+    pub fn flags(&self, page: PageNo) -> PageFlags {
+        PageFlags::from_bits_truncate(self.page(page).flags.load(Relaxed))
+    }
+
+    /// Sets flags.
+    #[inline]
+    pub fn set_flags(&self, page: PageNo, flags: PageFlags) {
+        let record = self.page(page);
+        record.flags.store(record.flags.load(Relaxed) | flags.bits(), Relaxed);
+    }
+
+    /// Clears flags and says what all flags were before.
+    #[inline]
+    pub fn clear_flags(&self, page: PageNo, flags: PageFlags) -> PageFlags {
+        let record = self.page(page);
+        let old = record.flags.load(Relaxed);
+        record.flags.store(old & !flags.bits(), Relaxed);
+        PageFlags::from_bits_truncate(old)
+    }
+
+    /// How often the page is wired.
+    pub fn wire_count(&self, page: PageNo) -> u32 {
+        self.page(page).wire.load(Relaxed)
+    }
+
+    /// Wires the page once more; a wired page is on no queue.
+    pub fn wire<P: Before<PageQueues>>(&self, held: &mut Held<'_, P>, page: PageNo) {
+        let record = self.page(page);
+        let count = record.wire.load(Relaxed);
+        record.wire.store(count + 1, Relaxed);
+        if count == 0 {
+            self.dequeue(held, page);
+        }
+    }
+
+    /// Takes one wiring back; the last puts the page on the active queue.
+    pub fn unwire<P: Before<PageQueues>>(&self, machine: &M, held: &mut Held<'_, P>, page: PageNo) {
+        let record = self.page(page);
+        let count = record.wire.load(Relaxed);
+        debug_assert!(count > 0, "{page:?} is not wired");
+        record.wire.store(count - 1, Relaxed);
+        if count == 1 {
+            self.activate(machine, held, page);
+        }
+    }
+
+    /// Where the page is linked.
+    pub fn place(&self, page: PageNo) -> Place {
+        PLACES[usize::from(self.page(page).place.load(Relaxed))]
+    }
+
+    #[inline]
+    fn page(&self, page: PageNo) -> &Page {
+        &self.pages[page.0 as usize]
+    }
+
+    fn set_place(&self, no: u32, place: Place) {
+        self.pages[no as usize].place.store(place as u8, Relaxed);
+    }
+
+    pub(crate) fn link_next(&self, page: PageNo, next: Option<PageNo>) {
+        self.page(page).next.store(next.map_or(NIL, |p| p.0), Relaxed);
+    }
+
+    fn link_front(&self, list: &mut List, no: u32) {
+        let page = &self.pages[no as usize];
+        page.prev.store(NIL, Relaxed);
+        page.next.store(list.head, Relaxed);
+        if list.head == NIL {
+            list.tail = no;
+        } else {
+            self.pages[list.head as usize].prev.store(no, Relaxed);
+        }
+        list.head = no;
+        list.len += 1;
+    }
+
+    fn link_back(&self, list: &mut List, no: u32) {
+        let page = &self.pages[no as usize];
+        page.next.store(NIL, Relaxed);
+        page.prev.store(list.tail, Relaxed);
+        if list.tail == NIL {
+            list.head = no;
+        } else {
+            self.pages[list.tail as usize].next.store(no, Relaxed);
+        }
+        list.tail = no;
+        list.len += 1;
+    }
+
+    fn unlink(&self, list: &mut List, no: u32) {
+        let page = &self.pages[no as usize];
+        let (prev, next) = (page.prev.load(Relaxed), page.next.load(Relaxed));
+        if prev == NIL {
+            list.head = next;
+        } else {
+            self.pages[prev as usize].next.store(next, Relaxed);
+        }
+        if next == NIL {
+            list.tail = prev;
+        } else {
+            self.pages[next as usize].prev.store(prev, Relaxed);
+        }
+        list.len -= 1;
+    }
+}
+
+impl Page {
+    fn next(&self) -> Option<PageNo> {
+        let no = self.next.load(Relaxed);
+        (no != NIL).then_some(PageNo(no))
+    }
+}
+
+const fn pack(owner: Owner) -> u64 {
+    match owner {
+        Owner::Free => 0,
+        Owner::Kernel => 1 << 32,
+        Owner::Anon(n) => 2 << 32 | n as u64,
+        Owner::Object(n) => 3 << 32 | n as u64,
+    }
+}
+
+fn unpack(word: u64) -> Owner {
+    let n = word as u32;
+    match word >> 32 {
+        0 => Owner::Free,
+        1 => Owner::Kernel,
+        2 => Owner::Anon(n),
+        _ => Owner::Object(n),
+    }
+}

@@ -1,0 +1,231 @@
+//! The active and inactive queues, and the batches that feed them.
+//!
+//! A page that comes into use goes to its CPU's batch first and is linked with 31 others under one hold of the
+//! queues' lock. A batch may name a page that has been freed since, or even reused: so a batch entry counts only if
+//! it can move the page's place from `Pending` to `Active` (compare-and-exchange, under the queues' lock), and
+//! whoever takes a page off the queues first tries to move it from `Pending` to `Nowhere`. If that fails the page
+//! has been linked, and is unlinked under the lock. An entry whose page has been reused and is pending again, in
+//! another batch, links it early; the other entry then finds nothing to do.
+//!
+//! I1: a page is linked on the queue that its place names, and on no other list.
+
+use core::sync::atomic::AtomicUsize;
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
+
+use super::{Frames, List, Place, BATCH};
+use crate::order::{Before, Held, PageQueues};
+use crate::{Machine, PageNo};
+
+/// A queue of pages in use.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Queue {
+    /// Pages believed in use.
+    Active,
+    /// Pages next to be freed, oldest first, unless they are referenced before.
+    Inactive,
+}
+
+/// How many pages are on which queue; a moment's value.
+#[derive(Default)]
+pub struct Balance {
+    active: AtomicUsize,
+    inactive: AtomicUsize,
+}
+
+pub(super) struct Queues {
+    active: List,
+    inactive: List,
+}
+
+impl Queues {
+    pub(super) const fn new() -> Queues {
+        Queues { active: List::EMPTY, inactive: List::EMPTY }
+    }
+
+    fn list(&mut self, queue: Queue) -> &mut List {
+        match queue {
+            Queue::Active => &mut self.active,
+            Queue::Inactive => &mut self.inactive,
+        }
+    }
+}
+
+pub(super) struct Pending {
+    pages: [u32; BATCH],
+    len: usize,
+}
+
+impl Pending {
+    pub(super) const fn new() -> Pending {
+        Pending { pages: [0; BATCH], len: 0 }
+    }
+}
+
+impl<M: Machine> Frames<M> {
+    /// Puts a page that is on no queue on its way to the active queue; a page that is on one stays, and a wired one
+    /// stays off. No lock shared by all CPUs but once in 32 calls.
+    #[inline]
+    pub fn activate<P: Before<PageQueues>>(&self, machine: &M, held: &mut Held<'_, P>, page: PageNo) {
+        let record = self.page(page);
+        if record.place.load(Relaxed) != Place::Nowhere as u8 || record.wire.load(Relaxed) != 0 {
+            return;
+        }
+        record.place.store(Place::Pending as u8, Relaxed);
+        let full = {
+            let (mut batch, _h) = self.pending[machine.cpu()].lock(held);
+            let at = batch.len;
+            batch.pages[at] = page.0;
+            batch.len += 1;
+            if batch.len < BATCH {
+                return;
+            }
+            batch.len = 0;
+            batch.pages
+        };
+        self.link_batch(held, &full);
+    }
+
+    #[cold]
+    fn link_batch<P: Before<PageQueues>>(&self, held: &mut Held<'_, P>, batch: &[u32]) {
+        let (mut queues, _h) = self.queues.lock(held);
+        for &no in batch {
+            if self.place_changes(no, Place::Pending, Place::Active) {
+                self.link_back(&mut queues.active, no);
+            }
+        }
+        self.balance.active.store(queues.active.len, Relaxed);
+    }
+
+    /// Links what all CPUs' batches hold.
+    pub fn flush_pending<P: Before<PageQueues>>(&self, held: &mut Held<'_, P>) {
+        for batch in &self.pending {
+            let (pages, len) = {
+                let (mut batch, _h) = batch.lock(held);
+                (batch.pages, core::mem::take(&mut batch.len))
+            };
+            self.link_batch(held, &pages[..len]);
+        }
+    }
+
+    /// Moves a page to the end of the inactive queue, if it is on the active one.
+    pub fn deactivate<P: Before<PageQueues>>(&self, held: &mut Held<'_, P>, page: PageNo) {
+        let (mut queues, _h) = self.queues.lock(held);
+        if self.place_changes(page.0, Place::Active, Place::Inactive) {
+            self.unlink(&mut queues.active, page.0);
+            self.link_back(&mut queues.inactive, page.0);
+            self.count(&queues);
+        }
+    }
+
+    /// Moves a page from the inactive to the end of the active queue.
+    pub fn reactivate<P: Before<PageQueues>>(&self, held: &mut Held<'_, P>, page: PageNo) {
+        let (mut queues, _h) = self.queues.lock(held);
+        if self.place_changes(page.0, Place::Inactive, Place::Active) {
+            self.unlink(&mut queues.inactive, page.0);
+            self.link_back(&mut queues.active, page.0);
+            self.count(&queues);
+        }
+    }
+
+    /// Takes a page off its queue, whichever that is.
+    #[inline]
+    pub fn dequeue<P: Before<PageQueues>>(&self, held: &mut Held<'_, P>, page: PageNo) {
+        if self.place(page) == Place::Nowhere || self.place_changes(page.0, Place::Pending, Place::Nowhere) {
+            return;
+        }
+        let (mut queues, _h) = self.queues.lock(held);
+        match self.place(page) {
+            Place::Active => self.unlink(&mut queues.active, page.0),
+            Place::Inactive => self.unlink(&mut queues.inactive, page.0),
+            Place::Nowhere | Place::Free | Place::Cached | Place::Pending => return,
+        }
+        self.set_place(page.0, Place::Nowhere);
+        self.count(&queues);
+    }
+
+    /// The page at a queue's front, which has been there longest.
+    pub fn oldest<P: Before<PageQueues>>(&self, held: &mut Held<'_, P>, queue: Queue) -> Option<PageNo> {
+        let (mut queues, _h) = self.queues.lock(held);
+        let list = queues.list(queue);
+        (list.len != 0).then_some(PageNo(list.head))
+    }
+
+    /// Pages on the active queue; batches are not counted.
+    pub fn active(&self) -> usize {
+        self.balance.active.load(Relaxed)
+    }
+
+    /// Pages on the inactive queue.
+    pub fn inactive(&self) -> usize {
+        self.balance.inactive.load(Relaxed)
+    }
+
+    /// Walks every list and compares it with the records: the frames' part of an audit.
+    ///
+    /// # Errors
+    /// A sentence that names the first page that is not where it says.
+    pub fn audit<P: Before<PageQueues>>(&self, held: &mut Held<'_, P>) -> Result<(), &'static str> {
+        let mut seen = [0usize; 3];
+        {
+            let (queues, mut h) = self.queues.lock(held);
+            self.audit_list(&queues.active, Place::Active)?;
+            self.audit_list(&queues.inactive, Place::Inactive)?;
+            let mut cached = 0;
+            for cache in &self.caches {
+                let (cache, _h) = cache.lock(&mut h);
+                cached += cache.len;
+                if cache.pages[..cache.len].iter().any(|&no| self.place(PageNo(no)) != Place::Cached) {
+                    return Err("a cached page says it is elsewhere");
+                }
+            }
+            let (_cache, mut h) = self.caches[0].lock(&mut h);
+            let (list, _h) = self.free.lock(&mut h);
+            self.audit_list(&list, Place::Free)?;
+            seen[0] = list.len + cached;
+            seen[1] = queues.active.len;
+            seen[2] = queues.inactive.len;
+        }
+        let mut said = [0usize; 3];
+        for (no, page) in self.pages.iter().enumerate() {
+            let free = page.owner.load(Relaxed) == super::pack(super::Owner::Free);
+            match self.place(PageNo(no as u32)) {
+                Place::Free | Place::Cached if free => said[0] += 1,
+                Place::Free | Place::Cached => return Err("a page on the free list has an owner"),
+                _ if free => return Err("a page without an owner is not on the free list"),
+                Place::Active => said[1] += 1,
+                Place::Inactive => said[2] += 1,
+                Place::Nowhere | Place::Pending => {}
+            }
+        }
+        if said == seen && self.free() == seen[0] {
+            Ok(())
+        } else {
+            Err("a list's length is not the number of pages that say they are on it")
+        }
+    }
+
+    fn audit_list(&self, list: &List, place: Place) -> Result<(), &'static str> {
+        let (mut no, mut prev, mut count) = (list.head, super::NIL, 0);
+        while no != super::NIL {
+            let page = &self.pages[no as usize];
+            if self.place(PageNo(no)) != place || page.prev.load(Relaxed) != prev || count > list.len {
+                return Err("a list's links are broken");
+            }
+            (prev, no, count) = (no, page.next.load(Relaxed), count + 1);
+        }
+        if count == list.len && prev == list.tail {
+            Ok(())
+        } else {
+            Err("a list's length or tail is wrong")
+        }
+    }
+
+    fn place_changes(&self, no: u32, from: Place, to: Place) -> bool {
+        self.pages[no as usize].place.compare_exchange(from as u8, to as u8, AcqRel, Acquire).is_ok()
+    }
+
+    fn count(&self, queues: &Queues) {
+        self.balance.active.store(queues.active.len, Relaxed);
+        self.balance.inactive.store(queues.inactive.len, Relaxed);
+    }
+}

@@ -1,0 +1,85 @@
+//! What a host supplies, and how an operation waits.
+//!
+//! # Waiting
+//! An operation is an attempt that never sleeps. Where it must wait (a page is busy with I/O), it reads a
+//! [`Ticket`] under the lock of the page's owner, returns it as an error with every lock released, and the
+//! outermost loop, which holds nothing, calls [`Machine::wait`] and tries again. The ticket carries a sequence
+//! number, so that a wake-up between the unlock and the sleep isn't lost. Sleeping under a lock is a type error,
+//! since `wait` asks for `Held<Nothing>`.
+//!
+//! # Memory for structures
+//! Operations announce what they will need from the heap ([`Machine::reserve_heap`]) before they change anything;
+//! after that the ordinary containers of `alloc` may be used, which cannot fail. The road not taken is a fallible
+//! twin of every container: it would fork the code for the sake of an error that a reservation gives earlier.
+
+use crate::frames::{Frames, NoMemory};
+use crate::order::{Held, Nothing, RawLock};
+use crate::{PageNo, Pmap};
+
+/// What threads wait for: any number that waiter and waker agree on, by convention [`PageNo`] or an object's id.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Channel(pub u64);
+
+impl From<PageNo> for Channel {
+    fn from(page: PageNo) -> Channel {
+        Channel(u64::from(page.0))
+    }
+}
+
+/// A channel as it was at some moment: [`Machine::wait`] returns once it has been woken since.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Ticket {
+    /// What is waited for.
+    pub channel: Channel,
+    /// The channel's count of wake-ups when the ticket was read.
+    pub sequence: u64,
+}
+
+/// The host of a VM system: bare metal, the software MMU, a process.
+///
+/// One machine per binary is the rule, but not a global: tests run many at once.
+pub trait Machine: Sized + Send + Sync + 'static {
+    /// The lock behind every [`Ordered`](crate::Ordered).
+    type Lock: RawLock;
+    /// The code that programs the MMU.
+    type Pmap: Pmap;
+
+    /// The MMU.
+    fn pmap(&self) -> &Self::Pmap;
+
+    /// Physical memory.
+    fn frames(&self) -> &Frames<Self>;
+
+    /// The CPU this thread runs on, below the count that [`Frames::new`] was given. A thread that moves right
+    /// after only loses locality: the number picks a cache, not exclusion.
+    fn cpu(&self) -> usize;
+
+    /// Fills a page with zeroes. The caller owns the frame: no other thread can reach it.
+    fn zero(&self, page: PageNo);
+
+    /// Copies all bytes of `from` to `to`. The caller owns `to`; `from` can't be written through any mapping that
+    /// the VM system knows, or its writers accept either value.
+    fn copy(&self, from: PageNo, to: PageNo);
+
+    /// Reads bytes of a page from `offset`. `offset + buf.len()` is at most a page.
+    fn read(&self, page: PageNo, offset: usize, buf: &mut [u8]);
+
+    /// Writes bytes of a page from `offset`. `offset + bytes.len()` is at most a page.
+    fn write(&self, page: PageNo, offset: usize, bytes: &[u8]);
+
+    /// Promises that heap allocations of up to `bytes` in all, none over 16 KiB, made by this thread before its
+    /// next call of this function will not fail.
+    ///
+    /// # Errors
+    /// [`NoMemory`] if that can't be promised; nothing has changed.
+    fn reserve_heap(&self, bytes: usize) -> Result<(), NoMemory>;
+
+    /// The channel as it is now. Read under the lock that the waker holds when it changes what is waited for.
+    fn ticket(&self, channel: Channel) -> Ticket;
+
+    /// Sleeps until the ticket's channel has been woken since the ticket was read. May return early.
+    fn wait(&self, held: &mut Held<'_, Nothing>, ticket: Ticket);
+
+    /// Wakes all that wait on the channel. May be called with locks held and from interrupt handlers.
+    fn wake(&self, channel: Channel);
+}

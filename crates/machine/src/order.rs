@@ -1,0 +1,264 @@
+//! Lock order, checked by types.
+//!
+//! ```text
+//!   Nothing -> Map -> Amap -> Object -> Anon -> PageQueues -> PageCache -> FreeList
+//! ```
+//!
+//! A thread holds a zero-size token, [`Held<L>`], that says how deep it is. Taking a lock of level `M` borrows the
+//! token for as long as the guard lives and gives back a deeper one; `Before` is implemented only for pairs in the
+//! order above, so a wrong order, a second lock of one level, or sleeping under a lock does not compile.
+//!
+//! I1: every lock that a thread holds ranks at or above its token. So a thread waits only for locks that rank
+//! below all it holds, wait edges descend, and there is no cycle.
+//!
+//! The road not taken is a run-time witness alone: it finds a wrong order only on the paths that a test walks.
+//!
+//! Wrong order:
+//! ```compile_fail,E0277
+//! use machine::order::*;
+//! fn f<R: RawLock>(o: &Ordered<Object, R, u8>, a: &Ordered<Amap, R, u8>, h: &mut Held<'_, Nothing>) {
+//!     let (_o, mut h) = o.lock(h);
+//!     let (_a, _h) = a.lock(&mut h);
+//! }
+//! ```
+//! One level twice:
+//! ```compile_fail,E0277
+//! use machine::order::*;
+//! fn f<R: RawLock>(a: &Ordered<Amap, R, u8>, b: &Ordered<Amap, R, u8>, h: &mut Held<'_, Nothing>) {
+//!     let (_a, mut h) = a.lock(h);
+//!     let (_b, _h) = b.lock(&mut h);
+//! }
+//! ```
+//! The parent's token while the guard lives:
+//! ```compile_fail,E0499
+//! use machine::order::*;
+//! fn f<R: RawLock>(a: &Ordered<Amap, R, u8>, b: &Ordered<Amap, R, u8>, h: &mut Held<'_, Nothing>) {
+//!     let (a, _h) = a.lock(h);
+//!     let (_b, _h) = b.lock(h);
+//!     drop(a);
+//! }
+//! ```
+//! A token on another thread:
+//! ```compile_fail,E0277
+//! fn send<T: Send>() {}
+//! send::<machine::order::Held<'static, machine::order::Nothing>>();
+//! ```
+//! Sleeping with a lock held:
+//! ```compile_fail,E0308
+//! use machine::{order::*, Machine, Ticket};
+//! fn f<M: Machine>(m: &M, a: &Ordered<Amap, M::Lock, u8>, h: &mut Held<'_, Nothing>, t: Ticket) {
+//!     let (_a, mut h) = a.lock(h);
+//!     m.wait(&mut h, t);
+//! }
+//! ```
+//! The right order, a release and a retake:
+//! ```
+//! use machine::{order::*, Machine, Ticket};
+//! fn f<M: Machine>(m: &M, a: &Ordered<Amap, M::Lock, u8>, o: &Ordered<Object, M::Lock, u8>,
+//!                  h: &mut Held<'_, Nothing>, t: Ticket) {
+//!     {
+//!         let (mut a, mut h) = a.lock(h);
+//!         let (o, _h) = o.lock(&mut h);
+//!         *a += *o;
+//!     }
+//!     m.wait(h, t);
+//!     let (_o, _h) = o.lock(h);
+//! }
+//! ```
+
+use core::cell::UnsafeCell;
+use core::fmt;
+use core::marker::PhantomData;
+use core::ops::{Deref, DerefMut};
+
+/// A place in the lock order.
+pub trait Level {
+    /// The level's name, for messages.
+    const NAME: &'static str;
+}
+
+/// `Self` may be held while a lock of level `L` is taken.
+#[diagnostic::on_unimplemented(
+    message = "lock order: a `{L}` lock may not be taken while a `{Self}` lock is held",
+    note = "the order is Map, Amap, Object, Anon, PageQueues, PageCache, FreeList"
+)]
+pub trait Before<L: Level>: Level {}
+
+macro_rules! levels {
+    (@order) => {};
+    (@order $first:ident $($rest:ident)*) => {
+        $(impl Before<$rest> for $first {})*
+        levels!(@order $($rest)*);
+    };
+    ($($(#[$doc:meta])* $l:ident)*) => {
+        $($(#[$doc])* pub enum $l {} impl Level for $l { const NAME: &'static str = stringify!($l); })*
+        levels!(@order $($l)*);
+    };
+}
+
+levels! {
+    /// No lock is held: the only level at which a thread may sleep.
+    Nothing
+    /// An address space's map.
+    Map
+    /// An anonymous map.
+    Amap
+    /// A memory object and its pages.
+    Object
+    /// One anonymous page.
+    Anon
+    /// The active and inactive queues.
+    PageQueues
+    /// One CPU's cache of free pages.
+    PageCache
+    /// The free pages of the whole machine.
+    FreeList
+}
+
+/// Evidence that no lock this thread holds is deeper than `L`; neither sent nor copied.
+pub struct Held<'t, L: Level>(PhantomData<&'t mut ()>, PhantomData<*const L>);
+
+/// One per thread, made by the host at the thread's entry into the VM system; the only source of a root token.
+///
+/// A thread that makes a second one while locks are held gives up the proof above.
+pub struct ThreadCtx(PhantomData<*const ()>);
+
+impl ThreadCtx {
+    /// A context for the calling thread, which must hold no VM lock.
+    #[allow(clippy::new_without_default)]
+    #[must_use]
+    pub fn new() -> Self {
+        ThreadCtx(PhantomData)
+    }
+
+    /// The token that says nothing is held.
+    pub fn held(&mut self) -> Held<'_, Nothing> {
+        Held(PhantomData, PhantomData)
+    }
+}
+
+/// A lock without data, supplied by the host: a spin lock, a lock of std, a lock under a schedule checker.
+///
+/// # Safety
+/// From the return of `lock` (or a `try_lock` that said yes) to the call of `unlock`, every other `lock` waits and
+/// every `try_lock` says no; `unlock` makes the holder's writes visible to the next holder.
+pub unsafe trait RawLock: Send + Sync {
+    /// A free lock.
+    fn new() -> Self;
+    /// Waits for the lock and takes it.
+    fn lock(&self);
+    /// Takes the lock if nobody holds it.
+    fn try_lock(&self) -> bool;
+    /// Gives the lock back.
+    ///
+    /// # Safety
+    /// The caller holds the lock.
+    unsafe fn unlock(&self);
+}
+
+/// A `T` behind a lock `R` of level `L`.
+pub struct Ordered<L, R, T> {
+    raw: R,
+    cell: UnsafeCell<T>,
+    level: PhantomData<fn(L)>,
+}
+
+// SAFETY: `T` is reached only between `lock` and `unlock` of `raw`, which excludes all others (RawLock's contract);
+// so sharing the cell moves `T` between threads but never aliases it.
+unsafe impl<L, R: Sync, T: Send> Sync for Ordered<L, R, T> {}
+
+impl<L: Level, R: RawLock, T> Ordered<L, R, T> {
+    /// `value` behind a free lock.
+    pub fn new(value: T) -> Self {
+        Ordered { raw: R::new(), cell: UnsafeCell::new(value), level: PhantomData }
+    }
+
+    /// Takes the lock. The parent token stays borrowed until the guard and the child token are gone.
+    #[inline]
+    pub fn lock<'a, P: Before<L>>(&'a self, _held: &'a mut Held<'_, P>) -> (Guard<'a, R, T>, Held<'a, L>) {
+        self.raw.lock();
+        (Guard { raw: &self.raw, cell: &self.cell }, Held(PhantomData, PhantomData))
+    }
+
+    /// Takes two different locks of one level, the lower address first.
+    ///
+    /// # Panics
+    /// If both are the same lock.
+    pub fn lock_pair<'a, P: Before<L>>(
+        a: &'a Self,
+        b: &'a Self,
+        _held: &'a mut Held<'_, P>,
+    ) -> (Guard<'a, R, T>, Guard<'a, R, T>, Held<'a, L>) {
+        assert!(!core::ptr::eq(a, b), "one {} lock taken twice", L::NAME);
+        if core::ptr::from_ref(a) < core::ptr::from_ref(b) {
+            a.raw.lock();
+            b.raw.lock();
+        } else {
+            b.raw.lock();
+            a.raw.lock();
+        }
+        (
+            Guard { raw: &a.raw, cell: &a.cell },
+            Guard { raw: &b.raw, cell: &b.cell },
+            Held(PhantomData, PhantomData),
+        )
+    }
+
+    /// Takes the lock if nobody holds it; the token descends as in [`lock`](Self::lock).
+    pub fn try_lock<'a, P: Before<L>>(
+        &'a self,
+        _held: &'a mut Held<'_, P>,
+    ) -> Option<(Guard<'a, R, T>, Held<'a, L>)> {
+        self.raw
+            .try_lock()
+            .then(|| (Guard { raw: &self.raw, cell: &self.cell }, Held(PhantomData, PhantomData)))
+    }
+
+    /// The value, where nobody else can know the lock.
+    pub fn get_mut(&mut self) -> &mut T {
+        self.cell.get_mut()
+    }
+
+    /// The value, taken out of a lock that nobody else can know.
+    pub fn into_inner(self) -> T {
+        self.cell.into_inner()
+    }
+}
+
+impl<L: Level, R, T> fmt::Debug for Ordered<L, R, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} lock", L::NAME)
+    }
+}
+
+/// Access to what a lock guards; gives the lock back when dropped.
+#[must_use]
+pub struct Guard<'a, R: RawLock, T> {
+    raw: &'a R,
+    cell: &'a UnsafeCell<T>,
+}
+
+impl<R: RawLock, T> Deref for Guard<'_, R, T> {
+    type Target = T;
+    #[inline]
+    fn deref(&self) -> &T {
+        // SAFETY: the guard exists only while its thread holds `raw`, which excludes every other access.
+        unsafe { &*self.cell.get() }
+    }
+}
+
+impl<R: RawLock, T> DerefMut for Guard<'_, R, T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: as in `deref`, and `&mut self` excludes this guard's own borrows.
+        unsafe { &mut *self.cell.get() }
+    }
+}
+
+impl<R: RawLock, T> Drop for Guard<'_, R, T> {
+    #[inline]
+    fn drop(&mut self) {
+        // SAFETY: the guard was made by a `lock` that has not been undone; dropping it is the only way to undo it.
+        unsafe { self.raw.unlock() }
+    }
+}

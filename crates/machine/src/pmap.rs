@@ -1,0 +1,147 @@
+//! The contract with the code that programs the MMU, in the manner of pmap(9).
+//!
+//! A pmap holds translations as a cache of what the VM system knows; the VM system can always make them again.
+//!
+//! # Laws
+//! P1. *What may be forgotten*: any mapping entered with [`Wiring::Pageable`], at any time. A mapping entered with
+//!     [`Wiring::Wired`] stays until it is removed.
+//! P2. *What must be exact*: after a call that removes or lowers has returned and its [`Shootdown`] has been
+//!     performed, no CPU reads or writes through what was lowered. Until then a CPU may.
+//! P3. *What may be put off*: telling other CPUs, until [`Pmap::flush`]. Raising a permission may stay unknown to
+//!     a CPU: it faults once more, and the VM system answers with the same `enter`.
+//! P4. *Referenced and modified*: a page's bits are the union over all its mappings, past and present, since they
+//!     were cleared. A removed mapping's bits are kept with the page. They may be said too often, never too rarely.
+//! P5. A page's mappings are found from the page ([`Pmap::page_protect`]), at a cost of their number.
+//!
+//! # Locks
+//! A pmap's own locks rank below every VM lock but those of the page allocator, from which it takes its tables.
+//! It never calls up.
+
+use crate::order::{Before, Held, PageCache};
+use crate::{NoMemory, PageNo, Shootdown, Va, VaRange};
+
+bitflags::bitflags! {
+    /// What an access may do, or does.
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+    pub struct Prot: u8 {
+        /// Load.
+        const READ = 1;
+        /// Store.
+        const WRITE = 2;
+        /// Fetch an instruction.
+        const EXECUTE = 4;
+    }
+}
+
+impl Prot {
+    /// Nothing.
+    pub const NONE: Prot = Prot::empty();
+    /// Load and store.
+    pub const READ_WRITE: Prot = Prot::READ.union(Prot::WRITE);
+    /// Everything but store.
+    pub const READ_EXECUTE: Prot = Prot::READ.union(Prot::EXECUTE);
+
+    /// The same without store.
+    #[must_use]
+    pub const fn without_write(self) -> Prot {
+        self.difference(Prot::WRITE)
+    }
+}
+
+/// Whether a mapping may be forgotten.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Wiring {
+    /// May be forgotten at any time (law P1).
+    Pageable,
+    /// Stays until removed.
+    Wired,
+}
+
+/// A machine's memory management unit.
+pub trait Pmap: Send + Sync {
+    /// One address space's tables.
+    type Space: Send + Sync;
+
+    /// New, empty tables.
+    ///
+    /// # Errors
+    /// [`NoMemory`]; nothing has changed.
+    fn create<P: Before<PageCache>>(&self, held: &mut Held<'_, P>) -> Result<Self::Space, NoMemory>;
+
+    /// Frees the tables. The caller has removed all mappings and no CPU uses them.
+    fn destroy<P: Before<PageCache>>(&self, held: &mut Held<'_, P>, space: Self::Space);
+
+    /// Maps `page` at `va`, replacing what was there. `access` is what the CPU is about to do: its referenced bit
+    /// (and for a store the modified bit) counts as set. `access` is part of `prot`, or empty for a mapping made
+    /// ahead of use, which leaves the bits alone.
+    ///
+    /// Replacing another page, or lowering, is gathered into `down`.
+    ///
+    /// # Errors
+    /// [`NoMemory`] for tables; what was at `va` is as it was.
+    #[allow(clippy::too_many_arguments)]
+    fn enter<P: Before<PageCache>>(
+        &self,
+        held: &mut Held<'_, P>,
+        space: &Self::Space,
+        va: Va,
+        page: PageNo,
+        prot: Prot,
+        access: Prot,
+        wiring: Wiring,
+        down: &mut Shootdown,
+    ) -> Result<(), NoMemory>;
+
+    /// Removes all mappings in the range. Cost: by mappings and table pages that are there, not by span.
+    fn remove<P: Before<PageCache>>(
+        &self,
+        held: &mut Held<'_, P>,
+        space: &Self::Space,
+        range: VaRange,
+        down: &mut Shootdown,
+    );
+
+    /// Lowers mappings in the range to at most `prot`; [`Prot::NONE`] removes them. Never raises.
+    fn protect<P: Before<PageCache>>(
+        &self,
+        held: &mut Held<'_, P>,
+        space: &Self::Space,
+        range: VaRange,
+        prot: Prot,
+        down: &mut Shootdown,
+    );
+
+    /// Makes a wired mapping pageable; no effect where nothing is mapped.
+    fn unwire(&self, space: &Self::Space, va: Va);
+
+    /// What is mapped at `va`, as tables say (a CPU's TLB may know less).
+    fn extract(&self, space: &Self::Space, va: Va) -> Option<(PageNo, Prot)>;
+
+    /// Mappings in the tables.
+    fn resident(&self, space: &Self::Space) -> usize;
+
+    /// Lowers every mapping of a page, in all spaces, to at most `prot`; [`Prot::NONE`] removes them.
+    fn page_protect<P: Before<PageCache>>(
+        &self,
+        held: &mut Held<'_, P>,
+        page: PageNo,
+        prot: Prot,
+        down: &mut Shootdown,
+    );
+
+    /// Whether the page has been read or written since the bit was cleared.
+    fn is_referenced(&self, page: PageNo) -> bool;
+
+    /// Clears the referenced bit and says what it was. Stale TLB entries may hide later references: that only
+    /// costs a page its second chance.
+    fn clear_referenced(&self, page: PageNo) -> bool;
+
+    /// Whether the page has been written since the bit was cleared.
+    fn is_modified(&self, page: PageNo) -> bool;
+
+    /// Clears the modified bit and says what it was. The next store sets it again, once `down` is performed.
+    fn clear_modified(&self, page: PageNo, down: &mut Shootdown) -> bool;
+
+    /// Makes every CPU that may hold them forget the translations gathered in `down`. Returns when all have.
+    fn flush(&self, down: &Shootdown);
+}

@@ -1,0 +1,172 @@
+//! What an operation lowered, gathered and told to the CPUs once.
+//!
+//! An operation makes one [`Shootdown`], passes it to every pmap call that removes or lowers, puts the pages it
+//! frees into it, and performs it at the end: one round of interrupts at most, and only to CPUs whose TLBs may hold
+//! the translations (the port adds those CPUs when it notes a range). Pages become free only after that, so that no
+//! stale translation reaches a page with a new owner.
+//!
+//! I1: a page gathered here has no owner, no mapping in any table and is on no queue; its `next` link is ours.
+//! I2: a `Shootdown` that holds anything is performed, not dropped.
+
+use crate::frames::Frames;
+use crate::order::{Before, Held, PageCache};
+use crate::{Machine, PageNo, Pmap, Va, VaRange};
+
+/// A set of CPUs, one bit each; at most 64.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct CpuSet(pub u64);
+
+impl CpuSet {
+    /// No CPU.
+    pub const NONE: CpuSet = CpuSet(0);
+
+    /// Just this CPU.
+    #[must_use]
+    pub const fn one(cpu: usize) -> CpuSet {
+        CpuSet(1 << cpu)
+    }
+
+    /// CPUs in either set.
+    #[must_use]
+    pub const fn union(self, other: CpuSet) -> CpuSet {
+        CpuSet(self.0 | other.0)
+    }
+
+    /// Whether the CPU is in the set.
+    #[must_use]
+    pub const fn contains(self, cpu: usize) -> bool {
+        self.0 >> cpu & 1 == 1
+    }
+}
+
+/// Translations of one address space that CPUs must forget.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Stale {
+    /// The port's name for the space.
+    pub space: u64,
+    /// Addresses whose translations were lowered.
+    pub range: VaRange,
+}
+
+/// Ranges kept apart before they are merged into one that covers them.
+const RANGES: usize = 8;
+
+/// See the module.
+#[must_use = "a Shootdown is performed: until then CPUs may use what was lowered and its pages are not free"]
+pub struct Shootdown {
+    ranges: [Stale; RANGES],
+    len: usize,
+    /// CPUs that may hold any of the ranges.
+    cpus: CpuSet,
+    /// Too many ranges to keep: these CPUs forget everything.
+    everything: bool,
+    pub(crate) freed: PageChain,
+}
+
+/// Pages linked through their `next` fields; see [`Frames`].
+#[derive(Default)]
+pub(crate) struct PageChain {
+    pub(crate) head: Option<PageNo>,
+    pub(crate) len: usize,
+}
+
+impl Shootdown {
+    /// Nothing gathered yet.
+    pub fn new() -> Shootdown {
+        let none = Stale { space: 0, range: VaRange::new(Va(0), Va(0)) };
+        Shootdown {
+            ranges: [none; RANGES],
+            len: 0,
+            cpus: CpuSet::NONE,
+            everything: false,
+            freed: PageChain::default(),
+        }
+    }
+
+    /// Notes that translations of `range` were lowered in `space`, and that only `cpus` can hold them. A port
+    /// passes the empty set where no CPU can: then nothing is noted. A range next to the last one joins it.
+    #[inline]
+    pub fn note(&mut self, space: u64, range: VaRange, cpus: CpuSet) {
+        if cpus == CpuSet::NONE {
+            return;
+        }
+        self.cpus = self.cpus.union(cpus);
+        if self.everything {
+            return;
+        }
+        if let Some(last) = self.ranges[..self.len].last_mut() {
+            if last.space == space && last.range.start <= range.end && range.start <= last.range.end {
+                last.range.start = last.range.start.min(range.start);
+                last.range.end = last.range.end.max(range.end);
+                return;
+            }
+        }
+        if self.len == RANGES {
+            self.everything = true;
+            self.len = 0;
+        } else {
+            self.ranges[self.len] = Stale { space, range };
+            self.len += 1;
+        }
+    }
+
+    /// CPUs that must be told.
+    #[must_use]
+    pub fn cpus(&self) -> CpuSet {
+        self.cpus
+    }
+
+    /// What those CPUs must forget; `None` means all translations.
+    #[must_use]
+    pub fn ranges(&self) -> Option<&[Stale]> {
+        (!self.everything).then(|| &self.ranges[..self.len])
+    }
+
+    /// Whether any CPU must be told anything.
+    #[must_use]
+    pub fn is_needed(&self) -> bool {
+        self.cpus != CpuSet::NONE
+    }
+
+    /// Tells the CPUs, then frees the gathered pages.
+    #[inline]
+    pub fn perform<M: Machine, P: Before<PageCache>>(mut self, machine: &M, held: &mut Held<'_, P>) {
+        self.flush(machine.pmap());
+        let freed = core::mem::take(&mut self.freed);
+        if freed.len != 0 {
+            machine.frames().free_chain(machine, held, freed);
+        }
+    }
+
+    /// Tells the CPUs now and goes on gathering: for an operation that must know translations gone before its next
+    /// step, such as copying a page that was just write-protected.
+    #[inline]
+    pub fn flush(&mut self, pmap: &impl Pmap) {
+        if self.is_needed() {
+            pmap.flush(self);
+            self.len = 0;
+            self.everything = false;
+            self.cpus = CpuSet::NONE;
+        }
+    }
+
+    /// Adds a page that is free once this is performed (I1).
+    #[inline]
+    pub(crate) fn gather<M: Machine>(&mut self, frames: &Frames<M>, page: PageNo) {
+        frames.link_next(page, self.freed.head);
+        self.freed.head = Some(page);
+        self.freed.len += 1;
+    }
+}
+
+impl Default for Shootdown {
+    fn default() -> Self {
+        Shootdown::new()
+    }
+}
+
+impl Drop for Shootdown {
+    fn drop(&mut self) {
+        debug_assert!(!self.is_needed() && self.freed.len == 0, "a Shootdown was dropped unperformed");
+    }
+}
