@@ -1,0 +1,2 @@
+pub mod x86_64;
+pub use x86_64::*;
