@@ -92,6 +92,18 @@ pub trait Pmap: Send + Sync {
         down: &mut Shootdown,
     ) -> Result<(), NoMemory>;
 
+    /// Maps pages ahead of use: `pages[i]` at `va` plus `i` pages, with its protection, where nothing is mapped yet;
+    /// where the same page is mapped already its protection is raised; another page's mapping stays. All are
+    /// pageable, with bits clear. A hint: it may do less, allocates no tables, and never lowers. The run lies within
+    /// 16 pages aligned to 16 (so in one table), of which one was just entered.
+    fn enter_ahead<P: Before<PageCache>>(
+        &self,
+        held: &mut Held<'_, P>,
+        space: &Self::Space,
+        va: Va,
+        pages: &[Option<(PageNo, Prot)>],
+    );
+
     /// Removes all mappings in the range. Cost: by mappings and table pages that are there, not by span.
     fn remove<P: Before<PageCache>>(
         &self,
