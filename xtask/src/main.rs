@@ -1,1 +1,88 @@
-fn main() {}
+//! The engine behind `./uvm`: builds the kernel, packs programs into a root file system, boots it in QEMU, tests, measures.
+//!
+//! Place: the one front door over every other part of the tree; nothing depends on it.
+//! Reading order: [`run`] is the whole story in one function (build, pack, boot, report); [`image`] and [`libs`] make the
+//! root file system, [`cpio`] writes it, [`qemu`] starts the machine, [`console`] carries the terminal, [`control`] listens
+//! to the kernel's second serial port, [`symbols`] names the frames of a panic. [`test`] and [`bench`] are tables on top.
+//!
+//! Exit codes: the guest program's own; or 1 when a check failed, 2 for a wrong command line, 69 when something needed is
+//! missing, 70 after a kernel panic, 71 when the machine stopped without a word, 72 when it ran out of time.
+
+mod bench;
+mod build;
+mod console;
+mod control;
+mod cpio;
+mod guest;
+mod image;
+mod libs;
+mod linux;
+mod qemu;
+mod run;
+mod symbols;
+mod test;
+mod ui;
+
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+/// Something needed is missing or could not be started.
+pub const EXIT_UNAVAILABLE: u8 = 69;
+
+#[derive(Parser)]
+#[command(
+    name = "uvm",
+    bin_name = "./uvm",
+    about = "Runs unmodified Linux programs on the UVM reference kernel, in QEMU.",
+    after_help = EXAMPLES,
+    disable_version_flag = true
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  ./uvm run                                     an interactive shell; Ctrl-A x stops the machine
+  ./uvm run -- /bin/bash -c 'ls -lR /etc | wc'  a program of this machine, with the libraries it needs
+  ./uvm run --add data.txt:/data.txt -- sort /data.txt
+  ./uvm run --root some/folder -- /bin/sh       a whole folder as the root file system
+  ./uvm run --kernel linux -- /bin/ls           the same on Debian's Linux, for comparison
+  ./uvm test                                    every check; ./uvm test pipe runs those with `pipe` in their name
+  ./uvm bench micro                             instructions per operation, ours beside Linux
+
+Exit codes: the program's own; 1 a check failed; 2 wrong command line; 69 something needed is missing;
+70 kernel panic; 71 the machine stopped without a word; 72 out of time.";
+
+#[derive(Subcommand)]
+enum Command {
+    /// Boot the kernel and run a program (without one: an interactive busybox shell).
+    Run(run::RunArgs),
+    /// Run every check: format, lints, host tests, sanitizers, and the kernel tests in QEMU.
+    Test(test::TestArgs),
+    /// Measure.
+    #[command(subcommand)]
+    Bench(bench::BenchCommand),
+    /// Build the kernel and print where it is.
+    Kernel,
+}
+
+fn main() -> ExitCode {
+    let result = match Cli::parse().command {
+        Command::Run(args) => run::run(&args),
+        Command::Test(args) => test::test(&args),
+        Command::Bench(bench::BenchCommand::Micro(args)) => bench::micro(&args),
+        Command::Kernel => build::kernel().map(|path| {
+            println!("{}", path.display());
+            0
+        }),
+    };
+    match result {
+        Ok(code) => ExitCode::from(code),
+        Err(error) => {
+            ui::say(&format!("{error:#}"));
+            ExitCode::from(EXIT_UNAVAILABLE)
+        }
+    }
+}

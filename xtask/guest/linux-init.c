@@ -1,0 +1,124 @@
+// The first process on Debian's Linux: makes that kernel speak our own kernel's protocol.
+//
+// Mounts what ours has from the start, takes the settings and the program from the kernel's command line (see
+// xtask/src/run.rs), runs the program on the console, and reports `user`, `exit CODE` on the second serial port.
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/io.h>
+#include <sys/ioctl.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <termios.h>
+#include <unistd.h>
+
+static char line[65536];
+static char *arguments[4096];
+
+static void decode(char *word) {
+    char *out = word;
+    for (char *in = word; *in; in++) {
+        if (*in == '%' && in[1] && in[2]) {
+            char hex[3] = {in[1], in[2], 0};
+            *out++ = strtol(hex, 0, 16);
+            in += 2;
+        } else {
+            *out++ = *in;
+        }
+    }
+    *out = 0;
+}
+
+static void console_mode(int rows, int columns, int stdin_pipe, int stdout_pipe) {
+    struct termios mode;
+    tcgetattr(0, &mode);
+    if (stdin_pipe) {
+        mode.c_lflag = ICANON | IEXTEN;
+        mode.c_iflag = 0;
+    }
+    if (stdout_pipe) mode.c_oflag = 0;
+    tcsetattr(0, TCSANOW, &mode);
+    struct winsize size = {.ws_row = rows, .ws_col = columns};
+    if (rows) ioctl(0, TIOCSWINSZ, &size);
+}
+
+int main(void) {
+    mount("devtmpfs", "/dev", "devtmpfs", 0, 0);
+    mount("proc", "/proc", "proc", 0, 0);
+    mount("tmpfs", "/tmp", "tmpfs", 0, "mode=1777");
+    mkdir("/dev/shm", 01777);
+    mount("tmpfs", "/dev/shm", "tmpfs", 0, "mode=1777");
+    symlink("/proc/self/fd", "/dev/fd");
+    mkdir("/dev/pts", 0755);
+    mount("devpts", "/dev/pts", "devpts", 0, 0);
+
+    int control = open("/dev/ttyS1", O_RDWR | O_NOCTTY | O_CLOEXEC);
+    struct termios raw;
+    tcgetattr(control, &raw);
+    cfmakeraw(&raw);
+    cfsetspeed(&raw, B115200);
+    tcsetattr(control, TCSANOW, &raw);
+
+    int fd = open("/proc/cmdline", O_RDONLY);
+    ssize_t length = read(fd, line, sizeof line - 1);
+    close(fd);
+    line[length > 0 ? length : 0] = 0;
+
+    int rows = 0, columns = 0, stdin_pipe = 0, stdout_pipe = 0, count = 0, in_program = 0;
+    const char *folder = "/";
+    clearenv();
+    for (char *word = strtok(line, " \n"); word; word = strtok(0, " \n")) {
+        if (in_program) {
+            decode(word);
+            arguments[count++] = word;
+        } else if (!strcmp(word, "--")) {
+            in_program = 1;
+        } else if (!strncmp(word, "env=", 4)) {
+            decode(word);
+            putenv(word + 4);
+        } else if (!strncmp(word, "cwd=", 4)) {
+            decode(word);
+            folder = word + 4;
+        } else if (!strncmp(word, "rows=", 5)) {
+            rows = atoi(word + 5);
+        } else if (!strncmp(word, "cols=", 5)) {
+            columns = atoi(word + 5);
+        } else if (!strcmp(word, "stdin=pipe")) {
+            stdin_pipe = 1;
+        } else if (!strcmp(word, "stdout=pipe")) {
+            stdout_pipe = 1;
+        }
+    }
+
+    pid_t child = fork();
+    if (child == 0) {
+        setsid();
+        for (int i = 0; i < 3; i++) close(i);
+        open("/dev/ttyS0", O_RDWR);
+        ioctl(0, TIOCSCTTY, 0);
+        dup(0);
+        dup(0);
+        console_mode(rows, columns, stdin_pipe, stdout_pipe);
+        if (chdir(folder)) chdir("/");
+        dprintf(control, "user 0\n");
+        execv(arguments[0], arguments);
+        int error = errno;
+        dprintf(2, "uvm: can't run %s: %s\n", arguments[0], strerror(error));
+        _exit(error == ENOENT ? 127 : 126);
+    }
+    int status = 0;
+    while (wait(&status) != child) {
+    }
+    fd = open("/dev/ttyS0", O_RDWR | O_NOCTTY);
+    tcdrain(fd);
+    dprintf(control, "exit %d\n", WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status));
+    tcdrain(control);
+    iopl(3);
+    outl(0x10, 0xf4);
+    for (;;) pause();
+}

@@ -1,0 +1,98 @@
+//! Builds the kernel for `x86_64-unknown-none`, with whichever toolchain of this machine can.
+//!
+//! In order: a toolchain that has the target installed (rustup's), else Debian's compiler building `core` and `alloc` from
+//! its packaged source. The kernel is its own workspace; every flag that it needs is passed here, so that no configuration
+//! file changes how the rest of the tree is built.
+
+use crate::ui;
+use anyhow::{bail, Context, Result};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+pub const TARGET: &str = "x86_64-unknown-none";
+
+/// Shared by both toolchains; the linker script is named by the kernel's own build script.
+const FLAGS: &[&str] = &[
+    "-Crelocation-model=static",
+    "-Ccode-model=kernel",
+    "-Cforce-frame-pointers=yes",
+    "-Clink-arg=--build-id=none",
+];
+
+/// The top of the source tree.
+pub fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies inside the tree")
+}
+
+/// A folder under `target/` for what xtask makes; created when missing.
+pub fn scratch(name: &str) -> Result<PathBuf> {
+    let path = root().join("target").join(name);
+    std::fs::create_dir_all(&path).with_context(|| format!("can't create {}", path.display()))?;
+    Ok(path)
+}
+
+/// How to call cargo for the kernel.
+enum Toolchain {
+    /// The target's libraries are installed beside the compiler.
+    Installed,
+    /// Debian's compiler; `core` and `alloc` are built from source.
+    Debian,
+}
+
+fn toolchain() -> Result<Toolchain> {
+    let output = Command::new("rustc").args(["--print", "sysroot"]).output().context("can't run rustc")?;
+    let sysroot = PathBuf::from(String::from_utf8_lossy(&output.stdout).trim());
+    if sysroot.join("lib/rustlib").join(TARGET).exists() {
+        return Ok(Toolchain::Installed);
+    }
+    if Path::new("/usr/lib/rustlib/src/rust/library/core").exists() && Path::new("/usr/bin/cargo").exists() {
+        return Ok(Toolchain::Debian);
+    }
+    bail!("no Rust toolchain here has {TARGET}: run `rustup target add {TARGET}`, or install rustc-web cargo-web rust-web-src lld")
+}
+
+/// A cargo command for the kernel's workspace: `verb` is `build` or `clippy`.
+pub fn cargo(verb: &str) -> Result<Command> {
+    let mut command;
+    let mut flags = FLAGS.join(" ");
+    match toolchain()? {
+        Toolchain::Installed => {
+            command = Command::new("cargo");
+            command.arg(verb);
+        }
+        Toolchain::Debian => {
+            command = Command::new("/usr/bin/cargo");
+            // The features of a bootstrap compiler serve `build-std` only; the sources stay on stable Rust.
+            command.env("RUSTC", "/usr/bin/rustc").env("RUSTC_BOOTSTRAP", "1");
+            command.args([verb, "-Zbuild-std=core,alloc"]);
+            flags.push_str(" -Clinker=ld.lld");
+        }
+    }
+    // A cargo that runs us leaves its own choices in the environment; the kernel's build must not inherit them.
+    for name in ["CARGO", "CARGO_MANIFEST_DIR", "RUSTUP_TOOLCHAIN", "RUSTFLAGS", "CARGO_ENCODED_RUSTFLAGS"] {
+        if name != "RUSTUP_TOOLCHAIN" || matches!(toolchain()?, Toolchain::Debian) {
+            command.env_remove(name);
+        }
+    }
+    command
+        .env("CARGO_TARGET_X86_64_UNKNOWN_NONE_RUSTFLAGS", flags)
+        .args(["--release", "--target", TARGET, "--manifest-path"])
+        .arg(root().join("kernel/Cargo.toml"))
+        .arg("--target-dir")
+        .arg(root().join("target/kernel"));
+    Ok(command)
+}
+
+/// Builds the kernel; returns the ELF file that QEMU loads.
+pub fn kernel() -> Result<PathBuf> {
+    if !root().join("kernel/Cargo.toml").exists() {
+        bail!("there is no kernel/ in this tree");
+    }
+    let mut command = cargo("build")?;
+    command.arg("--quiet");
+    let output = ui::with_progress("building the kernel", || command.output()).context("can't run cargo")?;
+    if !output.status.success() {
+        bail!("the kernel does not build:\n{}", String::from_utf8_lossy(&output.stderr).trim_end());
+    }
+    Ok(root().join("target/kernel").join(TARGET).join("release/kernel"))
+}

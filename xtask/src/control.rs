@@ -1,0 +1,106 @@
+//! The control channel: what the guest tells the host on its second serial port, one line each.
+//!
+//! `user <tsc>` at the first user instruction, `exit <code>`, `panic <message>`, `bt <hex address>` for each frame of a
+//! panic, `trace <text>` for the debug console.
+
+use crate::ui;
+use std::io::{BufRead, BufReader};
+use std::os::unix::net::UnixListener;
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+/// What has been heard.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    pub exit: Option<u8>,
+    pub panic: Option<String>,
+    pub frames: Vec<u64>,
+    /// When the first user instruction ran, after the start of QEMU.
+    pub first_user: Option<Duration>,
+    pub trace: Vec<String>,
+    closed: bool,
+}
+
+#[derive(Default)]
+struct Shared {
+    report: Mutex<Report>,
+    changed: Condvar,
+}
+
+pub struct Control {
+    shared: Arc<Shared>,
+}
+
+impl Control {
+    /// Takes the guest's connection from `listener` and reads it to the end in a thread of its own.
+    pub fn listen(listener: UnixListener) -> Control {
+        let shared = Arc::new(Shared::default());
+        let theirs = shared.clone();
+        let started = Instant::now();
+        std::thread::spawn(move || {
+            if let Ok((stream, _)) = listener.accept() {
+                for line in BufReader::new(stream).split(b'\n').map_while(Result::ok) {
+                    theirs.hear(&String::from_utf8_lossy(&line), started.elapsed());
+                }
+            }
+            theirs.update(|report| report.closed = true);
+        });
+        Control { shared }
+    }
+
+    /// A handle that can wait for the guest's first user instruction.
+    pub fn first_user(&self) -> FirstUser {
+        FirstUser { shared: self.shared.clone() }
+    }
+
+    /// What was heard by the end. QEMU has ended, so the stream ends too; a guest that never connected is given up soon.
+    pub fn finish(&self) -> Report {
+        let guard = self.shared.report.lock().expect("no reader panics");
+        let wait =
+            self.shared.changed.wait_timeout_while(guard, Duration::from_secs(2), |report| !report.closed);
+        wait.expect("no reader panics").0.clone()
+    }
+}
+
+pub struct FirstUser {
+    shared: Arc<Shared>,
+}
+
+impl FirstUser {
+    /// Blocks until user code runs (true) or the channel has closed (false).
+    pub fn wait(&self) -> bool {
+        let guard = self.shared.report.lock().expect("no reader panics");
+        let waiting = |report: &mut Report| report.first_user.is_none() && !report.closed;
+        let guard = self.shared.changed.wait_while(guard, waiting).expect("no reader panics");
+        guard.first_user.is_some()
+    }
+}
+
+impl Shared {
+    fn hear(&self, line: &str, at: Duration) {
+        let line = line.trim_end_matches('\r');
+        let (verb, rest) = line.split_once(' ').unwrap_or((line, ""));
+        match verb {
+            "exit" => {
+                self.update(|report| report.exit = rest.trim().parse::<i64>().ok().map(|code| code as u8))
+            }
+            "panic" => self.update(|report| report.panic = Some(rest.to_owned())),
+            "bt" => {
+                if let Ok(address) = u64::from_str_radix(rest.trim().trim_start_matches("0x"), 16) {
+                    self.update(|report| report.frames.push(address));
+                }
+            }
+            "user" => self.update(|report| report.first_user = Some(at)),
+            "trace" => {
+                ui::say(rest);
+                self.update(|report| report.trace.push(rest.to_owned()));
+            }
+            _ => {}
+        }
+    }
+
+    fn update(&self, change: impl FnOnce(&mut Report)) {
+        change(&mut self.report.lock().expect("no reader panics"));
+        self.changed.notify_all();
+    }
+}

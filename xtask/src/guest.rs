@@ -1,0 +1,54 @@
+//! Compiles the C programs that run inside the machine: the tests in `xtask/guest/` and the benchmark in `bench/`.
+
+use crate::build;
+use anyhow::{bail, Context, Result};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The C library that a guest program is linked with.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Libc {
+    /// Static, with musl.
+    Musl,
+    /// Dynamic, with this machine's own.
+    Host,
+}
+
+/// Compiles `xtask/guest/NAME.c` (or `bench/NAME.c`) unless that is done already.
+pub fn compile(name: &str, libc: Libc) -> Result<PathBuf> {
+    let guest = build::root().join("xtask/guest");
+    let source = [guest.join(format!("{name}.c")), build::root().join(format!("bench/{name}.c"))]
+        .into_iter()
+        .find(|path| path.exists())
+        .with_context(|| format!("there is no guest program {name}"))?;
+    let (compiler, suffix) = if libc == Libc::Musl { ("musl-gcc", "") } else { ("gcc", "-dynamic") };
+    let target = build::scratch("guest")?.join(format!("{name}{suffix}"));
+    if newer(&target, &source) && newer(&target, &guest.join("check.h")) {
+        return Ok(target);
+    }
+    let mut command = Command::new(compiler);
+    command.args(["-O2", "-Wall", "-Wextra", "-Werror", "-std=gnu11", "-pthread", "-I"]).arg(guest);
+    if libc == Libc::Musl {
+        command.arg("-static");
+    }
+    let partial = target.with_extension(format!("{}", std::process::id()));
+    let output = command.arg("-o").arg(&partial).arg(&source).output();
+    let output = output.with_context(|| format!("can't run {compiler} (package musl-tools or gcc)"))?;
+    if !output.status.success() {
+        bail!(
+            "{} does not compile:\n{}",
+            source.display(),
+            String::from_utf8_lossy(&output.stderr).trim_end()
+        );
+    }
+    std::fs::rename(&partial, &target)?;
+    Ok(target)
+}
+
+fn newer(target: &Path, source: &Path) -> bool {
+    let time = |path: &Path| path.metadata().and_then(|about| about.modified()).ok();
+    match (time(target), time(source)) {
+        (Some(target), Some(source)) => target > source,
+        (target, source) => target.is_some() && source.is_none(),
+    }
+}

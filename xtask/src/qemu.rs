@@ -1,0 +1,193 @@
+//! One QEMU: its command line, and how it ended.
+//!
+//! The guest's first serial port is the console. The second is the control channel, on which the guest reports its first
+//! user instruction, a panic, and the exit code (see [`crate::control`]); it is a socket that this process listens on.
+//! The guest powers off through isa-debug-exit, whose 7 bits only confirm what the control channel said.
+
+use crate::control::{Control, Report};
+use crate::ui;
+use anyhow::{Context, Result};
+use std::io::Read;
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+#[derive(Clone, Copy, Debug, PartialEq, clap::ValueEnum)]
+pub enum Board {
+    Q35,
+    Microvm,
+}
+
+/// Which kernel is booted: ours, or Debian's Linux under the same flags.
+#[derive(Clone, Copy, Debug, PartialEq, clap::ValueEnum)]
+pub enum Kernel {
+    Uvm,
+    Linux,
+}
+
+/// What a tick of the guest's clock is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Clock {
+    /// Host time.
+    Wall,
+    /// Instructions, by `-icount shift=0,sleep=off`: runs repeat to the last tick.
+    Instructions,
+}
+
+#[derive(Clone, Debug)]
+pub struct Machine {
+    pub board: Board,
+    pub clock: Clock,
+    pub cpu: &'static str,
+    pub memory: String,
+    pub cpus: u32,
+    pub kernel: PathBuf,
+    pub initrd: PathBuf,
+    pub command_line: String,
+}
+
+/// How a run ended.
+#[derive(Debug)]
+pub enum Ending {
+    /// The guest's first process exited with this code.
+    Exited(u8),
+    /// The kernel gave up; the report has the message and the frames.
+    Panicked,
+    /// QEMU ended without a word on the control channel.
+    Silent { status: String },
+    /// It was still running when its time was over, or when the user stopped it.
+    Stopped(Stopped),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Stopped {
+    TimeOut,
+    ByUser,
+}
+
+impl Ending {
+    /// The exit code that `./uvm run` ends with.
+    pub fn code(&self) -> u8 {
+        match self {
+            Ending::Exited(code) => *code,
+            Ending::Panicked => 70,
+            Ending::Silent { .. } => 71,
+            Ending::Stopped(Stopped::TimeOut) => 72,
+            Ending::Stopped(Stopped::ByUser) => 130,
+        }
+    }
+}
+
+impl Machine {
+    /// The arguments for `qemu-system-x86_64`, with the control channel's socket at `control`.
+    pub fn arguments(&self, control: &Path) -> Vec<String> {
+        let mut list: Vec<String> = Vec::new();
+        let mut push = |words: &[&str]| list.extend(words.iter().map(|word| (*word).to_owned()));
+        push(&["-M", if self.board == Board::Q35 { "q35" } else { "microvm" }]);
+        match self.clock {
+            Clock::Wall => push(&["-accel", "tcg,thread=multi"]),
+            Clock::Instructions => {
+                push(&["-accel", "tcg", "-icount", "shift=0,sleep=off"]);
+                push(&["-rtc", "base=2026-01-01T00:00:00,clock=vm", "-seed", "42"]);
+            }
+        }
+        push(&["-cpu", self.cpu, "-smp", &self.cpus.to_string(), "-m", &self.memory]);
+        push(&["-nodefaults", "-no-user-config", "-display", "none", "-monitor", "none", "-no-reboot"]);
+        push(&["-chardev", "stdio,id=console,signal=off", "-serial", "chardev:console"]);
+        push(&["-chardev", &format!("socket,id=control,path={}", control.display())]);
+        push(&["-device", "isa-serial,index=1,chardev=control"]);
+        push(&["-device", "isa-debug-exit,iobase=0xf4,iosize=4"]);
+        push(&["-kernel", &self.kernel.display().to_string(), "-initrd", &self.initrd.display().to_string()]);
+        push(&["-append", &self.command_line]);
+        list
+    }
+
+    /// Starts the machine with its console on pipes (`output` says where the guest's output goes).
+    pub fn start(&self, output: Stdio) -> Result<Running> {
+        let folder = tempfile::tempdir().context("can't make a temporary folder")?;
+        let socket = folder.path().join("control");
+        let listener = UnixListener::bind(&socket).context("can't make the control socket")?;
+        let mut child = Command::new("qemu-system-x86_64")
+            .args(self.arguments(&socket))
+            .stdin(Stdio::piped())
+            .stdout(output)
+            .stderr(Stdio::piped())
+            .spawn()
+            .context("can't start qemu-system-x86_64 (package qemu-system-x86)")?;
+        let errors = Arc::new(Mutex::new(String::new()));
+        if let Some(mut pipe) = child.stderr.take() {
+            let errors = errors.clone();
+            std::thread::spawn(move || {
+                let mut text = String::new();
+                // What can't be read of QEMU's complaints is no reason to stop.
+                let _ = pipe.read_to_string(&mut text);
+                *errors.lock().expect("nobody panics with it") = text;
+            });
+        }
+        Ok(Running {
+            child,
+            control: Control::listen(listener),
+            errors,
+            _folder: folder,
+            started: Instant::now(),
+        })
+    }
+}
+
+/// A machine that runs. Dropping it stops QEMU.
+pub struct Running {
+    pub child: Child,
+    pub control: Control,
+    errors: Arc<Mutex<String>>,
+    started: Instant,
+    _folder: tempfile::TempDir,
+}
+
+impl Running {
+    /// Waits for the end, at most until `limit`, asking `stop` about ten times a second whether the user has had enough.
+    pub fn wait(mut self, limit: Option<Duration>, stop: impl Fn() -> bool) -> Result<(Ending, Report)> {
+        let mut pause = Duration::from_millis(1);
+        let ending = loop {
+            if let Some(status) = self.child.try_wait()? {
+                break Ending::Silent { status: status.to_string() };
+            }
+            if stop() {
+                break Ending::Stopped(Stopped::ByUser);
+            }
+            if limit.is_some_and(|limit| self.started.elapsed() > limit) {
+                break Ending::Stopped(Stopped::TimeOut);
+            }
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(Duration::from_millis(if limit.is_some() { 50 } else { 20 }));
+        };
+        if matches!(ending, Ending::Stopped(_)) {
+            // It may have ended in between; both are fine.
+            let _ = self.child.kill();
+            self.child.wait()?;
+        }
+        let report = self.control.finish();
+        let ending = match (ending, &report) {
+            (Ending::Silent { .. }, Report { panic: Some(_), .. }) => Ending::Panicked,
+            (Ending::Silent { .. }, Report { exit: Some(code), .. }) => Ending::Exited(*code),
+            (Ending::Silent { status }, _) => {
+                let errors = self.errors.lock().expect("nobody panics with it").trim().to_owned();
+                if !errors.is_empty() {
+                    ui::say(&format!("qemu: {errors}"));
+                }
+                Ending::Silent { status }
+            }
+            (ending, _) => ending,
+        };
+        Ok((ending, report))
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Already ended is the usual case.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
