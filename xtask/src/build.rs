@@ -1,23 +1,16 @@
 //! Builds the kernel for `x86_64-unknown-none`, with whichever toolchain of this machine can.
 //!
 //! In order: a toolchain that has the target installed (rustup's), else Debian's compiler building `core` and `alloc` from
-//! its packaged source. The kernel is its own workspace; every flag that it needs is passed here, so that no configuration
-//! file changes how the rest of the tree is built.
+//! its packaged source. The kernel is its own workspace whose flags are in its own `.cargo/config.toml`, which cargo reads
+//! only when it runs in that folder: no configuration changes how the rest of the tree is built.
 
+use crate::image::find_program;
 use crate::ui;
 use anyhow::{bail, Context, Result};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 pub const TARGET: &str = "x86_64-unknown-none";
-
-/// Shared by both toolchains; the linker script is named by the kernel's own build script.
-const FLAGS: &[&str] = &[
-    "-Crelocation-model=static",
-    "-Ccode-model=kernel",
-    "-Cforce-frame-pointers=yes",
-    "-Clink-arg=--build-id=none",
-];
 
 /// The top of the source tree.
 pub fn root() -> &'static Path {
@@ -54,32 +47,26 @@ fn toolchain() -> Result<Toolchain> {
 /// A cargo command for the kernel's workspace: `verb` is `build` or `clippy`.
 pub fn cargo(verb: &str) -> Result<Command> {
     let mut command;
-    let mut flags = FLAGS.join(" ");
     match toolchain()? {
         Toolchain::Installed => {
             command = Command::new("cargo");
             command.arg(verb);
+            if find_program("ld.lld").is_none() {
+                command.env("CARGO_TARGET_X86_64_UNKNOWN_NONE_LINKER", "rust-lld");
+            }
         }
         Toolchain::Debian => {
             command = Command::new("/usr/bin/cargo");
             // The features of a bootstrap compiler serve `build-std` only; the sources stay on stable Rust.
-            command.env("RUSTC", "/usr/bin/rustc").env("RUSTC_BOOTSTRAP", "1");
+            command.env("RUSTC", "/usr/bin/rustc").env("RUSTC_BOOTSTRAP", "1").env_remove("RUSTUP_TOOLCHAIN");
             command.args([verb, "-Zbuild-std=core,alloc"]);
-            flags.push_str(" -Clinker=ld.lld");
         }
     }
-    // A cargo that runs us leaves its own choices in the environment; the kernel's build must not inherit them.
-    for name in ["CARGO", "CARGO_MANIFEST_DIR", "RUSTUP_TOOLCHAIN", "RUSTFLAGS", "CARGO_ENCODED_RUSTFLAGS"] {
-        if name != "RUSTUP_TOOLCHAIN" || matches!(toolchain()?, Toolchain::Debian) {
-            command.env_remove(name);
-        }
+    // The flags of a cargo that runs us are not the kernel's.
+    for name in ["RUSTFLAGS", "CARGO_ENCODED_RUSTFLAGS", "CARGO_MANIFEST_DIR"] {
+        command.env_remove(name);
     }
-    command
-        .env("CARGO_TARGET_X86_64_UNKNOWN_NONE_RUSTFLAGS", flags)
-        .args(["--release", "--target", TARGET, "--manifest-path"])
-        .arg(root().join("kernel/Cargo.toml"))
-        .arg("--target-dir")
-        .arg(root().join("target/kernel"));
+    command.arg("--release").current_dir(root().join("kernel"));
     Ok(command)
 }
 
