@@ -15,6 +15,9 @@ const CTRL_A: u8 = 0x01;
 const CTRL_D: u8 = 0x04;
 const CTRL_V: u8 = 0x16;
 
+/// Bytes that a terminal in line mode takes as commands: end, kill, next-is-literal, erase word, reprint, erase.
+const EDITING: [u8; 6] = [CTRL_D, 0x15, CTRL_V, 0x17, 0x12, 0x7f];
+
 /// The terminal in raw mode; dropping it (also in a panic) brings the old mode back.
 pub struct RawMode {
     before: Termios,
@@ -114,7 +117,7 @@ pub fn carry_stream(mut from: impl Read, guest: &mut impl Write) -> std::io::Res
         }
         let mut quoted = Vec::with_capacity(count + 16);
         for &byte in &buffer[..count] {
-            if matches!(byte, CTRL_D | CTRL_V) {
+            if EDITING.contains(&byte) {
                 quoted.push(CTRL_V);
             }
             quoted.push(byte);

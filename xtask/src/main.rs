@@ -19,6 +19,7 @@ mod libs;
 mod linux;
 mod qemu;
 mod run;
+mod session;
 mod symbols;
 mod test;
 mod ui;

@@ -1,0 +1,234 @@
+//! `./uvm bench micro`: the same static program on our kernel and on Debian's Linux, under the same QEMU flags.
+//!
+//! Time is counted in guest instructions (`-icount shift=0,sleep=off`), which neither the host's speed nor its load
+//! changes. The boot rows are wall time, since booting is where the user waits.
+
+use super::{html, table, Document, Row};
+use crate::qemu::{Board, Clock, Ending, Kernel, Machine};
+use crate::run::{self, Root};
+use crate::session::{self, Finished, Input};
+use crate::{build, guest, ui};
+use anyhow::{bail, Context, Result};
+use clap::Args;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+#[derive(Args)]
+pub struct MicroArgs {
+    /// Print one JSON document instead of the table.
+    #[arg(long)]
+    json: bool,
+    /// How often each row is measured.
+    #[arg(long, default_value_t = 9, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1000))]
+    runs: u64,
+    /// Only the rows whose name contains this.
+    filter: Option<String>,
+}
+
+/// The project's own aims: our instructions over Linux's, at most.
+pub fn target(name: &str) -> Option<f64> {
+    match name {
+        // No kernel takes part: the same user instructions run on both.
+        "re-touch" | BOOT => None,
+        "fork, exit, wait; 16384 pages touched" | "fork, write one page, exit, wait; 16384 pages touched" => {
+            Some(0.1)
+        }
+        name if name.contains("fault") || name.starts_with("mmap") => Some(0.4),
+        name if name.starts_with("fork") && !name.contains("execve") => Some(0.4),
+        _ => Some(0.5),
+    }
+}
+
+pub const BOOT: &str = "boot to the first user instruction";
+const BOOTS: usize = 3;
+const LIMIT: Duration = Duration::from_secs(600);
+
+/// What a run of the program said.
+#[derive(Default)]
+struct Measured {
+    rows: Vec<Row>,
+    failures: Vec<String>,
+    /// Clock ticks for each instruction.
+    calibration: Option<f64>,
+    complete: bool,
+}
+
+pub fn micro(args: &MicroArgs) -> Result<u8> {
+    let mut document = Document { rows: Vec::new() };
+    let mut complete = true;
+    let mut command = None;
+    for (kernel, system) in [(Kernel::Uvm, "uvm"), (Kernel::Linux, "linux")] {
+        ui::say(&format!("measuring {system}: {} runs of each row", args.runs));
+        let (machine, finished) = boot(kernel, Clock::Instructions, &program_words(args))?;
+        let mut measured = parse(system, &finished.output);
+        for failure in &measured.failures {
+            ui::say(&format!("{system} could not do: {failure}"));
+        }
+        if !measured.complete {
+            run::explain(&finished.ending, &finished.report, &machine.kernel);
+            ui::say(&format!("{system} stopped before the end; its last words: {}", tail(&finished.output)));
+        }
+        match measured.calibration {
+            Some(ticks) if (ticks - 1.0).abs() < 0.001 => {}
+            Some(ticks) => bail!("on {system} a tick is not an instruction ({ticks} ticks each): no numbers"),
+            None => ui::say(&format!("{system} did not calibrate its clock")),
+        }
+        complete &= measured.complete && measured.failures.is_empty();
+        document.rows.append(&mut measured.rows);
+        if args.filter.as_ref().is_none_or(|filter| BOOT.contains(filter.as_str())) {
+            document.rows.extend(boot_row(kernel, system)?);
+        }
+        command = Some(machine);
+    }
+    let machine = about_machine(&command.context("nothing was measured")?);
+    let page = build::scratch("bench")?.join("micro.html");
+    std::fs::write(&page, html::page(&document, &machine)).context("can't write the report")?;
+    if args.json {
+        println!("{}", serde_json::to_string(&document)?);
+    } else {
+        print!("{}", table::render(&document));
+        println!("\n{machine}\nThe same as a page: {}", page.display());
+    }
+    Ok(if complete { 0 } else { 1 })
+}
+
+fn program_words(args: &MicroArgs) -> Vec<String> {
+    let mut words = vec!["/bin/micro".to_owned(), args.runs.to_string()];
+    words.extend(args.filter.clone());
+    words
+}
+
+/// Boots the benchmark program on one of the kernels.
+fn boot(kernel: Kernel, clock: Clock, command: &[String]) -> Result<(Machine, Finished)> {
+    let program = guest::compile("micro", guest::Libc::Musl)?;
+    let folder = tempfile::tempdir().context("can't make a temporary folder")?;
+    let mut image = crate::image::Image::minimal()?;
+    image.program(&program, "/bin/micro")?;
+    let mut machine = Machine {
+        board: Board::Q35,
+        clock,
+        cpu: "qemu64",
+        memory: "512".to_owned(),
+        cpus: 1,
+        kernel: run::kernel_path(kernel)?,
+        initrd: folder.path().join("root.cpio"),
+        command_line: String::new(),
+    };
+    let root = Root { image, command: command.to_vec() };
+    run::prepare(&mut machine, kernel, root, &Input::Nothing.words())?;
+    let finished = session::capture(&machine, Input::Nothing, LIMIT)?;
+    Ok((machine, finished))
+}
+
+/// Wall time from the start of QEMU to the first user instruction; none when the kernel never got there.
+fn boot_row(kernel: Kernel, system: &'static str) -> Result<Option<Row>> {
+    let mut times = Vec::new();
+    for _ in 0..BOOTS {
+        let (_, finished) = boot(kernel, Clock::Wall, &["/bin/micro".to_owned(), "child".to_owned()])?;
+        match (finished.report.first_user, finished.ending) {
+            (Some(time), Ending::Exited(0)) => times.push(time.as_secs_f64() * 1e6),
+            _ => return Ok(None),
+        }
+    }
+    times.sort_by(f64::total_cmp);
+    Ok(Some(Row {
+        name: BOOT.to_owned(),
+        system,
+        metric: "us",
+        value: times[BOOTS / 2].round(),
+        min: times[0].round(),
+        max: times[BOOTS - 1].round(),
+        runs: BOOTS as u64,
+        counters: BTreeMap::new(),
+    }))
+}
+
+/// Reads the program's lines (see bench/micro.c).
+fn parse(system: &'static str, output: &str) -> Measured {
+    let mut measured = Measured::default();
+    for line in output.lines() {
+        let parts: Vec<&str> = line.trim_end().split('|').collect();
+        match parts[..] {
+            ["calibration", ticks] => measured.calibration = ticks.parse().ok(),
+            ["row", name, "instructions", value, min, max, runs] => {
+                let number = |text: &str| text.parse().unwrap_or(f64::NAN);
+                measured.rows.push(Row {
+                    name: name.to_owned(),
+                    system,
+                    metric: "instructions",
+                    value: number(value),
+                    min: number(min),
+                    max: number(max),
+                    runs: runs.parse().unwrap_or(0),
+                    counters: BTreeMap::new(),
+                });
+            }
+            // Linux counts other things under the same names: they would only mislead.
+            ["counter", name, value] if system == "uvm" => {
+                if let (Some(row), Ok(value)) = (measured.rows.last_mut(), value.parse()) {
+                    row.counters.insert(name.to_owned(), value);
+                }
+            }
+            ["fail", name, why] => measured.failures.push(format!("{name} ({why})")),
+            ["end"] => measured.complete = true,
+            _ => {}
+        }
+    }
+    measured
+}
+
+fn tail(output: &str) -> String {
+    let lines: Vec<&str> = output.lines().collect();
+    lines[lines.len().saturating_sub(3)..].join(" / ")
+}
+
+/// The command and the machine, for whoever reads the numbers.
+fn about_machine(machine: &Machine) -> String {
+    let mut arguments = machine.arguments("CONTROL".as_ref());
+    for (option, stand_in) in [("-kernel", "KERNEL"), ("-initrd", "ROOT"), ("-append", "SETTINGS")] {
+        if let Some(at) = arguments.iter().position(|argument| argument == option) {
+            arguments[at + 1] = stand_in.to_owned();
+        }
+    }
+    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    let cpus = read("/proc/cpuinfo");
+    let model = cpus.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or("unknown CPU");
+    let model = model.trim_start_matches([' ', '\t', ':']);
+    let count = cpus.lines().filter(|line| line.starts_with("processor")).count();
+    let version = std::process::Command::new("qemu-system-x86_64").arg("--version").output();
+    let version =
+        version.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
+    let linux = crate::linux::kernel().ok();
+    let linux =
+        linux.and_then(|path| Some(path.file_name()?.to_string_lossy().into_owned())).unwrap_or_default();
+    format!(
+        "Instruction rows: qemu-system-x86_64 {}\nLinux is {linux}, started with `{}`. Boot rows: the same without -icount.\n\
+         Host: {count} x {model}; {}",
+        arguments.join(" "),
+        crate::linux::COMMAND_LINE,
+        version.lines().next().unwrap_or("")
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_belong_to_the_row_before_them() {
+        let text = "calibration|1.0000\nrow|a|instructions|2.0|1.0|3.0|9\ncounter|faults|7\nfail|b|no\nend\n";
+        let measured = parse("uvm", text);
+        assert_eq!(measured.rows[0].counters["faults"], 7);
+        assert_eq!(measured.failures, ["b (no)"]);
+        assert!(measured.complete && measured.calibration == Some(1.0));
+    }
+
+    #[test]
+    fn memory_rows_aim_lower_than_the_others() {
+        assert_eq!(target("anonymous fault"), Some(0.4));
+        assert_eq!(target("null system call"), Some(0.5));
+        assert_eq!(target("fork, execve, wait"), Some(0.5));
+        assert_eq!(target("fork, exit, wait; 16384 pages touched"), Some(0.1));
+        assert_eq!(target("re-touch"), None);
+    }
+}
