@@ -1,0 +1,78 @@
+//! What a software machine is made of, and which law it breaks on purpose.
+
+use machine::Pa;
+
+/// How a machine is built. `Config::default()` is 1,024 frames, four CPUs, nothing forgotten, no plant.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Physical memory: address and frames of each segment.
+    pub segments: Vec<(Pa, u32)>,
+    /// Simulated CPUs, at most 64.
+    pub cpus: usize,
+    /// Seed of all that happens at random.
+    pub seed: u64,
+    /// One call of the pmap in so many forgets a pageable mapping (law P1); zero never does.
+    pub forget_one_in: u64,
+    /// A law to break.
+    pub plant: Option<Plant>,
+    /// Whether other threads may be inside the VM system while a CPU accesses memory.
+    pub stage: Stage,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            segments: vec![(Pa(0x10_0000), 1024)],
+            cpus: 4,
+            seed: 0,
+            forget_one_in: 0,
+            plant: None,
+            stage: Stage::Sequential,
+        }
+    }
+}
+
+/// What a stale TLB entry proves.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Stage {
+    /// No operation is under way when memory is accessed: any use of a stale entry is an error.
+    Sequential,
+    /// An operation on another thread may yet perform its shootdown: a stale entry may be used as long as its page
+    /// has not been freed.
+    Concurrent,
+}
+
+/// A broken law: what a port may get wrong. A test plants one and expects to see it found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Plant {
+    /// `protect` does nothing, as if fork forgot to write-protect.
+    IgnoreProtect,
+    /// `page_protect` does nothing.
+    IgnorePageProtect,
+    /// `remove` does nothing.
+    IgnoreRemove,
+    /// `flush` tells nobody.
+    SkipFlush,
+    /// `flush` tells only the calling CPU.
+    SkipRemoteFlush,
+    /// `enter` over another page's mapping leaves the old one.
+    KeepOnReplace,
+    /// A wired mapping is forgotten like any other.
+    ForgetWired,
+    /// `page_protect` misses all mappings but the newest.
+    LoseReverse,
+}
+
+impl Plant {
+    /// Every plant.
+    pub const ALL: [Plant; 8] = [
+        Plant::IgnoreProtect,
+        Plant::IgnorePageProtect,
+        Plant::IgnoreRemove,
+        Plant::SkipFlush,
+        Plant::SkipRemoteFlush,
+        Plant::KeepOnReplace,
+        Plant::ForgetWired,
+        Plant::LoseReverse,
+    ];
+}

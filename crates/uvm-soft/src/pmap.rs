@@ -1,0 +1,421 @@
+//! The Pmap contract over plain tables.
+//!
+//! One lock guards tables and TLBs of all spaces and CPUs, so that a simulated access (look-up, bits, data) is as
+//! indivisible as an instruction is against an interrupt: `flush` returns only between accesses. The road not taken,
+//! a lock for each space, would buy speed that no test here needs and cost the simple reverse map.
+//!
+//! Locks: `state` is below every VM lock and held by no caller.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use machine::{
+    Before, CpuSet, Held, NoMemory, PageNo, Pages, Pmap, Prot, Shootdown, Va, VaRange, Wiring, PAGE_SHIFT,
+};
+
+use crate::config::{Config, Plant};
+use crate::inject::Injector;
+use crate::rng::Rng;
+use crate::tables::{Pte, Spot, Tables, MODIFIED, REFERENCED};
+use crate::tlb::Tlb;
+use machine::order::PageCache;
+
+/// An address space's tables: its name in the software MMU.
+#[derive(Debug)]
+pub struct SoftSpace {
+    pub(crate) id: u64,
+}
+
+/// A mapping as tables have it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Mapping {
+    /// Where.
+    pub va: Va,
+    /// To what.
+    pub page: PageNo,
+    /// For what.
+    pub prot: Prot,
+    /// Whether it may be forgotten.
+    pub wiring: Wiring,
+}
+
+/// What the MMU has done since it was made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Counters {
+    /// Mappings entered, one at a time.
+    pub enters: u64,
+    /// Mappings entered ahead of use.
+    pub ahead: u64,
+    /// Flushes that told the calling CPU.
+    pub local_flushes: u64,
+    /// Flushes that told other CPUs.
+    pub remote_flushes: u64,
+    /// CPUs interrupted, over all remote flushes.
+    pub interrupts: u64,
+    /// TLB entries that flushes dropped.
+    pub dropped: u64,
+    /// TLB fills.
+    pub fills: u64,
+    /// Accesses that found no translation or too few rights.
+    pub misses: u64,
+    /// Mappings forgotten at random.
+    pub forgotten: u64,
+}
+
+pub(crate) struct State {
+    pub(crate) tables: Tables,
+    pub(crate) tlbs: Vec<Tlb>,
+    pub(crate) counters: Counters,
+    rng: Rng,
+    next_space: u64,
+}
+
+/// The software MMU; made by `SoftMachine::new`.
+pub struct SoftPmap {
+    state: Mutex<State>,
+    /// Fails a call of `enter` that needs a table page, or of `create`.
+    pub tables: Injector,
+    forget_one_in: u64,
+    plant: Option<Plant>,
+    cpu: fn() -> usize,
+}
+
+impl SoftPmap {
+    pub(crate) fn new(config: &Config, pages: usize, cpu: fn() -> usize) -> SoftPmap {
+        SoftPmap {
+            state: Mutex::new(State {
+                tables: Tables::new(pages),
+                tlbs: (0..config.cpus).map(|_| Tlb::default()).collect(),
+                counters: Counters::default(),
+                rng: Rng::new(config.seed),
+                next_space: 1,
+            }),
+            tables: Injector::default(),
+            forget_one_in: config.forget_one_in,
+            plant: config.plant,
+            cpu,
+        }
+    }
+
+    /// All mappings of a space, by address.
+    pub fn mappings(&self, space: &SoftSpace) -> Vec<Mapping> {
+        let state = self.lock();
+        let ptes = state.tables.space(space.id).ptes.iter();
+        ptes.map(|(&vpn, pte)| Mapping {
+            va: Va(vpn << PAGE_SHIFT),
+            page: pte.page,
+            prot: pte.prot,
+            wiring: if pte.wired { Wiring::Wired } else { Wiring::Pageable },
+        })
+        .collect()
+    }
+
+    /// What the MMU has done.
+    pub fn counters(&self) -> Counters {
+        self.lock().counters
+    }
+
+    /// Forgets all pageable mappings of all spaces, as law P1 allows.
+    pub fn forget_all(&self) {
+        let state = &mut *self.lock();
+        let spots: Vec<Spot> = pageable(&state.tables).collect();
+        for spot in spots {
+            state.forget(spot);
+        }
+    }
+
+    /// Checks the tables against the reverse map, and every TLB against the tables. Only between operations.
+    ///
+    /// # Errors
+    /// A sentence that names the first entry that should be gone.
+    pub fn audit(&self) -> Result<(), String> {
+        let state = self.lock();
+        state.tables.audit()?;
+        for (cpu, tlb) in state.tlbs.iter().enumerate() {
+            tlb.audit(&state.tables).map_err(|e| format!("stale TLB of cpu {cpu}: {e}"))?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Enters the contract: perhaps something is forgotten.
+    fn enter_call(&self) -> MutexGuard<'_, State> {
+        let mut state = self.lock();
+        if state.rng.one_in(self.forget_one_in) {
+            state.forget_one(self.plant == Some(Plant::ForgetWired));
+        }
+        state
+    }
+
+    fn planted(&self, plant: Plant) -> bool {
+        self.plant == Some(plant)
+    }
+}
+
+impl State {
+    /// Lowers one mapping to at most `prot` and notes what CPUs must forget.
+    fn lower(&mut self, spot: Spot, prot: Prot, down: &mut Shootdown) {
+        let Some(pte) = self.tables.get(spot) else { return };
+        let left = pte.prot & prot;
+        if prot == Prot::NONE {
+            self.tables.clear(spot);
+        } else if left != pte.prot {
+            self.tables.set_prot(spot, left);
+        } else {
+            return;
+        }
+        self.note(spot, down);
+    }
+
+    fn note(&self, (space, vpn): Spot, down: &mut Shootdown) {
+        let start = Va(vpn << PAGE_SHIFT);
+        down.note(space, VaRange::new(start, start + Pages(1)), self.tables.space(space).held_by);
+    }
+
+    fn spots_in(&self, space: u64, range: VaRange) -> Vec<Spot> {
+        let vpns = (range.start.0 >> PAGE_SHIFT)..(range.end.0 >> PAGE_SHIFT);
+        if vpns.is_empty() {
+            return Vec::new();
+        }
+        self.tables.space(space).ptes.range(vpns).map(|(&vpn, _)| (space, vpn)).collect()
+    }
+
+    /// Forgets one pageable mapping (law P1), TLBs included, as a port does that recycles a table page.
+    fn forget_one(&mut self, even_wired: bool) {
+        let spots: Vec<Spot> = if even_wired {
+            let spaces = self.tables.spaces.iter();
+            spaces.flat_map(|(&id, s)| s.ptes.keys().map(move |&vpn| (id, vpn))).collect()
+        } else {
+            pageable(&self.tables).collect()
+        };
+        if !spots.is_empty() {
+            let spot = *self.rng.pick(&spots);
+            self.forget(spot);
+        }
+    }
+
+    fn forget(&mut self, spot: Spot) {
+        self.tables.clear(spot);
+        for tlb in &mut self.tlbs {
+            tlb.forget(spot);
+        }
+        self.counters.forgotten += 1;
+    }
+}
+
+fn pageable(tables: &Tables) -> impl Iterator<Item = Spot> + '_ {
+    tables.spaces.iter().flat_map(|(&id, space)| {
+        space.ptes.iter().filter(|(_, pte)| !pte.wired).map(move |(&vpn, _)| (id, vpn))
+    })
+}
+
+fn spot(space: &SoftSpace, va: Va) -> Spot {
+    (space.id, va.0 >> PAGE_SHIFT)
+}
+
+impl Pmap for SoftPmap {
+    type Space = SoftSpace;
+
+    fn create<P: Before<PageCache>>(&self, _held: &mut Held<'_, P>) -> Result<SoftSpace, NoMemory> {
+        if self.tables.fails() {
+            return Err(NoMemory);
+        }
+        let mut state = self.enter_call();
+        let id = state.next_space;
+        state.next_space += 1;
+        state.tables.spaces.insert(id, Default::default());
+        Ok(SoftSpace { id })
+    }
+
+    fn destroy<P: Before<PageCache>>(&self, _held: &mut Held<'_, P>, space: SoftSpace) {
+        let mut state = self.enter_call();
+        let tables = state.tables.spaces.remove(&space.id).expect("a space is destroyed once");
+        assert!(tables.ptes.is_empty(), "a space is destroyed with {} mappings", tables.ptes.len());
+        for (cpu, tlb) in state.tlbs.iter().enumerate() {
+            assert!(!tlb.knows_space(space.id), "a space is destroyed while cpu {cpu} has its translations");
+        }
+    }
+
+    fn enter<P: Before<PageCache>>(
+        &self,
+        _held: &mut Held<'_, P>,
+        space: &SoftSpace,
+        va: Va,
+        page: PageNo,
+        prot: Prot,
+        access: Prot,
+        wiring: Wiring,
+        down: &mut Shootdown,
+    ) -> Result<(), NoMemory> {
+        assert!(prot.contains(access) && prot != Prot::NONE, "{access:?} of a mapping for {prot:?}");
+        let mut state = self.enter_call();
+        let spot = spot(space, va);
+        if state.tables.needs_table(spot) && self.tables.fails() {
+            return Err(NoMemory);
+        }
+        if let Some(old) = state.tables.get(spot) {
+            if old.page != page && self.planted(Plant::KeepOnReplace) {
+                return Ok(());
+            }
+            if old.page != page || !prot.contains(old.prot) {
+                state.note(spot, down);
+            }
+        }
+        state.tables.set(spot, Pte { page, prot, wired: wiring == Wiring::Wired });
+        state.tables.set_bits(page, bits_of(access));
+        state.counters.enters += 1;
+        Ok(())
+    }
+
+    fn enter_ahead<P: Before<PageCache>>(
+        &self,
+        _held: &mut Held<'_, P>,
+        space: &SoftSpace,
+        va: Va,
+        pages: &[Option<(PageNo, Prot)>],
+    ) {
+        let first = va.0 >> PAGE_SHIFT;
+        assert!(
+            pages.len() <= 16 && first % 16 + pages.len() as u64 <= 16,
+            "a run ahead leaves its 16 pages"
+        );
+        let mut state = self.enter_call();
+        for (i, run) in pages.iter().enumerate() {
+            let (Some((page, prot)), spot) = (*run, (space.id, first + i as u64)) else { continue };
+            let lazy = self.forget_one_in != 0 && state.rng.one_in(8);
+            if state.tables.needs_table(spot) || lazy {
+                continue;
+            }
+            match state.tables.get(spot) {
+                None => state.tables.set(spot, Pte { page, prot, wired: false }),
+                Some(old) if old.page == page => state.tables.set_prot(spot, old.prot | prot),
+                Some(_) => continue,
+            }
+            state.counters.ahead += 1;
+        }
+    }
+
+    fn remove<P: Before<PageCache>>(
+        &self,
+        _held: &mut Held<'_, P>,
+        space: &SoftSpace,
+        range: VaRange,
+        down: &mut Shootdown,
+    ) {
+        let mut state = self.enter_call();
+        if self.planted(Plant::IgnoreRemove) {
+            return;
+        }
+        for spot in state.spots_in(space.id, range) {
+            state.lower(spot, Prot::NONE, down);
+        }
+        state.tables.drop_empty_tables(space.id);
+    }
+
+    fn protect<P: Before<PageCache>>(
+        &self,
+        _held: &mut Held<'_, P>,
+        space: &SoftSpace,
+        range: VaRange,
+        prot: Prot,
+        down: &mut Shootdown,
+    ) {
+        let mut state = self.enter_call();
+        if self.planted(Plant::IgnoreProtect) {
+            return;
+        }
+        for spot in state.spots_in(space.id, range) {
+            state.lower(spot, prot, down);
+        }
+    }
+
+    fn unwire(&self, space: &SoftSpace, va: Va) {
+        self.enter_call().tables.set_wired(spot(space, va), false);
+    }
+
+    fn extract(&self, space: &SoftSpace, va: Va) -> Option<(PageNo, Prot)> {
+        self.enter_call().tables.get(spot(space, va)).map(|pte| (pte.page, pte.prot))
+    }
+
+    fn resident(&self, space: &SoftSpace) -> usize {
+        self.enter_call().tables.space(space.id).ptes.len()
+    }
+
+    fn page_protect<P: Before<PageCache>>(
+        &self,
+        _held: &mut Held<'_, P>,
+        page: PageNo,
+        prot: Prot,
+        down: &mut Shootdown,
+    ) {
+        let mut state = self.enter_call();
+        if self.planted(Plant::IgnorePageProtect) {
+            return;
+        }
+        let mut spots = state.tables.reverse[page.0 as usize].clone();
+        if self.planted(Plant::LoseReverse) {
+            spots.drain(..spots.len().saturating_sub(1));
+        }
+        for spot in spots {
+            state.lower(spot, prot, down);
+        }
+    }
+
+    fn is_referenced(&self, page: PageNo) -> bool {
+        self.enter_call().tables.bits(page) & REFERENCED != 0
+    }
+
+    fn clear_referenced(&self, page: PageNo) -> bool {
+        self.enter_call().tables.clear_bit(page, REFERENCED)
+    }
+
+    fn is_modified(&self, page: PageNo) -> bool {
+        self.enter_call().tables.bits(page) & MODIFIED != 0
+    }
+
+    fn clear_modified(&self, page: PageNo, down: &mut Shootdown) -> bool {
+        let mut state = self.enter_call();
+        let was = state.tables.clear_bit(page, MODIFIED);
+        if was {
+            for spot in &state.tables.reverse[page.0 as usize] {
+                state.note(*spot, down);
+            }
+        }
+        was
+    }
+
+    fn flush(&self, down: &Shootdown) {
+        if self.planted(Plant::SkipFlush) {
+            return;
+        }
+        let state = &mut *self.lock();
+        let here = (self.cpu)() % state.tlbs.len();
+        let mut told = CpuSet::NONE;
+        for cpu in (0..state.tlbs.len()).filter(|&cpu| down.cpus().contains(cpu)) {
+            if cpu != here && self.planted(Plant::SkipRemoteFlush) {
+                continue;
+            }
+            told = told.union(CpuSet::one(cpu));
+            let tlb = &mut state.tlbs[cpu];
+            state.counters.dropped += match down.ranges() {
+                Some(ranges) => ranges.iter().map(|stale| tlb.forget_range(stale)).sum(),
+                None => tlb.forget_all(),
+            };
+        }
+        let remote = (told.0 & !CpuSet::one(here).0).count_ones();
+        state.counters.local_flushes += u64::from(told.contains(here));
+        state.counters.remote_flushes += u64::from(remote != 0);
+        state.counters.interrupts += u64::from(remote);
+    }
+}
+
+/// The bits that an access sets.
+pub(crate) fn bits_of(access: Prot) -> u8 {
+    match access {
+        Prot::NONE => 0,
+        a if a.contains(Prot::WRITE) => REFERENCED | MODIFIED,
+        _ => REFERENCED,
+    }
+}

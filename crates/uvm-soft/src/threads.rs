@@ -1,0 +1,198 @@
+//! The lock and the sleep behind the machine, for threads of std and, by feature, for tasks of shuttle.
+//!
+//! The locks inside this crate (tables, frames' bytes) are std's under both: they are held for a few instructions,
+//! never while a VM lock is taken, so a schedule checker need not know them.
+//!
+//! The only unsafe code of the crate is here: `RawLock` is an unsafe trait.
+
+use std::cell::Cell;
+use std::collections::HashMap;
+use std::sync::{Condvar, Mutex, PoisonError};
+use std::time::Duration;
+
+use machine::{Channel, RawLock, Ticket};
+use parking_lot::lock_api::RawMutex as _;
+
+/// What a machine's threads are.
+pub trait Threads: Send + Sync + 'static {
+    /// The lock behind `Machine::Lock`.
+    type Lock: RawLock;
+    /// Where threads sleep.
+    type Sleepers: Sleepers;
+    /// The simulated CPU that the calling thread runs on.
+    fn cpu() -> usize;
+    /// Moves the calling thread to a simulated CPU.
+    fn set_cpu(cpu: usize);
+}
+
+/// Channels and those who wait on them.
+pub trait Sleepers: Send + Sync + Default {
+    /// The channel as it is now.
+    fn ticket(&self, channel: Channel) -> Ticket;
+    /// Sleeps until the channel has been woken since the ticket.
+    fn wait(&self, ticket: Ticket);
+    /// Wakes all who wait on the channel.
+    fn wake(&self, channel: Channel);
+}
+
+/// How long a thread may sleep before the machine says that nobody will wake it.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Threads of the host.
+pub struct StdThreads;
+
+thread_local! {
+    static CPU: Cell<usize> = const { Cell::new(0) };
+}
+
+impl Threads for StdThreads {
+    type Lock = StdLock;
+    type Sleepers = StdSleepers;
+
+    fn cpu() -> usize {
+        CPU.get()
+    }
+
+    fn set_cpu(cpu: usize) {
+        CPU.set(cpu);
+    }
+}
+
+/// A lock of `parking_lot`.
+pub struct StdLock(parking_lot::RawMutex);
+
+// SAFETY: `parking_lot::RawMutex` is a mutual exclusion lock with the ordering that `RawLock` asks for.
+unsafe impl RawLock for StdLock {
+    fn new() -> Self {
+        StdLock(parking_lot::RawMutex::INIT)
+    }
+
+    fn lock(&self) {
+        self.0.lock();
+    }
+
+    fn try_lock(&self) -> bool {
+        self.0.try_lock()
+    }
+
+    unsafe fn unlock(&self) {
+        // SAFETY: the caller holds the lock (this function's contract).
+        unsafe { self.0.unlock() }
+    }
+}
+
+/// Sleeping threads of the host.
+#[derive(Default)]
+pub struct StdSleepers {
+    sequences: Mutex<HashMap<Channel, u64>>,
+    woken: Condvar,
+}
+
+impl Sleepers for StdSleepers {
+    fn ticket(&self, channel: Channel) -> Ticket {
+        let sequences = self.sequences.lock().unwrap_or_else(PoisonError::into_inner);
+        Ticket { channel, sequence: sequences.get(&channel).copied().unwrap_or(0) }
+    }
+
+    fn wait(&self, ticket: Ticket) {
+        let sequences = self.sequences.lock().unwrap_or_else(PoisonError::into_inner);
+        let (_sequences, timeout) = self
+            .woken
+            .wait_timeout_while(sequences, PATIENCE, |s| {
+                s.get(&ticket.channel).copied().unwrap_or(0) == ticket.sequence
+            })
+            .unwrap_or_else(PoisonError::into_inner);
+        assert!(!timeout.timed_out(), "nobody woke {ticket:?} for {PATIENCE:?}");
+    }
+
+    fn wake(&self, channel: Channel) {
+        *self.sequences.lock().unwrap_or_else(PoisonError::into_inner).entry(channel).or_insert(0) += 1;
+        self.woken.notify_all();
+    }
+}
+
+#[cfg(feature = "shuttle")]
+pub(crate) mod shuttle_threads {
+    //! Tasks under shuttle: every lock and sleep is a point at which it may switch.
+
+    use super::{Channel, HashMap, RawLock, Sleepers, Threads, Ticket};
+    use shuttle::sync::{Condvar, Mutex};
+    use std::cell::Cell;
+
+    /// Tasks of a shuttle test.
+    pub struct ShuttleThreads;
+
+    shuttle::thread_local! {
+        static CPU: Cell<usize> = Cell::new(0);
+    }
+
+    impl Threads for ShuttleThreads {
+        type Lock = ShuttleLock;
+        type Sleepers = ShuttleSleepers;
+
+        fn cpu() -> usize {
+            CPU.with(Cell::get)
+        }
+
+        fn set_cpu(cpu: usize) {
+            CPU.with(|c| c.set(cpu));
+        }
+    }
+
+    /// A flag under shuttle's mutex, with its condition variable.
+    pub struct ShuttleLock {
+        taken: Mutex<bool>,
+        free: Condvar,
+    }
+
+    // SAFETY: `taken` goes from false to true under a mutex only, in `lock` and `try_lock`, and back only in
+    // `unlock`, whose caller is the one holder; the mutex orders the holders' memory accesses.
+    unsafe impl RawLock for ShuttleLock {
+        fn new() -> Self {
+            ShuttleLock { taken: Mutex::new(false), free: Condvar::new() }
+        }
+
+        fn lock(&self) {
+            let mut taken = self.taken.lock().unwrap();
+            while *taken {
+                taken = self.free.wait(taken).unwrap();
+            }
+            *taken = true;
+        }
+
+        fn try_lock(&self) -> bool {
+            !std::mem::replace(&mut *self.taken.lock().unwrap(), true)
+        }
+
+        unsafe fn unlock(&self) {
+            *self.taken.lock().unwrap() = false;
+            self.free.notify_one();
+        }
+    }
+
+    /// Sleeping tasks.
+    #[derive(Default)]
+    pub struct ShuttleSleepers {
+        sequences: Mutex<HashMap<Channel, u64>>,
+        woken: Condvar,
+    }
+
+    impl Sleepers for ShuttleSleepers {
+        fn ticket(&self, channel: Channel) -> Ticket {
+            let sequences = self.sequences.lock().unwrap();
+            Ticket { channel, sequence: sequences.get(&channel).copied().unwrap_or(0) }
+        }
+
+        fn wait(&self, ticket: Ticket) {
+            let mut sequences = self.sequences.lock().unwrap();
+            while sequences.get(&ticket.channel).copied().unwrap_or(0) == ticket.sequence {
+                sequences = self.woken.wait(sequences).unwrap();
+            }
+        }
+
+        fn wake(&self, channel: Channel) {
+            *self.sequences.lock().unwrap().entry(channel).or_insert(0) += 1;
+            self.woken.notify_all();
+        }
+    }
+}
