@@ -1,7 +1,7 @@
 //! The machine itself: memory, frames, MMU, sleeping threads, and what can be made to fail.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
 use machine::order::Nothing;
 use machine::{Channel, Frames, Held, Machine, NoMemory, PageNo, Reserve, ThreadCtx, Ticket, Va};
@@ -20,7 +20,7 @@ type Deferred<T> = Box<dyn FnOnce(&SoftMachine<T>) + Send>;
 /// ```
 /// use machine::{Machine, Reserve, ThreadCtx};
 /// use uvm_soft::{Config, SoftMachine};
-/// let soft: SoftMachine = SoftMachine::new(&Config::default()).unwrap();
+/// let soft = SoftMachine::new(Config::default());
 /// let mut ctx = ThreadCtx::new();
 /// let page = soft.frames().alloc(&soft, &mut ctx.held(), Reserve::User).unwrap();
 /// soft.write(page, 0, b"hello");
@@ -32,7 +32,7 @@ pub struct SoftMachine<T: Threads = StdThreads> {
     pub(crate) memory: Memory,
     pub(crate) pmap: SoftPmap,
     pub(crate) stage: Stage,
-    frames: OnceLock<Frames<Self>>,
+    frames: Frames<Self>,
     cpus: usize,
     /// Fails a heap reservation.
     pub heap: Injector,
@@ -41,27 +41,36 @@ pub struct SoftMachine<T: Threads = StdThreads> {
     kept: Mutex<Vec<PageNo>>,
 }
 
+impl SoftMachine {
+    /// A machine as configured, for threads of the host; all its frames are free.
+    #[must_use]
+    pub fn new(config: Config) -> SoftMachine {
+        SoftMachine::with_threads(&config)
+    }
+}
+
 impl<T: Threads> SoftMachine<T> {
-    /// A machine as configured; all its frames are free.
+    /// A machine as configured, for threads of another kind.
     ///
-    /// # Errors
-    /// [`NoMemory`] if the host has none.
-    pub fn new(config: &Config) -> Result<SoftMachine<T>, NoMemory> {
+    /// # Panics
+    /// If the host has no memory for the frames' records.
+    #[must_use]
+    pub fn with_threads(config: &Config) -> SoftMachine<T> {
         let pages = config.segments.iter().map(|&(_, n)| n as usize).sum();
-        let machine = SoftMachine {
+        let Ok(frames) = Frames::new(&config.segments, config.cpus) else {
+            panic!("the host has no memory for the records of {pages} frames");
+        };
+        SoftMachine {
             memory: Memory::new(pages),
             pmap: SoftPmap::new(config, pages, T::cpu),
             stage: config.stage,
-            frames: OnceLock::new(),
+            frames,
             cpus: config.cpus,
             heap: Injector::default(),
             sleepers: T::Sleepers::default(),
             deferred: Mutex::new(VecDeque::new()),
             kept: Mutex::new(Vec::new()),
-        };
-        let frames = Frames::new(&config.segments, config.cpus)?;
-        assert!(machine.frames.set(frames).is_ok(), "frames are made once");
-        Ok(machine)
+        }
     }
 
     /// Moves the calling thread to a simulated CPU.
@@ -151,7 +160,7 @@ impl<T: Threads> Machine for SoftMachine<T> {
     }
 
     fn frames(&self) -> &Frames<Self> {
-        self.frames.get().expect("a machine has frames once it is made")
+        &self.frames
     }
 
     fn cpu(&self) -> usize {
