@@ -1,0 +1,306 @@
+// Processes: fork, vfork, exec of everything that may be one, waiting, groups, what is inherited and what is not.
+#include "check.h"
+#include <sys/prctl.h>
+#include <sys/resource.h>
+
+static const char *self = "/proc/self/exe";
+
+static int wait_for(pid_t child) {
+    int status;
+    return waitpid(child, &status, 0) == child ? status : -1;
+}
+
+// Runs a program in a child; returns its exit code, or -1.
+static int run(const char *path, char *const *arguments, char *const *environment) {
+    fflush(stdout);
+    pid_t child = fork();
+    if (child == 0) {
+        execve(path, arguments, environment);
+        _exit(errno == ENOEXEC ? 201 : errno == EACCES ? 202 : errno == ENOENT ? 203 : errno == E2BIG ? 204 : 200);
+    }
+    int status = wait_for(child);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+static void put(const char *path, const void *data, size_t length, int mode) {
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0700);
+    NEED(fd >= 0 && write(fd, data, length) == (ssize_t)length && !fchmod(fd, mode));
+    close(fd);
+}
+
+static void exit_codes(void) {
+    for (int code = 0; code < 256; code += 51) {
+        pid_t child = fork();
+        if (child == 0) _exit(code);
+        int status = wait_for(child);
+        CHECK(WIFEXITED(status) && WEXITSTATUS(status) == code);
+    }
+    pid_t child = fork();
+    if (child == 0) _exit(256 + 3);
+    CHECK(WEXITSTATUS(wait_for(child)) == 3);
+    child = fork();
+    if (child == 0) for (;;) pause();
+    CHECK(!kill(child, SIGTERM));
+    int status = wait_for(child);
+    CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM);
+}
+
+static void waiting(void) {
+    int status;
+    FAILS(waitpid(-1, &status, 0), ECHILD);
+    pid_t child = fork();
+    if (child == 0) {
+        pause();
+        _exit(0);
+    }
+    CHECK(waitpid(child, &status, WNOHANG) == 0);
+    kill(child, SIGSTOP);
+    CHECK(waitpid(child, &status, WUNTRACED) == child && WIFSTOPPED(status) && WSTOPSIG(status) == SIGSTOP);
+    kill(child, SIGCONT);
+    CHECK(waitpid(child, &status, WCONTINUED) == child && WIFCONTINUED(status));
+    kill(child, SIGKILL);
+    siginfo_t info = {0};
+    CHECK(!waitid(P_PID, child, &info, WEXITED | WNOWAIT));
+    CHECK(info.si_pid == child && info.si_code == CLD_KILLED && info.si_status == SIGKILL && info.si_signo == SIGCHLD);
+    CHECK(waitpid(child, &status, 0) == child);
+    FAILS(waitpid(child, &status, 0), ECHILD);
+    FAILS(waitid(P_PID, child, &info, 0), EINVAL);
+}
+
+static void a_hundred_children(void) {
+    pid_t children[100];
+    for (int i = 0; i < 100; i++) {
+        children[i] = fork();
+        if (children[i] == 0) _exit(i);
+        NEED(children[i] > 0);
+    }
+    int seen[100] = {0}, status;
+    for (int i = 0; i < 100; i++) {
+        pid_t child = wait(&status);
+        NEED(child > 0 && WIFEXITED(status) && WEXITSTATUS(status) < 100);
+        CHECK(children[WEXITSTATUS(status)] == child && !seen[WEXITSTATUS(status)]++);
+    }
+}
+
+static void orphans_find_a_parent(void) {
+    int ends[2];
+    CHECK(!pipe(ends));
+    pid_t middle = fork();
+    if (middle == 0) {
+        if (fork() == 0) {
+            pid_t before = getppid(), now;
+            while ((now = getppid()) == before && now != 1) usleep(1000);
+            if (write(ends[1], &now, sizeof now) != sizeof now) _exit(1);
+            _exit(0);
+        }
+        usleep(20000);
+        _exit(0);
+    }
+    CHECK(wait_for(middle) == 0);
+    pid_t adopted;
+    CHECK(read(ends[0], &adopted, sizeof adopted) == sizeof adopted && adopted == 1);
+}
+
+static void vfork_lends_its_memory(void) {
+    volatile int seen = 0;
+    pid_t child = vfork();
+    if (child == 0) {
+        seen = 42;
+        _exit(7);
+    }
+    CHECK(seen == 42);
+    CHECK(WEXITSTATUS(wait_for(child)) == 7);
+}
+
+static void broken_programs(void) {
+    char *arguments[] = {"x", 0}, *none[] = {0};
+    static char image[8192];
+    memcpy(image, "\177ELF\2\1\1", 7);
+    put("/tmp/broken", image, sizeof image, 0755);
+    CHECK(run("/tmp/broken", arguments, none) == 201);
+    put("/tmp/broken", "\177ELF", 4, 0755);
+    CHECK(run("/tmp/broken", arguments, none) == 201);
+    put("/tmp/broken", "", 0, 0755);
+    CHECK(run("/tmp/broken", arguments, none) == 201);
+    put("/tmp/broken", "no program at all\n", 18, 0755);
+    CHECK(run("/tmp/broken", arguments, none) == 201);
+    CHECK(run("/tmp", arguments, none) == 202);
+    put("/tmp/broken", "#!/bin/sh\nexit 0\n", 17, 0644);
+    CHECK(run("/tmp/broken", arguments, none) == 202);
+    CHECK(run("/no/such/program", arguments, none) == 203);
+    put("/tmp/broken", "#!/no/such/interpreter\n", 23, 0755);
+    CHECK(run("/tmp/broken", arguments, none) == 203);
+    unlink("/tmp/broken");
+}
+
+// A good program with one byte wrong: an error or a death, never more.
+static void corrupt_headers(void) {
+    int fd = open(self, O_RDONLY);
+    static char image[1 << 20];
+    ssize_t length = read(fd, image, sizeof image);
+    NEED(length > 4096);
+    char *arguments[] = {"x", "child", 0}, *none[] = {0};
+    unsigned random = 12345;
+    for (int round = 0; round < 120; round++) {
+        random = random * 1103515245 + 12345;
+        size_t at = (random >> 8) % 512;
+        char old = image[at];
+        image[at] ^= 1 << (random & 7);
+        put("/tmp/corrupt", image, length, 0755);
+        fflush(stdout);
+        pid_t child = fork();
+        if (child == 0) {
+            alarm(2);
+            execve("/tmp/corrupt", arguments, none);
+            _exit(200);
+        }
+        NEED(wait_for(child) != -1);
+        image[at] = old;
+    }
+    unlink("/tmp/corrupt");
+}
+
+static void scripts(void) {
+    char *arguments[] = {"script", "one", "two words", 0}, *environment[] = {"PATH=/bin", 0};
+    const char *text = "#!/bin/sh -e\n[ \"$0\" = /tmp/script ] && [ \"$2\" = 'two words' ] && exit 9\nexit 1\n";
+    put("/tmp/script", text, strlen(text), 0755);
+    CHECK(run("/tmp/script", arguments, environment) == 9);
+    text = "#! /tmp/script first\n";
+    put("/tmp/outer", text, strlen(text), 0755);
+    text = "#!/bin/sh\n[ \"$1\" = first ] && [ \"$2\" = /tmp/outer ] && [ \"$3\" = one ] && exit 8\nexit 1\n";
+    put("/tmp/script", text, strlen(text), 0755);
+    CHECK(run("/tmp/outer", arguments, environment) == 8);
+    unlink("/tmp/script"), unlink("/tmp/outer");
+}
+
+static void arguments_arrive(void) {
+    static char long_one[100000];
+    memset(long_one, 'x', sizeof long_one - 1);
+    char *arguments[] = {"a", "arguments", "", long_one, 0}, *environment[] = {"KEY=value", "EMPTY=", 0};
+    CHECK(run(self, arguments, environment) == 11);
+    static char huge[3 << 20];
+    memset(huge, 'x', sizeof huge - 1);
+    char *too_much[] = {"a", huge, 0};
+    CHECK(run(self, too_much, environment) == 204);
+}
+
+static void what_exec_keeps(void) {
+    int kept = open("/etc/passwd", O_RDONLY), closed = open("/etc/passwd", O_RDONLY | O_CLOEXEC);
+    char kept_text[16], closed_text[16], pid_text[16];
+    signal(SIGUSR1, SIG_IGN);
+    signal(SIGUSR2, SIG_DFL);
+    sigset_t set;
+    sigemptyset(&set), sigaddset(&set, SIGHUP), sigprocmask(SIG_BLOCK, &set, 0);
+    fflush(stdout);
+    pid_t child = fork();
+    if (child == 0) {
+        signal(SIGTERM, (void (*)(int))exit);
+        snprintf(kept_text, 16, "%d", kept), snprintf(closed_text, 16, "%d", closed);
+        snprintf(pid_text, 16, "%d", getpid());
+        char *arguments[] = {"a", "kept", kept_text, closed_text, pid_text, 0}, *none[] = {0};
+        execve(self, arguments, none);
+        _exit(200);
+    }
+    CHECK(WEXITSTATUS(wait_for(child)) == 12);
+}
+
+static void groups_and_sessions(void) {
+    CHECK(getpgid(0) == getpgrp() && getsid(0) > 0);
+    pid_t child = fork();
+    if (child == 0) {
+        CHECK(!setpgid(0, 0) && getpgrp() == getpid());
+        FAILS(setsid(), EPERM);
+        pid_t grandchild = fork();
+        if (grandchild == 0) {
+            CHECK(setsid() == getpid() && getsid(0) == getpid() && getpgrp() == getpid());
+            _exit(failed_checks);
+        }
+        CHECK(wait_for(grandchild) == 0);
+        _exit(failed_checks);
+    }
+    CHECK(wait_for(child) == 0);
+    FAILS(getpgid(999999), ESRCH);
+    FAILS(kill(999999, 0), ESRCH);
+    CHECK(!kill(getpid(), 0));
+}
+
+static void a_signal_to_a_group(void) {
+    pid_t leader = fork();
+    if (leader == 0) {
+        setpgid(0, 0);
+        for (;;) pause();
+    }
+    setpgid(leader, leader);
+    pid_t second = fork();
+    if (second == 0) {
+        setpgid(0, leader);
+        for (;;) pause();
+    }
+    setpgid(second, leader);
+    CHECK(!kill(-leader, SIGTERM));
+    CHECK(WTERMSIG(wait_for(leader)) == SIGTERM && WTERMSIG(wait_for(second)) == SIGTERM);
+}
+
+static void identity(void) {
+    CHECK(getuid() == 0 && geteuid() == 0 && getgid() == 0 && getegid() == 0);
+    pid_t child = fork();
+    if (child == 0) {
+        CHECK(!setgid(1000) && !setuid(1000) && getuid() == 1000 && geteuid() == 1000 && getgid() == 1000);
+        FAILS(setuid(0), EPERM);
+        FAILS(kill(1, SIGTERM), EPERM);
+        _exit(failed_checks);
+    }
+    CHECK(wait_for(child) == 0);
+    char name[16] = {0};
+    CHECK(!prctl(PR_SET_NAME, "renamed") && !prctl(PR_GET_NAME, name) && !strcmp(name, "renamed"));
+}
+
+static void descriptors_are_limited(void) {
+    struct rlimit limit = {20, 20};
+    CHECK(!setrlimit(RLIMIT_NOFILE, &limit));
+    int fd, last = -1;
+    while ((fd = open("/dev/null", O_RDONLY)) >= 0) last = fd;
+    CHECK(errno == EMFILE && last == 19);
+    FAILS(dup2(0, 20), EBADF);
+}
+
+static int as_a_child(int argc, char **argv) {
+    if (!strcmp(argv[1], "arguments")) {
+        int good = argc == 4 && !strcmp(argv[0], "a") && !*argv[2] && strlen(argv[3]) == 99999;
+        good &= getenv("KEY") && !strcmp(getenv("KEY"), "value") && getenv("EMPTY") && !*getenv("EMPTY");
+        return good ? 11 : 1;
+    }
+    if (!strcmp(argv[1], "kept")) {
+        int good = fcntl(atoi(argv[2]), F_GETFD) == 0 && fcntl(atoi(argv[3]), F_GETFD) == -1 && getpid() == atoi(argv[4]);
+        struct sigaction action;
+        good &= !sigaction(SIGUSR1, 0, &action) && action.sa_handler == SIG_IGN;
+        good &= !sigaction(SIGTERM, 0, &action) && action.sa_handler == SIG_DFL;
+        sigset_t set;
+        good &= !sigprocmask(SIG_BLOCK, 0, &set) && sigismember(&set, SIGHUP);
+        return good ? 12 : 1;
+    }
+    return 0;
+}
+
+int main(int argc, char **argv) {
+    static const struct test_case cases[] = {
+        {"exit_codes", exit_codes},
+        {"waiting", waiting},
+        {"a_hundred_children", a_hundred_children},
+        {"orphans_find_a_parent", orphans_find_a_parent},
+        {"vfork_lends_its_memory", vfork_lends_its_memory},
+        {"broken_programs", broken_programs},
+        {"corrupt_headers", corrupt_headers},
+        {"scripts", scripts},
+        {"arguments_arrive", arguments_arrive},
+        {"what_exec_keeps", what_exec_keeps},
+        {"groups_and_sessions", groups_and_sessions},
+        {"a_signal_to_a_group", a_signal_to_a_group},
+        {"identity", identity},
+        {"descriptors_are_limited", descriptors_are_limited},
+    };
+    if (argc > 1 && (!strcmp(argv[1], "child") || !strcmp(argv[1], "arguments") || !strcmp(argv[1], "kept"))) {
+        return as_a_child(argc, argv);
+    }
+    return RUN(cases, argc, argv);
+}
