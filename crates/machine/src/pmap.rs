@@ -123,8 +123,8 @@ pub trait Pmap: Send + Sync {
         down: &mut Shootdown,
     );
 
-    /// Makes a wired mapping pageable; no effect where nothing is mapped.
-    fn unwire(&self, space: &Self::Space, va: Va);
+    /// Makes a wired mapping pageable and says whether there was one.
+    fn unwire(&self, space: &Self::Space, va: Va) -> bool;
 
     /// What is mapped at `va`, as tables say (a CPU's TLB may know less).
     fn extract(&self, space: &Self::Space, va: Va) -> Option<(PageNo, Prot)>;
@@ -132,14 +132,15 @@ pub trait Pmap: Send + Sync {
     /// Mappings in the tables.
     fn resident(&self, space: &Self::Space) -> usize;
 
-    /// Lowers every mapping of a page, in all spaces, to at most `prot`; [`Prot::NONE`] removes them.
+    /// Lowers every mapping of a page, in all spaces, to at most `prot`; [`Prot::NONE`] removes them, and the count of
+    /// wired mappings that were removed is returned.
     fn page_protect<P: Before<PageCache>>(
         &self,
         held: &mut Held<'_, P>,
         page: PageNo,
         prot: Prot,
         down: &mut Shootdown,
-    );
+    ) -> u32;
 
     /// Whether the page has been read or written since the bit was cleared.
     fn is_referenced(&self, page: PageNo) -> bool;

@@ -331,8 +331,8 @@ impl Pmap for SoftPmap {
         }
     }
 
-    fn unwire(&self, space: &SoftSpace, va: Va) {
-        self.enter_call().tables.set_wired(spot(space, va), false);
+    fn unwire(&self, space: &SoftSpace, va: Va) -> bool {
+        self.enter_call().tables.unwire(spot(space, va))
     }
 
     fn extract(&self, space: &SoftSpace, va: Va) -> Option<(PageNo, Prot)> {
@@ -349,18 +349,22 @@ impl Pmap for SoftPmap {
         page: PageNo,
         prot: Prot,
         down: &mut Shootdown,
-    ) {
+    ) -> u32 {
         let mut state = self.enter_call();
         if self.planted(Plant::IgnorePageProtect) {
-            return;
+            return 0;
         }
         let mut spots = state.tables.reverse[page.0 as usize].clone();
         if self.planted(Plant::LoseReverse) {
             spots.drain(..spots.len().saturating_sub(1));
         }
+        let mut wired = 0;
         for spot in spots {
+            let removes = prot == Prot::NONE;
+            wired += u32::from(removes && state.tables.get(spot).is_some_and(|pte| pte.wired));
             state.lower(spot, prot, down);
         }
+        wired
     }
 
     fn is_referenced(&self, page: PageNo) -> bool {

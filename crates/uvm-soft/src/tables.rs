@@ -83,10 +83,9 @@ impl Tables {
         }
     }
 
-    pub(crate) fn set_wired(&mut self, (space, vpn): Spot, wired: bool) {
-        if let Some(pte) = self.space_mut(space).ptes.get_mut(&vpn) {
-            pte.wired = wired;
-        }
+    pub(crate) fn unwire(&mut self, (space, vpn): Spot) -> bool {
+        let pte = self.space_mut(space).ptes.get_mut(&vpn);
+        pte.is_some_and(|pte| core::mem::replace(&mut pte.wired, false))
     }
 
     /// Unmaps; the table page stays.

@@ -1,2 +1,156 @@
+//! UVM: virtual memory after Cranor and Parulkar, as a library.
+//!
+//! # Theory
+//! A *map* says what lies where in an address space, by *entries*. An entry has two layers: above, an *amap* of
+//! *anons*, each one page of memory that has been written privately; below, an *object*, a file's or a shared
+//! segment's pages, which a *pager* brings in. There are never more than two, so a look-up ends after two steps, and
+//! reference counts alone say when a page may be written in place and when it must be freed. The *pmap* caches what
+//! the maps say for the MMU and may forget it.
+//!
+//! ```text
+//!   Space ── Map ── Entry ─┬─ ARef ── Amap ── slots ── Anon ── page
+//!     │                    └─ ORef ── dyn Pager ── Object ── page
+//!     └── Pmap::Space (translations: a cache of the above)
+//! ```
+//!
+//! # Using it
+//! A host implements [`machine::Machine`] and [`machine::Pmap`] (see `docs/porting.md`), makes one [`Uvm`], and
+//! calls it for every memory system call and page fault. `examples/` runs it on a desk.
+//!
+//! # Reading order
+//! [`map`](mod@map) (entries and what is done to them), [`space`](mod@space) (fork), [`fault`](mod@fault) (the four
+//! cases), `amap`, `anon`, `object`, [`pager`](mod@pager), then `audit`, which checks the invariants that the others
+//! state.
+//!
+//! # Laws
+//! * No unsafe code. * No operation sleeps but by [`machine::Machine::wait`], with nothing locked. * What can fail is
+//!   reserved before anything changes; out of memory is an error. * The order of locks is a matter of types
+//!   (`machine::order`).
 #![no_std]
-//! UVM.
+#![forbid(unsafe_code)]
+#![warn(missing_docs)]
+
+extern crate alloc;
+#[cfg(test)]
+extern crate std;
+
+mod amap;
+mod anon;
+mod audit;
+mod cover;
+mod describe;
+pub mod fault;
+pub mod map;
+mod object;
+mod object_io;
+pub mod pager;
+mod slots;
+pub mod space;
+pub mod stat;
+
+use machine::{order, Frames, Held, Machine, NoMemory, Ticket};
+
+pub use audit::AuditError;
+pub use describe::{EntryInfo, Layers};
+pub use fault::{FaultError, FaultKind};
+pub use map::{Advice, Backing, Inherit, Map, MapError, MapRequest, Place, RangeError, RemapPlace, Sharing};
+pub use object::{Object, ObjectBody, ObjectGuard};
+pub use object_io::Intent;
+pub use pager::{AnonObject, GetError, Pager, Read, Vnode, VnodePager};
+pub use space::Space;
+pub use stat::{Counter, Stat, COUNTERS};
+
+/// A VM system on a machine: an instance, never a global.
+pub struct Uvm<M: Machine> {
+    machine: M,
+    anons: anon::Anons<M>,
+    stat: Stat,
+}
+
+/// CPUs that counters are kept for.
+const CPUS: usize = 64;
+
+impl<M: Machine> Uvm<M> {
+    /// A VM system that owns `machine` and all its free pages.
+    ///
+    /// # Errors
+    /// [`NoMemory`] if the heap can't hold its tables.
+    pub fn new(machine: M) -> Result<Self, NoMemory> {
+        let anons = anon::Anons::new(machine.frames().total())?;
+        Ok(Uvm { machine, anons, stat: Stat::new(CPUS) })
+    }
+
+    /// The machine.
+    pub fn machine(&self) -> &M {
+        &self.machine
+    }
+
+    /// Physical memory.
+    pub fn frames(&self) -> &Frames<M> {
+        self.machine.frames()
+    }
+
+    /// Counters.
+    pub fn stat(&self) -> &Stat {
+        &self.stat
+    }
+
+    /// Pages of anonymous memory.
+    pub fn anons(&self) -> usize {
+        self.anons.in_use()
+    }
+
+    /// Runs attempts of an operation until one succeeds or fails for good: see [`Stop`].
+    pub(crate) fn attempt<T, E: From<NoMemory>>(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        reserve: usize,
+        once: impl FnMut(&mut Held<'_, order::Nothing>, usize) -> Result<T, Stop<E>>,
+    ) -> Result<T, E> {
+        self.attempt_counted(held, reserve, once).0
+    }
+
+    /// The same, and whether it waited. `once` gets what has been reserved for it.
+    #[inline]
+    pub(crate) fn attempt_counted<T, E: From<NoMemory>>(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        mut reserve: usize,
+        mut once: impl FnMut(&mut Held<'_, order::Nothing>, usize) -> Result<T, Stop<E>>,
+    ) -> (Result<T, E>, bool) {
+        let mut waited = false;
+        loop {
+            if reserve != 0 {
+                if let Err(e) = self.machine.reserve_heap(reserve) {
+                    return (Err(e.into()), waited);
+                }
+            }
+            match once(held, reserve) {
+                Ok(done) => return (Ok(done), waited),
+                Err(Stop::Fail(e)) => return (Err(e), waited),
+                Err(Stop::Heap(bytes)) => reserve = bytes,
+                Err(Stop::Wait(ticket)) => {
+                    self.stat.add(self.machine.cpu(), Counter::Waits, 1);
+                    waited = true;
+                    self.machine.wait(held, ticket);
+                }
+            }
+        }
+    }
+}
+
+/// Why an attempt ended without a result, with every lock released.
+pub(crate) enum Stop<E> {
+    /// It failed.
+    Fail(E),
+    /// Something must happen first.
+    Wait(Ticket),
+    /// It needs this much heap, and has changed nothing yet.
+    Heap(usize),
+}
+
+impl<E> From<E> for Stop<E> {
+    fn from(e: E) -> Self {
+        Stop::Fail(e)
+    }
+}

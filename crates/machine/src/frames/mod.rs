@@ -14,7 +14,8 @@
 //!
 //! * `owner`, `index`, `flags`: whoever holds the owner's lock (the anon's or the object's), or the allocating
 //!   thread before the page is published;
-//! * `wire`: the same; * `next`, `prev`: the lock of the list that `place` names;
+//! * `wire`: whoever makes or ends a wired mapping or a use for I/O, atomically;
+//! * `next`, `prev`: the lock of the list that `place` names;
 //! * `place`: the lock of the list it names; from `Pending` by compare-and-exchange (see `queues`).
 //!
 //! I1: `place` is `Free` or `Cached` exactly for pages that no one owns (`Owner::Free`).
@@ -80,6 +81,8 @@ bitflags::bitflags! {
         const WANTED = 2;
         /// Backing store holds the same bytes, but for what the pmap's modified bit says.
         const CLEAN = 4;
+        /// The last read of the page failed: its bytes mean nothing, and whoever finds it takes it out.
+        const ERROR = 8;
     }
 }
 
@@ -458,20 +461,15 @@ impl<M: Machine> Frames<M> {
 
     /// Wires the page once more; a wired page is on no queue.
     pub fn wire<P: Before<PageQueues>>(&self, held: &mut Held<'_, P>, page: PageNo) {
-        let record = self.page(page);
-        let count = record.wire.load(Relaxed);
-        record.wire.store(count + 1, Relaxed);
-        if count == 0 {
+        if self.page(page).wire.fetch_add(1, Relaxed) == 0 {
             self.dequeue(held, page);
         }
     }
 
     /// Takes one wiring back; the last puts the page on the active queue.
     pub fn unwire<P: Before<PageQueues>>(&self, machine: &M, held: &mut Held<'_, P>, page: PageNo) {
-        let record = self.page(page);
-        let count = record.wire.load(Relaxed);
+        let count = self.page(page).wire.fetch_sub(1, Relaxed);
         debug_assert!(count > 0, "{page:?} is not wired");
-        record.wire.store(count - 1, Relaxed);
         if count == 1 {
             self.activate(machine, held, page);
         }

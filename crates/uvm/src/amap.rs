@@ -1,0 +1,154 @@
+//! Amaps: the anons that are mapped together.
+//!
+//! ```text
+//!   map entry --aref--> amap    slots  | 0: anon 7 | 3: anon 9 | ...      (sparse: slots.rs)
+//!              slot 0           cover  [0, 16) counted once               (per range: cover.rs)
+//! ```
+//!
+//! An entry refers to a range of an amap's slots by an [`ARef`]. Several entries may refer to the same slots: after
+//! fork they wait to copy (`NEEDS_COPY`), after sharing by inheritance they all write. Slots past any reference are
+//! free to grow into, so a heap grows in place.
+//!
+//! I1: a slot is set only inside the cover; when its count drops to none, its anon's reference is dropped.
+//! I2: an entry without `NEEDS_COPY` whose slots are not exclusive shares them with entries that write too.
+//!
+//! Locks: `AmapBody` by the amap's. Source: 1999, sections 5.2 and 5.3.
+
+use alloc::sync::Arc;
+use core::ops::Range;
+
+use machine::order;
+use machine::{Before, Held, Machine, Ordered, Pages, Pmap, Prot, Shootdown};
+
+use crate::anon::Anons;
+use crate::cover::Cover;
+use crate::slots::Slots;
+
+/// Heap bytes that making an empty amap may need.
+pub(crate) const NEW_BYTES: usize = 512;
+
+pub(crate) struct AmapBody {
+    pub(crate) slots: Slots,
+    pub(crate) cover: Cover,
+}
+
+pub(crate) struct Amap<M: Machine> {
+    pub(crate) body: Ordered<order::Amap, M::Lock, AmapBody>,
+}
+
+/// A reference to a run of an amap's slots, as long as the entry that holds it.
+pub(crate) struct ARef<M: Machine> {
+    pub(crate) amap: Arc<Amap<M>>,
+    /// The slot of the entry's first page.
+    pub(crate) slot: Pages,
+}
+
+impl<M: Machine> Clone for ARef<M> {
+    /// The same slots; the cover is not told.
+    fn clone(&self) -> Self {
+        ARef { amap: self.amap.clone(), slot: self.slot }
+    }
+}
+
+impl<M: Machine> ARef<M> {
+    /// A new amap whose first `len` slots, all empty, are referred to once.
+    pub(crate) fn new(len: Pages) -> Self {
+        Self::with_slots(Slots::new(), len)
+    }
+
+    pub(crate) fn with_slots(slots: Slots, len: Pages) -> Self {
+        let mut cover = Cover::new();
+        cover.add(0..len.0);
+        ARef { amap: Arc::new(Amap { body: Ordered::new(AmapBody { slots, cover }) }), slot: Pages(0) }
+    }
+
+    /// The slots of the first `len` pages.
+    pub(crate) fn range(&self, len: Pages) -> Range<u64> {
+        self.slot.0..self.slot.0 + len.0
+    }
+
+    /// Counts one more reference to the first `len` slots.
+    pub(crate) fn reference<P: Before<order::Amap>>(&self, held: &mut Held<'_, P>, len: Pages) {
+        let (mut body, _) = self.amap.body.lock(held);
+        body.cover.add(self.range(len));
+    }
+
+    /// Drops a reference to the first `len` slots. Anons that lose their last reference are freed, their pages put
+    /// into `down`; the caller has removed its mappings of them.
+    pub(crate) fn release<P: Before<order::Amap>>(
+        &self,
+        machine: &M,
+        anons: &Anons<M>,
+        held: &mut Held<'_, P>,
+        len: Pages,
+        down: &mut Shootdown,
+    ) {
+        let (mut body, mut h) = self.amap.body.lock(held);
+        let AmapBody { slots, cover } = &mut *body;
+        cover.sub(self.range(len), |unused| {
+            slots.take_range(unused, |_, no| anons.release(machine, &mut h, no, down));
+        });
+    }
+
+    /// Whether this is the only reference to each of the first `len` slots.
+    pub(crate) fn is_exclusive<P: Before<order::Amap>>(&self, held: &mut Held<'_, P>, len: Pages) -> bool {
+        let (body, _) = self.amap.body.lock(held);
+        body.cover.is_exclusive(self.range(len))
+    }
+
+    /// Heap bytes that [`copy`](Self::copy) needs.
+    pub(crate) fn copy_bytes<P: Before<order::Amap>>(&self, held: &mut Held<'_, P>, len: Pages) -> usize {
+        let (body, _) = self.amap.body.lock(held);
+        body.slots.copy_bytes(self.range(len)) + NEW_BYTES
+    }
+
+    /// A new amap with the same anons in its first `len` slots, each with one more reference. The caller sees to it
+    /// that no mapping can write the anons that are now shared: it holds none, or calls
+    /// [`write_protect`](Self::write_protect).
+    pub(crate) fn copy<P: Before<order::Amap>>(
+        &self,
+        anons: &Anons<M>,
+        held: &mut Held<'_, P>,
+        len: Pages,
+    ) -> Self {
+        let (body, mut h) = self.amap.body.lock(held);
+        let slots = body.slots.copy_range(self.range(len), |no| anons.reference(&mut h, no));
+        Self::with_slots(slots, len)
+    }
+
+    /// Takes the right to write from every mapping, in any space, of the pages in the first `len` slots.
+    pub(crate) fn write_protect<P: Before<order::Amap>>(
+        &self,
+        machine: &M,
+        anons: &Anons<M>,
+        held: &mut Held<'_, P>,
+        len: Pages,
+        down: &mut Shootdown,
+    ) {
+        let (body, mut h) = self.amap.body.lock(held);
+        for (_, no) in body.slots.range(self.range(len)) {
+            let (anon, mut h) = anons.get(no).lock(&mut h);
+            if let Some(page) = anon.page {
+                machine.pmap().page_protect(&mut h, page, Prot::READ_EXECUTE, down);
+            }
+        }
+    }
+
+    /// Empties a run of slots from `from` pages on and drops the references, where no other entry refers to the run:
+    /// memory shared by inheritance is not one entry's to forget. The caller has removed its mappings.
+    pub(crate) fn discard<P: Before<order::Amap>>(
+        &self,
+        machine: &M,
+        anons: &Anons<M>,
+        held: &mut Held<'_, P>,
+        from: Pages,
+        len: Pages,
+        down: &mut Shootdown,
+    ) {
+        let (mut body, mut h) = self.amap.body.lock(held);
+        let run = self.slot.0 + from.0..self.slot.0 + from.0 + len.0;
+        if body.cover.is_exclusive(run.clone()) {
+            body.slots.take_range(run, |_, no| anons.release(machine, &mut h, no, down));
+        }
+    }
+}

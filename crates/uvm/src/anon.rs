@@ -1,0 +1,156 @@
+//! Anons: one page of anonymous memory each.
+//!
+//! An anon counts its references and says where its data is: in a page now; on swap later. With one reference it
+//! may be written; with more it is copy-on-write (1999, section 5.2). References come from amap slots.
+//!
+//! Anons live in a table of the instance and are named by number, so that an amap slot is four bytes, making one
+//! is taking a number off a list, and an audit can walk all of them. The table has room for one anon per page
+//! frame, which is as many as can exist while an anon without a page can't; its chunks are made when first needed
+//! and stay. The road not taken is a counted pointer per anon: twice the size of a slot, and a heap call for each
+//! page that is touched.
+//!
+//! I1: `refs` is the number of amap slots that hold the anon; a free anon has none. I2: an anon in use has a page,
+//! whose owner is this anon. Locks: `AnonBody` by the anon's own; the list of free numbers by its own.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::num::NonZeroU32;
+use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
+
+use machine::order::{self, Before, FreeList, PageCache, PageQueues};
+use machine::{Held, Machine, NoMemory, Ordered, Owner, PageNo, Shootdown};
+use spin::Once;
+
+/// The number of an anon.
+pub(crate) type AnonNo = NonZeroU32;
+
+const CHUNK: usize = 256;
+
+/// Heap bytes that making one anon may need.
+pub(crate) const NEW_BYTES: usize = 16 << 10;
+
+pub(crate) struct AnonBody {
+    pub(crate) refs: u32,
+    pub(crate) page: Option<PageNo>,
+}
+
+pub(crate) type Anon<M> = Ordered<order::Anon, <M as Machine>::Lock, AnonBody>;
+
+struct Cell<M: Machine> {
+    anon: Anon<M>,
+    /// The next free number, 0 at the end; written under the free list's lock.
+    next_free: AtomicU32,
+}
+
+struct FreeAnons {
+    /// The first free number, 0 if none.
+    head: u32,
+    /// Numbers from here on have never been used.
+    fresh: u32,
+}
+
+/// All anons of an instance.
+pub(crate) struct Anons<M: Machine> {
+    chunks: Vec<Once<Box<[Cell<M>]>>>,
+    free: Ordered<FreeList, M::Lock, FreeAnons>,
+    in_use: AtomicUsize,
+}
+
+impl<M: Machine> Anons<M> {
+    /// Room for one anon a page.
+    pub(crate) fn new(pages: usize) -> Result<Self, NoMemory> {
+        let count = pages.div_ceil(CHUNK) + 1;
+        let mut chunks = Vec::new();
+        chunks.try_reserve_exact(count).map_err(|_| NoMemory)?;
+        chunks.resize_with(count, Once::new);
+        Ok(Anons { chunks, free: Ordered::new(FreeAnons { head: 0, fresh: 1 }), in_use: AtomicUsize::new(0) })
+    }
+
+    #[inline]
+    pub(crate) fn get(&self, no: AnonNo) -> &Anon<M> {
+        &self.cell(no).anon
+    }
+
+    #[inline]
+    fn cell(&self, no: AnonNo) -> &Cell<M> {
+        let i = no.get() as usize;
+        match self.chunks[i / CHUNK].get() {
+            Some(chunk) => &chunk[i % CHUNK],
+            None => unreachable!("anon {i} was never made"),
+        }
+    }
+
+    /// Anons in use.
+    pub(crate) fn in_use(&self) -> usize {
+        self.in_use.load(Relaxed)
+    }
+
+    /// A new anon with one reference for a page that is filled and nobody else's; the page goes on its way to the
+    /// active queue. On an error the page is free again.
+    pub(crate) fn make<P>(
+        &self,
+        machine: &M,
+        held: &mut Held<'_, P>,
+        page: PageNo,
+    ) -> Result<AnonNo, NoMemory>
+    where
+        P: Before<order::Anon> + Before<PageQueues> + Before<PageCache> + Before<FreeList>,
+    {
+        let no = match self.take_number(held) {
+            Ok(no) => no,
+            Err(e) => {
+                machine.frames().free_page(machine, held, page);
+                return Err(e);
+            }
+        };
+        *self.get(no).lock(held).0 = AnonBody { refs: 1, page: Some(page) };
+        machine.frames().set_owner(page, Owner::Anon(no.get()), 0);
+        machine.frames().activate(machine, held, page);
+        self.in_use.fetch_add(1, Relaxed);
+        Ok(no)
+    }
+
+    fn take_number<P: Before<FreeList>>(&self, held: &mut Held<'_, P>) -> Result<AnonNo, NoMemory> {
+        let (mut free, _) = self.free.lock(held);
+        if let Some(no) = AnonNo::new(free.head) {
+            free.head = self.cell(no).next_free.load(Relaxed);
+            return Ok(no);
+        }
+        let no = AnonNo::new(free.fresh).ok_or(NoMemory)?;
+        let chunk = self.chunks.get(no.get() as usize / CHUNK).ok_or(NoMemory)?;
+        chunk.call_once(new_chunk::<M>);
+        free.fresh += 1;
+        Ok(no)
+    }
+
+    /// Adds a reference.
+    pub(crate) fn reference<P: Before<order::Anon>>(&self, held: &mut Held<'_, P>, no: AnonNo) {
+        let (mut body, _) = self.get(no).lock(held);
+        body.refs += 1;
+    }
+
+    /// Drops a reference; the last frees the anon and puts its page, which nothing maps any more, into `down`.
+    pub(crate) fn release<P>(&self, machine: &M, held: &mut Held<'_, P>, no: AnonNo, down: &mut Shootdown)
+    where
+        P: Before<order::Anon>,
+    {
+        let (mut body, mut h) = self.get(no).lock(held);
+        body.refs -= 1;
+        if body.refs != 0 {
+            return;
+        }
+        if let Some(page) = body.page.take() {
+            machine.frames().release(&mut h, page, down);
+        }
+        let (mut free, _) = self.free.lock(&mut h);
+        self.cell(no).next_free.store(free.head, Relaxed);
+        free.head = no.get();
+        self.in_use.fetch_sub(1, Relaxed);
+    }
+}
+
+fn new_chunk<M: Machine>() -> Box<[Cell<M>]> {
+    (0..CHUNK)
+        .map(|_| Cell { anon: Ordered::new(AnonBody { refs: 0, page: None }), next_free: AtomicU32::new(0) })
+        .collect()
+}

@@ -1,0 +1,205 @@
+//! Recounts everything and compares it with what is stored.
+//!
+//! Given all spaces and all objects of an instance, at a moment when nothing runs, an audit walks every map and says
+//! which of the stated invariants doesn't hold: `map` I1 to I5, `amap` I1, `anon` I1 and I2, `object` I1 to I3, and
+//! `machine::frames`' own. Tests run it after every step.
+
+use alloc::collections::BTreeMap;
+use alloc::format;
+use alloc::string::String;
+use alloc::sync::Arc;
+use core::fmt;
+
+use machine::{order, Held, Machine, Owner, PageNo, Pmap, Prot};
+
+use crate::amap::Amap;
+use crate::anon::AnonNo;
+use crate::map::{Entry, Writes};
+use crate::pager::Pager;
+use crate::{Space, Uvm};
+
+/// What doesn't hold.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct AuditError(pub String);
+
+impl fmt::Display for AuditError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+macro_rules! ensure {
+    ($holds:expr, $($say:tt)*) => {
+        if !$holds {
+            return Err(AuditError(format!($($say)*)));
+        }
+    };
+}
+
+/// What the walk over all maps has counted.
+struct Count<M: Machine> {
+    /// By address of the amap: itself, and how many entries refer to each slot.
+    amaps: BTreeMap<usize, (Arc<Amap<M>>, BTreeMap<u64, u32>)>,
+    /// By object id: references from entries.
+    objects: BTreeMap<u32, usize>,
+}
+
+impl<M: Machine> Uvm<M> {
+    /// Checks every invariant. `spaces` are all spaces; `objects` are all objects that the host keeps a handle on.
+    ///
+    /// # Errors
+    /// A sentence that names the first thing found wrong.
+    pub fn audit(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        spaces: &[&Space<M>],
+        objects: &[Arc<dyn Pager<M>>],
+    ) -> Result<(), AuditError> {
+        let mut count = Count { amaps: BTreeMap::new(), objects: BTreeMap::new() };
+        for space in spaces {
+            self.audit_space(held, space, &mut count)?;
+        }
+        self.audit_amaps(held, &count)?;
+        for pager in objects {
+            self.audit_object(held, &**pager, &count)?;
+        }
+        self.frames().audit(held).map_err(|e| AuditError(e.into()))
+    }
+
+    fn audit_space(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        space: &Space<M>,
+        count: &mut Count<M>,
+    ) -> Result<(), AuditError> {
+        let (tree, mut h) = space.map.tree.lock(held);
+        let mut end = space.map.bounds.start;
+        let mut mapped = 0;
+        tree.try_each(space.map.bounds, &mut |e| {
+            let at = e.range;
+            ensure!(
+                !at.is_empty() && at.start >= end && at.end <= space.map.bounds.end,
+                "entry {at:?} overlaps"
+            );
+            ensure!(at.start.is_page_aligned() && at.end.is_page_aligned(), "entry {at:?} is not aligned");
+            ensure!(e.max_prot.contains(e.prot), "entry {at:?} allows more than its most");
+            ensure!(
+                e.writes != Writes::Through || e.object.is_some() || e.amap.is_some(),
+                "entry {at:?}: no layer"
+            );
+            ensure!(e.writes != Writes::Copied || e.amap.is_some(), "entry {at:?} copies into no amap");
+            end = at.end;
+            if let Some(aref) = &e.amap {
+                let key = Arc::as_ptr(&aref.amap) as usize;
+                let slots = count.amaps.entry(key).or_insert_with(|| (aref.amap.clone(), BTreeMap::new()));
+                aref.range(e.len()).for_each(|slot| *slots.1.entry(slot).or_insert(0) += 1);
+            }
+            if let Some(oref) = &e.object {
+                *count.objects.entry(oref.pager.object().id()).or_insert(0) += 1;
+            }
+            mapped += self.audit_translations(&mut h, space, e)?;
+            Ok(())
+        })?;
+        let resident = self.machine().pmap().resident(&space.pmap);
+        ensure!(mapped == resident, "{resident} translations, of which {mapped} lie in entries");
+        Ok(())
+    }
+
+    /// Every translation in an entry shows the page that its layers say, and allows no more than it may.
+    fn audit_translations(
+        &self,
+        held: &mut Held<'_, order::Map>,
+        space: &Space<M>,
+        e: &Entry<M>,
+    ) -> Result<usize, AuditError> {
+        let mut mapped = 0;
+        for va in e.range.iter_pages() {
+            let Some((page, prot)) = self.machine().pmap().extract(&space.pmap, va) else {
+                ensure!(!e.wired || !e.prot.contains(Prot::READ), "{va:?} is wired but not mapped");
+                continue;
+            };
+            mapped += 1;
+            let (shown, may_write) = self.shown(held, e, va);
+            ensure!(shown == Some(page), "{va:?} maps {page:?}, but its layers show {shown:?}");
+            ensure!(e.prot.contains(prot), "{va:?} allows {prot:?}, its entry {:?}", e.prot);
+            ensure!(
+                may_write || !prot.contains(Prot::WRITE),
+                "{va:?} can be written, and must be copied first"
+            );
+            ensure!(!e.wired || self.frames().wire_count(page) > 0, "{va:?} is wired, its page is not");
+        }
+        Ok(mapped)
+    }
+
+    /// The page that an entry shows at an address, if it is resident, and whether it may be written in place.
+    fn shown(
+        &self,
+        held: &mut Held<'_, order::Map>,
+        e: &Entry<M>,
+        va: machine::Va,
+    ) -> (Option<PageNo>, bool) {
+        if let Some(aref) = &e.amap {
+            let (body, mut h) = aref.amap.body.lock(held);
+            if let Some(no) = body.slots.get(e.slot(aref, va)) {
+                let (anon, _) = self.anons.get(no).lock(&mut h);
+                return (anon.page, anon.refs == 1 && e.writes != Writes::NeedCopy);
+            }
+        }
+        let Some(oref) = &e.object else { return (None, false) };
+        let (body, _) = oref.pager.object().lock(held);
+        (body.page(e.index(oref, va)), e.writes == Writes::Through)
+    }
+
+    fn audit_amaps(&self, held: &mut Held<'_, order::Nothing>, count: &Count<M>) -> Result<(), AuditError> {
+        let mut anons: BTreeMap<AnonNo, u32> = BTreeMap::new();
+        for (amap, refs) in count.amaps.values() {
+            let (body, _) = amap.body.lock(held);
+            let covered: usize = body.cover.runs().map(|(run, _)| (run.end - run.start) as usize).sum();
+            ensure!(covered == refs.len(), "an amap counts {covered} slots, entries refer to {}", refs.len());
+            for (run, n) in body.cover.runs() {
+                for slot in run {
+                    ensure!(
+                        refs.get(&slot) == Some(&n),
+                        "slot {slot} is counted {n}, referred {:?}",
+                        refs.get(&slot)
+                    );
+                }
+            }
+            for (slot, no) in body.slots.range(0..u64::MAX >> 1) {
+                ensure!(refs.contains_key(&slot), "slot {slot} holds an anon that no entry can reach");
+                *anons.entry(no).or_insert(0) += 1;
+            }
+        }
+        for (&no, &refs) in &anons {
+            let (anon, _) = self.anons.get(no).lock(held);
+            ensure!(anon.refs == refs, "anon {no} counts {}, slots hold {refs}", anon.refs);
+            let Some(page) = anon.page else { return Err(AuditError(format!("anon {no} has no page"))) };
+            let owner = self.frames().owner(page);
+            ensure!(owner == Owner::Anon(no.get()), "{page:?} of anon {no} is owned by {owner:?}");
+        }
+        ensure!(anons.len() == self.anons(), "{} anons in use, {} in reach", self.anons(), anons.len());
+        Ok(())
+    }
+
+    fn audit_object(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        pager: &dyn Pager<M>,
+        count: &Count<M>,
+    ) -> Result<(), AuditError> {
+        let id = pager.object().id();
+        let (body, _) = pager.object().lock(held);
+        let entries = count.objects.get(&id).copied().unwrap_or(0);
+        ensure!(
+            body.refs() > entries,
+            "object {id} counts {}, {entries} entries and a handle refer",
+            body.refs()
+        );
+        for (index, page) in body.pages(0..u64::MAX >> 1) {
+            ensure!(index < body.length(), "object {id} holds page {} past its end", index.0);
+            let owner = (self.frames().owner(page), self.frames().index(page));
+            ensure!(owner == (Owner::Object(id), index.0), "{page:?} of object {id} is owned by {owner:?}");
+        }
+        Ok(())
+    }
+}

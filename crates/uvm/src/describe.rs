@@ -1,0 +1,140 @@
+//! What a space's map looks like, for `/proc` and for people.
+
+use alloc::sync::Arc;
+use core::fmt;
+
+use machine::{order, Held, Machine, Pages, Prot, VaRange};
+
+use crate::map::{Advice, Entry, Inherit, Sharing, Writes};
+use crate::{Space, Uvm};
+
+/// One map entry, as it was at some moment.
+#[derive(Clone, Debug)]
+pub struct EntryInfo {
+    /// Its addresses.
+    pub range: VaRange,
+    /// What accesses may do.
+    pub prot: Prot,
+    /// Whether stores are seen by others.
+    pub sharing: Sharing,
+    /// What a child gets.
+    pub inherit: Inherit,
+    /// How it is used.
+    pub advice: Advice,
+    /// Whether it is locked in memory.
+    pub wired: bool,
+    /// The host's word for it.
+    pub name: Option<Arc<str>>,
+    /// What lies below and above.
+    pub layers: Layers,
+}
+
+/// An entry's two layers.
+#[derive(Clone, Debug)]
+pub struct Layers {
+    /// Whether an amap must be made or copied before the first store.
+    pub needs_copy: bool,
+    /// The amap: the slot of the entry's first page, anons in the entry's range, whether no one else refers to it.
+    pub amap: Option<(Pages, usize, bool)>,
+    /// The object: its kind, id, and its page at the entry's first address.
+    pub object: Option<(&'static str, u32, Pages)>,
+}
+
+impl<M: Machine> Uvm<M> {
+    /// Calls `each` with every entry of a space, in order of address, under the map's lock: `each` must not wait.
+    pub fn describe(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        space: &Space<M>,
+        mut each: impl FnMut(&EntryInfo),
+    ) {
+        let (tree, mut h) = space.map.tree.lock(held);
+        tree.each(space.map.bounds, |e| each(&info(e, &mut h)));
+    }
+
+    /// Pages of anonymous memory that the space's entries refer to, shared ones too.
+    pub fn anonymous(&self, held: &mut Held<'_, order::Nothing>, space: &Space<M>) -> usize {
+        let mut sum = 0;
+        self.describe(held, space, |e| sum += e.layers.amap.map_or(0, |(_, anons, _)| anons));
+        sum
+    }
+
+    /// Which pages of a range are resident, as mincore reports: `each` gets every mapped page's place in the range.
+    /// Says whether the range has no hole.
+    pub fn resident(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        space: &Space<M>,
+        range: VaRange,
+        mut each: impl FnMut(Pages),
+    ) -> bool {
+        let (tree, mut h) = space.map.tree.lock(held);
+        tree.each(range, |e| {
+            for va in e.range.intersect(range).iter_pages() {
+                let above = e.amap.as_ref().is_some_and(|a| {
+                    let (body, _) = a.amap.body.lock(&mut h);
+                    body.slots.get(e.slot(a, va)).is_some()
+                });
+                let mut below = || {
+                    e.object.as_ref().is_some_and(|o| {
+                        let (body, _) = o.pager.object().lock(&mut h);
+                        body.page(e.index(o, va)).is_some()
+                    })
+                };
+                if above || below() {
+                    each(va - range.start);
+                }
+            }
+        });
+        tree.is_covered(range)
+    }
+}
+
+fn info<M: Machine>(e: &Entry<M>, held: &mut Held<'_, order::Map>) -> EntryInfo {
+    let amap = e.amap.as_ref().map(|a| {
+        let (body, _) = a.amap.body.lock(held);
+        let range = a.range(e.len());
+        (a.slot, body.slots.range(range.clone()).count(), body.cover.is_exclusive(range))
+    });
+    EntryInfo {
+        range: e.range,
+        prot: e.prot,
+        sharing: if e.writes == Writes::Through { Sharing::Shared } else { Sharing::Private },
+        inherit: e.inherit,
+        advice: e.advice,
+        wired: e.wired,
+        name: e.name.clone(),
+        layers: Layers {
+            needs_copy: e.writes == Writes::NeedCopy,
+            amap,
+            object: e.object.as_ref().map(|o| (o.pager.kind(), o.pager.object().id(), o.offset)),
+        },
+    }
+}
+
+impl fmt::Display for EntryInfo {
+    /// One line: addresses, protection, attributes, then the layers from the top.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let bit = |p, c| if self.prot.contains(p) { c } else { '-' };
+        let (r, w, x) = (bit(Prot::READ, 'r'), bit(Prot::WRITE, 'w'), bit(Prot::EXECUTE, 'x'));
+        write!(f, "{:012x}-{:012x} {r}{w}{x} ", self.range.start.0, self.range.end.0)?;
+        write!(f, "{:?} inherit={:?} advice={:?}", self.sharing, self.inherit, self.advice)?;
+        f.write_str(if self.wired { " wired" } else { "" })?;
+        f.write_str(if self.layers.needs_copy { " needs-copy" } else { "" })?;
+        match self.layers.amap {
+            Some((slot, anons, exclusive)) => {
+                let word = if exclusive { "own" } else { "shared" };
+                write!(f, " | amap slot={} anons={anons} {word}", slot.0)?;
+            }
+            None => f.write_str(" | no amap")?,
+        }
+        match self.layers.object {
+            Some((kind, id, offset)) => write!(f, " | {kind} object {id} page={}", offset.0)?,
+            None => f.write_str(" | zeroes")?,
+        }
+        match &self.name {
+            Some(name) => write!(f, " | {name}"),
+            None => Ok(()),
+        }
+    }
+}

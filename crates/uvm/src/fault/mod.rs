@@ -1,0 +1,208 @@
+//! Page faults: from an address to a page.
+//!
+//! ```text
+//!                      read                          write
+//!   amap has an anon   1A map it, read-only          1A one reference: map it writable
+//!     (anon.rs)           unless it may be written   1B more: copy it to a new anon, map that
+//!
+//!   the object has it  2A map it, read-only          2A shared: map the object's page writable
+//!     (object.rs)         if the mapping is private  2B private: promote: copy it to a new anon
+//!
+//!   neither            2B promote a page of zeroes to a new anon
+//! ```
+//! Then neighbours that are resident anyway are mapped along (`neighbours.rs`), so that the next fault doesn't come.
+//!
+//! A fault is one attempt that holds the map's lock, then the amap's, then the object's or the anon's. What it needs
+//! from the heap is reserved first, what it must wait for is waited for with nothing held, and then it starts over:
+//! of the ways to restart after I/O this is the plain one, and costs a look-up against a disk access.
+//!
+//! A page that replaces another at the same address (1B, 2B) becomes visible only after every CPU has forgotten the
+//! old one: else a third thread could read the old page after a second has read what a first wrote to the new one.
+//!
+//! Source: UVM's `uvm_fault`; 1999, sections 5.2 and 5.4.
+
+mod anon;
+mod neighbours;
+mod object;
+
+use machine::{order, Held, Machine, NoMemory, PageNo, Pmap, Prot, Shootdown, Va, VaRange, Wiring};
+
+use crate::map::{Entry, Writes};
+use crate::pager::GetError;
+use crate::stat::Counter;
+use crate::{Space, Stop, Uvm};
+
+/// What a resolved fault cost.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FaultKind {
+    /// Memory only.
+    Minor,
+    /// It waited for I/O.
+    Major,
+}
+
+/// Why a fault was not resolved.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FaultError {
+    /// Nothing is mapped at the address.
+    NoMapping,
+    /// The mapping does not allow the access.
+    Protection,
+    /// The page lies past its object's end.
+    Bus,
+    /// The page could not be read from its object.
+    Io,
+    /// No page, table or heap memory is left.
+    NoMemory,
+}
+
+impl From<NoMemory> for FaultError {
+    fn from(_: NoMemory) -> Self {
+        FaultError::NoMemory
+    }
+}
+
+impl From<GetError> for Stop<FaultError> {
+    fn from(e: GetError) -> Self {
+        match e {
+            GetError::Wait(ticket) => Stop::Wait(ticket),
+            GetError::PastEnd => Stop::Fail(FaultError::Bus),
+            GetError::Io => Stop::Fail(FaultError::Io),
+            GetError::NoMemory => Stop::Fail(FaultError::NoMemory),
+        }
+    }
+}
+
+/// Heap bytes that a fault may need, but for the copy of an amap: a slot in an amap and one in an object, a chunk of
+/// anons, an amap.
+const BYTES: usize = 2 * crate::slots::SET_BYTES + crate::anon::NEW_BYTES + crate::amap::NEW_BYTES;
+
+/// What one attempt knows.
+struct Fault<'a, M: Machine> {
+    space: &'a Space<M>,
+    /// The page's address.
+    va: Va,
+    access: Prot,
+    down: &'a mut Shootdown,
+}
+
+impl<M: Machine> Uvm<M> {
+    /// Resolves an access that the MMU refused: afterwards the access may be tried again. `access` is one of read,
+    /// write, execute. Cost: O(log n) in the map's entries; a page copied or zeroed where one must be; the copy of an
+    /// amap at the first write after a fork.
+    ///
+    /// # Errors
+    /// See [`FaultError`]; nothing that a program could see has changed.
+    #[inline]
+    pub fn fault(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        space: &Space<M>,
+        va: Va,
+        access: Prot,
+    ) -> Result<FaultKind, FaultError> {
+        let mut down = Shootdown::new();
+        let mut fault = Fault { space, va: va.page_floor(), access, down: &mut down };
+        let (result, waited) = self.attempt_counted(held, BYTES, |held, reserved| {
+            self.fault_once(held, &mut fault, &space.map, reserved)
+        });
+        down.perform(self.machine(), held);
+        self.stat().add(self.machine().cpu(), Counter::Faults, 1);
+        result.map(|()| if waited { FaultKind::Major } else { FaultKind::Minor })
+    }
+
+    fn fault_once(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        fault: &mut Fault<'_, M>,
+        map: &crate::map::Map<M>,
+        reserved: usize,
+    ) -> Result<(), Stop<FaultError>> {
+        let submap = {
+            let (mut tree, mut h) = map.tree.lock(held);
+            let entry = tree.get_mut(fault.va).ok_or(FaultError::NoMapping)?;
+            if !entry.prot.contains(fault.access) {
+                return Err(FaultError::Protection.into());
+            }
+            match &entry.submap {
+                Some(submap) => submap.clone(),
+                None => return self.fault_entry(&mut h, fault, entry, reserved),
+            }
+        };
+        self.fault_once(held, fault, &submap, reserved)
+    }
+
+    #[inline]
+    fn fault_entry(
+        &self,
+        held: &mut Held<'_, order::Map>,
+        fault: &mut Fault<'_, M>,
+        entry: &mut Entry<M>,
+        reserved: usize,
+    ) -> Result<(), Stop<FaultError>> {
+        let writes = fault.access == Prot::WRITE;
+        let zeroes = entry.object.is_none() && entry.amap.is_none();
+        if entry.writes == Writes::NeedCopy && (writes || zeroes) {
+            let need = BYTES + self.copy_amap_bytes(held, entry);
+            if need > reserved {
+                return Err(Stop::Heap(need));
+            }
+            self.copy_amap(held, entry);
+        }
+        match &entry.amap {
+            Some(aref) => self.fault_anon(held, fault, entry, aref),
+            None => self.fault_object(held, fault, entry),
+        }
+    }
+
+    /// Makes `page` what the address shows, wired if the entry is.
+    #[inline]
+    fn enter<P>(
+        &self,
+        held: &mut Held<'_, P>,
+        fault: &mut Fault<'_, M>,
+        entry: &Entry<M>,
+        page: PageNo,
+        prot: Prot,
+    ) -> Result<(), Stop<FaultError>>
+    where
+        P: machine::Before<order::PageQueues> + machine::Before<order::PageCache>,
+    {
+        let (machine, pmap) = (self.machine(), self.machine().pmap());
+        let space = &fault.space.pmap;
+        if !entry.wired {
+            pmap.enter(held, space, fault.va, page, prot, fault.access, Wiring::Pageable, fault.down)
+                .map_err(FaultError::from)?;
+            return Ok(());
+        }
+        if let Some((old, _)) = pmap.extract(space, fault.va) {
+            if pmap.unwire(space, fault.va) {
+                machine.frames().unwire(machine, held, old);
+            }
+        }
+        pmap.enter(held, space, fault.va, page, prot, fault.access, Wiring::Wired, fault.down)
+            .map_err(FaultError::from)?;
+        machine.frames().wire(held, page);
+        Ok(())
+    }
+
+    /// Makes every CPU forget what the address showed, before another page takes its place.
+    fn forget<P: machine::Before<order::PageCache> + machine::Before<order::PageQueues>>(
+        &self,
+        held: &mut Held<'_, P>,
+        fault: &mut Fault<'_, M>,
+        entry: &Entry<M>,
+    ) {
+        let (machine, pmap) = (self.machine(), self.machine().pmap());
+        if entry.wired {
+            if let Some((old, _)) = pmap.extract(&fault.space.pmap, fault.va) {
+                if pmap.unwire(&fault.space.pmap, fault.va) {
+                    machine.frames().unwire(machine, held, old);
+                }
+            }
+        }
+        let page = VaRange::new(fault.va, fault.va + machine::Pages(1));
+        pmap.remove(held, &fault.space.pmap, page, fault.down);
+        fault.down.flush(pmap);
+    }
+}

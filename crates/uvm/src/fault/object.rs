@@ -1,0 +1,121 @@
+//! Cases 2A and 2B: nothing in the amap; the object below, or zeroes.
+
+use machine::frames::PageFlags;
+use machine::{order, Before, Held, Machine, PageNo, Pages, Prot, Reserve};
+
+use super::{Fault, FaultError};
+use crate::anon::AnonNo;
+use crate::map::{Entry, ORef, Writes};
+use crate::object::{busy_check, ObjectGuard};
+use crate::pager::GetError;
+use crate::slots::Slots;
+use crate::stat::Counter;
+use crate::{Stop, Uvm};
+
+impl<M: Machine> Uvm<M> {
+    /// An entry without an amap has an object.
+    #[inline]
+    pub(super) fn fault_object(
+        &self,
+        held: &mut Held<'_, order::Map>,
+        fault: &mut Fault<'_, M>,
+        entry: &Entry<M>,
+    ) -> Result<(), Stop<FaultError>> {
+        match &entry.object {
+            Some(oref) => self.fault_in_object(held, fault, entry, oref, None),
+            None => Err(FaultError::NoMapping.into()),
+        }
+    }
+
+    /// The amap, whose lock is held, has no anon at `slot`.
+    #[inline]
+    pub(super) fn fault_below(
+        &self,
+        held: &mut Held<'_, order::Amap>,
+        fault: &mut Fault<'_, M>,
+        entry: &Entry<M>,
+        slots: Option<(&mut Slots, u64)>,
+    ) -> Result<(), Stop<FaultError>> {
+        if let Some(oref) = &entry.object {
+            return self.fault_in_object(held, fault, entry, oref, slots);
+        }
+        let Some((slots, slot)) = slots else { return Err(FaultError::NoMapping.into()) };
+        let machine = self.machine();
+        let page = machine.frames().alloc(machine, held, Reserve::User).map_err(FaultError::from)?;
+        machine.zero(page);
+        let anon = self.anons.make(machine, held, page).map_err(FaultError::from)?;
+        slots.set(slot, anon);
+        self.stat().add(machine.cpu(), Counter::FaultsZero, 1);
+        let prot = if entry.writes == Writes::NeedCopy { entry.prot.without_write() } else { entry.prot };
+        self.enter(held, fault, entry, page, prot)
+    }
+
+    #[inline]
+    fn fault_in_object<P>(
+        &self,
+        held: &mut Held<'_, P>,
+        fault: &mut Fault<'_, M>,
+        entry: &Entry<M>,
+        oref: &ORef<M>,
+        mut slots: Option<(&mut Slots, u64)>,
+    ) -> Result<(), Stop<FaultError>>
+    where
+        P: Before<order::Object> + Before<order::Anon> + Before<order::PageQueues> + Before<order::PageCache>,
+    {
+        let private = entry.writes != Writes::Through;
+        let promoted = {
+            let (mut body, mut h) = oref.pager.object().lock(held);
+            let page = self.find_page(&mut body, &mut h, oref, entry.index(oref, fault.va))?;
+            if private && fault.access == Prot::WRITE {
+                Some(self.promote(&mut h, page)?)
+            } else {
+                self.stat().add(self.machine().cpu(), Counter::FaultsObject, 1);
+                let prot = if private { entry.prot.without_write() } else { entry.prot };
+                self.enter(&mut h, fault, entry, page, prot)?;
+                let amap = slots.as_ref().map(|(slots, slot)| (&**slots, *slot));
+                self.map_object_neighbours(&mut h, fault, entry, oref, &body, amap, prot);
+                None
+            }
+        };
+        let (Some((anon, page)), Some((slots, slot))) = (promoted, &mut slots) else { return Ok(()) };
+        self.forget(held, fault, entry);
+        slots.set(*slot, anon);
+        self.enter(held, fault, entry, page, entry.prot)
+    }
+
+    /// Case 2B: an anon with a copy of the object's page.
+    fn promote(
+        &self,
+        held: &mut Held<'_, order::Object>,
+        from: PageNo,
+    ) -> Result<(AnonNo, PageNo), FaultError> {
+        let machine = self.machine();
+        let page = machine.frames().alloc(machine, held, Reserve::User)?;
+        machine.copy(from, page);
+        let anon = self.anons.make(machine, held, page)?;
+        self.stat().add(machine.cpu(), Counter::FaultsPromoted, 1);
+        Ok((anon, page))
+    }
+
+    /// The object's page at an index, made resident by its pager; a ticket while it is busy.
+    #[inline]
+    pub(crate) fn find_page(
+        &self,
+        body: &mut ObjectGuard<'_, M>,
+        held: &mut Held<'_, order::Object>,
+        oref: &ORef<M>,
+        index: Pages,
+    ) -> Result<PageNo, GetError> {
+        let Some(page) = body.page(index) else {
+            return oref.pager.get(self, body, held, index);
+        };
+        busy_check(self.machine(), page)?;
+        if self.machine().frames().flags(page).contains(PageFlags::ERROR) {
+            let mut down = machine::Shootdown::new();
+            body.remove(self.machine().frames(), held, index, &mut down);
+            down.perform(self.machine(), held);
+            return Err(GetError::Io);
+        }
+        Ok(page)
+    }
+}

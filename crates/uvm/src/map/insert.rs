@@ -1,0 +1,315 @@
+//! Making a mapping: one call, one hold of the lock, every attribute.
+//!
+//! BSD VM made a mapping with default attributes and changed them after, in the open (1999, section 3.1). Here the
+//! mapping appears with all of them. A mapping of zeroes that follows another of the same kind becomes part of it.
+
+use alloc::sync::Arc;
+
+use machine::{order, Held, Machine, NoMemory, Pages, Pmap, Prot, Shootdown, Va, VaRange};
+
+use super::tree::Tree;
+use super::{attach, clip, entry_bytes, Advice, Entry, Inherit, Map, ORef, Writes};
+use crate::pager::Pager;
+use crate::{Space, Stop, Uvm};
+
+/// Where a mapping is to lie.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Place {
+    /// At the highest free addresses.
+    Anywhere,
+    /// Here if it is free, else as `Anywhere`.
+    Hint(Va),
+    /// Here, in place of whatever is here.
+    Fixed(Va),
+    /// Here, or not at all.
+    FixedNoReplace(Va),
+}
+
+/// Who sees stores to a mapping.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Sharing {
+    /// Only this address space, and nobody's object.
+    Private,
+    /// All that map the object.
+    Shared,
+}
+
+/// What a mapping shows before anything is stored.
+pub enum Backing<M: Machine> {
+    /// Zeroes. Shared zeroes are an [`AnonObject`](crate::AnonObject) of the caller's.
+    Zero,
+    /// An object's pages from `offset` on.
+    Object {
+        /// Whose pages.
+        pager: Arc<dyn Pager<M>>,
+        /// The first.
+        offset: Pages,
+    },
+}
+
+impl<M: Machine> Clone for Backing<M> {
+    fn clone(&self) -> Self {
+        match self {
+            Backing::Zero => Backing::Zero,
+            Backing::Object { pager, offset } => Backing::Object { pager: pager.clone(), offset: *offset },
+        }
+    }
+}
+
+/// A mapping to be made: every attribute at once.
+#[derive(Clone)]
+pub struct MapRequest<M: Machine> {
+    /// Where.
+    pub place: Place,
+    /// How long; not zero.
+    pub len: Pages,
+    /// What accesses may do.
+    pub prot: Prot,
+    /// The most that `protect` may allow later.
+    pub max_prot: Prot,
+    /// Who sees stores.
+    pub sharing: Sharing,
+    /// What a child gets; `None` for the sharing's own: a copy of private memory, the same shared memory.
+    pub inherit: Option<Inherit>,
+    /// How it will be used.
+    pub advice: Advice,
+    /// What it shows.
+    pub backing: Backing<M>,
+    /// The host's word for it.
+    pub name: Option<Arc<str>>,
+}
+
+impl<M: Machine> MapRequest<M> {
+    /// `len` pages of private zeroes, readable and writable, anywhere.
+    pub fn zero(len: Pages) -> Self {
+        MapRequest {
+            place: Place::Anywhere,
+            len,
+            prot: Prot::READ_WRITE,
+            max_prot: Prot::all(),
+            sharing: Sharing::Private,
+            inherit: None,
+            advice: Advice::Normal,
+            backing: Backing::Zero,
+            name: None,
+        }
+    }
+
+    /// `len` pages of an object from `offset` on, readable and writable, anywhere.
+    pub fn object(pager: Arc<dyn Pager<M>>, offset: Pages, len: Pages, sharing: Sharing) -> Self {
+        MapRequest { backing: Backing::Object { pager, offset }, sharing, ..Self::zero(len) }
+    }
+
+    /// The same at an address, in place of what is there.
+    #[must_use]
+    pub fn at(self, va: Va) -> Self {
+        MapRequest { place: Place::Fixed(va), ..self }
+    }
+
+    /// The same with another protection.
+    #[must_use]
+    pub fn prot(self, prot: Prot) -> Self {
+        MapRequest { prot, ..self }
+    }
+}
+
+/// Why a mapping was not made; nothing has changed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum MapError {
+    /// No free addresses are wide enough.
+    NoSpace,
+    /// The place is taken.
+    Exists,
+    /// Heap or tables are short.
+    NoMemory,
+    /// Empty, unaligned, outside the space, past the end of an object's offsets, or more protection than its most.
+    Invalid,
+    /// The old range of a move is not all mapped.
+    NoMapping,
+}
+
+impl From<NoMemory> for MapError {
+    fn from(_: NoMemory) -> Self {
+        MapError::NoMemory
+    }
+}
+
+impl<M: Machine> Uvm<M> {
+    /// Makes a mapping and says where it lies. A fixed one replaces what was there in one step. Cost: O(log n).
+    ///
+    /// Shared zeroes are asked for as an object. Source: UVM's `uvm_map`; 1999, section 3.1.
+    ///
+    /// # Errors
+    /// See [`MapError`].
+    ///
+    /// ```
+    /// # use uvm_soft::{SoftMachine, Config};
+    /// # use machine::{Pages, ThreadCtx, Va, VaRange};
+    /// # use uvm::{MapRequest, Uvm};
+    /// let uvm = Uvm::new(SoftMachine::new(Config::default())).unwrap();
+    /// let mut ctx = ThreadCtx::new();
+    /// let mut held = ctx.held();
+    /// let space = uvm.space_create(&mut held, VaRange::new(Va(0x1000), Va(1 << 30))).unwrap();
+    /// let va = uvm.map(&mut held, &space, &MapRequest::zero(Pages(4))).unwrap();
+    /// assert_eq!(va, Va((1 << 30) - 4 * 4096));
+    /// uvm.space_destroy(&mut held, space);
+    /// ```
+    pub fn map(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        space: &Space<M>,
+        request: &MapRequest<M>,
+    ) -> Result<Va, MapError> {
+        self.check_request(&space.map, request)?;
+        let mut down = Shootdown::new();
+        let mut old = Tree::new();
+        let made = self.attempt(held, 4 * entry_bytes::<M>(), |held, _| {
+            let (mut tree, mut h) = space.map.tree.lock(held);
+            let start = choose(&tree, &space.map, request)?;
+            let range = VaRange::new(start, start + request.len);
+            if matches!(request.place, Place::Fixed(_)) && !tree.is_free(range) {
+                clip(&mut tree, &mut h, range);
+                old = tree.take(range);
+                self.unwire_entries(&mut h, space, &mut old);
+                self.machine().pmap().remove(&mut h, &space.pmap, range, &mut down);
+            }
+            self.place_entry(&mut tree, &mut h, range, request);
+            Ok(start)
+        });
+        self.release_entries(held, old, &mut down);
+        down.perform(self.machine(), held);
+        made
+    }
+
+    fn check_request(&self, map: &Map<M>, request: &MapRequest<M>) -> Result<(), MapError> {
+        let (first, zero) = match &request.backing {
+            Backing::Zero => (0, true),
+            Backing::Object { offset, .. } => (offset.0, false),
+        };
+        let indices =
+            request.len.0.checked_add(first).is_some_and(|end| end <= u64::MAX >> machine::PAGE_SHIFT);
+        let placed = match request.place {
+            Place::Anywhere | Place::Hint(_) => true,
+            Place::Fixed(va) | Place::FixedNoReplace(va) => {
+                let range = VaRange::sized(va, request.len);
+                va.is_page_aligned() && range.is_some_and(|r| r.intersect(map.bounds) == r)
+            }
+        };
+        let shared_zero = zero && request.sharing == Sharing::Shared;
+        if request.len.0 == 0
+            || !indices
+            || !placed
+            || shared_zero
+            || !request.max_prot.contains(request.prot)
+        {
+            return Err(MapError::Invalid);
+        }
+        if request.len > map.bounds.pages() {
+            return Err(MapError::NoSpace);
+        }
+        Ok(())
+    }
+
+    /// Adds the mapping, as part of the entry before it where that is the same kind of memory.
+    fn place_entry(
+        &self,
+        tree: &mut Tree<Entry<M>>,
+        held: &mut Held<'_, order::Map>,
+        range: VaRange,
+        request: &MapRequest<M>,
+    ) {
+        let inherit = request.inherit.unwrap_or(match request.sharing {
+            Sharing::Private => Inherit::Copy,
+            Sharing::Shared => Inherit::Share,
+        });
+        let object = match &request.backing {
+            Backing::Zero => None,
+            Backing::Object { pager, offset } => Some(ORef { pager: pager.clone(), offset: *offset }),
+        };
+        let entry = Entry {
+            range,
+            amap: None,
+            object,
+            prot: request.prot,
+            max_prot: request.max_prot,
+            inherit,
+            advice: request.advice,
+            writes: if request.sharing == Sharing::Private { Writes::NeedCopy } else { Writes::Through },
+            wired: false,
+            submap: None,
+            name: request.name.clone(),
+        };
+        if extends(tree, held, &entry) {
+            self.extend(tree, held, &entry);
+            return;
+        }
+        if let Some(oref) = &entry.object {
+            attach(held, &oref.pager);
+        }
+        tree.insert(entry);
+        self.stat().add(self.machine().cpu(), crate::Counter::EntriesMade, 1);
+    }
+
+    /// Makes the range of `entry` part of the entry before it; [`extends`] has said that it can be.
+    pub(super) fn extend(
+        &self,
+        tree: &mut Tree<Entry<M>>,
+        held: &mut Held<'_, order::Map>,
+        entry: &Entry<M>,
+    ) {
+        let Some(mut before) = tree.remove(Va(entry.range.start.0 - 1)) else { return };
+        if let Some(aref) = &before.amap {
+            let (mut body, _) = aref.amap.body.lock(held);
+            let first = aref.slot.0 + before.len().0;
+            body.cover.add(first..first + entry.len().0);
+        }
+        before.range.end = entry.range.end;
+        tree.insert(before);
+    }
+}
+
+fn choose<M: Machine>(
+    tree: &Tree<Entry<M>>,
+    map: &Map<M>,
+    request: &MapRequest<M>,
+) -> Result<Va, Stop<MapError>> {
+    let anywhere = || tree.find_space(map.bounds, request.len.bytes()).ok_or(Stop::Fail(MapError::NoSpace));
+    let free = |va: Va| {
+        let range = VaRange::sized(va, request.len);
+        va.is_page_aligned() && range.is_some_and(|r| r.intersect(map.bounds) == r && tree.is_free(r))
+    };
+    match request.place {
+        Place::Anywhere => anywhere(),
+        Place::Hint(va) if free(va) => Ok(va),
+        Place::Hint(_) => anywhere(),
+        Place::Fixed(va) => Ok(va),
+        Place::FixedNoReplace(va) if free(va) => Ok(va),
+        Place::FixedNoReplace(_) => Err(Stop::Fail(MapError::Exists)),
+    }
+}
+
+/// Whether `entry` can become the tail of the entry that ends where it starts: the same attributes, no object, and
+/// an amap, if there is one, whose slots behind are free and whose slots before are this entry's alone.
+pub(super) fn extends<M: Machine>(
+    tree: &Tree<Entry<M>>,
+    held: &mut Held<'_, order::Map>,
+    entry: &Entry<M>,
+) -> bool {
+    let Some(before) = entry.range.start.0.checked_sub(1).and_then(|last| tree.get(Va(last))) else {
+        return false;
+    };
+    let same = before.object.is_none()
+        && entry.object.is_none()
+        && before.submap.is_none()
+        && before.writes != Writes::Through
+        && !before.wired
+        && (before.prot, before.max_prot, before.inherit, before.advice)
+            == (entry.prot, entry.max_prot, entry.inherit, entry.advice)
+        && before.name == entry.name;
+    same && before.amap.as_ref().is_none_or(|aref| {
+        let (body, _) = aref.amap.body.lock(held);
+        let first = aref.slot.0 + before.len().0;
+        body.cover.is_exclusive(aref.range(before.len()))
+            && body.cover.is_unused(first..first + entry.len().0)
+    })
+}

@@ -1,0 +1,211 @@
+//! Maps: which memory lies where in an address space.
+//!
+//! ```text
+//!   Map (lock) -- Tree of Entry, by address
+//!     Entry [0x1000, 0x5000) rw- private  --aref--> amap    (what was written: anons)
+//!                                         --oref--> object  (what lies below: a file; or nothing: zeroes)
+//! ```
+//!
+//! An entry is a run of addresses with one set of attributes, an upper layer (an amap, made when first needed) and a
+//! lower layer (an object at an offset). Reads look in the amap, then in the object, then find zeroes.
+//!
+//! I1: entries lie inside the map's bounds, page aligned, disjoint (`tree` I1).
+//! I2: `prot` is at most `max_prot`. I3: an entry that is not `copy_on_write` has an object and no amap, unless the
+//! amap is shared by inheritance. I4: an entry's pmap mappings allow at most `prot`, and no store while it is
+//! `needs_copy`. I5: `wired` entries have every page resident, wired, and mapped as wired.
+//!
+//! Operations hold the map's lock over look-up and change only. What they take out keeps its references until the
+//! lock is released (the second phase of unmap, 1999, section 3.1).
+//!
+//! Reading order: `tree`, this file, `insert`, `remove`, `attributes`, `wire`, `remap`.
+
+mod attributes;
+mod insert;
+mod remap;
+mod remove;
+pub(crate) mod tree;
+mod wire;
+
+use alloc::sync::Arc;
+
+use machine::{order, Held, Machine, Ordered, Pages, Prot, Va, VaRange};
+
+use crate::amap::ARef;
+use crate::pager::Pager;
+pub use insert::{Backing, MapError, MapRequest, Place, Sharing};
+pub use remap::RemapPlace;
+use tree::{Node, Span, Tree};
+
+/// What a child gets of a mapping at fork; minherit's argument.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Inherit {
+    /// Nothing: a hole.
+    None,
+    /// The same memory: both see each other's writes.
+    Share,
+    /// A copy, made when one of them writes.
+    Copy,
+    /// Fresh zeroes.
+    Zero,
+}
+
+/// How a program means to use a mapping; madvise's argument.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Advice {
+    /// Nothing special: neighbours on both sides come along.
+    Normal,
+    /// No order: no neighbours.
+    Random,
+    /// Upwards: neighbours ahead.
+    Sequential,
+}
+
+/// Why a range's attributes were not changed; nothing has been.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RangeError {
+    /// Part of the range is not mapped.
+    NoMapping,
+    /// The mapping's maximum protection forbids it.
+    Access,
+    /// Heap, tables or pages are short.
+    NoMemory,
+    /// A page could not be read from its object, or lies past its end.
+    Fault,
+}
+
+impl From<machine::NoMemory> for RangeError {
+    fn from(_: machine::NoMemory) -> Self {
+        RangeError::NoMemory
+    }
+}
+
+/// A reference to a run of an object's pages.
+pub(crate) struct ORef<M: Machine> {
+    pub(crate) pager: Arc<dyn Pager<M>>,
+    /// The object's page at the entry's first address.
+    pub(crate) offset: Pages,
+}
+
+impl<M: Machine> Clone for ORef<M> {
+    /// The same pages; the object's count is not told.
+    fn clone(&self) -> Self {
+        ORef { pager: self.pager.clone(), offset: self.offset }
+    }
+}
+
+/// Whether stores go to the object or to a private copy.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Writes {
+    /// To the object (or to an amap shared by inheritance).
+    Through,
+    /// To anons in the amap, which is this entry's to write.
+    Copied,
+    /// To anons, but an amap must be made or copied before the first: UVM's needs-copy.
+    NeedCopy,
+}
+
+/// A run of addresses with one set of attributes.
+pub(crate) struct Entry<M: Machine> {
+    pub(crate) range: VaRange,
+    pub(crate) amap: Option<ARef<M>>,
+    pub(crate) object: Option<ORef<M>>,
+    pub(crate) prot: Prot,
+    pub(crate) max_prot: Prot,
+    pub(crate) inherit: Inherit,
+    pub(crate) advice: Advice,
+    pub(crate) writes: Writes,
+    pub(crate) wired: bool,
+    pub(crate) submap: Option<Arc<Map<M>>>,
+    /// The host's word for it, shown in `/proc`.
+    pub(crate) name: Option<Arc<str>>,
+}
+
+impl<M: Machine> Span for Entry<M> {
+    fn range(&self) -> VaRange {
+        self.range
+    }
+}
+
+impl<M: Machine> Entry<M> {
+    pub(crate) fn len(&self) -> Pages {
+        self.range.pages()
+    }
+
+    /// The slot of an address in the amap.
+    pub(crate) fn slot(&self, aref: &ARef<M>, va: Va) -> u64 {
+        (aref.slot + (va - self.range.start)).0
+    }
+
+    /// The index of an address in the object.
+    pub(crate) fn index(&self, oref: &ORef<M>, va: Va) -> Pages {
+        oref.offset + (va - self.range.start)
+    }
+
+    /// Cuts the entry at `at`, inside it; the part from there on is returned. The object gets one more reference;
+    /// the amap's cover is by range and needs none.
+    pub(crate) fn cut<P: machine::Before<order::Object>>(
+        &mut self,
+        held: &mut Held<'_, P>,
+        at: Va,
+    ) -> Entry<M> {
+        let skip = at - self.range.start;
+        if let Some(oref) = &self.object {
+            attach(held, &oref.pager);
+        }
+        let tail = Entry {
+            range: VaRange::new(at, self.range.end),
+            amap: self.amap.as_ref().map(|a| ARef { amap: a.amap.clone(), slot: a.slot + skip }),
+            object: self.object.as_ref().map(|o| ORef { pager: o.pager.clone(), offset: o.offset + skip }),
+            submap: self.submap.clone(),
+            name: self.name.clone(),
+            ..*self
+        };
+        self.range.end = at;
+        tail
+    }
+}
+
+/// Counts one more reference to a pager's object.
+pub(crate) fn attach<M: Machine, P: machine::Before<order::Object>>(
+    held: &mut Held<'_, P>,
+    pager: &Arc<dyn Pager<M>>,
+) {
+    pager.object().body.lock(held).0.refs += 1;
+}
+
+/// An address space's entries, within bounds.
+pub struct Map<M: Machine> {
+    pub(crate) tree: Ordered<order::Map, M::Lock, Tree<Entry<M>>>,
+    pub(crate) bounds: VaRange,
+}
+
+/// Heap bytes of one entry.
+pub(crate) fn entry_bytes<M: Machine>() -> usize {
+    size_of::<Node<Entry<M>>>() + 16
+}
+
+impl<M: Machine> Map<M> {
+    pub(crate) fn new(bounds: VaRange) -> Self {
+        Map { tree: Ordered::new(Tree::new()), bounds }
+    }
+
+    /// Entries in the map.
+    pub fn entries(&self, held: &mut Held<'_, order::Nothing>) -> usize {
+        self.tree.lock(held).0.len()
+    }
+}
+
+/// Cuts the entries that reach over the ends of the range, so that it can be taken out whole. Two new entries at
+/// most, whose heap bytes have been reserved.
+pub(crate) fn clip<M: Machine>(tree: &mut Tree<Entry<M>>, held: &mut Held<'_, order::Map>, range: VaRange) {
+    for at in [range.start, range.end] {
+        let reaches = |e: &Entry<M>| e.range.start < at;
+        if tree.get(at).is_some_and(reaches) {
+            if let Some(mut head) = tree.remove(at) {
+                let tail = head.cut(held, at);
+                tree.insert(head);
+                tree.insert(tail);
+            }
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! Unmapping, in two phases: entries and translations leave under the map's lock; references drop after it.
+//!
+//! Dropping a reference may free thousands of pages or end a file's last use: nobody who faults elsewhere in the
+//! map waits for that (1999, section 3.1).
+
+use machine::{order, Held, Machine, Pages, Pmap, Shootdown, VaRange};
+
+use super::tree::Tree;
+use super::{clip, entry_bytes, Entry, RangeError};
+use crate::{Space, Uvm};
+
+impl<M: Machine> Uvm<M> {
+    /// Removes every mapping in the range; holes are no error. Anonymous memory that nobody else refers to is freed
+    /// at once. Cost: O(log n) and what was there.
+    ///
+    /// Source: UVM's `uvm_unmap_remove` and `uvm_unmap_detach`.
+    ///
+    /// # Errors
+    /// [`RangeError::NoMemory`] if an entry at the range's ends can't be cut: nothing has changed.
+    pub fn unmap(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        space: &Space<M>,
+        range: VaRange,
+    ) -> Result<(), RangeError> {
+        let mut down = Shootdown::new();
+        let old = self.attempt(held, 2 * entry_bytes::<M>(), |held, _| {
+            let (mut tree, mut h) = space.map.tree.lock(held);
+            clip(&mut tree, &mut h, range);
+            let mut old = tree.take(range);
+            self.unwire_entries(&mut h, space, &mut old);
+            if !old.is_empty() {
+                self.machine().pmap().remove(&mut h, &space.pmap, range, &mut down);
+            }
+            Ok(old)
+        });
+        let result = old.map(|old| self.release_entries(held, old, &mut down));
+        down.perform(self.machine(), held);
+        result
+    }
+
+    /// Removes every mapping of a space: at exec and exit.
+    pub fn space_clear(&self, held: &mut Held<'_, order::Nothing>, space: &Space<M>) {
+        let mut down = Shootdown::new();
+        let old = {
+            let (mut tree, mut h) = space.map.tree.lock(held);
+            let mut old = tree.take(space.map.bounds);
+            self.unwire_entries(&mut h, space, &mut old);
+            self.machine().pmap().remove(&mut h, &space.pmap, space.map.bounds, &mut down);
+            old
+        };
+        self.release_entries(held, old, &mut down);
+        down.perform(self.machine(), held);
+    }
+
+    /// Second phase: drops what entries refer to. Their translations are gone.
+    pub(crate) fn release_entries(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        entries: Tree<Entry<M>>,
+        down: &mut Shootdown,
+    ) {
+        entries.drain(|entry| {
+            if let Some(aref) = &entry.amap {
+                aref.release(self.machine(), &self.anons, held, entry.len(), down);
+            }
+            if let Some(oref) = &entry.object {
+                self.detach_into(held, &*oref.pager, down);
+            }
+        });
+    }
+
+    /// Forgets anonymous memory in the range: the next read finds the object's data or zeroes, as after
+    /// MADV_DONTNEED. Shared memory keeps its pages.
+    ///
+    /// # Errors
+    /// [`RangeError::NoMapping`] if part of the range is a hole (the rest was discarded); [`RangeError::Access`] if
+    /// part is wired: nothing was discarded.
+    pub fn discard(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        space: &Space<M>,
+        range: VaRange,
+    ) -> Result<(), RangeError> {
+        let mut down = Shootdown::new();
+        let result = self.attempt(held, 0, |held, reserved| {
+            let (mut tree, mut h) = space.map.tree.lock(held);
+            tree.try_each(range, &mut |e| if e.wired { Err(RangeError::Access) } else { Ok(()) })?;
+            let need = self.copies_needed(&tree, &mut h, range);
+            if need > reserved {
+                return Err(crate::Stop::Heap(need));
+            }
+            let covered = tree.is_covered(range);
+            self.machine().pmap().remove(&mut h, &space.pmap, range, &mut down);
+            tree.each_mut(range, |entry| self.discard_part(&mut h, entry, range, &mut down));
+            if covered {
+                Ok(())
+            } else {
+                Err(RangeError::NoMapping.into())
+            }
+        });
+        down.perform(self.machine(), held);
+        result
+    }
+
+    fn discard_part(
+        &self,
+        held: &mut Held<'_, order::Map>,
+        entry: &mut Entry<M>,
+        range: VaRange,
+        down: &mut Shootdown,
+    ) {
+        self.clear_needs_copy_if_shared(held, entry);
+        let part = range.intersect(entry.range);
+        if let Some(aref) = &entry.amap {
+            let from: Pages = part.start - entry.range.start;
+            aref.discard(self.machine(), &self.anons, held, from, part.pages(), down);
+        }
+    }
+
+    /// Heap bytes to give each entry in the range an amap of its own, where it waits to copy a shared one.
+    fn copies_needed(&self, tree: &Tree<Entry<M>>, held: &mut Held<'_, order::Map>, range: VaRange) -> usize {
+        let mut bytes = 0;
+        tree.each(range, |e| {
+            if let (super::Writes::NeedCopy, Some(aref)) = (e.writes, &e.amap) {
+                bytes += aref.copy_bytes(held, e.len());
+            }
+        });
+        bytes
+    }
+
+    /// A private entry that shares its amap with others who wait to copy gets its own, before slots change.
+    fn clear_needs_copy_if_shared(&self, held: &mut Held<'_, order::Map>, entry: &mut Entry<M>) {
+        if entry.writes == super::Writes::NeedCopy && entry.amap.is_some() {
+            self.copy_amap(held, entry);
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! Wiring: mlock's case, kept in the map.
+//!
+//! Of the five kinds of wiring (1999, section 3.2) only this one is a property of a mapping. The range is marked
+//! first, then every page is brought in by a fault that wires it; if one can't be, the marks are taken back.
+
+use machine::{order, Held, Machine, Pmap, Prot, VaRange};
+
+use super::attributes::covered;
+use super::tree::Tree;
+use super::{clip, entry_bytes, Entry, RangeError};
+use crate::fault::FaultError;
+use crate::{Space, Uvm};
+
+impl<M: Machine> Uvm<M> {
+    /// Makes every page of the range resident and keeps it so. Inaccessible mappings are only marked. A range wired
+    /// twice is wired once.
+    ///
+    /// # Errors
+    /// [`RangeError`]; what was not wired before is not wired after.
+    pub fn wire(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        space: &Space<M>,
+        range: VaRange,
+    ) -> Result<(), RangeError> {
+        let mut fresh = alloc::vec::Vec::new();
+        self.attempt(held, 2 * entry_bytes::<M>(), |held, reserved| {
+            let (mut tree, mut h) = space.map.tree.lock(held);
+            covered(&tree, range)?;
+            let mut count = 0;
+            tree.each(range, |_| count += 1);
+            let need = 2 * entry_bytes::<M>() + 2 * count * size_of::<VaRange>();
+            if need > reserved {
+                return Err(crate::Stop::Heap(need));
+            }
+            clip(&mut tree, &mut h, range);
+            fresh = alloc::vec::Vec::with_capacity(count + 2);
+            tree.each_mut(range, |e| {
+                if !e.wired {
+                    e.wired = true;
+                    fresh.push((e.range, e.prot));
+                }
+            });
+            Ok(())
+        })?;
+        for (n, &(part, prot)) in fresh.iter().enumerate() {
+            if let Err(e) = self.wire_pages(held, space, part, prot) {
+                for &(part, _) in &fresh[..=n] {
+                    self.unwire_pages(held, space, part);
+                }
+                for &(part, _) in &fresh[n + 1..] {
+                    self.unmark(held, space, part);
+                }
+                return Err(e);
+            }
+        }
+        Ok(())
+    }
+
+    fn wire_pages(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        space: &Space<M>,
+        range: VaRange,
+        prot: Prot,
+    ) -> Result<(), RangeError> {
+        let access = [Prot::WRITE, Prot::READ, Prot::EXECUTE].into_iter().find(|&a| prot.contains(a));
+        let Some(access) = access else { return Ok(()) };
+        for va in range.iter_pages() {
+            self.fault(held, space, va, access).map_err(|e| match e {
+                FaultError::NoMemory => RangeError::NoMemory,
+                FaultError::NoMapping => RangeError::NoMapping,
+                FaultError::Protection => RangeError::Access,
+                FaultError::Bus | FaultError::Io => RangeError::Fault,
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Takes a range's wiring back; parts that are not wired stay as they are.
+    ///
+    /// # Errors
+    /// [`RangeError::NoMapping`] for a hole, or [`RangeError::NoMemory`]: nothing has changed.
+    pub fn unwire(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        space: &Space<M>,
+        range: VaRange,
+    ) -> Result<(), RangeError> {
+        self.attempt(held, 2 * entry_bytes::<M>(), |held, _| {
+            let (mut tree, mut h) = space.map.tree.lock(held);
+            covered(&tree, range)?;
+            clip(&mut tree, &mut h, range);
+            self.unwire_range(&mut h, space, &mut tree, range);
+            Ok(())
+        })
+    }
+
+    fn unwire_pages(&self, held: &mut Held<'_, order::Nothing>, space: &Space<M>, range: VaRange) {
+        let (mut tree, mut h) = space.map.tree.lock(held);
+        self.unwire_range(&mut h, space, &mut tree, range);
+    }
+
+    fn unmark(&self, held: &mut Held<'_, order::Nothing>, space: &Space<M>, range: VaRange) {
+        let (mut tree, _) = space.map.tree.lock(held);
+        tree.each_mut(range, |e| e.wired = false);
+    }
+
+    /// Unwires entries that are about to be released, whose translations are still there.
+    pub(crate) fn unwire_entries(
+        &self,
+        held: &mut Held<'_, order::Map>,
+        space: &Space<M>,
+        entries: &mut Tree<Entry<M>>,
+    ) {
+        self.unwire_range(held, space, entries, space.map.bounds);
+    }
+
+    fn unwire_range(
+        &self,
+        held: &mut Held<'_, order::Map>,
+        space: &Space<M>,
+        entries: &mut Tree<Entry<M>>,
+        range: VaRange,
+    ) {
+        entries.each_mut(range, |entry| {
+            if core::mem::replace(&mut entry.wired, false) {
+                self.unwire_translations(held, space, entry.range);
+            }
+        });
+    }
+
+    /// Takes back the wiring of the range's pages and translations. A wired translation is never forgotten (pmap law
+    /// P1), so the pages to unwire are those that are mapped as wired.
+    pub(crate) fn unwire_translations(
+        &self,
+        held: &mut Held<'_, order::Map>,
+        space: &Space<M>,
+        range: VaRange,
+    ) {
+        let (machine, pmap) = (self.machine(), self.machine().pmap());
+        for va in range.iter_pages() {
+            if let Some((page, _)) = pmap.extract(&space.pmap, va) {
+                if pmap.unwire(&space.pmap, va) {
+                    machine.frames().unwire(machine, held, page);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! Memory objects: the head that is embedded in whatever owns the data.
+//!
+//! An object is no thing of its own (1999, section 4): it sits inside a vnode's pager, a shared segment, a device,
+//! and gives the VM system a lock and the table of resident pages. Everything else is the pager's business.
+//!
+//! I1: a page in `pages` at index `i` has owner `Object(id)` and index `i`. I2: no page lies at or past `len`.
+//! I3: `refs` counts map entries and the handles that the host keeps; a pager may free its pages when it drops to
+//! none.
+//!
+//! Locks: `ObjectBody` by the object's; it guards its pages' identity, `flags` and `wire` too.
+
+use core::num::NonZeroU32;
+use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+use machine::frames::PageFlags;
+use machine::order;
+use machine::{
+    Before, Channel, Frames, Held, Machine, Ordered, Owner, PageNo, Pages, Pmap, Prot, Shootdown, Ticket,
+};
+
+use crate::slots::Slots;
+
+/// What an object's lock guards.
+pub struct ObjectBody {
+    pages: Slots,
+    pub(crate) len: Pages,
+    pub(crate) refs: usize,
+}
+
+/// The head of a memory object, embedded in its pager.
+pub struct Object<M: Machine> {
+    id: u32,
+    pub(crate) body: Ordered<order::Object, M::Lock, ObjectBody>,
+}
+
+/// Access to an object under its lock.
+pub type ObjectGuard<'a, M> = order::Guard<'a, <M as Machine>::Lock, ObjectBody>;
+
+/// Names objects; a number is never used twice while fewer than 2^32 objects have been made.
+static NEXT_ID: AtomicU32 = AtomicU32::new(1);
+
+impl<M: Machine> Object<M> {
+    /// An object of `len` pages, none resident, with one reference: the caller's.
+    pub fn new(len: Pages) -> Self {
+        Object {
+            id: NEXT_ID.fetch_add(1, Relaxed),
+            body: Ordered::new(ObjectBody { pages: Slots::new(), len, refs: 1 }),
+        }
+    }
+
+    /// The object's name, as page records and `/proc` show it.
+    pub fn id(&self) -> u32 {
+        self.id
+    }
+
+    /// Takes the object's lock.
+    pub fn lock<'a, P: Before<order::Object>>(
+        &'a self,
+        held: &'a mut Held<'_, P>,
+    ) -> (ObjectGuard<'a, M>, Held<'a, order::Object>) {
+        self.body.lock(held)
+    }
+
+    /// Pages that are resident.
+    pub fn resident<P: Before<order::Object>>(&self, held: &mut Held<'_, P>) -> usize {
+        self.body.lock(held).0.pages.len()
+    }
+
+    /// The object's length.
+    pub fn len<P: Before<order::Object>>(&self, held: &mut Held<'_, P>) -> Pages {
+        self.body.lock(held).0.len
+    }
+
+    /// Makes `page` the object's page at `index`, under the object's lock, and puts it on its way to the active
+    /// queue. The heap must have been reserved: `Uvm` does so before it calls a pager.
+    pub fn insert(
+        &self,
+        machine: &M,
+        body: &mut ObjectBody,
+        held: &mut Held<'_, order::Object>,
+        index: Pages,
+        page: PageNo,
+    ) {
+        debug_assert!(index < body.len, "a page past its object's end");
+        let old = body.pages.set(index.0, number(page));
+        debug_assert!(old.is_none(), "two pages at one index of an object");
+        machine.frames().set_owner(page, Owner::Object(self.id), index.0);
+        machine.frames().activate(machine, held, page);
+    }
+}
+
+impl ObjectBody {
+    /// The resident page at an index.
+    #[inline]
+    pub fn page(&self, index: Pages) -> Option<PageNo> {
+        self.pages.get(index.0).map(page_no)
+    }
+
+    /// Resident pages in a range of indices, in order.
+    pub fn pages(&self, range: core::ops::Range<u64>) -> impl Iterator<Item = (Pages, PageNo)> + '_ {
+        self.pages.range(range).map(|(i, n)| (Pages(i), page_no(n)))
+    }
+
+    /// References: map entries and the host's handles.
+    pub fn refs(&self) -> usize {
+        self.refs
+    }
+
+    /// Pages the object is long.
+    pub fn length(&self) -> Pages {
+        self.len
+    }
+
+    /// The numbers at `start` and behind, 0 where nothing is resident; at most 64.
+    #[inline]
+    pub(crate) fn window(&self, start: u64, out: &mut [u32]) -> bool {
+        self.pages.window(start, out)
+    }
+
+    /// Takes the page at `index` out of the object and frees it by `down`. Its mappings must be gone. A page that is
+    /// wired for I/O stays allocated, without an owner, and is freed with its last wiring.
+    pub(crate) fn remove<M: Machine>(
+        &mut self,
+        frames: &Frames<M>,
+        held: &mut Held<'_, order::Object>,
+        index: Pages,
+        down: &mut Shootdown,
+    ) {
+        if let Some(page) = self.pages.clear(index.0).map(page_no) {
+            drop_page(frames, held, page, down);
+        }
+    }
+
+    /// Removes every page in the range and all its mappings.
+    ///
+    /// # Errors
+    /// A ticket of a page that is busy: those before it are gone, it and those behind are as they were.
+    pub(crate) fn remove_range<M: Machine>(
+        &mut self,
+        machine: &M,
+        held: &mut Held<'_, order::Object>,
+        range: core::ops::Range<u64>,
+        down: &mut Shootdown,
+    ) -> Result<(), Ticket> {
+        loop {
+            let next = self.pages(range.clone()).next();
+            let Some((index, page)) = next else { return Ok(()) };
+            busy_check(machine, page)?;
+            for _ in 0..machine.pmap().page_protect(held, page, Prot::NONE, down) {
+                machine.frames().unwire(machine, held, page);
+            }
+            self.remove(machine.frames(), held, index, down);
+        }
+    }
+}
+
+/// Frees a page whose owner lets it go, or leaves it to the last unwiring.
+fn drop_page<M: Machine>(
+    frames: &Frames<M>,
+    held: &mut Held<'_, order::Object>,
+    page: PageNo,
+    down: &mut Shootdown,
+) {
+    if frames.wire_count(page) == 0 {
+        frames.release(held, page, down);
+    } else {
+        frames.set_owner(page, Owner::Kernel, 0);
+    }
+}
+
+/// A ticket to wait with, if I/O has the page; under the owner's lock.
+#[inline]
+pub(crate) fn busy_check<M: Machine>(machine: &M, page: PageNo) -> Result<(), Ticket> {
+    if machine.frames().flags(page).contains(PageFlags::BUSY) {
+        machine.frames().set_flags(page, PageFlags::WANTED);
+        Err(machine.ticket(Channel::from(page)))
+    } else {
+        Ok(())
+    }
+}
+
+/// Ends a page's busy state under the owner's lock, and wakes who waits for it.
+pub(crate) fn unbusy<M: Machine>(machine: &M, page: PageNo) {
+    let old = machine.frames().clear_flags(page, PageFlags::BUSY | PageFlags::WANTED);
+    if old.contains(PageFlags::WANTED) {
+        machine.wake(Channel::from(page));
+    }
+}
+
+fn number(page: PageNo) -> NonZeroU32 {
+    // Page numbers end below 2^32 - 1, so the sum is neither zero nor wrapped.
+    NonZeroU32::MIN.saturating_add(page.0)
+}
+
+#[inline]
+pub(crate) fn page_no(number: NonZeroU32) -> PageNo {
+    PageNo(number.get() - 1)
+}

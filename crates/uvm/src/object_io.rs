@@ -1,0 +1,142 @@
+//! What a host does with an object besides mapping it: read and write its pages, change its length, let it go.
+//!
+//! A page is pinned by a wiring while the host copies, not marked busy: the copy's other end may be user memory that
+//! maps the same page, and its fault must not wait for the copy that waits for it. A pinned page that is truncated
+//! meanwhile leaves the object and is freed when the pin goes.
+
+use alloc::sync::Arc;
+
+use machine::frames::PageFlags;
+use machine::{order, Before, Held, Machine, Owner, PageNo, Pages, Shootdown};
+
+use crate::map::{attach, ORef};
+use crate::object::ObjectBody;
+use crate::pager::{GetError, Pager};
+use crate::{Stop, Uvm};
+
+/// What a host means to do with a page.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Intent {
+    /// Look at it.
+    Read,
+    /// Change it.
+    Write,
+}
+
+impl<M: Machine> Uvm<M> {
+    /// Makes the page at `index` resident, pins it, calls `work` with it and no lock held, and unpins it. `None`
+    /// without calling `work` if the host only wants to read and the pager knows nothing but zeroes there.
+    ///
+    /// # Errors
+    /// [`GetError`]: past the end, I/O, or no memory; never `Wait`.
+    pub fn with_page<T>(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        pager: &Arc<dyn Pager<M>>,
+        index: Pages,
+        intent: Intent,
+        work: impl FnOnce(&M, PageNo) -> T,
+    ) -> Result<Option<T>, GetError> {
+        let oref = ORef { pager: pager.clone(), offset: Pages(0) };
+        let page = self.attempt(held, crate::slots::SET_BYTES, |held, _| -> Result<_, Stop<GetError>> {
+            let (mut body, mut h) = pager.object().lock(held);
+            if intent == Intent::Read && body.page(index).is_none() && pager.is_hole(&body, index) {
+                return Ok(None);
+            }
+            let found = self.find_page(&mut body, &mut h, &oref, index);
+            let page = found.map_err(|e| match e {
+                GetError::Wait(ticket) => Stop::Wait(ticket),
+                other => Stop::Fail(other),
+            })?;
+            self.frames().wire(&mut h, page);
+            if intent == Intent::Write {
+                self.frames().clear_flags(page, PageFlags::CLEAN);
+            }
+            Ok(Some(page))
+        })?;
+        let Some(page) = page else { return Ok(None) };
+        let result = work(self.machine(), page);
+        self.unpin(held, pager, page);
+        Ok(Some(result))
+    }
+
+    fn unpin(&self, held: &mut Held<'_, order::Nothing>, pager: &Arc<dyn Pager<M>>, page: PageNo) {
+        let (_body, mut h) = pager.object().lock(held);
+        let orphan = self.frames().owner(page) == Owner::Kernel;
+        if orphan && self.frames().wire_count(page) == 1 {
+            self.frames().free_page(self.machine(), &mut h, page);
+        } else {
+            self.frames().unwire(self.machine(), &mut h, page);
+        }
+    }
+
+    /// Sets an object's length. What lies behind a shorter length is freed, and its mappings fault with `Bus`.
+    /// The bytes behind the end in its last page are the host's to clear.
+    pub fn truncate(&self, held: &mut Held<'_, order::Nothing>, pager: &Arc<dyn Pager<M>>, len: Pages) {
+        loop {
+            let mut down = Shootdown::new();
+            let ticket = {
+                let (mut body, mut h) = pager.object().lock(held);
+                let old = core::mem::replace(&mut body.len, len);
+                let end = old.max(len).0;
+                let removed = body.remove_range(self.machine(), &mut h, len.0..end, &mut down);
+                if removed.is_err() {
+                    body.len = old;
+                }
+                removed
+            };
+            down.perform(self.machine(), held);
+            match ticket {
+                Ok(()) => return,
+                Err(ticket) => self.machine().wait(held, ticket),
+            }
+        }
+    }
+
+    /// Frees an object's pages in a range and unmaps them; its length stays: a hole is punched.
+    pub fn punch(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        pager: &Arc<dyn Pager<M>>,
+        range: core::ops::Range<u64>,
+    ) {
+        loop {
+            let mut down = Shootdown::new();
+            let removed = {
+                let (mut body, mut h) = pager.object().lock(held);
+                body.remove_range(self.machine(), &mut h, range.clone(), &mut down)
+            };
+            down.perform(self.machine(), held);
+            match removed {
+                Ok(()) => return,
+                Err(ticket) => self.machine().wait(held, ticket),
+            }
+        }
+    }
+
+    /// Counts one more handle on a pager's object.
+    pub fn attach(&self, held: &mut Held<'_, order::Nothing>, pager: &Arc<dyn Pager<M>>) {
+        attach(held, pager);
+    }
+
+    /// Gives a handle on a pager's object back; with the last reference its pager frees what it will.
+    pub fn detach(&self, held: &mut Held<'_, order::Nothing>, pager: &dyn Pager<M>) {
+        let mut down = Shootdown::new();
+        self.detach_into(held, pager, &mut down);
+        down.perform(self.machine(), held);
+    }
+
+    pub(crate) fn detach_into<P: Before<order::Object>>(
+        &self,
+        held: &mut Held<'_, P>,
+        pager: &dyn Pager<M>,
+        down: &mut Shootdown,
+    ) {
+        let (mut body, mut h) = pager.object().lock(held);
+        let body: &mut ObjectBody = &mut body;
+        body.refs -= 1;
+        if body.refs == 0 {
+            pager.last_reference(self, body, &mut h, down);
+        }
+    }
+}

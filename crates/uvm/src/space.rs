@@ -1,0 +1,274 @@
+//! Address spaces: a map and the translations that cache it.
+//!
+//! # Fork
+//! ```text
+//!   parent entry  Copied, amap A            parent  NeedCopy --> A <-- NeedCopy  child      (cover of A: 2)
+//!   and its translations writable    ==>    translations read-only
+//! ```
+//! A fork costs by entries: amaps are shared until somebody writes, and only the parent's translations are lowered.
+//! Whoever writes first copies the amap (not the pages); the last one left finds its slots exclusive and takes them
+//! over without copying anything (1999, sections 5.2 and 5.4).
+
+use machine::{order, Held, Machine, NoMemory, PageNo, Pages, Pmap, Reserve, Shootdown, VaRange};
+
+use crate::amap::ARef;
+use crate::map::tree::Tree;
+use crate::map::{attach, entry_bytes, Entry, Inherit, Map, Writes};
+use crate::slots::Slots;
+use crate::{Stop, Uvm};
+
+/// One address space.
+pub struct Space<M: Machine> {
+    pub(crate) map: Map<M>,
+    pub(crate) pmap: <M::Pmap as Pmap>::Space,
+}
+
+impl<M: Machine> Space<M> {
+    /// The machine's side: what a CPU loads to run in this space.
+    pub fn pmap(&self) -> &<M::Pmap as Pmap>::Space {
+        &self.pmap
+    }
+
+    /// The map.
+    pub fn map(&self) -> &Map<M> {
+        &self.map
+    }
+
+    /// The addresses that mappings may have.
+    pub fn bounds(&self) -> VaRange {
+        self.map.bounds
+    }
+}
+
+impl<M: Machine> Uvm<M> {
+    /// An empty space whose mappings lie in `bounds`, page aligned.
+    ///
+    /// # Errors
+    /// [`NoMemory`] for the machine's tables.
+    pub fn space_create(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        bounds: VaRange,
+    ) -> Result<Space<M>, NoMemory> {
+        debug_assert!(bounds.start.is_page_aligned() && bounds.end.is_page_aligned());
+        Ok(Space { map: Map::new(bounds), pmap: self.machine().pmap().create(held)? })
+    }
+
+    /// Ends a space that no CPU runs in any more.
+    pub fn space_destroy(&self, held: &mut Held<'_, order::Nothing>, space: Space<M>) {
+        self.space_clear(held, &space);
+        self.machine().pmap().destroy(held, space.pmap);
+    }
+
+    /// A child of `parent`: every mapping as its inheritance says. Cost: by entries, and by the parent's writable
+    /// translations.
+    ///
+    /// Copies of wired memory are made at once, since a wired translation must not be lowered to fault later. A
+    /// shared object inherited as a copy is copied page by page at the child's writes; until then the child sees the
+    /// object change.
+    ///
+    /// # Errors
+    /// [`NoMemory`]: the parent is as it was.
+    pub fn fork(&self, held: &mut Held<'_, order::Nothing>, parent: &Space<M>) -> Result<Space<M>, NoMemory> {
+        let mut child = self.space_create(held, parent.map.bounds)?;
+        let mut down = Shootdown::new();
+        let mut entries = Tree::new();
+        let result = self.attempt(held, 0, |held, reserved| {
+            let (mut tree, mut h) = parent.map.tree.lock(held);
+            let need = self.fork_bytes(&tree, &mut h);
+            if need > reserved {
+                return Err(Stop::Heap(need));
+            }
+            let mut result = Ok(());
+            tree.each_mut(parent.map.bounds, |entry| {
+                if result.is_ok() {
+                    result = self.fork_entry(&mut h, parent, entry, &mut down).map(|e| {
+                        e.into_iter().for_each(|e| entries.insert(e));
+                    });
+                }
+            });
+            // Under the lock: another thread of the parent must not resolve a copy while a third still writes
+            // through the translation that was just lowered.
+            down.flush(self.machine().pmap());
+            result.map_err(Stop::Fail)
+        });
+        let result = match result {
+            Ok(()) => {
+                *child.map.tree.get_mut() = entries;
+                Ok(child)
+            }
+            Err(e) => {
+                self.release_entries(held, entries, &mut down);
+                self.space_destroy(held, child);
+                Err(e)
+            }
+        };
+        down.perform(self.machine(), held);
+        result
+    }
+
+    fn fork_bytes(&self, tree: &Tree<Entry<M>>, held: &mut Held<'_, order::Map>) -> usize {
+        let mut bytes = tree.len() * entry_bytes::<M>();
+        tree.each(VaRange::new(machine::Va(0), machine::Va(u64::MAX)), |e| {
+            let Some(aref) = &e.amap else {
+                bytes += if e.inherit == Inherit::Share { crate::amap::NEW_BYTES } else { 0 };
+                return;
+            };
+            let shares = e.inherit == Inherit::Share && e.writes == Writes::NeedCopy;
+            let copies = e.inherit == Inherit::Copy && (e.wired || e.writes == Writes::Copied);
+            bytes += if shares || (copies && (e.wired || !aref.is_exclusive(held, e.len()))) {
+                aref.copy_bytes(held, e.len())
+            } else {
+                256
+            };
+        });
+        bytes
+    }
+
+    /// The child's entry for one of the parent's; `None` for a hole.
+    fn fork_entry(
+        &self,
+        held: &mut Held<'_, order::Map>,
+        parent: &Space<M>,
+        entry: &mut Entry<M>,
+        down: &mut Shootdown,
+    ) -> Result<Option<Entry<M>>, NoMemory> {
+        let (amap, writes) = match entry.inherit {
+            Inherit::None => return Ok(None),
+            Inherit::Zero => (None, Writes::NeedCopy),
+            Inherit::Share => {
+                if entry.writes == Writes::NeedCopy {
+                    self.copy_amap(held, entry);
+                }
+                (self.share_amap(held, entry), entry.writes)
+            }
+            Inherit::Copy if entry.writes == Writes::Through => (None, Writes::NeedCopy),
+            Inherit::Copy => self.inherit_copy(held, parent, entry, down)?,
+        };
+        let object = if entry.inherit == Inherit::Zero { None } else { entry.object.clone() };
+        if let Some(oref) = &object {
+            attach(held, &oref.pager);
+        }
+        let child = Entry {
+            amap,
+            object,
+            writes,
+            wired: false,
+            submap: None,
+            name: entry.name.clone(),
+            inherit: entry.inherit,
+            ..*entry
+        };
+        Ok(Some(child))
+    }
+
+    fn share_amap(&self, held: &mut Held<'_, order::Map>, entry: &Entry<M>) -> Option<ARef<M>> {
+        entry.amap.as_ref().inspect(|aref| aref.reference(held, entry.len())).cloned()
+    }
+
+    /// The child's layer of a private entry, by the rules drawn above.
+    fn inherit_copy(
+        &self,
+        held: &mut Held<'_, order::Map>,
+        parent: &Space<M>,
+        entry: &mut Entry<M>,
+        down: &mut Shootdown,
+    ) -> Result<(Option<ARef<M>>, Writes), NoMemory> {
+        let Some(aref) = &entry.amap else { return Ok((None, Writes::NeedCopy)) };
+        let len = entry.len();
+        if entry.wired {
+            return Ok((Some(self.copy_pages(held, aref, len, down)?), Writes::Copied));
+        }
+        if entry.writes == Writes::Copied {
+            if !aref.is_exclusive(held, len) {
+                // Others write these slots without asking: the child's copy can't wait.
+                let copy = aref.copy(&self.anons, held, len);
+                aref.write_protect(self.machine(), &self.anons, held, len, down);
+                return Ok((Some(copy), Writes::Copied));
+            }
+            entry.writes = Writes::NeedCopy;
+            let prot = entry.prot.without_write();
+            self.machine().pmap().protect(held, &parent.pmap, entry.range, prot, down);
+        }
+        Ok((self.share_amap(held, entry), Writes::NeedCopy))
+    }
+
+    /// A new amap with a copy of every page in the first `len` slots.
+    fn copy_pages(
+        &self,
+        held: &mut Held<'_, order::Map>,
+        from: &ARef<M>,
+        len: Pages,
+        down: &mut Shootdown,
+    ) -> Result<ARef<M>, NoMemory> {
+        let mut slots = Slots::new();
+        let mut result = Ok(());
+        {
+            let (body, mut h) = from.amap.body.lock(held);
+            for (slot, no) in body.slots.range(from.range(len)) {
+                match self.copy_anon(&mut h, no) {
+                    Ok(copy) => {
+                        slots.set(slot - from.slot.0, copy);
+                    }
+                    Err(e) => {
+                        result = Err(e);
+                        break;
+                    }
+                }
+            }
+        }
+        let copy = ARef::with_slots(slots, len);
+        if let Err(e) = result {
+            copy.release(self.machine(), &self.anons, held, len, down);
+            return Err(e);
+        }
+        Ok(copy)
+    }
+
+    /// A new anon with the bytes of another, whose page is resident.
+    pub(crate) fn copy_anon(
+        &self,
+        held: &mut Held<'_, order::Amap>,
+        from: crate::anon::AnonNo,
+    ) -> Result<crate::anon::AnonNo, NoMemory> {
+        let machine = self.machine();
+        let to: PageNo = {
+            let (anon, mut h) = self.anons.get(from).lock(held);
+            let to = machine.frames().alloc(machine, &mut h, Reserve::User)?;
+            match anon.page {
+                Some(page) => machine.copy(page, to),
+                None => machine.zero(to),
+            }
+            to
+        };
+        self.anons.make(machine, held, to)
+    }
+
+    /// Gives a private entry that waits to copy an amap of its own: a new one, the one it has if nobody else refers
+    /// to its slots, or a copy. The heap has been reserved.
+    pub(crate) fn copy_amap(&self, held: &mut Held<'_, order::Map>, entry: &mut Entry<M>) {
+        let len = entry.len();
+        match &entry.amap {
+            None => entry.amap = Some(ARef::new(len)),
+            Some(aref) if aref.is_exclusive(held, len) => {}
+            Some(aref) => {
+                let copy = aref.copy(&self.anons, held, len);
+                let mut down = Shootdown::new();
+                aref.release(self.machine(), &self.anons, held, len, &mut down);
+                // Every anon has the copy's reference, so nothing was freed.
+                down.perform(self.machine(), held);
+                entry.amap = Some(copy);
+                self.stat().add(self.machine().cpu(), crate::Counter::AmapCopies, 1);
+            }
+        }
+        entry.writes = Writes::Copied;
+    }
+
+    /// Heap bytes that [`copy_amap`](Self::copy_amap) needs.
+    pub(crate) fn copy_amap_bytes(&self, held: &mut Held<'_, order::Map>, entry: &Entry<M>) -> usize {
+        match &entry.amap {
+            Some(aref) if !aref.is_exclusive(held, entry.len()) => aref.copy_bytes(held, entry.len()),
+            _ => crate::amap::NEW_BYTES,
+        }
+    }
+}

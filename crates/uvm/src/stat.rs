@@ -1,0 +1,65 @@
+//! Counters, with uvmexp's meaning, kept per CPU so that counting shares no cache line.
+
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// What is counted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(usize)]
+pub enum Counter {
+    /// Calls of the fault routine.
+    Faults,
+    /// Case 1A: an anon was mapped.
+    FaultsAnon,
+    /// Case 1B: an anon was copied.
+    FaultsAnonCopied,
+    /// Case 2A: an object's page was mapped.
+    FaultsObject,
+    /// Case 2B: an object's page was copied to an anon.
+    FaultsPromoted,
+    /// Case 2B: a page of zeroes was made.
+    FaultsZero,
+    /// Attempts that waited for a busy page.
+    Waits,
+    /// Map entries made by mapping; merged ones are not counted.
+    EntriesMade,
+    /// Amaps copied at the first write after a fork.
+    AmapCopies,
+}
+
+/// Every counter with its name as `/proc/vmstat` has it.
+pub const COUNTERS: [(Counter, &str); 9] = [
+    (Counter::Faults, "faults"),
+    (Counter::FaultsAnon, "faults_anon"),
+    (Counter::FaultsAnonCopied, "faults_anon_copied"),
+    (Counter::FaultsObject, "faults_object"),
+    (Counter::FaultsPromoted, "faults_promoted"),
+    (Counter::FaultsZero, "faults_zero"),
+    (Counter::Waits, "fault_waits"),
+    (Counter::EntriesMade, "map_entries_made"),
+    (Counter::AmapCopies, "amap_copies"),
+];
+
+#[repr(align(64))]
+struct PerCpu([AtomicU64; COUNTERS.len()]);
+
+/// An instance's counters.
+pub struct Stat {
+    cpus: Vec<PerCpu>,
+}
+
+impl Stat {
+    pub(crate) fn new(cpus: usize) -> Stat {
+        Stat { cpus: (0..cpus).map(|_| PerCpu(Default::default())).collect() }
+    }
+
+    #[inline]
+    pub(crate) fn add(&self, cpu: usize, counter: Counter, n: u64) {
+        self.cpus[cpu].0[counter as usize].fetch_add(n, Relaxed);
+    }
+
+    /// A counter's sum over all CPUs.
+    pub fn get(&self, counter: Counter) -> u64 {
+        self.cpus.iter().map(|c| c.0[counter as usize].load(Relaxed)).sum()
+    }
+}
