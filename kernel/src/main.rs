@@ -1,19 +1,70 @@
 //! The reference kernel: a small Linux-compatible kernel whose every page is managed by the UVM library.
+//!
+//! | module | what |
+//! |---|---|
+//! | `boot` | from the boot loader to [`start`] |
+//! | `arch` | everything that knows the machine: traps, interrupts, time, page tables |
+//! | `mem` | physical memory at boot; kernel stacks and heap |
+//! | `sync`, `sched` | locks, wait queues, tasks, timers |
+//! | `user` | checked access to programs' memory |
+//! | `vm` | the VM system, through one adapter |
+//! | `fs`, `proc`, `syscall`, `ipc`, `dev` | what Linux programs expect |
 
 #![no_std]
 #![no_main]
+#![allow(dead_code, unused_imports)]
+
+extern crate alloc;
 
 mod arch;
 mod boot;
+mod errno;
+mod mem;
+mod panic;
+mod print;
+mod sched;
+mod sync;
+mod user;
 
-fn main(_info: u64) -> ! {
-    arch::serial::early_print("kernel: up\n");
-    arch::serial::control("exit 0\n");
-    arch::power_off(0x10)
-}
+#[path = "stub/fs.rs"]
+mod fs;
+#[path = "stub/proc.rs"]
+mod proc;
+#[path = "stub/syscall.rs"]
+mod syscall;
+#[path = "stub/vm.rs"]
+mod vm;
 
-#[panic_handler]
-fn panic(_: &core::panic::PanicInfo) -> ! {
-    arch::serial::control("panic\n");
-    arch::power_off(0x11)
+use arch::{apic, clock, cpu, fpu, serial, trap, user_access};
+use boot::{acpi, BootInfo};
+use mem::{layout, stack};
+use sync::Once;
+
+/// What ACPI says about the machine.
+static PLATFORM: Once<acpi::Platform> = Once::new();
+
+/// Brings everything up and becomes the idle task. Runs on the boot stack, with the boot loader's tables.
+fn start(info: &BootInfo) -> ! {
+    cpu::init_early(0);
+    serial::init();
+    user_access::enable_smap();
+    mem::init(info).expect("enough memory to start");
+    let last_resort = stack::Stack::new().expect("enough memory for a stack");
+    cpu::init(last_resort.top());
+    core::mem::forget(last_resort);
+    trap::init();
+    fpu::init();
+    let platform = PLATFORM.call_once(|| acpi::read(info.rsdp));
+    apic::init(platform);
+    clock::init();
+    sched::init();
+    vm::init();
+    // SAFETY: the boot loader put the module there, and nothing else has been given that memory.
+    let module = unsafe {
+        let len = (info.module.end - info.module.start) as usize;
+        core::slice::from_raw_parts(layout::direct(info.module.start) as *const u8, len)
+    };
+    fs::init(module);
+    proc::start_init(info.cmdline);
+    sched::idle()
 }

@@ -88,7 +88,9 @@ boot_pd: .skip 4*4096
 
 .section .bss.boot_stack,"aw",@nobits
 .align 4096
-boot_stack: .skip 32768
+.globl boot_stack_guard
+boot_stack_guard: .skip 4096        # left unmapped by the final tables
+.skip 32768
 .globl boot_stack_top
 boot_stack_top:
 .text

@@ -1,19 +1,30 @@
-//! Port I/O and the few instructions without arguments.
+//! Single instructions: ports, model-specific and control registers, interrupt flag, TLB.
+//!
+//! Each function is one instruction whose effect on memory, if any, is named; the callers in this folder are the owners of the
+//! registers concerned.
 
 use core::arch::asm;
 
 /// Writes a byte to an I/O port.
+#[inline]
 pub fn out8(port: u16, value: u8) {
     // SAFETY: port output touches no memory the compiler knows of; callers are drivers that own the port.
     unsafe { asm!("out dx, al", in("dx") port, in("al") value, options(nomem, nostack, preserves_flags)) }
 }
 
 /// Reads a byte from an I/O port.
+#[inline]
 pub fn in8(port: u16) -> u8 {
     let value: u8;
     // SAFETY: as in `out8`.
     unsafe { asm!("in al, dx", in("dx") port, out("al") value, options(nomem, nostack, preserves_flags)) }
     value
+}
+
+/// Writes 16 bits to an I/O port.
+pub fn out16(port: u16, value: u16) {
+    // SAFETY: as in `out8`.
+    unsafe { asm!("out dx, ax", in("dx") port, in("ax") value, options(nomem, nostack, preserves_flags)) }
 }
 
 /// Writes 32 bits to an I/O port.
@@ -26,4 +37,110 @@ pub fn out32(port: u16, value: u32) {
 pub fn halt() {
     // SAFETY: `hlt` changes no state but the CPU's own progress.
     unsafe { asm!("hlt", options(nomem, nostack)) }
+}
+
+/// Takes all pending interrupts, then goes on with interrupts off. The caller holds no spin lock.
+#[inline]
+pub fn interrupt_window() {
+    // SAFETY: handlers preserve every register; they may change memory, so `nomem` is not given.
+    unsafe { asm!("sti", "nop", "cli", options(nostack)) }
+}
+
+/// Sleeps until an interrupt, takes it, and goes on with interrupts off. No wake-up is lost: `sti` delays by one instruction.
+#[inline]
+pub fn wait_for_interrupt() {
+    // SAFETY: as in `interrupt_window`.
+    unsafe { asm!("sti", "hlt", "cli", options(nostack)) }
+}
+
+/// Whether interrupts are enabled.
+pub fn interrupts_enabled() -> bool {
+    let flags: u64;
+    // SAFETY: reads the flags by way of the stack.
+    unsafe { asm!("pushfq", "pop {}", out(reg) flags, options(preserves_flags)) }
+    flags & 0x200 != 0
+}
+
+/// The time stamp counter.
+#[inline]
+pub fn rdtsc() -> u64 {
+    let (low, high): (u32, u32);
+    // SAFETY: reads a counter.
+    unsafe { asm!("rdtsc", out("eax") low, out("edx") high, options(nomem, nostack, preserves_flags)) }
+    u64::from(high) << 32 | u64::from(low)
+}
+
+/// Reads a model-specific register.
+pub fn rdmsr(msr: u32) -> u64 {
+    let (low, high): (u32, u32);
+    // SAFETY: only architectural registers that exist on every x86-64 are named by callers.
+    unsafe {
+        asm!("rdmsr", in("ecx") msr, out("eax") low, out("edx") high, options(nomem, nostack, preserves_flags))
+    }
+    u64::from(high) << 32 | u64::from(low)
+}
+
+/// Writes a model-specific register.
+#[inline]
+pub fn wrmsr(msr: u32, value: u64) {
+    // SAFETY: as in `rdmsr`; the callers own the register and pass what the manual allows.
+    unsafe {
+        asm!("wrmsr", in("ecx") msr, in("eax") value as u32, in("edx") (value >> 32) as u32, options(nostack, preserves_flags));
+    }
+}
+
+/// The address of the last page fault.
+#[inline]
+pub fn read_cr2() -> u64 {
+    let value: u64;
+    // SAFETY: reads a register.
+    unsafe { asm!("mov {}, cr2", out(reg) value, options(nomem, nostack, preserves_flags)) }
+    value
+}
+
+/// The active root table.
+pub fn read_cr3() -> u64 {
+    let value: u64;
+    // SAFETY: reads a register.
+    unsafe { asm!("mov {}, cr3", out(reg) value, options(nomem, nostack, preserves_flags)) }
+    value
+}
+
+/// Makes the root table at physical address `value` active; forgets all non-global translations.
+///
+/// # Safety
+/// The table maps the kernel as all tables do, and stays alive while it is active.
+#[inline]
+pub unsafe fn write_cr3(value: u64) {
+    // SAFETY: by the caller's promise the running code stays mapped.
+    unsafe { asm!("mov cr3, {}", in(reg) value, options(nostack, preserves_flags)) }
+}
+
+/// Reads CR4.
+pub fn read_cr4() -> u64 {
+    let value: u64;
+    // SAFETY: reads a register.
+    unsafe { asm!("mov {}, cr4", out(reg) value, options(nomem, nostack, preserves_flags)) }
+    value
+}
+
+/// Sets feature bits that CPUID has offered.
+pub fn write_cr4(value: u64) {
+    // SAFETY: callers add bits that the CPU offers and that this kernel is written for.
+    unsafe { asm!("mov cr4, {}", in(reg) value, options(nostack, preserves_flags)) }
+}
+
+/// Makes this CPU forget the translation of one address.
+#[inline]
+pub fn invlpg(va: u64) {
+    // SAFETY: forgetting a translation is always allowed.
+    unsafe { asm!("invlpg [{}]", in(reg) va, options(nostack, preserves_flags)) }
+}
+
+/// Sets an extended control register: XCR0 is register 0.
+pub fn xsetbv(value: u64) {
+    // SAFETY: callers pass bits that CPUID leaf 13 offers, with CR4.OSXSAVE set.
+    unsafe {
+        asm!("xsetbv", in("ecx") 0, in("eax") value as u32, in("edx") (value >> 32) as u32, options(nomem, nostack))
+    }
 }

@@ -1,11 +1,37 @@
 //! x86-64: everything that knows this machine.
+//!
+//! | file | what |
+//! |---|---|
+//! | `entry.s`, `trap`, `regs` | ways in and out: system calls, exceptions, interrupts, and the program's registers |
+//! | `cpu`, `gdt`, `io` | what each CPU has of its own, single instructions |
+//! | `apic`, `clock`, `serial` | interrupts, time, the two serial ports |
+//! | `fpu`, `switch` | a task's vector state and stack |
+//! | `tables`, `user_access` | the kernel's own mappings, instructions that touch user memory |
+//! | `pmap`, `machine` | the VM system's view of this machine |
 
+pub mod apic;
+pub mod clock;
+pub mod cpu;
+pub mod fpu;
+mod gdt;
 pub mod io;
+pub mod machine;
+pub mod pmap;
+pub mod regs;
 pub mod serial;
+pub mod switch;
+pub mod tables;
+pub mod trap;
+pub mod user_access;
 
-/// Leaves QEMU through its debug-exit device.
+pub use regs::UserRegs;
+
+/// Ends QEMU through its debug-exit device; where there is none, turns the power off by ACPI, or stops.
 pub fn power_off(code: u32) -> ! {
     io::out32(0xf4, code);
+    if let Some(platform) = crate::PLATFORM.get() {
+        platform.power_off();
+    }
     loop {
         io::halt();
     }

@@ -1,21 +1,88 @@
 //! The two serial ports: COM1 is the console, COM2 the control channel to whoever started QEMU.
+//!
+//! Output polls: QEMU takes a byte at once unless its own output is blocked. Input arrives by interrupt and goes byte by byte to
+//! the receiver that the terminal has registered; what comes before that stays in the port.
+
+use core::fmt;
+use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use super::io::{in8, out8};
+use crate::sync::SpinLock;
 
 const COM1: u16 = 0x3f8;
 const COM2: u16 = 0x2f8;
+/// ISA interrupt line of COM1.
+pub const IRQ: u8 = 4;
+
+static CONTROL_PRESENT: AtomicBool = AtomicBool::new(false);
+static RECEIVER: SpinLock<Option<fn(u8)>> = SpinLock::new(None);
+
+/// Sets both ports up: 8N1, FIFOs, no interrupts yet.
+pub fn init() {
+    for port in [COM1, COM2] {
+        out8(port + 1, 0);
+        out8(port + 3, 0x80);
+        out8(port, 1);
+        out8(port + 1, 0);
+        out8(port + 3, 3);
+        out8(port + 2, 7);
+        out8(port + 4, 0x0b);
+    }
+    out8(COM2 + 7, 0x5a);
+    CONTROL_PRESENT.store(in8(COM2 + 7) == 0x5a, Relaxed);
+}
+
+/// Sends console input to `receiver`, in interrupt context, from now on.
+pub fn set_receiver(receiver: fn(u8)) {
+    *RECEIVER.lock() = Some(receiver);
+    out8(COM1 + 1, 1);
+    interrupt();
+}
+
+/// Takes what COM1 has received.
+pub fn interrupt() {
+    let receiver = *RECEIVER.lock();
+    let Some(receiver) = receiver else { return };
+    while in8(COM1 + 5) & 1 != 0 {
+        receiver(in8(COM1));
+    }
+}
 
 fn put(port: u16, byte: u8) {
-    while in8(port + 5) & 0x20 == 0 {}
+    while in8(port + 5) & 0x20 == 0 {
+        core::hint::spin_loop();
+    }
     out8(port, byte);
 }
 
-/// Prints on the console, polling.
-pub fn early_print(s: &str) {
-    s.bytes().for_each(|b| put(COM1, b));
+/// Prints on the console.
+pub fn console(bytes: &[u8]) {
+    bytes.iter().for_each(|&b| put(COM1, b));
 }
 
-/// Sends text on the control channel.
-pub fn control(s: &str) {
-    s.bytes().for_each(|b| put(COM2, b));
+/// The control channel as a destination for `write!`.
+pub struct Control;
+
+impl fmt::Write for Control {
+    fn write_str(&mut self, s: &str) -> fmt::Result {
+        if CONTROL_PRESENT.load(Relaxed) {
+            s.bytes().for_each(|b| put(COM2, b));
+        }
+        Ok(())
+    }
+}
+
+/// The console as a destination for `write!`, each line ended as a raw terminal needs.
+pub struct Console;
+
+impl fmt::Write for Console {
+    fn write_str(&mut self, s: &str) -> fmt::Result {
+        for b in s.bytes() {
+            if b == b'\n' {
+                put(COM1, b'\r');
+            }
+            put(COM1, b);
+        }
+        Ok(())
+    }
 }

@@ -1,0 +1,93 @@
+//! Interrupt controllers: the CPU's local APIC with its timer, the I/O APIC for device lines, and the old PIC, silenced.
+
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use super::{io, serial};
+use crate::boot::acpi;
+use crate::mem::layout;
+
+/// Vector of the local timer.
+pub const TIMER: u8 = 0x40;
+/// Vector of the console's serial port.
+pub const SERIAL: u8 = 0x41;
+/// Vector that the local APIC reports for interrupts that went away.
+pub const SPURIOUS: u8 = 0xff;
+
+const ID: u64 = 0x20;
+const EOI: u64 = 0xb0;
+const SPURIOUS_VECTOR: u64 = 0xf0;
+const LVT_TIMER: u64 = 0x320;
+const LVT_LINT0: u64 = 0x350;
+const LVT_LINT1: u64 = 0x360;
+const TIMER_INITIAL: u64 = 0x380;
+const TIMER_CURRENT: u64 = 0x390;
+const TIMER_DIVIDE: u64 = 0x3e0;
+
+/// Virtual address of the local APIC's registers, the same on every CPU.
+static LOCAL: AtomicU64 = AtomicU64::new(0);
+
+fn register(offset: u64) -> *mut u32 {
+    (LOCAL.load(Relaxed) + offset) as *mut u32
+}
+
+fn read(offset: u64) -> u32 {
+    // SAFETY: `LOCAL` is the uncached direct mapping of the APIC page; reads of the named registers have no side effect.
+    unsafe { register(offset).read_volatile() }
+}
+
+#[inline]
+fn write(offset: u64, value: u32) {
+    // SAFETY: as in `read`; this module owns the registers.
+    unsafe { register(offset).write_volatile(value) }
+}
+
+/// Starts this CPU's APIC and routes the console's line to it.
+pub fn init(platform: &acpi::Platform) {
+    // The two PICs: every line masked.
+    io::out8(0x21, 0xff);
+    io::out8(0xa1, 0xff);
+    LOCAL.store(layout::direct(io::rdmsr(0x1b) & 0xf_ffff_f000), Relaxed);
+    io::wrmsr(0x1b, io::rdmsr(0x1b) | 1 << 11);
+    write(SPURIOUS_VECTOR, 0x100 | u32::from(SPURIOUS));
+    write(LVT_LINT0, 1 << 16);
+    write(LVT_LINT1, 1 << 16);
+    write(TIMER_DIVIDE, 0b1011);
+    write(LVT_TIMER, u32::from(TIMER));
+    write(TIMER_INITIAL, 0);
+    route(platform, serial::IRQ, SERIAL);
+}
+
+/// Sends an ISA line to this CPU as `vector`.
+fn route(platform: &acpi::Platform, line: u8, vector: u8) {
+    let Some(io_apic) = platform.io_apic else { return };
+    let source = platform.overrides[usize::from(line)];
+    let entry = 0x10 + 2 * (source.gsi - io_apic.first_gsi);
+    let base = layout::direct(u64::from(io_apic.address));
+    let flags = u32::from(source.level) << 15 | u32::from(source.active_low) << 13;
+    let put = |index: u32, value: u32| {
+        // SAFETY: the I/O APIC's two registers, uncached in the direct map; start-up is the only user.
+        unsafe {
+            (base as *mut u32).write_volatile(index);
+            ((base + 0x10) as *mut u32).write_volatile(value);
+        }
+    };
+    put(entry + 1, read(ID) & 0xff00_0000);
+    put(entry, u32::from(vector) | flags);
+}
+
+/// Tells the APIC that the current interrupt has been dealt with.
+#[inline]
+pub fn end_of_interrupt() {
+    write(EOI, 0);
+}
+
+/// Interrupts this CPU once, after `ticks` of the APIC's clock; zero stops the timer.
+#[inline]
+pub fn arm(ticks: u32) {
+    write(TIMER_INITIAL, ticks);
+}
+
+/// Ticks left of what `arm` started.
+pub fn remaining() -> u32 {
+    read(TIMER_CURRENT)
+}

@@ -1,0 +1,216 @@
+//! What each CPU has of its own, and what the CPUs can do.
+//!
+//! In the kernel, GS points at this CPU's [`Cpu`]; `swapgs` on every way in and out keeps the program's own GS base in
+//! `KERNEL_GS_BASE`. The assembly in `entry.s` knows the first fields by offset.
+//!
+//! I1: the kernel runs with interrupts off, except in `io::interrupt_window` and `io::wait_for_interrupt`. So a `Cpu`'s cells are
+//! only touched by code that runs on it, one piece at a time, and `Sync` is sound.
+
+use core::arch::asm;
+use core::arch::x86_64::{__cpuid, __cpuid_count};
+use core::cell::{Cell, UnsafeCell};
+use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+use alloc::sync::Arc;
+
+use super::{gdt, io};
+use crate::sched::Task;
+
+/// CPUs at most; one is started.
+pub const MAX_CPUS: usize = 1;
+
+/// One CPU's own data.
+#[repr(C)]
+pub struct Cpu {
+    this: Cell<*const Cpu>,
+    /// Stack pointer on entry from user mode: the place of the current task's `UserRegs`.
+    pub(super) kernel_stack: Cell<u64>,
+    scratch: Cell<u64>,
+    /// The current task's `work` word; nonzero sends the way out through `return_work`.
+    pub(super) work: Cell<*const AtomicU32>,
+    index: Cell<usize>,
+    /// Physical address of the active root table.
+    pub(super) root: Cell<u64>,
+    /// What the FS and (the program's) GS base registers hold.
+    pub(super) fs_base: Cell<u64>,
+    pub(super) gs_base: Cell<u64>,
+    /// Where the last interrupt or fault from user mode came from; see `sched::clock`.
+    pub(super) last_fault: Cell<u64>,
+    current: UnsafeCell<Option<Arc<Task>>>,
+    pub(super) tables: UnsafeCell<gdt::Tables>,
+}
+
+// SAFETY: I1; a `Cpu` is reached only through GS of the CPU it belongs to.
+unsafe impl Sync for Cpu {}
+
+/// Offsets for the assembly.
+pub(super) const KERNEL_STACK: usize = core::mem::offset_of!(Cpu, kernel_stack);
+pub(super) const SCRATCH: usize = core::mem::offset_of!(Cpu, scratch);
+pub(super) const WORK: usize = core::mem::offset_of!(Cpu, work);
+
+static NO_WORK: AtomicU32 = AtomicU32::new(0);
+
+static CPUS: [Cpu; MAX_CPUS] = [const {
+    Cpu {
+        this: Cell::new(core::ptr::null()),
+        kernel_stack: Cell::new(0),
+        scratch: Cell::new(0),
+        work: Cell::new(&raw const NO_WORK),
+        index: Cell::new(0),
+        root: Cell::new(0),
+        fs_base: Cell::new(0),
+        gs_base: Cell::new(0),
+        last_fault: Cell::new(0),
+        current: UnsafeCell::new(None),
+        tables: UnsafeCell::new(gdt::Tables::NEW),
+    }
+}; MAX_CPUS];
+
+/// This CPU's data.
+#[inline]
+pub(super) fn this() -> &'static Cpu {
+    let this: *const Cpu;
+    // SAFETY: GS points at this CPU's entry of `CPUS` since `init`; the first field is its own address.
+    unsafe { asm!("mov {}, gs:[0]", out(reg) this, options(nostack, preserves_flags, readonly)) }
+    // SAFETY: as above; statics live for ever.
+    unsafe { &*this }
+}
+
+/// This CPU's number.
+#[inline]
+pub fn index() -> usize {
+    if MAX_CPUS == 1 {
+        0
+    } else {
+        this().index.get()
+    }
+}
+
+const MSR_EFER: u32 = 0xc000_0080;
+const MSR_STAR: u32 = 0xc000_0081;
+const MSR_LSTAR: u32 = 0xc000_0082;
+const MSR_SFMASK: u32 = 0xc000_0084;
+const MSR_FS_BASE: u32 = 0xc000_0100;
+const MSR_GS_BASE: u32 = 0xc000_0101;
+const MSR_KERNEL_GS_BASE: u32 = 0xc000_0102;
+
+/// Points GS at the CPU's data: before anything that may ask who runs.
+pub fn init_early(number: usize) {
+    let cpu = &CPUS[number];
+    cpu.this.set(cpu);
+    cpu.index.set(number);
+    io::wrmsr(MSR_GS_BASE, core::ptr::from_ref(cpu) as u64);
+    io::wrmsr(MSR_KERNEL_GS_BASE, 0);
+    io::wrmsr(MSR_FS_BASE, 0);
+}
+
+extern "C" {
+    fn syscall_entry();
+}
+
+/// Descriptor tables, system-call registers and protection features.
+pub fn init(ist_top: u64) {
+    let cpu = this();
+    // SAFETY: I1: nobody else holds a reference into this CPU's tables during start-up.
+    unsafe { gdt::load(&mut *cpu.tables.get(), ist_top) };
+    io::wrmsr(MSR_GS_BASE, core::ptr::from_ref(cpu) as u64);
+    io::wrmsr(MSR_EFER, io::rdmsr(MSR_EFER) | 1);
+    io::wrmsr(MSR_STAR, u64::from(gdt::USER_BASE) << 48 | u64::from(gdt::KERNEL_CODE) << 32);
+    io::wrmsr(MSR_LSTAR, syscall_entry as *const () as u64);
+    // Trap, interrupt, direction, nested-task and alignment-check flags are cleared on entry.
+    io::wrmsr(MSR_SFMASK, 0x4_4700);
+    let mut cr4 = io::read_cr4();
+    if has_smep() {
+        cr4 |= 1 << 20;
+    }
+    if has_smap() {
+        cr4 |= 1 << 21;
+    }
+    io::write_cr4(cr4);
+}
+
+/// The task that runs on this CPU.
+///
+/// The reference is good for as long as that task runs, which is as long as its own code can use it; it is not to be kept where
+/// another task finds it.
+#[inline]
+pub fn current() -> &'static Arc<Task> {
+    // SAFETY: I1; the slot is replaced only by a switch, at which this task stops running, and by then somebody else keeps it alive.
+    unsafe { (*this().current.get()).as_ref() }.expect("a task runs since sched::init")
+}
+
+/// Makes `task` the one that runs, with `stack` for its entries from user mode; returns the one before.
+#[inline]
+pub fn set_current(task: Arc<Task>, stack: u64) -> Option<Arc<Task>> {
+    let cpu = this();
+    cpu.kernel_stack.set(stack);
+    cpu.work.set(task.work_word());
+    // SAFETY: I1; the only other references are made in `init` and, for a moment, in `current`.
+    unsafe {
+        (*cpu.tables.get()).set_kernel_stack(stack);
+        (*cpu.current.get()).replace(task)
+    }
+}
+
+/// Loads the program's segment bases, where they differ from what the registers hold.
+#[inline]
+pub fn set_bases(fs: u64, gs: u64) {
+    let cpu = this();
+    if cpu.fs_base.get() != fs {
+        cpu.fs_base.set(fs);
+        io::wrmsr(MSR_FS_BASE, fs);
+    }
+    if cpu.gs_base.get() != gs {
+        cpu.gs_base.set(gs);
+        io::wrmsr(MSR_KERNEL_GS_BASE, gs);
+    }
+}
+
+/// Notes that an exception came from this user address.
+#[inline]
+pub(super) fn note_fault(rip: u64) {
+    this().last_fault.set(rip);
+}
+
+fn leaf7_ebx() -> u32 {
+    if __cpuid(0).eax < 7 {
+        return 0;
+    }
+    __cpuid_count(7, 0).ebx
+}
+
+/// Whether the CPU can keep the kernel from executing user pages.
+pub fn has_smep() -> bool {
+    leaf7_ebx() & 1 << 7 != 0
+}
+
+/// Whether the CPU can keep the kernel from touching user pages by accident.
+pub fn has_smap() -> bool {
+    leaf7_ebx() & 1 << 20 != 0
+}
+
+/// Bytes that a task's floating-point state takes, and the mask to save; `None` where only `fxsave` exists.
+pub fn xsave_size() -> Option<(usize, u64)> {
+    let features = __cpuid(1).ecx;
+    if features & 1 << 26 == 0 {
+        return None;
+    }
+    let offered = u64::from(__cpuid_count(13, 0).eax);
+    let mask = offered & 7;
+    io::write_cr4(io::read_cr4() | 1 << 18);
+    io::xsetbv(mask);
+    Some((__cpuid_count(13, 0).ebx as usize, mask))
+}
+
+/// A number that differs between runs where the machine offers one: seeds the random generator.
+pub fn entropy() -> u64 {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let mut value = io::rdtsc() ^ u64::from(COUNT.fetch_add(1, Relaxed)) << 48;
+    if __cpuid(1).ecx & 1 << 30 != 0 {
+        let random: u64;
+        // SAFETY: CPUID offers `rdrand`; a failed draw leaves zero, which only adds nothing.
+        unsafe { asm!("rdrand {}", out(reg) random, options(nomem, nostack)) }
+        value ^= random;
+    }
+    value
+}

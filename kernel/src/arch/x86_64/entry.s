@@ -1,0 +1,224 @@
+# Ways into the kernel and back: system calls, exceptions, interrupts, the switch between tasks.
+#
+# Every way in from user mode builds one `UserRegs` at the top of the current task's stack (see regs.rs for the layout) and leaves
+# through `user_return` or the short way of `syscall_return`; both first look at the task's work word.
+# The kernel runs with interrupts off, so nothing can come between `swapgs` and the first use of GS but faults that are bugs.
+
+.macro SAVE_ALL
+    push rdi
+    push rsi
+    push rdx
+    push rcx
+    push rax
+    push r8
+    push r9
+    push r10
+    push r11
+    push rbx
+    push rbp
+    push r12
+    push r13
+    push r14
+    push r15
+.endm
+
+.macro RESTORE_ALL
+    pop r15
+    pop r14
+    pop r13
+    pop r12
+    pop rbp
+    pop rbx
+    pop r11
+    pop r10
+    pop r9
+    pop r8
+    pop rax
+    pop rcx
+    pop rdx
+    pop rsi
+    pop rdi
+.endm
+
+# Offsets in UserRegs.
+.set R_R11, 6*8
+.set R_RCX, 11*8
+.set R_ERROR, 16*8
+.set R_RIP, 17*8
+.set R_CS, 18*8
+.set R_RFLAGS, 19*8
+
+.text
+.balign 16
+.globl syscall_entry
+syscall_entry:
+    swapgs
+    mov gs:[{SCRATCH}], rsp
+    mov rsp, gs:[{KERNEL_STACK}]
+    push {USER_DATA}
+    push gs:[{SCRATCH}]
+    push r11
+    push {USER_CODE}
+    push rcx
+    push rax
+    push 0x100
+    SAVE_ALL
+    xor ebp, ebp
+    mov rdi, rsp
+    call {syscall}
+syscall_return:
+    mov rax, gs:[{WORK}]
+    cmp dword ptr [rax], 0
+    jne 2f
+1:  mov rcx, [rsp + R_RIP]         # sysret needs RCX = RIP and R11 = RFLAGS, and RIP a user address
+    cmp rcx, [rsp + R_RCX]
+    jne user_iret
+    mov rdx, [rsp + R_RFLAGS]
+    cmp rdx, [rsp + R_R11]
+    jne user_iret
+    shr rcx, 47
+    jnz user_iret
+    RESTORE_ALL
+    mov rsp, [rsp + 5*8]
+    swapgs
+    sysretq
+2:  mov rdi, rsp
+    call {return_work}
+    jmp 1b
+
+# Page faults are the commonest exception: straight to the handler, with the address in RSI.
+.balign 16
+page_fault_entry:
+    test byte ptr [rsp + 16], 3
+    jz 1f
+    swapgs
+    push 14
+    SAVE_ALL
+    xor ebp, ebp
+    mov rdi, rsp
+    mov rsi, cr2
+    call {user_page_fault}
+    jmp user_return
+1:  push 14
+    SAVE_ALL
+    CLAC
+    mov rdi, rsp
+    mov rsi, cr2
+    call {kernel_page_fault}
+    RESTORE_ALL
+    add rsp, 16
+    iretq
+
+.balign 16
+trap_common:
+    test byte ptr [rsp + 24], 3
+    jz 1f
+    swapgs
+    SAVE_ALL
+    xor ebp, ebp
+    mov rdi, rsp
+    call {user_trap}
+user_return:
+    mov rax, gs:[{WORK}]
+    cmp dword ptr [rax], 0
+    jne 3f
+2:  RESTORE_ALL
+    add rsp, 16
+    swapgs
+    iretq
+3:  mov rdi, rsp
+    call {return_work}
+    jmp 2b
+1:  SAVE_ALL
+    mov rdi, rsp
+    call {kernel_trap}
+    RESTORE_ALL
+    add rsp, 16
+    iretq
+
+# The long way out: any register may differ from what sysret wants. A non-canonical RIP would fault in the kernel's name, so it is
+# moved to an address that never is mapped and faults in the program's.
+user_iret:
+    mov rcx, [rsp + R_RIP]
+    shr rcx, 47
+    jz 1f
+    mov rcx, 0x7ffffffff000
+    mov [rsp + R_RIP], rcx
+1:  RESTORE_ALL
+    add rsp, 16
+    swapgs
+    iretq
+
+# Faults on a stack of their own, from anywhere: GS may be either.
+.balign 16
+last_resort_entry:
+    push 8
+    SAVE_ALL
+    mov ecx, 0xc0000101
+    rdmsr
+    test edx, edx
+    js 1f
+    swapgs
+1:  mov rdi, rsp
+    call {last_resort}
+
+# First instruction of a new task: its UserRegs are at the top of the stack already.
+.globl task_start_user
+task_start_user:
+    call {task_started}
+    jmp user_start
+user_start:
+    mov rax, gs:[{WORK}]
+    cmp dword ptr [rax], 0
+    je user_iret
+    mov rdi, rsp
+    call {return_work}
+    jmp user_iret
+
+.globl task_start_kernel
+task_start_kernel:
+    call {task_started}
+    mov rdi, rbx
+    xor ebp, ebp
+    call {kernel_main}
+
+# switch_stacks(save: *mut u64, load: u64): callee-saved registers on the old stack, the rest is dead by the ABI.
+.balign 16
+.globl switch_stacks
+switch_stacks:
+    push rbp
+    push rbx
+    push r12
+    push r13
+    push r14
+    push r15
+    mov [rdi], rsp
+    mov rsp, rsi
+    pop r15
+    pop r14
+    pop r13
+    pop r12
+    pop rbx
+    pop rbp
+    ret
+
+# One stub of 16 bytes for each vector; those whose exception brings no error code push one.
+.balign 16
+.globl trap_stubs
+trap_stubs:
+.set vector, 0
+.rept 256
+    .balign 16
+    .if vector == 14
+    jmp page_fault_entry
+    .elseif vector == 8
+    jmp last_resort_entry
+    .else
+    .if (vector != 10) && (vector != 11) && (vector != 12) && (vector != 13) && (vector != 17) && (vector != 21)
+    push 0
+    .endif
+    push vector
+    jmp trap_common
+    .endif
+    .set vector, vector + 1
+.endr

@@ -1,0 +1,91 @@
+//! A program's registers, as they lie at the top of its task's kernel stack while it is in the kernel.
+//!
+//! ```text
+//!   stack top -> gs_base        kept here for the task's life; loaded by `cpu::set_bases`
+//!                fs_base
+//!   entry rsp -> ss rsp rflags cs rip      pushed by the CPU (or by syscall_entry in its place)
+//!                orig_rax                  system call number, or the exception's error code
+//!                vector                    0x100 for a system call
+//!                rdi rsi rdx rcx rax r8 r9 r10 r11 rbx rbp r12 r13 r14 r15
+//! ```
+
+/// See the module. Traps inside the kernel build the same structure, without the two bases behind it.
+#[repr(C)]
+#[derive(Clone, Default, Debug)]
+#[allow(missing_docs)]
+pub struct UserRegs {
+    pub r15: u64,
+    pub r14: u64,
+    pub r13: u64,
+    pub r12: u64,
+    pub rbp: u64,
+    pub rbx: u64,
+    pub r11: u64,
+    pub r10: u64,
+    pub r9: u64,
+    pub r8: u64,
+    pub rax: u64,
+    pub rcx: u64,
+    pub rdx: u64,
+    pub rsi: u64,
+    pub rdi: u64,
+    pub vector: u64,
+    pub orig_rax: u64,
+    pub rip: u64,
+    pub cs: u64,
+    pub rflags: u64,
+    pub rsp: u64,
+    pub ss: u64,
+    pub fs_base: u64,
+    pub gs_base: u64,
+}
+
+/// Bytes of `UserRegs` above the stack pointer that the CPU starts from: the two bases.
+pub const BASES: u64 = 16;
+
+/// Flags a program may set: carry, parity, adjust, zero, sign, trap, direction, overflow, alignment check, id.
+const USER_FLAGS: u64 = 0x24_0dd5;
+
+impl UserRegs {
+    /// A program's first registers: everything zero but where it runs.
+    pub fn new(rip: u64, rsp: u64) -> UserRegs {
+        UserRegs {
+            rip,
+            rsp,
+            cs: u64::from(super::gdt::USER_CODE),
+            ss: u64::from(super::gdt::USER_DATA),
+            rflags: 0x202,
+            ..UserRegs::default()
+        }
+    }
+
+    /// Sets the flags as far as a program may choose them; interrupts stay on.
+    pub fn set_flags(&mut self, flags: u64) {
+        self.rflags = flags & USER_FLAGS | 0x202;
+    }
+
+    /// Sets the FS base; takes effect at once if these are the current task's registers.
+    pub fn set_fs_base(&mut self, base: u64) {
+        self.fs_base = base;
+        self.load_bases();
+    }
+
+    /// Sets the GS base; takes effect at once if these are the current task's registers.
+    pub fn set_gs_base(&mut self, base: u64) {
+        self.gs_base = base;
+        self.load_bases();
+    }
+
+    /// Loads the segment bases if these are the current task's registers; after other code has stored them here.
+    pub fn load_bases(&self) {
+        let end = core::ptr::from_ref(self) as u64 + core::mem::size_of::<UserRegs>() as u64;
+        if end == super::cpu::this().kernel_stack.get() + BASES {
+            super::cpu::set_bases(self.fs_base, self.gs_base);
+        }
+    }
+
+    /// Whether the registers are a program's.
+    pub fn from_user(&self) -> bool {
+        self.cs & 3 != 0
+    }
+}

@@ -1,0 +1,191 @@
+//! The kernel's own page tables: the upper half, shared by all address spaces, and the root that has no lower half.
+//!
+//! ```text
+//!   direct map   2-MiB pages, writable, never executable; 4-KiB pages where the image's text and read-only data lie, read-only there
+//!   image        text: execute; read-only data: read; data: write; nothing both written and executed
+//!   stacks, heap one page at a time, as they grow; never unmapped, so no CPU ever has to forget one
+//! ```
+//! All root entries of the upper half are filled at start-up and never change; a new root copies them.
+
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use machine::{NoMemory, PAGE_SIZE};
+
+use super::{cpu, io};
+use crate::boot::Range;
+use crate::mem::{self, layout};
+
+/// Entry bits.
+pub const PRESENT: u64 = 1;
+pub const WRITE: u64 = 1 << 1;
+pub const USER: u64 = 1 << 2;
+pub const UNCACHED: u64 = 1 << 4;
+pub const ACCESSED: u64 = 1 << 5;
+pub const DIRTY: u64 = 1 << 6;
+pub const LARGE: u64 = 1 << 7;
+pub const GLOBAL: u64 = 1 << 8;
+pub const NO_EXECUTE: u64 = 1 << 63;
+/// The physical address in an entry.
+pub const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
+
+/// One page of entries.
+pub type Table = [AtomicU64; 512];
+
+/// Where PC-like machines have device registers and never memory.
+const DEVICES: core::ops::Range<u64> = 0xe000_0000..0x1_0000_0000;
+
+extern "C" {
+    static image_start: u8;
+    static text_start: u8;
+    static text_end: u8;
+    static rodata_end: u8;
+    static image_end: u8;
+    static boot_stack_guard: u8;
+}
+
+/// Physical address of the kernel's root table.
+static ROOT: AtomicU64 = AtomicU64::new(0);
+
+/// The table at a physical address.
+#[inline]
+pub fn table(pa: u64) -> &'static Table {
+    // SAFETY: callers pass frames that hold tables; the direct map covers all memory, and entries are only touched as atomics.
+    unsafe { &*(layout::direct(pa) as *const Table) }
+}
+
+/// Index into the table of a level: 3 is the root, 0 the last.
+#[inline]
+pub const fn index(va: u64, level: u32) -> usize {
+    (va >> (12 + 9 * level) & 511) as usize
+}
+
+fn address(symbol: *const u8) -> u64 {
+    symbol as u64
+}
+
+/// The physical memory that the image fills.
+pub fn image() -> Range {
+    Range {
+        start: address(&raw const image_start) - layout::IMAGE,
+        end: address(&raw const image_end) - layout::IMAGE,
+    }
+}
+
+/// The kernel's root: for threads without an address space.
+pub fn root() -> u64 {
+    ROOT.load(Relaxed)
+}
+
+/// The root's upper half, to be copied into a new root.
+pub fn kernel_half() -> &'static [AtomicU64] {
+    &table(root())[256..]
+}
+
+/// Builds the tables for memory up to `top` and makes them active.
+///
+/// # Errors
+/// [`NoMemory`].
+pub fn init(top: u64) -> Result<(), NoMemory> {
+    let root = new_table()?;
+    ROOT.store(root, Relaxed);
+    for entry in 256..512 {
+        if [layout::DIRECT, layout::STACKS, layout::HEAP, layout::IMAGE]
+            .iter()
+            .any(|&va| index(va, 3) == entry)
+        {
+            table(root)[entry].store(new_table()? | PRESENT | WRITE, Relaxed);
+        }
+    }
+    map_direct(top)?;
+    map_image()?;
+    // SAFETY: image, stack (in the image's data) and everything else in use is mapped as before, but for rights not needed.
+    unsafe { io::write_cr3(root) };
+    cpu::this().root.set(root);
+    Ok(())
+}
+
+fn map_direct(top: u64) -> Result<(), NoMemory> {
+    const LARGE_PAGE: u64 = 2 << 20;
+    let (text, ro_end) =
+        (address(&raw const text_start) - layout::IMAGE, address(&raw const rodata_end) - layout::IMAGE);
+    for pa in (0..top.max(4 << 30)).step_by(LARGE_PAGE as usize) {
+        let rights = PRESENT | WRITE | GLOBAL | NO_EXECUTE;
+        if pa + LARGE_PAGE <= text || pa >= ro_end {
+            let uncached = if DEVICES.contains(&pa) { UNCACHED } else { 0 };
+            entry(layout::direct(pa), 1)?.store(pa | rights | LARGE | uncached, Relaxed);
+            continue;
+        }
+        for small in (pa..pa + LARGE_PAGE).step_by(PAGE_SIZE) {
+            let write = if (text..ro_end).contains(&small) { 0 } else { WRITE };
+            entry(layout::direct(small), 0)?.store(small | rights & !WRITE | write, Relaxed);
+        }
+    }
+    Ok(())
+}
+
+fn map_image() -> Result<(), NoMemory> {
+    let parts = [
+        (&raw const text_start, &raw const text_end, 0),
+        (&raw const text_end, &raw const rodata_end, NO_EXECUTE),
+        (&raw const rodata_end, &raw const image_end, NO_EXECUTE | WRITE),
+    ];
+    for (start, end, rights) in parts {
+        for va in (address(start)..address(end)).step_by(PAGE_SIZE) {
+            if va == address(&raw const boot_stack_guard) {
+                continue;
+            }
+            entry(va, 0)?.store(va - layout::IMAGE | PRESENT | GLOBAL | rights, Relaxed);
+        }
+    }
+    Ok(())
+}
+
+/// A zeroed page for a table.
+fn new_table() -> Result<u64, NoMemory> {
+    let pa = mem::frame()?;
+    table(pa).iter().for_each(|e| e.store(0, Relaxed));
+    Ok(pa)
+}
+
+/// The entry of a kernel address in the table of `level`, with the tables above made as needed.
+fn entry(va: u64, level: u32) -> Result<&'static AtomicU64, NoMemory> {
+    let mut at = root();
+    for above in (level + 1..4).rev() {
+        let entry = &table(at)[index(va, above)];
+        let mut value = entry.load(Relaxed);
+        if value & PRESENT == 0 {
+            value = new_table()? | PRESENT | WRITE;
+            entry.store(value, Relaxed);
+        }
+        at = value & ADDRESS;
+    }
+    Ok(&table(at)[index(va, level)])
+}
+
+/// Backs a page of the stacks' or the heap's area with a frame, unless it is already.
+///
+/// # Errors
+/// [`NoMemory`]; nothing has changed but that tables may have been made.
+pub fn map_if_absent(va: u64) -> Result<(), NoMemory> {
+    let entry = entry(va, 0)?;
+    if entry.load(Relaxed) & PRESENT == 0 {
+        entry.store(mem::frame()? | PRESENT | WRITE | GLOBAL | NO_EXECUTE, Relaxed);
+    }
+    Ok(())
+}
+
+/// Whether an address can be read, by the active tables: for the back-trace of a panic.
+pub fn is_mapped(va: u64) -> bool {
+    let mut at = io::read_cr3() & ADDRESS;
+    for level in (0..4).rev() {
+        let value = table(at)[index(va, level)].load(Relaxed);
+        if value & PRESENT == 0 {
+            return false;
+        }
+        if level > 0 && value & LARGE != 0 {
+            return true;
+        }
+        at = value & ADDRESS;
+    }
+    true
+}

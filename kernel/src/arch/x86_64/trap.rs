@@ -1,0 +1,202 @@
+//! What happens on an exception or interrupt, after `entry.s` has built the registers.
+//!
+//! From user mode everything goes to the process layer but interrupts. In the kernel only two traps are expected: page faults of
+//! checked user copies (`crate::user`), and interrupts inside `io::interrupt_window` or the idle loop. Everything else is a bug.
+
+use core::arch::global_asm;
+
+use super::{apic, cpu, gdt, io, regs::UserRegs, serial};
+use crate::{mem::layout, proc, sched, user, vm};
+
+const PAGE_FAULT: u64 = 14;
+
+global_asm!(
+    include_str!("smap.s"),
+    include_str!("entry.s"),
+    include_str!("user_access.s"),
+    SCRATCH = const cpu::SCRATCH,
+    KERNEL_STACK = const cpu::KERNEL_STACK,
+    WORK = const cpu::WORK,
+    USER_DATA = const gdt::USER_DATA,
+    USER_CODE = const gdt::USER_CODE,
+    syscall = sym syscall,
+    return_work = sym return_work,
+    user_page_fault = sym user_page_fault,
+    kernel_page_fault = sym kernel_page_fault,
+    user_trap = sym user_trap,
+    kernel_trap = sym kernel_trap,
+    last_resort = sym last_resort,
+    task_started = sym task_started,
+    kernel_main = sym kernel_main,
+);
+
+#[repr(C, align(16))]
+#[derive(Clone, Copy)]
+struct Gate {
+    low: u64,
+    high: u64,
+}
+
+struct Idt(core::cell::UnsafeCell<[Gate; 256]>);
+// SAFETY: written once by the boot CPU before others run, then only read by CPUs.
+unsafe impl Sync for Idt {}
+
+static IDT: Idt = Idt(core::cell::UnsafeCell::new([Gate { low: 0, high: 0 }; 256]));
+
+extern "C" {
+    fn trap_stubs();
+}
+
+/// Fills the interrupt table and makes it this CPU's.
+pub fn init() {
+    // SAFETY: start-up, one CPU.
+    let table = unsafe { &mut *IDT.0.get() };
+    for (vector, gate) in table.iter_mut().enumerate() {
+        let at = trap_stubs as *const () as u64 + 16 * vector as u64;
+        let ist = u64::from(vector == 8 || vector == 2 || vector == 18);
+        // Programs may raise breakpoint and overflow themselves.
+        let level = if vector == 3 || vector == 4 { 3 } else { 0 };
+        gate.low = at & 0xffff
+            | u64::from(gdt::KERNEL_CODE) << 16
+            | ist << 32
+            | (0x8e | level << 5) << 40
+            | (at >> 16 & 0xffff) << 48;
+        gate.high = at >> 32;
+    }
+    #[repr(C, packed)]
+    struct Pointer {
+        limit: u16,
+        base: u64,
+    }
+    let pointer = Pointer { limit: 4095, base: IDT.0.get() as u64 };
+    // SAFETY: the table lives for ever and its gates lead to `entry.s`.
+    unsafe { core::arch::asm!("lidt [{}]", in(reg) &pointer) }
+}
+
+extern "C" fn syscall(regs: &mut UserRegs) {
+    crate::syscall::dispatch(regs);
+}
+
+extern "C" fn return_work(regs: &mut UserRegs) {
+    sched::return_work(regs);
+}
+
+fn access(error: u64) -> vm::Access {
+    if error & 16 != 0 {
+        vm::Access::Execute
+    } else if error & 2 != 0 {
+        vm::Access::Write
+    } else {
+        vm::Access::Read
+    }
+}
+
+extern "C" fn user_page_fault(regs: &mut UserRegs, va: u64) {
+    cpu::note_fault(regs.rip);
+    proc::user_page_fault(regs, va, access(regs.orig_rax));
+}
+
+/// A fault in the kernel: a user copy whose page is missing or whose pointer is bad, or a bug.
+extern "C" fn kernel_page_fault(regs: &mut UserRegs, va: u64) {
+    if let Some(fixup) = user::fixup(regs.rip) {
+        if va < layout::USER_END && proc::kernel_page_fault(va, access(regs.orig_rax)).is_ok() {
+            return;
+        }
+        regs.rip = fixup;
+        return;
+    }
+    fatal(regs, va);
+}
+
+extern "C" fn user_trap(regs: &mut UserRegs) {
+    if regs.vector >= 32 {
+        interrupt(regs);
+    } else {
+        cpu::note_fault(regs.rip);
+        proc::user_exception(regs, regs.vector, regs.orig_rax, io::read_cr2());
+    }
+}
+
+extern "C" fn kernel_trap(regs: &mut UserRegs) {
+    if regs.vector >= 32 {
+        interrupt(regs);
+    } else {
+        fatal(regs, io::read_cr2());
+    }
+}
+
+fn interrupt(regs: &UserRegs) {
+    match regs.vector as u8 {
+        apic::TIMER => {
+            apic::end_of_interrupt();
+            sched::timer_interrupt(origin(regs));
+        }
+        apic::SERIAL => {
+            serial::interrupt();
+            apic::end_of_interrupt();
+        }
+        apic::SPURIOUS => {}
+        _ => apic::end_of_interrupt(),
+    }
+}
+
+/// What a timer interrupt came upon. One that was pending while the kernel ran arrives before the program's next instruction: after
+/// `sysret` with RCX still the address to go on at, after a fault at the address that faulted.
+fn origin(regs: &UserRegs) -> sched::Origin {
+    if !regs.from_user() {
+        sched::Origin::Kernel
+    } else if regs.rip == regs.rcx || regs.rip == cpu::this().last_fault.get() {
+        sched::Origin::KernelExit
+    } else {
+        sched::Origin::User
+    }
+}
+
+extern "C" fn last_resort(regs: &mut UserRegs) -> ! {
+    fatal(regs, io::read_cr2())
+}
+
+const NAMES: [&str; 20] = [
+    "divide error",
+    "debug",
+    "non-maskable interrupt",
+    "breakpoint",
+    "overflow",
+    "bound range",
+    "invalid opcode",
+    "no coprocessor",
+    "double fault",
+    "coprocessor overrun",
+    "invalid TSS",
+    "segment not present",
+    "stack fault",
+    "general protection",
+    "page fault",
+    "reserved",
+    "floating point",
+    "alignment check",
+    "machine check",
+    "SIMD floating point",
+];
+
+fn fatal(regs: &UserRegs, va: u64) -> ! {
+    let name = NAMES.get(regs.vector as usize).unwrap_or(&"unexpected trap");
+    let overflow = if crate::mem::stack::is_guard(va) { ": kernel stack overflow" } else { "" };
+    let address = if regs.vector == PAGE_FAULT || regs.vector == 8 { va } else { 0 };
+    crate::panic::report(
+        format_args!(
+            "{name} in the kernel{overflow}: rip {:#x} rsp {:#x} address {address:#x} error {:#x}",
+            regs.rip, regs.rsp, regs.orig_rax
+        ),
+        Some(regs.rip),
+        regs.rbp,
+    )
+}
+
+extern "C" fn task_started() {
+    sched::task_started();
+}
+
+extern "C" fn kernel_main(f: extern "C" fn() -> !) -> ! {
+    f()
+}

@@ -1,0 +1,95 @@
+# Copies between kernel and user memory. A bad user address makes each return nonzero.
+
+.text
+# user_copy(dst, src, len): one side is user memory.
+.balign 16
+.globl user_copy
+user_copy:
+    STAC
+    mov rcx, rdx
+    shr rcx, 3
+11: rep movsq
+    and edx, 7
+    jz 14f
+12: movzx eax, byte ptr [rsi]
+13: mov byte ptr [rdi], al
+    inc rsi
+    inc rdi
+    dec edx
+    jnz 12b
+14: CLAC
+    xor eax, eax
+    ret
+    FIXUP 11b, user_access_failed
+    FIXUP 12b, user_access_failed
+    FIXUP 13b, user_access_failed
+
+# user_zero(dst, len)
+.balign 16
+.globl user_zero
+user_zero:
+    STAC
+    xor eax, eax
+    mov rcx, rsi
+    shr rcx, 3
+21: rep stosq
+    and esi, 7
+    mov ecx, esi
+22: rep stosb
+    CLAC
+    xor eax, eax
+    ret
+    FIXUP 21b, user_access_failed
+    FIXUP 22b, user_access_failed
+
+user_access_failed:
+    CLAC
+    mov eax, 1
+    ret
+
+# user_string(dst, src, max): copies up to and without the zero byte; its length, max if there is none, -1 on a bad address.
+.balign 16
+.globl user_string
+user_string:
+    STAC
+    xor eax, eax
+    test rdx, rdx
+    jz 32f
+31: movzx ecx, byte ptr [rsi + rax]
+    test cl, cl
+    jz 32f
+    mov byte ptr [rdi + rax], cl
+    inc rax
+    cmp rax, rdx
+    jne 31b
+32: CLAC
+    ret
+33: CLAC
+    mov rax, -1
+    ret
+    FIXUP 31b, 33b
+
+# user_load32(src, out: *mut u32)
+.balign 16
+.globl user_load32
+user_load32:
+    STAC
+41: mov eax, [rdi]
+    mov [rsi], eax
+    CLAC
+    xor eax, eax
+    ret
+    FIXUP 41b, user_access_failed
+
+# user_exchange32(at, expected, new, found: *mut u32)
+.balign 16
+.globl user_exchange32
+user_exchange32:
+    STAC
+    mov eax, esi
+51: lock cmpxchg dword ptr [rdi], edx
+    mov [rcx], eax
+    CLAC
+    xor eax, eax
+    ret
+    FIXUP 51b, user_access_failed

@@ -1,0 +1,27 @@
+//! The kernel's half of every address space.
+//!
+//! ```text
+//!   0xffff_8000_0000_0000  DIRECT   all physical memory, large pages, no execution
+//!   0xffff_c000_0000_0000  STACKS   kernel stacks with unmapped guard pages
+//!   0xffff_d000_0000_0000  HEAP     the kernel heap, grown page by page
+//!   0xffff_ffff_8000_0000  IMAGE    the kernel image: text, read-only data, data
+//! ```
+
+pub use crate::arch::tables::is_mapped;
+
+/// First address no program may map: the last page below the hole stays free, so that `sysret` can't land in it.
+pub const USER_END: u64 = 0x7fff_ffff_f000;
+/// Where physical address zero is mapped.
+pub const DIRECT: u64 = 0xffff_8000_0000_0000;
+/// Area of kernel stacks.
+pub const STACKS: u64 = 0xffff_c000_0000_0000;
+/// Area of the heap.
+pub const HEAP: u64 = 0xffff_d000_0000_0000;
+/// Where the image is linked, at its physical address plus this.
+pub const IMAGE: u64 = 0xffff_ffff_8000_0000;
+
+/// The direct mapping of a physical address.
+#[inline]
+pub const fn direct(pa: u64) -> u64 {
+    pa + DIRECT
+}

@@ -1,0 +1,89 @@
+//! Physical memory at boot, and the kernel's own use of it: tables, stacks, heap.
+//!
+//! Until [`Frames`](machine::Frames) exists, page frames come from the start of the largest memory range, upwards. Then the rest is
+//! handed over and every frame comes from there. Memory below 1 MiB, the image and the module are never handed over.
+
+pub mod heap;
+pub mod layout;
+pub mod stack;
+
+use arrayvec::ArrayVec;
+use machine::{NoMemory, Pa, Reserve, ThreadCtx, PAGE_SHIFT, PAGE_SIZE};
+
+use crate::arch::machine::KERNEL;
+use crate::arch::{machine as host, tables};
+use crate::boot::{BootInfo, Range};
+use crate::sync::SpinLock;
+
+/// Memory ranges at most; QEMU reports three usable ones.
+const RANGES: usize = 16;
+
+/// The ranges not yet used, largest first, while frames are taken from its start.
+static EARLY: SpinLock<ArrayVec<Range, RANGES>> = SpinLock::new(ArrayVec::new_const());
+
+/// Heap for every page frame's records, here and in `machine`, beside `HEAP_START` for what start-up needs.
+const RECORD: usize = 64;
+const HEAP_START: usize = 1 << 20;
+
+/// Takes memory over: tables with the right protections, heap, frames.
+///
+/// # Errors
+/// [`NoMemory`] if the machine has too little.
+pub fn init(info: &BootInfo) -> Result<(), NoMemory> {
+    let usable = usable(info);
+    let pages: u64 = usable.iter().map(|r| (r.end - r.start) >> PAGE_SHIFT).sum();
+    let top = info.memory().map(|r| r.end).max().ok_or(NoMemory)?;
+    *EARLY.lock() = usable;
+    tables::init(top)?;
+    heap::init(pages as usize * RECORD + HEAP_START)?;
+    let rest = core::mem::take(&mut *EARLY.lock());
+    let segments: ArrayVec<(Pa, u32), RANGES> =
+        rest.iter().map(|r| (Pa(r.start), ((r.end - r.start) >> PAGE_SHIFT) as u32)).collect();
+    host::init(&segments)
+}
+
+/// What is free at boot, in whole pages, largest range first.
+fn usable(info: &BootInfo) -> ArrayVec<Range, RANGES> {
+    let mut free: ArrayVec<Range, RANGES> = info.memory().take(RANGES / 2).collect();
+    let low = Range { start: 0, end: 1 << 20 };
+    for used in [low, tables::image(), info.module] {
+        if used.start == used.end {
+            continue;
+        }
+        let mut rest = ArrayVec::new();
+        for r in free {
+            for part in [
+                Range { start: r.start, end: r.end.min(used.start) },
+                Range { start: r.start.max(used.end), end: r.end },
+            ] {
+                if part.start < part.end && rest.try_push(part).is_err() {
+                    break;
+                }
+            }
+        }
+        free = rest;
+    }
+    for r in &mut free {
+        r.start = r.start.next_multiple_of(PAGE_SIZE as u64);
+        r.end &= !(PAGE_SIZE as u64 - 1);
+    }
+    free.retain(|r| r.start < r.end);
+    free.sort_unstable_by_key(|r| core::cmp::Reverse(r.end - r.start));
+    free
+}
+
+/// A page frame for the kernel itself, with whatever it held.
+///
+/// # Errors
+/// [`NoMemory`].
+pub fn frame() -> Result<u64, NoMemory> {
+    if let Some(frames) = host::frames() {
+        let mut thread = ThreadCtx::new();
+        let page = frames.alloc(&KERNEL, &mut thread.held(), Reserve::Kernel)?;
+        return Ok(frames.pa(page).0);
+    }
+    let mut ranges = EARLY.lock();
+    let range = ranges.first_mut().filter(|r| r.end - r.start > PAGE_SIZE as u64).ok_or(NoMemory)?;
+    range.start += PAGE_SIZE as u64;
+    Ok(range.start - PAGE_SIZE as u64)
+}

@@ -1,0 +1,74 @@
+//! Kernel stacks: 32 KiB each, with an unmapped page below, so that an overflow is a fault and not a corruption.
+//!
+//! A stack's pages stay mapped when it is given back, and the next task takes it over: making a task costs no table work, and no CPU
+//! ever has to forget a kernel translation.
+
+use alloc::vec::Vec;
+
+use machine::{NoMemory, PAGE_SIZE};
+
+use super::layout;
+use crate::arch::tables;
+use crate::sync::SpinLock;
+
+/// Bytes of a stack.
+pub const SIZE: u64 = 32 * 1024;
+/// Distance of two stacks: the lowest part is the guard.
+const STRIDE: u64 = 64 * 1024;
+/// Stacks at most: what one top-level table entry spans.
+const LIMIT: u64 = (1 << 39) / STRIDE;
+
+struct Pool {
+    free: Vec<u64>,
+    made: u64,
+}
+
+static POOL: SpinLock<Pool> = SpinLock::new(Pool { free: Vec::new(), made: 0 });
+
+/// A kernel stack; goes back to the pool when dropped.
+pub struct Stack {
+    top: u64,
+}
+
+impl Stack {
+    /// A stack with any contents.
+    ///
+    /// # Errors
+    /// [`NoMemory`].
+    pub fn new() -> Result<Stack, NoMemory> {
+        let mut pool = POOL.lock();
+        if let Some(top) = pool.free.pop() {
+            return Ok(Stack { top });
+        }
+        if pool.made == LIMIT {
+            return Err(NoMemory);
+        }
+        // Room for every stack that was made, so that giving one back never allocates.
+        let made = pool.made as usize + 1;
+        pool.free.try_reserve(made).map_err(|_| NoMemory)?;
+        let top = layout::STACKS + (pool.made + 1) * STRIDE;
+        for page in 1..=SIZE / PAGE_SIZE as u64 {
+            tables::map_if_absent(top - page * PAGE_SIZE as u64)?;
+        }
+        pool.made += 1;
+        Ok(Stack { top })
+    }
+
+    /// The first address above.
+    #[inline]
+    pub fn top(&self) -> u64 {
+        self.top
+    }
+}
+
+impl Drop for Stack {
+    fn drop(&mut self) {
+        POOL.lock().free.push(self.top);
+    }
+}
+
+/// Whether an address lies below some stack: an overflow came there.
+pub fn is_guard(va: u64) -> bool {
+    (layout::STACKS..layout::STACKS + (1 << 39)).contains(&va)
+        && (va - layout::STACKS) % STRIDE < STRIDE - SIZE
+}

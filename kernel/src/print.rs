@@ -1,0 +1,28 @@
+//! Text for the host: the control channel, line by line, and the console before a terminal exists.
+
+/// Sends a line on the control channel: `exit`, `panic`, `bt`, `user` or `trace` and what belongs to it.
+#[macro_export]
+macro_rules! control {
+    ($($arg:tt)*) => {{
+        use core::fmt::Write as _;
+        let _ = writeln!($crate::arch::serial::Control, $($arg)*);
+    }};
+}
+
+/// Prints on the console, past the terminal.
+#[macro_export]
+macro_rules! print {
+    ($($arg:tt)*) => {{
+        use core::fmt::Write as _;
+        let _ = write!($crate::arch::serial::Console, $($arg)*);
+    }};
+}
+
+/// Prints a line on the console, past the terminal.
+#[macro_export]
+macro_rules! println {
+    ($($arg:tt)*) => {{
+        use core::fmt::Write as _;
+        let _ = writeln!($crate::arch::serial::Console, $($arg)*);
+    }};
+}

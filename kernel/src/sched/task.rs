@@ -1,0 +1,213 @@
+//! A schedulable thread: stack, saved registers, vector state, times.
+
+use alloc::sync::Arc;
+use core::sync::atomic::{
+    AtomicBool, AtomicU32, AtomicU64, AtomicU8, AtomicUsize, Ordering::AcqRel, Ordering::Relaxed,
+};
+
+use crate::arch::{cpu, fpu, switch, UserRegs};
+use crate::mem::stack::Stack;
+use crate::proc;
+use crate::sync::{SpinGuard, SpinLock};
+
+bitflags::bitflags! {
+    /// What a task has to do before it returns to user mode.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    pub struct Work: u32 {
+        /// Its slice is over and others wait.
+        const RESCHEDULE = 1;
+        /// The process layer wants a look: a signal, an exit, a stop.
+        const SIGNAL = 2;
+    }
+}
+
+/// Where a task is in its life; see the picture in the module above.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum State {
+    /// Runs or could run.
+    Ready,
+    /// Sleeps, or is about to.
+    Blocked,
+    /// Never runs again.
+    Exited,
+}
+
+enum Kind {
+    User { thread: Arc<proc::Thread>, fpu: SpinLock<fpu::State> },
+    Kernel { main: fn() -> ! },
+    Idle,
+}
+
+/// See the module.
+pub struct Task {
+    id: u64,
+    name: &'static str,
+    kind: Kind,
+    stack: SpinLock<Option<Stack>>,
+    entry_stack: u64,
+    regs: usize,
+    work: AtomicU32,
+    cpu: AtomicUsize,
+    pub(super) context: switch::Context,
+    pub(super) state: AtomicU8,
+    /// Whether some CPU runs it, or is still leaving it.
+    pub(super) running: AtomicBool,
+    user_ns: AtomicU64,
+    kernel_ns: AtomicU64,
+}
+
+static NEXT_ID: AtomicU64 = AtomicU64::new(1);
+/// The task whose vector state each CPU's registers hold.
+static FPU_OWNER: [AtomicU64; cpu::MAX_CPUS] = [const { AtomicU64::new(0) }; cpu::MAX_CPUS];
+
+extern "C" fn kernel_entry() -> ! {
+    match super::current().kind {
+        Kernel { main } => main(),
+        _ => unreachable!("only kernel threads start here"),
+    }
+}
+
+use Kind::{Idle, Kernel, User};
+
+impl Task {
+    fn new(name: &'static str, kind: Kind, stack: Option<Stack>, context: switch::Context) -> Task {
+        Task {
+            id: NEXT_ID.fetch_add(1, Relaxed),
+            name,
+            kind,
+            entry_stack: stack.as_ref().map_or(0, switch::entry_stack),
+            regs: stack.as_ref().map_or(0, |s| switch::user_regs(s) as usize),
+            stack: SpinLock::new(stack),
+            work: AtomicU32::new(0),
+            cpu: AtomicUsize::new(cpu::index()),
+            context,
+            state: AtomicU8::new(State::Ready as u8),
+            running: AtomicBool::new(false),
+            user_ns: AtomicU64::new(0),
+            kernel_ns: AtomicU64::new(0),
+        }
+    }
+
+    pub(super) fn idle() -> Task {
+        let task = Task::new("idle", Idle, None, switch::Context::running());
+        task.running.store(true, Relaxed);
+        task
+    }
+
+    pub(super) fn for_kernel(name: &'static str, main: fn() -> !, stack: Stack) -> Task {
+        let context = switch::Context::for_kernel(&stack, kernel_entry);
+        Task::new(name, Kernel { main }, Some(stack), context)
+    }
+
+    pub(super) fn for_user(
+        thread: Arc<proc::Thread>,
+        stack: Stack,
+        fpu: fpu::State,
+        regs: &UserRegs,
+    ) -> Task {
+        let context = switch::Context::for_user(&stack, regs);
+        Task::new("user", User { thread, fpu: SpinLock::new(fpu) }, Some(stack), context)
+    }
+
+    /// A number no other task has had.
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// What kind of thread this is, for messages.
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// The program's thread this task carries; `None` for kernel threads.
+    #[inline]
+    pub fn user(&self) -> Option<&Arc<proc::Thread>> {
+        match &self.kind {
+            User { thread, .. } => Some(thread),
+            Kernel { .. } | Idle => None,
+        }
+    }
+
+    #[inline]
+    pub(super) fn is_idle(&self) -> bool {
+        matches!(self.kind, Idle)
+    }
+
+    #[inline]
+    pub(super) fn cpu(&self) -> usize {
+        self.cpu.load(Relaxed)
+    }
+
+    /// The vector state as last saved.
+    pub(super) fn fpu(&self) -> SpinGuard<'_, fpu::State> {
+        match &self.kind {
+            User { fpu, .. } => fpu.lock(),
+            Kernel { .. } | Idle => panic!("kernel threads have no vector state"),
+        }
+    }
+
+    /// Loads what a program's instructions see beside the registers on its stack: segment bases and vector state.
+    pub(super) fn load_registers(&self) {
+        // SAFETY: the registers lie on the stack that this task keeps until it exits, and the task doesn't run.
+        let regs = unsafe { &*(self.regs as *const UserRegs) };
+        cpu::set_bases(regs.fs_base, regs.gs_base);
+        let owner = &FPU_OWNER[cpu::index()];
+        if owner.load(Relaxed) != self.id {
+            owner.store(self.id, Relaxed);
+            self.fpu().load();
+        }
+    }
+
+    #[inline]
+    pub(super) fn entry_stack(&self) -> u64 {
+        self.entry_stack
+    }
+
+    /// Gives the stack of an exited task back.
+    pub(super) fn release_stack(&self) {
+        drop(self.stack.lock().take());
+    }
+
+    /// The word that the way out to user mode looks at.
+    pub fn work_word(&self) -> *const AtomicU32 {
+        &self.work
+    }
+
+    /// Sends the task through the long way out when it next returns to user mode.
+    #[inline]
+    pub fn add_work(&self, work: Work) {
+        self.work.fetch_or(work.bits(), AcqRel);
+    }
+
+    #[inline]
+    pub(super) fn take_work(&self, work: Work) -> bool {
+        self.work.load(Relaxed) & work.bits() != 0
+            && self.work.fetch_and(!work.bits(), AcqRel) & work.bits() != 0
+    }
+
+    #[inline]
+    pub(super) fn take_all_work(&self) -> Work {
+        Work::from_bits_truncate(self.work.swap(0, AcqRel))
+    }
+
+    /// Nanoseconds spent running the program's own instructions.
+    pub fn user_time(&self) -> u64 {
+        self.user_ns.load(Relaxed)
+    }
+
+    /// Nanoseconds spent in the kernel on the program's behalf.
+    pub fn kernel_time(&self) -> u64 {
+        self.kernel_ns.load(Relaxed)
+    }
+
+    #[inline]
+    pub(super) fn charge_user(&self, nanos: u64) {
+        self.user_ns.store(self.user_ns.load(Relaxed) + nanos, Relaxed);
+    }
+
+    #[inline]
+    pub(super) fn charge_kernel(&self, nanos: u64) {
+        self.kernel_ns.store(self.kernel_ns.load(Relaxed) + nanos, Relaxed);
+    }
+}

@@ -1,0 +1,4 @@
+use crate::arch::UserRegs;
+pub fn dispatch(regs: &mut UserRegs) {
+    crate::proc::syscall(regs)
+}

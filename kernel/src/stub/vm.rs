@@ -1,0 +1,7 @@
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Access {
+    Read,
+    Write,
+    Execute,
+}
+pub fn init() {}

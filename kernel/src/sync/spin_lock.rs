@@ -1,0 +1,159 @@
+//! Spin locks.
+//!
+//! Waiting reads the word a hundred times before it pauses: under TCG a pause leaves the guest, which costs more than the wait for a
+//! short section, but a loop without any pause would never let the other CPU run where QEMU runs CPUs in turn.
+
+use core::cell::UnsafeCell;
+use core::ops::{Deref, DerefMut};
+use core::sync::atomic::{AtomicBool, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+
+/// Loads before each pause.
+const PATIENCE: u32 = 100;
+/// Pauses before the holder is taken for lost: a lock held by this very CPU, or across a sleep.
+const LOST: u32 = 100_000_000;
+
+/// The lock word.
+pub struct RawSpin(AtomicBool);
+
+impl RawSpin {
+    /// A free lock.
+    pub const fn new() -> RawSpin {
+        RawSpin(AtomicBool::new(false))
+    }
+
+    /// Waits for the lock and takes it.
+    #[inline]
+    pub fn lock(&self) {
+        if self.0.swap(true, Acquire) {
+            self.wait();
+        }
+    }
+
+    /// Takes the lock if it is free.
+    #[inline]
+    pub fn try_lock(&self) -> bool {
+        !self.0.swap(true, Acquire)
+    }
+
+    /// Gives the lock back. The caller holds it.
+    #[inline]
+    pub fn unlock(&self) {
+        self.0.store(false, Release);
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn wait(&self) {
+        assert!(crate::arch::cpu::MAX_CPUS > 1, "a spin lock is taken twice");
+        for _ in 0..LOST {
+            for _ in 0..PATIENCE {
+                if !self.0.load(Relaxed) && self.try_lock() {
+                    return;
+                }
+            }
+            core::hint::spin_loop();
+        }
+        panic!("a spin lock is never given back");
+    }
+}
+
+// SAFETY: `swap` with acquire lets one caller through until `unlock` stores false with release.
+unsafe impl machine::RawLock for RawSpin {
+    fn new() -> RawSpin {
+        RawSpin::new()
+    }
+
+    #[inline]
+    fn lock(&self) {
+        RawSpin::lock(self);
+    }
+
+    #[inline]
+    fn try_lock(&self) -> bool {
+        RawSpin::try_lock(self)
+    }
+
+    #[inline]
+    unsafe fn unlock(&self) {
+        RawSpin::unlock(self);
+    }
+}
+
+/// A `T` behind a spin lock; also excludes interrupt handlers, see the module above.
+pub struct SpinLock<T: ?Sized> {
+    raw: RawSpin,
+    value: UnsafeCell<T>,
+}
+
+// SAFETY: `value` is reached only between `lock` and `unlock` of `raw`.
+unsafe impl<T: ?Sized + Send> Sync for SpinLock<T> {}
+// SAFETY: a lock is as sendable as what it holds.
+unsafe impl<T: ?Sized + Send> Send for SpinLock<T> {}
+
+impl<T> SpinLock<T> {
+    /// `value` behind a free lock.
+    pub const fn new(value: T) -> SpinLock<T> {
+        SpinLock { raw: RawSpin::new(), value: UnsafeCell::new(value) }
+    }
+
+    /// The value of a lock that nobody else knows.
+    pub fn into_inner(self) -> T {
+        self.value.into_inner()
+    }
+}
+
+impl<T: ?Sized> SpinLock<T> {
+    /// Takes the lock.
+    #[inline]
+    pub fn lock(&self) -> SpinGuard<'_, T> {
+        self.raw.lock();
+        SpinGuard { lock: self }
+    }
+
+    /// Takes the lock if it is free.
+    #[inline]
+    pub fn try_lock(&self) -> Option<SpinGuard<'_, T>> {
+        self.raw.try_lock().then_some(SpinGuard { lock: self })
+    }
+
+    /// The value of a lock that nobody else can know.
+    pub fn get_mut(&mut self) -> &mut T {
+        self.value.get_mut()
+    }
+}
+
+impl<T: Default> Default for SpinLock<T> {
+    fn default() -> Self {
+        SpinLock::new(T::default())
+    }
+}
+
+/// Access to what a spin lock guards.
+#[must_use]
+pub struct SpinGuard<'a, T: ?Sized> {
+    lock: &'a SpinLock<T>,
+}
+
+impl<T: ?Sized> Deref for SpinGuard<'_, T> {
+    type Target = T;
+    #[inline]
+    fn deref(&self) -> &T {
+        // SAFETY: the guard lives only while its lock is held.
+        unsafe { &*self.lock.value.get() }
+    }
+}
+
+impl<T: ?Sized> DerefMut for SpinGuard<'_, T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: as in `deref`, exclusively borrowed.
+        unsafe { &mut *self.lock.value.get() }
+    }
+}
+
+impl<T: ?Sized> Drop for SpinGuard<'_, T> {
+    #[inline]
+    fn drop(&mut self) {
+        self.lock.raw.unlock();
+    }
+}

@@ -1,0 +1,145 @@
+//! Sleeping until something happens.
+//!
+//! A waiter enters the queue, announces that it is about to sleep, and then looks at its condition once more: a wake-up that comes
+//! after the look finds the task in the queue and takes the announcement back, so `sched::block` returns at once. No wake-up is lost,
+//! and wake-ups without cause are harmless since the condition decides.
+
+use alloc::collections::VecDeque;
+use alloc::sync::Arc;
+
+use super::SpinLock;
+use crate::sched::{self, Nanos, Task};
+
+/// Why a sleep ended before its condition came true.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Woken {
+    /// A signal is pending.
+    Signal,
+    /// The deadline has passed.
+    Timeout,
+}
+
+/// Threads that wait for the same thing.
+pub struct WaitQueue {
+    waiters: SpinLock<VecDeque<Arc<Task>>>,
+}
+
+impl Default for WaitQueue {
+    fn default() -> Self {
+        WaitQueue::new()
+    }
+}
+
+/// Whether a signal ends a sleep.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Signals {
+    Ignored,
+    Heeded,
+}
+
+impl WaitQueue {
+    /// No waiters.
+    pub const fn new() -> WaitQueue {
+        WaitQueue { waiters: SpinLock::new(VecDeque::new()) }
+    }
+
+    /// Wakes all waiters, each to look at its condition. May be called from interrupt handlers and with spin locks held.
+    pub fn wake_all(&self) {
+        let mut waiters = self.waiters.lock();
+        while let Some(task) = waiters.pop_front() {
+            sched::wake(&task);
+        }
+    }
+
+    /// Wakes the waiter that came first.
+    pub fn wake_one(&self) {
+        let first = self.waiters.lock().pop_front();
+        if let Some(task) = first {
+            sched::wake(&task);
+        }
+    }
+
+    /// Whether nobody waits; a moment's value.
+    pub fn is_empty(&self) -> bool {
+        self.waiters.lock().is_empty()
+    }
+
+    /// Sleeps until `cond` yields a value.
+    pub fn wait<T>(&self, cond: impl FnMut() -> Option<T>) -> T {
+        match sleep(&[self], None, Signals::Ignored, cond) {
+            Ok(value) => value,
+            Err(_) => unreachable!("neither signals nor a deadline end this sleep"),
+        }
+    }
+
+    /// Sleeps until `cond` yields a value, a signal is pending, or the deadline passes.
+    pub fn wait_intr<T>(&self, deadline: Option<Nanos>, cond: impl FnMut() -> Option<T>) -> Result<T, Woken> {
+        sleep(&[self], deadline, Signals::Heeded, cond)
+    }
+
+    fn enter(&self, task: &Arc<Task>) {
+        let mut waiters = self.waiters.lock();
+        if !waiters.iter().any(|t| Arc::ptr_eq(t, task)) {
+            waiters.push_back(task.clone());
+        }
+    }
+
+    /// Takes a task off; says whether it was still there, that is, whether nobody has woken it through this queue.
+    fn leave(&self, task: &Arc<Task>) -> bool {
+        let mut waiters = self.waiters.lock();
+        let at = waiters.iter().position(|t| Arc::ptr_eq(t, task));
+        at.and_then(|at| waiters.remove(at)).is_some()
+    }
+}
+
+/// Sleeps until one of the queues is woken and `cond` then yields a value, a signal is pending, or the deadline passes.
+pub fn wait_any<T>(
+    queues: &[&WaitQueue],
+    deadline: Option<Nanos>,
+    cond: impl FnMut() -> Option<T>,
+) -> Result<T, Woken> {
+    sleep(queues, deadline, Signals::Heeded, cond)
+}
+
+fn sleep<T>(
+    queues: &[&WaitQueue],
+    deadline: Option<Nanos>,
+    signals: Signals,
+    mut cond: impl FnMut() -> Option<T>,
+) -> Result<T, Woken> {
+    if let Some(value) = cond() {
+        return Ok(value);
+    }
+    let task = sched::current();
+    let mut alarm = None;
+    let result = loop {
+        sched::prepare_to_block(task);
+        for queue in queues {
+            queue.enter(task);
+        }
+        if let Some(value) = cond() {
+            break Ok(value);
+        }
+        if signals == Signals::Heeded && sched::signal_pending() {
+            break Err(Woken::Signal);
+        }
+        if let Some(deadline) = deadline {
+            if sched::now() >= deadline {
+                break Err(Woken::Timeout);
+            }
+            alarm.get_or_insert_with(|| sched::wake_at(deadline, task));
+        }
+        sched::block();
+    };
+    sched::cancel_block(task);
+    for queue in queues {
+        // A wake-up meant for one waiter isn't lost with a waiter that gave up.
+        if !queue.leave(task) && result.is_err() {
+            queue.wake_one();
+        }
+    }
+    if let Some(alarm) = alarm {
+        sched::timer_cancel(alarm);
+    }
+    result
+}
