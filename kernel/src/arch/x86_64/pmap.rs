@@ -48,15 +48,14 @@ impl Pmap for X86Pmap {
         _: &mut Shootdown,
     ) {
     }
-    fn unwire(&self, _: &Space, _: Va) {}
+    fn unwire(&self, _: &Space, _: Va) -> bool { false }
     fn extract(&self, _: &Space, _: Va) -> Option<(PageNo, Prot)> {
         None
     }
     fn resident(&self, _: &Space) -> usize {
         0
     }
-    fn page_protect<P: Before<PageCache>>(&self, _: &mut Held<'_, P>, _: PageNo, _: Prot, _: &mut Shootdown) {
-    }
+    fn page_protect<P: Before<PageCache>>(&self, _: &mut Held<'_, P>, _: PageNo, _: Prot, _: &mut Shootdown) -> u32 { 0 }
     fn is_referenced(&self, _: PageNo) -> bool {
         false
     }
