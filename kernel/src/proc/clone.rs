@@ -1,0 +1,229 @@
+//! New threads and processes: fork, vfork, clone, clone3 in one.
+//!
+//! Everything that can fail is made first; then the child is entered in the table and started. On failure all that was
+//! made is dropped again and nothing has changed.
+
+use alloc::sync::Arc;
+use core::sync::atomic::Ordering;
+
+use super::limits::RLIMIT_NPROC;
+use super::mm::Mm;
+use super::process::{Inherited, Process};
+use super::signal::{Actions, AltStack, SIGCHLD};
+use super::table::{self, Pid};
+use super::thread::{Completion, Thread};
+use super::{current_thread, wait};
+use crate::arch::UserRegs;
+use crate::errno::{Result, EAGAIN, EINVAL, ENOMEM, ESRCH};
+use crate::{sched, user, vm};
+use bitflags::bitflags;
+
+bitflags! {
+    /// The flags of `clone` that mean something here.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    pub struct Flags: u64 {
+        const VM = 0x100;
+        const FS = 0x200;
+        const FILES = 0x400;
+        const SIGHAND = 0x800;
+        const PIDFD = 0x1000;
+        const VFORK = 0x4000;
+        const PARENT = 0x8000;
+        const THREAD = 0x1_0000;
+        const SETTLS = 0x8_0000;
+        const PARENT_SETTID = 0x10_0000;
+        const CHILD_CLEARTID = 0x20_0000;
+        const CHILD_SETTID = 0x100_0000;
+        const CLEAR_SIGHAND = 0x1_0000_0000;
+        const _ = !0;
+    }
+}
+
+/// Flags that ask for new namespaces or process descriptors: not there.
+const REFUSED: u64 = 0x7e02_0080 | 0x2_0000_0000 | Flags::PIDFD.bits();
+
+/// What a new thread or process is to be.
+#[derive(Clone, Copy)]
+pub struct Request {
+    pub flags: Flags,
+    pub exit_signal: i32,
+    /// Its stack pointer; 0 for the caller's.
+    pub stack: u64,
+    pub tls: u64,
+    pub parent_tid: u64,
+    pub child_tid: u64,
+}
+
+impl Request {
+    /// Plain fork.
+    pub fn fork() -> Request {
+        let flags = Flags::empty();
+        Request { flags, exit_signal: SIGCHLD.number(), stack: 0, tls: 0, parent_tid: 0, child_tid: 0 }
+    }
+
+    fn check(&self) -> Result<()> {
+        let has = |flags| self.flags.contains(flags);
+        let thread_alone = has(Flags::THREAD) && !has(Flags::SIGHAND);
+        let sighand_alone = has(Flags::SIGHAND) && !has(Flags::VM);
+        let contrary = has(Flags::SIGHAND | Flags::CLEAR_SIGHAND);
+        if thread_alone || sighand_alone || contrary || self.flags.bits() & REFUSED != 0 {
+            return Err(EINVAL);
+        }
+        if !(0..=64).contains(&self.exit_signal) {
+            return Err(EINVAL);
+        }
+        Ok(())
+    }
+}
+
+/// Makes a thread or process that goes on from `regs` with 0 in `rax`. Returns its number to the caller.
+pub fn clone(regs: &UserRegs, request: &Request) -> Result<Pid> {
+    request.check()?;
+    let caller = current_thread();
+    if vm::is_short_of_memory() {
+        return Err(ENOMEM);
+    }
+    let mut regs = regs.clone();
+    regs.rax = 0;
+    super::signal::deliver::forget_call(&mut regs);
+    if request.stack != 0 {
+        regs.rsp = request.stack;
+    }
+    if request.flags.contains(Flags::SETTLS) {
+        regs.fs_base = request.tls;
+    }
+    let child = if request.flags.contains(Flags::THREAD) {
+        new_thread(caller, request)?
+    } else {
+        new_process(caller, request)?
+    };
+    start(caller, child, regs, request)
+}
+
+fn mm_for(caller: &Thread, flags: Flags) -> Result<Arc<Mm>> {
+    let mm = caller.mm().ok_or(ESRCH)?;
+    if flags.contains(Flags::VM) {
+        Ok(mm.share())
+    } else {
+        mm.fork()
+    }
+}
+
+fn new_thread(caller: &Arc<Thread>, request: &Request) -> Result<Arc<Thread>> {
+    let process = &caller.process;
+    let tid = table::allocate()?;
+    let mm = mm_for(caller, request.flags)?;
+    Ok(Arc::new(Thread::new(tid, process.clone(), mm, caller.mask(), caller.comm_bytes())))
+}
+
+fn new_process(caller: &Arc<Thread>, request: &Request) -> Result<Arc<Thread>> {
+    let parent = &caller.process;
+    check_count(parent)?;
+    let pid = table::allocate()?;
+    let (files, fs) = (parent.files()?, parent.fs()?);
+    let flags = request.flags;
+    let from = Inherited {
+        files: if flags.contains(Flags::FILES) { files } else { Arc::new(files.fork()) },
+        fs: if flags.contains(Flags::FS) { fs } else { Arc::new(fs.fork()) },
+        cred: parent.cred(),
+        limits: parent.limits.lock().clone(),
+        actions: inherited_actions(parent, flags),
+    };
+    let mm = mm_for(caller, flags)?;
+    let exit_signal = request.exit_signal;
+    let process = Process::new(pid, exit_signal, from);
+    process.pgid.store(parent.pgid(), Ordering::Relaxed);
+    process.sid.store(parent.sid(), Ordering::Relaxed);
+    process.personality.store(parent.personality.load(Ordering::Relaxed), Ordering::Relaxed);
+    process.nice.store(parent.nice.load(Ordering::Relaxed), Ordering::Relaxed);
+    let thread = Thread::new(pid, Arc::new(process), mm, caller.mask(), caller.comm_bytes());
+    if !flags.contains(Flags::VM) || flags.contains(Flags::VFORK) {
+        *thread.altstack.lock() = *caller.altstack.lock();
+    }
+    Ok(Arc::new(thread))
+}
+
+fn inherited_actions(parent: &Process, flags: Flags) -> Arc<Actions> {
+    let mut actions = parent.group.lock().actions.clone();
+    if flags.contains(Flags::CLEAR_SIGHAND) {
+        Arc::make_mut(&mut actions).reset_caught();
+    }
+    actions
+}
+
+/// Enforces `RLIMIT_NPROC` for all but root.
+fn check_count(parent: &Process) -> Result<()> {
+    let cred = parent.cred();
+    if !cred.is_root() && table::count_of_user(cred.uid) as u64 >= parent.limit(RLIMIT_NPROC) {
+        return Err(EAGAIN);
+    }
+    Ok(())
+}
+
+/// Enters the child everywhere and lets it run. Whatever fails here is undone.
+fn start(caller: &Arc<Thread>, child: Arc<Thread>, regs: UserRegs, request: &Request) -> Result<Pid> {
+    let flags = request.flags;
+    let tid = child.tid();
+    if flags.contains(Flags::PARENT_SETTID) {
+        if let Err(errno) = user::put(request.parent_tid, &tid) {
+            discard(&child);
+            return Err(errno);
+        }
+    }
+    if flags.contains(Flags::CHILD_CLEARTID) {
+        child.clear_child_tid.store(request.child_tid, Ordering::Relaxed);
+    }
+    if flags.contains(Flags::CHILD_SETTID) {
+        child.set_child_tid.store(request.child_tid, Ordering::Relaxed);
+    }
+    let vfork = flags.contains(Flags::VFORK).then(Completion::new);
+    child.vfork.lock().clone_from(&vfork);
+    enter(caller, &child, flags);
+    let task = match sched::spawn_user(child.clone(), &regs) {
+        Ok(task) => task,
+        Err(error) => {
+            withdraw(&child);
+            return Err(error.into());
+        }
+    };
+    child.set_task(&task);
+    child.poke();
+    drop((task, child));
+    if let Some(done) = vfork {
+        wait::wait_vfork(&done);
+    }
+    Ok(tid)
+}
+
+fn enter(caller: &Thread, child: &Arc<Thread>, flags: Flags) {
+    let process = &child.process;
+    process.group.lock().threads.push(child.clone());
+    if flags.contains(Flags::THREAD) {
+        table::with(|tree| tree.insert_thread(child.clone()));
+        return;
+    }
+    let own = &caller.process;
+    let parent = if flags.contains(Flags::PARENT) { own.parent() } else { own.pid };
+    table::insert(process.clone(), child.clone(), parent);
+}
+
+/// Undoes `enter` for a child that couldn't be started.
+fn withdraw(child: &Arc<Thread>) {
+    let process = &child.process;
+    process.group.lock().threads.retain(|other| !Arc::ptr_eq(other, child));
+    table::with(|tree| {
+        tree.remove_thread(child.tid());
+        if child.tid() == process.pid {
+            tree.remove(process.pid);
+        }
+    });
+    discard(child);
+}
+
+/// Gives back what a child that never ran was given.
+fn discard(child: &Thread) {
+    *child.altstack.lock() = AltStack::default();
+    if let Some(mm) = child.replace_mm(None) {
+        mm.leave();
+    }
+}

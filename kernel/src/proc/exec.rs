@@ -1,0 +1,300 @@
+//! Running another program in a process.
+//!
+//! Order matters: the new program is found, checked, and built in an address space of its own, stack and all; only when
+//! nothing can fail any more do the other threads go, and only then does the old space. Whatever goes wrong before
+//! leaves the caller as it was.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::sync::atomic::Ordering;
+
+use super::elf::{self, Image, Placement};
+use super::image::{self, Loaded, Startup};
+use super::limits::RLIMIT_STACK;
+use super::mm::{Layout, LockFuture, Mm, CMDLINE_MAX};
+use super::signal::AltStack;
+use super::thread::Thread;
+use super::{current_thread, exit, table, timer};
+use crate::arch::UserRegs;
+use crate::errno::{Result, E2BIG, EAGAIN, EFAULT, ELIBBAD, ELOOP, ENAMETOOLONG, ENOEXEC, ERESTARTNOINTR};
+use crate::fs::{self, File};
+use crate::{user, vm};
+
+/// The longest single argument, with its zero byte.
+const STRING_MAX: usize = 128 << 10;
+/// Room for arguments that every program has, and that none can exceed.
+const TOTAL_MIN: u64 = 128 << 10;
+const TOTAL_MAX: u64 = 6 << 20;
+/// How many scripts may run scripts.
+const SCRIPT_DEPTH: usize = 5;
+/// How much of a file is read to find out what it is.
+const HEAD: usize = 512;
+/// How much of a script's first line counts.
+const LINE_MAX: usize = 256;
+
+/// A list of strings, each ended by a zero byte.
+#[derive(Default, Clone)]
+pub struct Strings {
+    pub bytes: Vec<u8>,
+    pub count: usize,
+}
+
+impl Strings {
+    /// Adds a string; its end is added too.
+    pub fn push(&mut self, string: &[u8]) -> Result<()> {
+        self.bytes.try_reserve(string.len() + 1).map_err(|_| crate::errno::ENOMEM)?;
+        self.bytes.extend_from_slice(string);
+        self.bytes.push(0);
+        self.count += 1;
+        Ok(())
+    }
+
+    /// What they cost on the new stack: the bytes and a pointer each.
+    fn cost(&self) -> u64 {
+        (self.bytes.len() + 8 * (self.count + 1)) as u64
+    }
+
+    /// Puts `first` in the place of the first string.
+    fn replace_first(&mut self, first: Strings) -> Result<()> {
+        let rest = self.bytes.iter().position(|&byte| byte == 0).map_or(0, |at| at + 1);
+        let count = first.count + self.count.saturating_sub(1);
+        let mut bytes = first.bytes;
+        bytes.try_reserve(self.bytes.len() - rest).map_err(|_| crate::errno::ENOMEM)?;
+        bytes.extend_from_slice(&self.bytes[rest..]);
+        *self = Strings { bytes, count };
+        Ok(())
+    }
+}
+
+/// What a program is started with.
+pub struct Arguments {
+    pub argv: Strings,
+    pub envp: Strings,
+}
+
+/// Reads the two lists that `execve` names.
+pub fn read_arguments(argv: u64, envp: u64) -> Result<Arguments> {
+    let limit = (current_thread().process.limit(RLIMIT_STACK) / 4).clamp(TOTAL_MIN, TOTAL_MAX);
+    let mut argv = read_strings(argv, limit)?;
+    if argv.count == 0 {
+        argv.push(b"")?;
+    }
+    let envp = read_strings(envp, limit - argv.cost().min(limit))?;
+    Ok(Arguments { argv, envp })
+}
+
+fn read_strings(mut list: u64, limit: u64) -> Result<Strings> {
+    let mut strings = Strings::default();
+    if list == 0 {
+        return Ok(strings);
+    }
+    loop {
+        let pointer: u64 = user::get(list)?;
+        if pointer == 0 {
+            return Ok(strings);
+        }
+        let string = user::read_cstr(pointer, STRING_MAX).map_err(|errno| match errno {
+            ENAMETOOLONG => E2BIG,
+            other => other,
+        })?;
+        strings.push(&string)?;
+        if strings.cost() > limit {
+            return Err(E2BIG);
+        }
+        list = list.checked_add(8).ok_or(EFAULT)?;
+    }
+}
+
+/// A program that has been found and checked.
+struct Program {
+    file: Arc<File>,
+    image: Image,
+    interpreter: Option<(Arc<File>, Image)>,
+}
+
+/// Runs `file` in the running process. `path` is what the program is told it was started as. On success the registers
+/// are those of the new program; on failure nothing has changed.
+pub fn exec(regs: &mut UserRegs, file: Arc<File>, path: &[u8], mut arguments: Arguments) -> Result<()> {
+    let mut name = path.to_vec();
+    let program = find(file, &mut name, &mut arguments)?;
+    let thread = current_thread();
+    let (mm, loaded, sp) = build(thread, &program, path, &arguments)?;
+    if let Err(errno) = detach_threads(thread) {
+        switch_back(thread, Some(mm));
+        return Err(errno);
+    }
+    let old = thread.pending_mm.lock().take();
+    commit(thread, &name);
+    if let Some(old) = old {
+        old.leave();
+    }
+    *regs = UserRegs::new(loaded.entry, sp);
+    regs.load_bases();
+    super::signal::deliver::forget_call(regs);
+    crate::sched::fpu_reset();
+    Ok(())
+}
+
+/// Follows scripts to an ELF file, rewriting the arguments on the way.
+fn find(mut file: Arc<File>, name: &mut Vec<u8>, arguments: &mut Arguments) -> Result<Program> {
+    for _ in 0..SCRIPT_DEPTH {
+        let mut head = [0; HEAD];
+        let length = file.read_kernel(0, &mut head)?;
+        let head = &head[..length];
+        if !head.starts_with(b"#!") {
+            return program(file, head);
+        }
+        let (interpreter, argument) = parse_script(head)?;
+        let mut first = Strings::default();
+        first.push(interpreter)?;
+        if let Some(argument) = argument {
+            first.push(argument)?;
+        }
+        first.push(name)?;
+        arguments.argv.replace_first(first)?;
+        *name = interpreter.to_vec();
+        file = fs::open_exec(interpreter)?;
+    }
+    Err(ELOOP)
+}
+
+/// The interpreter of a script and its one argument.
+fn parse_script(head: &[u8]) -> Result<(&[u8], Option<&[u8]>)> {
+    let line = &head[2..head.len().min(LINE_MAX)];
+    let line = match line.iter().position(|&byte| byte == b'\n') {
+        Some(end) => &line[..end],
+        None if head.len() < LINE_MAX => line,
+        None => line.iter().rposition(|&byte| byte == b' ' || byte == b'\t').map(|end| &line[..end]).ok_or(ENOEXEC)?,
+    };
+    let line = line.trim_ascii();
+    let end = line.iter().position(|&byte| byte == b' ' || byte == b'\t').unwrap_or(line.len());
+    let (interpreter, rest) = line.split_at(end);
+    if interpreter.is_empty() || interpreter.contains(&0) {
+        return Err(ENOEXEC);
+    }
+    let rest = rest.trim_ascii();
+    Ok((interpreter, (!rest.is_empty()).then_some(rest)))
+}
+
+fn program(file: Arc<File>, head: &[u8]) -> Result<Program> {
+    let image = elf::read(&file, head, file.size()?)?;
+    let interpreter = match &image.interpreter {
+        None => None,
+        Some(path) => {
+            let file = fs::open_exec(path)?;
+            let mut head = [0; HEAD];
+            let length = file.read_kernel(0, &mut head)?;
+            let image = elf::read(&file, &head[..length], file.size()?).map_err(|errno| match errno {
+                ENOEXEC => ELIBBAD,
+                other => other,
+            })?;
+            if image.placement == Placement::Fixed {
+                return Err(ELIBBAD);
+            }
+            Some((file, image))
+        }
+    };
+    Ok(Program { file, image, interpreter })
+}
+
+/// Builds the new address space and moves the thread into it; the old one waits in `pending_mm`.
+fn build(thread: &Thread, program: &Program, path: &[u8], arguments: &Arguments) -> Result<(Arc<Mm>, Loaded, u64)> {
+    let space = vm::space_new()?;
+    let stack_limit = thread.process.limit(RLIMIT_STACK);
+    let interpreter = program.interpreter.as_ref().map(|(file, image)| (&**file, image));
+    let loaded = image::map(&space, (&program.file, &program.image), interpreter, stack_limit)?;
+    let cut = arguments.argv.bytes.len().min(CMDLINE_MAX);
+    let layout = Layout {
+        heap_start: loaded.heap,
+        heap_end: loaded.heap,
+        cmdline: arguments.argv.bytes[..cut].into(),
+        exe: alloc::string::String::from_utf8_lossy(&program.file.path()).into(),
+        stack_top: loaded.stack_top,
+        lock_future: LockFuture::No,
+    };
+    let mm = Mm::new(space, layout);
+    let old = thread.replace_mm(Some(mm.clone()));
+    vm::activate(&mm.space);
+    *thread.pending_mm.lock() = old;
+    let cred = thread.process.cred();
+    let startup = Startup { path, argv: &arguments.argv, envp: &arguments.envp, cred: &cred };
+    let written = image::clear_tails(&program.image, interpreter.map(|(_, image)| image), &loaded)
+        .and_then(|()| image::write_stack(&loaded, &startup));
+    match written {
+        Ok(sp) => Ok((mm, loaded, sp)),
+        Err(errno) => {
+            switch_back(thread, Some(mm));
+            Err(errno)
+        }
+    }
+}
+
+/// Returns the thread to the space it had.
+fn switch_back(thread: &Thread, new: Option<Arc<Mm>>) {
+    let old = thread.pending_mm.lock().take();
+    match &old {
+        Some(mm) => vm::activate(&mm.space),
+        None => vm::deactivate(),
+    }
+    drop(thread.replace_mm(old));
+    if let Some(mm) = new {
+        mm.leave();
+    }
+}
+
+/// Sends the other threads of the process away, waits until they are gone, and takes the number of the process.
+fn detach_threads(thread: &Arc<Thread>) -> Result<()> {
+    let process = &thread.process;
+    {
+        let mut group = process.group.lock();
+        if group.exiting.is_some() || group.exec.is_some() {
+            return Err(ERESTARTNOINTR);
+        }
+        if group.threads.len() == 1 && thread.tid() == process.pid {
+            return Ok(());
+        }
+        group.exec = Some(thread.tid());
+        group.threads.iter().filter(|other| !Arc::ptr_eq(other, thread)).for_each(|other| other.kill());
+    }
+    let alone = || (process.group.lock().threads.len() == 1).then_some(());
+    let outcome = super::signal::deliver::killable(thread, || process.thread_gone.wait_intr(None, alone));
+    process.group.lock().exec = None;
+    if outcome.is_err() {
+        return Err(EAGAIN);
+    }
+    if thread.tid() != process.pid {
+        table::with(|tree| {
+            tree.remove_thread(thread.tid());
+            thread.set_tid(process.pid);
+            tree.insert_thread(thread.clone());
+        });
+    }
+    Ok(())
+}
+
+/// Everything that a new program finds fresh.
+fn commit(thread: &Thread, name: &[u8]) {
+    let process = &thread.process;
+    exit::finish_vfork(thread);
+    {
+        let mut group = process.group.lock();
+        if group.actions.any_caught() {
+            Arc::make_mut(&mut group.actions).reset_caught();
+        }
+    }
+    *thread.altstack.lock() = AltStack::default();
+    thread.clear_child_tid.store(0, Ordering::Relaxed);
+    thread.robust_list.store(0, Ordering::Relaxed);
+    let base = name.rsplit(|&byte| byte == b'/').next().unwrap_or(name);
+    thread.set_comm(base);
+    timer::exec(process);
+    let shared = process.files.lock().clone();
+    if let Some(files) = shared {
+        let own = if Arc::strong_count(&files) > 2 { Arc::new(files.fork()) } else { files };
+        own.close_on_exec();
+        let before = process.files.lock().replace(own);
+        drop(before);
+    }
+    process.has_execed.store(true, Ordering::Relaxed);
+    process.dumpable.store(true, Ordering::Relaxed);
+}

@@ -1,0 +1,196 @@
+//! The end of threads and processes.
+//!
+//! A thread leaves in [`leave`]: it tells whom it promised to (`clear_child_tid`, robust mutexes, a vfork parent),
+//! leaves its address space and its group. The last one of a group ends the process: files are closed, children go to
+//! a reaper, and the node in the table becomes a zombie that the parent collects, or goes at once if the parent
+//! doesn't care.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::sync::atomic::Ordering;
+
+use super::process::{ExitStatus, Process};
+use super::signal::{code, flag, send, Detail, SigInfo, Signal, SIGCHLD, SIGCONT, SIGHUP, SIG_IGN};
+use super::table::{self, Pid};
+use super::thread::Thread;
+use super::{current_thread, futex, robust, timer};
+use crate::sched;
+
+/// Ends the running thread with an `exit` code; the process goes on if it has other threads.
+pub fn exit_thread(code: u8) -> ! {
+    let thread = current_thread();
+    thread.process.group.lock().last_exit = ExitStatus::Code(code);
+    leave(thread)
+}
+
+/// Ends the running thread because its process is ending, or because another thread is in exec.
+pub fn exit_thread_dying() -> ! {
+    leave(current_thread())
+}
+
+/// Ends the running process, all threads of it.
+pub fn exit_group(status: ExitStatus) -> ! {
+    let thread = current_thread();
+    send::kill_all(&mut thread.process.group.lock(), status);
+    leave(thread)
+}
+
+/// Has the running process end as soon as it is on its way back to user mode.
+pub fn exit_group_later(status: ExitStatus) {
+    send::kill_all(&mut current_thread().process.group.lock(), status);
+}
+
+fn leave(thread: &Arc<Thread>) -> ! {
+    robust::release_all(thread);
+    clear_tid(thread);
+    leave_space(thread);
+    let process = thread.process.clone();
+    let usage = thread.usage();
+    process.usage.lock().add(&usage);
+    table::with(|tree| tree.remove_thread(thread.tid()));
+    let mut group = process.group.lock();
+    let left = group.threads.iter().position(|other| Arc::ptr_eq(other, thread));
+    let own = left.map(|at| group.threads.swap_remove(at));
+    let last = group.threads.is_empty();
+    let stopped = group.stop.filter(|_| !last && group.stopped == group.threads.len());
+    let status = group.exiting.unwrap_or(group.last_exit);
+    drop(group);
+    drop(own);
+    process.thread_gone.wake_all();
+    if let Some(signal) = stopped {
+        send::report_change(&process, super::process::Change::Stopped(signal));
+    }
+    if last {
+        end_process(&process, status);
+    }
+    drop(process);
+    sched::exit_current()
+}
+
+/// `set_tid_address`: zeroes the word and wakes one who joins.
+fn clear_tid(thread: &Thread) {
+    let address = thread.clear_child_tid.swap(0, Ordering::Relaxed);
+    if address != 0 && crate::user::put(address, &0u32).is_ok() {
+        futex::wake_address(address, 1);
+    }
+}
+
+/// Leaves the address space for none and lets a vfork parent go on.
+pub fn leave_space(thread: &Thread) {
+    if let Some(mm) = thread.replace_mm(None) {
+        let mut usage = thread.process.usage.lock();
+        usage.max_resident = usage.max_resident.max(crate::vm::resident_pages(&mm.space));
+        drop(usage);
+        crate::vm::deactivate();
+        mm.leave();
+    }
+    finish_vfork(thread);
+}
+
+/// Lets a parent that waits in vfork go on.
+pub fn finish_vfork(thread: &Thread) {
+    let waiting = thread.vfork.lock().take();
+    if let Some(waiting) = waiting {
+        waiting.complete();
+    }
+}
+
+/// The last thread has gone: everything the process holds goes, and the parent hears of it.
+fn end_process(process: &Arc<Process>, status: ExitStatus) {
+    timer::stop_all(process);
+    let files = process.files.lock().take();
+    drop(files);
+    let fs = process.fs.lock().take();
+    drop(fs);
+    if process.pid == 1 {
+        super::init::finish(status);
+    }
+    let hang_up = process.sid() == process.pid;
+    if hang_up {
+        crate::dev::tty::session_ended(process.sid());
+    }
+    let stranded = hand_over_children(process);
+    for pgid in stranded {
+        release_orphans(pgid);
+    }
+    notify_parent(process, status);
+}
+
+/// Gives the children away. Returns the stopped groups that lose their last link to the session by it.
+fn hand_over_children(process: &Arc<Process>) -> Vec<Pid> {
+    let (children, heir) = table::with(|tree| {
+        let children = tree.orphan_children(process.pid);
+        let nodes = children.iter().filter_map(|&pid| tree.node(pid));
+        let list: Vec<_> = nodes.map(|node| (node.process.clone(), node.ended.is_some())).collect();
+        let heir = list.first().and_then(|(child, _)| tree.node(child.parent()));
+        let heir = heir.map(|node| node.process.clone());
+        (list, heir)
+    });
+    let mut groups = alloc::vec![process.pgid()];
+    for (child, ended) in &children {
+        let signal = child.leader().map_or(0, |thread| thread.parent_death_signal.load(Ordering::Relaxed));
+        if let Ok(signal) = Signal::new(signal) {
+            let _ = send::send_to_process(child, SigInfo::kernel(signal));
+        }
+        if !groups.contains(&child.pgid()) {
+            groups.push(child.pgid());
+        }
+        if let (true, Some(heir)) = (*ended, &heir) {
+            heir.child_queue.wake_all();
+        }
+    }
+    groups
+}
+
+/// Makes the process a zombie and tells the parent, or removes it at once if the parent ignores its children.
+fn notify_parent(process: &Arc<Process>, status: ExitStatus) {
+    let parent = table::process(process.parent());
+    let signal = process.exit_signal.load(Ordering::Relaxed);
+    let action = parent.as_ref().map(|parent| parent.group.lock().actions.get(SIGCHLD));
+    let ignored = signal == SIGCHLD.number()
+        && action.is_some_and(|action| action.handler == SIG_IGN || action.flags & flag::NOCLDWAIT != 0);
+    let unwanted = parent.is_none() || ignored;
+    table::with(|tree| {
+        if unwanted {
+            tree.remove(process.pid);
+        } else if let Some(node) = tree.node_mut(process.pid) {
+            node.ended = Some(status);
+        }
+    });
+    let Some(parent) = parent else { return };
+    let quiet = action.is_some_and(|action| action.handler == SIG_IGN);
+    if let (Ok(signal), false) = (Signal::new(signal), quiet && signal == SIGCHLD.number()) {
+        let _ = send::send_to_process(&parent, child_info(process, signal, status));
+    }
+    parent.child_queue.wake_all();
+}
+
+/// What SIGCHLD says about a process that ended.
+pub fn child_info(process: &Process, signal: Signal, status: ExitStatus) -> SigInfo {
+    let (code, status) = match status {
+        ExitStatus::Code(value) => (code::CLD_EXITED, i32::from(value)),
+        ExitStatus::Killed(signal) => (code::CLD_KILLED, signal.number()),
+    };
+    let usage = process.total_usage();
+    let ticks = |ns: u64| ns / (1_000_000_000 / crate::syscall::time::CLOCK_TICKS);
+    let detail = Detail::Child {
+        pid: process.pid,
+        uid: process.cred().uid,
+        status,
+        utime: ticks(usage.user_ns),
+        stime: ticks(usage.kernel_ns),
+    };
+    SigInfo { signal, code, detail }
+}
+
+/// A group has lost its last link to the session: if a member is stopped, all get SIGHUP and SIGCONT.
+pub fn release_orphans(pgid: Pid) {
+    if !table::is_orphaned_group(pgid) {
+        return;
+    }
+    let members = table::group_members(pgid);
+    if members.iter().any(|member| member.group.lock().stop.is_some()) {
+        send::send_to_group(pgid, SIGHUP);
+        send::send_to_group(pgid, SIGCONT);
+    }
+}

@@ -1,0 +1,296 @@
+//! Futexes: sleeping until somebody says that a word of user memory may have changed.
+//!
+//! A waiter enters its bucket first and reads the word afterwards, with no lock held, since the read may fault. A waker
+//! changes the word first and then looks at the bucket. So either the waiter sees the new value, or the waker sees the
+//! waiter. A waiter that is woken while it finds the value changed returns as woken.
+//!
+//! Invariants: F1: a waiter is in the bucket of its key exactly while `woken` is false. F2: a waiter's key changes only
+//! with both buckets locked (lower index first).
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicBool, Ordering};
+
+use super::current_thread;
+use super::thread::Restart;
+use crate::errno::{
+    Result, EAGAIN, EFAULT, EINVAL, ENOSYS, ERESTARTSYS, ERESTART_RESTARTBLOCK, ETIMEDOUT,
+};
+use crate::sched::Nanos;
+use crate::sync::{SpinLock, WaitQueue, Woken};
+use crate::user;
+
+const BUCKETS: usize = 64;
+/// The bit set of plain waits and wakes.
+const ANY: u32 = u32::MAX;
+
+/// What makes two futex words the same.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Key {
+    /// An address in one address space.
+    Private { mm: usize, va: u64 },
+    /// A place in an object, whoever maps it.
+    Shared { object: u64, offset: u64 },
+}
+
+impl Key {
+    /// The key of a word. `scope` says whether other address spaces count.
+    fn of(va: u64, scope: Scope) -> Result<Key> {
+        if va % 4 != 0 {
+            return Err(EINVAL);
+        }
+        let mm = current_thread().mm().ok_or(EFAULT)?;
+        if scope == Scope::Shared {
+            if let Some((object, offset)) = crate::vm::shared_key(&mm.space, va) {
+                return Ok(Key::Shared { object, offset });
+            }
+        }
+        Ok(Key::Private { mm: Arc::as_ptr(&mm) as usize, va })
+    }
+
+    fn bucket(self) -> usize {
+        let mixed = match self {
+            Key::Private { mm, va } => (mm as u64 >> 4) ^ (va >> 2),
+            Key::Shared { object, offset } => object ^ (offset >> 2),
+        };
+        (mixed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58) as usize
+    }
+}
+
+/// Whether a futex is for the threads of one process only.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Scope {
+    Private,
+    Shared,
+}
+
+struct Waiter {
+    key: SpinLock<Key>,
+    bits: u32,
+    woken: AtomicBool,
+    queue: WaitQueue,
+}
+
+type Bucket = SpinLock<Vec<Arc<Waiter>>>;
+
+static TABLE: [Bucket; BUCKETS] = [const { SpinLock::new(Vec::new()) }; BUCKETS];
+
+/// Wakes up to `count` waiters whose bits meet `bits`. Returns how many.
+fn wake_key(key: Key, count: usize, bits: u32) -> usize {
+    let mut bucket = TABLE[key.bucket()].lock();
+    let mut woken = 0;
+    bucket.retain(|waiter| {
+        let hit = woken < count && waiter.bits & bits != 0 && *waiter.key.lock() == key;
+        if hit {
+            woken += 1;
+            waiter.woken.store(true, Ordering::Release);
+            waiter.queue.wake_all();
+        }
+        !hit
+    });
+    woken
+}
+
+/// Wakes waiters on a word of the running thread's memory, whatever scope they named.
+pub fn wake_address(va: u64, count: usize) {
+    if let Ok(key) = Key::of(va, Scope::Shared) {
+        wake_key(key, count, ANY);
+    }
+}
+
+/// Takes a waiter out of its bucket. Returns whether it was woken before.
+fn withdraw(waiter: &Arc<Waiter>) -> bool {
+    loop {
+        let key = *waiter.key.lock();
+        let mut bucket = TABLE[key.bucket()].lock();
+        if waiter.woken.load(Ordering::Acquire) {
+            return true;
+        }
+        if let Some(at) = bucket.iter().position(|other| Arc::ptr_eq(other, waiter)) {
+            bucket.remove(at);
+            return false;
+        }
+    }
+}
+
+/// Sleeps while the word is `expected`, until woken, `deadline` (monotonic), or a signal.
+fn wait(va: u64, scope: Scope, expected: u32, deadline: Option<Nanos>, bits: u32) -> Result<(), Stop> {
+    if bits == 0 {
+        return Err(Stop::Errno(EINVAL));
+    }
+    let key = Key::of(va, scope)?;
+    if user::load_u32(va)? != expected {
+        return Err(Stop::Errno(EAGAIN));
+    }
+    let waiter =
+        Arc::new(Waiter { key: SpinLock::new(key), bits, woken: AtomicBool::new(false), queue: WaitQueue::new() });
+    TABLE[key.bucket()].lock().push(waiter.clone());
+    let outcome = match user::load_u32(va) {
+        Ok(value) if value == expected => {
+            let woken = || waiter.woken.load(Ordering::Acquire).then_some(());
+            waiter.queue.wait_intr(deadline, woken).map_err(|why| match why {
+                Woken::Timeout => Stop::Errno(ETIMEDOUT),
+                Woken::Signal => Stop::Signal,
+            })
+        }
+        Ok(_) => Err(Stop::Errno(EAGAIN)),
+        Err(errno) => Err(Stop::Errno(errno)),
+    };
+    match outcome {
+        Err(_) if withdraw(&waiter) => Ok(()),
+        other => other,
+    }
+}
+
+/// Why a wait ended without a wake-up.
+enum Stop {
+    Errno(crate::errno::Errno),
+    Signal,
+}
+
+impl From<crate::errno::Errno> for Stop {
+    fn from(errno: crate::errno::Errno) -> Stop {
+        Stop::Errno(errno)
+    }
+}
+
+/// A wait as the system call makes it: a signal restarts it with what is left of its time.
+fn wait_call(va: u64, scope: Scope, expected: u32, deadline: Option<Nanos>, bits: u32) -> Result<u64> {
+    match wait(va, scope, expected, deadline, bits) {
+        Ok(()) => Ok(0),
+        Err(Stop::Errno(errno)) => Err(errno),
+        Err(Stop::Signal) => {
+            let Some(deadline) = deadline else { return Err(ERESTARTSYS) };
+            let what = u64::from(expected) << 32 | u64::from(bits);
+            let shared = u64::from(scope == Scope::Shared);
+            let args = [va, what, deadline, shared];
+            *current_thread().restart.lock() = Some(Restart { call: wait_again, args });
+            Err(ERESTART_RESTARTBLOCK)
+        }
+    }
+}
+
+fn wait_again(args: &[u64; 4]) -> Result<u64> {
+    let [va, what, deadline, shared] = *args;
+    let scope = if shared != 0 { Scope::Shared } else { Scope::Private };
+    wait_call(va, scope, (what >> 32) as u32, Some(deadline), what as u32)
+}
+
+/// Wakes `wake` waiters of one word and moves up to `requeue` others to another. Returns how many it touched.
+fn requeue(from: Key, to: Key, wake: usize, requeue: usize) -> (usize, usize) {
+    let woken = wake_key(from, wake, ANY);
+    if from == to {
+        return (woken, 0);
+    }
+    let (a, b) = (from.bucket(), to.bucket());
+    let mut first = TABLE[a.min(b)].lock();
+    let mut second = (a != b).then(|| TABLE[a.max(b)].lock());
+    let mut moved = Vec::new();
+    {
+        let source = if a <= b { &mut *first } else { second.as_mut().map_or(&mut *first, |guard| &mut **guard) };
+        source.retain(|waiter| {
+            let hit = moved.len() < requeue && *waiter.key.lock() == from;
+            if hit {
+                *waiter.key.lock() = to;
+                moved.push(waiter.clone());
+            }
+            !hit
+        });
+    }
+    let count = moved.len();
+    let target = match &mut second {
+        Some(second) if b > a => &mut **second,
+        _ => &mut *first,
+    };
+    target.append(&mut moved);
+    (woken, count)
+}
+
+/// `FUTEX_WAKE_OP`: changes the second word atomically, wakes waiters of the first, and of the second if its old value
+/// passes the test.
+fn wake_op(key: Key, va2: u64, scope: Scope, counts: (usize, usize), op: u32) -> Result<usize> {
+    let key2 = Key::of(va2, scope)?;
+    let sign = |bits: u32| ((bits << 20) as i32) >> 20;
+    let shift = op >> 31 != 0;
+    let operand = sign(op >> 12 & 0xfff);
+    let operand = if shift { 1i32.wrapping_shl(operand as u32) } else { operand } as u32;
+    let test = sign(op & 0xfff);
+    let old = loop {
+        let old = user::load_u32(va2)?;
+        let new = match op >> 28 & 7 {
+            0 => operand,
+            1 => old.wrapping_add(operand),
+            2 => old | operand,
+            3 => old & !operand,
+            4 => old ^ operand,
+            _ => return Err(ENOSYS),
+        };
+        if user::compare_exchange_u32(va2, old, new)? == old {
+            break old as i32;
+        }
+    };
+    let passes = match op >> 24 & 0xf {
+        0 => old == test,
+        1 => old != test,
+        2 => old < test,
+        3 => old <= test,
+        4 => old > test,
+        5 => old >= test,
+        _ => return Err(ENOSYS),
+    };
+    let mut woken = wake_key(key, counts.0, ANY);
+    if passes {
+        woken += wake_key(key2, counts.1, ANY);
+    }
+    Ok(woken)
+}
+
+const PRIVATE_FLAG: u32 = 128;
+const CLOCK_REALTIME_FLAG: u32 = 256;
+
+/// The futex system call.
+pub fn futex(va: u64, op: u32, value: u32, timeout: u64, va2: u64, value3: u32) -> Result<u64> {
+    let scope = if op & PRIVATE_FLAG != 0 { Scope::Private } else { Scope::Shared };
+    let command = op & !(PRIVATE_FLAG | CLOCK_REALTIME_FLAG);
+    let count = |n: u32| n.min(i32::MAX as u32) as usize;
+    let second = timeout as u32;
+    match command {
+        0 | 9 => {
+            let bits = if command == 0 { ANY } else { value3 };
+            let deadline = deadline(command == 0, op & CLOCK_REALTIME_FLAG != 0, timeout)?;
+            wait_call(va, scope, value, deadline, bits)
+        }
+        1 => Ok(wake_key(Key::of(va, scope)?, count(value), ANY) as u64),
+        10 if value3 == 0 => Err(EINVAL),
+        10 => Ok(wake_key(Key::of(va, scope)?, count(value), value3) as u64),
+        3 | 4 => {
+            let (from, to) = (Key::of(va, scope)?, Key::of(va2, scope)?);
+            if (value as i32) < 0 || (second as i32) < 0 {
+                return Err(EINVAL);
+            }
+            if command == 4 && user::load_u32(va)? != value3 {
+                return Err(EAGAIN);
+            }
+            let (woken, moved) = requeue(from, to, count(value), count(second));
+            Ok((woken + moved) as u64)
+        }
+        5 => Ok(wake_op(Key::of(va, scope)?, va2, scope, (count(value), count(second)), value3)? as u64),
+        _ => Err(ENOSYS),
+    }
+}
+
+/// The monotonic end of a wait; its timeout is a span for plain waits, else a time of either clock.
+fn deadline(is_span: bool, is_wall: bool, timeout: u64) -> Result<Option<Nanos>> {
+    if timeout == 0 {
+        return Ok(None);
+    }
+    let given = crate::syscall::time::read_timespec(timeout)?;
+    let now = crate::sched::now();
+    Ok(Some(if is_span {
+        now.saturating_add(given)
+    } else if is_wall {
+        now.saturating_add(given.saturating_sub(crate::sched::wall()))
+    } else {
+        given
+    }))
+}

@@ -1,0 +1,165 @@
+//! Process 1: how it starts and what happens when it ends.
+//!
+//! It starts as a thread with an empty address space whose first act, in its own context, is to exec the program that
+//! the command line names. When it ends the machine goes off with its exit code.
+
+use alloc::string::String;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::sync::atomic::Ordering;
+
+use super::cred::Cred;
+use super::exec::{self, Arguments, Strings};
+use super::exit;
+use super::limits::Limits;
+use super::mm::{Layout, LockFuture, Mm};
+use super::process::{ExitStatus, Inherited, Process};
+use super::signal::{Actions, SigSet, SIGCHLD};
+use super::table;
+use super::thread::Thread;
+use crate::arch::UserRegs;
+use crate::errno::{Result, EACCES, EINVAL, ENOENT, ENOEXEC};
+use crate::fs::{self, FdTable, FsContext};
+use crate::{sched, vm};
+
+/// What the command line asks for; `None` before the start.
+static REQUEST: spin::Once<Request> = spin::Once::new();
+
+struct Request {
+    argv: Vec<Vec<u8>>,
+    env: Vec<Vec<u8>>,
+    cwd: Option<Vec<u8>>,
+}
+
+/// How many processes may exist for each MiB of memory.
+const PROCESSES_PER_MIB: u64 = 16;
+
+/// Starts process 1 by the kernel's command line. File systems are mounted and devices are there.
+pub fn start_init(cmdline: &str) -> Result<()> {
+    REQUEST.call_once(|| parse(cmdline));
+    let pid = table::allocate()?;
+    let fs = FsContext::new(fs::mount::root());
+    let files = Arc::new(FdTable::new());
+    let nproc = (vm::stats().total_pages >> 8).saturating_mul(PROCESSES_PER_MIB).max(128);
+    let from = Inherited {
+        files,
+        fs: Arc::new(fs),
+        cred: Arc::new(Cred::default()),
+        limits: Limits::initial(nproc),
+        actions: Actions::new(),
+    };
+    let process = Arc::new(Process::new(pid, SIGCHLD.number(), from));
+    let layout = Layout {
+        heap_start: 0,
+        heap_end: 0,
+        cmdline: [].into(),
+        exe: "".into(),
+        stack_top: 0,
+        lock_future: LockFuture::No,
+    };
+    let mm = Mm::new(vm::space_new()?, layout);
+    let thread = Arc::new(Thread::new(pid, process.clone(), mm, SigSet::EMPTY, *b"init\0\0\0\0\0\0\0\0\0\0\0\0"));
+    thread.is_init.store(true, Ordering::Relaxed);
+    process.group.lock().threads.push(thread.clone());
+    table::insert(process, thread.clone(), 0);
+    let task = sched::spawn_user(thread.clone(), &UserRegs::new(0, 0))?;
+    thread.set_task(&task);
+    thread.poke();
+    Ok(())
+}
+
+/// The first act of process 1: console, folder, program. Failure ends it with the exit code a shell would give.
+pub fn exec_first(regs: &mut UserRegs) {
+    let Some(request) = REQUEST.get() else { return };
+    if let Err(errno) = try_exec(regs, request) {
+        let name = request.argv.first().map(|name| String::from_utf8_lossy(name)).unwrap_or_default();
+        crate::console::print(format_args!("init: can't run {name}: error {}\n", errno.0));
+        let code = if errno == EACCES || errno == ENOEXEC { 126 } else { 127 };
+        exit::exit_group_later(ExitStatus::Code(code));
+    }
+}
+
+fn try_exec(regs: &mut UserRegs, request: &Request) -> Result<()> {
+    fs::open_console()?;
+    if let Some(cwd) = &request.cwd {
+        fs::set_initial_cwd(cwd)?;
+    }
+    let name = request.argv.first().ok_or(EINVAL)?;
+    let path = find_program(name, &request.env)?;
+    let file = fs::open_exec(&path)?;
+    let mut arguments = Arguments { argv: Strings::default(), envp: Strings::default() };
+    request.argv.iter().try_for_each(|word| arguments.argv.push(word))?;
+    request.env.iter().try_for_each(|word| arguments.envp.push(word))?;
+    exec::exec(regs, file, &path, arguments)
+}
+
+/// Looks a program without a slash up in PATH.
+fn find_program(name: &[u8], env: &[Vec<u8>]) -> Result<Vec<u8>> {
+    if name.contains(&b'/') {
+        return Ok(name.to_vec());
+    }
+    let path = env.iter().find_map(|word| word.strip_prefix(b"PATH=")).unwrap_or(b"/usr/bin:/bin:/sbin:/usr/sbin");
+    for folder in path.split(|&byte| byte == b':') {
+        let candidate = [folder, b"/", name].concat();
+        if fs::open_exec(&candidate).is_ok() {
+            return Ok(candidate);
+        }
+    }
+    Err(ENOENT)
+}
+
+/// Process 1 has ended: its exit code is the machine's.
+pub fn finish(status: ExitStatus) -> ! {
+    let code = match status {
+        ExitStatus::Code(code) => i32::from(code),
+        ExitStatus::Killed(signal) => 128 + signal.number(),
+    };
+    sched::shut_down(code)
+}
+
+fn parse(cmdline: &str) -> Request {
+    let mut words = cmdline.split_ascii_whitespace();
+    let mut request = Request { argv: Vec::new(), env: Vec::new(), cwd: None };
+    for word in words.by_ref() {
+        if word == "--" {
+            break;
+        }
+        if let Some(value) = word.strip_prefix("env=") {
+            request.env.push(decode(value));
+        } else if let Some(value) = word.strip_prefix("cwd=") {
+            request.cwd = Some(decode(value));
+        }
+    }
+    request.argv = words.map(decode).collect();
+    if request.env.is_empty() {
+        request.env = ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/", "TERM=linux"]
+            .map(|word| word.as_bytes().to_vec())
+            .into();
+    }
+    if request.argv.is_empty() {
+        request.argv.push(b"/init".to_vec());
+    }
+    request
+}
+
+/// Undoes percent-encoding; a bad escape is taken as it stands.
+fn decode(word: &str) -> Vec<u8> {
+    let bytes = word.as_bytes();
+    let mut out = Vec::with_capacity(bytes.len());
+    let mut at = 0;
+    while at < bytes.len() {
+        let escape = bytes.get(at + 1..at + 3).filter(|_| bytes[at] == b'%');
+        let value = escape.and_then(|hex| core::str::from_utf8(hex).ok()).and_then(|hex| u8::from_str_radix(hex, 16).ok());
+        match value {
+            Some(value) => {
+                out.push(value);
+                at += 3;
+            }
+            None => {
+                out.push(bytes[at]);
+                at += 1;
+            }
+        }
+    }
+    out
+}

@@ -1,0 +1,69 @@
+//! Resource limits. `NOFILE` is enforced by the files, `STACK` and the size of arguments at exec, `AS` and `DATA` by
+//! the memory calls, `NPROC` at fork, `CORE` trivially (no core is ever written).
+
+use alloc::sync::Arc;
+
+use crate::errno::{Result, EINVAL};
+
+pub const RLIMIT_DATA: u32 = 2;
+pub const RLIMIT_STACK: u32 = 3;
+pub const RLIMIT_CORE: u32 = 4;
+pub const RLIMIT_NPROC: u32 = 6;
+pub const RLIMIT_NOFILE: u32 = 7;
+pub const RLIMIT_MEMLOCK: u32 = 8;
+pub const RLIMIT_AS: u32 = 9;
+const RLIMIT_SIGPENDING: u32 = 11;
+const RLIMIT_MSGQUEUE: u32 = 12;
+const RLIMIT_NICE: u32 = 13;
+const RLIMIT_RTPRIO: u32 = 14;
+const COUNT: usize = 16;
+
+/// No limit.
+pub const INFINITY: u64 = u64::MAX;
+/// What `NOFILE` can be raised to at most.
+pub const NOFILE_MAX: u64 = 1 << 20;
+const STACK_DEFAULT: u64 = 8 << 20;
+
+/// A soft and a hard limit, as in user memory.
+#[derive(Clone, Copy, zerocopy::FromBytes, zerocopy::IntoBytes, zerocopy::Immutable)]
+#[repr(C)]
+pub struct Limit {
+    pub soft: u64,
+    pub hard: u64,
+}
+
+/// All limits of a process, shared by fork until one changes.
+#[derive(Clone)]
+pub struct Limits([Limit; COUNT]);
+
+impl Limits {
+    /// What pid 1 starts with.
+    pub fn initial(nproc: u64) -> Arc<Limits> {
+        let mut limits = [Limit { soft: INFINITY, hard: INFINITY }; COUNT];
+        let mut set = |which: u32, soft, hard| limits[which as usize] = Limit { soft, hard };
+        set(RLIMIT_STACK, STACK_DEFAULT, INFINITY);
+        set(RLIMIT_CORE, 0, INFINITY);
+        set(RLIMIT_NPROC, nproc, nproc);
+        set(RLIMIT_NOFILE, 1024, 4096);
+        set(RLIMIT_MEMLOCK, 8 << 20, 8 << 20);
+        set(RLIMIT_SIGPENDING, nproc, nproc);
+        set(RLIMIT_MSGQUEUE, 819_200, 819_200);
+        set(RLIMIT_NICE, 0, 0);
+        set(RLIMIT_RTPRIO, 0, 0);
+        Arc::new(Limits(limits))
+    }
+
+    pub fn get(&self, resource: u32) -> Result<Limit> {
+        self.0.get(resource as usize).copied().ok_or(EINVAL)
+    }
+
+    /// The soft limit; `resource` is one of the constants.
+    pub fn soft(&self, resource: u32) -> u64 {
+        self.0[resource as usize].soft
+    }
+
+    pub fn set(&mut self, resource: u32, limit: Limit) -> Result<()> {
+        *self.0.get_mut(resource as usize).ok_or(EINVAL)? = limit;
+        Ok(())
+    }
+}

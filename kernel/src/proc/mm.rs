@@ -1,0 +1,81 @@
+//! An address space as processes know it: the VM's space, and what exec put where.
+//!
+//! `users` counts the threads that run in it. The last one to leave empties the space at once, so that a zombie holds
+//! no memory; the space's own tables go when the last reference does.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::errno::Result;
+use crate::sync::SpinLock;
+use crate::vm::{self, Space};
+
+/// What exec laid out; forked along.
+#[derive(Clone)]
+pub struct Layout {
+    /// The heap: where it starts and where the break is.
+    pub heap_start: u64,
+    pub heap_end: u64,
+    /// Arguments as they were given, each ended by a zero byte; cut to `CMDLINE_MAX`.
+    pub cmdline: Arc<[u8]>,
+    /// The path of the program.
+    pub exe: Arc<str>,
+    /// The auxiliary vector and the bounds of the stack, for /proc.
+    pub stack_top: u64,
+    /// `mlockall(MCL_FUTURE)` is in force.
+    pub lock_future: LockFuture,
+}
+
+/// Whether new mappings are wired.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum LockFuture {
+    No,
+    Yes,
+}
+
+/// How much of the arguments is kept for /proc/PID/cmdline.
+pub const CMDLINE_MAX: usize = 4096;
+
+pub struct Mm {
+    pub space: Arc<Space>,
+    users: AtomicUsize,
+    pub layout: SpinLock<Layout>,
+}
+
+impl Mm {
+    /// An address space with one user.
+    pub fn new(space: Arc<Space>, layout: Layout) -> Arc<Mm> {
+        Arc::new(Mm { space, users: AtomicUsize::new(1), layout: SpinLock::new(layout) })
+    }
+
+    /// A copy for a new process, by fork's rules.
+    pub fn fork(&self) -> Result<Arc<Mm>> {
+        let space = vm::space_fork(&self.space)?;
+        let mut layout = self.layout.lock().clone();
+        layout.lock_future = LockFuture::No;
+        Ok(Mm::new(space, layout))
+    }
+
+    /// One more thread runs in it.
+    pub fn share(self: &Arc<Mm>) -> Arc<Mm> {
+        self.users.fetch_add(1, Ordering::Relaxed);
+        self.clone()
+    }
+
+    /// A thread leaves it; the last one empties it. The caller runs elsewhere already, or will never touch user memory
+    /// again.
+    pub fn leave(self: Arc<Mm>) {
+        if self.users.fetch_sub(1, Ordering::AcqRel) == 1 {
+            vm::space_clear(&self.space);
+        }
+    }
+
+    pub fn cmdline(&self) -> Vec<u8> {
+        self.layout.lock().cmdline.to_vec()
+    }
+
+    pub fn exe(&self) -> Arc<str> {
+        self.layout.lock().exe.clone()
+    }
+}

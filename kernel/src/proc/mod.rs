@@ -1,0 +1,81 @@
+//! Processes and threads: who runs, with what, and how they come and go.
+//!
+//! ```text
+//!   table    pid -> Process, tid -> Thread; parents, children, groups, sessions     (one lock, TREE)
+//!     Process ---- group: threads, pending signals, actions, stop and exit state    (one lock each)
+//!        |  \----- files, fs context, credentials, limits                           (one lock each, leaf)
+//!      Thread ---- mm: the address space it runs in; mask; pending signals
+//!        |
+//!      sched::Task
+//! ```
+//!
+//! Reading order: `process`, `thread`, `table`; then the life of a process: `clone`, `exec`, `exit`, `wait`;
+//! then `signal`, `futex`, `timer`. `trap` is what the trap code calls.
+//!
+//! Locks, outermost first: `table` (TREE), `Process::group`, a thread's `pending`, the leaves. None is held
+//! while user memory is touched or while sleeping. Wait queues may be woken under any of them.
+
+pub mod clone;
+pub mod cred;
+pub mod elf;
+pub mod exec;
+pub mod exit;
+pub mod futex;
+pub mod image;
+pub mod init;
+pub mod limits;
+pub mod mm;
+pub mod oom;
+pub mod process;
+pub mod robust;
+pub mod signal;
+pub mod table;
+pub mod thread;
+pub mod timer;
+pub mod trap;
+pub mod usage;
+pub mod wait;
+
+use alloc::sync::Arc;
+
+pub use cred::Cred;
+pub use init::start_init;
+pub use process::Process;
+pub use signal::deliver::{return_to_user, signal_pending};
+pub use signal::send::{send_to_group, send_to_process, send_to_thread};
+pub use table::{processes, Pid};
+pub use thread::Thread;
+pub use crate::syscall::signal::is_held_or_ignored as signal_is_held_or_ignored;
+pub use trap::{kernel_page_fault, user_exception, user_page_fault};
+
+use crate::sched::{self, Work};
+
+/// The thread that runs on this CPU. Only called on behalf of a user thread: system calls and their traps.
+pub fn current_thread() -> &'static Arc<Thread> {
+    sched::current().user().expect("a kernel task has no user thread")
+}
+
+/// The process of the running thread.
+pub fn current_process() -> &'static Arc<Process> {
+    &current_thread().process
+}
+
+/// Makes the running thread take the slow way back to user mode, by `return_to_user`.
+pub fn request_return_work() {
+    sched::current().add_work(Work::SIGNAL);
+}
+
+/// A write found nobody to read it: the thread gets SIGPIPE.
+pub fn raise_sigpipe() {
+    let info = signal::SigInfo {
+        signal: signal::SIGPIPE,
+        code: signal::code::SI_USER,
+        detail: signal::send::sender(0),
+    };
+    let _ = send_to_thread(current_thread(), info);
+}
+
+/// Enters the address space of a thread that is about to run.
+pub fn activate_space(thread: &Thread) {
+    thread.activate_space();
+}

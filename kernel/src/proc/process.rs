@@ -1,0 +1,240 @@
+//! A process: what its threads share.
+//!
+//! Invariants: P1: `parent`, `pgid`, `sid` are written only under the table's lock (they are atomics so that reading
+//! them takes none). P2: `files` and `fs` are there until the last thread has left, and gone in a zombie. P3: a
+//! process is in the table from before its first thread can run until it is reaped.
+//! Locks: see the parent module.
+
+use alloc::boxed::Box;
+use alloc::string::String;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
+
+use super::cred::Cred;
+use super::limits::Limits;
+use super::signal::{Actions, Pending, Signal};
+use super::table::Pid;
+use super::thread::Thread;
+use super::timer::Timers;
+use super::usage::Usage;
+use crate::errno::{Result, ESRCH};
+use crate::fs::{FdTable, FsContext};
+use crate::sched::Nanos;
+use crate::sync::{SpinLock, WaitQueue};
+
+/// How a process ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ExitStatus {
+    /// By `exit`, with the low eight bits of its argument.
+    Code(u8),
+    /// By a signal.
+    Killed(Signal),
+}
+
+impl ExitStatus {
+    /// The status word of `wait4`.
+    pub fn wait_word(self) -> i32 {
+        match self {
+            ExitStatus::Code(code) => i32::from(code) << 8,
+            ExitStatus::Killed(signal) => signal.number(),
+        }
+    }
+}
+
+/// The threads of a process and the signals they share.
+pub struct Group {
+    pub threads: Vec<Arc<Thread>>,
+    pub pending: Pending,
+    pub actions: Arc<Actions>,
+    /// Set once: the whole process is on its way out.
+    pub exiting: Option<ExitStatus>,
+    /// All threads but this one must go: it is in exec.
+    pub exec: Option<Pid>,
+    /// The signal that stopped the process; its threads wait in `Process::stop_queue`.
+    pub stop: Option<Signal>,
+    /// Counts the ends of stops: a thread at rest goes on when it changes.
+    pub stop_epoch: u32,
+    /// How many threads have come to rest for `stop`.
+    pub stopped: usize,
+    /// The last status word a dying thread left, for the case that all threads leave by `exit`.
+    pub last_exit: ExitStatus,
+}
+
+/// A change that a parent can wait for besides the end of the process.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Change {
+    Stopped(Signal),
+    Continued,
+}
+
+pub struct Process {
+    pub pid: Pid,
+    /// The parent, the process group and the session (P1).
+    pub parent: AtomicI32,
+    pub pgid: AtomicI32,
+    pub sid: AtomicI32,
+    /// What the parent is sent at the end: SIGCHLD, another signal, or 0 for none.
+    pub exit_signal: AtomicI32,
+    pub group: SpinLock<Group>,
+    /// The last change not yet waited for.
+    pub change: SpinLock<Option<Change>>,
+    pub files: SpinLock<Option<Arc<FdTable>>>,
+    pub fs: SpinLock<Option<Arc<FsContext>>>,
+    pub cred: SpinLock<Arc<Cred>>,
+    pub limits: SpinLock<Arc<Limits>>,
+    /// What gone threads used, and what waited-for children used.
+    pub usage: SpinLock<Usage>,
+    pub child_usage: SpinLock<Usage>,
+    pub timers: SpinLock<Option<Box<Timers>>>,
+    /// Threads of this process that wait for a child.
+    pub child_queue: WaitQueue,
+    /// Stopped threads.
+    pub stop_queue: WaitQueue,
+    /// A thread in exec, or the last one in `exit_group`, waits here for the others to go.
+    pub thread_gone: WaitQueue,
+    pub started: Nanos,
+    /// `exec` has been called since fork (setpgid by the parent fails then).
+    pub has_execed: AtomicBool,
+    pub dumpable: AtomicBool,
+    pub no_new_privileges: AtomicBool,
+    /// Orphans among its descendants become its children.
+    pub subreaper: AtomicBool,
+    pub personality: AtomicU32,
+    pub nice: AtomicI32,
+}
+
+/// What fork hands from a process to its child besides the ids.
+pub struct Inherited {
+    pub files: Arc<FdTable>,
+    pub fs: Arc<FsContext>,
+    pub cred: Arc<Cred>,
+    pub limits: Arc<Limits>,
+    pub actions: Arc<Actions>,
+}
+
+impl Process {
+    /// A process without threads that isn't in the table yet.
+    pub fn new(pid: Pid, exit_signal: i32, from: Inherited) -> Process {
+        Process {
+            pid,
+            parent: AtomicI32::new(0),
+            pgid: AtomicI32::new(pid),
+            sid: AtomicI32::new(pid),
+            exit_signal: AtomicI32::new(exit_signal),
+            group: SpinLock::new(Group {
+                threads: Vec::new(),
+                pending: Pending::new(),
+                actions: from.actions,
+                exiting: None,
+                exec: None,
+                stop: None,
+                stop_epoch: 0,
+                stopped: 0,
+                last_exit: ExitStatus::Code(0),
+            }),
+            change: SpinLock::new(None),
+            files: SpinLock::new(Some(from.files)),
+            fs: SpinLock::new(Some(from.fs)),
+            cred: SpinLock::new(from.cred),
+            limits: SpinLock::new(from.limits),
+            usage: SpinLock::new(Usage::default()),
+            child_usage: SpinLock::new(Usage::default()),
+            timers: SpinLock::new(None),
+            child_queue: WaitQueue::new(),
+            stop_queue: WaitQueue::new(),
+            thread_gone: WaitQueue::new(),
+            started: crate::sched::now(),
+            has_execed: AtomicBool::new(false),
+            dumpable: AtomicBool::new(true),
+            no_new_privileges: AtomicBool::new(false),
+            subreaper: AtomicBool::new(false),
+            personality: AtomicU32::new(0),
+            nice: AtomicI32::new(0),
+        }
+    }
+
+    pub fn parent(&self) -> Pid {
+        self.parent.load(Ordering::Relaxed)
+    }
+
+    pub fn pgid(&self) -> Pid {
+        self.pgid.load(Ordering::Relaxed)
+    }
+
+    pub fn sid(&self) -> Pid {
+        self.sid.load(Ordering::Relaxed)
+    }
+
+    /// The open files; `ESRCH` in a process that has ended.
+    pub fn files(&self) -> Result<Arc<FdTable>> {
+        self.files.lock().clone().ok_or(ESRCH)
+    }
+
+    /// Current folder, root and umask; `ESRCH` in a process that has ended.
+    pub fn fs(&self) -> Result<Arc<FsContext>> {
+        self.fs.lock().clone().ok_or(ESRCH)
+    }
+
+    pub fn cred(&self) -> Arc<Cred> {
+        self.cred.lock().clone()
+    }
+
+    /// The soft limit of a resource (`RLIMIT_*`).
+    pub fn limit(&self, resource: u32) -> u64 {
+        self.limits.lock().soft(resource)
+    }
+
+    /// The thread that stands for the process: its first, or any that is left.
+    pub fn leader(&self) -> Option<Arc<Thread>> {
+        let group = self.group.lock();
+        group.threads.iter().find(|t| t.tid() == self.pid).or(group.threads.first()).cloned()
+    }
+
+    pub fn threads(&self) -> Vec<Arc<Thread>> {
+        self.group.lock().threads.clone()
+    }
+
+    /// What its threads have used, those that are gone included.
+    pub fn total_usage(&self) -> Usage {
+        let mut usage = *self.usage.lock();
+        for thread in self.threads() {
+            usage.add(&thread.usage());
+        }
+        usage
+    }
+
+    /// The name programs see in `ps`; empty in a zombie.
+    pub fn comm(&self) -> String {
+        self.leader().map(|thread| thread.comm()).unwrap_or_default()
+    }
+
+    /// The arguments, each ended by a zero byte; empty in a zombie.
+    pub fn cmdline(&self) -> Vec<u8> {
+        self.leader().and_then(|thread| thread.mm()).map(|mm| mm.cmdline()).unwrap_or_default()
+    }
+
+    /// The path of the program; `None` in a zombie.
+    pub fn exe(&self) -> Option<Arc<str>> {
+        self.leader().and_then(|thread| thread.mm()).map(|mm| mm.exe())
+    }
+
+    /// The address space of its first thread; `None` in a zombie.
+    pub fn space(&self) -> Option<Arc<crate::vm::Space>> {
+        self.leader().and_then(|thread| thread.mm()).map(|mm| mm.space.clone())
+    }
+
+    /// The state letter of /proc/PID/stat.
+    pub fn state(&self) -> char {
+        let group = self.group.lock();
+        if group.threads.is_empty() {
+            'Z'
+        } else if group.stop.is_some() && group.stopped > 0 {
+            'T'
+        } else if group.threads.iter().any(|thread| thread.is_runnable()) {
+            'R'
+        } else {
+            'S'
+        }
+    }
+}

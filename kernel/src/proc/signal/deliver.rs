@@ -1,0 +1,224 @@
+//! Acting on signals: what happens on the slow way back to user mode.
+//!
+//! The trap code calls [`return_to_user`] when the task asks for it. It takes signals one by one until none is left
+//! that isn't blocked: ignores it, stops the process, ends it, or pushes a frame that runs a handler. A system call
+//! that was cut short is wound back here so that it runs again, or told `EINTR`.
+
+use alloc::sync::Arc;
+
+use super::{frame, send, DefaultAction, SigAction, SigInfo, SigSet, Signal, SIGSEGV, SIGSTOP, SIG_DFL, SIG_IGN};
+use crate::arch::UserRegs;
+use crate::errno::{
+    Errno, EINTR, ERESTARTNOHAND, ERESTARTNOINTR, ERESTARTSYS, ERESTART_RESTARTBLOCK,
+};
+use crate::proc::process::{Change, ExitStatus, Group, Process};
+use crate::proc::thread::Thread;
+use crate::proc::{current_thread, exit, table};
+use core::sync::atomic::Ordering;
+
+/// `vector` of registers that come from a system call.
+const CALL: u64 = 0x100;
+/// The length of the `syscall` instruction.
+const SYSCALL_LEN: u64 = 2;
+
+/// What the thread has to do next.
+enum Next {
+    Nothing,
+    Exit,
+    Stop,
+    /// This signal would stop the process, unless its group is orphaned.
+    MayStop(Signal),
+    Terminate(Signal),
+    Handle(SigInfo, SigAction),
+}
+
+/// Does all that is to be done before the running thread goes back to user mode; may not return.
+pub fn return_to_user(regs: &mut UserRegs) {
+    let thread = current_thread();
+    start_up(thread, regs);
+    if thread.signalled.load(Ordering::Acquire) {
+        deliver_all(thread, regs);
+    }
+    restart_without_handler(regs);
+    let saved = thread.saved_mask.lock().take();
+    if let Some(mask) = saved {
+        send::set_mask(mask);
+    }
+}
+
+/// What a thread does before its first instruction.
+fn start_up(thread: &Thread, regs: &mut UserRegs) {
+    let address = thread.set_child_tid.swap(0, Ordering::Relaxed);
+    if address != 0 {
+        let _ = crate::user::put(address, &thread.tid());
+    }
+    if thread.is_init.swap(false, Ordering::Relaxed) {
+        crate::proc::init::exec_first(regs);
+    }
+}
+
+fn deliver_all(thread: &Arc<Thread>, regs: &mut UserRegs) {
+    loop {
+        match next(thread) {
+            Next::Nothing => return,
+            Next::Exit => exit::exit_thread_dying(),
+            Next::Stop => rest(thread),
+            Next::MayStop(signal) => {
+                if signal == SIGSTOP || !table::is_orphaned_group(thread.process.pgid()) {
+                    begin_stop(&thread.process, signal);
+                }
+            }
+            Next::Terminate(signal) => exit::exit_group(ExitStatus::Killed(signal)),
+            Next::Handle(info, action) => handle(thread, regs, info, action),
+        }
+    }
+}
+
+/// Takes the next thing to do; clears `signalled` when there is nothing.
+fn next(thread: &Thread) -> Next {
+    let mut group = thread.process.group.lock();
+    loop {
+        if thread.is_dying() {
+            return Next::Exit;
+        }
+        if group.stop.is_some() {
+            return Next::Stop;
+        }
+        let wanted = SigSet(!thread.mask().0);
+        let own = thread.pending.lock().take(wanted);
+        let Some(info) = own.or_else(|| group.pending.take(wanted)) else {
+            thread.signalled.store(false, Ordering::Release);
+            return Next::Nothing;
+        };
+        let action = group.actions.get(info.signal);
+        match action.handler {
+            SIG_IGN => {}
+            SIG_DFL => match info.signal.default_action() {
+                DefaultAction::Ignore | DefaultAction::Continue => {}
+                DefaultAction::Stop => return Next::MayStop(info.signal),
+                DefaultAction::Terminate => return Next::Terminate(info.signal),
+            },
+            _ => {
+                if action.flags & super::flag::RESETHAND != 0 {
+                    send::reset_action(&mut group, info.signal);
+                }
+                return Next::Handle(info, action);
+            }
+        }
+    }
+}
+
+/// Whether the running thread has a reason to leave an interruptible sleep.
+pub fn signal_pending() -> bool {
+    let thread = current_thread();
+    if !thread.signalled.load(Ordering::Acquire) {
+        return false;
+    }
+    if thread.is_dying() {
+        return true;
+    }
+    if thread.killable.load(Ordering::Relaxed) {
+        return false;
+    }
+    let group = thread.process.group.lock();
+    group.stop.is_some() || has_unblocked(thread, &group)
+}
+
+fn has_unblocked(thread: &Thread, group: &Group) -> bool {
+    let pending = group.pending.set().with(thread.pending.lock().set());
+    !pending.without(thread.mask()).is_empty()
+}
+
+/// Runs `sleep` so that only the end of the thread cuts it short, not any signal.
+pub fn killable<T>(thread: &Thread, sleep: impl FnOnce() -> T) -> T {
+    thread.killable.store(true, Ordering::Relaxed);
+    let result = sleep();
+    thread.killable.store(false, Ordering::Relaxed);
+    result
+}
+
+/// Has every thread of the process come to rest.
+fn begin_stop(process: &Process, signal: Signal) {
+    let mut group = process.group.lock();
+    if group.exiting.is_some() || group.stop.is_some() {
+        return;
+    }
+    group.stop = Some(signal);
+    group.stopped = 0;
+    group.threads.iter().for_each(|thread| thread.poke());
+}
+
+/// Comes to rest until the process goes on or dies; the last thread to do so tells the parent.
+fn rest(thread: &Thread) {
+    let process = &thread.process;
+    let mut group = process.group.lock();
+    let Some(signal) = group.stop else { return };
+    group.stopped += 1;
+    let epoch = group.stop_epoch;
+    let last = group.stopped == group.threads.len();
+    drop(group);
+    if last {
+        send::report_change(process, Change::Stopped(signal));
+    }
+    process.stop_queue.wait(|| {
+        let group = process.group.lock();
+        (group.stop_epoch != epoch || thread.is_dying()).then_some(())
+    });
+}
+
+/// Arranges for a handler to run; a frame that can't be written ends in SIGSEGV.
+fn handle(thread: &Arc<Thread>, regs: &mut UserRegs, info: SigInfo, action: SigAction) {
+    restart_with_handler(regs, action.flags & super::flag::RESTART != 0);
+    let before = thread.saved_mask.lock().take().unwrap_or(thread.mask());
+    if frame::push(thread, regs, info, &action, before).is_err() {
+        if info.signal == SIGSEGV {
+            send::reset_action(&mut thread.process.group.lock(), SIGSEGV);
+        }
+        send::force(SigInfo::kernel(SIGSEGV));
+        return;
+    }
+    let mut mask = thread.mask().with(SigSet(action.mask));
+    if action.flags & super::flag::NODEFER == 0 {
+        mask = mask.with(SigSet::of(&[info.signal]));
+    }
+    send::set_mask(mask);
+}
+
+/// The restart code that the interrupted call returned, if it was one.
+fn restart_code(regs: &UserRegs) -> Option<Errno> {
+    let errno = Errno((regs.rax as i64).checked_neg()?.try_into().ok()?);
+    (regs.vector == CALL && errno.is_restart()).then_some(errno)
+}
+
+/// Makes registers look as if they came from no system call: nothing is restarted any more.
+pub fn forget_call(regs: &mut UserRegs) {
+    regs.vector = 0;
+}
+
+fn restart_with_handler(regs: &mut UserRegs, wants_restart: bool) {
+    match restart_code(regs) {
+        Some(ERESTARTNOINTR) => wind_back(regs),
+        Some(ERESTARTSYS) if wants_restart => wind_back(regs),
+        Some(_) => regs.rax = -i64::from(EINTR.0) as u64,
+        None => {}
+    }
+    forget_call(regs);
+}
+
+fn restart_without_handler(regs: &mut UserRegs) {
+    match restart_code(regs) {
+        Some(ERESTARTNOHAND | ERESTARTSYS | ERESTARTNOINTR) => wind_back(regs),
+        Some(ERESTART_RESTARTBLOCK) => {
+            regs.orig_rax = u64::from(linux_raw_sys::general::__NR_restart_syscall);
+            wind_back(regs);
+        }
+        _ => {}
+    }
+}
+
+/// Has the program execute its `syscall` instruction once more.
+fn wind_back(regs: &mut UserRegs) {
+    regs.rax = regs.orig_rax;
+    regs.rip = regs.rip.wrapping_sub(SYSCALL_LEN);
+    forget_call(regs);
+}

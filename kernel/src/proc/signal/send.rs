@@ -1,0 +1,220 @@
+//! Sending signals, and the mask that holds them back.
+//!
+//! A signal goes to a process (any thread that doesn't block it takes it) or to one thread. What it does to a stop
+//! happens here, when it is sent: SIGCONT and SIGKILL end a stop whatever the mask says. The rest is done by the
+//! thread itself on its way back to user mode.
+
+use alloc::sync::Arc;
+use core::sync::atomic::Ordering;
+
+use super::{code, Actions, Detail, SigInfo, SigSet, Signal, SIGCHLD, SIGCONT, SIGKILL, SIG_DFL};
+use crate::errno::{Result, EPERM, ESRCH};
+use crate::proc::process::{Change, ExitStatus, Group, Process};
+use crate::proc::thread::Thread;
+use crate::proc::{current_process, current_thread, table, Pid};
+
+/// Sends a signal to a process; nothing happens to one that has ended.
+pub fn send_to_process(process: &Arc<Process>, info: SigInfo) -> Result<()> {
+    send(process, None, info)
+}
+
+/// Sends a signal to one thread.
+pub fn send_to_thread(thread: &Arc<Thread>, info: SigInfo) -> Result<()> {
+    send(&thread.process, Some(thread), info)
+}
+
+/// Sends a signal of the kernel's own to a whole process group (`^C`, hang-up). Returns whether there is such a group.
+pub fn send_to_group(pgid: Pid, signal: Signal) -> bool {
+    let members = table::group_members(pgid);
+    for process in &members {
+        let _ = send_to_process(process, SigInfo::kernel(signal));
+    }
+    !members.is_empty()
+}
+
+fn send(process: &Arc<Process>, target: Option<&Arc<Thread>>, info: SigInfo) -> Result<()> {
+    let mut group = process.group.lock();
+    if group.threads.is_empty() {
+        return Ok(());
+    }
+    let was_stopped = settle_stop(process, &mut group, info.signal);
+    let sent = if info.signal == SIGKILL {
+        kill_all(&mut group, ExitStatus::Killed(SIGKILL));
+        Ok(())
+    } else {
+        enqueue(&mut group, target, info)
+    };
+    drop(group);
+    if was_stopped && info.signal == SIGCONT {
+        report_change(process, Change::Continued);
+    }
+    sent
+}
+
+/// Queues a signal that is not ignored and wakes a thread for it.
+fn enqueue(group: &mut Group, target: Option<&Arc<Thread>>, info: SigInfo) -> Result<()> {
+    let signal = info.signal;
+    let judge = target.unwrap_or(&group.threads[0]);
+    if wants(judge, signal) && !waits_for(judge, signal) && group.actions.ignores(signal) {
+        return Ok(());
+    }
+    match target {
+        Some(thread) => {
+            thread.pending.lock().push(info)?;
+            if wants(thread, signal) {
+                thread.poke();
+            }
+        }
+        None => {
+            group.pending.push(info)?;
+            if let Some(thread) = group.threads.iter().find(|thread| wants(thread, signal)) {
+                thread.poke();
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Whether a thread would take this signal now: it isn't blocked, or `sigtimedwait` asks for it.
+fn wants(thread: &Thread, signal: Signal) -> bool {
+    !thread.is_dying() && (!thread.mask().has(signal) || waits_for(thread, signal))
+}
+
+fn waits_for(thread: &Thread, signal: Signal) -> bool {
+    SigSet(thread.waiting_for.load(Ordering::Relaxed)).has(signal)
+}
+
+/// What a signal does to a stop at the time it is sent. Returns whether the process had come to rest and goes on now.
+fn settle_stop(process: &Process, group: &mut Group, signal: Signal) -> bool {
+    if SigSet::STOPS.has(signal) {
+        discard(group, SigSet::of(&[SIGCONT]));
+        return false;
+    }
+    if signal != SIGCONT && signal != SIGKILL {
+        return false;
+    }
+    discard(group, SigSet::STOPS);
+    let was_stopped = group.stop.is_some() && group.stopped >= group.threads.len();
+    if group.stop.take().is_some() {
+        group.stopped = 0;
+        group.stop_epoch = group.stop_epoch.wrapping_add(1);
+        process.stop_queue.wake_all();
+    }
+    was_stopped
+}
+
+fn discard(group: &mut Group, which: SigSet) {
+    group.pending.discard(which);
+    for thread in &group.threads {
+        thread.pending.lock().discard(which);
+    }
+}
+
+/// Sends every thread of the group away; the first reason given is the one that counts.
+pub fn kill_all(group: &mut Group, status: ExitStatus) {
+    group.exiting.get_or_insert(status);
+    for thread in &group.threads {
+        thread.kill();
+    }
+}
+
+/// Records that a child stopped or went on, tells its parent, and wakes the parent's waiters.
+pub fn report_change(process: &Arc<Process>, change: Change) {
+    *process.change.lock() = Some(change);
+    let Some(parent) = table::process(process.parent()) else { return };
+    let (code, signal) = match change {
+        Change::Stopped(signal) => (code::CLD_STOPPED, signal),
+        Change::Continued => (code::CLD_CONTINUED, SIGCONT),
+    };
+    let quiet = parent.group.lock().actions.get(SIGCHLD).flags & super::flag::NOCLDSTOP != 0;
+    if !quiet {
+        let detail =
+            Detail::Child { pid: process.pid, uid: process.cred().uid, status: signal.number(), utime: 0, stime: 0 };
+        let _ = send_to_process(&parent, SigInfo { signal: SIGCHLD, code, detail });
+    }
+    parent.child_queue.wake_all();
+}
+
+/// Sends a fault to the running thread: it can be neither blocked nor ignored.
+pub fn force(info: SigInfo) {
+    let thread = current_thread();
+    let signal = info.signal;
+    let mut group = thread.process.group.lock();
+    let blocked = thread.mask().has(signal);
+    if blocked || group.actions.get(signal).handler == super::SIG_IGN {
+        reset_action(&mut group, signal);
+        thread.store_mask(thread.mask().without(SigSet::of(&[signal])));
+    }
+    let _ = thread.pending.lock().push(info);
+    thread.poke();
+}
+
+/// Gives a signal its default action.
+pub fn reset_action(group: &mut Group, signal: Signal) {
+    let mut action = group.actions.get(signal);
+    action.handler = SIG_DFL;
+    Arc::<Actions>::make_mut(&mut group.actions).set(signal, action);
+}
+
+/// Changes the running thread's mask; what it now blocks is handed to threads that don't.
+pub fn set_mask(mask: SigSet) {
+    let thread = current_thread();
+    let group = thread.process.group.lock();
+    let blocked = mask.without(thread.mask());
+    thread.store_mask(mask);
+    let waiting = group.pending.set();
+    let own = waiting.with(thread.pending.lock().set());
+    if !own.without(thread.mask()).is_empty() {
+        thread.poke();
+    }
+    let moved = SigSet(waiting.0 & blocked.0);
+    if !moved.is_empty() {
+        let others = group.threads.iter().filter(|other| !Arc::ptr_eq(other, thread));
+        others.filter(|other| !moved.without(other.mask()).is_empty()).for_each(|other| other.poke());
+    }
+}
+
+/// The `Sender` detail of the running process.
+pub fn sender(value: u64) -> Detail {
+    let process = current_process();
+    Detail::Sender { pid: process.pid, uid: process.cred().uid, value }
+}
+
+/// Whether the running process may send this signal to that one; SIGCONT may go anywhere in the session.
+pub fn check_permission(target: &Process, signal: Option<Signal>) -> Result<()> {
+    let own = current_process();
+    let same_session = signal == Some(SIGCONT) && own.sid() == target.sid();
+    if core::ptr::eq(&**own, target) || same_session || own.cred().may_signal(&target.cred()) {
+        Ok(())
+    } else {
+        Err(EPERM)
+    }
+}
+
+/// The whole of `kill(pid, signal)`; `None` only checks.
+pub fn kill(pid: i64, signal: Option<Signal>) -> Result<()> {
+    let own = current_process();
+    let targets = match pid {
+        1.. => alloc::vec![table::process(pid as Pid).ok_or(ESRCH)?],
+        0 => table::group_members(own.pgid()),
+        -1 => {
+            let mut all = table::processes();
+            all.retain(|process| process.pid != 1 && process.pid != own.pid);
+            all
+        }
+        _ => table::group_members(pid.unsigned_abs().try_into().map_err(|_| ESRCH)?),
+    };
+    let mut outcome = Err(ESRCH);
+    for target in &targets {
+        let result = check_permission(target, signal).and_then(|()| match signal {
+            Some(signal) => {
+                send_to_process(target, SigInfo { signal, code: code::SI_USER, detail: sender(0) })
+            }
+            None => Ok(()),
+        });
+        if outcome != Ok(()) {
+            outcome = result;
+        }
+    }
+    outcome
+}

@@ -1,0 +1,241 @@
+//! All processes and threads by number, and how they are related.
+//!
+//! One lock, TREE, guards the whole structure. Relations are kept as numbers here, not as pointers in the processes,
+//! so there is nothing to get out of step and no cycle of references.
+//!
+//! Invariants: N1: a node's `children` are exactly the processes whose `parent` it is. N2: a number is not given out
+//! while a process, a thread, a group or a session bears it. N3: a process whose node has `ended` set has no threads.
+
+use alloc::collections::BTreeMap;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::sync::atomic::Ordering;
+
+use super::process::{ExitStatus, Process};
+use super::thread::Thread;
+use crate::errno::{Result, EAGAIN, EPERM, ESRCH};
+use crate::sync::SpinLock;
+
+/// Numbers of processes, threads, groups and sessions.
+pub type Pid = i32;
+
+/// Numbers run from 1 to here and then start again at `PID_REUSE`.
+pub const PID_MAX: Pid = 4_194_303;
+const PID_REUSE: Pid = 300;
+
+/// A process in the table.
+pub struct Node {
+    pub process: Arc<Process>,
+    pub children: Vec<Pid>,
+    /// Set when the last thread has gone and the parent may collect it.
+    pub ended: Option<ExitStatus>,
+}
+
+/// Everything behind TREE.
+pub struct Tree {
+    nodes: BTreeMap<Pid, Node>,
+    threads: BTreeMap<Pid, Arc<Thread>>,
+    last: Pid,
+    wrapped: bool,
+}
+
+static TREE: SpinLock<Tree> =
+    SpinLock::new(Tree { nodes: BTreeMap::new(), threads: BTreeMap::new(), last: 0, wrapped: false });
+
+/// Runs `f` with the whole tree locked. It must not sleep or touch user memory.
+pub fn with<T>(f: impl FnOnce(&mut Tree) -> T) -> T {
+    f(&mut TREE.lock())
+}
+
+impl Tree {
+    pub fn node(&self, pid: Pid) -> Option<&Node> {
+        self.nodes.get(&pid)
+    }
+
+    pub fn node_mut(&mut self, pid: Pid) -> Option<&mut Node> {
+        self.nodes.get_mut(&pid)
+    }
+
+    pub fn nodes(&self) -> impl Iterator<Item = &Node> {
+        self.nodes.values()
+    }
+
+    /// A number nobody bears (N2).
+    fn allocate(&mut self) -> Result<Pid> {
+        let start = self.last;
+        loop {
+            self.last += 1;
+            if self.last > PID_MAX {
+                self.last = PID_REUSE;
+                self.wrapped = true;
+            }
+            if !self.wrapped || !self.in_use(self.last) {
+                return Ok(self.last);
+            }
+            if self.last == start {
+                return Err(EAGAIN);
+            }
+        }
+    }
+
+    fn in_use(&self, id: Pid) -> bool {
+        let bears = |node: &Node| node.process.pgid() == id || node.process.sid() == id;
+        self.nodes.contains_key(&id) || self.threads.contains_key(&id) || self.nodes.values().any(bears)
+    }
+
+    /// Makes `child` a child of `parent`, which may be 0 for none.
+    fn adopt(&mut self, parent: Pid, child: Pid) {
+        if let Some(node) = self.nodes.get(&child) {
+            node.process.parent.store(parent, Ordering::Relaxed);
+        }
+        if let Some(node) = self.nodes.get_mut(&parent) {
+            node.children.push(child);
+        }
+    }
+
+    /// Hands the children of a process that ends to its nearest living subreaper, or to pid 1. Returns them.
+    pub fn orphan_children(&mut self, pid: Pid) -> Vec<Pid> {
+        let children = match self.nodes.get_mut(&pid) {
+            Some(node) => core::mem::take(&mut node.children),
+            None => Vec::new(),
+        };
+        if children.is_empty() {
+            return children;
+        }
+        let heir = self.reaper_of(pid);
+        for &child in &children {
+            self.adopt(heir, child);
+        }
+        children
+    }
+
+    fn reaper_of(&self, pid: Pid) -> Pid {
+        let mut at = self.nodes.get(&pid).map_or(1, |node| node.process.parent());
+        while let Some(node) = self.nodes.get(&at) {
+            if node.ended.is_none() && node.process.subreaper.load(Ordering::Relaxed) {
+                return at;
+            }
+            at = node.process.parent();
+        }
+        1
+    }
+
+    /// Takes a process that has ended out of the table.
+    pub fn remove(&mut self, pid: Pid) -> Option<Arc<Process>> {
+        let node = self.nodes.remove(&pid)?;
+        if let Some(parent) = self.nodes.get_mut(&node.process.parent()) {
+            parent.children.retain(|&child| child != pid);
+        }
+        Some(node.process)
+    }
+
+    pub fn remove_thread(&mut self, tid: Pid) {
+        self.threads.remove(&tid);
+    }
+
+    pub fn insert_thread(&mut self, thread: Arc<Thread>) {
+        self.threads.insert(thread.tid(), thread);
+    }
+
+    /// Whether no member of the group has a parent in another group of the same session.
+    pub fn is_orphaned_group(&self, pgid: Pid) -> bool {
+        !self.nodes.values().any(|node| {
+            let process = &node.process;
+            let in_group = process.pgid() == pgid && node.ended.is_none();
+            in_group && self.nodes.get(&process.parent()).is_some_and(|parent| {
+                parent.process.pgid() != pgid && parent.process.sid() == process.sid()
+            })
+        })
+    }
+
+    /// The session of a process group, if the group has members.
+    pub fn group_session(&self, pgid: Pid) -> Option<Pid> {
+        self.nodes.values().find(|node| node.process.pgid() == pgid).map(|node| node.process.sid())
+    }
+}
+
+/// A number for a new process or thread.
+pub fn allocate() -> Result<Pid> {
+    with(Tree::allocate)
+}
+
+/// Puts a new process with its first thread into the table, as a child of `parent`, in the group and session it names.
+pub fn insert(process: Arc<Process>, thread: Arc<Thread>, parent: Pid) {
+    with(|tree| {
+        let pid = process.pid;
+        tree.nodes.insert(pid, Node { process, children: Vec::new(), ended: None });
+        tree.insert_thread(thread);
+        tree.adopt(parent, pid);
+    });
+}
+
+pub fn process(pid: Pid) -> Option<Arc<Process>> {
+    with(|tree| tree.node(pid).map(|node| node.process.clone()))
+}
+
+pub fn thread(tid: Pid) -> Option<Arc<Thread>> {
+    with(|tree| tree.threads.get(&tid).cloned())
+}
+
+/// All processes, zombies too, by number.
+pub fn processes() -> Vec<Arc<Process>> {
+    with(|tree| tree.nodes().map(|node| node.process.clone()).collect())
+}
+
+/// How many processes there are, zombies too.
+pub fn count() -> usize {
+    with(|tree| tree.nodes.len())
+}
+
+/// How many processes belong to a user.
+pub fn count_of_user(uid: u32) -> usize {
+    with(|tree| tree.nodes().filter(|node| node.process.cred.lock().uid == uid).count())
+}
+
+pub fn group_members(pgid: Pid) -> Vec<Arc<Process>> {
+    let member = |node: &&Node| node.process.pgid() == pgid;
+    with(|tree| tree.nodes().filter(member).map(|node| node.process.clone()).collect())
+}
+
+pub fn is_orphaned_group(pgid: Pid) -> bool {
+    with(|tree| tree.is_orphaned_group(pgid))
+}
+
+pub fn group_session(pgid: Pid) -> Option<Pid> {
+    with(|tree| tree.group_session(pgid))
+}
+
+/// The whole of `setpgid`: `pid` is the caller or a child of it that hasn't called exec.
+pub fn set_group(caller: &Process, pid: Pid, pgid: Pid) -> Result<()> {
+    with(|tree| {
+        let process = tree.node(pid).filter(|node| node.ended.is_none()).ok_or(ESRCH)?.process.clone();
+        if pid != caller.pid {
+            if process.parent() != caller.pid {
+                return Err(ESRCH);
+            }
+            if process.has_execed.load(Ordering::Relaxed) {
+                return Err(crate::errno::EACCES);
+            }
+        }
+        if process.sid() != caller.sid() || process.sid() == pid {
+            return Err(EPERM);
+        }
+        if pgid != pid && tree.group_session(pgid) != Some(caller.sid()) {
+            return Err(EPERM);
+        }
+        process.pgid.store(pgid, Ordering::Relaxed);
+        Ok(())
+    })
+}
+
+/// The whole of `setsid`: the caller leads a new session and a new group in it.
+pub fn new_session(caller: &Process) -> Result<Pid> {
+    with(|tree| {
+        if caller.sid() == caller.pid || tree.group_session(caller.pid).is_some() {
+            return Err(EPERM);
+        }
+        caller.sid.store(caller.pid, Ordering::Relaxed);
+        caller.pgid.store(caller.pid, Ordering::Relaxed);
+        Ok(caller.pid)
+    })
+}

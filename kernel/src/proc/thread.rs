@@ -1,0 +1,224 @@
+//! A thread of a process: what the scheduler runs.
+//!
+//! Invariants: T1: a thread is in its process's group from before it can run until `exit` takes it out. T2: only the
+//! thread itself changes its mask, its alternate stack and its `mm`. T3: `mm` is `None` once it has left its space.
+
+use alloc::string::String;
+use alloc::sync::{Arc, Weak};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
+
+use super::mm::Mm;
+use super::process::Process;
+use super::signal::{AltStack, Pending, SigSet};
+use super::table::Pid;
+use super::trap::LastFault;
+use super::usage::Usage;
+use crate::errno::Result;
+use crate::sched::{self, Task, Work};
+use crate::sync::{SpinLock, WaitQueue};
+use crate::vm;
+
+/// How a call that a signal cut short is taken up again by `restart_syscall`.
+#[derive(Clone, Copy)]
+pub struct Restart {
+    pub call: fn(&[u64; 4]) -> Result<u64>,
+    pub args: [u64; 4],
+}
+
+/// Something that happens once and can be waited for: the end of a vfork.
+pub struct Completion {
+    done: AtomicBool,
+    queue: WaitQueue,
+}
+
+impl Completion {
+    pub fn new() -> Arc<Completion> {
+        Arc::new(Completion { done: AtomicBool::new(false), queue: WaitQueue::new() })
+    }
+
+    pub fn complete(&self) {
+        self.done.store(true, Ordering::Release);
+        self.queue.wake_all();
+    }
+
+    pub fn is_done(&self) -> bool {
+        self.done.load(Ordering::Acquire)
+    }
+
+    pub fn queue(&self) -> &WaitQueue {
+        &self.queue
+    }
+}
+
+pub struct Thread {
+    tid: AtomicI32,
+    pub process: Arc<Process>,
+    task: SpinLock<Weak<Task>>,
+    mm: SpinLock<Option<Arc<Mm>>>,
+    /// The space that a thread in exec left and would go back to.
+    pub pending_mm: SpinLock<Option<Arc<Mm>>>,
+    /// Blocked signals.
+    mask: AtomicU64,
+    /// What `sigtimedwait` waits for, though it is blocked.
+    pub waiting_for: AtomicU64,
+    pub pending: SpinLock<Pending>,
+    /// Something is to be done before user mode: signals, stop, exit (S3).
+    pub signalled: AtomicBool,
+    /// The thread has to leave, whatever it does now.
+    pub dying: AtomicBool,
+    /// Only `dying` cuts its sleep short, not every signal.
+    pub killable: AtomicBool,
+    /// The mask to go back to once a signal is handled (`sigsuspend`, `ppoll`).
+    pub saved_mask: SpinLock<Option<SigSet>>,
+    pub altstack: SpinLock<AltStack>,
+    pub restart: SpinLock<Option<Restart>>,
+    pub last_fault: SpinLock<LastFault>,
+    /// The first thread of all: it has no program yet.
+    pub is_init: AtomicBool,
+    /// Where the thread stores its number when it first runs; 0 for nowhere.
+    pub set_child_tid: AtomicU64,
+    pub clear_child_tid: AtomicU64,
+    pub robust_list: AtomicU64,
+    /// Completed when this thread leaves the space it borrowed by vfork.
+    pub vfork: SpinLock<Option<Arc<Completion>>>,
+    comm: SpinLock<[u8; 16]>,
+    /// What it wants to be sent when its parent ends; 0 for nothing.
+    pub parent_death_signal: AtomicI32,
+    pub minor_faults: AtomicU64,
+    pub major_faults: AtomicU64,
+}
+
+impl Thread {
+    /// A thread that isn't in its process's group yet.
+    pub fn new(tid: Pid, process: Arc<Process>, mm: Arc<Mm>, mask: SigSet, comm: [u8; 16]) -> Thread {
+        Thread {
+            tid: AtomicI32::new(tid),
+            process,
+            task: SpinLock::new(Weak::new()),
+            mm: SpinLock::new(Some(mm)),
+            pending_mm: SpinLock::new(None),
+            mask: AtomicU64::new(mask.0),
+            waiting_for: AtomicU64::new(0),
+            pending: SpinLock::new(Pending::new()),
+            signalled: AtomicBool::new(false),
+            dying: AtomicBool::new(false),
+            killable: AtomicBool::new(false),
+            saved_mask: SpinLock::new(None),
+            altstack: SpinLock::new(AltStack::default()),
+            restart: SpinLock::new(None),
+            last_fault: SpinLock::new(LastFault::default()),
+            is_init: AtomicBool::new(false),
+            set_child_tid: AtomicU64::new(0),
+            clear_child_tid: AtomicU64::new(0),
+            robust_list: AtomicU64::new(0),
+            vfork: SpinLock::new(None),
+            comm: SpinLock::new(comm),
+            parent_death_signal: AtomicI32::new(0),
+            minor_faults: AtomicU64::new(0),
+            major_faults: AtomicU64::new(0),
+        }
+    }
+
+    /// Its number; exec gives the surviving thread that of the process.
+    pub fn tid(&self) -> Pid {
+        self.tid.load(Ordering::Relaxed)
+    }
+
+    pub fn set_tid(&self, tid: Pid) {
+        self.tid.store(tid, Ordering::Relaxed);
+    }
+
+    /// The task that runs it; `None` before its start and after its end.
+    pub fn task(&self) -> Option<Arc<Task>> {
+        self.task.lock().upgrade()
+    }
+
+    pub fn set_task(&self, task: &Arc<Task>) {
+        *self.task.lock() = Arc::downgrade(task);
+    }
+
+    /// The address space it runs in; `None` when it is past exit.
+    pub fn mm(&self) -> Option<Arc<Mm>> {
+        self.mm.lock().clone()
+    }
+
+    /// The address space for the scheduler and for faults.
+    pub fn space(&self) -> Option<Arc<vm::Space>> {
+        self.mm.lock().as_ref().map(|mm| mm.space.clone())
+    }
+
+    /// Loads the thread's space; one past its exit runs in whatever is loaded.
+    pub fn activate_space(&self) {
+        if let Some(mm) = &*self.mm.lock() {
+            vm::activate(&mm.space);
+        }
+    }
+
+    /// Puts the thread in another space (or none) and returns the one it left. The caller activates the new one.
+    pub fn replace_mm(&self, mm: Option<Arc<Mm>>) -> Option<Arc<Mm>> {
+        core::mem::replace(&mut *self.mm.lock(), mm)
+    }
+
+    pub fn mask(&self) -> SigSet {
+        SigSet(self.mask.load(Ordering::Relaxed))
+    }
+
+    /// Stores the mask and nothing else; `signal::send::set_mask` is the whole operation.
+    pub fn store_mask(&self, mask: SigSet) {
+        self.mask.store(mask.0 & !SigSet::UNBLOCKABLE.0, Ordering::Relaxed);
+    }
+
+    pub fn comm_bytes(&self) -> [u8; 16] {
+        *self.comm.lock()
+    }
+
+    pub fn comm(&self) -> String {
+        let bytes = self.comm_bytes();
+        let end = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len());
+        String::from_utf8_lossy(&bytes[..end]).into_owned()
+    }
+
+    /// Sets the name, cut to fifteen bytes.
+    pub fn set_comm(&self, name: &[u8]) {
+        let mut comm = [0; 16];
+        let end = name.iter().position(|&byte| byte == 0).unwrap_or(name.len()).min(15);
+        comm[..end].copy_from_slice(&name[..end]);
+        *self.comm.lock() = comm;
+    }
+
+    /// Makes the thread look at its signals soon: wakes it out of an interruptible sleep.
+    pub fn poke(&self) {
+        self.signalled.store(true, Ordering::Release);
+        if let Some(task) = self.task() {
+            task.add_work(Work::SIGNAL);
+            sched::interrupt(&task);
+        }
+    }
+
+    /// Tells the thread to leave.
+    pub fn kill(&self) {
+        self.dying.store(true, Ordering::Release);
+        self.poke();
+    }
+
+    pub fn is_dying(&self) -> bool {
+        self.dying.load(Ordering::Acquire)
+    }
+
+    pub fn is_runnable(&self) -> bool {
+        self.task().is_some_and(|task| task.is_ready())
+    }
+
+    pub fn usage(&self) -> Usage {
+        let mut usage = Usage {
+            minor_faults: self.minor_faults.load(Ordering::Relaxed),
+            major_faults: self.major_faults.load(Ordering::Relaxed),
+            ..Usage::default()
+        };
+        if let Some(task) = self.task() {
+            usage.user_ns = task.user_time();
+            usage.kernel_ns = task.kernel_time();
+        }
+        usage
+    }
+}

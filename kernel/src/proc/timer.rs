@@ -1,0 +1,284 @@
+//! Timers of a process: the three of `setitimer` and those of `timer_create`.
+//!
+//! A timer on a real clock is one kernel timer at its deadline. A timer on CPU time is a kernel timer at the earliest
+//! moment it can run out; when that comes the time used is looked at, and the rest is waited for anew.
+//!
+//! Invariant: TM1: an armed timer has exactly one kernel timer with its current `serial`; older ones find theirs stale.
+//! Locks: `Process::timers` is a leaf: usage is read before it is taken, signals are sent after it is dropped.
+
+use alloc::boxed::Box;
+use alloc::sync::{Arc, Weak};
+use alloc::vec::Vec;
+
+use super::process::Process;
+use super::signal::{code, send, Detail, SigInfo, Signal, SIGALRM, SIGPROF, SIGVTALRM};
+use super::table::{self, Pid};
+use crate::errno::{Result, EAGAIN, EINVAL};
+use crate::sched::{self, Nanos, TimerId};
+
+/// How many POSIX timers a process can have.
+const POSIX_MAX: usize = 256;
+
+/// What a timer counts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Clock {
+    Monotonic,
+    /// Time of day; a deadline on it is turned into monotonic time when it is set.
+    Wall,
+    UserTime,
+    CpuTime,
+}
+
+/// Which timer of a process.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Slot {
+    Real,
+    Virtual,
+    Prof,
+    Posix(usize),
+}
+
+/// What happens when a timer runs out.
+#[derive(Clone, Copy)]
+pub enum Notify {
+    Nothing,
+    Process { signal: Signal, value: u64 },
+    Thread { tid: Pid, signal: Signal, value: u64 },
+}
+
+/// One timer.
+pub struct Timer {
+    pub clock: Clock,
+    notify: Notify,
+    /// The clock's time at which it runs out; 0 when it is not armed.
+    target: Nanos,
+    interval: Nanos,
+    serial: u64,
+    armed: Option<TimerId>,
+    overrun: i32,
+}
+
+/// The timers of a process, made when the first is set.
+pub struct Timers {
+    real: Timer,
+    virt: Timer,
+    prof: Timer,
+    posix: Vec<Option<Timer>>,
+}
+
+/// What is left of a timer and how it repeats.
+#[derive(Clone, Copy, Default)]
+pub struct Setting {
+    pub value: Nanos,
+    pub interval: Nanos,
+}
+
+impl Timer {
+    fn new(clock: Clock, notify: Notify) -> Timer {
+        Timer { clock, notify, target: 0, interval: 0, serial: 0, armed: None, overrun: 0 }
+    }
+
+    fn disarm(&mut self) {
+        self.serial += 1;
+        self.target = 0;
+        if let Some(id) = self.armed.take() {
+            sched::timer_cancel(id);
+        }
+    }
+
+    fn left(&self, now: Nanos) -> Setting {
+        let value = if self.target == 0 { 0 } else { self.target.saturating_sub(now).max(1) };
+        Setting { value, interval: self.interval }
+    }
+
+    /// Starts the kernel timer for a target that is `span` away.
+    fn start(&mut self, process: &Weak<Process>, slot: Slot, span: Nanos) {
+        let (process, serial) = (process.clone(), self.serial);
+        let deadline = sched::now().saturating_add(span);
+        self.armed = Some(sched::timer_at(deadline, Box::new(move || expire(&process, slot, serial))));
+    }
+}
+
+impl Timers {
+    fn new() -> Timers {
+        let itimer = |clock, signal| Timer::new(clock, Notify::Process { signal, value: 0 });
+        Timers {
+            real: itimer(Clock::Monotonic, SIGALRM),
+            virt: itimer(Clock::UserTime, SIGVTALRM),
+            prof: itimer(Clock::CpuTime, SIGPROF),
+            posix: Vec::new(),
+        }
+    }
+
+    fn get(&mut self, slot: Slot) -> Option<&mut Timer> {
+        match slot {
+            Slot::Real => Some(&mut self.real),
+            Slot::Virtual => Some(&mut self.virt),
+            Slot::Prof => Some(&mut self.prof),
+            Slot::Posix(id) => self.posix.get_mut(id)?.as_mut(),
+        }
+    }
+
+    /// Stops all timers; the POSIX ones are gone after it.
+    fn stop_posix(&mut self) {
+        self.posix.iter_mut().flatten().for_each(Timer::disarm);
+        self.posix.clear();
+    }
+}
+
+fn clock_now(process: &Process, clock: Clock) -> Nanos {
+    match clock {
+        Clock::Monotonic | Clock::Wall => sched::now(),
+        Clock::UserTime => process.total_usage().user_ns,
+        Clock::CpuTime => process.total_usage().cpu_ns(),
+    }
+}
+
+fn clock_of(process: &Process, slot: Slot) -> Result<Clock> {
+    Ok(match slot {
+        Slot::Real => Clock::Monotonic,
+        Slot::Virtual => Clock::UserTime,
+        Slot::Prof => Clock::CpuTime,
+        Slot::Posix(_) => {
+            process.timers.lock().as_mut().and_then(|timers| timers.get(slot)).ok_or(EINVAL)?.clock
+        }
+    })
+}
+
+/// What a timer's clock shows, for absolute settings.
+pub fn now(process: &Process, slot: Slot) -> Result<Nanos> {
+    Ok(match clock_of(process, slot)? {
+        Clock::Wall => sched::wall(),
+        clock => clock_now(process, clock),
+    })
+}
+
+/// What is left of a timer.
+pub fn get(process: &Process, slot: Slot) -> Result<Setting> {
+    let now = clock_now(process, clock_of(process, slot)?);
+    let mut timers = process.timers.lock();
+    let Some(timers) = timers.as_mut() else { return Ok(Setting::default()) };
+    Ok(timers.get(slot).ok_or(EINVAL)?.left(now))
+}
+
+/// Arms a timer to run out after `setting.value` (0 disarms it). Returns what was left.
+pub fn set(process: &Arc<Process>, slot: Slot, setting: Setting) -> Result<Setting> {
+    let now = clock_now(process, clock_of(process, slot)?);
+    let mut timers = process.timers.lock();
+    let timers = timers.get_or_insert_with(|| Box::new(Timers::new()));
+    let timer = timers.get(slot).ok_or(EINVAL)?;
+    let before = timer.left(now);
+    timer.disarm();
+    timer.overrun = 0;
+    timer.interval = setting.interval;
+    if setting.value != 0 {
+        timer.target = now.saturating_add(setting.value);
+        timer.start(&Arc::downgrade(process), slot, setting.value);
+    }
+    Ok(before)
+}
+
+/// Makes a POSIX timer. Returns its number.
+pub fn create(process: &Process, clock: Clock, notify: Option<Notify>) -> Result<usize> {
+    let mut timers = process.timers.lock();
+    let posix = &mut timers.get_or_insert_with(|| Box::new(Timers::new())).posix;
+    let id = posix.iter().position(Option::is_none).unwrap_or(posix.len());
+    if id >= POSIX_MAX {
+        return Err(EAGAIN);
+    }
+    if id == posix.len() {
+        posix.push(None);
+    }
+    let notify = notify.unwrap_or(Notify::Process { signal: SIGALRM, value: id as u64 });
+    posix[id] = Some(Timer::new(clock, notify));
+    Ok(id)
+}
+
+/// Removes a POSIX timer.
+pub fn delete(process: &Process, id: usize) -> Result<()> {
+    let mut timers = process.timers.lock();
+    let slot = timers.as_mut().and_then(|timers| timers.posix.get_mut(id)).ok_or(EINVAL)?;
+    slot.take().ok_or(EINVAL)?.disarm();
+    Ok(())
+}
+
+/// How often a POSIX timer ran out beyond the signal that was sent last.
+pub fn overrun(process: &Process, id: usize) -> Result<i32> {
+    let mut timers = process.timers.lock();
+    let timer = timers.as_mut().and_then(|timers| timers.get(Slot::Posix(id)));
+    Ok(timer.ok_or(EINVAL)?.overrun)
+}
+
+/// What exec does: POSIX timers go, the others run on.
+pub fn exec(process: &Process) {
+    if let Some(timers) = process.timers.lock().as_mut() {
+        timers.stop_posix();
+    }
+}
+
+/// What the end of a process does: nothing runs on.
+pub fn stop_all(process: &Process) {
+    if let Some(mut timers) = process.timers.lock().take() {
+        timers.stop_posix();
+        [Slot::Real, Slot::Virtual, Slot::Prof].map(|slot| timers.get(slot).map(Timer::disarm));
+    }
+}
+
+/// A kernel timer went off: in interrupt context.
+fn expire(process: &Weak<Process>, slot: Slot, serial: u64) {
+    let Some(process) = process.upgrade() else { return };
+    let Ok(clock) = clock_of(&process, slot) else { return };
+    let now = clock_now(&process, clock);
+    let fired = {
+        let mut timers = process.timers.lock();
+        let Some(timer) = timers.as_mut().and_then(|timers| timers.get(slot)) else { return };
+        if timer.serial != serial || timer.target == 0 {
+            return;
+        }
+        advance(timer, &Arc::downgrade(&process), slot, now)
+    };
+    let Some((notify, overrun)) = fired else { return };
+    notify_of(&process, slot, notify, overrun);
+}
+
+/// Moves a timer on; returns whom to notify if it has run out.
+fn advance(timer: &mut Timer, process: &Weak<Process>, slot: Slot, now: Nanos) -> Option<(Notify, i32)> {
+    if now < timer.target {
+        let rest = timer.target - now;
+        timer.start(process, slot, rest);
+        return None;
+    }
+    timer.armed = None;
+    timer.overrun = 0;
+    if timer.interval == 0 {
+        timer.target = 0;
+    } else {
+        let missed = (now - timer.target) / timer.interval;
+        timer.overrun = missed.min(i32::MAX as u64) as i32;
+        timer.target += timer.interval * (missed + 1);
+        let rest = timer.target - now;
+        timer.start(process, slot, rest);
+    }
+    Some((timer.notify, timer.overrun))
+}
+
+fn notify_of(process: &Arc<Process>, slot: Slot, notify: Notify, overrun: i32) {
+    let info = |signal, value| match slot {
+        Slot::Posix(id) => {
+            let detail = Detail::Timer { id: id as i32, overrun, value };
+            SigInfo { signal, code: code::SI_TIMER, detail }
+        }
+        _ => SigInfo::kernel(signal),
+    };
+    match notify {
+        Notify::Nothing => {}
+        Notify::Process { signal, value } => {
+            let _ = send::send_to_process(process, info(signal, value));
+        }
+        Notify::Thread { tid, signal, value } => {
+            if let Some(thread) = table::thread(tid) {
+                let _ = send::send_to_thread(&thread, info(signal, value));
+            }
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! What the trap code calls when user code faults: the VM resolves it, or the program gets its signal.
+
+use core::sync::atomic::Ordering;
+
+use super::signal::{code, send, SigInfo, Signal, SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGTRAP};
+use super::{current_thread, oom, Thread};
+use crate::arch::UserRegs;
+use crate::vm::{self, Access, FaultError, FaultKind};
+
+/// What a handler's frame says about the fault that caused it.
+#[derive(Clone, Copy, Default)]
+pub struct LastFault {
+    pub vector: u64,
+    pub error: u64,
+    pub address: u64,
+}
+
+const PAGE_FAULT: u64 = 14;
+
+/// A page fault in user mode: resolves it, or raises SIGSEGV or SIGBUS with the code and address of the fault.
+pub fn user_page_fault(_regs: &mut UserRegs, va: u64, access: Access) {
+    let thread = current_thread();
+    let Err(error) = resolve(thread, va, access) else { return };
+    let write = u64::from(matches!(access, Access::Write)) << 1;
+    let execute = u64::from(matches!(access, Access::Execute)) << 4;
+    let present = u64::from(matches!(error, FaultError::Protection));
+    *thread.last_fault.lock() =
+        LastFault { vector: PAGE_FAULT, error: 4 | write | execute | present, address: va };
+    let (signal, code) = match error {
+        FaultError::NoMapping => (SIGSEGV, code::SEGV_MAPERR),
+        FaultError::Protection => (SIGSEGV, code::SEGV_ACCERR),
+        FaultError::Bus | FaultError::Io => (SIGBUS, code::BUS_ADRERR),
+        FaultError::NoMemory => return,
+    };
+    send::force(SigInfo::fault(signal, code, va));
+}
+
+/// Lets the VM resolve a fault of this thread, counting it; memory that has run out is made by killing somebody.
+/// `NoMemory` comes back only when it was this thread's own process that had to go.
+pub fn resolve(thread: &Thread, va: u64, access: Access) -> Result<(), FaultError> {
+    let Some(space) = thread.space() else { return Err(FaultError::NoMapping) };
+    loop {
+        match vm::fault(&space, va, access) {
+            Ok(FaultKind::Minor) => {
+                thread.minor_faults.fetch_add(1, Ordering::Relaxed);
+                return Ok(());
+            }
+            Ok(FaultKind::Major) => {
+                thread.major_faults.fetch_add(1, Ordering::Relaxed);
+                return Ok(());
+            }
+            Err(FaultError::NoMemory) => {
+                if oom::make_room() == oom::Verdict::Myself {
+                    return Err(FaultError::NoMemory);
+                }
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Any other exception in user mode: the signal that Linux gives for it.
+pub fn user_exception(regs: &mut UserRegs, vector: u64, error: u64, cr2: u64) {
+    *current_thread().last_fault.lock() = LastFault { vector, error, address: cr2 };
+    let (signal, code, address): (Signal, i32, u64) = match vector {
+        0 => (SIGFPE, code::FPE_INTDIV, regs.rip),
+        1 => (SIGTRAP, code::TRAP_TRACE, regs.rip),
+        3 => (SIGTRAP, code::SI_KERNEL, 0),
+        4 => (SIGSEGV, code::SI_KERNEL, 0),
+        6 => (SIGILL, code::ILL_ILLOPN, regs.rip),
+        16 | 19 => (SIGFPE, code::FPE_FLTINV, regs.rip),
+        17 => (SIGBUS, code::BUS_ADRALN, 0),
+        _ => (SIGSEGV, code::SI_KERNEL, 0),
+    };
+    send::force(SigInfo::fault(signal, code, address));
+}
+
+/// A page fault of the kernel's own, in a checked copy to or from user memory.
+pub fn kernel_page_fault(va: u64, access: Access) -> Result<(), FaultError> {
+    resolve(current_thread(), va, access)
+}

@@ -1,0 +1,181 @@
+//! Waiting for children: `wait4` and `waitid` in one.
+
+use alloc::sync::Arc;
+
+use super::process::{Change, ExitStatus, Process};
+use super::signal::{code, SIGCHLD, SIGCONT};
+use super::table::{self, Node, Pid, Tree};
+use super::usage::Usage;
+use super::{current_process, current_thread};
+use crate::errno::{Result, ECHILD, ERESTARTSYS};
+use bitflags::bitflags;
+use core::sync::atomic::Ordering;
+
+/// Which children a call waits for.
+#[derive(Clone, Copy)]
+pub enum Which {
+    Any,
+    Pid(Pid),
+    Group(Pid),
+}
+
+bitflags! {
+    /// The options of `waitid`, with the values of Linux.
+    #[derive(Clone, Copy, PartialEq, Eq)]
+    pub struct Options: u32 {
+        const NOHANG = 1;
+        const STOPPED = 2;
+        const EXITED = 4;
+        const CONTINUED = 8;
+        const NOWAIT = 0x0100_0000;
+        const NOTHREAD = 0x2000_0000;
+        const ALL = 0x4000_0000;
+        const CLONE = 0x8000_0000;
+    }
+}
+
+/// What there is to say about a child.
+#[derive(Clone, Copy)]
+pub struct Report {
+    pub pid: Pid,
+    pub uid: u32,
+    pub event: Event,
+    pub usage: Usage,
+}
+
+#[derive(Clone, Copy)]
+pub enum Event {
+    Ended(ExitStatus),
+    Changed(Change),
+}
+
+impl Report {
+    /// The status word of `wait4`.
+    pub fn wait_word(&self) -> i32 {
+        match self.event {
+            Event::Ended(status) => status.wait_word(),
+            Event::Changed(Change::Stopped(signal)) => signal.number() << 8 | 0x7f,
+            Event::Changed(Change::Continued) => 0xffff,
+        }
+    }
+
+    /// `si_code` and `si_status` of `waitid`.
+    pub fn info(&self) -> (i32, i32) {
+        match self.event {
+            Event::Ended(ExitStatus::Code(value)) => (code::CLD_EXITED, i32::from(value)),
+            Event::Ended(ExitStatus::Killed(signal)) => (code::CLD_KILLED, signal.number()),
+            Event::Changed(Change::Stopped(signal)) => (code::CLD_STOPPED, signal.number()),
+            Event::Changed(Change::Continued) => (code::CLD_CONTINUED, SIGCONT.number()),
+        }
+    }
+}
+
+/// What a look at the children found.
+enum Look {
+    Found(Report),
+    Nothing,
+    NoSuchChild,
+}
+
+/// Waits until a child has something to report; `None` with `NOHANG` when none has. `ECHILD` when there is no such
+/// child.
+pub fn wait(which: Which, options: Options) -> Result<Option<Report>> {
+    let process = current_process();
+    let look = || match look(process, which, options) {
+        Look::Found(report) => Some(Ok(report)),
+        Look::NoSuchChild => Some(Err(ECHILD)),
+        Look::Nothing => None,
+    };
+    if let Some(outcome) = look() {
+        return outcome.map(Some);
+    }
+    if options.contains(Options::NOHANG) {
+        return Ok(None);
+    }
+    match process.child_queue.wait_intr(None, look) {
+        Ok(outcome) => outcome.map(Some),
+        Err(_) => Err(ERESTARTSYS),
+    }
+}
+
+fn look(parent: &Arc<Process>, which: Which, options: Options) -> Look {
+    let (result, gone) = table::with(|tree| {
+        let Some(node) = tree.node(parent.pid) else { return (Look::NoSuchChild, None) };
+        let mut result = Look::NoSuchChild;
+        for &pid in &node.children {
+            let Some(child) = tree.node(pid) else { continue };
+            if !matches(&child.process, which, options) {
+                continue;
+            }
+            match report(child, options) {
+                Some(found) => {
+                    result = Look::Found(found);
+                    break;
+                }
+                None => result = Look::Nothing,
+            }
+        }
+        let gone = collect(tree, &result, options);
+        (result, gone)
+    });
+    if let (Some(child), Look::Found(report)) = (&gone, &result) {
+        let mut total = parent.child_usage.lock();
+        total.add(&report.usage);
+        total.add(&child.child_usage.lock());
+    }
+    result
+}
+
+fn matches(child: &Process, which: Which, options: Options) -> bool {
+    let is_clone = child.exit_signal.load(Ordering::Relaxed) != SIGCHLD.number();
+    let kind = options.contains(Options::ALL) || options.contains(Options::CLONE) == is_clone;
+    kind && match which {
+        Which::Any => true,
+        Which::Pid(pid) => child.pid == pid,
+        Which::Group(pgid) => child.pgid() == pgid,
+    }
+}
+
+fn report(child: &Node, options: Options) -> Option<Report> {
+    let process = &child.process;
+    let event = match child.ended {
+        Some(status) => options.contains(Options::EXITED).then_some(Event::Ended(status))?,
+        None => {
+            let mut change = process.change.lock();
+            let wanted = match *change {
+                Some(Change::Stopped(_)) => options.contains(Options::STOPPED),
+                Some(Change::Continued) => options.contains(Options::CONTINUED),
+                None => false,
+            };
+            let found = (*change).filter(|_| wanted)?;
+            if !options.contains(Options::NOWAIT) {
+                *change = None;
+            }
+            Event::Changed(found)
+        }
+    };
+    Some(Report { pid: process.pid, uid: process.cred.lock().uid, event, usage: process.total_usage() })
+}
+
+/// Takes a child that ended out of the table, unless it is to stay waitable.
+fn collect(tree: &mut Tree, found: &Look, options: Options) -> Option<Arc<Process>> {
+    match found {
+        Look::Found(Report { pid, event: Event::Ended(_), .. }) if !options.contains(Options::NOWAIT) => {
+            tree.remove(*pid)
+        }
+        _ => None,
+    }
+}
+
+/// Waits for a vfork child to let go of the space; only the end of this thread cuts it short.
+pub fn wait_vfork(done: &super::thread::Completion) {
+    let thread = current_thread();
+    super::signal::deliver::killable(thread, || {
+        while !done.is_done() {
+            let outcome = done.queue().wait_intr(None, || done.is_done().then_some(()));
+            if outcome.is_ok() || thread.is_dying() {
+                return;
+            }
+        }
+    });
+}

@@ -1,0 +1,552 @@
+//! System calls on processes and threads: their making, their end, their relations and identities.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use super::{calls, Calls};
+use crate::arch::UserRegs;
+use crate::errno::{Result, EINVAL, ENOENT, EPERM, ESRCH};
+use crate::fs;
+use crate::proc::clone::{self, Flags, Request};
+use crate::proc::cred::{Cred, GROUPS_MAX};
+use crate::proc::limits::{Limit, NOFILE_MAX, RLIMIT_NOFILE};
+use crate::proc::process::ExitStatus;
+use crate::proc::usage::Usage;
+use crate::proc::wait::{self, Options, Report, Which};
+use crate::proc::{current_process, current_thread, exec, exit, futex, robust, signal, table, Pid, Process};
+use crate::syscall::time::{Timeval, CLOCK_TICKS};
+use crate::{sched, user};
+use core::sync::atomic::Ordering;
+
+pub const CALLS: Calls = calls! {
+    __NR_fork => fork[regs],
+    __NR_vfork => vfork[regs],
+    __NR_clone => clone_old[regs],
+    __NR_clone3 => clone3[regs],
+    __NR_execve => execve[regs],
+    __NR_execveat => execveat[regs],
+    __NR_exit => exit_thread[1],
+    __NR_exit_group => exit_group[1],
+    __NR_wait4 => wait4[4],
+    __NR_waitid => waitid[5],
+    __NR_getpid => getpid[0],
+    __NR_gettid => gettid[0],
+    __NR_getppid => getppid[0],
+    __NR_getpgid => getpgid[1],
+    __NR_getpgrp => getpgrp[0],
+    __NR_setpgid => setpgid[2],
+    __NR_getsid => getsid[1],
+    __NR_setsid => setsid[0],
+    __NR_set_tid_address => set_tid_address[1],
+    __NR_set_robust_list => set_robust_list[2],
+    __NR_get_robust_list => get_robust_list[3],
+    __NR_futex => futex::futex[6],
+    __NR_getuid => getuid[0],
+    __NR_geteuid => geteuid[0],
+    __NR_getgid => getgid[0],
+    __NR_getegid => getegid[0],
+    __NR_setuid => setuid[1],
+    __NR_setgid => setgid[1],
+    __NR_setreuid => setreuid[2],
+    __NR_setregid => setregid[2],
+    __NR_setresuid => setresuid[3],
+    __NR_setresgid => setresgid[3],
+    __NR_getresuid => getresuid[3],
+    __NR_getresgid => getresgid[3],
+    __NR_setfsuid => setfsuid[1],
+    __NR_setfsgid => setfsgid[1],
+    __NR_getgroups => getgroups[2],
+    __NR_setgroups => setgroups[2],
+    __NR_getrlimit => getrlimit[2],
+    __NR_setrlimit => setrlimit[2],
+    __NR_prlimit64 => prlimit64[4],
+    __NR_getrusage => getrusage[2],
+    __NR_times => times[1],
+};
+
+fn fork(regs: &mut UserRegs) -> Result<Pid> {
+    clone::clone(regs, &Request::fork())
+}
+
+fn vfork(regs: &mut UserRegs) -> Result<Pid> {
+    clone::clone(regs, &Request { flags: Flags::VM | Flags::VFORK, ..Request::fork() })
+}
+
+fn clone_old(regs: &mut UserRegs) -> Result<Pid> {
+    const SIGNAL_BITS: u64 = 0xff;
+    let request = Request {
+        flags: Flags::from_bits_retain(regs.rdi & 0xffff_ffff & !SIGNAL_BITS),
+        exit_signal: (regs.rdi & SIGNAL_BITS) as i32,
+        stack: regs.rsi,
+        parent_tid: regs.rdx,
+        child_tid: regs.r10,
+        tls: regs.r8,
+    };
+    clone::clone(regs, &request)
+}
+
+/// `struct clone_args`, first version.
+#[derive(Clone, Copy, Default, zerocopy::FromBytes, zerocopy::IntoBytes, zerocopy::Immutable)]
+#[repr(C)]
+struct CloneArgs {
+    flags: u64,
+    pidfd: u64,
+    child_tid: u64,
+    parent_tid: u64,
+    exit_signal: u64,
+    stack: u64,
+    stack_size: u64,
+    tls: u64,
+    set_tid: u64,
+    set_tid_size: u64,
+    cgroup: u64,
+}
+
+fn clone3(regs: &mut UserRegs) -> Result<Pid> {
+    const FIRST: usize = 64;
+    let size = regs.rsi as usize;
+    if !(FIRST..=4096).contains(&size) {
+        return Err(if size < FIRST { EINVAL } else { crate::errno::E2BIG });
+    }
+    let mut bytes = [0u8; core::mem::size_of::<CloneArgs>()];
+    let known = size.min(bytes.len());
+    user::copy_in(&mut bytes[..known], regs.rdi)?;
+    let args: CloneArgs = zerocopy::transmute!(bytes);
+    let stack_half = (args.stack == 0) != (args.stack_size == 0);
+    if stack_half || args.set_tid_size != 0 || args.exit_signal > 64 || args.flags & 0xff != 0 {
+        return Err(EINVAL);
+    }
+    let request = Request {
+        flags: Flags::from_bits_retain(args.flags),
+        exit_signal: args.exit_signal as i32,
+        stack: args.stack.wrapping_add(args.stack_size),
+        parent_tid: args.parent_tid,
+        child_tid: args.child_tid,
+        tls: args.tls,
+    };
+    clone::clone(regs, &request)
+}
+
+fn execve(regs: &mut UserRegs) -> Result<u64> {
+    let path = fs::read_path(regs.rdi)?;
+    if path.is_empty() {
+        return Err(ENOENT);
+    }
+    let arguments = exec::read_arguments(regs.rsi, regs.rdx)?;
+    let file = fs::open_exec(&path)?;
+    exec::exec(regs, file, &path, arguments).map(|()| 0)
+}
+
+fn execveat(regs: &mut UserRegs) -> Result<u64> {
+    let path = fs::read_path(regs.rsi)?;
+    let arguments = exec::read_arguments(regs.rdx, regs.r10)?;
+    let (dir, flags) = (regs.rdi as i32, regs.r8 as u32);
+    let file = fs::open_exec_at(dir, &path, flags)?;
+    let name = match path.first() {
+        Some(b'/') => path,
+        _ if dir == linux_raw_sys::general::AT_FDCWD => path,
+        None => alloc::format!("/dev/fd/{dir}").into_bytes(),
+        Some(_) => [alloc::format!("/dev/fd/{dir}/").as_bytes(), &path].concat(),
+    };
+    exec::exec(regs, file, &name, arguments).map(|()| 0)
+}
+
+fn exit_thread(code: i32) -> Result<u64> {
+    exit::exit_thread(code as u8)
+}
+
+fn exit_group(code: i32) -> Result<u64> {
+    exit::exit_group(ExitStatus::Code(code as u8))
+}
+
+fn wait4(pid: Pid, status: u64, options: u32, usage: u64) -> Result<Pid> {
+    let known = Options::NOHANG | Options::STOPPED | Options::CONTINUED | Options::NOTHREAD | Options::ALL | Options::CLONE;
+    let options = Options::from_bits(options).filter(|&given| known.contains(given)).ok_or(EINVAL)?;
+    let which = match pid {
+        -1 => Which::Any,
+        0 => Which::Group(current_process().pgid()),
+        1.. => Which::Pid(pid),
+        Pid::MIN => return Err(ESRCH),
+        _ => Which::Group(-pid),
+    };
+    let Some(report) = wait::wait(which, options | Options::EXITED)? else { return Ok(0) };
+    if status != 0 {
+        user::put(status, &report.wait_word())?;
+    }
+    if usage != 0 {
+        user::put(usage, &Rusage::from(&report.usage))?;
+    }
+    Ok(report.pid)
+}
+
+fn waitid(kind: u32, id: Pid, info: u64, options: u32, usage: u64) -> Result<()> {
+    let options = Options::from_bits(options).ok_or(EINVAL)?;
+    if !options.intersects(Options::EXITED | Options::STOPPED | Options::CONTINUED) {
+        return Err(EINVAL);
+    }
+    let which = match (kind, id) {
+        (0, _) => Which::Any,
+        (1, 1..) => Which::Pid(id),
+        (2, 0) => Which::Group(current_process().pgid()),
+        (2, 1..) => Which::Group(id),
+        _ => return Err(EINVAL),
+    };
+    let found = wait::wait(which, options)?;
+    if let (Some(report), true) = (&found, usage != 0) {
+        user::put(usage, &Rusage::from(&report.usage))?;
+    }
+    if info != 0 {
+        user::copy_out(info, &wait_info(found.as_ref()))?;
+    }
+    Ok(())
+}
+
+/// The `siginfo_t` of `waitid`: signal, code, pid, uid, status; all zero when nothing was found.
+fn wait_info(report: Option<&Report>) -> [u8; 128] {
+    let Some(report) = report else { return [0; 128] };
+    let (code, status) = report.info();
+    let detail = signal::Detail::Child { pid: report.pid, uid: report.uid, status, utime: 0, stime: 0 };
+    signal::SigInfo { signal: signal::SIGCHLD, code, detail }.to_bytes()
+}
+
+fn getpid() -> Result<Pid> {
+    Ok(current_process().pid)
+}
+
+fn gettid() -> Result<Pid> {
+    Ok(current_thread().tid())
+}
+
+fn getppid() -> Result<Pid> {
+    Ok(current_process().parent())
+}
+
+/// A process by number, where 0 is the caller.
+fn process_or_self(pid: Pid) -> Result<Arc<Process>> {
+    match pid {
+        0 => Ok(current_process().clone()),
+        _ => table::process(pid).ok_or(ESRCH),
+    }
+}
+
+fn getpgid(pid: Pid) -> Result<Pid> {
+    Ok(process_or_self(pid)?.pgid())
+}
+
+fn getpgrp() -> Result<Pid> {
+    Ok(current_process().pgid())
+}
+
+fn setpgid(pid: Pid, pgid: Pid) -> Result<()> {
+    if pgid < 0 {
+        return Err(EINVAL);
+    }
+    let caller = current_process();
+    let pid = if pid == 0 { caller.pid } else { pid };
+    table::set_group(caller, pid, if pgid == 0 { pid } else { pgid })
+}
+
+fn getsid(pid: Pid) -> Result<Pid> {
+    Ok(process_or_self(pid)?.sid())
+}
+
+fn setsid() -> Result<Pid> {
+    table::new_session(current_process())
+}
+
+fn set_tid_address(at: u64) -> Result<Pid> {
+    let thread = current_thread();
+    thread.clear_child_tid.store(at, Ordering::Relaxed);
+    Ok(thread.tid())
+}
+
+fn set_robust_list(head: u64, len: u64) -> Result<()> {
+    if len != robust::HEAD_SIZE {
+        return Err(EINVAL);
+    }
+    current_thread().robust_list.store(head, Ordering::Relaxed);
+    Ok(())
+}
+
+fn get_robust_list(tid: Pid, head: u64, len: u64) -> Result<()> {
+    let thread = if tid == 0 { current_thread().clone() } else { table::thread(tid).ok_or(ESRCH)? };
+    user::put(len, &robust::HEAD_SIZE)?;
+    user::put(head, &thread.robust_list.load(Ordering::Relaxed))
+}
+
+fn getuid() -> Result<u32> {
+    Ok(current_process().cred.lock().uid)
+}
+
+fn geteuid() -> Result<u32> {
+    Ok(current_process().cred.lock().euid)
+}
+
+fn getgid() -> Result<u32> {
+    Ok(current_process().cred.lock().gid)
+}
+
+fn getegid() -> Result<u32> {
+    Ok(current_process().cred.lock().egid)
+}
+
+/// Replaces the caller's credentials by what `change` makes of them.
+fn change_cred(change: impl FnOnce(&mut Cred) -> Result<()>) -> Result<()> {
+    let process = current_process();
+    let mut cred = Cred::clone(&process.cred());
+    change(&mut cred)?;
+    *process.cred.lock() = Arc::new(cred);
+    Ok(())
+}
+
+/// "Leave it as it is."
+const KEEP: u32 = u32::MAX;
+
+fn setuid(uid: u32) -> Result<()> {
+    if uid == KEEP {
+        return Err(EINVAL);
+    }
+    change_cred(|cred| {
+        if cred.is_root() {
+            (cred.uid, cred.suid) = (uid, uid);
+        } else if uid != cred.uid && uid != cred.suid {
+            return Err(EPERM);
+        }
+        (cred.euid, cred.fsuid) = (uid, uid);
+        Ok(())
+    })
+}
+
+fn setgid(gid: u32) -> Result<()> {
+    if gid == KEEP {
+        return Err(EINVAL);
+    }
+    change_cred(|cred| {
+        if cred.is_root() {
+            (cred.gid, cred.sgid) = (gid, gid);
+        } else if gid != cred.gid && gid != cred.sgid {
+            return Err(EPERM);
+        }
+        (cred.egid, cred.fsgid) = (gid, gid);
+        Ok(())
+    })
+}
+
+/// One triple of real, effective and saved id after a change; others than root may only shuffle what they have.
+fn triple(root: bool, have: [u32; 3], want: [u32; 3]) -> Result<[u32; 3]> {
+    let allowed = want.iter().all(|id| *id == KEEP || have.contains(id));
+    if !root && !allowed {
+        return Err(EPERM);
+    }
+    Ok(core::array::from_fn(|i| if want[i] == KEEP { have[i] } else { want[i] }))
+}
+
+fn setresuid(real: u32, effective: u32, saved: u32) -> Result<()> {
+    change_cred(|cred| {
+        let ids = triple(cred.is_root(), [cred.uid, cred.euid, cred.suid], [real, effective, saved])?;
+        [cred.uid, cred.euid, cred.suid] = ids;
+        cred.fsuid = cred.euid;
+        Ok(())
+    })
+}
+
+fn setresgid(real: u32, effective: u32, saved: u32) -> Result<()> {
+    change_cred(|cred| {
+        let ids = triple(cred.is_root(), [cred.gid, cred.egid, cred.sgid], [real, effective, saved])?;
+        [cred.gid, cred.egid, cred.sgid] = ids;
+        cred.fsgid = cred.egid;
+        Ok(())
+    })
+}
+
+/// One triple after `setreuid` or `setregid`: the saved id follows the effective one if the real was named or the effective
+/// becomes other than the old real one.
+fn pair(root: bool, have: [u32; 3], real: u32, effective: u32) -> Result<[u32; 3]> {
+    let mut ids = triple(root, have, [real, effective, KEEP])?;
+    if real != KEEP || effective != KEEP && effective != have[0] {
+        ids[2] = ids[1];
+    }
+    Ok(ids)
+}
+
+fn setreuid(real: u32, effective: u32) -> Result<()> {
+    change_cred(|cred| {
+        [cred.uid, cred.euid, cred.suid] = pair(cred.is_root(), [cred.uid, cred.euid, cred.suid], real, effective)?;
+        cred.fsuid = cred.euid;
+        Ok(())
+    })
+}
+
+fn setregid(real: u32, effective: u32) -> Result<()> {
+    change_cred(|cred| {
+        [cred.gid, cred.egid, cred.sgid] = pair(cred.is_root(), [cred.gid, cred.egid, cred.sgid], real, effective)?;
+        cred.fsgid = cred.egid;
+        Ok(())
+    })
+}
+
+fn put_ids(at: [u64; 3], ids: [u32; 3]) -> Result<()> {
+    at.iter().zip(ids).try_for_each(|(&at, id)| user::put(at, &id))
+}
+
+fn getresuid(real: u64, effective: u64, saved: u64) -> Result<()> {
+    let cred = current_process().cred();
+    put_ids([real, effective, saved], [cred.uid, cred.euid, cred.suid])
+}
+
+fn getresgid(real: u64, effective: u64, saved: u64) -> Result<()> {
+    let cred = current_process().cred();
+    put_ids([real, effective, saved], [cred.gid, cred.egid, cred.sgid])
+}
+
+fn setfsuid(uid: u32) -> Result<u32> {
+    let before = current_process().cred().fsuid;
+    let _ = change_cred(|cred| {
+        if cred.is_root() || [cred.uid, cred.euid, cred.suid].contains(&uid) {
+            cred.fsuid = uid;
+        }
+        Ok(())
+    });
+    Ok(before)
+}
+
+fn setfsgid(gid: u32) -> Result<u32> {
+    let before = current_process().cred().fsgid;
+    let _ = change_cred(|cred| {
+        if cred.is_root() || [cred.gid, cred.egid, cred.sgid].contains(&gid) {
+            cred.fsgid = gid;
+        }
+        Ok(())
+    });
+    Ok(before)
+}
+
+fn getgroups(size: i32, list: u64) -> Result<usize> {
+    let groups = current_process().cred().groups.clone();
+    if size < 0 || size != 0 && (size as usize) < groups.len() {
+        return Err(EINVAL);
+    }
+    if size != 0 {
+        for (i, group) in groups.iter().enumerate() {
+            user::put(list.wrapping_add(4 * i as u64), group)?;
+        }
+    }
+    Ok(groups.len())
+}
+
+fn setgroups(size: usize, list: u64) -> Result<()> {
+    if !current_process().cred().is_root() {
+        return Err(EPERM);
+    }
+    if size > GROUPS_MAX {
+        return Err(EINVAL);
+    }
+    let mut groups: Vec<u32> = Vec::new();
+    for i in 0..size {
+        groups.push(user::get(list.wrapping_add(4 * i as u64))?);
+    }
+    change_cred(|cred| {
+        cred.groups = Arc::new(groups);
+        Ok(())
+    })
+}
+
+fn getrlimit(resource: u32, at: u64) -> Result<()> {
+    let limit = current_process().limits.lock().get(resource)?;
+    user::put(at, &limit)
+}
+
+fn setrlimit(resource: u32, at: u64) -> Result<()> {
+    let limit: Limit = user::get(at)?;
+    set_limit(current_process(), resource, limit)
+}
+
+fn set_limit(process: &Process, resource: u32, limit: Limit) -> Result<()> {
+    let root = current_process().cred().is_root();
+    let mut limits = process.limits.lock();
+    let before = limits.get(resource)?;
+    if limit.soft > limit.hard {
+        return Err(EINVAL);
+    }
+    let too_many = resource == RLIMIT_NOFILE && limit.hard > NOFILE_MAX;
+    if limit.hard > before.hard && !root || too_many {
+        return Err(EPERM);
+    }
+    Arc::make_mut(&mut limits).set(resource, limit)
+}
+
+fn prlimit64(pid: Pid, resource: u32, new: u64, old: u64) -> Result<()> {
+    let process = process_or_self(pid)?;
+    let new: Option<Limit> = if new == 0 { None } else { Some(user::get(new)?) };
+    let own = current_process();
+    let (cred, target) = (own.cred(), process.cred());
+    if !Arc::ptr_eq(&process, own) && !cred.is_root() && cred.uid != target.uid {
+        return Err(EPERM);
+    }
+    let before = process.limits.lock().get(resource)?;
+    if let Some(limit) = new {
+        set_limit(&process, resource, limit)?;
+    }
+    if old != 0 {
+        user::put(old, &before)?;
+    }
+    Ok(())
+}
+
+/// `struct rusage`.
+#[derive(Clone, Copy, Default, zerocopy::IntoBytes, zerocopy::Immutable)]
+#[repr(C)]
+struct Rusage {
+    user: [i64; 2],
+    kernel: [i64; 2],
+    max_resident_kib: i64,
+    unused_sizes: [i64; 3],
+    minor_faults: i64,
+    major_faults: i64,
+    rest: [i64; 8],
+}
+
+impl From<&Usage> for Rusage {
+    fn from(usage: &Usage) -> Rusage {
+        let pair = |ns| {
+            let time = Timeval::from_nanos(ns);
+            [time.sec, time.usec]
+        };
+        Rusage {
+            user: pair(usage.user_ns),
+            kernel: pair(usage.kernel_ns),
+            max_resident_kib: usage.max_resident as i64 * 4,
+            minor_faults: usage.minor_faults as i64,
+            major_faults: usage.major_faults as i64,
+            ..Rusage::default()
+        }
+    }
+}
+
+fn getrusage(who: i32, at: u64) -> Result<()> {
+    let process = current_process();
+    let mut usage = match who {
+        0 => process.total_usage(),
+        -1 => *process.child_usage.lock(),
+        1 => current_thread().usage(),
+        _ => return Err(EINVAL),
+    };
+    if who >= 0 {
+        if let Some(space) = current_thread().space() {
+            usage.max_resident = usage.max_resident.max(crate::vm::resident_pages(&space));
+        }
+    }
+    user::put(at, &Rusage::from(&usage))
+}
+
+fn times(at: u64) -> Result<u64> {
+    let ticks = |ns: u64| ns / (1_000_000_000 / CLOCK_TICKS);
+    if at != 0 {
+        let process = current_process();
+        let own = process.total_usage();
+        let children = *process.child_usage.lock();
+        let list = [own.user_ns, own.kernel_ns, children.user_ns, children.kernel_ns].map(ticks);
+        user::put(at, &list)?;
+    }
+    Ok(ticks(sched::now()))
+}

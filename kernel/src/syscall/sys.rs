@@ -1,0 +1,399 @@
+//! System calls on the machine and the scheduler: names, totals, priorities, affinity, and the odd switches of `prctl`.
+
+use alloc::sync::Arc;
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use super::{calls, Calls};
+use crate::arch::UserRegs;
+use crate::errno::{Result, EFAULT, EINVAL, ENAMETOOLONG, ENODEV, ENOSYS, EPERM, ESRCH};
+use crate::proc::signal::Signal;
+use crate::proc::{current_process, current_thread, table, Pid, Process, Thread};
+use crate::sync::SpinLock;
+use crate::{sched, user, vm};
+use linux_raw_sys::prctl;
+
+pub const CALLS: Calls = calls! {
+    __NR_uname => uname[1],
+    __NR_sethostname => sethostname[2],
+    __NR_sysinfo => sysinfo[1],
+    __NR_sched_yield => sched_yield[0],
+    __NR_sched_getaffinity => sched_getaffinity[3],
+    __NR_sched_setaffinity => sched_setaffinity[3],
+    __NR_sched_getscheduler => sched_getscheduler[1],
+    __NR_sched_setscheduler => sched_setscheduler[3],
+    __NR_sched_getparam => sched_getparam[2],
+    __NR_sched_setparam => sched_setparam[2],
+    __NR_sched_get_priority_max => sched_priority_max[1],
+    __NR_sched_get_priority_min => sched_priority_min[1],
+    __NR_sched_rr_get_interval => sched_rr_get_interval[2],
+    __NR_getpriority => getpriority[2],
+    __NR_setpriority => setpriority[3],
+    __NR_prctl => prctl[5],
+    __NR_arch_prctl => arch_prctl[regs],
+    __NR_membarrier => membarrier[2],
+    __NR_getcpu => getcpu[2],
+    __NR_personality => personality[1],
+    __NR_capget => capget[2],
+    __NR_capset => capset[2],
+    __NR_rseq => absent[0],
+};
+
+/// Whether unknown calls are reported.
+pub static TRACE: core::sync::atomic::AtomicBool = core::sync::atomic::AtomicBool::new(false);
+
+/// Which numbers have been reported: one bit each.
+static REPORTED: [AtomicU64; 16] = [const { AtomicU64::new(0) }; 16];
+
+/// One line for each call that isn't there, the first time it is made.
+pub fn trace_unknown(number: u64) {
+    let index = (number as usize).min(1023);
+    let bit = 1 << (index % 64);
+    let before = REPORTED[index / 64].fetch_or(bit, Ordering::Relaxed);
+    if before & bit == 0 && TRACE.load(Ordering::Relaxed) {
+        crate::control!("trace system call {number} is not there ({})", current_thread().comm());
+    }
+}
+
+/// A call that programs probe for and do without.
+fn absent() -> Result<()> {
+    Err(ENOSYS)
+}
+
+const NAME_MAX: usize = 64;
+
+/// The host's name and its length.
+static HOST_NAME: SpinLock<([u8; NAME_MAX], usize)> = SpinLock::new((
+    {
+        let mut name = [0; NAME_MAX];
+        (name[0], name[1], name[2]) = (b'u', b'v', b'm');
+        name
+    },
+    3,
+));
+
+fn uname(at: u64) -> Result<()> {
+    const FIELD: usize = 65;
+    let mut bytes = [0u8; 6 * FIELD];
+    let mut field = |number: usize, text: &[u8]| {
+        bytes[number * FIELD..number * FIELD + text.len()].copy_from_slice(text);
+    };
+    field(0, b"Linux");
+    let (name, length) = *HOST_NAME.lock();
+    field(1, &name[..length]);
+    field(2, b"6.1.0-uvm");
+    field(3, b"#1 UVM reference kernel");
+    field(4, b"x86_64");
+    field(5, b"(none)");
+    user::copy_out(at, &bytes)
+}
+
+fn sethostname(at: u64, len: usize) -> Result<()> {
+    if !current_process().cred().is_root() {
+        return Err(EPERM);
+    }
+    let mut name = [0; NAME_MAX];
+    user::copy_in(name.get_mut(..len).ok_or(EINVAL)?, at)?;
+    *HOST_NAME.lock() = (name, len);
+    Ok(())
+}
+
+/// `struct sysinfo`.
+#[derive(Clone, Copy, Default, zerocopy::IntoBytes, zerocopy::Immutable)]
+#[repr(C)]
+struct SysInfo {
+    uptime: i64,
+    loads: [u64; 3],
+    total_ram: u64,
+    free_ram: u64,
+    shared_ram: u64,
+    buffer_ram: u64,
+    total_swap: u64,
+    free_swap: u64,
+    processes: u16,
+    pad: u16,
+    pad2: u32,
+    total_high: u64,
+    free_high: u64,
+    unit: u32,
+    pad3: u32,
+}
+
+fn sysinfo(at: u64) -> Result<()> {
+    let stats = vm::stats();
+    let info = SysInfo {
+        uptime: (sched::now() / 1_000_000_000) as i64,
+        total_ram: stats.total_pages * 4096,
+        free_ram: stats.free_pages * 4096,
+        processes: table::count().min(u16::MAX as usize) as u16,
+        unit: 1,
+        ..SysInfo::default()
+    };
+    user::put(at, &info)
+}
+
+fn sched_yield() -> Result<()> {
+    sched::yield_now();
+    Ok(())
+}
+
+/// A thread by number, where 0 is the caller.
+fn thread_or_self(tid: Pid) -> Result<Arc<Thread>> {
+    match tid {
+        0 => Ok(current_thread().clone()),
+        1.. => table::thread(tid).ok_or(ESRCH),
+        _ => Err(EINVAL),
+    }
+}
+
+fn sched_getaffinity(tid: Pid, size: usize, at: u64) -> Result<usize> {
+    const MASK: usize = 8;
+    thread_or_self(tid)?;
+    if size < MASK || size % 8 != 0 {
+        return Err(EINVAL);
+    }
+    let cpus = crate::arch::cpu::count().min(64);
+    user::put(at, &(u64::MAX >> (64 - cpus)))?;
+    Ok(MASK)
+}
+
+fn sched_setaffinity(tid: Pid, size: usize, at: u64) -> Result<()> {
+    thread_or_self(tid)?;
+    let mut mask = [0; 8];
+    let known = size.min(mask.len());
+    user::copy_in(&mut mask[..known], at)?;
+    let cpus = crate::arch::cpu::count().min(64);
+    if u64::from_le_bytes(mask) & (u64::MAX >> (64 - cpus)) == 0 {
+        return Err(EINVAL);
+    }
+    Ok(())
+}
+
+/// The only policy: `SCHED_OTHER`; `SCHED_BATCH` and `SCHED_IDLE` are taken for it.
+fn check_policy(policy: i32, param: u64) -> Result<()> {
+    let priority: i32 = user::get(param)?;
+    match policy & !0x4000_0000 {
+        0 | 3 | 5 if priority == 0 => Ok(()),
+        1 | 2 if (1..=99).contains(&priority) => Err(EPERM),
+        _ => Err(EINVAL),
+    }
+}
+
+fn sched_getscheduler(tid: Pid) -> Result<i32> {
+    thread_or_self(tid).map(|_| 0)
+}
+
+fn sched_setscheduler(tid: Pid, policy: i32, param: u64) -> Result<()> {
+    thread_or_self(tid)?;
+    check_policy(policy, param)
+}
+
+fn sched_getparam(tid: Pid, param: u64) -> Result<()> {
+    thread_or_self(tid)?;
+    user::put(param, &0i32)
+}
+
+fn sched_setparam(tid: Pid, param: u64) -> Result<()> {
+    thread_or_self(tid)?;
+    check_policy(0, param)
+}
+
+fn sched_priority_max(policy: i32) -> Result<i32> {
+    match policy {
+        0 | 3 | 5 => Ok(0),
+        1 | 2 => Ok(99),
+        _ => Err(EINVAL),
+    }
+}
+
+fn sched_priority_min(policy: i32) -> Result<i32> {
+    sched_priority_max(policy).map(|max| max.min(1))
+}
+
+fn sched_rr_get_interval(tid: Pid, at: u64) -> Result<()> {
+    thread_or_self(tid)?;
+    user::put(at, &super::time::Timespec::from_nanos(10_000_000))
+}
+
+/// The processes that a kind and a number stand for: one, a group, or a user's.
+fn processes_of(kind: i32, id: i32) -> Result<alloc::vec::Vec<Arc<Process>>> {
+    let own = current_process();
+    let list = match (kind, id) {
+        (0, 0) => alloc::vec![own.clone()],
+        (0, _) => match table::process(id) {
+            Some(process) => alloc::vec![process],
+            None => alloc::vec![thread_or_self(id)?.process.clone()],
+        },
+        (1, _) => table::group_members(if id == 0 { own.pgid() } else { id }),
+        (2, _) => {
+            let uid = if id == 0 { own.cred().uid } else { id as u32 };
+            let mut all = table::processes();
+            all.retain(|process| process.cred().uid == uid);
+            all
+        }
+        _ => return Err(EINVAL),
+    };
+    if list.is_empty() {
+        Err(ESRCH)
+    } else {
+        Ok(list)
+    }
+}
+
+fn getpriority(kind: i32, id: i32) -> Result<i32> {
+    let best = processes_of(kind, id)?.iter().map(|p| p.nice.load(Ordering::Relaxed)).min();
+    Ok(20 - best.unwrap_or(0))
+}
+
+fn setpriority(kind: i32, id: i32, nice: i32) -> Result<()> {
+    let nice = nice.clamp(-20, 19);
+    let root = current_process().cred().is_root();
+    for process in processes_of(kind, id)? {
+        if !root && nice < process.nice.load(Ordering::Relaxed) {
+            return Err(crate::errno::EACCES);
+        }
+        process.nice.store(nice, Ordering::Relaxed);
+    }
+    Ok(())
+}
+
+fn prctl(option: u32, arg: u64, arg3: u64, arg4: u64, arg5: u64) -> Result<u64> {
+    let thread = current_thread();
+    let process = &thread.process;
+    match option {
+        prctl::PR_SET_NAME => {
+            let mut name = [0u8; 16];
+            let read = user::read_cstr(arg, 16).or_else(|errno| match errno {
+                ENAMETOOLONG => user::copy_in(&mut name, arg).map(|()| name[..15].to_vec()),
+                other => Err(other),
+            })?;
+            thread.set_comm(&read);
+        }
+        prctl::PR_GET_NAME => user::copy_out(arg, &thread.comm_bytes())?,
+        prctl::PR_SET_PDEATHSIG => {
+            if arg != 0 {
+                Signal::new(i32::try_from(arg).map_err(|_| EINVAL)?)?;
+            }
+            thread.parent_death_signal.store(arg as i32, Ordering::Relaxed);
+        }
+        prctl::PR_GET_PDEATHSIG => user::put(arg, &thread.parent_death_signal.load(Ordering::Relaxed))?,
+        prctl::PR_SET_DUMPABLE if arg <= 1 => process.dumpable.store(arg == 1, Ordering::Relaxed),
+        prctl::PR_GET_DUMPABLE => return Ok(u64::from(process.dumpable.load(Ordering::Relaxed))),
+        prctl::PR_SET_CHILD_SUBREAPER => process.subreaper.store(arg != 0, Ordering::Relaxed),
+        prctl::PR_GET_CHILD_SUBREAPER => {
+            user::put(arg, &i32::from(process.subreaper.load(Ordering::Relaxed)))?;
+        }
+        prctl::PR_SET_NO_NEW_PRIVS if arg == 1 && (arg3 | arg4 | arg5) == 0 => {
+            process.no_new_privileges.store(true, Ordering::Relaxed);
+        }
+        prctl::PR_GET_NO_NEW_PRIVS => return Ok(u64::from(process.no_new_privileges.load(Ordering::Relaxed))),
+        prctl::PR_GET_KEEPCAPS | prctl::PR_GET_SECCOMP | prctl::PR_GET_TIMING => return Ok(0),
+        prctl::PR_SET_KEEPCAPS if arg <= 1 => {}
+        prctl::PR_GET_TIMERSLACK => return Ok(50_000),
+        prctl::PR_SET_TIMERSLACK => {}
+        prctl::PR_CAPBSET_READ if arg <= 40 => return Ok(1),
+        prctl::PR_GET_THP_DISABLE => return Ok(0),
+        _ => return Err(EINVAL),
+    }
+    Ok(0)
+}
+
+fn arch_prctl(regs: &mut UserRegs) -> Result<()> {
+    const ARCH_SET_GS: u64 = 0x1001;
+    const ARCH_SET_FS: u64 = 0x1002;
+    const ARCH_GET_FS: u64 = 0x1003;
+    const ARCH_GET_GS: u64 = 0x1004;
+    const ARCH_GET_CPUID: u64 = 0x1011;
+    let (code, value) = (regs.rdi, regs.rsi);
+    let checked = || if value < crate::mem::layout::USER_END { Ok(value) } else { Err(EPERM) };
+    match code {
+        ARCH_SET_FS => regs.set_fs_base(checked()?),
+        ARCH_SET_GS => regs.set_gs_base(checked()?),
+        ARCH_GET_FS => user::put(value, &regs.fs_base)?,
+        ARCH_GET_GS => user::put(value, &regs.gs_base)?,
+        ARCH_GET_CPUID => return Err(ENODEV),
+        _ => return Err(EINVAL),
+    }
+    Ok(())
+}
+
+/// Every thread that runs passes through the kernel's own barriers on the way; with one CPU at work there is no other.
+fn membarrier(command: i32, flags: u32) -> Result<u64> {
+    const GLOBAL: u64 = 1;
+    const GLOBAL_EXPEDITED: u64 = 2;
+    const REGISTER_GLOBAL_EXPEDITED: u64 = 4;
+    const PRIVATE_EXPEDITED: u64 = 8;
+    const REGISTER_PRIVATE_EXPEDITED: u64 = 16;
+    const ALL: u64 =
+        GLOBAL | GLOBAL_EXPEDITED | REGISTER_GLOBAL_EXPEDITED | PRIVATE_EXPEDITED | REGISTER_PRIVATE_EXPEDITED;
+    if flags != 0 {
+        return Err(EINVAL);
+    }
+    match command {
+        0 => Ok(ALL),
+        1 | 2 | 4 | 8 | 16 => {
+            core::sync::atomic::fence(Ordering::SeqCst);
+            Ok(0)
+        }
+        _ => Err(EINVAL),
+    }
+}
+
+fn getcpu(cpu: u64, node: u64) -> Result<()> {
+    if cpu != 0 {
+        user::put(cpu, &(crate::arch::cpu::index() as u32))?;
+    }
+    if node != 0 {
+        user::put(node, &0u32)?;
+    }
+    Ok(())
+}
+
+fn personality(wanted: u32) -> Result<u32> {
+    let process = current_process();
+    if wanted == u32::MAX {
+        return Ok(process.personality.load(Ordering::Relaxed));
+    }
+    Ok(process.personality.swap(wanted, Ordering::Relaxed))
+}
+
+const CAP_VERSION_1: u32 = 0x1998_0330;
+const CAP_VERSION_3: u32 = 0x2008_0522;
+
+/// The number of 32-bit sets in the version that a header names; unknown ones are told the right version.
+fn cap_words(header: u64) -> Result<usize> {
+    let version: u32 = user::get(header)?;
+    match version {
+        CAP_VERSION_1 => Ok(1),
+        0x2007_1026 | CAP_VERSION_3 => Ok(2),
+        _ => {
+            user::put(header, &CAP_VERSION_3)?;
+            Err(EINVAL)
+        }
+    }
+}
+
+fn capget(header: u64, data: u64) -> Result<()> {
+    let words = match cap_words(header) {
+        Err(EINVAL) if data == 0 => return Ok(()),
+        other => other?,
+    };
+    let pid: Pid = user::get(header.wrapping_add(4))?;
+    let root = thread_or_self(pid)?.process.cred().is_root();
+    if data == 0 {
+        return Err(EFAULT);
+    }
+    // Effective and permitted; nothing is inheritable.
+    let low = if root { u32::MAX } else { 0 };
+    let high = if root { 0x1ff } else { 0 };
+    let sets = [[low, low, 0], [high, high, 0]];
+    sets[..words].iter().enumerate().try_for_each(|(i, set)| user::put(data.wrapping_add(12 * i as u64), set))
+}
+
+/// Accepted and forgotten: what counts is whether the effective user is root.
+fn capset(header: u64, data: u64) -> Result<()> {
+    let words = cap_words(header)?;
+    for i in 0..words {
+        let _: [u32; 3] = user::get(data.wrapping_add(12 * i as u64))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,338 @@
+//! System calls on time: clocks, sleeping, timers.
+
+use super::{calls, Calls};
+use crate::errno::{
+    Result, EFAULT, EINTR, EINVAL, EOPNOTSUPP, EPERM, ERESTARTNOHAND, ERESTART_RESTARTBLOCK,
+};
+use crate::proc::signal::Signal;
+use crate::proc::thread::Restart;
+use crate::proc::timer::{self, Clock, Notify, Setting, Slot};
+use crate::proc::{current_process, current_thread, table};
+use crate::sched::{self, Nanos};
+use crate::sync::{WaitQueue, Woken};
+use crate::user;
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+pub const CALLS: Calls = calls! {
+    __NR_clock_gettime => clock_gettime[2],
+    __NR_clock_getres => clock_getres[2],
+    __NR_clock_settime => clock_settime[2],
+    __NR_clock_nanosleep => clock_nanosleep[4],
+    __NR_nanosleep => nanosleep[2],
+    __NR_restart_syscall => restart_syscall[0],
+    __NR_gettimeofday => gettimeofday[2],
+    __NR_settimeofday => clock_settime[2],
+    __NR_time => time[1],
+    __NR_alarm => alarm[1],
+    __NR_getitimer => getitimer[2],
+    __NR_setitimer => setitimer[3],
+    __NR_timer_create => timer_create[3],
+    __NR_timer_settime => timer_settime[4],
+    __NR_timer_gettime => timer_gettime[2],
+    __NR_timer_getoverrun => timer_getoverrun[1],
+    __NR_timer_delete => timer_delete[1],
+};
+
+/// Units of `times` and of AT_CLKTCK, per second.
+pub const CLOCK_TICKS: u64 = 100;
+const SECOND: u64 = 1_000_000_000;
+
+/// `struct timespec`.
+#[derive(Clone, Copy, Default, FromBytes, IntoBytes, Immutable)]
+#[repr(C)]
+pub struct Timespec {
+    pub sec: i64,
+    pub nsec: i64,
+}
+
+impl Timespec {
+    pub fn from_nanos(ns: Nanos) -> Timespec {
+        Timespec { sec: (ns / SECOND) as i64, nsec: (ns % SECOND) as i64 }
+    }
+
+    /// `EINVAL` for negative times and more than a second of nanoseconds; very long ones are cut.
+    pub fn to_nanos(self) -> Result<Nanos> {
+        if self.sec < 0 || !(0..SECOND as i64).contains(&self.nsec) {
+            return Err(EINVAL);
+        }
+        Ok((self.sec as u64).saturating_mul(SECOND).saturating_add(self.nsec as u64).min(Nanos::MAX / 4))
+    }
+}
+
+/// `struct timeval`.
+#[derive(Clone, Copy, Default, FromBytes, IntoBytes, Immutable)]
+#[repr(C)]
+pub struct Timeval {
+    pub sec: i64,
+    pub usec: i64,
+}
+
+impl Timeval {
+    pub fn from_nanos(ns: Nanos) -> Timeval {
+        Timeval { sec: (ns / SECOND) as i64, usec: (ns % SECOND / 1000) as i64 }
+    }
+
+    fn to_nanos(self) -> Result<Nanos> {
+        if !(0..1_000_000).contains(&self.usec) {
+            return Err(EINVAL);
+        }
+        Timespec { sec: self.sec, nsec: self.usec * 1000 }.to_nanos()
+    }
+}
+
+/// Reads a `timespec` from user memory.
+pub fn read_timespec(at: u64) -> Result<Nanos> {
+    user::get::<Timespec>(at)?.to_nanos()
+}
+
+/// The clocks of `clock_gettime`.
+mod clock {
+    pub const REALTIME: i32 = 0;
+    pub const MONOTONIC: i32 = 1;
+    pub const PROCESS_CPU: i32 = 2;
+    pub const THREAD_CPU: i32 = 3;
+    pub const MONOTONIC_RAW: i32 = 4;
+    pub const REALTIME_COARSE: i32 = 5;
+    pub const MONOTONIC_COARSE: i32 = 6;
+    pub const BOOTTIME: i32 = 7;
+    pub const REALTIME_ALARM: i32 = 8;
+    pub const BOOTTIME_ALARM: i32 = 9;
+    pub const TAI: i32 = 11;
+}
+
+fn read_clock(id: i32) -> Result<Nanos> {
+    Ok(match id {
+        clock::MONOTONIC | clock::MONOTONIC_RAW | clock::MONOTONIC_COARSE | clock::BOOTTIME | clock::BOOTTIME_ALARM => {
+            sched::now()
+        }
+        clock::REALTIME | clock::REALTIME_COARSE | clock::REALTIME_ALARM | clock::TAI => sched::wall(),
+        clock::PROCESS_CPU => current_process().total_usage().cpu_ns(),
+        clock::THREAD_CPU => current_thread().usage().cpu_ns(),
+        _ if id < 0 => cpu_clock(id)?,
+        _ => return Err(EINVAL),
+    })
+}
+
+/// A CPU-time clock of a process or thread: its number inverted in the high bits, its kind in the low three.
+fn cpu_clock(id: i32) -> Result<Nanos> {
+    let number = !(id >> 3);
+    let per_thread = id & 4 != 0;
+    if id & 3 == 3 {
+        return Err(EINVAL);
+    }
+    if per_thread {
+        let thread = if number == 0 { Some(current_thread().clone()) } else { table::thread(number) };
+        Ok(thread.ok_or(EINVAL)?.usage().cpu_ns())
+    } else {
+        let process = if number == 0 { Some(current_process().clone()) } else { table::process(number) };
+        Ok(process.ok_or(EINVAL)?.total_usage().cpu_ns())
+    }
+}
+
+fn clock_gettime(id: i32, at: u64) -> Result<()> {
+    user::put(at, &Timespec::from_nanos(read_clock(id)?))
+}
+
+fn clock_getres(id: i32, at: u64) -> Result<()> {
+    read_clock(id)?;
+    if at != 0 {
+        user::put(at, &Timespec { sec: 0, nsec: 1 })?;
+    }
+    Ok(())
+}
+
+fn clock_settime(_id: i32, _at: u64) -> Result<()> {
+    Err(EPERM)
+}
+
+fn gettimeofday(at: u64, zone: u64) -> Result<()> {
+    if at != 0 {
+        user::put(at, &Timeval::from_nanos(sched::wall()))?;
+    }
+    if zone != 0 {
+        user::put(zone, &[0i32; 2])?;
+    }
+    Ok(())
+}
+
+fn time(at: u64) -> Result<u64> {
+    let seconds = sched::wall() / SECOND;
+    if at != 0 {
+        user::put(at, &seconds)?;
+    }
+    Ok(seconds)
+}
+
+/// Sleeps until `deadline` on the monotonic clock or a signal.
+fn sleep(deadline: Nanos) -> Result<(), Woken> {
+    match WaitQueue::new().wait_intr(Some(deadline), || None::<()>) {
+        Ok(()) | Err(Woken::Timeout) => Ok(()),
+        Err(Woken::Signal) => Err(Woken::Signal),
+    }
+}
+
+/// A sleep for a span: a signal without a handler lets it go on, one with tells what was left.
+fn sleep_span(deadline: Nanos, rest: u64) -> Result<u64> {
+    if sleep(deadline).is_ok() {
+        return Ok(0);
+    }
+    if rest != 0 {
+        user::put(rest, &Timespec::from_nanos(deadline.saturating_sub(sched::now())))?;
+    }
+    *current_thread().restart.lock() =
+        Some(Restart { call: |args| sleep_span(args[0], args[1]), args: [deadline, rest, 0, 0] });
+    Err(ERESTART_RESTARTBLOCK)
+}
+
+fn nanosleep(span: u64, rest: u64) -> Result<u64> {
+    sleep_span(sched::now().saturating_add(read_timespec(span)?), rest)
+}
+
+fn clock_nanosleep(id: i32, flags: i32, at: u64, rest: u64) -> Result<u64> {
+    const TIMER_ABSTIME: i32 = 1;
+    let now = match id {
+        clock::MONOTONIC | clock::BOOTTIME | clock::BOOTTIME_ALARM => sched::now(),
+        clock::REALTIME | clock::REALTIME_ALARM | clock::TAI => sched::wall(),
+        clock::PROCESS_CPU => return Err(EOPNOTSUPP),
+        _ => return Err(EINVAL),
+    };
+    let given = read_timespec(at)?;
+    if flags & TIMER_ABSTIME == 0 {
+        return sleep_span(sched::now().saturating_add(given), rest);
+    }
+    let deadline = sched::now().saturating_add(given.saturating_sub(now));
+    sleep(deadline).map(|()| 0).map_err(|_| ERESTARTNOHAND)
+}
+
+/// Goes on with the call that a signal without a handler cut short.
+fn restart_syscall() -> Result<u64> {
+    let restart = current_thread().restart.lock().take();
+    match restart {
+        Some(restart) => (restart.call)(&restart.args),
+        None => Err(EINTR),
+    }
+}
+
+fn alarm(seconds: u32) -> Result<u64> {
+    let setting = Setting { value: u64::from(seconds) * SECOND, interval: 0 };
+    let before = timer::set(current_process(), Slot::Real, setting)?;
+    Ok(before.value.div_ceil(SECOND))
+}
+
+fn itimer(which: i32) -> Result<Slot> {
+    match which {
+        0 => Ok(Slot::Real),
+        1 => Ok(Slot::Virtual),
+        2 => Ok(Slot::Prof),
+        _ => Err(EINVAL),
+    }
+}
+
+fn timevals(setting: Setting) -> [Timeval; 2] {
+    [Timeval::from_nanos(setting.interval), Timeval::from_nanos(setting.value.next_multiple_of(1000))]
+}
+
+fn getitimer(which: i32, at: u64) -> Result<()> {
+    let setting = timer::get(current_process(), itimer(which)?)?;
+    user::put(at, &timevals(setting))
+}
+
+fn setitimer(which: i32, new: u64, old: u64) -> Result<()> {
+    let slot = itimer(which)?;
+    let setting = match new {
+        0 => Setting::default(),
+        _ => {
+            let [interval, value]: [Timeval; 2] = user::get(new)?;
+            Setting { value: value.to_nanos()?, interval: interval.to_nanos()? }
+        }
+    };
+    let before = timer::set(current_process(), slot, setting)?;
+    if old != 0 {
+        user::put(old, &timevals(before))?;
+    }
+    Ok(())
+}
+
+/// The part of `struct sigevent` that is used.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable)]
+#[repr(C)]
+struct SigEvent {
+    value: u64,
+    signal: i32,
+    notify: i32,
+    tid: i32,
+    pad: [i32; 11],
+}
+
+fn timer_create(id: i32, event: u64, out: u64) -> Result<()> {
+    const SIGEV_SIGNAL: i32 = 0;
+    const SIGEV_NONE: i32 = 1;
+    const SIGEV_THREAD_ID: i32 = 4;
+    let kind = match id {
+        clock::MONOTONIC | clock::BOOTTIME | clock::BOOTTIME_ALARM => Clock::Monotonic,
+        clock::REALTIME | clock::REALTIME_ALARM | clock::TAI => Clock::Wall,
+        clock::PROCESS_CPU | clock::THREAD_CPU => Clock::CpuTime,
+        _ => return Err(EINVAL),
+    };
+    let process = current_process();
+    let notify = match event {
+        0 => None,
+        _ => {
+            let event: SigEvent = user::get(event)?;
+            let signal = || Signal::new(event.signal);
+            Some(match event.notify {
+                SIGEV_NONE => Notify::Nothing,
+                SIGEV_SIGNAL => Notify::Process { signal: signal()?, value: event.value },
+                SIGEV_THREAD_ID => {
+                    table::thread(event.tid).filter(|thread| thread.process.pid == process.pid).ok_or(EINVAL)?;
+                    Notify::Thread { tid: event.tid, signal: signal()?, value: event.value }
+                }
+                _ => return Err(EINVAL),
+            })
+        }
+    };
+    let timer = timer::create(process, kind, notify)?;
+    user::put(out, &(timer as i32)).inspect_err(|_| {
+        let _ = timer::delete(process, timer);
+    })
+}
+
+fn timespecs(setting: Setting) -> [Timespec; 2] {
+    [Timespec::from_nanos(setting.interval), Timespec::from_nanos(setting.value)]
+}
+
+fn timer_settime(id: i32, flags: i32, new: u64, old: u64) -> Result<()> {
+    const TIMER_ABSTIME: i32 = 1;
+    if new == 0 {
+        return Err(EINVAL);
+    }
+    let slot = Slot::Posix(usize::try_from(id).map_err(|_| EINVAL)?);
+    let [interval, value]: [Timespec; 2] = user::get(new)?;
+    let (mut value, interval) = (value.to_nanos()?, interval.to_nanos()?);
+    let process = current_process();
+    if flags & TIMER_ABSTIME != 0 && value != 0 {
+        value = value.saturating_sub(timer::now(process, slot)?).max(1);
+    }
+    let before = timer::set(process, slot, Setting { value, interval })?;
+    if old != 0 {
+        user::put(old, &timespecs(before))?;
+    }
+    Ok(())
+}
+
+fn timer_gettime(id: i32, at: u64) -> Result<()> {
+    let slot = Slot::Posix(usize::try_from(id).map_err(|_| EINVAL)?);
+    let setting = timer::get(current_process(), slot)?;
+    if at == 0 {
+        return Err(EFAULT);
+    }
+    user::put(at, &timespecs(setting))
+}
+
+fn timer_getoverrun(id: i32) -> Result<i32> {
+    timer::overrun(current_process(), usize::try_from(id).map_err(|_| EINVAL)?)
+}
+
+fn timer_delete(id: i32) -> Result<()> {
+    timer::delete(current_process(), usize::try_from(id).map_err(|_| EINVAL)?)
+}
