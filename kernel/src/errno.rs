@@ -34,6 +34,12 @@ pub const ERESTARTNOHAND: Errno = Errno(514);
 /// As [`ERESTARTNOHAND`], but through `restart_syscall`, by what the thread left in its restart slot.
 pub const ERESTART_RESTARTBLOCK: Errno = Errno(516);
 
+impl From<machine::NoMemory> for Errno {
+    fn from(_: machine::NoMemory) -> Errno {
+        ENOMEM
+    }
+}
+
 impl Errno {
     /// Whether this is one of the private codes that only signal delivery may see.
     pub const fn is_restart(self) -> bool {

@@ -6,7 +6,7 @@
 use alloc::vec::Vec;
 
 use crate::errno::{Errno, Result, EINVAL, ENOEXEC};
-use crate::fs::File;
+use crate::fs::file::File;
 use crate::mem::layout::USER_END;
 use elf::abi;
 use elf::endian::LittleEndian;

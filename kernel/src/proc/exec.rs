@@ -16,8 +16,11 @@ use super::signal::AltStack;
 use super::thread::Thread;
 use super::{current_thread, exit, table, timer};
 use crate::arch::UserRegs;
-use crate::errno::{Result, E2BIG, EAGAIN, EFAULT, ELIBBAD, ELOOP, ENAMETOOLONG, ENOEXEC, ERESTARTNOINTR};
-use crate::fs::{self, File};
+use crate::errno::{Result, E2BIG, EACCES, EAGAIN, EFAULT, ELIBBAD, ELOOP, ENAMETOOLONG, ENOEXEC, ERESTARTNOINTR};
+use crate::fs::file::File;
+use crate::fs::inode::Kind;
+use crate::fs::path::{Follow, Start};
+use crate::fs::{self, current};
 use crate::{user, vm};
 
 /// The longest single argument, with its zero byte.
@@ -135,6 +138,30 @@ pub fn exec(regs: &mut UserRegs, file: Arc<File>, path: &[u8], mut arguments: Ar
     Ok(())
 }
 
+/// Opens the program that a path names, relative to the running process.
+pub fn open(path: &[u8]) -> Result<Arc<File>> {
+    open_from(&Start::cwd(&*current::context()?), path, Follow::Yes)
+}
+
+/// Opens the program that a path from a given folder names.
+pub fn open_from(start: &Start, path: &[u8], follow: Follow) -> Result<Arc<File>> {
+    check_program(fs::open_program(start, path, follow)?)
+}
+
+/// `EACCES` for what isn't a plain file or that nobody may execute.
+pub fn check_program(file: Arc<File>) -> Result<Arc<File>> {
+    const ANY_EXECUTE: u32 = 0o111;
+    let stat = file.inode().stat();
+    if stat.kind != Kind::File || stat.perm & ANY_EXECUTE == 0 {
+        return Err(EACCES);
+    }
+    Ok(file)
+}
+
+fn size(file: &File) -> Result<u64> {
+    Ok(file.inode().stat().size)
+}
+
 /// Follows scripts to an ELF file, rewriting the arguments on the way.
 fn find(mut file: Arc<File>, name: &mut Vec<u8>, arguments: &mut Arguments) -> Result<Program> {
     for _ in 0..SCRIPT_DEPTH {
@@ -153,7 +180,7 @@ fn find(mut file: Arc<File>, name: &mut Vec<u8>, arguments: &mut Arguments) -> R
         first.push(name)?;
         arguments.argv.replace_first(first)?;
         *name = interpreter.to_vec();
-        file = fs::open_exec(interpreter)?;
+        file = open(interpreter)?;
     }
     Err(ELOOP)
 }
@@ -177,14 +204,14 @@ fn parse_script(head: &[u8]) -> Result<(&[u8], Option<&[u8]>)> {
 }
 
 fn program(file: Arc<File>, head: &[u8]) -> Result<Program> {
-    let image = elf::read(&file, head, file.size()?)?;
+    let image = elf::read(&file, head, size(&file)?)?;
     let interpreter = match &image.interpreter {
         None => None,
         Some(path) => {
-            let file = fs::open_exec(path)?;
+            let file = open(path)?;
             let mut head = [0; HEAD];
             let length = file.read_kernel(0, &mut head)?;
-            let image = elf::read(&file, &head[..length], file.size()?).map_err(|errno| match errno {
+            let image = elf::read(&file, &head[..length], size(&file)?).map_err(|errno| match errno {
                 ENOEXEC => ELIBBAD,
                 other => other,
             })?;

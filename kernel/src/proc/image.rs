@@ -18,10 +18,10 @@ use super::cred::Cred;
 use super::elf::{Image, Placement, Right, Rights, Segment, StackRights};
 use super::exec::Strings;
 use crate::errno::{Result, E2BIG, ENOMEM};
-use crate::fs::{File, MapAccess};
+use crate::fs::file::{File, MapAccess};
 use crate::mem::layout::USER_END;
 use crate::user;
-use crate::vm::{self, Backing, MapArgs, Place, Prot, Sharing, Space};
+use crate::vm::{self, Backing, MapArgs, Place, Populate, Prot, Sharing, Space};
 use linux_raw_sys::auxvec;
 
 const PAGE: u64 = 4096;
@@ -124,8 +124,8 @@ fn place(space: &Space, start: u64, end: u64, prot: Prot, backing: Backing, name
         sharing: Sharing::Private,
         place: Place::Fixed,
         backing,
+        populate: Populate::OnTouch,
         name,
-        ..MapArgs::default()
     };
     vm::map(space, args).map(|_| ())
 }
@@ -158,7 +158,8 @@ pub struct Startup<'a> {
 
 /// Writes the first stack: counts, pointers, auxiliary vector, strings. Returns the stack pointer.
 pub fn write_stack(loaded: &Loaded, startup: &Startup<'_>) -> Result<u64> {
-    let random = crate::random::bytes16();
+    let mut random = [0; 16];
+    crate::fs::random::fill(&mut random);
     let strings =
         startup.argv.bytes.len() + startup.envp.bytes.len() + startup.path.len() + 1 + PLATFORM.len() + random.len();
     // From the top: eight zero bytes, path, environment, arguments, platform, random.

@@ -19,8 +19,12 @@ use super::table;
 use super::thread::Thread;
 use crate::arch::UserRegs;
 use crate::errno::{Result, EACCES, EINVAL, ENOENT, ENOEXEC};
-use crate::fs::{self, FdTable, FsContext};
+use crate::fs::context::FsContext;
+use crate::fs::fdtable::{FdTable, OnExec};
+use crate::fs::path::{resolve, Follow, Start};
+use crate::fs::{self, current};
 use crate::{sched, vm};
+use linux_raw_sys::general::O_RDWR;
 
 /// What the command line asks for; `None` before the start.
 static REQUEST: spin::Once<Request> = spin::Once::new();
@@ -73,20 +77,32 @@ pub fn exec_first(regs: &mut UserRegs) {
     let Some(request) = REQUEST.get() else { return };
     if let Err(errno) = try_exec(regs, request) {
         let name = request.argv.first().map(|name| String::from_utf8_lossy(name)).unwrap_or_default();
-        crate::console::print(format_args!("init: can't run {name}: error {}\n", errno.0));
+        crate::println!("init: can't run {name}: error {}", errno.0);
         let code = if errno == EACCES || errno == ENOEXEC { 126 } else { 127 };
         exit::exit_group_later(ExitStatus::Code(code));
     }
 }
 
+/// The console as standard input, output and error, and as the terminal of the first session.
+fn open_console() -> Result<()> {
+    let console = fs::open_kernel("/dev/console", O_RDWR)?;
+    let files = current::files()?;
+    for _ in 0..3 {
+        files.insert(console.clone(), OnExec::Keep)?;
+    }
+    crate::dev::tty::adopt(current::pid());
+    Ok(())
+}
+
 fn try_exec(regs: &mut UserRegs, request: &Request) -> Result<()> {
-    fs::open_console()?;
+    open_console()?;
     if let Some(cwd) = &request.cwd {
-        fs::set_initial_cwd(cwd)?;
+        let context = current::context()?;
+        context.set_cwd(resolve(&Start::cwd(&context), cwd, Follow::Yes)?.inode);
     }
     let name = request.argv.first().ok_or(EINVAL)?;
     let path = find_program(name, &request.env)?;
-    let file = fs::open_exec(&path)?;
+    let file = exec::open(&path)?;
     let mut arguments = Arguments { argv: Strings::default(), envp: Strings::default() };
     request.argv.iter().try_for_each(|word| arguments.argv.push(word))?;
     request.env.iter().try_for_each(|word| arguments.envp.push(word))?;
@@ -101,7 +117,7 @@ fn find_program(name: &[u8], env: &[Vec<u8>]) -> Result<Vec<u8>> {
     let path = env.iter().find_map(|word| word.strip_prefix(b"PATH=")).unwrap_or(b"/usr/bin:/bin:/sbin:/usr/sbin");
     for folder in path.split(|&byte| byte == b':') {
         let candidate = [folder, b"/", name].concat();
-        if fs::open_exec(&candidate).is_ok() {
+        if exec::open(&candidate).is_ok() {
             return Ok(candidate);
         }
     }

@@ -49,10 +49,10 @@ fn largest() -> Option<Arc<Process>> {
 
 fn announce(victim: &Process) {
     let pages = victim.space().map_or(0, |space| vm::resident_pages(&space));
-    crate::console::debug(format_args!(
-        "out of memory: killed process {} ({}), {} KiB resident",
+    crate::control!(
+        "trace out of memory: killed process {} ({}), {} KiB resident",
         victim.pid,
         victim.comm(),
         pages * 4
-    ));
+    );
 }

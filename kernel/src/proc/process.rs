@@ -19,7 +19,8 @@ use super::thread::Thread;
 use super::timer::Timers;
 use super::usage::Usage;
 use crate::errno::{Result, ESRCH};
-use crate::fs::{FdTable, FsContext};
+use crate::fs::context::FsContext;
+use crate::fs::fdtable::FdTable;
 use crate::sched::Nanos;
 use crate::sync::{SpinLock, WaitQueue};
 

@@ -110,6 +110,11 @@ impl Task {
         Task::new("user", User { thread, fpu: SpinLock::new(fpu) }, Some(stack), context)
     }
 
+    /// Whether it runs or could run.
+    pub fn is_ready(&self) -> bool {
+        self.state.load(Relaxed) == State::Ready as u8
+    }
+
     /// A number no other task has had.
     pub fn id(&self) -> u64 {
         self.id

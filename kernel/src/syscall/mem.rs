@@ -5,9 +5,10 @@ use alloc::sync::Arc;
 
 use super::{calls, Calls};
 use crate::errno::{
-    Result, EACCES, EAGAIN, EBADF, EINVAL, ENODEV, ENOMEM, EOVERFLOW, EPERM, ESRCH,
+    Result, EACCES, EAGAIN, EINVAL, ENODEV, ENOMEM, EOVERFLOW, EPERM, ESRCH,
 };
-use crate::fs::{self, File, MapAccess};
+use crate::fs::current;
+use crate::fs::file::{File, MapAccess};
 use crate::mem::layout::USER_END;
 use crate::proc::limits::{INFINITY, RLIMIT_AS, RLIMIT_DATA, RLIMIT_MEMLOCK};
 use crate::proc::mm::{LockFuture, Mm};
@@ -92,9 +93,10 @@ fn mmap(addr: u64, len: u64, prot_bits: u32, flags: u32, fd: i32, offset: u64) -
         check_fixed(addr, len)?;
     }
     let wanted = prot(prot_bits);
-    let source = match flags & abi::MAP_ANONYMOUS {
-        0 => file_source(&*fs::current::file(fd).map_err(|_| EBADF)?, flags, wanted, offset, len)?,
-        _ => anonymous_source(flags, len)?,
+    let source = if flags & abi::MAP_ANONYMOUS != 0 {
+        anonymous_source(flags, len)?
+    } else {
+        file_source(&*current::file(fd)?, flags, wanted, offset, len)?
     };
     check_space(&mm, addr, len, fixed)?;
     let place = if flags & abi::MAP_FIXED_NOREPLACE != 0 {
@@ -201,9 +203,6 @@ fn file_source(file: &File, flags: u32, wanted: Prot, offset: u64, len: u64) -> 
     };
     if !file.is_readable() {
         return Err(EACCES);
-    }
-    if file.is_zero_device() {
-        return anonymous_source(flags, len);
     }
     let object = file.mmap_object(access)?;
     let writable = sharing == Sharing::Private || file.is_writable();

@@ -6,7 +6,9 @@ use alloc::vec::Vec;
 use super::{calls, Calls};
 use crate::arch::UserRegs;
 use crate::errno::{Result, EINVAL, ENOENT, EPERM, ESRCH};
-use crate::fs;
+use crate::fs::current;
+use crate::fs::file::File;
+use crate::syscall::path_args;
 use crate::proc::clone::{self, Flags, Request};
 use crate::proc::cred::{Cred, GROUPS_MAX};
 use crate::proc::limits::{Limit, NOFILE_MAX, RLIMIT_NOFILE};
@@ -17,6 +19,7 @@ use crate::proc::{current_process, current_thread, exec, exit, futex, robust, si
 use crate::syscall::time::{Timeval, CLOCK_TICKS};
 use crate::{sched, user};
 use core::sync::atomic::Ordering;
+use linux_raw_sys::general::{AT_EMPTY_PATH, AT_SYMLINK_NOFOLLOW};
 
 pub const CALLS: Calls = calls! {
     __NR_fork => fork[regs],
@@ -128,23 +131,26 @@ fn clone3(regs: &mut UserRegs) -> Result<Pid> {
 }
 
 fn execve(regs: &mut UserRegs) -> Result<u64> {
-    let path = fs::read_path(regs.rdi)?;
-    if path.is_empty() {
-        return Err(ENOENT);
-    }
+    let path = path_args::path(regs.rdi)?;
     let arguments = exec::read_arguments(regs.rsi, regs.rdx)?;
-    let file = fs::open_exec(&path)?;
+    let file = exec::open(&path)?;
     exec::exec(regs, file, &path, arguments).map(|()| 0)
 }
 
 fn execveat(regs: &mut UserRegs) -> Result<u64> {
-    let path = fs::read_path(regs.rsi)?;
+    let path = path_args::path(regs.rsi)?;
     let arguments = exec::read_arguments(regs.rdx, regs.r10)?;
     let (dir, flags) = (regs.rdi as i32, regs.r8 as u32);
-    let file = fs::open_exec_at(dir, &path, flags)?;
+    path_args::only(flags, AT_EMPTY_PATH | AT_SYMLINK_NOFOLLOW)?;
+    let file = if path.is_empty() && flags & AT_EMPTY_PATH != 0 {
+        let place = current::files()?.get_any(dir)?.place().clone();
+        exec::check_program(File::open(place, 0)?)?
+    } else {
+        exec::open_from(&path_args::start(dir, &path)?, &path, path_args::follow_of(flags))?
+    };
     let name = match path.first() {
         Some(b'/') => path,
-        _ if dir == linux_raw_sys::general::AT_FDCWD => path,
+        _ if dir == path_args::CWD => path,
         None => alloc::format!("/dev/fd/{dir}").into_bytes(),
         Some(_) => [alloc::format!("/dev/fd/{dir}/").as_bytes(), &path].concat(),
     };

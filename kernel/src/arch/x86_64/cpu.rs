@@ -179,6 +179,16 @@ fn leaf7_ebx() -> u32 {
     __cpuid_count(7, 0).ebx
 }
 
+/// The CPU's oldest feature word, which programs get as `AT_HWCAP`.
+pub fn features() -> u32 {
+    __cpuid(1).edx
+}
+
+/// CPUs that run tasks.
+pub fn count() -> usize {
+    MAX_CPUS
+}
+
 /// Whether the CPU can keep the kernel from executing user pages.
 pub fn has_smep() -> bool {
     leaf7_ebx() & 1 << 7 != 0
