@@ -3,10 +3,10 @@
 use alloc::sync::Arc;
 use core::fmt;
 
-use machine::{order, Held, Machine, Pages, Prot, VaRange};
+use machine::{order, Held, Machine, Pages, Prot, Va, VaRange};
 
 use crate::map::{Advice, Entry, Inherit, Sharing, Writes};
-use crate::{Space, Uvm};
+use crate::{Pager, Space, Uvm};
 
 /// One map entry, as it was at some moment.
 #[derive(Clone, Debug)]
@@ -50,6 +50,34 @@ impl<M: Machine> Uvm<M> {
     ) {
         let (tree, mut h) = space.map.tree.lock(held);
         tree.each(space.map.bounds, |e| each(&info(e, &mut h)));
+    }
+
+    /// The entry at an address.
+    pub fn entry_at(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        space: &Space<M>,
+        va: Va,
+    ) -> Option<EntryInfo> {
+        let (tree, mut h) = space.map.tree.lock(held);
+        tree.get(va).map(|e| info(e, &mut h))
+    }
+
+    /// The pager whose pages stores to an address reach.
+    pub fn shared_pager_at(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        space: &Space<M>,
+        va: Va,
+    ) -> Option<Arc<dyn Pager<M>>> {
+        let (tree, _) = space.map.tree.lock(held);
+        let entry = tree.get(va).filter(|e| e.writes == Writes::Through)?;
+        entry.object.as_ref().map(|o| o.pager.clone())
+    }
+
+    /// Whether mappings cover the range without a hole.
+    pub fn is_mapped(&self, held: &mut Held<'_, order::Nothing>, space: &Space<M>, range: VaRange) -> bool {
+        space.map.tree.lock(held).0.is_covered(range)
     }
 
     /// Pages of anonymous memory that the space's entries refer to, shared ones too.

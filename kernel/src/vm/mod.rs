@@ -1,0 +1,268 @@
+//! The kernel's side of its VM system: one trait, one adapter for each system behind it.
+//!
+//! The kernel calls the functions of this module; they are those of [`VmSystem`], which the adapter chosen at build
+//! time implements ([`uvm`]). Addresses and lengths here are the system calls' own: bytes, checked and page aligned
+//! by the caller where the text says so; errors are error numbers. Nothing here may be called with a spin lock held,
+//! but for `activate`, `deactivate` and the counters.
+
+mod object;
+mod uvm;
+
+use alloc::sync::Arc;
+use core::fmt;
+
+use crate::errno::Result;
+
+pub use self::uvm::{Object, Space};
+pub use ::machine::Prot;
+pub use ::uvm::{FaultError, FaultKind, Sharing};
+pub use object::{object_io, Dir};
+
+/// The VM system this kernel is built with.
+type System = self::uvm::Uvm;
+
+/// What a mapping shows.
+#[derive(Clone, Default)]
+pub enum Backing {
+    /// Zeroes.
+    #[default]
+    Anon,
+    /// An object's pages from `offset` bytes on, page aligned.
+    Object {
+        /// Whose.
+        object: Object,
+        /// From where.
+        offset: u64,
+    },
+}
+
+/// Where a mapping is to lie.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Place {
+    /// Anywhere.
+    #[default]
+    Anywhere,
+    /// At `addr` if that is free.
+    Hint,
+    /// At `addr`, in place of what is there.
+    Fixed,
+    /// At `addr` or not at all.
+    FixedNoReplace,
+}
+
+/// When pages are brought in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Populate {
+    /// As they are touched.
+    #[default]
+    OnTouch,
+    /// At once, as far as memory goes.
+    Now,
+}
+
+/// A mapping to be made.
+#[derive(Clone)]
+pub struct MapArgs {
+    /// Where, or near where; page aligned.
+    pub addr: u64,
+    /// Bytes; whole pages, not zero.
+    pub len: u64,
+    /// What accesses may do.
+    pub prot: Prot,
+    /// The most that they may be allowed later.
+    pub max_prot: Prot,
+    /// Who sees stores.
+    pub sharing: Sharing,
+    /// How binding `addr` is.
+    pub place: Place,
+    /// What it shows.
+    pub backing: Backing,
+    /// When pages come.
+    pub populate: Populate,
+    /// What `/proc/PID/maps` calls it.
+    pub name: Option<Arc<str>>,
+}
+
+impl Default for MapArgs {
+    fn default() -> Self {
+        MapArgs {
+            addr: 0,
+            len: 0,
+            prot: Prot::READ_WRITE,
+            max_prot: Prot::all(),
+            sharing: Sharing::Private,
+            place: Place::Anywhere,
+            backing: Backing::Anon,
+            populate: Populate::OnTouch,
+            name: None,
+        }
+    }
+}
+
+/// Where a remapped range goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RemapPlace {
+    /// It stays.
+    InPlace,
+    /// It may move.
+    MayMove,
+    /// It moves here.
+    Fixed(u64),
+}
+
+/// What becomes of the addresses that a mapping moved away from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum OldRange {
+    /// They are free.
+    Unmap,
+    /// They show zeroes.
+    Keep,
+}
+
+/// madvise's advice, as far as it means something here.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Advice {
+    /// Neighbours on both sides.
+    Normal,
+    /// No neighbours.
+    Random,
+    /// Neighbours ahead.
+    Sequential,
+    /// Bring pages in.
+    WillNeed,
+    /// Forget private pages.
+    DontNeed,
+    /// The same, when it suits.
+    Free,
+    /// Punch a hole in the object.
+    Remove,
+    /// A child gets nothing.
+    DontFork,
+    /// A child gets what it would by default.
+    DoFork,
+    /// A child gets zeroes.
+    WipeOnFork,
+    /// A child gets a copy.
+    KeepOnFork,
+    /// Fault everything in for reading.
+    PopulateRead,
+    /// Fault everything in for writing.
+    PopulateWrite,
+    /// Only check the range.
+    Hint,
+}
+
+/// A kind of access.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Access {
+    /// Load.
+    Read,
+    /// Store.
+    Write,
+    /// Fetch an instruction.
+    Execute,
+}
+
+/// A line of `/proc/PID/maps`.
+pub struct MapLine<'a> {
+    /// First address.
+    pub start: u64,
+    /// First address behind.
+    pub end: u64,
+    /// What accesses may do.
+    pub prot: Prot,
+    /// Who sees stores.
+    pub sharing: Sharing,
+    /// Bytes from the start of the object.
+    pub offset: u64,
+    /// The object's id; 0 without one.
+    pub object: u64,
+    /// What it is called; empty if nothing.
+    pub name: &'a str,
+    /// Whether it is locked in memory.
+    pub locked: bool,
+}
+
+/// Memory as `/proc/meminfo` and `/proc/vmstat` show it; counts of pages.
+pub struct Stats {
+    /// Page frames the VM system manages.
+    pub total_pages: u64,
+    /// Free ones.
+    pub free_pages: u64,
+    /// On the active queue.
+    pub active_pages: u64,
+    /// On the inactive queue.
+    pub inactive_pages: u64,
+    /// Anonymous memory.
+    pub anon_pages: u64,
+    /// Event counts with their names.
+    pub events: [(&'static str, u64); ::uvm::COUNTERS.len()],
+}
+
+/// Declares the trait and, for each of its functions, a function of this module that calls the system built in.
+macro_rules! vm_system {
+    ($($(#[$doc:meta])* fn $name:ident($($arg:ident: $ty:ty),*) $(-> $ret:ty)?;)*) => {
+        /// What the kernel asks of a VM system.
+        pub trait VmSystem {
+            $($(#[$doc])* fn $name($($arg: $ty),*) $(-> $ret)?;)*
+        }
+        $($(#[$doc])* #[inline] pub fn $name($($arg: $ty),*) $(-> $ret)? { System::$name($($arg),*) })*
+    };
+}
+
+vm_system! {
+    /// Takes over the machine's memory; once, before anything else here.
+    fn init();
+    /// An empty address space.
+    fn space_new() -> Result<Arc<Space>>;
+    /// A child's address space, by fork's rules.
+    fn space_fork(space: &Space) -> Result<Arc<Space>>;
+    /// Unmaps everything.
+    fn space_clear(space: &Space);
+    /// Loads the space's tables on this CPU.
+    fn activate(space: &Space);
+    /// Leaves user space: loads tables without any.
+    fn deactivate();
+    /// Makes a mapping and says where.
+    fn map(space: &Space, args: MapArgs) -> Result<u64>;
+    /// Removes mappings; holes are fine.
+    fn unmap(space: &Space, addr: u64, len: u64) -> Result<()>;
+    /// Sets protection: `ENOMEM` for a hole, `EACCES` beyond what the mapping may allow.
+    fn protect(space: &Space, addr: u64, len: u64, prot: Prot) -> Result<()>;
+    /// Resizes or moves.
+    fn remap(space: &Space, old: u64, old_len: u64, new_len: u64, place: RemapPlace, keep: OldRange) -> Result<u64>;
+    /// Moves the end of the heap from `old_end` to `new_end`, page aligned.
+    fn brk(space: &Space, start: u64, old_end: u64, new_end: u64) -> Result<()>;
+    /// Maps a stack of at most `len` bytes that ends at `top`.
+    fn stack(space: &Space, top: u64, len: u64, prot: Prot) -> Result<()>;
+    /// Takes advice.
+    fn advise(space: &Space, addr: u64, len: u64, advice: Advice) -> Result<()>;
+    /// Sets 1 for each resident page: `ENOMEM` for a hole.
+    fn resident(space: &Space, addr: u64, out: &mut [u8]) -> Result<()>;
+    /// Locks in memory.
+    fn lock(space: &Space, addr: u64, len: u64) -> Result<()>;
+    /// Takes that back.
+    fn unlock(space: &Space, addr: u64, len: u64) -> Result<()>;
+    /// Locks every mapping.
+    fn lock_all(space: &Space) -> Result<()>;
+    /// Takes that back.
+    fn unlock_all(space: &Space) -> Result<()>;
+    /// Writes shared mappings back.
+    fn sync(space: &Space, addr: u64, len: u64) -> Result<()>;
+    /// Resolves a page fault.
+    fn fault(space: &Space, va: u64, access: Access) -> core::result::Result<FaultKind, FaultError>;
+    /// Bytes mapped.
+    fn mapped_bytes(space: &Space) -> u64;
+    /// Translations present.
+    fn resident_pages(space: &Space) -> u64;
+    /// Names shared memory at an address: object and byte.
+    fn shared_key(space: &Space, va: u64) -> Option<(u64, u64)>;
+    /// Every mapping, in order.
+    fn describe(space: &Space, each: &mut dyn FnMut(&MapLine<'_>));
+    /// The space as the papers draw it.
+    fn dump(space: &Space, out: &mut dyn fmt::Write) -> fmt::Result;
+    /// Counts.
+    fn stats() -> Stats;
+    /// Whether so little is free that a new process should be refused.
+    fn is_short_of_memory() -> bool;
+}

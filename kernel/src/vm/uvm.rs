@@ -1,0 +1,413 @@
+//! The adapter to UVM.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::fmt;
+
+use machine::{Held, Machine, Pages, Pmap, Prot, ThreadCtx, Va, VaRange};
+use machine::order::Nothing;
+use uvm::{FaultError, FaultKind, Inherit, MapError, MapRequest, RangeError, Sharing};
+
+use super::{
+    Access, Advice, Backing, MapArgs, MapLine, OldRange, Place, Populate, RemapPlace, Stats, VmSystem,
+};
+use crate::arch::machine::{KernelMachine, KERNEL};
+use crate::errno::{Result, EACCES, EEXIST, EFAULT, EINVAL, ENOMEM};
+use crate::mem::layout::USER_END;
+use crate::sync::Once;
+
+pub use super::object::Object;
+
+/// The lowest address that is ever mapped, so that a null pointer with a small offset faults.
+const USER_START: u64 = 0x1000;
+/// One of so many pages is kept free of new processes.
+const FORK_RESERVE: usize = 64;
+
+static SYSTEM: Once<uvm::Uvm<KernelMachine>> = Once::new();
+
+/// The instance. It exists before the first process.
+#[inline]
+pub(super) fn system() -> &'static uvm::Uvm<KernelMachine> {
+    match SYSTEM.get() {
+        Some(system) => system,
+        None => unreachable!("the VM system is used before vm::init"),
+    }
+}
+
+/// Runs `call` with the token that says this thread holds no VM lock: true of all code outside `uvm`.
+#[inline]
+pub(super) fn with<T>(call: impl FnOnce(&'static uvm::Uvm<KernelMachine>, &mut Held<'_, Nothing>) -> T) -> T {
+    let mut thread = ThreadCtx::new();
+    let mut held = thread.held();
+    call(system(), &mut held)
+}
+
+/// One process's address space.
+pub struct Space {
+    /// Taken out only when dropped.
+    inner: Option<uvm::Space<KernelMachine>>,
+}
+
+impl Space {
+    #[inline]
+    fn get(&self) -> &uvm::Space<KernelMachine> {
+        match &self.inner {
+            Some(space) => space,
+            None => unreachable!("a space is used while it is dropped"),
+        }
+    }
+}
+
+impl Drop for Space {
+    /// The last process has left; no CPU runs in it.
+    fn drop(&mut self) {
+        if let Some(space) = self.inner.take() {
+            with(|uvm, held| uvm.space_destroy(held, space));
+        }
+    }
+}
+
+fn map_errno(e: MapError) -> crate::errno::Errno {
+    match e {
+        MapError::NoSpace | MapError::NoMemory => ENOMEM,
+        MapError::Exists => EEXIST,
+        MapError::Invalid => EINVAL,
+        MapError::NoMapping => EFAULT,
+    }
+}
+
+fn range_errno(e: RangeError) -> crate::errno::Errno {
+    match e {
+        RangeError::NoMapping | RangeError::NoMemory | RangeError::Fault => ENOMEM,
+        RangeError::Access => EACCES,
+    }
+}
+
+fn range(addr: u64, len: u64) -> VaRange {
+    VaRange::new(Va(addr), Va(addr + len))
+}
+
+fn access_prot(access: Access) -> Prot {
+    match access {
+        Access::Read => Prot::READ,
+        Access::Write => Prot::WRITE,
+        Access::Execute => Prot::EXECUTE,
+    }
+}
+
+fn request(args: MapArgs) -> MapRequest<KernelMachine> {
+    let backing = match args.backing {
+        Backing::Anon => uvm::Backing::Zero,
+        Backing::Object { object, offset } => {
+            uvm::Backing::Object { pager: object.pager(), offset: Pages::floor(offset) }
+        }
+    };
+    let va = Va(args.addr);
+    MapRequest {
+        place: match args.place {
+            Place::Anywhere => uvm::Place::Anywhere,
+            Place::Hint => uvm::Place::Hint(va),
+            Place::Fixed => uvm::Place::Fixed(va),
+            Place::FixedNoReplace => uvm::Place::FixedNoReplace(va),
+        },
+        len: Pages::floor(args.len),
+        prot: args.prot,
+        max_prot: args.max_prot,
+        sharing: args.sharing,
+        inherit: None,
+        advice: uvm::Advice::Normal,
+        backing,
+        name: args.name,
+    }
+}
+
+/// Faults a range in, as far as it goes.
+fn populate(space: &Space, range: VaRange, access: Prot) -> core::result::Result<(), FaultError> {
+    range.iter_pages().try_for_each(|va| with(|uvm, held| uvm.fault(held, space.get(), va, access)).map(|_| ()))
+}
+
+/// The ranges of all mappings.
+fn ranges(space: &Space) -> Vec<VaRange> {
+    let mut all = Vec::new();
+    with(|uvm, held| {
+        let count = space.get().map().entries(held);
+        all.reserve(count + 8);
+        uvm.describe(held, space.get(), |e| all.push(e.range));
+    });
+    all
+}
+
+/// See [`VmSystem`].
+pub struct Uvm;
+
+impl VmSystem for Uvm {
+    fn init() {
+        match uvm::Uvm::new(KernelMachine) {
+            Ok(system) => {
+                SYSTEM.call_once(|| system);
+            }
+            Err(e) => panic!("the VM system's tables do not fit: {e}"),
+        }
+    }
+
+    fn space_new() -> Result<Arc<Space>> {
+        let bounds = VaRange::new(Va(USER_START), Va(USER_END));
+        let space = with(|uvm, held| uvm.space_create(held, bounds)).map_err(|_| ENOMEM)?;
+        Ok(Arc::new(Space { inner: Some(space) }))
+    }
+
+    fn space_fork(space: &Space) -> Result<Arc<Space>> {
+        let child = with(|uvm, held| uvm.fork(held, space.get())).map_err(|_| ENOMEM)?;
+        Ok(Arc::new(Space { inner: Some(child) }))
+    }
+
+    fn space_clear(space: &Space) {
+        with(|uvm, held| uvm.space_clear(held, space.get()));
+    }
+
+    #[inline]
+    fn activate(space: &Space) {
+        KERNEL.pmap().activate(space.get().pmap());
+    }
+
+    fn deactivate() {
+        KERNEL.pmap().deactivate();
+    }
+
+    fn map(space: &Space, args: MapArgs) -> Result<u64> {
+        let (now, len, prot) = (args.populate, args.len, args.prot);
+        let request = request(args);
+        let va = with(|uvm, held| uvm.map(held, space.get(), &request)).map_err(map_errno)?;
+        if now == Populate::Now {
+            let access = [Prot::WRITE, Prot::READ, Prot::EXECUTE].into_iter().find(|&a| prot.contains(a));
+            // As in mmap(2), a page that can't be had now is had when it is touched.
+            let _ = access.map(|access| populate(space, range(va.0, len), access));
+        }
+        Ok(va.0)
+    }
+
+    fn unmap(space: &Space, addr: u64, len: u64) -> Result<()> {
+        with(|uvm, held| uvm.unmap(held, space.get(), range(addr, len))).map_err(range_errno)
+    }
+
+    fn protect(space: &Space, addr: u64, len: u64, prot: Prot) -> Result<()> {
+        with(|uvm, held| uvm.protect(held, space.get(), range(addr, len), prot)).map_err(range_errno)
+    }
+
+    fn remap(space: &Space, old: u64, old_len: u64, new_len: u64, place: RemapPlace, keep: OldRange) -> Result<u64> {
+        let old_range = range(old, old_len);
+        let mut place = match place {
+            RemapPlace::InPlace => uvm::RemapPlace::Stay,
+            RemapPlace::MayMove => uvm::RemapPlace::MayMove,
+            RemapPlace::Fixed(va) => uvm::RemapPlace::Fixed(Va(va)),
+        };
+        let prot = with(|uvm, held| uvm.entry_at(held, space.get(), Va(old))).ok_or(EFAULT)?.prot;
+        let moves = keep == OldRange::Keep && !matches!(place, uvm::RemapPlace::Fixed(_));
+        if moves {
+            let room = MapRequest::zero(Pages::floor(new_len)).prot(Prot::NONE);
+            place = uvm::RemapPlace::Fixed(with(|uvm, held| uvm.map(held, space.get(), &room)).map_err(map_errno)?);
+        }
+        let new = with(|uvm, held| uvm.remap(held, space.get(), old_range, Pages::floor(new_len), place));
+        if let (Err(_), true, uvm::RemapPlace::Fixed(room)) = (&new, moves, place) {
+            let _ = Self::unmap(space, room.0, new_len);
+        }
+        let new = new.map_err(map_errno)?;
+        if keep == OldRange::Keep {
+            let zeroes = MapRequest::zero(Pages::floor(old_len)).at(Va(old)).prot(prot);
+            with(|uvm, held| uvm.map(held, space.get(), &zeroes)).map_err(map_errno)?;
+        }
+        Ok(new.0)
+    }
+
+    fn brk(space: &Space, _start: u64, old_end: u64, new_end: u64) -> Result<()> {
+        if new_end <= old_end {
+            return Self::unmap(space, new_end, old_end - new_end);
+        }
+        let args = MapArgs {
+            addr: old_end,
+            len: new_end - old_end,
+            place: Place::FixedNoReplace,
+            name: Some("[heap]".into()),
+            ..MapArgs::default()
+        };
+        Self::map(space, args).map(|_| ())
+    }
+
+    fn stack(space: &Space, top: u64, len: u64, prot: Prot) -> Result<()> {
+        let args = MapArgs {
+            addr: top - len,
+            len,
+            prot,
+            place: Place::FixedNoReplace,
+            name: Some("[stack]".into()),
+            ..MapArgs::default()
+        };
+        Self::map(space, args).map(|_| ())
+    }
+
+    fn advise(space: &Space, addr: u64, len: u64, advice: Advice) -> Result<()> {
+        let range = range(addr, len);
+        let advise =
+            |advice| with(|uvm, held| uvm.advise(held, space.get(), range, advice)).map_err(range_errno);
+        let inherit =
+            |inherit| with(|uvm, held| uvm.inherit(held, space.get(), range, inherit)).map_err(range_errno);
+        let populate = |access| {
+            populate(space, range, access).map_err(|e| match e {
+                FaultError::NoMapping => ENOMEM,
+                FaultError::Protection => EINVAL,
+                FaultError::Bus | FaultError::Io => EFAULT,
+                FaultError::NoMemory => ENOMEM,
+            })
+        };
+        match advice {
+            Advice::Normal => advise(uvm::Advice::Normal),
+            Advice::Random => advise(uvm::Advice::Random),
+            Advice::Sequential => advise(uvm::Advice::Sequential),
+            Advice::DontNeed | Advice::Free => with(|uvm, held| uvm.discard(held, space.get(), range))
+                .map_err(|e| if e == RangeError::Access { EINVAL } else { range_errno(e) }),
+            Advice::Remove => super::object::punch(space, addr, len),
+            Advice::DontFork => inherit(Inherit::None),
+            Advice::WipeOnFork => inherit(Inherit::Zero),
+            Advice::DoFork | Advice::KeepOnFork => inherit_default(space, range),
+            Advice::PopulateRead => populate(Prot::READ),
+            Advice::PopulateWrite => populate(Prot::WRITE),
+            Advice::WillNeed | Advice::Hint => Self::sync(space, addr, len),
+        }
+    }
+
+    fn resident(space: &Space, addr: u64, out: &mut [u8]) -> Result<()> {
+        out.fill(0);
+        let range = range(addr, Pages(out.len() as u64).bytes());
+        let covered = with(|uvm, held| uvm.resident(held, space.get(), range, |n| out[n.0 as usize] = 1));
+        if covered {
+            Ok(())
+        } else {
+            Err(ENOMEM)
+        }
+    }
+
+    fn lock(space: &Space, addr: u64, len: u64) -> Result<()> {
+        with(|uvm, held| uvm.wire(held, space.get(), range(addr, len)))
+            .map_err(|e| if e == RangeError::Access { ENOMEM } else { range_errno(e) })
+    }
+
+    fn unlock(space: &Space, addr: u64, len: u64) -> Result<()> {
+        with(|uvm, held| uvm.unwire(held, space.get(), range(addr, len))).map_err(range_errno)
+    }
+
+    fn lock_all(space: &Space) -> Result<()> {
+        let lock = |r: VaRange| Self::lock(space, r.start.0, r.pages().bytes());
+        ranges(space).into_iter().try_for_each(lock)
+    }
+
+    fn unlock_all(space: &Space) -> Result<()> {
+        let unlock = |r: VaRange| Self::unlock(space, r.start.0, r.pages().bytes());
+        ranges(space).into_iter().try_for_each(unlock)
+    }
+
+    /// Every object here lives in memory, so there is nothing to write.
+    fn sync(space: &Space, addr: u64, len: u64) -> Result<()> {
+        let covered = with(|uvm, held| uvm.is_mapped(held, space.get(), range(addr, len)));
+        if covered {
+            Ok(())
+        } else {
+            Err(ENOMEM)
+        }
+    }
+
+    #[inline]
+    fn fault(space: &Space, va: u64, access: Access) -> core::result::Result<FaultKind, FaultError> {
+        with(|uvm, held| uvm.fault(held, space.get(), Va(va), access_prot(access)))
+    }
+
+    fn mapped_bytes(space: &Space) -> u64 {
+        let mut sum = 0;
+        with(|uvm, held| uvm.describe(held, space.get(), |e| sum += e.range.pages().bytes()));
+        sum
+    }
+
+    fn resident_pages(space: &Space) -> u64 {
+        KERNEL.pmap().resident(space.get().pmap()) as u64
+    }
+
+    fn shared_key(space: &Space, va: u64) -> Option<(u64, u64)> {
+        let entry = with(|uvm, held| uvm.entry_at(held, space.get(), Va(va)))?;
+        let (_, id, first) = entry.layers.object?;
+        let offset = first.bytes() + (va - entry.range.start.0);
+        (entry.sharing == Sharing::Shared).then_some((u64::from(id), offset))
+    }
+
+    fn describe(space: &Space, each: &mut dyn FnMut(&MapLine<'_>)) {
+        let mut lines = Vec::with_capacity(ranges(space).len() + 8);
+        with(|uvm, held| uvm.describe(held, space.get(), |e| lines.push(e.clone())));
+        for e in lines {
+            let object = e.layers.object;
+            each(&MapLine {
+                start: e.range.start.0,
+                end: e.range.end.0,
+                prot: e.prot,
+                sharing: e.sharing,
+                offset: object.map_or(0, |(_, _, first)| first.bytes()),
+                object: object.map_or(0, |(_, id, _)| u64::from(id)),
+                name: e.name.as_deref().unwrap_or(""),
+                locked: e.wired,
+            });
+        }
+    }
+
+    fn dump(space: &Space, out: &mut dyn fmt::Write) -> fmt::Result {
+        let mut lines = Vec::with_capacity(ranges(space).len() + 8);
+        with(|uvm, held| uvm.describe(held, space.get(), |e| lines.push(e.clone())));
+        let anons: usize = lines.iter().map(|e| e.layers.amap.map_or(0, |(_, anons, _)| anons)).sum();
+        let resident = Self::resident_pages(space);
+        writeln!(out, "map: {} entries, {anons} anons, {resident} translations", lines.len())?;
+        lines.iter().try_for_each(|e| writeln!(out, "{e}"))
+    }
+
+    fn stats() -> Stats {
+        let uvm = system();
+        let frames = uvm.frames();
+        Stats {
+            total_pages: frames.total() as u64,
+            free_pages: frames.free() as u64,
+            active_pages: frames.active() as u64,
+            inactive_pages: frames.inactive() as u64,
+            anon_pages: uvm.anons() as u64,
+            events: uvm::COUNTERS.map(|(counter, name)| (name, uvm.stat().get(counter))),
+        }
+    }
+
+    fn is_short_of_memory() -> bool {
+        let frames = system().frames();
+        frames.free() < frames.total() / FORK_RESERVE
+    }
+}
+
+/// Gives each mapping in the range the inheritance that it was made with.
+fn inherit_default(space: &Space, range: VaRange) -> Result<()> {
+    if !with(|uvm, held| uvm.is_mapped(held, space.get(), range)) {
+        return Err(ENOMEM);
+    }
+    let mut parts = Vec::with_capacity(ranges(space).len() + 8);
+    with(|uvm, held| {
+        uvm.describe(held, space.get(), |e| {
+            let part = e.range.intersect(range);
+            if !part.is_empty() {
+                parts.push((part, if e.sharing == Sharing::Shared { Inherit::Share } else { Inherit::Copy }));
+            }
+        });
+    });
+    parts.into_iter().try_for_each(|(part, inherit)| {
+        with(|uvm, held| uvm.inherit(held, space.get(), part, inherit)).map_err(range_errno)
+    })
+}
+
+/// The shared object mapped at an address and the byte of it that lies there.
+pub(super) fn entry(space: &Space, va: u64) -> Option<uvm::EntryInfo> {
+    with(|uvm, held| uvm.entry_at(held, space.get(), Va(va)))
+}
+
+/// The pager mapped at an address, if the mapping is shared.
+pub(super) fn shared_pager(space: &Space, va: u64) -> Option<Arc<dyn uvm::Pager<KernelMachine>>> {
+    with(|uvm, held| uvm.shared_pager_at(held, space.get(), Va(va)))
+}
