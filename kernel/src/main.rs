@@ -32,7 +32,6 @@ mod fs;
 mod proc;
 #[path = "stub/syscall.rs"]
 mod syscall;
-#[path = "stub/vm.rs"]
 mod vm;
 
 use arch::{apic, clock, cpu, fpu, serial, trap, user_access};

@@ -153,7 +153,8 @@ pub fn object_io(
         let offset = at + done;
         let from = (offset % PAGE) as usize;
         let part = (len - done).min(PAGE - from as u64) as usize;
-        let mut copy = |m: &KernelMachine, page| m.with_bytes(page, |bytes| each(offset, &mut bytes[from..from + part]));
+        let mut copy =
+            |m: &KernelMachine, page| m.with_bytes(page, |bytes| each(offset, &mut bytes[from..from + part]));
         let used = with(|uvm, held| uvm.with_page(held, &pager, Pages::floor(offset), intent, &mut copy));
         let used = match used {
             Ok(Some(used)) => used?,

@@ -4,8 +4,8 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
 
-use machine::{Held, Machine, Pages, Pmap, Prot, ThreadCtx, Va, VaRange};
 use machine::order::Nothing;
+use machine::{Held, Machine, Pages, Pmap, Prot, ThreadCtx, Va, VaRange};
 use uvm::{FaultError, FaultKind, Inherit, MapError, MapRequest, RangeError, Sharing};
 
 use super::{
@@ -123,7 +123,9 @@ fn request(args: MapArgs) -> MapRequest<KernelMachine> {
 
 /// Faults a range in, as far as it goes.
 fn populate(space: &Space, range: VaRange, access: Prot) -> core::result::Result<(), FaultError> {
-    range.iter_pages().try_for_each(|va| with(|uvm, held| uvm.fault(held, space.get(), va, access)).map(|_| ()))
+    range
+        .iter_pages()
+        .try_for_each(|va| with(|uvm, held| uvm.fault(held, space.get(), va, access)).map(|_| ()))
 }
 
 /// The ranges of all mappings.
@@ -194,7 +196,14 @@ impl VmSystem for Uvm {
         with(|uvm, held| uvm.protect(held, space.get(), range(addr, len), prot)).map_err(range_errno)
     }
 
-    fn remap(space: &Space, old: u64, old_len: u64, new_len: u64, place: RemapPlace, keep: OldRange) -> Result<u64> {
+    fn remap(
+        space: &Space,
+        old: u64,
+        old_len: u64,
+        new_len: u64,
+        place: RemapPlace,
+        keep: OldRange,
+    ) -> Result<u64> {
         let old_range = range(old, old_len);
         let mut place = match place {
             RemapPlace::InPlace => uvm::RemapPlace::Stay,
@@ -205,7 +214,9 @@ impl VmSystem for Uvm {
         let moves = keep == OldRange::Keep && !matches!(place, uvm::RemapPlace::Fixed(_));
         if moves {
             let room = MapRequest::zero(Pages::floor(new_len)).prot(Prot::NONE);
-            place = uvm::RemapPlace::Fixed(with(|uvm, held| uvm.map(held, space.get(), &room)).map_err(map_errno)?);
+            place = uvm::RemapPlace::Fixed(
+                with(|uvm, held| uvm.map(held, space.get(), &room)).map_err(map_errno)?,
+            );
         }
         let new = with(|uvm, held| uvm.remap(held, space.get(), old_range, Pages::floor(new_len), place));
         if let (Err(_), true, uvm::RemapPlace::Fixed(room)) = (&new, moves, place) {
@@ -287,8 +298,13 @@ impl VmSystem for Uvm {
     }
 
     fn lock(space: &Space, addr: u64, len: u64) -> Result<()> {
-        with(|uvm, held| uvm.wire(held, space.get(), range(addr, len)))
-            .map_err(|e| if e == RangeError::Access { ENOMEM } else { range_errno(e) })
+        with(|uvm, held| uvm.wire(held, space.get(), range(addr, len))).map_err(|e| {
+            if e == RangeError::Access {
+                ENOMEM
+            } else {
+                range_errno(e)
+            }
+        })
     }
 
     fn unlock(space: &Space, addr: u64, len: u64) -> Result<()> {

@@ -67,6 +67,14 @@ impl KernelMachine {
         // SAFETY: the direct map covers the page; exclusion is the caller's promise.
         unsafe { core::slice::from_raw_parts_mut(self.address(page) as *mut u8, PAGE_SIZE) }
     }
+
+    /// Calls `work` with a page's bytes. The page is pinned by the caller; programs that have it mapped may write it
+    /// meanwhile, and the work takes either byte.
+    pub fn with_bytes<T>(&self, page: PageNo, work: impl FnOnce(&mut [u8]) -> T) -> T {
+        // SAFETY: the slice ends with the call; the kernel has one such use of a page at a time, as callers hold the
+        // object's writer lock or only read.
+        work(unsafe { self.bytes(page) })
+    }
 }
 
 impl Machine for KernelMachine {

@@ -7,6 +7,8 @@ impl X86Pmap {
     pub const fn new() -> Self {
         X86Pmap
     }
+    pub fn activate(&self, _: &Space) {}
+    pub fn deactivate(&self) {}
 }
 pub fn init(_pages: usize) -> Result<(), NoMemory> {
     Ok(())
@@ -48,14 +50,24 @@ impl Pmap for X86Pmap {
         _: &mut Shootdown,
     ) {
     }
-    fn unwire(&self, _: &Space, _: Va) -> bool { false }
+    fn unwire(&self, _: &Space, _: Va) -> bool {
+        false
+    }
     fn extract(&self, _: &Space, _: Va) -> Option<(PageNo, Prot)> {
         None
     }
     fn resident(&self, _: &Space) -> usize {
         0
     }
-    fn page_protect<P: Before<PageCache>>(&self, _: &mut Held<'_, P>, _: PageNo, _: Prot, _: &mut Shootdown) -> u32 { 0 }
+    fn page_protect<P: Before<PageCache>>(
+        &self,
+        _: &mut Held<'_, P>,
+        _: PageNo,
+        _: Prot,
+        _: &mut Shootdown,
+    ) -> u32 {
+        0
+    }
     fn is_referenced(&self, _: PageNo) -> bool {
         false
     }

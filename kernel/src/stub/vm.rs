@@ -1,7 +1,0 @@
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Access {
-    Read,
-    Write,
-    Execute,
-}
-pub fn init() {}
