@@ -30,6 +30,7 @@ use linux_raw_sys::general::O_RDWR;
 static REQUEST: spin::Once<Request> = spin::Once::new();
 
 struct Request {
+    cmdline: String,
     argv: Vec<Vec<u8>>,
     env: Vec<Vec<u8>>,
     cwd: Option<Vec<u8>>,
@@ -37,6 +38,11 @@ struct Request {
 
 /// How many processes may exist for each MiB of memory.
 const PROCESSES_PER_MIB: u64 = 16;
+
+/// The kernel's command line.
+pub fn command_line() -> &'static str {
+    REQUEST.get().map_or("", |request| &request.cmdline)
+}
 
 /// Starts process 1 by the kernel's command line. File systems are mounted and devices are there.
 pub fn start_init(cmdline: &str) -> Result<()> {
@@ -135,7 +141,7 @@ pub fn finish(status: ExitStatus) -> ! {
 
 fn parse(cmdline: &str) -> Request {
     let mut words = cmdline.split_ascii_whitespace();
-    let mut request = Request { argv: Vec::new(), env: Vec::new(), cwd: None };
+    let mut request = Request { cmdline: cmdline.into(), argv: Vec::new(), env: Vec::new(), cwd: None };
     for word in words.by_ref() {
         if word == "--" {
             break;

@@ -59,6 +59,9 @@ fn absent() -> Result<()> {
     Err(ENOSYS)
 }
 
+/// The kernel's release as programs see it: the Linux whose calls it has.
+pub const RELEASE: &str = "6.1.0-uvm";
+
 const NAME_MAX: usize = 64;
 
 /// The host's name and its length.
@@ -80,7 +83,7 @@ fn uname(at: u64) -> Result<()> {
     field(0, b"Linux");
     let (name, length) = *HOST_NAME.lock();
     field(1, &name[..length]);
-    field(2, b"6.1.0-uvm");
+    field(2, RELEASE.as_bytes());
     field(3, b"#1 UVM reference kernel");
     field(4, b"x86_64");
     field(5, b"(none)");
