@@ -1,0 +1,547 @@
+//! Address spaces as trees of tables: making, walking, freeing.
+//!
+//! ```text
+//!   record of a table: parent | level, count, groups, index in parent | next | prev      (list of the space's tables)
+//!   record of a root:  resident pages | level, count | first table | CPUs where it is active
+//! ```
+//! `groups` has a bit for each 64 entries of a last table that may hold one: walks skip the others.
+//!
+//! A table is freed with its space, or when an unmapping covers its whole span and leaves it empty (it is `retired`: a CPU may still
+//! hold the way through it, so it is used again only after the next flush).
+
+use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use machine::order::{Before, Held, PageCache};
+use machine::{CpuSet, Machine, NoMemory, Pa, PageNo, Reserve, VaRange, PAGE_SHIFT, PAGE_SIZE};
+
+use super::NIL;
+use crate::arch::machine::KERNEL;
+use crate::arch::tables::{self, index, table, Table, ADDRESS, PRESENT, USER, WRITE};
+use crate::arch::{cpu, io};
+use crate::sync::Once;
+
+/// What the pmap keeps for each page frame; its meaning depends on what the frame is.
+type Record = [AtomicU32; 4];
+
+const PARENT: usize = 0;
+const RESIDENT: usize = 0;
+const SHAPE: usize = 1;
+const NEXT: usize = 2;
+const PREV: usize = 3;
+const CPUS: usize = 3;
+
+/// Fields of the shape word.
+const IN_PARENT: u32 = 511;
+const LEVEL: u32 = 9;
+const COUNT: u32 = 11;
+const COUNT_MASK: u32 = 1023;
+const GROUPS: u32 = 21;
+
+/// Entries in a group.
+const GROUP: usize = 64;
+
+/// Zeroed tables and roots kept at most.
+const KEPT_TABLES: u32 = 256;
+const KEPT_ROOTS: u32 = 32;
+
+/// Pages that a last table maps, and the shift of its span.
+const SPAN: u32 = 21;
+/// From this span on, a walk goes through the space's list of tables instead of the tree.
+const BY_LIST: u64 = 1 << 39;
+
+static RECORDS: Once<Box<[Record]>> = Once::new();
+
+/// Makes the records.
+///
+/// # Errors
+/// [`NoMemory`].
+pub fn init(pages: usize) -> Result<(), NoMemory> {
+    let mut records = Vec::new();
+    records.try_reserve_exact(pages).map_err(|_| NoMemory)?;
+    records.resize_with(pages, || [NIL, 0, NIL, NIL].map(AtomicU32::new));
+    RECORDS.call_once(|| records.into_boxed_slice());
+    Ok(())
+}
+
+#[inline]
+pub(super) fn record(page: PageNo) -> &'static Record {
+    // SAFETY: made in start-up, before any address space.
+    unsafe { &RECORDS.get_unchecked()[page.0 as usize] }
+}
+
+#[inline]
+fn page_at(pa: u64) -> PageNo {
+    KERNEL.frames().page_at(Pa(pa)).expect("tables are managed pages")
+}
+
+#[inline]
+fn pa(page: PageNo) -> u64 {
+    KERNEL.frames().pa(page).0
+}
+
+/// One address space's tables.
+pub struct Space {
+    pub(super) root: PageNo,
+    root_pa: u64,
+}
+
+/// A last table: the page it is in and its entries.
+pub(super) struct Last {
+    pub(super) page: PageNo,
+    pub(super) entries: &'static Table,
+}
+
+impl Last {
+    fn at(pa: u64) -> Last {
+        Last { page: page_at(pa), entries: table(pa) }
+    }
+
+    /// Counts a new entry.
+    #[inline]
+    pub(super) fn added(&self, space: &Space, at: usize) {
+        let shape = &record(self.page)[SHAPE];
+        let group = 1 << (GROUPS + (at / GROUP) as u32);
+        shape.store((shape.load(Relaxed) + (1 << COUNT)) | group, Relaxed);
+        space.count(1);
+    }
+
+    /// Counts removed entries.
+    #[inline]
+    pub(super) fn removed(&self, space: &Space, entries: u32) {
+        let shape = &record(self.page)[SHAPE];
+        let mut value = shape.load(Relaxed) - (entries << COUNT);
+        if value >> COUNT & COUNT_MASK == 0 {
+            value &= (1 << GROUPS) - 1;
+        }
+        shape.store(value, Relaxed);
+        space.count(0u32.wrapping_sub(entries));
+    }
+
+    #[inline]
+    pub(super) fn count(&self) -> u32 {
+        record(self.page)[SHAPE].load(Relaxed) >> COUNT & COUNT_MASK
+    }
+}
+
+/// Which space's root and which address entry `at` of a last table is for.
+pub(super) fn whose(table: PageNo, at: usize) -> (PageNo, u64) {
+    let mut va = (at as u64) << PAGE_SHIFT;
+    let mut page = table;
+    for level in 1..4 {
+        let record = record(page);
+        va |= u64::from(record[SHAPE].load(Relaxed) & IN_PARENT) << (PAGE_SHIFT + 9 * level);
+        page = PageNo(record[PARENT].load(Relaxed));
+    }
+    (page, va)
+}
+
+/// CPUs on which a root is active.
+pub(super) fn cpus_of(root: PageNo) -> CpuSet {
+    CpuSet(u64::from(record(root)[CPUS].load(Relaxed)))
+}
+
+/// Counts one entry out of a last table that is known by its page alone.
+pub(super) fn count_out(last: PageNo) {
+    let (root, _) = whose(last, 0);
+    let space = Space { root, root_pa: pa(root) };
+    Last { page: last, entries: table(pa(last)) }.removed(&space, 1);
+}
+
+impl Space {
+    #[inline]
+    pub(super) fn cpus(&self) -> CpuSet {
+        cpus_of(self.root)
+    }
+
+    #[inline]
+    pub(super) fn resident(&self) -> u32 {
+        record(self.root)[RESIDENT].load(Relaxed)
+    }
+
+    #[inline]
+    fn count(&self, delta: u32) {
+        let resident = &record(self.root)[RESIDENT];
+        resident.store(resident.load(Relaxed).wrapping_add(delta), Relaxed);
+    }
+
+    /// The last table that serves an address, if there is one.
+    #[inline]
+    pub(super) fn last_table(&self, va: u64) -> Option<Last> {
+        let mut at = self.root_pa;
+        for level in (1..4).rev() {
+            let entry = table(at)[index(va, level)].load(Relaxed);
+            if entry & PRESENT == 0 {
+                return None;
+            }
+            at = entry & ADDRESS;
+        }
+        Some(Last::at(at))
+    }
+
+    /// Makes sure that this CPU doesn't use the tables.
+    pub(super) fn leave(&self) {
+        if cpu::this().root.get() == self.root_pa {
+            deactivate();
+        }
+    }
+}
+
+/// Makes a space this CPU's; nothing happens if it is already.
+#[inline]
+pub(super) fn activate(space: &Space) {
+    let cpu = cpu::this();
+    if cpu.root.get() != space.root_pa {
+        forget_active();
+        let bit = 1 << cpu::index();
+        record(space.root)[CPUS].fetch_or(bit, Relaxed);
+        cpu.root.set(space.root_pa);
+        // SAFETY: roots map the kernel, and `destroy` switches away before it frees one.
+        unsafe { io::write_cr3(space.root_pa) };
+    }
+}
+
+/// Leaves the current space for the kernel's own tables: before it is torn down, so that nothing needs to be flushed.
+pub(super) fn deactivate() {
+    forget_active();
+    let cpu = cpu::this();
+    cpu.root.set(tables::root());
+    // SAFETY: the kernel's root maps the kernel and lives for ever.
+    unsafe { io::write_cr3(tables::root()) };
+}
+
+fn forget_active() {
+    let root = active();
+    if root != NIL {
+        record(PageNo(root))[CPUS].fetch_and(!(1 << cpu::index()), Relaxed);
+    }
+}
+
+/// The root page of the space that is active here, or `NIL`.
+pub(super) fn active() -> u32 {
+    let root = cpu::this().root.get();
+    if root == tables::root() {
+        NIL
+    } else {
+        page_at(root).0
+    }
+}
+
+/// Free tables.
+pub(super) struct Tables {
+    /// All zero.
+    zeroed: Stack,
+    /// Upper half filled, lower half zero.
+    roots: Stack,
+    /// All zero, but some CPU may still walk through them.
+    retired: Stack,
+}
+
+/// Pages linked through their records.
+struct Stack {
+    head: u32,
+    len: u32,
+}
+
+impl Stack {
+    const fn new() -> Stack {
+        Stack { head: NIL, len: 0 }
+    }
+
+    #[inline]
+    fn push(&mut self, page: PageNo) {
+        record(page)[NEXT].store(self.head, Relaxed);
+        self.head = page.0;
+        self.len += 1;
+    }
+
+    #[inline]
+    fn pop(&mut self) -> Option<PageNo> {
+        if self.head == NIL {
+            return None;
+        }
+        let page = PageNo(self.head);
+        self.head = record(page)[NEXT].load(Relaxed);
+        self.len -= 1;
+        Some(page)
+    }
+}
+
+impl Tables {
+    pub(super) const fn new() -> Tables {
+        Tables { zeroed: Stack::new(), roots: Stack::new(), retired: Stack::new() }
+    }
+
+    fn zeroed_page<P: Before<PageCache>>(&mut self, held: &mut Held<'_, P>) -> Result<PageNo, NoMemory> {
+        if let Some(page) = self.zeroed.pop() {
+            return Ok(page);
+        }
+        let page = KERNEL.frames().alloc(&KERNEL, held, Reserve::Kernel)?;
+        KERNEL.zero(page);
+        Ok(page)
+    }
+
+    pub(super) fn new_space<P: Before<PageCache>>(
+        &mut self,
+        held: &mut Held<'_, P>,
+    ) -> Result<Space, NoMemory> {
+        let root = match self.roots.pop() {
+            Some(root) => root,
+            None => {
+                let root = self.zeroed_page(held)?;
+                let entries = table(pa(root));
+                for (to, from) in entries[256..].iter().zip(tables::kernel_half()) {
+                    to.store(from.load(Relaxed), Relaxed);
+                }
+                root
+            }
+        };
+        let record = record(root);
+        record[RESIDENT].store(0, Relaxed);
+        record[SHAPE].store(3 << LEVEL, Relaxed);
+        record[NEXT].store(NIL, Relaxed);
+        record[CPUS].store(0, Relaxed);
+        Ok(Space { root, root_pa: pa(root) })
+    }
+
+    /// The last table that serves an address, with the tables on the way there made as needed.
+    #[inline]
+    pub(super) fn last_table_or_new<P: Before<PageCache>>(
+        &mut self,
+        held: &mut Held<'_, P>,
+        space: &Space,
+        va: u64,
+    ) -> Result<Last, NoMemory> {
+        let mut at = space.root_pa;
+        for level in (1..4).rev() {
+            let entry = &table(at)[index(va, level)];
+            let mut value = entry.load(Relaxed);
+            if value & PRESENT == 0 {
+                value = self.new_table(held, space, page_at(at), va, level)?;
+                entry.store(value, Relaxed);
+            }
+            at = value & ADDRESS;
+        }
+        Ok(Last::at(at))
+    }
+
+    /// An entry that leads to a new table for `va`, below the table `parent` of `level`.
+    #[cold]
+    fn new_table<P: Before<PageCache>>(
+        &mut self,
+        held: &mut Held<'_, P>,
+        space: &Space,
+        parent: PageNo,
+        va: u64,
+        level: u32,
+    ) -> Result<u64, NoMemory> {
+        let page = self.zeroed_page(held)?;
+        let head = &record(space.root)[NEXT];
+        let first = head.load(Relaxed);
+        let own = record(page);
+        own[PARENT].store(parent.0, Relaxed);
+        own[SHAPE].store(index(va, level) as u32 | (level - 1) << LEVEL, Relaxed);
+        own[NEXT].store(first, Relaxed);
+        own[PREV].store(space.root.0, Relaxed);
+        if first != NIL {
+            record(PageNo(first))[PREV].store(page.0, Relaxed);
+        }
+        head.store(page.0, Relaxed);
+        record(parent)[SHAPE].fetch_add(1 << COUNT, Relaxed);
+        Ok(pa(page) | PRESENT | WRITE | USER)
+    }
+
+    /// Takes an empty last table out of its space, and the tables above it that become empty.
+    pub(super) fn retire<P: Before<PageCache>>(
+        &mut self,
+        held: &mut Held<'_, P>,
+        last: &Last,
+        space: &Space,
+    ) {
+        let mut page = last.page;
+        while page != space.root && record(page)[SHAPE].load(Relaxed) >> COUNT & COUNT_MASK == 0 {
+            let own = record(page);
+            let parent = PageNo(own[PARENT].load(Relaxed));
+            table(pa(parent))[(own[SHAPE].load(Relaxed) & IN_PARENT) as usize].store(0, Relaxed);
+            record(parent)[SHAPE].fetch_sub(1 << COUNT, Relaxed);
+            let (next, prev) = (own[NEXT].load(Relaxed), own[PREV].load(Relaxed));
+            record(PageNo(prev))[NEXT].store(next, Relaxed);
+            if next != NIL {
+                record(PageNo(next))[PREV].store(prev, Relaxed);
+            }
+            if space.cpus() == CpuSet::NONE {
+                self.give(held, page);
+            } else {
+                self.retired.push(page);
+            }
+            page = parent;
+        }
+    }
+
+    /// No CPU walks through retired tables any more.
+    #[inline]
+    pub(super) fn retired_are_forgotten(&mut self) {
+        while let Some(page) = self.retired.pop() {
+            self.zeroed.push(page);
+        }
+    }
+
+    /// Keeps a table that is all zero, or frees it if enough are kept.
+    fn give<P: Before<PageCache>>(&mut self, held: &mut Held<'_, P>, page: PageNo) {
+        if self.zeroed.len < KEPT_TABLES {
+            self.zeroed.push(page);
+        } else {
+            make_plain(page);
+            KERNEL.frames().free_page(&KERNEL, held, page);
+        }
+    }
+
+    /// Frees a space's tables, which hold no mappings. Each clears its entry in its parent, so all end up zero.
+    pub(super) fn free_space<P: Before<PageCache>>(&mut self, held: &mut Held<'_, P>, space: Space) {
+        debug_assert!(space.resident() == 0, "a space is freed with pages mapped");
+        let mut next = record(space.root)[NEXT].load(Relaxed);
+        let mut list = next;
+        while next != NIL {
+            let own = record(PageNo(next));
+            let parent = PageNo(own[PARENT].load(Relaxed));
+            table(pa(parent))[(own[SHAPE].load(Relaxed) & IN_PARENT) as usize].store(0, Relaxed);
+            next = own[NEXT].load(Relaxed);
+        }
+        while list != NIL {
+            let page = PageNo(list);
+            list = record(page)[NEXT].load(Relaxed);
+            self.give(held, page);
+        }
+        if self.roots.len < KEPT_ROOTS {
+            self.roots.push(space.root);
+        } else {
+            make_plain(space.root);
+            KERNEL.frames().free_page(&KERNEL, held, space.root);
+        }
+    }
+}
+
+/// Makes a record that of an unmapped page again.
+fn make_plain(page: PageNo) {
+    for (word, value) in record(page).iter().zip([NIL, 0, NIL, NIL]) {
+        word.store(value, Relaxed);
+    }
+}
+
+/// The entries of one last table that lie in a range.
+pub(super) struct Part {
+    pub(super) table: Last,
+    /// The first entry's address.
+    pub(super) va: u64,
+    first: usize,
+    pub(super) len: usize,
+}
+
+impl Part {
+    /// Whether the part is the whole table.
+    pub(super) fn is_whole(&self) -> bool {
+        self.len == 512
+    }
+
+    /// Calls `f` with the index and address of every entry that may be present, until as many have been as the table has; `f` says
+    /// whether one was.
+    #[inline]
+    pub(super) fn each(&self, mut f: impl FnMut(usize, u64) -> bool) {
+        let shape = record(self.table.page)[SHAPE].load(Relaxed);
+        let mut left = shape >> COUNT & COUNT_MASK;
+        let end = self.first + self.len;
+        let mut at = self.first;
+        while at < end && left != 0 {
+            let stop = ((at / GROUP + 1) * GROUP).min(end);
+            if shape >> (GROUPS + (at / GROUP) as u32) & 1 != 0 {
+                let mut va = self.va + ((at - self.first) << PAGE_SHIFT) as u64;
+                while at < stop {
+                    if f(at, va) {
+                        left -= 1;
+                        if left == 0 {
+                            return;
+                        }
+                    }
+                    at += 1;
+                    va += PAGE_SIZE as u64;
+                }
+            }
+            at = stop;
+        }
+    }
+}
+
+/// A walk over the last tables that serve a range.
+pub(super) struct Walk<'a> {
+    space: &'a Space,
+    range: VaRange,
+    /// The next table of the list, where the walk goes by list.
+    list: Option<u32>,
+}
+
+impl<'a> Walk<'a> {
+    #[inline]
+    pub(super) fn new(space: &'a Space, range: VaRange) -> Walk<'a> {
+        let by_list = range.end.0 - range.start.0 >= BY_LIST;
+        Walk { space, range, list: by_list.then(|| record(space.root)[NEXT].load(Relaxed)) }
+    }
+
+    /// Whether empty tables may be taken out during the walk: a walk over nearly everything leaves them to the space's end.
+    pub(super) fn frees_tables(&self) -> bool {
+        self.list.is_none()
+    }
+
+    #[inline]
+    pub(super) fn next(&mut self) -> Option<Part> {
+        if self.list.is_some() {
+            return self.next_in_list();
+        }
+        while !self.range.is_empty() {
+            let va = self.range.start.0;
+            let mut at = self.space.root_pa;
+            let mut level = 3;
+            loop {
+                let entry = table(at)[index(va, level)].load(Relaxed);
+                if entry & PRESENT == 0 {
+                    break;
+                }
+                at = entry & ADDRESS;
+                level -= 1;
+                if level == 0 {
+                    break;
+                }
+            }
+            // `level` is 0 if a last table was found, else that of the table whose entry is missing.
+            let shift = if level == 0 { SPAN } else { PAGE_SHIFT + 9 * level };
+            let next = ((va >> shift) + 1) << shift;
+            self.range.start.0 = next;
+            if level == 0 {
+                return Some(part(Last::at(at), va, next.min(self.range.end.0)));
+            }
+        }
+        None
+    }
+
+    #[cold]
+    fn next_in_list(&mut self) -> Option<Part> {
+        loop {
+            let page = self.list.filter(|&p| p != NIL).map(PageNo)?;
+            let own = record(page);
+            self.list = Some(own[NEXT].load(Relaxed));
+            if own[SHAPE].load(Relaxed) >> LEVEL & 3 != 0 {
+                continue;
+            }
+            let (_, base) = whose(page, 0);
+            let start = base.max(self.range.start.0);
+            let end = (base + (1 << SPAN)).min(self.range.end.0);
+            if start < end {
+                return Some(part(Last { page, entries: table(pa(page)) }, start, end));
+            }
+        }
+    }
+}
+
+fn part(table: Last, va: u64, end: u64) -> Part {
+    Part { table, va, first: index(va, 0), len: ((end - va) >> PAGE_SHIFT) as usize }
+}
