@@ -105,6 +105,22 @@ impl<T: Threads> SoftMachine<T> {
         Ok(())
     }
 
+    /// Fetches from one address as a program on `cpu` does, and says from which page.
+    ///
+    /// # Errors
+    /// [`Denied`].
+    pub fn fetch<E>(
+        &self,
+        cpu: usize,
+        space: &SoftSpace,
+        va: Va,
+        mut fault: impl FnMut(Va, Prot) -> Result<(), E>,
+    ) -> Result<PageNo, Denied<E>> {
+        let mut from = None;
+        self.drive(cpu, space, va, Prot::EXECUTE, &mut fault, |page| from = Some(page))?;
+        from.ok_or_else(|| Denied::Broken("a fetch that worked came from nowhere".into()))
+    }
+
     /// Accesses until it works, the handler gives up, or it is plain that faulting leads nowhere.
     fn drive<E>(
         &self,

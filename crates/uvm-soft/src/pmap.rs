@@ -336,11 +336,11 @@ impl Pmap for SoftPmap {
     }
 
     fn extract(&self, space: &SoftSpace, va: Va) -> Option<(PageNo, Prot)> {
-        self.enter_call().tables.get(spot(space, va)).map(|pte| (pte.page, pte.prot))
+        self.lock().tables.get(spot(space, va)).map(|pte| (pte.page, pte.prot))
     }
 
     fn resident(&self, space: &SoftSpace) -> usize {
-        self.enter_call().tables.space(space.id).ptes.len()
+        self.lock().tables.space(space.id).ptes.len()
     }
 
     fn page_protect<P: Before<PageCache>>(

@@ -134,8 +134,8 @@ impl<M: Machine> ARef<M> {
         }
     }
 
-    /// Empties a run of slots from `from` pages on and drops the references, where no other entry refers to the run:
-    /// memory shared by inheritance is not one entry's to forget. The caller has removed its mappings.
+    /// Empties a run of slots from `from` pages on and drops the references, but for slots that other entries refer
+    /// to: memory shared by inheritance is not one entry's to forget. The caller has removed its mappings.
     pub(crate) fn discard<P: Before<order::Amap>>(
         &self,
         machine: &M,
@@ -146,9 +146,13 @@ impl<M: Machine> ARef<M> {
         down: &mut Shootdown,
     ) {
         let (mut body, mut h) = self.amap.body.lock(held);
-        let run = self.slot.0 + from.0..self.slot.0 + from.0 + len.0;
-        if body.cover.is_exclusive(run.clone()) {
-            body.slots.take_range(run, |_, no| anons.release(machine, &mut h, no, down));
+        let AmapBody { slots, cover } = &mut *body;
+        let (first, end) = (self.slot.0 + from.0, self.slot.0 + from.0 + len.0);
+        for (run, count) in cover.runs() {
+            let part = run.start.max(first)..run.end.min(end);
+            if count == 1 && !part.is_empty() {
+                slots.take_range(part, |_, no| anons.release(machine, &mut h, no, down));
+            }
         }
     }
 }

@@ -22,7 +22,7 @@ impl<M: Machine> Uvm<M> {
         let (mut body, mut h) = aref.amap.body.lock(held);
         let slot = entry.slot(aref, fault.va);
         let Some(no) = body.slots.get(slot) else {
-            return self.fault_below(&mut h, fault, entry, Some((&mut body.slots, slot)));
+            return self.fault_below(&mut h, fault, entry, Some((&mut body, slot)));
         };
         let copies = {
             let (anon, mut h) = self.anons.get(no).lock(&mut h);
@@ -41,7 +41,12 @@ impl<M: Machine> Uvm<M> {
         match copies {
             None => self.map_anon_neighbours(&mut h, fault, entry, &body.slots, slot),
             Some(page) => {
-                let copy = self.copy_for_write(&mut h, fault, entry, no, page)?;
+                let copy = self.copy_for_write(&mut h, page)?;
+                if !body.cover.is_exclusive(slot..slot + 1) {
+                    self.forget_everywhere(&mut h, fault, page);
+                }
+                self.forget(&mut h, fault, entry);
+                self.drop_copied(&mut h, no);
                 body.slots.set(slot, copy.0);
                 self.enter(&mut h, fault, entry, copy.1, entry.prot)?;
             }
@@ -49,25 +54,25 @@ impl<M: Machine> Uvm<M> {
         Ok(())
     }
 
-    /// Case 1B: a new anon with the bytes of one that others refer to as well, whose reference is dropped. The amap's
-    /// lock keeps the old anon's page: our slot refers to it until then.
+    /// Case 1B: a new anon with the bytes of one that others refer to as well. The amap's lock keeps the old one's
+    /// page: our slot refers to it until it is [dropped](Self::drop_copied).
     fn copy_for_write(
         &self,
         held: &mut Held<'_, order::Amap>,
-        fault: &mut Fault<'_, M>,
-        entry: &Entry<M>,
-        old: AnonNo,
         page: PageNo,
     ) -> Result<(AnonNo, PageNo), FaultError> {
         let machine = self.machine();
         let new_page = machine.frames().alloc(machine, held, Reserve::User)?;
         machine.copy(page, new_page);
         let new = self.anons.make(machine, held, new_page)?;
-        self.forget(held, fault, entry);
-        let mut down = Shootdown::new();
-        self.anons.release(machine, held, old, &mut down);
-        down.perform(machine, held);
         self.stat().add(machine.cpu(), Counter::FaultsAnonCopied, 1);
         Ok((new, new_page))
+    }
+
+    /// Drops the slot's reference to an anon that was copied; no translation in reach of the slot shows it any more.
+    fn drop_copied(&self, held: &mut Held<'_, order::Amap>, old: AnonNo) {
+        let mut down = Shootdown::new();
+        self.anons.release(self.machine(), held, old, &mut down);
+        down.perform(self.machine(), held);
     }
 }

@@ -205,4 +205,19 @@ impl<M: Machine> Uvm<M> {
         pmap.remove(held, &fault.space.pmap, page, fault.down);
         fault.down.flush(pmap);
     }
+
+    /// Removes every translation of a page that is replaced in a slot which other entries refer to: whoever shares
+    /// the slot by inheritance must find the new page. Whoever maps the old one lawfully finds it again by a fault.
+    fn forget_everywhere<P: machine::Before<order::PageCache> + machine::Before<order::PageQueues>>(
+        &self,
+        held: &mut Held<'_, P>,
+        fault: &mut Fault<'_, M>,
+        page: PageNo,
+    ) {
+        let machine = self.machine();
+        for _ in 0..machine.pmap().page_protect(held, page, Prot::NONE, fault.down) {
+            machine.frames().unwire(machine, held, page);
+        }
+        fault.down.flush(machine.pmap());
+    }
 }

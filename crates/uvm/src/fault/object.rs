@@ -4,11 +4,11 @@ use machine::frames::PageFlags;
 use machine::{order, Before, Held, Machine, PageNo, Pages, Prot, Reserve};
 
 use super::{Fault, FaultError};
+use crate::amap::AmapBody;
 use crate::anon::AnonNo;
 use crate::map::{Entry, ORef, Writes};
 use crate::object::{busy_check, ObjectGuard};
 use crate::pager::GetError;
-use crate::slots::Slots;
 use crate::stat::Counter;
 use crate::{Stop, Uvm};
 
@@ -34,17 +34,17 @@ impl<M: Machine> Uvm<M> {
         held: &mut Held<'_, order::Amap>,
         fault: &mut Fault<'_, M>,
         entry: &Entry<M>,
-        slots: Option<(&mut Slots, u64)>,
+        amap: Option<(&mut AmapBody, u64)>,
     ) -> Result<(), Stop<FaultError>> {
         if let Some(oref) = &entry.object {
-            return self.fault_in_object(held, fault, entry, oref, slots);
+            return self.fault_in_object(held, fault, entry, oref, amap);
         }
-        let Some((slots, slot)) = slots else { return Err(FaultError::NoMapping.into()) };
+        let Some((amap, slot)) = amap else { return Err(FaultError::NoMapping.into()) };
         let machine = self.machine();
         let page = machine.frames().alloc(machine, held, Reserve::User).map_err(FaultError::from)?;
         machine.zero(page);
         let anon = self.anons.make(machine, held, page).map_err(FaultError::from)?;
-        slots.set(slot, anon);
+        amap.slots.set(slot, anon);
         self.stat().add(machine.cpu(), Counter::FaultsZero, 1);
         let prot = if entry.writes == Writes::NeedCopy { entry.prot.without_write() } else { entry.prot };
         self.enter(held, fault, entry, page, prot)
@@ -57,7 +57,7 @@ impl<M: Machine> Uvm<M> {
         fault: &mut Fault<'_, M>,
         entry: &Entry<M>,
         oref: &ORef<M>,
-        mut slots: Option<(&mut Slots, u64)>,
+        mut amap: Option<(&mut AmapBody, u64)>,
     ) -> Result<(), Stop<FaultError>>
     where
         P: Before<order::Object> + Before<order::Anon> + Before<order::PageQueues> + Before<order::PageCache>,
@@ -67,19 +67,23 @@ impl<M: Machine> Uvm<M> {
             let (mut body, mut h) = oref.pager.object().lock(held);
             let page = self.find_page(&mut body, &mut h, oref, entry.index(oref, fault.va))?;
             if private && fault.access == Prot::WRITE {
-                Some(self.promote(&mut h, page)?)
+                let made = self.promote(&mut h, page)?;
+                if amap.as_ref().is_some_and(|(amap, slot)| !amap.cover.is_exclusive(*slot..*slot + 1)) {
+                    self.forget_everywhere(&mut h, fault, page);
+                }
+                Some(made)
             } else {
                 self.stat().add(self.machine().cpu(), Counter::FaultsObject, 1);
                 let prot = if private { entry.prot.without_write() } else { entry.prot };
                 self.enter(&mut h, fault, entry, page, prot)?;
-                let amap = slots.as_ref().map(|(slots, slot)| (&**slots, *slot));
+                let amap = amap.as_ref().map(|(amap, slot)| (&amap.slots, *slot));
                 self.map_object_neighbours(&mut h, fault, entry, oref, &body, amap, prot);
                 None
             }
         };
-        let (Some((anon, page)), Some((slots, slot))) = (promoted, &mut slots) else { return Ok(()) };
+        let (Some((anon, page)), Some((amap, slot))) = (promoted, &mut amap) else { return Ok(()) };
         self.forget(held, fault, entry);
-        slots.set(*slot, anon);
+        amap.slots.set(*slot, anon);
         self.enter(held, fault, entry, page, entry.prot)
     }
 

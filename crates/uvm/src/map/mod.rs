@@ -12,7 +12,7 @@
 //! I1: entries lie inside the map's bounds, page aligned, disjoint (`tree` I1).
 //! I2: `prot` is at most `max_prot`. I3: an entry that is not `copy_on_write` has an object and no amap, unless the
 //! amap is shared by inheritance. I4: an entry's pmap mappings allow at most `prot`, and no store while it is
-//! `needs_copy`. I5: `wired` entries have every page resident, wired, and mapped as wired.
+//! `needs_copy`. I5: a translation in a `wired` entry is wired, and so is its page.
 //!
 //! Operations hold the map's lock over look-up and change only. What they take out keeps its references until the
 //! lock is released (the second phase of unmap, 1999, section 3.1).

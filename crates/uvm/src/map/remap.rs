@@ -54,7 +54,8 @@ impl<M: Machine> Uvm<M> {
             }
             let tail = VaRange::new(old.end, old.end + (new_len - old.pages()));
             let stays = !matches!(place, RemapPlace::Fixed(_));
-            if stays && tail.intersect(space.map.bounds) == tail && tree.is_free(tail) {
+            let fits = tail.is_empty() || tail.intersect(space.map.bounds) == tail && tree.is_free(tail);
+            if stays && fits {
                 self.grow(&mut tree, &mut h, tail);
                 wired = tree.get(old.start).is_some_and(|e| e.wired);
                 return Ok(old.start);

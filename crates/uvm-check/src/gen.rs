@@ -1,0 +1,160 @@
+//! Lists of operations: at random by seed, or all of a length over a small alphabet.
+
+use uvm_soft::Rng;
+
+use crate::model::{Expect, Model};
+use crate::op::{At, Back, Inh, Kind, Op, Rights, Span, OBJECTS, SPACES, WINDOW, WORDS};
+
+/// A random list. A model runs along, so that most operations find something to work on.
+pub fn random_list(seed: u64, len: usize) -> Vec<Op> {
+    let mut rng = Rng::new(seed);
+    let window = *rng.pick(&[6, 16, WINDOW]);
+    let spaces = 2 + rng.below(SPACES as u64 - 1);
+    let mut g = Gen { rng, model: Model::default(), window, spaces };
+    let mut list = Vec::with_capacity(len);
+    while list.len() < len {
+        let op = g.op();
+        if g.model.apply(&op) != Expect::Skip {
+            list.push(op);
+        }
+    }
+    list
+}
+
+struct Gen {
+    rng: Rng,
+    model: Model,
+    /// Pages from 0 on, and spaces, that this list is about: the fewer, the more its operations meet.
+    window: u64,
+    spaces: u64,
+}
+
+impl Gen {
+    fn op(&mut self) -> Op {
+        let s = self.space();
+        if self.model.spaces[s].is_none() {
+            return Op::Spawn { s };
+        }
+        match self.rng.below(100) {
+            0..=15 => self.map(s),
+            16..=20 => Op::Unmap { s, span: self.span(s) },
+            21..=27 => Op::Protect { s, span: self.span(s), rights: self.rights() },
+            28..=33 => Op::Inherit { s, span: self.span(s), inherit: self.inherit() },
+            34..=35 => Op::Advise { s, span: self.span(s), advice: self.rng.below(3) as u8 },
+            36..=39 => Op::Discard { s, span: self.span(s) },
+            40..=44 => Op::Remap { s, span: self.span(s), new_len: 1 + self.rng.below(10), at: self.at(s) },
+            45..=51 => Op::Fork { s, child: self.space() },
+            52..=53 if self.rng.one_in(2) => Op::Clear { s },
+            52..=54 => Op::Exit { s },
+            55..=64 => Op::Read { s, page: self.page(s), cpu: self.cpu() },
+            65..=81 => Op::Write { s, page: self.page(s), cpu: self.cpu(), word: self.word() },
+            82..=83 => Op::Execute { s, page: self.page(s), cpu: self.cpu() },
+            84..=86 => Op::Wire { s, span: self.span(s) },
+            87..=88 => Op::Unwire { s, span: self.span(s) },
+            89..=90 => Op::Truncate { o: self.object(), len: self.length() },
+            91..=92 => Op::ObjectRead { o: self.object(), page: self.index() },
+            93..=95 => Op::ObjectWrite { o: self.object(), page: self.index(), word: self.word() },
+            96 if self.rng.one_in(2) => Op::Detach { o: self.object() },
+            96 => Op::Forget,
+            97 => Op::Sync { o: self.object() },
+            _ => self.new_object(),
+        }
+    }
+
+    fn map(&mut self, s: usize) -> Op {
+        let (at, len) = (self.at(s), 1 + self.rng.below(8));
+        let back = match self.rng.below(7) {
+            0..=2 => Back::Zero,
+            3..=4 => Back::Private(self.object(), self.offset()),
+            _ => Back::Shared(self.object(), self.offset()),
+        };
+        let rights = if self.rng.one_in(4) { self.rights() } else { 3 };
+        let inherit = if self.rng.one_in(3) { Some(self.inherit()) } else { None };
+        Op::Map { s, at, len, back, rights, inherit }
+    }
+
+    fn at(&mut self, s: usize) -> At {
+        match self.rng.below(8) {
+            0..=1 => At::Any,
+            2 => At::Hint(self.page(s)),
+            3 => At::Free(self.page(s)),
+            _ => At::Fixed(self.rng.below(self.window)),
+        }
+    }
+
+    fn new_object(&mut self) -> Op {
+        let kind = if self.rng.one_in(3) { Kind::File } else { Kind::Anon };
+        Op::NewObject { o: self.object(), kind, len: self.length() }
+    }
+
+    fn space(&mut self) -> usize {
+        self.rng.below(self.spaces) as usize
+    }
+
+    fn object(&mut self) -> usize {
+        self.rng.below(OBJECTS as u64) as usize
+    }
+
+    fn cpu(&mut self) -> usize {
+        self.rng.below(4) as usize
+    }
+
+    fn word(&mut self) -> usize {
+        self.rng.below(WORDS as u64) as usize
+    }
+
+    fn length(&mut self) -> u64 {
+        *self.rng.pick(&[1, 4, 8, 12, 70])
+    }
+
+    fn offset(&mut self) -> u64 {
+        *self.rng.pick(&[0, 0, 0, 1, 3, 60])
+    }
+
+    fn index(&mut self) -> u64 {
+        if self.rng.one_in(8) {
+            60 + self.rng.below(10)
+        } else {
+            self.rng.below(9)
+        }
+    }
+
+    fn rights(&mut self) -> Rights {
+        *self.rng.pick(&[0, 1, 1, 1, 3, 3, 3, 5, 7])
+    }
+
+    fn inherit(&mut self) -> Inh {
+        *self.rng.pick(&[Inh::None, Inh::Share, Inh::Share, Inh::Copy, Inh::Copy, Inh::Zero])
+    }
+
+    /// A page that is mapped, mostly.
+    fn page(&mut self, s: usize) -> u64 {
+        let mapped: Vec<u64> = self.model.spaces[s].iter().flat_map(|space| space.keys().copied()).collect();
+        if mapped.is_empty() || self.rng.one_in(8) {
+            self.rng.below(self.window)
+        } else {
+            *self.rng.pick(&mapped)
+        }
+    }
+
+    fn span(&mut self, s: usize) -> Span {
+        let start = self.page(s);
+        Span(start, (1 + self.rng.below(6)).min(WINDOW - start))
+    }
+}
+
+/// All lists of `len` operations over an alphabet, each after the same beginning.
+pub fn all_lists<'a>(
+    beginning: &'a [Op],
+    alphabet: &'a [Op],
+    len: u32,
+) -> impl Iterator<Item = Vec<Op>> + 'a {
+    (0..(alphabet.len() as u64).pow(len)).map(move |mut number| {
+        let mut list = beginning.to_vec();
+        for _ in 0..len {
+            list.push(alphabet[(number % alphabet.len() as u64) as usize]);
+            number /= alphabet.len() as u64;
+        }
+        list
+    })
+}

@@ -1,0 +1,103 @@
+//! Operations over a small world: a few spaces, a few objects, a window of addresses.
+//!
+//! Everything is a small number, so that any list makes sense: an operation on a space that isn't there is skipped by
+//! model and system alike, which is what lets a shrinker drop any part of a list. The debug output of a list is the
+//! Rust code that makes it.
+
+/// Spaces that may live at once.
+pub const SPACES: usize = 4;
+/// Objects that may live at once.
+pub const OBJECTS: usize = 4;
+/// Pages of addresses in each space.
+pub const WINDOW: u64 = 48;
+/// Words of a page that are written and compared, spread over it.
+pub const WORDS: usize = 4;
+
+/// A right or several, as bits: 1 read, 2 write, 4 execute.
+pub type Rights = u8;
+
+/// Where a mapping is asked to lie.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum At {
+    /// Anywhere.
+    Any,
+    /// At a page of the window if free.
+    Hint(u64),
+    /// At a page of the window, replacing.
+    Fixed(u64),
+    /// At a page of the window or nowhere.
+    Free(u64),
+}
+
+/// What a mapping shows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Back {
+    /// Zeroes.
+    Zero,
+    /// An object's pages, copied on write.
+    Private(usize, u64),
+    /// An object's pages themselves.
+    Shared(usize, u64),
+}
+
+/// What a child gets.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Inh {
+    /// Nothing.
+    None,
+    /// The same memory.
+    Share,
+    /// A copy.
+    Copy,
+    /// Zeroes.
+    Zero,
+}
+
+/// What an object is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// Anonymous memory.
+    Anon,
+    /// A file; its page 5 can't be read, odd pages arrive later, even ones at once.
+    File,
+}
+
+/// A page range of the window.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Span(pub u64, pub u64);
+
+impl Span {
+    /// The pages.
+    pub fn pages(self) -> std::ops::Range<u64> {
+        self.0..self.0 + self.1
+    }
+}
+
+/// One step of a list. `s` names a space, `o` an object, `cpu` a simulated CPU.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs)]
+pub enum Op {
+    Spawn { s: usize },
+    NewObject { o: usize, kind: Kind, len: u64 },
+    Map { s: usize, at: At, len: u64, back: Back, rights: Rights, inherit: Option<Inh> },
+    Unmap { s: usize, span: Span },
+    Protect { s: usize, span: Span, rights: Rights },
+    Inherit { s: usize, span: Span, inherit: Inh },
+    Advise { s: usize, span: Span, advice: u8 },
+    Discard { s: usize, span: Span },
+    Remap { s: usize, span: Span, new_len: u64, at: At },
+    Fork { s: usize, child: usize },
+    Clear { s: usize },
+    Exit { s: usize },
+    Read { s: usize, page: u64, cpu: usize },
+    Write { s: usize, page: u64, cpu: usize, word: usize },
+    Execute { s: usize, page: u64, cpu: usize },
+    Wire { s: usize, span: Span },
+    Unwire { s: usize, span: Span },
+    Truncate { o: usize, len: u64 },
+    ObjectRead { o: usize, page: u64 },
+    ObjectWrite { o: usize, page: u64, word: usize },
+    Sync { o: usize },
+    Detach { o: usize },
+    Forget,
+}
