@@ -8,13 +8,15 @@ use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
+use alloc::vec;
+use alloc::vec::Vec;
 use core::fmt;
 
 use machine::{order, Held, Machine, Owner, PageNo, Pmap, Prot};
 
 use crate::amap::Amap;
 use crate::anon::AnonNo;
-use crate::map::{Entry, Writes};
+use crate::map::{Entry, Map, Writes};
 use crate::pager::Pager;
 use crate::{Space, Uvm};
 
@@ -48,7 +50,7 @@ struct Count<M: Machine> {
 }
 
 impl<M: Machine> Uvm<M> {
-    /// Checks every invariant. `spaces` are all spaces; `objects` are all objects that the host keeps a handle on.
+    /// Checks every invariant. `spaces` are all spaces, without submaps; `objects` are all objects that the host keeps a handle on.
     ///
     /// # Errors
     /// A sentence that names the first thing found wrong.
@@ -75,15 +77,31 @@ impl<M: Machine> Uvm<M> {
         space: &Space<M>,
         count: &mut Count<M>,
     ) -> Result<(), AuditError> {
-        let (tree, mut h) = space.map.tree.lock(held);
-        let mut end = space.map.bounds.start;
+        let mut maps = vec![space.map.clone()];
         let mut mapped = 0;
-        tree.try_each(space.map.bounds, &mut |e| {
+        while let Some(map) = maps.pop() {
+            mapped += self.audit_map(held, space, &map, &mut maps, count)?;
+        }
+        let resident = self.machine().pmap().resident(&space.pmap);
+        ensure!(mapped == resident, "{resident} translations, of which {mapped} lie in entries");
+        Ok(())
+    }
+
+    /// Checks one map and says how many translations lie in its entries; its submaps go on the list.
+    fn audit_map(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        space: &Space<M>,
+        map: &Map<M>,
+        submaps: &mut Vec<Arc<Map<M>>>,
+        count: &mut Count<M>,
+    ) -> Result<usize, AuditError> {
+        let (tree, mut h) = map.tree.lock(held);
+        let mut end = map.bounds.start;
+        let mut mapped = 0;
+        tree.try_each(map.bounds, &mut |e| {
             let at = e.range;
-            ensure!(
-                !at.is_empty() && at.start >= end && at.end <= space.map.bounds.end,
-                "entry {at:?} overlaps"
-            );
+            ensure!(!at.is_empty() && at.start >= end && at.end <= map.bounds.end, "entry {at:?} overlaps");
             ensure!(at.start.is_page_aligned() && at.end.is_page_aligned(), "entry {at:?} is not aligned");
             ensure!(e.max_prot.contains(e.prot), "entry {at:?} allows more than its most");
             ensure!(
@@ -100,12 +118,13 @@ impl<M: Machine> Uvm<M> {
             if let Some(oref) = &e.object {
                 *count.objects.entry(oref.pager.object().id()).or_insert(0) += 1;
             }
-            mapped += self.audit_translations(&mut h, space, e)?;
+            match &e.submap {
+                Some(submap) => submaps.push(submap.clone()),
+                None => mapped += self.audit_translations(&mut h, space, e)?,
+            }
             Ok(())
         })?;
-        let resident = self.machine().pmap().resident(&space.pmap);
-        ensure!(mapped == resident, "{resident} translations, of which {mapped} lie in entries");
-        Ok(())
+        Ok(mapped)
     }
 
     /// Every translation in an entry shows the page that its layers say, and allows no more than it may.

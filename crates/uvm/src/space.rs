@@ -9,18 +9,20 @@
 //! Whoever writes first copies the amap (not the pages); the last one left finds its slots exclusive and takes them
 //! over without copying anything (1999, sections 5.2 and 5.4).
 
+use alloc::sync::Arc;
+
 use machine::{order, Held, Machine, NoMemory, PageNo, Pages, Pmap, Reserve, Shootdown, VaRange};
 
 use crate::amap::ARef;
 use crate::map::tree::Tree;
-use crate::map::{attach, entry_bytes, Entry, Inherit, Map, Writes};
+use crate::map::{attach, entry_bytes, Entry, Inherit, Map, MapError, Writes};
 use crate::slots::Slots;
 use crate::{Stop, Uvm};
 
-/// One address space.
+/// One address space, or a part of one that has a map of its own: a submap.
 pub struct Space<M: Machine> {
-    pub(crate) map: Map<M>,
-    pub(crate) pmap: <M::Pmap as Pmap>::Space,
+    pub(crate) map: Arc<Map<M>>,
+    pub(crate) pmap: Arc<<M::Pmap as Pmap>::Space>,
 }
 
 impl<M: Machine> Space<M> {
@@ -51,13 +53,45 @@ impl<M: Machine> Uvm<M> {
         bounds: VaRange,
     ) -> Result<Space<M>, NoMemory> {
         debug_assert!(bounds.start.is_page_aligned() && bounds.end.is_page_aligned());
-        Ok(Space { map: Map::new(bounds), pmap: self.machine().pmap().create(held)? })
+        self.machine().reserve_heap(size_of::<Map<M>>() + size_of::<<M::Pmap as Pmap>::Space>() + 64)?;
+        let pmap = Arc::new(self.machine().pmap().create(held)?);
+        Ok(Space { map: Arc::new(Map::new(bounds)), pmap })
     }
 
-    /// Ends a space that no CPU runs in any more.
+    /// Ends a space that no CPU runs in any more, or a submap. Submaps end before their space.
     pub fn space_destroy(&self, held: &mut Held<'_, order::Nothing>, space: Space<M>) {
         self.space_clear(held, &space);
-        self.machine().pmap().destroy(held, space.pmap);
+        if let Some(pmap) = Arc::into_inner(space.pmap) {
+            self.machine().pmap().destroy(held, pmap);
+        }
+    }
+
+    /// Gives a free range of `space` a map of its own, with its own lock and bounds: what a kernel does for a region
+    /// whose users should not wait for those of the rest. The result is used like a space; faults in the range find
+    /// it. A child does not inherit it. Unmapping the range from `space` takes it out of reach.
+    ///
+    /// # Errors
+    /// [`MapError::Exists`] if something is mapped in the range, [`MapError::Invalid`] for a range that is empty,
+    /// unaligned or outside, [`MapError::NoMemory`].
+    pub fn submap(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        space: &Space<M>,
+        range: VaRange,
+    ) -> Result<Space<M>, MapError> {
+        let aligned = range.start.is_page_aligned() && range.end.is_page_aligned();
+        if range.is_empty() || !aligned || range.intersect(space.bounds()) != range {
+            return Err(MapError::Invalid);
+        }
+        self.attempt(held, size_of::<Map<M>>() + 2 * entry_bytes::<M>(), |held, _| {
+            let (mut tree, _) = space.map.tree.lock(held);
+            if !tree.is_free(range) {
+                return Err(MapError::Exists.into());
+            }
+            let map = Arc::new(Map::new(range));
+            tree.insert(Entry::submap(map.clone()));
+            Ok(Space { map, pmap: space.pmap.clone() })
+        })
     }
 
     /// A child of `parent`: every mapping as its inheritance says. Cost: by entries, and by the parent's writable
@@ -70,7 +104,7 @@ impl<M: Machine> Uvm<M> {
     /// # Errors
     /// [`NoMemory`]: the parent is as it was.
     pub fn fork(&self, held: &mut Held<'_, order::Nothing>, parent: &Space<M>) -> Result<Space<M>, NoMemory> {
-        let mut child = self.space_create(held, parent.map.bounds)?;
+        let child = self.space_create(held, parent.map.bounds)?;
         let mut down = Shootdown::new();
         let mut entries = Tree::new();
         let result = self.attempt(held, 0, |held, reserved| {
@@ -94,7 +128,7 @@ impl<M: Machine> Uvm<M> {
         });
         let result = match result {
             Ok(()) => {
-                *child.map.tree.get_mut() = entries;
+                *child.map.tree.lock(held).0 = entries;
                 Ok(child)
             }
             Err(e) => {
@@ -133,6 +167,9 @@ impl<M: Machine> Uvm<M> {
         entry: &mut Entry<M>,
         down: &mut Shootdown,
     ) -> Result<Option<Entry<M>>, NoMemory> {
+        if entry.submap.is_some() {
+            return Ok(None);
+        }
         let (amap, writes) = match entry.inherit {
             Inherit::None => return Ok(None),
             Inherit::Zero => (None, Writes::NeedCopy),

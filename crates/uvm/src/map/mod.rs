@@ -127,6 +127,23 @@ impl<M: Machine> Span for Entry<M> {
 }
 
 impl<M: Machine> Entry<M> {
+    /// An entry that hands its addresses over to a map of their own.
+    pub(crate) fn submap(map: Arc<Map<M>>) -> Self {
+        Entry {
+            range: map.bounds,
+            amap: None,
+            object: None,
+            prot: Prot::all(),
+            max_prot: Prot::all(),
+            inherit: Inherit::None,
+            advice: Advice::Normal,
+            writes: Writes::NeedCopy,
+            wired: false,
+            submap: Some(map),
+            name: None,
+        }
+    }
+
     pub(crate) fn len(&self) -> Pages {
         self.range.pages()
     }

@@ -1,0 +1,271 @@
+//! What the paper says of anonymous memory, maps and pagers, each in a test of its own on the software machine.
+
+use std::sync::Arc;
+
+use machine::order::Nothing;
+use machine::{Held, Machine, Pages, Pmap, Prot, ThreadCtx, Va, VaRange, PAGE_SIZE};
+use uvm::{
+    AnonObject, Counter, FaultError, Inherit, MapError, MapRequest, Pager, Place, RangeError, RemapPlace,
+    Sharing, Space, Uvm,
+};
+use uvm_soft::{Config, SoftMachine};
+
+type World = Uvm<SoftMachine>;
+
+const BOUNDS: VaRange = VaRange::new(Va(0x1000), Va(1 << 40));
+const PAGE: u64 = PAGE_SIZE as u64;
+
+fn world() -> World {
+    Uvm::new(SoftMachine::new(Config::default())).unwrap()
+}
+
+fn store(uvm: &World, space: &Space<SoftMachine>, va: Va, byte: u8) -> Result<(), FaultError> {
+    let fault = |va, access| uvm.fault(&mut ThreadCtx::new().held(), space, va, access).map(|_| ());
+    uvm.machine().store(0, space.pmap(), va, &[byte], fault).map_err(|e| match e {
+        uvm_soft::Denied::Fault(e) => e,
+        other => panic!("{other:?}"),
+    })
+}
+
+fn load(uvm: &World, space: &Space<SoftMachine>, va: Va) -> Result<u8, FaultError> {
+    let mut byte = [0];
+    let fault = |va, access| uvm.fault(&mut ThreadCtx::new().held(), space, va, access).map(|_| ());
+    uvm.machine().load(0, space.pmap(), va, &mut byte, fault).map_err(|e| match e {
+        uvm_soft::Denied::Fault(e) => e,
+        other => panic!("{other:?}"),
+    })?;
+    Ok(byte[0])
+}
+
+fn space(uvm: &World, held: &mut Held<'_, Nothing>) -> Space<SoftMachine> {
+    uvm.space_create(held, BOUNDS).unwrap()
+}
+
+fn audit(uvm: &World, held: &mut Held<'_, Nothing>, spaces: &[&Space<SoftMachine>]) {
+    uvm.audit(held, spaces, &[]).unwrap();
+    uvm.machine().tlb_audit().unwrap();
+}
+
+#[test]
+fn the_last_writer_after_a_fork_copies_nothing() {
+    let (uvm, mut ctx) = (world(), ThreadCtx::new());
+    let held = &mut ctx.held();
+    let parent = space(&uvm, held);
+    let va = uvm.map(held, &parent, &MapRequest::zero(Pages(3))).unwrap();
+    (0..3).for_each(|i| store(&uvm, &parent, va + Pages(i), 1).unwrap());
+    let child = uvm.fork(held, &parent).unwrap();
+    store(&uvm, &parent, va + Pages(1), 2).unwrap();
+    audit(&uvm, held, &[&parent, &child]);
+    let copied = uvm.stat().get(Counter::FaultsAnonCopied);
+    assert_eq!((copied, uvm.anons()), (1, 4));
+    // Figure 3: the child writes the middle page too, in place.
+    store(&uvm, &child, va + Pages(1), 3).unwrap();
+    assert_eq!((uvm.stat().get(Counter::FaultsAnonCopied), uvm.anons()), (copied, 4));
+    assert_eq!((load(&uvm, &parent, va + Pages(1)), load(&uvm, &child, va + Pages(1))), (Ok(2), Ok(3)));
+    uvm.space_destroy(held, child);
+    assert_eq!(uvm.anons(), 3);
+    audit(&uvm, held, &[&parent]);
+    uvm.space_destroy(held, parent);
+    assert_eq!((uvm.anons(), uvm.frames().free()), (0, uvm.frames().total()));
+}
+
+#[test]
+fn forks_that_come_and_go_leave_memory_as_it_was() {
+    let (uvm, mut ctx) = (world(), ThreadCtx::new());
+    let held = &mut ctx.held();
+    let parent = space(&uvm, held);
+    let va = uvm.map(held, &parent, &MapRequest::zero(Pages(8))).unwrap();
+    (0..8).for_each(|i| store(&uvm, &parent, va + Pages(i), 1).unwrap());
+    uvm.unmap(held, &parent, VaRange::new(va + Pages(3), va + Pages(5))).unwrap();
+    assert_eq!(uvm.anons(), 6);
+    for round in 0..2000u64 {
+        let child = uvm.fork(held, &parent).unwrap();
+        store(&uvm, &parent, va + Pages(round % 3), 2).unwrap();
+        store(&uvm, &child, va + Pages(5 + round % 3), 3).unwrap();
+        let keep = VaRange::new(va, va + Pages(3));
+        uvm.unmap(held, &child, keep).unwrap();
+        uvm.space_destroy(held, child);
+        assert_eq!(uvm.anons(), 6, "round {round}");
+    }
+    audit(&uvm, held, &[&parent]);
+    uvm.space_destroy(held, parent);
+    assert_eq!(uvm.frames().free(), uvm.frames().total());
+}
+
+#[test]
+fn a_heap_grows_in_place_as_one_entry() {
+    let (uvm, mut ctx) = (world(), ThreadCtx::new());
+    let held = &mut ctx.held();
+    let s = space(&uvm, held);
+    for i in 0..16 {
+        let at =
+            MapRequest { place: Place::FixedNoReplace(Va(0x10000 + i * PAGE)), ..MapRequest::zero(Pages(1)) };
+        uvm.map(held, &s, &at).unwrap();
+        store(&uvm, &s, Va(0x10000 + i * PAGE), 7).unwrap();
+    }
+    assert_eq!(s.map().entries(held), 1);
+    audit(&uvm, held, &[&s]);
+    uvm.space_destroy(held, s);
+}
+
+#[test]
+fn a_sparse_terabyte_costs_by_its_touched_pages() {
+    let (uvm, mut ctx) = (world(), ThreadCtx::new());
+    let held = &mut ctx.held();
+    let s = uvm.space_create(held, VaRange::new(Va(0x1000), Va(1 << 45))).unwrap();
+    let va = uvm.map(held, &s, &MapRequest::zero(Pages(1 << 28))).unwrap();
+    for i in 0..500u64 {
+        store(&uvm, &s, va + Pages(i.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 36), 1).unwrap();
+    }
+    assert_eq!((uvm.anons(), s.map().entries(held)), (500, 1));
+    uvm.space_destroy(held, s);
+    assert_eq!(uvm.anons(), 0);
+}
+
+#[test]
+fn memory_shared_by_inheritance_is_seen_by_both_and_copied_for_a_third() {
+    let (uvm, mut ctx) = (world(), ThreadCtx::new());
+    let held = &mut ctx.held();
+    let a = space(&uvm, held);
+    let va = uvm.map(held, &a, &MapRequest::zero(Pages(2))).unwrap();
+    let range = VaRange::new(va, va + Pages(2));
+    store(&uvm, &a, va, 1).unwrap();
+    uvm.inherit(held, &a, range, Inherit::Share).unwrap();
+    let b = uvm.fork(held, &a).unwrap();
+    store(&uvm, &b, va + Pages(1), 2).unwrap();
+    assert_eq!(load(&uvm, &a, va + Pages(1)), Ok(2));
+    uvm.inherit(held, &b, range, Inherit::Copy).unwrap();
+    let c = uvm.fork(held, &b).unwrap();
+    store(&uvm, &a, va, 9).unwrap();
+    assert_eq!((load(&uvm, &b, va), load(&uvm, &c, va)), (Ok(9), Ok(1)));
+    audit(&uvm, held, &[&a, &b, &c]);
+    [a, b, c].into_iter().for_each(|s| uvm.space_destroy(held, s));
+    assert_eq!(uvm.frames().free(), uvm.frames().total());
+}
+
+#[test]
+fn a_child_inherits_nothing_or_zeroes_if_told_so() {
+    let (uvm, mut ctx) = (world(), ThreadCtx::new());
+    let held = &mut ctx.held();
+    let a = space(&uvm, held);
+    let va = uvm.map(held, &a, &MapRequest::zero(Pages(2))).unwrap();
+    (0..2).for_each(|i| store(&uvm, &a, va + Pages(i), 5).unwrap());
+    uvm.inherit(held, &a, VaRange::new(va, va + Pages(1)), Inherit::None).unwrap();
+    uvm.inherit(held, &a, VaRange::new(va + Pages(1), va + Pages(2)), Inherit::Zero).unwrap();
+    let b = uvm.fork(held, &a).unwrap();
+    assert_eq!((load(&uvm, &b, va), load(&uvm, &b, va + Pages(1))), (Err(FaultError::NoMapping), Ok(0)));
+    [a, b].into_iter().for_each(|s| uvm.space_destroy(held, s));
+}
+
+#[test]
+fn wired_memory_is_copied_at_fork_and_stays_mapped() {
+    let (uvm, mut ctx) = (world(), ThreadCtx::new());
+    let held = &mut ctx.held();
+    let a = space(&uvm, held);
+    let va = uvm.map(held, &a, &MapRequest::zero(Pages(4))).unwrap();
+    let range = VaRange::new(va + Pages(1), va + Pages(3));
+    uvm.wire(held, &a, range).unwrap();
+    audit(&uvm, held, &[&a]);
+    let b = uvm.fork(held, &a).unwrap();
+    assert!(uvm
+        .machine()
+        .pmap()
+        .extract(a.pmap(), va + Pages(1))
+        .is_some_and(|(_, p)| p.contains(Prot::WRITE)));
+    store(&uvm, &a, va + Pages(1), 4).unwrap();
+    assert_eq!(load(&uvm, &b, va + Pages(1)), Ok(0));
+    audit(&uvm, held, &[&a, &b]);
+    assert_eq!(uvm.discard(held, &a, range), Err(RangeError::Access));
+    uvm.unwire(held, &a, range).unwrap();
+    uvm.discard(held, &a, range).unwrap();
+    assert_eq!(load(&uvm, &a, va + Pages(1)), Ok(0));
+    [a, b].into_iter().for_each(|s| uvm.space_destroy(held, s));
+    assert_eq!(uvm.frames().free(), uvm.frames().total());
+}
+
+#[test]
+fn a_moved_mapping_keeps_its_pages() {
+    let (uvm, mut ctx) = (world(), ThreadCtx::new());
+    let held = &mut ctx.held();
+    let s = space(&uvm, held);
+    let va = uvm.map(held, &s, &MapRequest::zero(Pages(2)).at(Va(0x20000))).unwrap();
+    uvm.map(held, &s, &MapRequest::zero(Pages(1)).at(Va(0x22000)).prot(Prot::READ)).unwrap();
+    store(&uvm, &s, va + Pages(1), 8).unwrap();
+    let old = VaRange::new(va, va + Pages(2));
+    assert_eq!(uvm.remap(held, &s, old, Pages(4), RemapPlace::Stay), Err(MapError::NoSpace));
+    let new = uvm.remap(held, &s, old, Pages(4), RemapPlace::MayMove).unwrap();
+    assert_eq!((load(&uvm, &s, new + Pages(1)), load(&uvm, &s, new + Pages(3))), (Ok(8), Ok(0)));
+    assert_eq!(
+        (load(&uvm, &s, va), uvm.stat().get(Counter::FaultsAnonCopied)),
+        (Err(FaultError::NoMapping), 0)
+    );
+    audit(&uvm, held, &[&s]);
+    uvm.space_destroy(held, s);
+}
+
+#[test]
+fn a_truncated_object_faults_and_a_pinned_page_lives_until_unpinned() {
+    let (uvm, mut ctx) = (world(), ThreadCtx::new());
+    let held = &mut ctx.held();
+    let s = space(&uvm, held);
+    let object = AnonObject::new(&uvm, Pages(2)).unwrap();
+    let pager: Arc<dyn Pager<SoftMachine>> = object.clone();
+    let va =
+        uvm.map(held, &s, &MapRequest::object(pager.clone(), Pages(0), Pages(2), Sharing::Shared)).unwrap();
+    store(&uvm, &s, va + Pages(1), 6).unwrap();
+    let seen = uvm.with_page(held, &pager, Pages(1), uvm::Intent::Read, |m, page| {
+        uvm.truncate(&mut ThreadCtx::new().held(), &pager, Pages(1));
+        let mut byte = [0];
+        m.read(page, 0, &mut byte);
+        byte[0]
+    });
+    assert_eq!((seen, load(&uvm, &s, va + Pages(1))), (Ok(Some(6)), Err(FaultError::Bus)));
+    uvm.audit(held, &[&s], std::slice::from_ref(&pager)).unwrap();
+    uvm.space_destroy(held, s);
+    uvm.detach(held, &*pager);
+    assert_eq!(uvm.frames().free(), uvm.frames().total());
+}
+
+#[test]
+fn a_submap_has_its_own_entries_and_faults_through_its_space() {
+    let (uvm, mut ctx) = (world(), ThreadCtx::new());
+    let held = &mut ctx.held();
+    let s = space(&uvm, held);
+    let range = VaRange::new(Va(0x100000), Va(0x200000));
+    let sub = uvm.submap(held, &s, range).unwrap();
+    assert_eq!(uvm.submap(held, &s, range).err(), Some(MapError::Exists));
+    let va = uvm.map(held, &sub, &MapRequest::zero(Pages(2))).unwrap();
+    assert!(range.contains(va));
+    store(&uvm, &s, va, 3).unwrap();
+    assert_eq!((load(&uvm, &sub, va), load(&uvm, &s, Va(0x100000))), (Ok(3), Err(FaultError::NoMapping)));
+    let child = uvm.fork(held, &s).unwrap();
+    assert_eq!(load(&uvm, &child, va), Err(FaultError::NoMapping));
+    audit(&uvm, held, &[&s, &child]);
+    uvm.space_destroy(held, child);
+    uvm.space_destroy(held, sub);
+    uvm.space_destroy(held, s);
+    assert_eq!(uvm.frames().free(), uvm.frames().total());
+}
+
+#[test]
+fn a_read_only_object_refuses_more_than_its_most() {
+    let (uvm, mut ctx) = (world(), ThreadCtx::new());
+    let held = &mut ctx.held();
+    let s = space(&uvm, held);
+    let object: Arc<dyn Pager<SoftMachine>> = AnonObject::new(&uvm, Pages(1)).unwrap();
+    let request = MapRequest {
+        prot: Prot::READ,
+        max_prot: Prot::READ,
+        ..MapRequest::object(object.clone(), Pages(0), Pages(1), Sharing::Shared)
+    };
+    let va = uvm.map(held, &s, &request).unwrap();
+    let range = VaRange::new(va, va + Pages(1));
+    assert_eq!(store(&uvm, &s, va, 1), Err(FaultError::Protection));
+    assert_eq!(uvm.protect(held, &s, range, Prot::READ_WRITE), Err(RangeError::Access));
+    assert_eq!(
+        uvm.protect(held, &s, VaRange::new(va, va + Pages(2)), Prot::READ),
+        Err(RangeError::NoMapping)
+    );
+    uvm.space_destroy(held, s);
+    uvm.detach(held, &*object);
+}
