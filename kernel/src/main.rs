@@ -26,11 +26,10 @@ mod sched;
 mod sync;
 mod user;
 
-#[path = "stub/fs.rs"]
+mod dev;
 mod fs;
-#[path = "stub/proc.rs"]
+mod ipc;
 mod proc;
-#[path = "stub/syscall.rs"]
 mod syscall;
 mod vm;
 
@@ -63,7 +62,12 @@ fn start(info: &BootInfo) -> ! {
         let len = (info.module.end - info.module.start) as usize;
         core::slice::from_raw_parts(layout::direct(info.module.start) as *const u8, len)
     };
-    fs::init(module);
-    proc::start_init(info.cmdline);
+    let archive = if module.is_empty() { None } else { Some(module) };
+    let failed = fs::init(archive).expect("enough memory for the first files");
+    if failed != 0 {
+        println!("initramfs: {failed} members could not be unpacked");
+    }
+    dev::tty::init(info.cmdline);
+    proc::start_init(info.cmdline).expect("enough memory for the first process");
     sched::idle()
 }

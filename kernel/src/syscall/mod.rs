@@ -14,9 +14,17 @@
 use crate::arch::UserRegs;
 use crate::errno::{Errno, Result, ENOSYS};
 
+pub mod dir;
+pub mod fd;
+pub mod file;
+pub mod ioctl;
 pub mod mem;
+mod path_args;
+pub mod poll;
 pub mod proc;
 pub mod signal;
+pub mod socket;
+pub mod stat;
 pub mod sys;
 pub mod time;
 
@@ -82,7 +90,20 @@ pub(crate) use {calls, handler};
 const SIZE: usize = 512;
 
 /// Every module that has calls; a number given twice stops the build.
-const MODULES: &[Calls] = &[mem::CALLS, proc::CALLS, signal::CALLS, sys::CALLS, time::CALLS];
+const MODULES: &[Calls] = &[
+    mem::CALLS,
+    proc::CALLS,
+    signal::CALLS,
+    sys::CALLS,
+    time::CALLS,
+    file::CALLS,
+    fd::CALLS,
+    dir::CALLS,
+    stat::CALLS,
+    poll::CALLS,
+    ioctl::CALLS,
+    socket::CALLS,
+];
 
 static TABLE: [Handler; SIZE] = build();
 

@@ -1,0 +1,3 @@
+//! Devices with more to them than a page of code: the terminal.
+
+pub mod tty;

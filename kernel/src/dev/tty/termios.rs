@@ -1,0 +1,82 @@
+//! The settings of a terminal, as `TCGETS` hands them out.
+
+use linux_raw_sys::general as abi;
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+/// `struct termios` of the kernel interface.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable)]
+#[repr(C)]
+pub struct Termios {
+    pub iflag: u32,
+    pub oflag: u32,
+    pub cflag: u32,
+    pub lflag: u32,
+    pub line: u8,
+    pub cc: [u8; 19],
+}
+
+/// `struct winsize`.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable)]
+#[repr(C)]
+pub struct WinSize {
+    pub rows: u16,
+    pub cols: u16,
+    pub xpixel: u16,
+    pub ypixel: u16,
+}
+
+impl Termios {
+    /// The settings that a Linux console starts with.
+    pub const fn new() -> Termios {
+        let mut cc = [0; 19];
+        cc[abi::VINTR as usize] = ctrl(b'C');
+        cc[abi::VQUIT as usize] = ctrl(b'\\');
+        cc[abi::VERASE as usize] = 0x7f;
+        cc[abi::VKILL as usize] = ctrl(b'U');
+        cc[abi::VEOF as usize] = ctrl(b'D');
+        cc[abi::VMIN as usize] = 1;
+        cc[abi::VSTART as usize] = ctrl(b'Q');
+        cc[abi::VSTOP as usize] = ctrl(b'S');
+        cc[abi::VSUSP as usize] = ctrl(b'Z');
+        cc[abi::VREPRINT as usize] = ctrl(b'R');
+        cc[abi::VWERASE as usize] = ctrl(b'W');
+        cc[abi::VLNEXT as usize] = ctrl(b'V');
+        Termios {
+            iflag: abi::ICRNL | abi::IUTF8,
+            oflag: abi::OPOST | abi::ONLCR,
+            cflag: abi::B38400 | abi::CS8 | abi::CREAD | abi::HUPCL,
+            lflag: abi::ISIG
+                | abi::ICANON
+                | abi::ECHO
+                | abi::ECHOE
+                | abi::ECHOK
+                | abi::ECHOCTL
+                | abi::ECHOKE
+                | abi::IEXTEN,
+            line: 0,
+            cc,
+        }
+    }
+
+    pub fn local(&self, flag: u32) -> bool {
+        self.lflag & flag != 0
+    }
+
+    pub fn input(&self, flag: u32) -> bool {
+        self.iflag & flag != 0
+    }
+
+    /// Whether `byte` is the control character at `index`; 0 switches one off.
+    pub fn is(&self, byte: u8, index: u32) -> bool {
+        byte != 0 && self.cc[index as usize] == byte
+    }
+
+    pub fn is_canonical(&self) -> bool {
+        self.local(abi::ICANON)
+    }
+}
+
+/// The byte that a key sends together with Ctrl.
+const fn ctrl(key: u8) -> u8 {
+    key & 0x1f
+}

@@ -1,0 +1,56 @@
+//! What a process takes for granted in paths: its root, its working directory, its file creation mask.
+
+use core::sync::atomic::{AtomicU32, Ordering};
+
+use super::inode::InodeRef;
+use crate::sync::SpinLock;
+
+/// The file system side of a process; threads share it.
+pub struct FsContext {
+    dirs: SpinLock<Dirs>,
+    umask: AtomicU32,
+}
+
+#[derive(Clone)]
+struct Dirs {
+    root: InodeRef,
+    cwd: InodeRef,
+}
+
+impl FsContext {
+    /// The first process's: both directories at `root`.
+    pub fn new(root: InodeRef) -> FsContext {
+        FsContext { dirs: SpinLock::new(Dirs { cwd: root.clone(), root }), umask: AtomicU32::new(0o022) }
+    }
+
+    /// A copy for `fork`.
+    pub fn fork(&self) -> FsContext {
+        let dirs = self.dirs.lock().clone();
+        FsContext { dirs: SpinLock::new(dirs), umask: AtomicU32::new(self.umask()) }
+    }
+
+    pub fn root(&self) -> InodeRef {
+        self.dirs.lock().root.clone()
+    }
+
+    pub fn cwd(&self) -> InodeRef {
+        self.dirs.lock().cwd.clone()
+    }
+
+    /// The old directory is let go after the lock.
+    pub fn set_cwd(&self, dir: InodeRef) {
+        let _old = core::mem::replace(&mut self.dirs.lock().cwd, dir);
+    }
+
+    pub fn set_root(&self, dir: InodeRef) {
+        let _old = core::mem::replace(&mut self.dirs.lock().root, dir);
+    }
+
+    pub fn umask(&self) -> u32 {
+        self.umask.load(Ordering::Relaxed)
+    }
+
+    pub fn set_umask(&self, mask: u32) -> u32 {
+        self.umask.swap(mask & 0o777, Ordering::Relaxed)
+    }
+}

@@ -1,0 +1,156 @@
+//! Devices without hardware, and the table from device numbers to what is behind them.
+//!
+//! `/dev` itself is a tmpfs with device nodes in it; opening such a node ends here.
+
+use alloc::string::String;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use super::cpio::device_number;
+use super::file::File;
+use super::inode::*;
+use super::io::{Sink, Source};
+use super::path::{resolve, Follow, Start};
+use super::{mount, random, tmpfs};
+use crate::dev::tty;
+use crate::errno::*;
+use crate::vm;
+
+const NULL: u64 = device_number(1, 3);
+const ZERO: u64 = device_number(1, 5);
+const FULL: u64 = device_number(1, 7);
+const RANDOM: u64 = device_number(1, 8);
+const URANDOM: u64 = device_number(1, 9);
+const KMSG: u64 = device_number(1, 11);
+const TTY: u64 = device_number(5, 0);
+const CONSOLE: u64 = device_number(5, 1);
+const TTY_S0: u64 = device_number(4, 64);
+
+/// Opens the device with this number.
+pub fn open(rdev: u64, flags: u32) -> Result<InodeRef> {
+    let what = match rdev {
+        NULL => Memory::Null,
+        ZERO => Memory::Zero,
+        FULL => Memory::Full,
+        RANDOM | URANDOM => Memory::Random,
+        KMSG => Memory::Log,
+        TTY => return tty::open_controlling(),
+        CONSOLE | TTY_S0 => return tty::open_console(flags),
+        _ => return Err(ENXIO),
+    };
+    Ok(Arc::new(MemoryDevice { what, rdev }))
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Memory {
+    Null,
+    Zero,
+    Full,
+    Random,
+    /// `/dev/kmsg`: writes go to the debug console.
+    Log,
+}
+
+struct MemoryDevice {
+    what: Memory,
+    rdev: u64,
+}
+
+impl Inode for MemoryDevice {
+    fn stat(&self) -> Stat {
+        Stat { rdev: self.rdev, ..Stat::plain(0, 1, Kind::Char, 0o666) }
+    }
+
+    fn kind(&self) -> Kind {
+        Kind::Char
+    }
+
+    /// These seek to anywhere and stay where they are, so they count as having positions.
+    fn seekable(&self) -> bool {
+        self.what != Memory::Random
+    }
+
+    fn read(&self, _file: &File, _at: u64, to: &mut Sink<'_>) -> Result<usize> {
+        match self.what {
+            Memory::Null | Memory::Log => Ok(0),
+            Memory::Zero | Memory::Full => to.zero(to.left()),
+            Memory::Random => random::read(to),
+        }
+    }
+
+    fn write(&self, _file: &File, at: Position, from: &mut Source<'_>) -> Result<(usize, u64)> {
+        let n = match self.what {
+            Memory::Full => return Err(ENOSPC),
+            Memory::Log => {
+                let mut text = [0; 256];
+                let n = from.get(&mut text)?;
+                crate::arch::serial::console(&text[..n]);
+                n
+            }
+            Memory::Null | Memory::Zero | Memory::Random => from.skip(from.left()),
+        };
+        let at = if let Position::At(at) = at { at } else { 0 };
+        Ok((n, at.saturating_add(n as u64)))
+    }
+
+    fn truncate(&self, _len: u64) -> Result<()> {
+        Ok(())
+    }
+
+    /// A mapping of `/dev/zero` is anonymous memory.
+    fn object(&self) -> Option<vm::Object> {
+        if self.what == Memory::Zero {
+            vm::Object::anon(1 << 46).ok()
+        } else {
+            None
+        }
+    }
+}
+
+/// Makes a `/dev` with the usual nodes; returns its root.
+pub fn create() -> Result<InodeRef> {
+    let root: InodeRef = tmpfs::TmpFs::create(0o755);
+    let nodes = [
+        ("null", NULL, 0o666),
+        ("zero", ZERO, 0o666),
+        ("full", FULL, 0o666),
+        ("random", RANDOM, 0o666),
+        ("urandom", URANDOM, 0o666),
+        ("kmsg", KMSG, 0o644),
+        ("tty", TTY, 0o666),
+        ("console", CONSOLE, 0o600),
+        ("ttyS0", TTY_S0, 0o620),
+    ];
+    for (name, rdev, perm) in nodes {
+        root.create(name.as_bytes(), NewNode::Special(Kind::Char, rdev), perm)?;
+    }
+    let links = [
+        ("fd", "/proc/self/fd"),
+        ("stdin", "/proc/self/fd/0"),
+        ("stdout", "/proc/self/fd/1"),
+        ("stderr", "/proc/self/fd/2"),
+    ];
+    for (name, target) in links {
+        root.create(name.as_bytes(), NewNode::Symlink(target.as_bytes()), 0o777)?;
+    }
+    root.create(b"shm", NewNode::Dir, 0o1777)?;
+    root.create(b"pts", NewNode::Dir, 0o755)?;
+    root.create(b"mqueue", NewNode::Dir, 0o1777)?;
+    Ok(root)
+}
+
+/// Mounts `fs` at `path`, making the directory if need be.
+pub fn mount_at(path: &str, fs: InodeRef, source: &str, fs_type: &'static str) -> Result<()> {
+    let root = mount::root();
+    let start = Start { root: root.clone(), dir: root.clone() };
+    let name: Vec<u8> = path.trim_start_matches('/').into();
+    let dir = match resolve(&start, path.as_bytes(), Follow::Yes) {
+        Ok(place) => place.inode,
+        Err(ENOENT) => root.create(&name, NewNode::Dir, 0o755)?,
+        Err(errno) => return Err(errno),
+    };
+    if dir.kind() != Kind::Dir {
+        return Err(ENOTDIR);
+    }
+    mount::mount(dir, fs, String::from(source), fs_type)
+}

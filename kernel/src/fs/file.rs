@@ -1,0 +1,244 @@
+//! Open files: what a descriptor refers to, shared by `dup` and `fork`.
+//!
+//! A [`File`] has the node that `stat` sees, the node that serves its transfers (the same but for devices
+//! and generated files), a position and status flags.
+//!
+//! Invariants: I1: the position's lock is held through a transfer that moves it, so that two writers that
+//! share a file don't overwrite each other; files without positions never take it and so may block.
+//! I2: `release` runs once, when the last reference goes, and never under a spin lock: whoever removes a
+//! descriptor lets its reference go after unlocking the table.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicU32, Ordering};
+
+use linux_raw_sys::general as abi;
+
+use super::inode::{Inode, InodeRef, Kind, Position};
+use super::io::{Sink, Source};
+use super::path::Place;
+use crate::errno::*;
+use crate::sync::{Mutex, WaitQueue};
+use crate::vm;
+
+/// The status flags that `F_SETFL` changes.
+const SETTABLE: u32 = abi::O_APPEND | abi::O_NONBLOCK | abi::O_DIRECT | abi::O_NOATIME | abi::FASYNC;
+
+/// An open file.
+pub struct File {
+    place: Place,
+    io: InodeRef,
+    /// `O_*` flags without the ones that only `open` looks at.
+    flags: AtomicU32,
+    position: Mutex<u64>,
+    seekable: bool,
+}
+
+impl File {
+    /// Opens `place`; `flags` are those of `open` and say how it may be used.
+    pub fn open(place: Place, flags: u32) -> Result<Arc<File>> {
+        let io = if flags & abi::O_PATH != 0 { None } else { place.inode.open(flags)? };
+        let io = io.unwrap_or_else(|| place.inode.clone());
+        Ok(Self::with_io(place, io, flags))
+    }
+
+    /// A file on a node that no path leads to.
+    pub fn anonymous(inode: InodeRef, flags: u32) -> Arc<File> {
+        Self::with_io(Place::anonymous(inode.clone()), inode, flags)
+    }
+
+    fn with_io(place: Place, io: InodeRef, flags: u32) -> Arc<File> {
+        let kept = flags & !(abi::O_CREAT | abi::O_EXCL | abi::O_TRUNC | abi::O_NOCTTY | abi::O_CLOEXEC);
+        let seekable = io.seekable();
+        Arc::new(File { place, io, flags: AtomicU32::new(kept), position: Mutex::new(0), seekable })
+    }
+
+    /// The node that `stat` sees.
+    pub fn inode(&self) -> &InodeRef {
+        &self.place.inode
+    }
+
+    /// The node that serves the transfers.
+    pub fn io(&self) -> &InodeRef {
+        &self.io
+    }
+
+    /// Where it was opened.
+    pub fn place(&self) -> &Place {
+        &self.place
+    }
+
+    pub fn flags(&self) -> u32 {
+        self.flags.load(Ordering::Relaxed)
+    }
+
+    /// `F_SETFL`: changes the flags that may be changed.
+    pub fn set_flags(&self, flags: u32) {
+        let kept = self.flags() & !SETTABLE;
+        self.flags.store(kept | flags & SETTABLE, Ordering::Relaxed);
+    }
+
+    pub fn set_nonblocking(&self, on: u32) {
+        let flag = if on != 0 { abi::O_NONBLOCK } else { 0 };
+        self.set_flags(self.flags() & !abi::O_NONBLOCK | flag);
+    }
+
+    pub fn is_nonblocking(&self) -> bool {
+        self.flags() & abi::O_NONBLOCK != 0
+    }
+
+    pub fn is_path_only(&self) -> bool {
+        self.flags() & abi::O_PATH != 0
+    }
+
+    pub fn is_readable(&self) -> bool {
+        let flags = self.flags();
+        flags & abi::O_PATH == 0 && flags & abi::O_ACCMODE != abi::O_WRONLY
+    }
+
+    pub fn is_writable(&self) -> bool {
+        let flags = self.flags();
+        flags & abi::O_PATH == 0 && flags & abi::O_ACCMODE != abi::O_RDONLY
+    }
+
+    pub fn is_seekable(&self) -> bool {
+        self.seekable
+    }
+
+    /// Reads at the position and moves it.
+    pub fn read(&self, to: &mut Sink<'_>) -> Result<usize> {
+        if !self.is_readable() {
+            return Err(EBADF);
+        }
+        if !self.seekable {
+            return self.io.read(self, 0, to);
+        }
+        let mut position = self.position.lock();
+        let n = self.io.read(self, *position, to)?;
+        *position += n as u64;
+        Ok(n)
+    }
+
+    /// Writes at the position, or behind the end, and moves it.
+    pub fn write(&self, from: &mut Source<'_>) -> Result<usize> {
+        if !self.is_writable() {
+            return Err(EBADF);
+        }
+        if !self.seekable {
+            return self.io.write(self, Position::At(0), from).map(|(n, _)| n);
+        }
+        let mut position = self.position.lock();
+        let append = self.flags() & abi::O_APPEND != 0;
+        let at = if append { Position::Append } else { Position::At(*position) };
+        let (n, end) = self.io.write(self, at, from)?;
+        *position = end;
+        Ok(n)
+    }
+
+    pub fn read_at(&self, at: u64, to: &mut Sink<'_>) -> Result<usize> {
+        if !self.is_readable() {
+            return Err(EBADF);
+        }
+        if !self.seekable {
+            return Err(ESPIPE);
+        }
+        check_offset(at)?;
+        self.io.read(self, at, to)
+    }
+
+    pub fn write_at(&self, at: u64, from: &mut Source<'_>) -> Result<usize> {
+        if !self.is_writable() {
+            return Err(EBADF);
+        }
+        if !self.seekable {
+            return Err(ESPIPE);
+        }
+        check_offset(at)?;
+        let append = self.flags() & abi::O_APPEND != 0;
+        let at = if append { Position::Append } else { Position::At(at) };
+        self.io.write(self, at, from).map(|(n, _)| n)
+    }
+
+    /// Reads at `at` into kernel memory, as far as the file goes.
+    pub fn read_kernel(&self, at: u64, buf: &mut [u8]) -> Result<usize> {
+        let mut sink = Sink::kernel(buf);
+        while sink.left() > 0 {
+            if self.io.read(self, at + sink.done() as u64, &mut sink)? == 0 {
+                break;
+            }
+        }
+        Ok(sink.done())
+    }
+
+    /// Runs `f` on the position, alone.
+    pub fn with_position<T>(&self, f: impl FnOnce(&mut u64) -> Result<T>) -> Result<T> {
+        f(&mut self.position.lock())
+    }
+
+    pub fn poll(&self) -> u32 {
+        self.io.poll(self)
+    }
+
+    pub fn queues<'a>(&'a self, out: &mut Vec<&'a WaitQueue>) {
+        self.io.queues(self, out);
+    }
+
+    /// The memory that a mapping of this file shows.
+    ///
+    /// Fails with `EACCES` if the file isn't open for reading, or not for writing and `writable_share`
+    /// asks for a mapping that writes through; with `ENODEV` if it can't be mapped.
+    pub fn mmap_object(&self, access: MapAccess) -> Result<vm::Object> {
+        if self.is_path_only() {
+            return Err(EBADF);
+        }
+        if !self.is_readable() || access == MapAccess::SharedWrite && !self.is_writable() {
+            return Err(EACCES);
+        }
+        if access == MapAccess::SharedWrite {
+            if let Ok(seals) = self.io.seals() {
+                if seals & (abi::F_SEAL_WRITE | abi::F_SEAL_FUTURE_WRITE) != 0 {
+                    return Err(EPERM);
+                }
+            }
+        }
+        self.io.object().ok_or(ENODEV)
+    }
+
+    /// The path as `/proc` shows it.
+    pub fn path(&self) -> Vec<u8> {
+        self.place.path()
+    }
+
+    pub fn is_dir(&self) -> bool {
+        self.place.inode.kind() == Kind::Dir
+    }
+}
+
+/// What a mapping does to the file.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum MapAccess {
+    /// Reads it, or writes a private copy.
+    Private,
+    /// Shared, never written through this mapping.
+    SharedRead,
+    /// Shared and writable.
+    SharedWrite,
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        if !self.is_path_only() {
+            let io = self.io.clone();
+            super::lock::release_file(self);
+            io.release(self);
+        }
+    }
+}
+
+/// Offsets are signed in the interface.
+fn check_offset(at: u64) -> Result<()> {
+    if at > i64::MAX as u64 {
+        return Err(EINVAL);
+    }
+    Ok(())
+}

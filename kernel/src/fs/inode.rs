@@ -1,0 +1,364 @@
+//! What a file system is made of: nodes, and what can be asked of them.
+//!
+//! Everything that a path or a file descriptor can name is an [`Inode`]: directories and files of tmpfs,
+//! devices, pipes, sockets, the generated files of `/proc`. One trait serves them all, and its defaults
+//! are the errors that Linux gives for a node of the wrong kind, so an implementation is only what it can
+//! do. There is no name cache: directories find names themselves, and know their own parent and name.
+//!
+//! Invariants: I1: `lookup` never sees `.` or `..` (the path walk does those). I2: a node's `ident` is unique
+//! among live nodes and constant. I3: no method is called with a spin lock held.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::any::Any;
+
+use linux_raw_sys::general as abi;
+
+use super::file::File;
+use super::io::{Sink, Source};
+use super::path::Place;
+use crate::errno::*;
+use crate::ipc::pipe::Pipe;
+use crate::sched::Nanos;
+use crate::sync::WaitQueue;
+use crate::vm;
+
+pub type InodeRef = Arc<dyn Inode>;
+
+/// What a node is: the type bits of its mode.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    File,
+    Dir,
+    Symlink,
+    Char,
+    Block,
+    Fifo,
+    Socket,
+}
+
+impl Kind {
+    pub const fn mode_bits(self) -> u32 {
+        match self {
+            Kind::File => abi::S_IFREG,
+            Kind::Dir => abi::S_IFDIR,
+            Kind::Symlink => abi::S_IFLNK,
+            Kind::Char => abi::S_IFCHR,
+            Kind::Block => abi::S_IFBLK,
+            Kind::Fifo => abi::S_IFIFO,
+            Kind::Socket => abi::S_IFSOCK,
+        }
+    }
+
+    pub const fn from_mode(mode: u32) -> Option<Kind> {
+        Some(match mode & abi::S_IFMT {
+            abi::S_IFREG => Kind::File,
+            abi::S_IFDIR => Kind::Dir,
+            abi::S_IFLNK => Kind::Symlink,
+            abi::S_IFCHR => Kind::Char,
+            abi::S_IFBLK => Kind::Block,
+            abi::S_IFIFO => Kind::Fifo,
+            abi::S_IFSOCK => Kind::Socket,
+            _ => return None,
+        })
+    }
+
+    /// The type byte of a directory entry.
+    pub const fn dirent_type(self) -> u8 {
+        (self.mode_bits() >> 12) as u8
+    }
+}
+
+/// All that `stat` tells. Times are nanoseconds since 1970.
+#[derive(Clone, Copy, Debug)]
+pub struct Stat {
+    pub dev: u64,
+    pub ino: u64,
+    pub kind: Kind,
+    /// Permission bits with set-id and sticky bits.
+    pub perm: u32,
+    pub nlink: u32,
+    pub uid: u32,
+    pub gid: u32,
+    pub rdev: u64,
+    pub size: u64,
+    /// In units of 512 bytes.
+    pub blocks: u64,
+    pub atime: Nanos,
+    pub mtime: Nanos,
+    pub ctime: Nanos,
+}
+
+impl Stat {
+    /// A node without a history: times are those of boot.
+    pub fn plain(dev: u64, ino: u64, kind: Kind, perm: u32) -> Stat {
+        let time = super::boot_time();
+        Stat {
+            dev,
+            ino,
+            kind,
+            perm,
+            nlink: 1,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            size: 0,
+            blocks: 0,
+            atime: time,
+            mtime: time,
+            ctime: time,
+        }
+    }
+
+    pub fn mode(&self) -> u32 {
+        self.kind.mode_bits() | self.perm
+    }
+}
+
+/// Changes to a node's attributes; `None` leaves one as it is.
+#[derive(Clone, Copy, Default)]
+pub struct SetAttr {
+    pub perm: Option<u32>,
+    pub uid: Option<u32>,
+    pub gid: Option<u32>,
+    pub atime: Option<Nanos>,
+    pub mtime: Option<Nanos>,
+}
+
+/// What a new node shall be.
+pub enum NewNode<'a> {
+    File,
+    Dir,
+    Symlink(&'a [u8]),
+    /// A device, fifo or socket with its device number.
+    Special(Kind, u64),
+}
+
+/// How a rename treats an existing target.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum RenameMode {
+    Replace,
+    NoReplace,
+    Exchange,
+}
+
+/// Which end of a directory entry `unlink` expects.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Unlink {
+    File,
+    Dir,
+}
+
+/// One entry as `getdents` shows it; `next` is the position after it.
+pub struct DirEntry<'a> {
+    pub ino: u64,
+    pub next: u64,
+    pub kind: Kind,
+    pub name: &'a [u8],
+}
+
+/// Whether a directory listing goes on.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Flow {
+    More,
+    Stop,
+}
+
+/// What a file system says of itself.
+#[derive(Clone, Copy)]
+pub struct FsStat {
+    pub magic: u64,
+    /// In pages.
+    pub blocks: u64,
+    pub free: u64,
+    pub files: u64,
+    pub files_free: u64,
+}
+
+impl FsStat {
+    /// A file system without storage.
+    pub const fn empty(magic: u64) -> FsStat {
+        FsStat { magic, blocks: 0, free: 0, files: 0, files_free: 0 }
+    }
+}
+
+/// Where `lseek` looks for data or a hole.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Seek {
+    Data,
+    Hole,
+}
+
+/// What `fallocate` does with a range.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Allocate {
+    /// Reserve, and let the file grow.
+    Extend,
+    /// Reserve, but leave the size.
+    KeepSize,
+    /// Give the pages back; reads see zeros.
+    PunchHole,
+    /// As a hole, but the size may grow.
+    ZeroRange,
+}
+
+/// How a transfer through an open file positions itself.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Position {
+    /// A file with offsets: this one.
+    At(u64),
+    /// Writing behind the end.
+    Append,
+}
+
+/// A node. See the module's head for the rules.
+pub trait Inode: Any + Send + Sync {
+    fn stat(&self) -> Stat;
+
+    fn kind(&self) -> Kind {
+        self.stat().kind
+    }
+
+    fn set_attr(&self, _change: &SetAttr) -> Result<()> {
+        Err(EPERM)
+    }
+
+    fn fs_stat(&self) -> FsStat {
+        FsStat::empty(u64::from(abi::TMPFS_MAGIC))
+    }
+
+    // Directories.
+
+    fn lookup(&self, _name: &[u8]) -> Result<InodeRef> {
+        Err(ENOTDIR)
+    }
+
+    fn create(&self, _name: &[u8], _new: NewNode<'_>, _perm: u32) -> Result<InodeRef> {
+        Err(if self.kind() == Kind::Dir { EPERM } else { ENOTDIR })
+    }
+
+    /// Gives `node` another name here.
+    fn link(&self, _name: &[u8], _node: &InodeRef) -> Result<()> {
+        Err(EPERM)
+    }
+
+    fn unlink(&self, _name: &[u8], _what: Unlink) -> Result<()> {
+        Err(EPERM)
+    }
+
+    /// Moves `name` here to `to_name` in `to_dir`.
+    fn rename(&self, _name: &[u8], _to_dir: &InodeRef, _to_name: &[u8], _mode: RenameMode) -> Result<()> {
+        Err(EPERM)
+    }
+
+    /// Hands out the entries from position `from` on (0 and 1 are `.` and `..`).
+    fn list(&self, _from: u64, _each: &mut dyn FnMut(DirEntry<'_>) -> Flow) -> Result<()> {
+        Err(ENOTDIR)
+    }
+
+    /// The directory above and this one's name in it. `None`: root of its file system, or removed.
+    fn parent(&self) -> Option<(InodeRef, Vec<u8>)> {
+        None
+    }
+
+    /// Whether something may be mounted here at the moment.
+    fn is_mount_point(&self) -> bool {
+        false
+    }
+
+    /// Marks a directory as covered; `false` if it can't be.
+    fn set_mount_point(&self, _covered: bool) -> bool {
+        false
+    }
+
+    // Symbolic links.
+
+    fn read_link(&self) -> Result<Vec<u8>> {
+        Err(EINVAL)
+    }
+
+    /// For the links of `/proc` that lead to a node and not to a path.
+    fn jump(&self) -> Option<Result<Place>> {
+        None
+    }
+
+    // Opening. What is returned takes the reads and writes instead of this node.
+
+    fn open(&self, _flags: u32) -> Result<Option<InodeRef>> {
+        Ok(None)
+    }
+
+    /// The last descriptor of an open file has gone.
+    fn release(&self, _file: &File) {}
+
+    // Transfers.
+
+    /// Whether the file has a position: transfers pass one, `lseek` works.
+    fn seekable(&self) -> bool {
+        self.kind() == Kind::File
+    }
+
+    fn read(&self, _file: &File, _at: u64, _to: &mut Sink<'_>) -> Result<usize> {
+        Err(if self.kind() == Kind::Dir { EISDIR } else { EINVAL })
+    }
+
+    /// Returns the count and the position after it.
+    fn write(&self, _file: &File, _at: Position, _from: &mut Source<'_>) -> Result<(usize, u64)> {
+        Err(if self.kind() == Kind::Dir { EISDIR } else { EINVAL })
+    }
+
+    fn truncate(&self, _len: u64) -> Result<()> {
+        Err(if self.kind() == Kind::Dir { EISDIR } else { EINVAL })
+    }
+
+    fn allocate(&self, _how: Allocate, _at: u64, _len: u64) -> Result<()> {
+        Err(ENODEV)
+    }
+
+    fn seek_data(&self, _from: u64, _what: Seek) -> Result<u64> {
+        Err(EINVAL)
+    }
+
+    /// The memory behind the file, for `mmap` and `execve`.
+    fn object(&self) -> Option<vm::Object> {
+        None
+    }
+
+    /// File seals, for those that have them.
+    fn seals(&self) -> Result<u32> {
+        Err(EINVAL)
+    }
+
+    fn add_seals(&self, _seals: u32) -> Result<()> {
+        Err(EINVAL)
+    }
+
+    fn ioctl(&self, _file: &File, _request: u32, _arg: u64) -> Result<u64> {
+        Err(ENOTTY)
+    }
+
+    // Waiting.
+
+    /// Which of the poll events hold now.
+    fn poll(&self, _file: &File) -> u32 {
+        abi::POLLIN | abi::POLLOUT | abi::POLLRDNORM | abi::POLLWRNORM
+    }
+
+    /// Where a change of that is announced; nothing if it never changes.
+    fn queues<'a>(&'a self, _file: &File, _out: &mut Vec<&'a WaitQueue>) {}
+
+    /// The pipe behind a fifo or pipe end, for its `fcntl` calls.
+    fn pipe(&self) -> Option<&Arc<Pipe>> {
+        None
+    }
+}
+
+/// Whether two references are to one node.
+pub fn same(a: &InodeRef, b: &InodeRef) -> bool {
+    core::ptr::addr_eq(Arc::as_ptr(a), Arc::as_ptr(b))
+}
+
+/// The node as its concrete type.
+pub fn downcast<T: Inode>(node: &InodeRef) -> Option<&T> {
+    (&**node as &dyn Any).downcast_ref::<T>()
+}

@@ -1,0 +1,223 @@
+//! Where the bytes of a read go and the bytes of a write come from.
+//!
+//! A [`Sink`] or [`Source`] is one pass over a user buffer, a user `iovec` array or kernel memory. File
+//! types copy straight between it and their own pages; no byte goes through a buffer in between.
+//!
+//! Invariants: I1: `done` counts only bytes that were copied whole; a bad pointer stops the pass and what
+//! was not copied is not counted, so a pipe or file can leave it where it was. I2: user memory may fault
+//! and sleep, so no spin lock is held by a caller.
+
+use crate::errno::{Errno, Result, EFAULT};
+use crate::user;
+
+/// The most that one call transfers, as on Linux.
+pub const MAX_TRANSFER: usize = 0x7fff_f000;
+
+/// One piece of a user buffer.
+#[derive(Clone, Copy)]
+pub struct IoVec {
+    pub addr: u64,
+    pub len: usize,
+}
+
+enum Target<'a> {
+    User(u64),
+    Vector(&'a [IoVec]),
+    Kernel(&'a mut [u8]),
+}
+
+/// Where a read puts its bytes.
+pub struct Sink<'a> {
+    target: Target<'a>,
+    left: usize,
+    done: usize,
+}
+
+impl<'a> Sink<'a> {
+    pub fn user(addr: u64, len: usize) -> Self {
+        Sink { target: Target::User(addr), left: len.min(MAX_TRANSFER), done: 0 }
+    }
+
+    pub fn vector(vector: &'a [IoVec]) -> Self {
+        Sink { left: total(vector), target: Target::Vector(vector), done: 0 }
+    }
+
+    pub fn kernel(buf: &'a mut [u8]) -> Self {
+        Sink { left: buf.len(), target: Target::Kernel(buf), done: 0 }
+    }
+
+    /// Room left.
+    pub fn left(&self) -> usize {
+        self.left
+    }
+
+    /// Bytes put so far.
+    pub fn done(&self) -> usize {
+        self.done
+    }
+
+    /// Copies as much of `bytes` as there is room for; returns how much that was. Fails only if nothing was.
+    pub fn put(&mut self, bytes: &[u8]) -> Result<usize> {
+        let want = bytes.len().min(self.left);
+        if let Target::User(addr) = self.target {
+            user::copy_out(addr + self.done as u64, &bytes[..want])?;
+            self.advance(want);
+            return Ok(want);
+        }
+        self.pieces(want, |piece, at| match piece {
+            Piece::User(addr, len) => user::copy_out(addr, &bytes[at..at + len]),
+            Piece::Kernel(to) => {
+                to.copy_from_slice(&bytes[at..at + to.len()]);
+                Ok(())
+            }
+        })
+    }
+
+    /// As [`Sink::put`] with `len` zero bytes.
+    pub fn zero(&mut self, len: usize) -> Result<usize> {
+        let want = len.min(self.left);
+        self.pieces(want, |piece, _| match piece {
+            Piece::User(addr, len) => user::zero_out(addr, len),
+            Piece::Kernel(to) => {
+                to.fill(0);
+                Ok(())
+            }
+        })
+    }
+
+    fn advance(&mut self, n: usize) {
+        self.done += n;
+        self.left -= n;
+    }
+
+    /// Calls `f` for each piece of the next `want` bytes with the piece and its offset in them.
+    fn pieces(&mut self, want: usize, mut f: impl FnMut(Piece<'_>, usize) -> Result<()>) -> Result<usize> {
+        let mut at = 0;
+        while at < want {
+            let done = self.done;
+            let (piece, len) = match &mut self.target {
+                Target::User(addr) => (Piece::User(*addr + done as u64, want - at), want - at),
+                Target::Kernel(buf) => (Piece::Kernel(&mut buf[done..done + want - at]), want - at),
+                Target::Vector(vector) => {
+                    let (addr, room) = locate(vector, done).ok_or(EFAULT)?;
+                    let len = room.min(want - at);
+                    (Piece::User(addr, len), len)
+                }
+            };
+            match f(piece, at) {
+                Ok(()) => self.advance(len),
+                Err(_) if at > 0 => return Ok(at),
+                Err(errno) => return Err(errno),
+            }
+            at += len;
+        }
+        Ok(at)
+    }
+}
+
+enum Piece<'a> {
+    User(u64, usize),
+    Kernel(&'a mut [u8]),
+}
+
+enum Origin<'a> {
+    User(u64),
+    Vector(&'a [IoVec]),
+    Kernel(&'a [u8]),
+}
+
+/// Where a write takes its bytes from.
+pub struct Source<'a> {
+    origin: Origin<'a>,
+    left: usize,
+    done: usize,
+}
+
+impl<'a> Source<'a> {
+    pub fn user(addr: u64, len: usize) -> Self {
+        Source { origin: Origin::User(addr), left: len.min(MAX_TRANSFER), done: 0 }
+    }
+
+    pub fn vector(vector: &'a [IoVec]) -> Self {
+        Source { left: total(vector), origin: Origin::Vector(vector), done: 0 }
+    }
+
+    pub fn kernel(bytes: &'a [u8]) -> Self {
+        Source { left: bytes.len(), origin: Origin::Kernel(bytes), done: 0 }
+    }
+
+    /// Bytes that were not taken yet.
+    pub fn left(&self) -> usize {
+        self.left
+    }
+
+    /// Bytes taken so far.
+    pub fn done(&self) -> usize {
+        self.done
+    }
+
+    /// Drops all but the next `len` bytes.
+    pub fn limit(&mut self, len: usize) {
+        self.left = self.left.min(len);
+    }
+
+    /// Takes bytes without copying them anywhere.
+    pub fn skip(&mut self, len: usize) -> usize {
+        let len = len.min(self.left);
+        self.done += len;
+        self.left -= len;
+        len
+    }
+
+    /// Fills `to` as far as there are bytes; returns how many that was. Fails only if none were.
+    pub fn get(&mut self, to: &mut [u8]) -> Result<usize> {
+        let want = to.len().min(self.left);
+        let mut at = 0;
+        while at < want {
+            let (copied, len): (Result<()>, usize) = match self.origin {
+                Origin::User(addr) => (user::copy_in(&mut to[at..want], addr + self.done as u64), want - at),
+                Origin::Kernel(from) => {
+                    to[at..want].copy_from_slice(&from[self.done..self.done + want - at]);
+                    (Ok(()), want - at)
+                }
+                Origin::Vector(vector) => {
+                    let (addr, room) = locate(vector, self.done).ok_or(EFAULT)?;
+                    let len = room.min(want - at);
+                    (user::copy_in(&mut to[at..at + len], addr), len)
+                }
+            };
+            match copied {
+                Ok(()) => {
+                    self.skip(len);
+                }
+                Err(_) if at > 0 => return Ok(at),
+                Err(errno) => return Err(errno),
+            }
+            at += len;
+        }
+        Ok(at)
+    }
+}
+
+fn total(vector: &[IoVec]) -> usize {
+    vector.iter().fold(0usize, |sum, piece| sum.saturating_add(piece.len)).min(MAX_TRANSFER)
+}
+
+/// The address of byte `at` of the whole, and how much of its piece follows.
+fn locate(vector: &[IoVec], mut at: usize) -> Option<(u64, usize)> {
+    for piece in vector {
+        if at < piece.len {
+            return Some((piece.addr.wrapping_add(at as u64), piece.len - at));
+        }
+        at -= piece.len;
+    }
+    None
+}
+
+/// What a transfer returns: what was moved if anything was, else the error.
+pub fn outcome(done: usize, result: Result<(), Errno>) -> Result<usize> {
+    match result {
+        Err(errno) if done == 0 => Err(errno),
+        _ => Ok(done),
+    }
+}

@@ -1,0 +1,174 @@
+//! Advisory locks: `flock`, and record locks of processes (`F_SETLK`) and of open files (`F_OFD_SETLK`).
+//!
+//! One table holds, for each file with locks, its ranges. `flock` is a lock of the whole file in a space of
+//! its own, owned by the open file. Owners of process locks are process ids.
+//!
+//! Invariants: I1: ranges of one owner in one space don't overlap. I2: two ranges of different owners in one
+//! space overlap only if both are shared. I3: a file without locks has no entry in the table.
+
+use alloc::vec::Vec;
+
+use hashbrown::HashMap;
+
+use super::file::File;
+use crate::errno::*;
+use crate::sync::{SpinLock, WaitQueue, Woken};
+
+/// Who holds a lock.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Owner {
+    Process(i32),
+    /// An open file, by its address.
+    File(usize),
+    /// An open file in the space of `flock`.
+    Flock(usize),
+}
+
+impl Owner {
+    /// `flock` and record locks don't see each other.
+    fn is_flock(self) -> bool {
+        matches!(self, Owner::Flock(_))
+    }
+
+    /// An open file as an owner of record locks.
+    pub fn file(file: &File) -> Owner {
+        Owner::File(file as *const File as usize)
+    }
+
+    /// An open file as an owner of its `flock`.
+    pub fn flock(file: &File) -> Owner {
+        Owner::Flock(file as *const File as usize)
+    }
+}
+
+/// What a lock allows others.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Mode {
+    Shared,
+    Exclusive,
+}
+
+/// A locked range of bytes; `end` is exclusive.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Range {
+    pub start: u64,
+    pub end: u64,
+    pub mode: Mode,
+    pub owner: Owner,
+}
+
+impl Range {
+    fn conflicts(&self, other: &Range) -> bool {
+        self.owner != other.owner
+            && self.owner.is_flock() == other.owner.is_flock()
+            && self.start < other.end
+            && other.start < self.end
+            && (self.mode == Mode::Exclusive || other.mode == Mode::Exclusive)
+    }
+}
+
+type FileId = (u64, u64);
+
+static LOCKS: SpinLock<Option<HashMap<FileId, Vec<Range>>>> = SpinLock::new(None);
+static CHANGED: WaitQueue = WaitQueue::new();
+
+/// The most ranges on one file.
+const MAX_RANGES: usize = 4096;
+
+fn id(file: &File) -> FileId {
+    let stat = file.inode().stat();
+    (stat.dev, stat.ino)
+}
+
+/// The first lock that stands in the way of `wanted`.
+pub fn conflict(file: &File, wanted: &Range) -> Option<Range> {
+    let id = id(file);
+    let locks = LOCKS.lock();
+    locks.as_ref()?.get(&id)?.iter().find(|held| held.conflicts(wanted)).copied()
+}
+
+/// Takes a lock, replacing what the owner had in the range. `EAGAIN` if another owner is in the way.
+pub fn set(file: &File, wanted: Range) -> Result<()> {
+    let id = id(file);
+    let mut locks = LOCKS.lock();
+    let ranges = locks.get_or_insert_with(HashMap::new).entry(id).or_default();
+    if ranges.iter().any(|held| held.conflicts(&wanted)) {
+        return Err(EAGAIN);
+    }
+    if ranges.len() >= MAX_RANGES {
+        return Err(ENOLCK);
+    }
+    carve(ranges, &wanted);
+    ranges.push(wanted);
+    drop(locks);
+    CHANGED.wake_all();
+    Ok(())
+}
+
+/// Takes a lock when it can be had.
+pub fn set_wait(file: &File, wanted: Range) -> Result<()> {
+    let attempt = CHANGED.wait_intr(None, || match set(file, wanted) {
+        Err(EAGAIN) => None,
+        result => Some(result),
+    });
+    match attempt {
+        Ok(result) => result,
+        Err(Woken::Signal | Woken::Timeout) => Err(ERESTARTSYS),
+    }
+}
+
+/// Gives up the owner's locks in the range.
+pub fn clear(file: &File, range: &Range) {
+    let id = id(file);
+    let mut locks = LOCKS.lock();
+    let Some(table) = locks.as_mut() else { return };
+    let Some(ranges) = table.get_mut(&id) else { return };
+    carve(ranges, range);
+    if ranges.is_empty() {
+        table.remove(&id);
+    }
+    drop(locks);
+    CHANGED.wake_all();
+}
+
+/// Cuts `hole` out of its owner's ranges.
+fn carve(ranges: &mut Vec<Range>, hole: &Range) {
+    let mut index = 0;
+    while index < ranges.len() {
+        let held = ranges[index];
+        if held.owner != hole.owner || held.end <= hole.start || hole.end <= held.start {
+            index += 1;
+            continue;
+        }
+        ranges.swap_remove(index);
+        if held.start < hole.start {
+            ranges.push(Range { end: hole.start, ..held });
+        }
+        if hole.end < held.end {
+            ranges.push(Range { start: hole.end, ..held });
+        }
+    }
+}
+
+fn in_use() -> bool {
+    LOCKS.lock().as_ref().is_some_and(|table| !table.is_empty())
+}
+
+fn clear_owner(file: &File, owner: Owner) {
+    clear(file, &Range { start: 0, end: u64::MAX, mode: Mode::Shared, owner });
+}
+
+/// The last reference to an open file goes: so do its locks.
+pub fn release_file(file: &File) {
+    if in_use() {
+        clear_owner(file, Owner::file(file));
+        clear_owner(file, Owner::flock(file));
+    }
+}
+
+/// A process closed a descriptor: its record locks on that file go, as POSIX has it.
+pub fn closed_descriptor(file: &File) {
+    if in_use() {
+        clear_owner(file, Owner::Process(super::current::pid()));
+    }
+}

@@ -1,0 +1,104 @@
+//! Files: the tree of names, open files and descriptors.
+//!
+//! ```text
+//!   syscall/{file,fd,dir,stat,poll,ioctl}   system calls
+//!        |
+//!   current -> FdTable -> File -> Inode      what a number refers to      (fdtable, file)
+//!   path walk: FsContext, mount -> Inode     what a name refers to        (path, context, mount)
+//!        |
+//!   tmpfs   devfs   procfs   ipc::pipe   ipc::socket   dev::tty   eventfd   epoll
+//! ```
+//!
+//! Reading order: `inode` (the trait), `path`, `file`, `tmpfs`. User memory is reached only through
+//! `io::Sink` and `io::Source`, so a bad pointer is an error value everywhere.
+
+pub mod context;
+pub mod cpio;
+pub mod current;
+pub mod devfs;
+pub mod epoll;
+pub mod eventfd;
+pub mod fdtable;
+pub mod file;
+pub mod inode;
+pub mod io;
+pub mod lock;
+pub mod mount;
+pub mod path;
+pub mod procfs;
+pub mod random;
+pub mod tmpfs;
+
+use alloc::sync::Arc;
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use spin::Once;
+
+pub use context::FsContext;
+pub use fdtable::FdTable;
+pub use file::{File, MapAccess};
+
+use crate::errno::Result;
+use crate::sched::{self, Nanos};
+use crate::vm;
+use inode::InodeRef;
+use path::{resolve, Follow, Start};
+
+/// Device numbers of things that are in no file system.
+pub const PIPE_DEVICE: u64 = 0xc;
+pub const SOCKET_DEVICE: u64 = 0x8;
+
+/// A device number for a new file system.
+pub fn new_device() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(0x10);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+/// An inode number for a pipe, socket or the like.
+pub fn new_ino() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1000);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+/// The time of day at which the files came up.
+pub fn boot_time() -> Nanos {
+    static BOOT: Once<Nanos> = Once::new();
+    *BOOT.call_once(sched::wall)
+}
+
+/// The machine's memory in pages: all, and what is free.
+pub fn memory_pages() -> (u64, u64) {
+    let stats = vm::stats();
+    (stats.total_pages, stats.free_pages)
+}
+
+/// Makes the tree: an empty root, the initramfs in it, `/dev` and `/proc`. Returns how many members of the
+/// archive could not be unpacked.
+pub fn init(initramfs: Option<&[u8]>) -> Result<usize> {
+    boot_time();
+    let root: InodeRef = tmpfs::TmpFs::create(0o755);
+    mount::set_root(root.clone());
+    let failed = initramfs.map_or(0, |archive| cpio::unpack(archive, &root));
+    devfs::mount_at("/dev", devfs::create()?, "devtmpfs", "devtmpfs")?;
+    devfs::mount_at("/proc", procfs::create(), "proc", "proc")?;
+    for dir in ["/tmp", "/run"] {
+        if resolve(&root_start(), dir.as_bytes(), Follow::Yes).is_err() {
+            root.create(&dir.as_bytes()[1..], inode::NewNode::Dir, 0o1777)?;
+        }
+    }
+    Ok(failed)
+}
+
+fn root_start() -> Start {
+    Start { root: mount::root(), dir: mount::root() }
+}
+
+/// Opens a path from the root for the kernel's own use.
+pub fn open_kernel(path: &str, flags: u32) -> Result<Arc<File>> {
+    File::open(resolve(&root_start(), path.as_bytes(), Follow::Yes)?, flags)
+}
+
+/// Opens a program for `execve`, relative to the running process; the caller checks that it is one.
+pub fn open_program(dir: &Start, path: &[u8], follow: Follow) -> Result<Arc<File>> {
+    File::open(resolve(dir, path, follow)?, 0)
+}

@@ -1,0 +1,101 @@
+//! A process's memory: `maps`, `smaps`, `uvm`, and the totals that `status` and `statm` show.
+
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::fmt::Write;
+
+use crate::errno::*;
+use crate::proc::Process;
+use crate::vm::{self, MapLine, Prot, Sharing};
+
+const PAGE: u64 = 4096;
+
+/// Sums over the mappings, in pages.
+#[derive(Default)]
+pub(super) struct Totals {
+    pub mapped: u64,
+    pub resident: u64,
+    pub shared: u64,
+    pub text: u64,
+    pub data: u64,
+    pub stack: u64,
+}
+
+/// All zero in a process that has ended.
+pub(super) fn totals(process: &Process) -> Totals {
+    let mut totals = Totals::default();
+    let Some(space) = process.space() else { return totals };
+    totals.mapped = vm::mapped_bytes(&space) / PAGE;
+    totals.resident = vm::resident_pages(&space);
+    vm::describe(&space, &mut |line| {
+        let pages = (line.end - line.start) / PAGE;
+        if line.name == "[stack]" {
+            totals.stack += pages;
+        } else if line.prot.contains(Prot::EXECUTE) {
+            totals.text += pages;
+        } else if line.prot.contains(Prot::WRITE) && line.sharing == Sharing::Private {
+            totals.data += pages;
+        }
+    });
+    totals
+}
+
+fn put_line(out: &mut String, line: &MapLine<'_>) {
+    let flag = |prot, letter| if line.prot.contains(prot) { letter } else { '-' };
+    let start = out.len();
+    let _ = write!(
+        out,
+        "{:08x}-{:08x} {}{}{}{} {:08x} 00:{:02x} {} ",
+        line.start,
+        line.end,
+        flag(Prot::READ, 'r'),
+        flag(Prot::WRITE, 'w'),
+        flag(Prot::EXECUTE, 'x'),
+        if line.sharing == Sharing::Shared { 's' } else { 'p' },
+        line.offset,
+        if line.object == 0 { 0 } else { 1 },
+        line.object,
+    );
+    if !line.name.is_empty() {
+        const NAME_COLUMN: usize = 73;
+        while out.len() - start < NAME_COLUMN {
+            out.push(' ');
+        }
+        out.push_str(line.name);
+    }
+    out.push('\n');
+}
+
+pub(super) fn maps(process: &Process) -> Result<Vec<u8>> {
+    let mut out = String::new();
+    if let Some(space) = process.space() {
+        vm::describe(&space, &mut |line| put_line(&mut out, line));
+    }
+    Ok(out.into_bytes())
+}
+
+pub(super) fn smaps(process: &Process) -> Result<Vec<u8>> {
+    let mut out = String::new();
+    if let Some(space) = process.space() {
+        vm::describe(&space, &mut |line| {
+            put_line(&mut out, line);
+            let _ = writeln!(out, "Size:           {:>8} kB", (line.end - line.start) / 1024);
+            let _ = writeln!(out, "KernelPageSize:        4 kB\nMMUPageSize:           4 kB");
+            let _ = writeln!(
+                out,
+                "Locked:         {:>8} kB",
+                if line.locked { (line.end - line.start) / 1024 } else { 0 }
+            );
+        });
+    }
+    Ok(out.into_bytes())
+}
+
+/// The address space as the VM system sees it.
+pub(super) fn uvm(process: &Process) -> Result<Vec<u8>> {
+    let mut out = String::new();
+    if let Some(space) = process.space() {
+        vm::dump(&space, &mut out).map_err(|_| EIO)?;
+    }
+    Ok(out.into_bytes())
+}

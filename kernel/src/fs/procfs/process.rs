@@ -1,0 +1,200 @@
+//! The files of one process.
+
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::fmt::Write;
+
+use super::{maps, Show};
+use crate::dev::tty;
+use crate::errno::*;
+use crate::proc::{Pid, Process};
+
+const TICK: u64 = 10_000_000;
+
+/// The entries of `/proc/PID`.
+pub(super) fn members(pid: Pid) -> Vec<(&'static str, Show)> {
+    Vec::from([
+        ("status", Show::Text(pid, status)),
+        ("stat", Show::Text(pid, stat)),
+        ("statm", Show::Text(pid, statm)),
+        ("maps", Show::Text(pid, maps::maps)),
+        ("smaps", Show::Text(pid, maps::smaps)),
+        ("uvm", Show::Text(pid, maps::uvm)),
+        ("cmdline", Show::Text(pid, |process| Ok(process.cmdline()))),
+        ("comm", Show::Text(pid, |process| Ok(format!("{}\n", process.comm()).into_bytes()))),
+        ("environ", Show::Text(pid, |_| Ok(Vec::new()))),
+        ("limits", Show::Text(pid, limits)),
+        ("mounts", Show::Text(pid, |_| Ok(super::system::mounts().into_bytes()))),
+        ("mountinfo", Show::Text(pid, |_| Ok(mountinfo().into_bytes()))),
+        ("cgroup", Show::Text(pid, |_| Ok(b"0::/\n".to_vec()))),
+        ("oom_score_adj", Show::Text(pid, |_| Ok(b"0\n".to_vec()))),
+        ("loginuid", Show::Text(pid, |_| Ok(b"4294967295".to_vec()))),
+        ("wchan", Show::Text(pid, |_| Ok(b"0".to_vec()))),
+        ("io", Show::Text(pid, |_| Ok(b"rchar: 0\nwchar: 0\n".to_vec()))),
+        ("exe", Show::Exe(pid)),
+        ("cwd", Show::Cwd(pid)),
+        ("root", Show::RootLink(pid)),
+        ("fd", Show::Fds(pid)),
+        ("fdinfo", Show::FdInfos(pid)),
+        ("task", Show::Tasks(pid)),
+    ])
+}
+
+fn mountinfo() -> String {
+    let mut out = String::from("1 1 0:16 / / rw - tmpfs rootfs rw\n");
+    for (index, mount) in crate::fs::mount::list().iter().enumerate() {
+        let path = crate::fs::path::dir_path(&mount.covered, None).unwrap_or_default();
+        let path = String::from_utf8_lossy(&path);
+        let id = index + 2;
+        let _ = writeln!(out, "{id} 1 0:{} / {path} rw - {} {} rw", id + 16, mount.fs_type, mount.source);
+    }
+    out
+}
+
+pub(super) fn fdinfo(_process: &Process) -> Result<Vec<u8>> {
+    Ok(b"pos:\t0\nflags:\t02\nmnt_id:\t1\n".to_vec())
+}
+
+fn state_name(state: char) -> &'static str {
+    match state {
+        'R' => "running",
+        'T' => "stopped",
+        'Z' => "zombie",
+        _ => "sleeping",
+    }
+}
+
+fn status(process: &Process) -> Result<Vec<u8>> {
+    let cred = process.cred();
+    let memory = maps::totals(process);
+    let threads = process.threads();
+    let state = process.state();
+    let mut out = String::new();
+    let _ = writeln!(out, "Name:\t{}", process.comm());
+    let _ = writeln!(out, "Umask:\t{:04o}", process.fs().map_or(0o022, |fs| fs.umask()));
+    let _ = writeln!(out, "State:\t{state} ({})", state_name(state));
+    let _ = writeln!(out, "Tgid:\t{0}\nNgid:\t0\nPid:\t{0}\nPPid:\t{1}", process.pid, process.parent());
+    let _ = writeln!(out, "TracerPid:\t0");
+    let _ = writeln!(out, "Uid:\t{}\t{}\t{}\t{}", cred.uid, cred.euid, cred.suid, cred.fsuid);
+    let _ = writeln!(out, "Gid:\t{}\t{}\t{}\t{}", cred.gid, cred.egid, cred.sgid, cred.fsgid);
+    let _ = writeln!(out, "FDSize:\t64\nGroups:\t");
+    for (name, pages) in [
+        ("VmPeak", memory.mapped),
+        ("VmSize", memory.mapped),
+        ("VmLck", 0),
+        ("VmPin", 0),
+        ("VmHWM", process.total_usage().max_resident.max(memory.resident)),
+        ("VmRSS", memory.resident),
+        ("RssAnon", memory.resident.saturating_sub(memory.shared)),
+        ("RssFile", memory.shared),
+        ("RssShmem", 0),
+        ("VmData", memory.data),
+        ("VmStk", memory.stack),
+        ("VmExe", memory.text),
+        ("VmLib", 0),
+        ("VmPTE", 0),
+        ("VmSwap", 0),
+    ] {
+        let _ = writeln!(out, "{name}:\t{:>8} kB", pages * 4);
+    }
+    let _ = writeln!(out, "Threads:\t{}", threads.len());
+    signals(process, &mut out);
+    let _ = writeln!(out, "Seccomp:\t0\nCpus_allowed:\t1\nCpus_allowed_list:\t0");
+    let _ = writeln!(out, "voluntary_ctxt_switches:\t0\nnonvoluntary_ctxt_switches:\t0");
+    Ok(out.into_bytes())
+}
+
+fn signals(process: &Process, out: &mut String) {
+    let (pending, ignored, caught) = {
+        let group = process.group.lock();
+        let (ignored, caught) = group.actions.sets();
+        (group.pending.set(), ignored, caught)
+    };
+    let blocked = process.leader().map_or(0, |leader| leader.mask().0);
+    let own = process.leader().map_or(0, |leader| leader.pending.lock().set().0);
+    let _ = writeln!(out, "SigQ:\t0/1024\nSigPnd:\t{own:016x}\nShdPnd:\t{:016x}", pending.0);
+    let _ = writeln!(out, "SigBlk:\t{blocked:016x}\nSigIgn:\t{:016x}\nSigCgt:\t{:016x}", ignored.0, caught.0);
+    let all = (1u64 << 41) - 1;
+    for name in ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"] {
+        let set = if matches!(name, "CapInh" | "CapAmb") { 0 } else { all };
+        let _ = writeln!(out, "{name}:\t{set:016x}");
+    }
+}
+
+fn stat(process: &Process) -> Result<Vec<u8>> {
+    let usage = process.total_usage();
+    let children = *process.child_usage.lock();
+    let memory = maps::totals(process);
+    let (terminal, foreground) = if tty::controls(process.sid()) {
+        (crate::fs::cpio::device_number(5, 1), tty::foreground_of(process.sid()))
+    } else {
+        (0, -1)
+    };
+    let text = format!(
+        "{} ({}) {} {} {} {} {} {} 0 {} {} {} {} {} {} {} {} 20 {} {} 0 {} {} {} 18446744073709551615 \
+         1 1 0 0 0 0 0 0 0 0 0 0 17 0 0 0 0 0 0 0 0 0 0 0 0 0 0\n",
+        process.pid,
+        process.comm(),
+        process.state(),
+        process.parent(),
+        process.pgid(),
+        process.sid(),
+        terminal,
+        foreground,
+        usage.minor_faults,
+        children.minor_faults,
+        usage.major_faults,
+        children.major_faults,
+        usage.user_ns / TICK,
+        usage.kernel_ns / TICK,
+        children.user_ns / TICK,
+        children.kernel_ns / TICK,
+        process.nice.load(core::sync::atomic::Ordering::Relaxed),
+        process.threads().len(),
+        process.started / TICK,
+        memory.mapped * 4096,
+        memory.resident,
+    );
+    Ok(text.into_bytes())
+}
+
+fn statm(process: &Process) -> Result<Vec<u8>> {
+    let memory = maps::totals(process);
+    let text = format!(
+        "{} {} {} {} 0 {} 0\n",
+        memory.mapped, memory.resident, memory.shared, memory.text, memory.data
+    );
+    Ok(text.into_bytes())
+}
+
+/// The limits in the order of their numbers.
+const LIMITS: [(&str, &str); 16] = [
+    ("Max cpu time", "seconds"),
+    ("Max file size", "bytes"),
+    ("Max data size", "bytes"),
+    ("Max stack size", "bytes"),
+    ("Max core file size", "bytes"),
+    ("Max resident set", "bytes"),
+    ("Max processes", "processes"),
+    ("Max open files", "files"),
+    ("Max locked memory", "bytes"),
+    ("Max address space", "bytes"),
+    ("Max file locks", "locks"),
+    ("Max pending signals", "signals"),
+    ("Max msgqueue size", "bytes"),
+    ("Max nice priority", ""),
+    ("Max realtime priority", ""),
+    ("Max realtime timeout", "us"),
+];
+
+fn limits(process: &Process) -> Result<Vec<u8>> {
+    let limits = process.limits.lock().clone();
+    let mut out = format!("{:<26}{:<21}{:<21}{:<10}\n", "Limit", "Soft Limit", "Hard Limit", "Units");
+    let shown = |value: u64| if value == u64::MAX { String::from("unlimited") } else { format!("{value}") };
+    for (number, (name, unit)) in LIMITS.iter().enumerate() {
+        let limit = limits.get(number as u32)?;
+        let _ = writeln!(out, "{name:<26}{:<21}{:<21}{unit:<10}", shown(limit.soft), shown(limit.hard));
+    }
+    Ok(out.into_bytes())
+}

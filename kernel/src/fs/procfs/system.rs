@@ -1,0 +1,220 @@
+//! The files of `/proc` that are about the whole system.
+
+use alloc::format;
+use alloc::string::String;
+use core::fmt::Write;
+
+use super::{dir, link, text, Member, Show};
+use crate::fs::{mount, random};
+use crate::proc;
+use crate::sched;
+use crate::vm;
+
+/// What `uname` and `/proc` say the kernel is.
+const VERSION: &str = "#1 SMP";
+const TICKS: u64 = 100;
+const SECOND: u64 = 1_000_000_000;
+
+pub(super) static ROOT: &[Member] = &[
+    link("self", Show::SelfLink),
+    link("thread-self", Show::ThreadSelf),
+    link("mounts", Show::MountsLink),
+    text("meminfo", meminfo),
+    text("vmstat", vmstat),
+    text("stat", stat),
+    text("uptime", uptime),
+    text("loadavg", loadavg),
+    text("cpuinfo", cpuinfo),
+    text("version", version),
+    text("filesystems", filesystems),
+    text("cmdline", cmdline),
+    text("devices", devices),
+    text("interrupts", empty),
+    text("partitions", empty),
+    text("swaps", swaps),
+    dir("sys", &[dir("kernel", KERNEL), dir("vm", VM), dir("fs", FS)]),
+];
+
+static KERNEL: &[Member] = &[
+    text("osrelease", osrelease),
+    text("ostype", || String::from("Linux\n")),
+    text("version", || format!("{VERSION}\n")),
+    text("hostname", || String::from("uvm\n")),
+    text("domainname", || String::from("(none)\n")),
+    text("pid_max", || String::from("32768\n")),
+    text("threads-max", || String::from("32768\n")),
+    text("ngroups_max", || String::from("65536\n")),
+    text("cap_last_cap", || String::from("40\n")),
+    text("randomize_va_space", || String::from("2\n")),
+    text("sched_autogroup_enabled", || String::from("0\n")),
+    dir("random", RANDOM),
+];
+
+static RANDOM: &[Member] = &[
+    text("uuid", uuid),
+    text("boot_id", || String::from("00000000-0000-4000-8000-000000000000\n")),
+    text("entropy_avail", || String::from("256\n")),
+];
+
+static VM: &[Member] = &[
+    text("overcommit_memory", || String::from("1\n")),
+    text("overcommit_ratio", || String::from("50\n")),
+    text("max_map_count", || String::from("1048576\n")),
+    text("mmap_min_addr", || String::from("65536\n")),
+    text("swappiness", || String::from("60\n")),
+];
+
+static FS: &[Member] = &[
+    text("file-max", || String::from("65536\n")),
+    text("nr_open", || String::from("65536\n")),
+    text("pipe-max-size", || String::from("1048576\n")),
+    text("file-nr", || String::from("0\t0\t65536\n")),
+];
+
+fn empty() -> String {
+    String::new()
+}
+
+fn osrelease() -> String {
+    format!("{}\n", crate::syscall::sys::RELEASE)
+}
+
+fn version() -> String {
+    format!("Linux version {} (uvm) {VERSION}\n", crate::syscall::sys::RELEASE)
+}
+
+fn meminfo() -> String {
+    let stats = vm::stats();
+    let mut out = String::new();
+    let busy = stats.active_pages + stats.inactive_pages;
+    let cached = busy.saturating_sub(stats.anon_pages);
+    let wired = stats.total_pages.saturating_sub(stats.free_pages + busy);
+    let lines = [
+        ("MemTotal", stats.total_pages),
+        ("MemFree", stats.free_pages),
+        ("MemAvailable", stats.free_pages),
+        ("Buffers", 0),
+        ("Cached", cached),
+        ("SwapCached", 0),
+        ("Active", stats.active_pages),
+        ("Inactive", stats.inactive_pages),
+        ("Unevictable", wired),
+        ("Mlocked", 0),
+        ("SwapTotal", 0),
+        ("SwapFree", 0),
+        ("Dirty", 0),
+        ("Writeback", 0),
+        ("AnonPages", stats.anon_pages),
+        ("Shmem", cached),
+        ("CommitLimit", stats.total_pages),
+        ("Committed_AS", stats.anon_pages + cached),
+    ];
+    for (name, pages) in lines {
+        let _ = writeln!(out, "{:<16}{:>8} kB", format!("{name}:"), pages * 4);
+    }
+    out
+}
+
+fn vmstat() -> String {
+    let stats = vm::stats();
+    let mut out = String::new();
+    let pages = [
+        ("nr_free_pages", stats.free_pages),
+        ("nr_active", stats.active_pages),
+        ("nr_inactive", stats.inactive_pages),
+        ("nr_anon_pages", stats.anon_pages),
+    ];
+    for (name, value) in pages.iter().chain(&stats.events) {
+        let _ = writeln!(out, "{name} {value}");
+    }
+    out
+}
+
+/// Times on the processors in ticks: user, system, idle.
+fn cpu_ticks() -> [u64; 3] {
+    let mut user = 0;
+    let mut kernel = 0;
+    for process in proc::processes() {
+        let usage = process.total_usage();
+        user += usage.user_ns;
+        kernel += usage.kernel_ns;
+    }
+    let idle = sched::now().saturating_sub(user + kernel);
+    [user, kernel, idle].map(|ns| ns / (SECOND / TICKS))
+}
+
+fn stat() -> String {
+    let [user, system, idle] = cpu_ticks();
+    let line = format!("{user} 0 {system} {idle} 0 0 0 0 0 0\n");
+    let boot = sched::wall().saturating_sub(sched::now()) / SECOND;
+    let processes = proc::processes();
+    let running = processes.iter().filter(|process| process.state() == 'R').count();
+    format!(
+        "cpu  {line}cpu0 {line}intr 0\nctxt 0\nbtime {boot}\nprocesses {}\nprocs_running {running}\nprocs_blocked 0\n",
+        processes.len()
+    )
+}
+
+fn uptime() -> String {
+    let [.., idle] = cpu_ticks();
+    let up = sched::now() / (SECOND / 100);
+    format!("{}.{:02} {}.{:02}\n", up / 100, up % 100, idle / 100, idle % 100)
+}
+
+fn loadavg() -> String {
+    let processes = proc::processes();
+    let running = processes.iter().filter(|process| process.state() == 'R').count();
+    let last = processes.iter().map(|process| process.pid).max().unwrap_or(0);
+    format!("0.00 0.00 0.00 {running}/{} {last}\n", processes.len())
+}
+
+fn cpuinfo() -> String {
+    String::from(
+        "processor\t: 0\nvendor_id\t: AuthenticAMD\nmodel name\t: QEMU Virtual CPU\ncpu MHz\t\t: 1000.000\n\
+         physical id\t: 0\nsiblings\t: 1\ncore id\t\t: 0\ncpu cores\t: 1\n\
+         flags\t\t: fpu de pse tsc msr pae mce cx8 apic sep mtrr pge mca cmov pat clflush mmx fxsr sse sse2 syscall nx lm\n\n",
+    )
+}
+
+fn filesystems() -> String {
+    String::from("nodev\ttmpfs\nnodev\tproc\nnodev\tdevtmpfs\n")
+}
+
+fn cmdline() -> String {
+    format!("{}\n", proc::init::command_line())
+}
+
+fn devices() -> String {
+    String::from("Character devices:\n  1 mem\n  4 ttyS\n  5 /dev/tty\n  5 /dev/console\n\nBlock devices:\n")
+}
+
+fn swaps() -> String {
+    String::from("Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority\n")
+}
+
+fn uuid() -> String {
+    let mut bytes = [0; 16];
+    random::fill(&mut bytes);
+    bytes[6] = bytes[6] & 0x0f | 0x40;
+    bytes[8] = bytes[8] & 0x3f | 0x80;
+    let mut out = String::new();
+    for (index, byte) in bytes.iter().enumerate() {
+        if matches!(index, 4 | 6 | 8 | 10) {
+            out.push('-');
+        }
+        let _ = write!(out, "{byte:02x}");
+    }
+    out.push('\n');
+    out
+}
+
+/// The table of mounts as `/proc/PID/mounts` shows it.
+pub(super) fn mounts() -> String {
+    let mut out = String::from("rootfs / tmpfs rw 0 0\n");
+    for mount in mount::list() {
+        let path = crate::fs::path::dir_path(&mount.covered, None).unwrap_or_default();
+        let path = String::from_utf8_lossy(&path);
+        let _ = writeln!(out, "{} {path} {} rw 0 0", mount.source, mount.fs_type);
+    }
+    out
+}

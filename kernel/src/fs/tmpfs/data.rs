@@ -1,0 +1,198 @@
+//! The contents of a tmpfs file: a VM object of anonymous memory, and a size in bytes.
+//!
+//! There is no buffer beside it. A mapping of the file and a read or write of it touch the same pages, so
+//! they always agree. Pages that nobody wrote are holes and read as zeros.
+//!
+//! Invariants: I1: the object's size is the file's, and bytes of the last page beyond it are zero. I2: size
+//! changes and writes hold `writer`, so an append is one step and a truncation doesn't meet a write.
+
+use core::sync::atomic::{AtomicU32, Ordering};
+
+use linux_raw_sys::general as abi;
+
+use crate::errno::*;
+use crate::fs::inode::{Allocate, Position, Seek};
+use crate::fs::io::{outcome, Sink, Source};
+use crate::sync::Mutex;
+use crate::vm::{self, Dir, Object};
+
+const PAGE: u64 = 4096;
+/// The largest file.
+const MAX_SIZE: u64 = i64::MAX as u64;
+
+pub(super) struct Data {
+    object: Object,
+    writer: Mutex<()>,
+    seals: AtomicU32,
+}
+
+impl Data {
+    pub(super) fn new(seals: u32) -> Result<Data> {
+        Ok(Data { object: Object::anon(0)?, writer: Mutex::new(()), seals: AtomicU32::new(seals) })
+    }
+
+    pub(super) fn object(&self) -> &Object {
+        &self.object
+    }
+
+    pub(super) fn size(&self) -> u64 {
+        self.object.size()
+    }
+
+    pub(super) fn resident_pages(&self) -> u64 {
+        self.object.resident()
+    }
+
+    pub(super) fn read(&self, at: u64, to: &mut Sink<'_>) -> Result<usize> {
+        let start = to.done();
+        let len = self.size().saturating_sub(at).min(to.left() as u64);
+        if len == 0 {
+            return Ok(0);
+        }
+        let result = vm::object_io(&self.object, at, len, Dir::Read, &mut |_, bytes| to.put(bytes));
+        outcome(to.done() - start, result)
+    }
+
+    /// Returns the count and the position after it.
+    pub(super) fn write(&self, at: Position, from: &mut Source<'_>) -> Result<(usize, u64)> {
+        let _writer = self.writer.lock();
+        let size = self.size();
+        let at = match at {
+            Position::At(at) => at,
+            Position::Append => size,
+        };
+        if from.left() == 0 {
+            return Ok((0, at));
+        }
+        if at >= MAX_SIZE {
+            return Err(EFBIG);
+        }
+        let len = (from.left() as u64).min(MAX_SIZE - at);
+        let seals = self.seals();
+        if seals & (abi::F_SEAL_WRITE | abi::F_SEAL_FUTURE_WRITE) != 0 {
+            return Err(EPERM);
+        }
+        if at + len > size {
+            if seals & abi::F_SEAL_GROW != 0 {
+                return Err(EPERM);
+            }
+            self.object.set_size(at + len)?;
+        }
+        let start = from.done();
+        let result = vm::object_io(&self.object, at, len, Dir::Write, &mut |_, bytes| from.get(bytes));
+        let done = (from.done() - start) as u64;
+        if done < len && at + len > size {
+            self.object.set_size(size.max(at + done))?;
+        }
+        Ok((outcome(done as usize, result)?, at + done))
+    }
+
+    /// Appends kernel memory, whole pages at a time.
+    pub(super) fn fill(&self, bytes: &[u8]) -> Result<()> {
+        let mut from = Source::kernel(bytes);
+        while from.left() > 0 {
+            self.write(Position::Append, &mut from)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn truncate(&self, len: u64) -> Result<()> {
+        if len > MAX_SIZE {
+            return Err(EFBIG);
+        }
+        let _writer = self.writer.lock();
+        let size = self.size();
+        let seals = self.seals();
+        if len < size && seals & abi::F_SEAL_SHRINK != 0 || len > size && seals & abi::F_SEAL_GROW != 0 {
+            return Err(EPERM);
+        }
+        self.object.set_size(len)
+    }
+
+    pub(super) fn allocate(&self, how: Allocate, at: u64, len: u64) -> Result<()> {
+        let end = at.checked_add(len).filter(|&end| end <= MAX_SIZE).ok_or(EFBIG)?;
+        let _writer = self.writer.lock();
+        let size = self.size();
+        let seals = self.seals();
+        let clears = matches!(how, Allocate::PunchHole | Allocate::ZeroRange);
+        if clears && seals & (abi::F_SEAL_WRITE | abi::F_SEAL_FUTURE_WRITE) != 0 {
+            return Err(EPERM);
+        }
+        if clears {
+            self.clear(at.min(size), end.min(size))?;
+        }
+        if end > size && matches!(how, Allocate::Extend | Allocate::ZeroRange) {
+            if seals & abi::F_SEAL_GROW != 0 {
+                return Err(EPERM);
+            }
+            self.object.set_size(end)?;
+        }
+        Ok(())
+    }
+
+    /// Makes a range read as zeros: whole pages go back, parts of pages are overwritten.
+    fn clear(&self, from: u64, to: u64) -> Result<()> {
+        let first = from.next_multiple_of(PAGE).min(to);
+        let last = (to & !(PAGE - 1)).max(first);
+        self.wipe(from, first)?;
+        self.wipe(last, to)?;
+        if last > first {
+            self.object.free_range(first, last - first)?;
+        }
+        Ok(())
+    }
+
+    fn wipe(&self, from: u64, to: u64) -> Result<()> {
+        if from >= to {
+            return Ok(());
+        }
+        vm::object_io(&self.object, from, to - from, Dir::Write, &mut |_, bytes| {
+            bytes.fill(0);
+            Ok(bytes.len())
+        })
+    }
+
+    pub(super) fn seek(&self, from: u64, what: Seek) -> Result<u64> {
+        let size = self.size();
+        if from >= size {
+            return Err(ENXIO);
+        }
+        let mut at = from;
+        while at < size {
+            let has_data = self.object.has_page(at);
+            if has_data == (what == Seek::Data) {
+                return Ok(at);
+            }
+            at = (at & !(PAGE - 1)) + PAGE;
+            if what == Seek::Data {
+                at = self.object.next_page(at).unwrap_or(size);
+            }
+        }
+        if what == Seek::Hole {
+            Ok(size)
+        } else {
+            Err(ENXIO)
+        }
+    }
+
+    pub(super) fn seals(&self) -> u32 {
+        self.seals.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn add_seals(&self, seals: u32) -> Result<()> {
+        const KNOWN: u32 = abi::F_SEAL_SEAL
+            | abi::F_SEAL_SHRINK
+            | abi::F_SEAL_GROW
+            | abi::F_SEAL_WRITE
+            | abi::F_SEAL_FUTURE_WRITE;
+        if seals & !KNOWN != 0 {
+            return Err(EINVAL);
+        }
+        let _writer = self.writer.lock();
+        if self.seals() & abi::F_SEAL_SEAL != 0 {
+            return Err(EPERM);
+        }
+        self.seals.fetch_or(seals, Ordering::Relaxed);
+        Ok(())
+    }
+}

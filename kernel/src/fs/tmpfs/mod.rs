@@ -1,0 +1,334 @@
+//! The in-memory file system: the root that the initramfs is unpacked into, `/dev`, `/tmp`, and memfds.
+//!
+//! ```text
+//!   TmpFs (device number, tree lock)
+//!     ^
+//!   TmpNode --- attributes (owner, permissions, links, times)
+//!     |-- Dir: names -> nodes          (dir.rs)
+//!     |-- File: one vm::Object         (data.rs)   mapped and read/written views are the same pages
+//!     |-- Symlink, Special, Fifo
+//! ```
+//!
+//! Invariants: I1: directories change only with the file system's `tree` lock held, so an operation on two
+//! directories sees both still; lookups take just one directory's spin lock. I2: `nlink` counts the names
+//! of a node (for a directory: 2 + its subdirectories); at 0 the node lives on until its last user goes.
+//! I3: nodes are never dropped under a spin lock: their memory is given back to the VM system then.
+//!
+//! Locks: `tree` -> one directory's `entries` -> a node's `attr`.
+
+mod data;
+mod dir;
+
+use alloc::boxed::Box;
+use alloc::sync::{Arc, Weak};
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use linux_raw_sys::general as abi;
+
+use super::file::File;
+use super::inode::*;
+use super::io::{Sink, Source};
+use crate::errno::*;
+use crate::ipc::pipe::Pipe;
+use crate::sched::{self, Nanos};
+use crate::sync::{Mutex, SpinLock};
+use crate::vm;
+use data::Data;
+use dir::Dir;
+
+/// One file system.
+pub struct TmpFs {
+    dev: u64,
+    next_ino: AtomicU64,
+    nodes: AtomicU64,
+    tree: Mutex<()>,
+}
+
+/// A file, directory or other node.
+pub struct TmpNode {
+    fs: Arc<TmpFs>,
+    ino: u64,
+    kind: Kind,
+    attr: SpinLock<Attr>,
+    body: Body,
+    me: Weak<TmpNode>,
+}
+
+struct Attr {
+    perm: u32,
+    nlink: u32,
+    uid: u32,
+    gid: u32,
+    atime: Nanos,
+    mtime: Nanos,
+    ctime: Nanos,
+}
+
+enum Body {
+    Dir(Dir),
+    File(Data),
+    Symlink(Box<[u8]>),
+    /// A device or socket by its number.
+    Special(u64),
+    Fifo(Arc<Pipe>),
+}
+
+impl TmpFs {
+    /// A new file system; returns its root directory.
+    pub fn create(perm: u32) -> Arc<TmpNode> {
+        let fs = Arc::new(TmpFs {
+            dev: super::new_device(),
+            next_ino: AtomicU64::new(1),
+            nodes: AtomicU64::new(0),
+            tree: Mutex::new(()),
+        });
+        TmpNode::new(&fs, Kind::Dir, Body::Dir(Dir::new(None, &[])), perm)
+    }
+}
+
+impl TmpNode {
+    fn new(fs: &Arc<TmpFs>, kind: Kind, body: Body, perm: u32) -> Arc<TmpNode> {
+        let now = sched::wall();
+        fs.nodes.fetch_add(1, Ordering::Relaxed);
+        let nlink = if kind == Kind::Dir { 2 } else { 1 };
+        let attr = Attr { perm: perm & 0o7777, nlink, uid: 0, gid: 0, atime: now, mtime: now, ctime: now };
+        Arc::new_cyclic(|me| TmpNode {
+            ino: fs.next_ino.fetch_add(1, Ordering::Relaxed),
+            fs: fs.clone(),
+            kind,
+            attr: SpinLock::new(attr),
+            body,
+            me: me.clone(),
+        })
+    }
+
+    /// A file that no directory holds, for `memfd_create` and `O_TMPFILE`.
+    pub fn unnamed(perm: u32, seals: u32) -> Result<Arc<TmpNode>> {
+        static UNNAMED: spin::Once<Arc<TmpFs>> = spin::Once::new();
+        let fs = UNNAMED.call_once(|| TmpFs::create(0o700).fs.clone());
+        let node = TmpNode::new(fs, Kind::File, Body::File(Data::new(seals)?), perm);
+        node.attr.lock().nlink = 0;
+        Ok(node)
+    }
+
+    /// As [`TmpNode::unnamed`], on this node's file system.
+    pub fn unnamed_here(&self, perm: u32) -> Result<Arc<TmpNode>> {
+        let node = TmpNode::new(&self.fs, Kind::File, Body::File(Data::new(abi::F_SEAL_SEAL)?), perm);
+        node.attr.lock().nlink = 0;
+        Ok(node)
+    }
+
+    fn dir(&self) -> Result<&Dir> {
+        match &self.body {
+            Body::Dir(dir) => Ok(dir),
+            _ => Err(ENOTDIR),
+        }
+    }
+
+    fn data(&self) -> Result<&Data> {
+        match &self.body {
+            Body::File(data) => Ok(data),
+            Body::Dir(_) => Err(EISDIR),
+            _ => Err(EINVAL),
+        }
+    }
+
+    /// The contents changed.
+    fn modified(&self) {
+        let now = sched::wall();
+        let mut attr = self.attr.lock();
+        attr.mtime = now;
+        attr.ctime = now;
+    }
+
+    /// The number of names changed by `by`.
+    fn count_links(&self, by: i32) {
+        let now = sched::wall();
+        let mut attr = self.attr.lock();
+        attr.nlink = attr.nlink.saturating_add_signed(by);
+        attr.ctime = now;
+    }
+
+    /// The contents were read: the access time follows at most once per change, as with `relatime`.
+    fn accessed(&self) {
+        let mut attr = self.attr.lock();
+        if attr.atime <= attr.mtime {
+            attr.atime = sched::wall().max(attr.mtime + 1);
+        }
+    }
+
+    /// Appends whole contents at unpacking time.
+    pub fn fill(&self, bytes: &[u8]) -> Result<()> {
+        self.data()?.fill(bytes)
+    }
+}
+
+impl Drop for TmpNode {
+    fn drop(&mut self) {
+        self.fs.nodes.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Inode for TmpNode {
+    fn stat(&self) -> Stat {
+        let (size, blocks, rdev) = match &self.body {
+            Body::Dir(dir) => (dir.len() as u64 * 20 + 40, 0, 0),
+            Body::File(data) => (data.size(), data.resident_pages() * 8, 0),
+            Body::Symlink(target) => (target.len() as u64, 0, 0),
+            Body::Special(rdev) => (0, 0, *rdev),
+            Body::Fifo(_) => (0, 0, 0),
+        };
+        let attr = self.attr.lock();
+        Stat {
+            dev: self.fs.dev,
+            ino: self.ino,
+            kind: self.kind,
+            perm: attr.perm,
+            nlink: attr.nlink,
+            uid: attr.uid,
+            gid: attr.gid,
+            rdev,
+            size,
+            blocks,
+            atime: attr.atime,
+            mtime: attr.mtime,
+            ctime: attr.ctime,
+        }
+    }
+
+    fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    fn set_attr(&self, change: &SetAttr) -> Result<()> {
+        let now = sched::wall();
+        let mut attr = self.attr.lock();
+        attr.perm = change.perm.map_or(attr.perm, |perm| perm & 0o7777);
+        attr.uid = change.uid.unwrap_or(attr.uid);
+        attr.gid = change.gid.unwrap_or(attr.gid);
+        attr.atime = change.atime.unwrap_or(attr.atime);
+        attr.mtime = change.mtime.unwrap_or(attr.mtime);
+        attr.ctime = now;
+        Ok(())
+    }
+
+    fn fs_stat(&self) -> FsStat {
+        let (total, free) = super::memory_pages();
+        let files = self.fs.nodes.load(Ordering::Relaxed);
+        FsStat {
+            magic: u64::from(abi::TMPFS_MAGIC),
+            blocks: total,
+            free,
+            files: files + free,
+            files_free: free,
+        }
+    }
+
+    fn lookup(&self, name: &[u8]) -> Result<InodeRef> {
+        self.dir()?.lookup(name)
+    }
+
+    fn create(&self, name: &[u8], new: NewNode<'_>, perm: u32) -> Result<InodeRef> {
+        let (kind, body) = match new {
+            NewNode::File => (Kind::File, Body::File(Data::new(abi::F_SEAL_SEAL)?)),
+            NewNode::Dir => (Kind::Dir, Body::Dir(Dir::new(Some(self.me.clone()), name))),
+            NewNode::Symlink(target) => (Kind::Symlink, Body::Symlink(target.into())),
+            NewNode::Special(Kind::Fifo, _) => (Kind::Fifo, Body::Fifo(Pipe::fifo())),
+            NewNode::Special(kind, rdev) => (kind, Body::Special(rdev)),
+        };
+        let node = TmpNode::new(&self.fs, kind, body, perm);
+        self.add_entry(name, node.clone())?;
+        Ok(node)
+    }
+
+    fn link(&self, name: &[u8], node: &InodeRef) -> Result<()> {
+        self.link_entry(name, node)
+    }
+
+    fn unlink(&self, name: &[u8], what: Unlink) -> Result<()> {
+        self.remove_entry(name, what)
+    }
+
+    fn rename(&self, name: &[u8], to_dir: &InodeRef, to_name: &[u8], mode: RenameMode) -> Result<()> {
+        self.rename_entry(name, to_dir, to_name, mode)
+    }
+
+    fn list(&self, from: u64, each: &mut dyn FnMut(DirEntry<'_>) -> Flow) -> Result<()> {
+        self.list_entries(from, each)
+    }
+
+    fn parent(&self) -> Option<(InodeRef, Vec<u8>)> {
+        self.dir().ok()?.parent()
+    }
+
+    fn is_mount_point(&self) -> bool {
+        matches!(&self.body, Body::Dir(dir) if dir.is_covered())
+    }
+
+    fn set_mount_point(&self, covered: bool) -> bool {
+        match &self.body {
+            Body::Dir(dir) => {
+                dir.set_covered(covered);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    fn read_link(&self) -> Result<Vec<u8>> {
+        match &self.body {
+            Body::Symlink(target) => Ok(target.to_vec()),
+            _ => Err(EINVAL),
+        }
+    }
+
+    fn open(&self, flags: u32) -> Result<Option<InodeRef>> {
+        match &self.body {
+            Body::Fifo(pipe) => Pipe::open_fifo(pipe, flags).map(Some),
+            Body::Special(rdev) if self.kind == Kind::Char => super::devfs::open(*rdev, flags).map(Some),
+            Body::Special(_) => Err(ENXIO),
+            _ => Ok(None),
+        }
+    }
+
+    fn read(&self, _file: &File, at: u64, to: &mut Sink<'_>) -> Result<usize> {
+        let n = self.data()?.read(at, to)?;
+        self.accessed();
+        Ok(n)
+    }
+
+    fn write(&self, _file: &File, at: Position, from: &mut Source<'_>) -> Result<(usize, u64)> {
+        let written = self.data()?.write(at, from)?;
+        self.modified();
+        Ok(written)
+    }
+
+    fn truncate(&self, len: u64) -> Result<()> {
+        self.data()?.truncate(len)?;
+        self.modified();
+        Ok(())
+    }
+
+    fn allocate(&self, how: Allocate, at: u64, len: u64) -> Result<()> {
+        self.data().map_err(|_| ENODEV)?.allocate(how, at, len)?;
+        self.modified();
+        Ok(())
+    }
+
+    fn seek_data(&self, from: u64, what: Seek) -> Result<u64> {
+        self.data()?.seek(from, what)
+    }
+
+    fn object(&self) -> Option<vm::Object> {
+        self.data().ok().map(|data| data.object().clone())
+    }
+
+    fn seals(&self) -> Result<u32> {
+        Ok(self.data()?.seals())
+    }
+
+    fn add_seals(&self, seals: u32) -> Result<()> {
+        self.data()?.add_seals(seals)
+    }
+}

@@ -1,0 +1,12 @@
+//! Bytes between processes: pipes and fifos, and local socket pairs built from two of them.
+
+pub mod pipe;
+pub mod socket;
+
+use crate::proc;
+use crate::proc::signal::{SigInfo, SIGPIPE};
+
+/// Tells the running thread that nobody reads what it writes.
+pub fn raise_sigpipe() {
+    let _ = proc::send_to_thread(proc::current_thread(), SigInfo::kernel(SIGPIPE));
+}

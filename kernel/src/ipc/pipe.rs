@@ -1,0 +1,470 @@
+//! Pipes and fifos.
+//!
+//! A pipe is a ring of bytes in kernel memory; user memory is copied straight into it and out of it, in at
+//! most two pieces a call.
+//!
+//! ```text
+//!   buf   [ .... | bytes ....... | .... ]      head: next byte to read, len: bytes held
+//!                 ^head           ^head+len
+//! ```
+//!
+//! The ring starts small and takes its full size when a writer first finds it full, so that the many pipes
+//! that only carry a line cost a page. A reader that empties it moves it back to the start: the next write
+//! is one piece again, in memory that is still in the cache.
+//!
+//! A wake-up costs a switch of address spaces, so each side wakes the other only when the ring stops being
+//! empty, and when it has room for a whole `PIPE_BUF` again.
+//!
+//! Invariants: I1: `len` and `capacity` change only with `ring` locked; polls read them without. I2: `ring`
+//! is a sleeping lock and is held over user copies: transfers of up to `PIPE_BUF` are in one piece. I3: a
+//! byte leaves the ring only once it was copied out whole.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+
+use linux_raw_sys::general as abi;
+
+use crate::errno::*;
+use crate::fs::file::File;
+use crate::fs::inode::*;
+use crate::fs::io::{outcome, Sink, Source};
+use crate::sync::{Mutex, WaitQueue, Woken};
+
+const PAGE: usize = 4096;
+/// Writes of up to so many bytes are not mixed with others'.
+const PIPE_BUF: usize = 4096;
+const DEFAULT_CAPACITY: usize = 65536;
+const MAX_CAPACITY: usize = 1 << 20;
+
+/// The shared middle of a pipe.
+pub struct Pipe {
+    ring: Mutex<Ring>,
+    len: AtomicUsize,
+    capacity: AtomicUsize,
+    readers: Side,
+    writers: Side,
+}
+
+/// One end: who has it open, and who waits there.
+struct Side {
+    open: AtomicU32,
+    /// Opens so far, so that an opener sees one that came and went meanwhile.
+    opened: AtomicU32,
+    wait: WaitQueue,
+}
+
+impl Side {
+    const fn new() -> Side {
+        Side { open: AtomicU32::new(0), opened: AtomicU32::new(0), wait: WaitQueue::new() }
+    }
+
+    fn enter(&self) {
+        self.open.fetch_add(1, Ordering::SeqCst);
+        self.opened.fetch_add(1, Ordering::SeqCst);
+    }
+
+    fn leave(&self) {
+        self.open.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    fn opened(&self) -> u32 {
+        self.opened.load(Ordering::SeqCst)
+    }
+
+    fn is_open(&self) -> bool {
+        self.open.load(Ordering::SeqCst) != 0
+    }
+}
+
+struct Ring {
+    buf: Vec<u8>,
+    head: usize,
+    len: usize,
+}
+
+impl Ring {
+    /// The readable bytes up to the end of the buffer.
+    fn readable(&self) -> &[u8] {
+        let end = (self.head + self.len).min(self.buf.len());
+        &self.buf[self.head..end]
+    }
+
+    fn consume(&mut self, n: usize) {
+        self.len -= n;
+        self.head = if self.len == 0 { 0 } else { (self.head + n) % self.buf.len() };
+    }
+
+    /// The free bytes behind the held ones, up to the end of the buffer or the head.
+    fn writable(&mut self) -> &mut [u8] {
+        let size = self.buf.len();
+        let tail = self.head + self.len;
+        let (from, to) = if tail < size { (tail, size) } else { (tail - size, self.head) };
+        &mut self.buf[from..to]
+    }
+
+    /// Moves the contents into a buffer of `size` bytes.
+    fn resize(&mut self, size: usize) -> Result<()> {
+        let mut buf = Vec::new();
+        buf.try_reserve_exact(size).map_err(|_| ENOMEM)?;
+        let first = self.readable();
+        buf.extend_from_slice(first);
+        let wrapped = self.len - first.len();
+        buf.extend_from_slice(&self.buf[..wrapped]);
+        buf.resize(size, 0);
+        self.buf = buf;
+        self.head = 0;
+        Ok(())
+    }
+}
+
+impl Pipe {
+    fn new() -> Arc<Pipe> {
+        Arc::new(Pipe {
+            ring: Mutex::new(Ring { buf: Vec::new(), head: 0, len: 0 }),
+            len: AtomicUsize::new(0),
+            capacity: AtomicUsize::new(DEFAULT_CAPACITY),
+            readers: Side::new(),
+            writers: Side::new(),
+        })
+    }
+
+    /// The inside of a fifo that nobody has open.
+    pub fn fifo() -> Arc<Pipe> {
+        Self::new()
+    }
+
+    /// An anonymous pipe: its reading and its writing end.
+    pub fn pair(flags: u32) -> (Arc<File>, Arc<File>) {
+        let inode: InodeRef = Arc::new(PipeInode::new(Self::new()));
+        let end = |access| {
+            if let Some(pipe) = inode.pipe() {
+                pipe.enter(access);
+            }
+            File::anonymous(inode.clone(), flags & (abi::O_NONBLOCK | abi::O_DIRECT) | access)
+        };
+        (end(abi::O_RDONLY), end(abi::O_WRONLY))
+    }
+
+    /// Opens a fifo, which waits for the other side as `open` has it; returns the node for the transfers.
+    pub fn open_fifo(pipe: &Arc<Pipe>, flags: u32) -> Result<InodeRef> {
+        let access = flags & abi::O_ACCMODE;
+        let nonblocking = flags & abi::O_NONBLOCK != 0;
+        if access == abi::O_WRONLY && nonblocking && !pipe.readers.is_open() {
+            return Err(ENXIO);
+        }
+        let before = (pipe.readers.opened(), pipe.writers.opened());
+        pipe.enter(access);
+        pipe.readers.wait.wake_all();
+        pipe.writers.wait.wake_all();
+        if access != abi::O_RDWR && !nonblocking {
+            let reads = access == abi::O_RDONLY;
+            let (here, there, before) = if reads {
+                (&pipe.readers, &pipe.writers, before.1)
+            } else {
+                (&pipe.writers, &pipe.readers, before.0)
+            };
+            let met =
+                here.wait.wait_intr(None, || (there.is_open() || there.opened() != before).then_some(()));
+            if met.is_err() {
+                pipe.leave(access);
+                return Err(ERESTARTSYS);
+            }
+        }
+        Ok(Arc::new(PipeInode::new(pipe.clone())))
+    }
+
+    fn enter(&self, access: u32) {
+        if access != abi::O_WRONLY {
+            self.readers.enter();
+        }
+        if access != abi::O_RDONLY {
+            self.writers.enter();
+        }
+    }
+
+    fn leave(&self, access: u32) {
+        if access != abi::O_WRONLY {
+            self.readers.leave();
+            self.writers.wait.wake_all();
+        }
+        if access != abi::O_RDONLY {
+            self.writers.leave();
+            self.readers.wait.wake_all();
+        }
+    }
+
+    /// Bytes that a read would find.
+    pub fn len(&self) -> usize {
+        self.len.load(Ordering::Acquire)
+    }
+
+    pub fn capacity(&self) -> usize {
+        self.capacity.load(Ordering::Relaxed)
+    }
+
+    fn room(&self) -> usize {
+        self.capacity().saturating_sub(self.len())
+    }
+
+    /// `F_SETPIPE_SZ`: returns the size it got.
+    pub fn set_capacity(&self, size: usize) -> Result<usize> {
+        if size > MAX_CAPACITY {
+            return Err(EPERM);
+        }
+        let size = size.max(PAGE).next_power_of_two();
+        let mut ring = self.ring.lock();
+        if size < ring.len {
+            return Err(EBUSY);
+        }
+        if ring.buf.len() > size {
+            ring.resize(size)?;
+        }
+        self.capacity.store(size, Ordering::Relaxed);
+        drop(ring);
+        self.writers.wait.wake_all();
+        Ok(size)
+    }
+
+    /// Reads what there is; waits while there is nothing and a writer is left.
+    pub fn read(&self, nonblocking: Blocking, to: &mut Sink<'_>) -> Result<usize> {
+        if to.left() == 0 {
+            return Ok(0);
+        }
+        loop {
+            let mut ring = self.ring.lock();
+            if ring.len > 0 {
+                let result = self.drain(&mut ring, to);
+                let left = ring.len;
+                drop(ring);
+                if self.capacity() - left >= PIPE_BUF {
+                    self.writers.wait.wake_all();
+                }
+                return result;
+            }
+            drop(ring);
+            if !self.writers.is_open() && self.len() == 0 {
+                return Ok(0);
+            }
+            if nonblocking == Blocking::No {
+                return Err(EAGAIN);
+            }
+            let ready = || (self.len() > 0 || !self.writers.is_open()).then_some(());
+            self.readers.wait.wait_intr(None, ready).map_err(interrupted)?;
+        }
+    }
+
+    fn drain(&self, ring: &mut Ring, to: &mut Sink<'_>) -> Result<usize> {
+        let start = to.done();
+        let mut result = Ok(());
+        while ring.len > 0 && to.left() > 0 {
+            match to.put(ring.readable()) {
+                Ok(n) => ring.consume(n),
+                Err(errno) => {
+                    result = Err(errno);
+                    break;
+                }
+            }
+        }
+        self.len.store(ring.len, Ordering::Release);
+        outcome(to.done() - start, result)
+    }
+
+    /// Writes all of `from`, waiting for room; raises `SIGPIPE` when no reader is left.
+    pub fn write(&self, nonblocking: Blocking, from: &mut Source<'_>) -> Result<usize> {
+        let result = self.write_quietly(nonblocking, from);
+        if result == Err(EPIPE) {
+            super::raise_sigpipe();
+        }
+        result
+    }
+
+    /// As [`Pipe::write`] without the signal.
+    pub fn write_quietly(&self, nonblocking: Blocking, from: &mut Source<'_>) -> Result<usize> {
+        let start = from.done();
+        let atomic = from.left() <= PIPE_BUF;
+        while from.left() > 0 {
+            if !self.readers.is_open() {
+                return outcome(from.done() - start, Err(EPIPE));
+            }
+            let mut ring = self.ring.lock();
+            let needed = if atomic { from.left() } else { 1 };
+            if self.capacity() - ring.len >= needed {
+                let was_empty = ring.len == 0;
+                let result = self.fill(&mut ring, from);
+                drop(ring);
+                if was_empty {
+                    self.readers.wait.wake_all();
+                }
+                if result.is_err() {
+                    return outcome(from.done() - start, result);
+                }
+                continue;
+            }
+            drop(ring);
+            if nonblocking == Blocking::No {
+                return outcome(from.done() - start, Err(EAGAIN));
+            }
+            let ready = || (self.room() >= PIPE_BUF || !self.readers.is_open()).then_some(());
+            if let Err(woken) = self.writers.wait.wait_intr(None, ready) {
+                return outcome(from.done() - start, Err(interrupted(woken)));
+            }
+        }
+        Ok(from.done() - start)
+    }
+
+    fn fill(&self, ring: &mut Ring, from: &mut Source<'_>) -> Result<()> {
+        let wanted = (ring.len + from.left()).min(self.capacity());
+        if ring.buf.len() < wanted {
+            let size = if wanted <= PAGE { PAGE } else { self.capacity() };
+            ring.resize(size)?;
+        }
+        let mut result = Ok(());
+        while ring.len < ring.buf.len() && from.left() > 0 {
+            match from.get(ring.writable()) {
+                Ok(n) => ring.len += n,
+                Err(errno) => {
+                    result = Err(errno);
+                    break;
+                }
+            }
+        }
+        self.len.store(ring.len, Ordering::Release);
+        result
+    }
+
+    /// The poll events of an end opened for `access`.
+    pub fn poll(&self, access: u32) -> u32 {
+        let mut events = 0;
+        if access != abi::O_WRONLY {
+            if self.len() > 0 {
+                events |= abi::POLLIN | abi::POLLRDNORM;
+            }
+            let never_written = self.writers.opened() == 0;
+            if !self.writers.is_open() && !never_written {
+                events |= abi::POLLHUP;
+            }
+        }
+        if access != abi::O_RDONLY {
+            if self.room() >= PIPE_BUF {
+                events |= abi::POLLOUT | abi::POLLWRNORM;
+            }
+            if !self.readers.is_open() {
+                events |= abi::POLLERR;
+            }
+        }
+        events
+    }
+
+    /// Where changes of [`Pipe::poll`]'s answer are announced.
+    pub fn queues<'a>(&'a self, access: u32, out: &mut Vec<&'a WaitQueue>) {
+        if access != abi::O_WRONLY {
+            out.push(&self.readers.wait);
+        }
+        if access != abi::O_RDONLY {
+            out.push(&self.writers.wait);
+        }
+    }
+
+    /// For socket pairs, which open and close their ends themselves.
+    pub fn open_both() -> Arc<Pipe> {
+        let pipe = Self::new();
+        pipe.enter(abi::O_RDWR);
+        pipe
+    }
+
+    pub fn close_reader(&self) {
+        self.leave(abi::O_RDONLY);
+    }
+
+    pub fn close_writer(&self) {
+        self.leave(abi::O_WRONLY);
+    }
+}
+
+/// Whether a transfer may wait.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Blocking {
+    Yes,
+    No,
+}
+
+impl Blocking {
+    pub fn of(file: &File) -> Blocking {
+        if file.is_nonblocking() {
+            Blocking::No
+        } else {
+            Blocking::Yes
+        }
+    }
+}
+
+/// The error of a wait that was cut short.
+pub fn interrupted(woken: Woken) -> Errno {
+    match woken {
+        Woken::Signal => ERESTARTSYS,
+        Woken::Timeout => EAGAIN,
+    }
+}
+
+/// What a descriptor of a pipe or an opened fifo refers to.
+struct PipeInode {
+    pipe: Arc<Pipe>,
+    ino: u64,
+}
+
+impl PipeInode {
+    fn new(pipe: Arc<Pipe>) -> PipeInode {
+        PipeInode { pipe, ino: crate::fs::new_ino() }
+    }
+}
+
+impl Inode for PipeInode {
+    fn stat(&self) -> Stat {
+        Stat::plain(crate::fs::PIPE_DEVICE, self.ino, Kind::Fifo, 0o600)
+    }
+
+    fn kind(&self) -> Kind {
+        Kind::Fifo
+    }
+
+    fn set_attr(&self, _change: &SetAttr) -> Result<()> {
+        Ok(())
+    }
+
+    fn open(&self, flags: u32) -> Result<Option<InodeRef>> {
+        Pipe::open_fifo(&self.pipe, flags).map(Some)
+    }
+
+    fn release(&self, file: &File) {
+        self.pipe.leave(file.flags() & abi::O_ACCMODE);
+    }
+
+    fn read(&self, file: &File, _at: u64, to: &mut Sink<'_>) -> Result<usize> {
+        self.pipe.read(Blocking::of(file), to)
+    }
+
+    fn write(&self, file: &File, _at: Position, from: &mut Source<'_>) -> Result<(usize, u64)> {
+        self.pipe.write(Blocking::of(file), from).map(|n| (n, 0))
+    }
+
+    fn ioctl(&self, _file: &File, request: u32, arg: u64) -> Result<u64> {
+        if request == linux_raw_sys::ioctl::FIONREAD {
+            crate::user::put(arg, &(self.pipe.len() as i32))?;
+            return Ok(0);
+        }
+        Err(ENOTTY)
+    }
+
+    fn poll(&self, file: &File) -> u32 {
+        self.pipe.poll(file.flags() & abi::O_ACCMODE)
+    }
+
+    fn queues<'a>(&'a self, file: &File, out: &mut Vec<&'a WaitQueue>) {
+        self.pipe.queues(file.flags() & abi::O_ACCMODE, out);
+    }
+
+    fn pipe(&self) -> Option<&Arc<Pipe>> {
+        Some(&self.pipe)
+    }
+}

@@ -1,1 +1,0 @@
-pub fn init(_module: &[u8]) {}

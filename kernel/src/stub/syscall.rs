@@ -1,4 +1,0 @@
-use crate::arch::UserRegs;
-pub fn dispatch(regs: &mut UserRegs) {
-    crate::proc::syscall(regs)
-}

@@ -1,0 +1,317 @@
+//! Names: listing, making, moving and removing them, the working directory, mounts.
+
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use linux_raw_sys::general as abi;
+
+use super::path_args::{find, node, only, path, place, start, CWD};
+use super::{calls, Calls};
+use crate::errno::*;
+use crate::fs::inode::*;
+use crate::fs::path::{dir_path, resolve, walk, Follow, Found, PATH_MAX};
+use crate::fs::{current, devfs, mount, procfs, tmpfs};
+use crate::user;
+
+pub const CALLS: Calls = calls! {
+    __NR_getdents => getdents[3], __NR_getdents64 => getdents64[3],
+    __NR_mkdir => mkdir[2], __NR_mkdirat => mkdirat[3], __NR_rmdir => rmdir[1],
+    __NR_mknod => mknod[3], __NR_mknodat => mknodat[4],
+    __NR_symlink => symlink[2], __NR_symlinkat => symlinkat[3],
+    __NR_readlink => readlink[3], __NR_readlinkat => readlinkat[4],
+    __NR_link => link[2], __NR_linkat => linkat[5],
+    __NR_unlink => unlink[1], __NR_unlinkat => unlinkat[3],
+    __NR_rename => rename[2], __NR_renameat => renameat[4], __NR_renameat2 => renameat2[5],
+    __NR_chdir => chdir[1], __NR_fchdir => fchdir[1], __NR_getcwd => getcwd[2], __NR_chroot => chroot[1],
+    __NR_umask => umask[1],
+    __NR_mount => mount[5], __NR_umount2 => umount2[2],
+};
+
+/// How directory entries are laid out.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Layout {
+    Old,
+    New,
+}
+
+/// The most that one call lists: bounds its buffer.
+const LIST_MAX: usize = 32768;
+
+fn getdents(fd: i32, buf: u64, len: usize) -> Result<usize> {
+    list(fd, buf, len, Layout::Old)
+}
+
+fn getdents64(fd: i32, buf: u64, len: usize) -> Result<usize> {
+    list(fd, buf, len, Layout::New)
+}
+
+fn list(fd: i32, buf: u64, len: usize, layout: Layout) -> Result<usize> {
+    let file = current::file(fd)?;
+    if !file.is_dir() {
+        return Err(ENOTDIR);
+    }
+    let room = len.min(LIST_MAX);
+    let mut out: Vec<u8> = Vec::new();
+    out.try_reserve_exact(room).map_err(|_| ENOMEM)?;
+    file.with_position(|position| {
+        let mut next = *position;
+        let mut full = false;
+        file.inode().list(*position, &mut |entry| {
+            full = !push_entry(&mut out, room, &entry, layout);
+            if full {
+                return Flow::Stop;
+            }
+            next = entry.next;
+            Flow::More
+        })?;
+        if out.is_empty() && full {
+            return Err(EINVAL);
+        }
+        user::copy_out(buf, &out)?;
+        *position = next;
+        Ok(out.len())
+    })
+}
+
+/// Appends an entry if it fits.
+fn push_entry(out: &mut Vec<u8>, room: usize, entry: &DirEntry<'_>, layout: Layout) -> bool {
+    let size = (entry.name.len() + 20).next_multiple_of(8);
+    let end = out.len() + size;
+    if end > room {
+        return false;
+    }
+    out.extend_from_slice(&entry.ino.to_ne_bytes());
+    out.extend_from_slice(&entry.next.to_ne_bytes());
+    out.extend_from_slice(&(size as u16).to_ne_bytes());
+    if layout == Layout::New {
+        out.push(entry.kind.dirent_type());
+    }
+    out.extend_from_slice(entry.name);
+    out.resize(end, 0);
+    if layout == Layout::Old {
+        out[end - 1] = entry.kind.dirent_type();
+    }
+    true
+}
+
+fn masked(mode: u32) -> Result<u32> {
+    Ok(mode & 0o7777 & !current::context()?.umask())
+}
+
+fn mkdir(path: u64, mode: u32) -> Result<()> {
+    mkdirat(CWD, path, mode)
+}
+
+fn mkdirat(dir: i32, path: u64, mode: u32) -> Result<()> {
+    let (dir, name) = find(dir, path, Follow::No)?.vacant()?;
+    dir.create(&name, NewNode::Dir, masked(mode)? & 0o1777)?;
+    Ok(())
+}
+
+/// The directory and name of something new that is no directory.
+fn vacant_file(found: Found) -> Result<(InodeRef, alloc::boxed::Box<[u8]>)> {
+    if found.inode.is_none() && found.wants_dir {
+        return Err(ENOENT);
+    }
+    found.vacant()
+}
+
+fn mknod(path: u64, mode: u32, dev: u64) -> Result<()> {
+    mknodat(CWD, path, mode, dev)
+}
+
+fn mknodat(dir: i32, path: u64, mode: u32, dev: u64) -> Result<()> {
+    let new = match mode & abi::S_IFMT {
+        0 | abi::S_IFREG => NewNode::File,
+        abi::S_IFDIR => return Err(EPERM),
+        _ => {
+            NewNode::Special(Kind::from_mode(mode).filter(|&kind| kind != Kind::Symlink).ok_or(EINVAL)?, dev)
+        }
+    };
+    let (dir, name) = vacant_file(find(dir, path, Follow::No)?)?;
+    dir.create(&name, new, masked(mode)?)?;
+    Ok(())
+}
+
+fn symlink(target: u64, link: u64) -> Result<()> {
+    symlinkat(target, CWD, link)
+}
+
+fn symlinkat(target: u64, dir: i32, link: u64) -> Result<()> {
+    let target = path(target)?;
+    if target.is_empty() {
+        return Err(ENOENT);
+    }
+    let (dir, name) = vacant_file(find(dir, link, Follow::No)?)?;
+    dir.create(&name, NewNode::Symlink(&target), 0o777)?;
+    Ok(())
+}
+
+fn readlink(path: u64, buf: u64, len: i32) -> Result<usize> {
+    readlinkat(CWD, path, buf, len)
+}
+
+fn readlinkat(dir: i32, link: u64, buf: u64, len: i32) -> Result<usize> {
+    let len = usize::try_from(len).ok().filter(|&len| len > 0).ok_or(EINVAL)?;
+    let node = node(dir, link, abi::AT_EMPTY_PATH | abi::AT_SYMLINK_NOFOLLOW)?;
+    let target = node.read_link()?;
+    let n = target.len().min(len);
+    user::copy_out(buf, &target[..n])?;
+    Ok(n)
+}
+
+fn link(old: u64, new: u64) -> Result<()> {
+    linkat(CWD, old, CWD, new, 0)
+}
+
+fn linkat(old_dir: i32, old: u64, new_dir: i32, new: u64, flags: u32) -> Result<()> {
+    only(flags, abi::AT_SYMLINK_FOLLOW | abi::AT_EMPTY_PATH)?;
+    let nofollow = if flags & abi::AT_SYMLINK_FOLLOW != 0 { 0 } else { abi::AT_SYMLINK_NOFOLLOW };
+    let node = node(old_dir, old, flags & abi::AT_EMPTY_PATH | nofollow)?;
+    if node.kind() == Kind::Dir {
+        return Err(EPERM);
+    }
+    let (dir, name) = vacant_file(find(new_dir, new, Follow::No)?)?;
+    dir.link(&name, &node)
+}
+
+fn unlink(path: u64) -> Result<()> {
+    unlinkat(CWD, path, 0)
+}
+
+fn rmdir(path: u64) -> Result<()> {
+    unlinkat(CWD, path, abi::AT_REMOVEDIR)
+}
+
+fn unlinkat(dir: i32, addr: u64, flags: u32) -> Result<()> {
+    only(flags, abi::AT_REMOVEDIR)?;
+    let path = path(addr)?;
+    let start = start(dir, &path)?;
+    let found = walk(&start, &path, Follow::No)?;
+    let inode = found.inode.ok_or(ENOENT)?;
+    let removes_dir = flags & abi::AT_REMOVEDIR != 0;
+    let Some(name) = found.name else {
+        let dot = path.ends_with(b"/.") || path == b".";
+        return Err(match (removes_dir, dot) {
+            (true, true) => EINVAL,
+            (true, false) if path.ends_with(b"..") => ENOTEMPTY,
+            (true, false) => EBUSY,
+            (false, _) => EISDIR,
+        });
+    };
+    let is_dir = inode.kind() == Kind::Dir;
+    if removes_dir {
+        if mount::covered_by(&inode).is_some() {
+            return Err(EBUSY);
+        }
+        return found.dir.unlink(&name, Unlink::Dir);
+    }
+    if found.wants_dir && !is_dir {
+        return Err(ENOTDIR);
+    }
+    found.dir.unlink(&name, Unlink::File)
+}
+
+fn rename(old: u64, new: u64) -> Result<()> {
+    renameat2(CWD, old, CWD, new, 0)
+}
+
+fn renameat(old_dir: i32, old: u64, new_dir: i32, new: u64) -> Result<()> {
+    renameat2(old_dir, old, new_dir, new, 0)
+}
+
+fn renameat2(old_dir: i32, old: u64, new_dir: i32, new: u64, flags: u32) -> Result<()> {
+    let mode = match flags {
+        0 => RenameMode::Replace,
+        abi::RENAME_NOREPLACE => RenameMode::NoReplace,
+        abi::RENAME_EXCHANGE => RenameMode::Exchange,
+        _ => return Err(EINVAL),
+    };
+    let old = find(old_dir, old, Follow::No)?;
+    let new = find(new_dir, new, Follow::No)?;
+    let (Some(old_name), Some(new_name)) = (&old.name, &new.name) else { return Err(EBUSY) };
+    let inode = old.inode.as_ref().ok_or(ENOENT)?;
+    if (old.wants_dir || new.wants_dir) && inode.kind() != Kind::Dir {
+        return Err(ENOTDIR);
+    }
+    let is_mount = |node: &InodeRef| mount::covered_by(node).is_some();
+    if is_mount(inode) || new.inode.as_ref().is_some_and(is_mount) {
+        return Err(EBUSY);
+    }
+    old.dir.rename(old_name, &new.dir, new_name, mode)
+}
+
+fn chdir(path: u64) -> Result<()> {
+    enter(place(CWD, path, Follow::Yes)?.inode)
+}
+
+fn fchdir(fd: i32) -> Result<()> {
+    enter(current::files()?.get_any(fd)?.inode().clone())
+}
+
+fn enter(dir: InodeRef) -> Result<()> {
+    if dir.kind() != Kind::Dir {
+        return Err(ENOTDIR);
+    }
+    current::context()?.set_cwd(dir);
+    Ok(())
+}
+
+fn chroot(path: u64) -> Result<()> {
+    let dir = place(CWD, path, Follow::Yes)?.inode;
+    if dir.kind() != Kind::Dir {
+        return Err(ENOTDIR);
+    }
+    current::context()?.set_root(dir);
+    Ok(())
+}
+
+fn getcwd(buf: u64, len: usize) -> Result<usize> {
+    let context = current::context()?;
+    let mut path = dir_path(&context.cwd(), Some(&context.root())).ok_or(ENOENT)?;
+    path.push(0);
+    if path.len() > PATH_MAX {
+        return Err(ENAMETOOLONG);
+    }
+    if path.len() > len {
+        return Err(ERANGE);
+    }
+    user::copy_out(buf, &path)?;
+    Ok(path.len())
+}
+
+fn umask(mask: u32) -> Result<u32> {
+    Ok(current::context()?.set_umask(mask))
+}
+
+fn mount(source: u64, target: u64, fs_type: u64, flags: u64, _data: u64) -> Result<()> {
+    const CHANGES: u64 = (abi::MS_REMOUNT | abi::MS_PRIVATE | abi::MS_SLAVE | abi::MS_SHARED) as u64;
+    let target = place(CWD, target, Follow::Yes)?.inode;
+    if flags & CHANGES != 0 {
+        return Ok(());
+    }
+    if target.kind() != Kind::Dir {
+        return Err(ENOTDIR);
+    }
+    if flags & u64::from(abi::MS_BIND) != 0 {
+        let dir = place(CWD, source, Follow::Yes)?.inode;
+        if dir.kind() != Kind::Dir {
+            return Err(EINVAL);
+        }
+        return mount::mount(target, dir, String::from("none"), "bind");
+    }
+    let (fs_type, root): (_, InodeRef) = match path(fs_type)?.as_slice() {
+        b"proc" => ("proc", procfs::create()),
+        b"tmpfs" | b"ramfs" => ("tmpfs", tmpfs::TmpFs::create(0o1777)),
+        b"devtmpfs" => ("devtmpfs", devfs::create()?),
+        _ => return Err(ENODEV),
+    };
+    let source = if source == 0 { Vec::new() } else { path(source)? };
+    mount::mount(target, root, String::from_utf8_lossy(&source).into_owned(), fs_type)
+}
+
+fn umount2(target: u64, _flags: u32) -> Result<()> {
+    let path = path(target)?;
+    let root = resolve(&start(CWD, &path)?, &path, Follow::Yes)?.inode;
+    mount::unmount(&root)
+}

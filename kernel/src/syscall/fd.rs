@@ -1,0 +1,253 @@
+//! Descriptors: duplicates, flags, locks, and the calls that make files without a name.
+
+use alloc::sync::Arc;
+
+use linux_raw_sys::general as abi;
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+use super::path_args::only;
+use super::{calls, Calls};
+use crate::errno::*;
+use crate::fs::fdtable::OnExec;
+use crate::fs::file::File;
+use crate::fs::lock::{self, Mode, Owner, Range};
+use crate::fs::path::Place;
+use crate::fs::{current, eventfd, random, tmpfs::TmpNode};
+use crate::ipc::pipe::Pipe;
+use crate::user;
+
+pub const CALLS: Calls = calls! {
+    __NR_dup => dup[1], __NR_dup2 => dup2[2], __NR_dup3 => dup3[3], __NR_fcntl => fcntl[3],
+    __NR_flock => flock[2],
+    __NR_pipe => pipe[1], __NR_pipe2 => pipe2[2],
+    __NR_memfd_create => memfd_create[2],
+    __NR_eventfd => eventfd[1], __NR_eventfd2 => eventfd2[2],
+    __NR_getrandom => getrandom[3],
+};
+
+fn dup(fd: i32) -> Result<i32> {
+    let files = current::files()?;
+    files.insert(files.get_any(fd)?, OnExec::Keep)
+}
+
+fn dup2(old: i32, new: i32) -> Result<i32> {
+    if old == new {
+        current::files()?.get_any(old)?;
+        return Ok(new);
+    }
+    dup3(old, new, 0)
+}
+
+fn dup3(old: i32, new: i32, flags: u32) -> Result<i32> {
+    only(flags, abi::O_CLOEXEC)?;
+    if old == new {
+        return Err(EINVAL);
+    }
+    let files = current::files()?;
+    let replaced = files.replace(new, files.get_any(old)?, OnExec::from_flags(flags))?;
+    if let Some(file) = replaced {
+        lock::closed_descriptor(&file);
+    }
+    Ok(new)
+}
+
+fn fcntl(fd: i32, command: u32, arg: u64) -> Result<u64> {
+    let files = current::files()?;
+    let file = files.get_any(fd)?;
+    match command {
+        abi::F_DUPFD | abi::F_DUPFD_CLOEXEC => {
+            let limit = current::fd_limit();
+            if arg as usize >= limit || arg > i32::MAX as u64 {
+                return Err(EINVAL);
+            }
+            let on_exec = if command == abi::F_DUPFD { OnExec::Keep } else { OnExec::Close };
+            files.insert_from(file, on_exec, arg as usize, limit).map(|fd| fd as u64)
+        }
+        abi::F_GETFD => Ok(u64::from(files.on_exec(fd)? == OnExec::Close)),
+        abi::F_SETFD => {
+            let close = arg & u64::from(abi::FD_CLOEXEC) != 0;
+            files.set_on_exec(fd, if close { OnExec::Close } else { OnExec::Keep })?;
+            Ok(0)
+        }
+        abi::F_GETFL => Ok(u64::from(file.flags())),
+        _ if file.is_path_only() => Err(EBADF),
+        abi::F_SETFL => {
+            file.set_flags(arg as u32);
+            Ok(0)
+        }
+        abi::F_GETLK | abi::F_OFD_GETLK => get_lock(&file, command, arg),
+        abi::F_SETLK | abi::F_SETLKW | abi::F_OFD_SETLK | abi::F_OFD_SETLKW => set_lock(&file, command, arg),
+        abi::F_SETPIPE_SZ => Ok(pipe_of(&file)?.set_capacity(arg as usize)? as u64),
+        abi::F_GETPIPE_SZ => Ok(pipe_of(&file)?.capacity() as u64),
+        abi::F_ADD_SEALS => {
+            if !file.is_writable() {
+                return Err(EPERM);
+            }
+            file.io().add_seals(arg as u32)?;
+            Ok(0)
+        }
+        abi::F_GET_SEALS => file.io().seals().map(u64::from),
+        abi::F_SETOWN | abi::F_SETSIG | abi::F_NOTIFY => Ok(0),
+        abi::F_GETOWN | abi::F_GETSIG => Ok(0),
+        _ => Err(EINVAL),
+    }
+}
+
+fn pipe_of(file: &File) -> Result<&Arc<Pipe>> {
+    file.io().pipe().ok_or(EBADF)
+}
+
+/// `struct flock`.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable)]
+#[repr(C)]
+struct FlockAbi {
+    kind: i16,
+    whence: i16,
+    pad: u32,
+    start: i64,
+    len: i64,
+    pid: i32,
+    pad2: u32,
+}
+
+/// The range that a `struct flock` means; no mode stands for unlocking.
+fn range_of(file: &File, request: &FlockAbi, owner: Owner) -> Result<(Range, Option<Mode>)> {
+    let base = match request.whence as u32 {
+        abi::SEEK_SET => 0,
+        abi::SEEK_CUR => file.with_position(|at| Ok(*at))? as i64,
+        abi::SEEK_END => file.inode().stat().size as i64,
+        _ => return Err(EINVAL),
+    };
+    let from = base.checked_add(request.start).ok_or(EOVERFLOW)?;
+    let (start, end) = match request.len {
+        0 => (from, i64::MAX),
+        len if len > 0 => (from, from.checked_add(len).ok_or(EOVERFLOW)?),
+        len => (from.checked_add(len).ok_or(EINVAL)?, from),
+    };
+    let start = u64::try_from(start).map_err(|_| EINVAL)?;
+    let mode = match request.kind as u32 {
+        abi::F_RDLCK => Some(Mode::Shared),
+        abi::F_WRLCK => Some(Mode::Exclusive),
+        abi::F_UNLCK => None,
+        _ => return Err(EINVAL),
+    };
+    Ok((Range { start, end: end as u64, mode: mode.unwrap_or(Mode::Shared), owner }, mode))
+}
+
+fn owner_of(file: &File, command: u32, request: &FlockAbi) -> Result<Owner> {
+    if !matches!(command, abi::F_OFD_GETLK | abi::F_OFD_SETLK | abi::F_OFD_SETLKW) {
+        return Ok(Owner::Process(current::pid()));
+    }
+    if request.pid != 0 {
+        return Err(EINVAL);
+    }
+    Ok(Owner::file(file))
+}
+
+fn get_lock(file: &File, command: u32, arg: u64) -> Result<u64> {
+    let mut request: FlockAbi = user::get(arg)?;
+    let owner = owner_of(file, command, &request)?;
+    let (range, mode) = range_of(file, &request, owner)?;
+    if mode.is_none() {
+        return Err(EINVAL);
+    }
+    match lock::conflict(file, &range) {
+        None => request.kind = abi::F_UNLCK as i16,
+        Some(held) => {
+            request.kind = if held.mode == Mode::Shared { abi::F_RDLCK } else { abi::F_WRLCK } as i16;
+            request.whence = abi::SEEK_SET as i16;
+            request.start = held.start as i64;
+            request.len = if held.end == i64::MAX as u64 { 0 } else { (held.end - held.start) as i64 };
+            request.pid = if let Owner::Process(pid) = held.owner { pid } else { -1 };
+        }
+    }
+    user::put(arg, &request)?;
+    Ok(0)
+}
+
+fn set_lock(file: &File, command: u32, arg: u64) -> Result<u64> {
+    let request: FlockAbi = user::get(arg)?;
+    let owner = owner_of(file, command, &request)?;
+    let (range, mode) = range_of(file, &request, owner)?;
+    match mode {
+        Some(Mode::Shared) if !file.is_readable() => return Err(EBADF),
+        Some(Mode::Exclusive) if !file.is_writable() => return Err(EBADF),
+        None => lock::clear(file, &range),
+        Some(_) if matches!(command, abi::F_SETLKW | abi::F_OFD_SETLKW) => lock::set_wait(file, range)?,
+        Some(_) => lock::set(file, range)?,
+    }
+    Ok(0)
+}
+
+fn flock(fd: i32, operation: u32) -> Result<()> {
+    let file = current::file(fd)?;
+    let owner = Owner::flock(&file);
+    let range = |mode| Range { start: 0, end: u64::MAX, mode, owner };
+    let wanted = match operation & !abi::LOCK_NB {
+        abi::LOCK_SH => range(Mode::Shared),
+        abi::LOCK_EX => range(Mode::Exclusive),
+        abi::LOCK_UN => {
+            lock::clear(&file, &range(Mode::Shared));
+            return Ok(());
+        }
+        _ => return Err(EINVAL),
+    };
+    if operation & abi::LOCK_NB != 0 {
+        lock::set(&file, wanted)
+    } else {
+        lock::set_wait(&file, wanted)
+    }
+}
+
+/// Installs two files and tells the program their numbers; undoes all if that fails.
+pub fn install_pair(pair: (Arc<File>, Arc<File>), flags: u32, out: u64) -> Result<()> {
+    let files = current::files()?;
+    let on_exec = OnExec::from_flags(flags);
+    let first = files.insert(pair.0, on_exec)?;
+    let both = files.insert(pair.1, on_exec).map(|second| [first, second]);
+    let installed = both.and_then(|fds| user::put(out, &fds));
+    if installed.is_err() {
+        let _first = files.remove(first);
+        if let Ok([_, second]) = both {
+            let _second = files.remove(second);
+        }
+    }
+    installed
+}
+
+fn pipe(out: u64) -> Result<()> {
+    pipe2(out, 0)
+}
+
+fn pipe2(out: u64, flags: u32) -> Result<()> {
+    only(flags, abi::O_CLOEXEC | abi::O_NONBLOCK | abi::O_DIRECT)?;
+    install_pair(Pipe::pair(flags), flags, out)
+}
+
+fn memfd_create(name: u64, flags: u32) -> Result<i32> {
+    const NAME_MAX: usize = 249;
+    const NOEXEC_SEAL: u32 = 8;
+    const EXEC: u32 = 16;
+    only(flags, abi::MFD_CLOEXEC | abi::MFD_ALLOW_SEALING | NOEXEC_SEAL | EXEC)?;
+    let name = user::read_cstr(name, NAME_MAX + 1).map_err(|e| if e == ENAMETOOLONG { EINVAL } else { e })?;
+    let sealable = flags & (abi::MFD_ALLOW_SEALING | NOEXEC_SEAL) != 0;
+    let perm = if flags & NOEXEC_SEAL != 0 { 0o666 } else { 0o777 };
+    let node = TmpNode::unnamed(perm, if sealable { 0 } else { abi::F_SEAL_SEAL })?;
+    let description = [b"/memfd:", name.as_slice(), b" (deleted)"].concat();
+    let file = File::open(Place::described(node, description), abi::O_RDWR | abi::O_LARGEFILE)?;
+    let on_exec = if flags & abi::MFD_CLOEXEC != 0 { OnExec::Close } else { OnExec::Keep };
+    current::files()?.insert(file, on_exec)
+}
+
+fn eventfd(initial: u32) -> Result<i32> {
+    eventfd2(initial, 0)
+}
+
+fn eventfd2(initial: u32, flags: u32) -> Result<i32> {
+    current::files()?.insert(eventfd::create(initial, flags)?, OnExec::from_flags(flags))
+}
+
+fn getrandom(buf: u64, len: usize, flags: u32) -> Result<usize> {
+    only(flags, abi::GRND_NONBLOCK | abi::GRND_RANDOM | abi::GRND_INSECURE)?;
+    random::read(&mut crate::fs::io::Sink::user(buf, len))
+}

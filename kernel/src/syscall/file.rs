@@ -1,0 +1,475 @@
+//! Opening and closing files, and moving bytes through them.
+
+use alloc::vec::Vec;
+
+use linux_raw_sys::general as abi;
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+use super::path_args::{only, path, place, start, CWD};
+use super::{calls, Calls};
+use crate::errno::*;
+use crate::fs::current;
+use crate::fs::fdtable::OnExec;
+use crate::fs::file::File;
+use crate::fs::inode::*;
+use crate::fs::io::{IoVec, Sink, Source};
+use crate::fs::path::{walk, Follow, Place, Start};
+use crate::fs::tmpfs::TmpNode;
+use crate::user;
+
+pub const CALLS: Calls = calls! {
+    __NR_open => open[3], __NR_openat => openat[4], __NR_openat2 => openat2[4], __NR_creat => creat[2],
+    __NR_close => close[1], __NR_close_range => close_range[3],
+    __NR_read => read[3], __NR_write => write[3], __NR_readv => readv[3], __NR_writev => writev[3],
+    __NR_pread64 => pread64[4], __NR_pwrite64 => pwrite64[4],
+    __NR_preadv => preadv[4], __NR_pwritev => pwritev[4],
+    __NR_preadv2 => preadv2[6], __NR_pwritev2 => pwritev2[6],
+    __NR_lseek => lseek[3],
+    __NR_truncate => truncate[2], __NR_ftruncate => ftruncate[2], __NR_fallocate => fallocate[4],
+    __NR_fsync => fsync[1], __NR_fdatasync => fsync[1], __NR_sync => sync[0], __NR_syncfs => fsync[1],
+    __NR_sync_file_range => sync_file_range[4], __NR_fadvise64 => fadvise[4], __NR_readahead => readahead[3],
+    __NR_sendfile => sendfile[4], __NR_copy_file_range => copy_file_range[6],
+};
+
+/// The most pieces of one vector.
+const IOV_MAX: usize = 1024;
+
+/// What `open` and its kin ask for, after decoding.
+struct How {
+    flags: u32,
+    perm: u32,
+}
+
+impl How {
+    fn new(flags: u32, mode: u32) -> Result<How> {
+        let flags = if flags & abi::O_PATH != 0 {
+            flags & (abi::O_PATH | abi::O_DIRECTORY | abi::O_NOFOLLOW | abi::O_CLOEXEC)
+        } else {
+            flags
+        };
+        Ok(How { flags, perm: mode & 0o7777 & !current::context()?.umask() })
+    }
+
+    fn has(&self, flag: u32) -> bool {
+        self.flags & flag != 0
+    }
+
+    fn wants_write(&self) -> bool {
+        self.flags & abi::O_ACCMODE != abi::O_RDONLY
+    }
+
+    fn follow(&self) -> Follow {
+        let exclusive = self.has(abi::O_CREAT) && self.has(abi::O_EXCL);
+        if self.has(abi::O_NOFOLLOW) || exclusive {
+            Follow::No
+        } else {
+            Follow::Yes
+        }
+    }
+}
+
+fn open(path: u64, flags: u32, mode: u32) -> Result<i32> {
+    openat(CWD, path, flags, mode)
+}
+
+fn creat(path: u64, mode: u32) -> Result<i32> {
+    openat(CWD, path, abi::O_CREAT | abi::O_WRONLY | abi::O_TRUNC, mode)
+}
+
+fn openat(dir: i32, addr: u64, flags: u32, mode: u32) -> Result<i32> {
+    let path = path(addr)?;
+    open_at(&start(dir, &path)?, &path, How::new(flags, mode)?)
+}
+
+/// `struct open_how`.
+#[derive(FromBytes, IntoBytes, Immutable)]
+#[repr(C)]
+struct OpenHow {
+    flags: u64,
+    mode: u64,
+    resolve: u64,
+}
+
+fn openat2(dir: i32, addr: u64, how: u64, size: usize) -> Result<i32> {
+    if size < size_of::<OpenHow>() {
+        return Err(EINVAL);
+    }
+    let how: OpenHow = user::get(how)?;
+    let flags = u32::try_from(how.flags).map_err(|_| EINVAL)?;
+    if how.resolve != 0 || how.mode & !0o7777 != 0 {
+        return Err(EINVAL);
+    }
+    openat(dir, addr, flags, how.mode as u32)
+}
+
+fn open_at(start: &Start, path: &[u8], how: How) -> Result<i32> {
+    let place = if how.has(abi::O_TMPFILE & !abi::O_DIRECTORY) && !how.has(abi::O_PATH) {
+        unnamed(start, path, &how)?
+    } else {
+        find_or_create(start, path, &how)?
+    };
+    let file = File::open(place, how.flags | abi::O_LARGEFILE)?;
+    current::files()?.insert(file, OnExec::from_flags(how.flags))
+}
+
+/// `O_TMPFILE`: a file without a name on the file system of the directory at `path`.
+fn unnamed(start: &Start, path: &[u8], how: &How) -> Result<Place> {
+    if !how.wants_write() {
+        return Err(EINVAL);
+    }
+    let dir = walk(start, path, Follow::Yes)?.place()?.inode;
+    if dir.kind() != Kind::Dir {
+        return Err(ENOTDIR);
+    }
+    let node = downcast::<TmpNode>(&dir).ok_or(EOPNOTSUPP)?.unnamed_here(how.perm)?;
+    Ok(Place::described(node, b"/ (deleted)".to_vec()))
+}
+
+fn find_or_create(start: &Start, path: &[u8], how: &How) -> Result<Place> {
+    let found = walk(start, path, how.follow())?;
+    let Some(inode) = found.inode.clone() else {
+        if !how.has(abi::O_CREAT) {
+            return Err(ENOENT);
+        }
+        if found.wants_dir {
+            return Err(EISDIR);
+        }
+        let (dir, name) = found.vacant()?;
+        let inode = dir.create(&name, NewNode::File, how.perm)?;
+        return Ok(Place { inode, parent: Some(dir), name });
+    };
+    if how.has(abi::O_CREAT) && how.has(abi::O_EXCL) {
+        return Err(EEXIST);
+    }
+    let place = found.place()?;
+    match place.inode.kind() {
+        Kind::Dir if how.wants_write() || how.has(abi::O_CREAT) => return Err(EISDIR),
+        Kind::Dir => {}
+        _ if how.has(abi::O_DIRECTORY) => return Err(ENOTDIR),
+        Kind::Symlink if !how.has(abi::O_PATH) && crate::fs::inode::same(&inode, &place.inode) => {
+            return Err(ELOOP)
+        }
+        Kind::File if how.has(abi::O_TRUNC) && how.wants_write() => place.inode.truncate(0)?,
+        _ => {}
+    }
+    Ok(place)
+}
+
+fn close(fd: i32) -> Result<()> {
+    let file = current::files()?.remove(fd)?;
+    crate::fs::lock::closed_descriptor(&file);
+    Ok(())
+}
+
+fn close_range(first: u32, last: u32, flags: u32) -> Result<()> {
+    const UNSHARE: u32 = 2;
+    const CLOEXEC: u32 = 4;
+    only(flags, UNSHARE | CLOEXEC)?;
+    if first > last {
+        return Err(EINVAL);
+    }
+    let files = current::files()?;
+    if flags & CLOEXEC != 0 {
+        files.cloexec_range(first as usize, last as usize);
+    } else {
+        files.close_range(first as usize, last as usize);
+    }
+    Ok(())
+}
+
+fn read(fd: i32, buf: u64, len: usize) -> Result<usize> {
+    current::file(fd)?.read(&mut Sink::user(buf, len))
+}
+
+fn write(fd: i32, buf: u64, len: usize) -> Result<usize> {
+    current::file(fd)?.write(&mut Source::user(buf, len))
+}
+
+fn pread64(fd: i32, buf: u64, len: usize, at: u64) -> Result<usize> {
+    current::file(fd)?.read_at(at, &mut Sink::user(buf, len))
+}
+
+fn pwrite64(fd: i32, buf: u64, len: usize, at: u64) -> Result<usize> {
+    current::file(fd)?.write_at(at, &mut Source::user(buf, len))
+}
+
+/// Copies an `iovec` array in and checks its lengths.
+pub fn vector(addr: u64, count: usize) -> Result<Vec<IoVec>> {
+    if count > IOV_MAX {
+        return Err(EINVAL);
+    }
+    let mut vector = Vec::with_capacity(count);
+    let mut total = 0u64;
+    for index in 0..count as u64 {
+        let [base, len]: [u64; 2] = user::get(addr.wrapping_add(index * 16))?;
+        total = total.checked_add(len).filter(|&total| total <= i64::MAX as u64).ok_or(EINVAL)?;
+        vector.push(IoVec { addr: base, len: len as usize });
+    }
+    Ok(vector)
+}
+
+fn readv(fd: i32, addr: u64, count: usize) -> Result<usize> {
+    let file = current::file(fd)?;
+    file.read(&mut Sink::vector(&vector(addr, count)?))
+}
+
+fn writev(fd: i32, addr: u64, count: usize) -> Result<usize> {
+    let file = current::file(fd)?;
+    file.write(&mut Source::vector(&vector(addr, count)?))
+}
+
+fn preadv(fd: i32, addr: u64, count: usize, at: u64) -> Result<usize> {
+    let file = current::file(fd)?;
+    file.read_at(at, &mut Sink::vector(&vector(addr, count)?))
+}
+
+fn pwritev(fd: i32, addr: u64, count: usize, at: u64) -> Result<usize> {
+    let file = current::file(fd)?;
+    file.write_at(at, &mut Source::vector(&vector(addr, count)?))
+}
+
+/// The flags of `preadv2` and `pwritev2` that change nothing here, since nothing is ever written back.
+const RWF_IGNORED: u32 = abi::RWF_HIPRI | abi::RWF_DSYNC | abi::RWF_SYNC;
+
+fn preadv2(fd: i32, addr: u64, count: usize, at: u64, _high: u64, flags: u32) -> Result<usize> {
+    if flags & !RWF_IGNORED != 0 {
+        return Err(EOPNOTSUPP);
+    }
+    if at == u64::MAX {
+        return readv(fd, addr, count);
+    }
+    preadv(fd, addr, count, at)
+}
+
+fn pwritev2(fd: i32, addr: u64, count: usize, at: u64, _high: u64, flags: u32) -> Result<usize> {
+    if flags & !RWF_IGNORED != 0 {
+        return Err(EOPNOTSUPP);
+    }
+    if at == u64::MAX {
+        return writev(fd, addr, count);
+    }
+    pwritev(fd, addr, count, at)
+}
+
+fn lseek(fd: i32, offset: i64, whence: u32) -> Result<u64> {
+    let file = current::file(fd)?;
+    if !file.is_seekable() && !file.is_dir() {
+        return Err(ESPIPE);
+    }
+    let io = file.io();
+    if io.kind() == Kind::Char {
+        return Ok(0);
+    }
+    file.with_position(|position| {
+        let at = match whence {
+            abi::SEEK_SET => u64::try_from(offset).ok(),
+            abi::SEEK_CUR => position.checked_add_signed(offset),
+            abi::SEEK_END => io.stat().size.checked_add_signed(offset),
+            abi::SEEK_DATA => Some(io.seek_data(u64::try_from(offset).map_err(|_| ENXIO)?, Seek::Data)?),
+            abi::SEEK_HOLE => Some(io.seek_data(u64::try_from(offset).map_err(|_| ENXIO)?, Seek::Hole)?),
+            _ => None,
+        };
+        *position = at.filter(|&at| at <= i64::MAX as u64).ok_or(EINVAL)?;
+        Ok(*position)
+    })
+}
+
+fn truncate(addr: u64, len: i64) -> Result<()> {
+    let len = u64::try_from(len).map_err(|_| EINVAL)?;
+    place(CWD, addr, Follow::Yes)?.inode.truncate(len)
+}
+
+fn ftruncate(fd: i32, len: i64) -> Result<()> {
+    let len = u64::try_from(len).map_err(|_| EINVAL)?;
+    let file = current::file(fd)?;
+    if !file.is_writable() {
+        return Err(EINVAL);
+    }
+    file.io().truncate(len)
+}
+
+fn fallocate(fd: i32, mode: u32, at: i64, len: i64) -> Result<()> {
+    let (Ok(at), Ok(len)) = (u64::try_from(at), u64::try_from(len)) else { return Err(EINVAL) };
+    if len == 0 {
+        return Err(EINVAL);
+    }
+    const KEEP: u32 = abi::FALLOC_FL_KEEP_SIZE;
+    const PUNCH: u32 = abi::FALLOC_FL_PUNCH_HOLE | KEEP;
+    let how = match mode {
+        0 => Allocate::Extend,
+        KEEP => Allocate::KeepSize,
+        PUNCH => Allocate::PunchHole,
+        abi::FALLOC_FL_ZERO_RANGE => Allocate::ZeroRange,
+        _ if mode == abi::FALLOC_FL_ZERO_RANGE | KEEP => Allocate::PunchHole,
+        _ => return Err(EOPNOTSUPP),
+    };
+    let file = current::file(fd)?;
+    if !file.is_writable() {
+        return Err(EBADF);
+    }
+    match file.inode().kind() {
+        Kind::Fifo => Err(ESPIPE),
+        _ => file.io().allocate(how, at, len),
+    }
+}
+
+/// There is no slower storage that anything could be written back to.
+fn fsync(fd: i32) -> Result<()> {
+    match current::file(fd)?.inode().kind() {
+        Kind::Fifo | Kind::Socket => Err(EINVAL),
+        _ => Ok(()),
+    }
+}
+
+fn sync() -> Result<()> {
+    Ok(())
+}
+
+fn sync_file_range(fd: i32, _at: u64, _len: u64, _flags: u32) -> Result<()> {
+    fsync(fd)
+}
+
+fn fadvise(fd: i32, _at: u64, _len: u64, _advice: u32) -> Result<()> {
+    match current::file(fd)?.inode().kind() {
+        Kind::Fifo | Kind::Socket => Err(ESPIPE),
+        _ => Ok(()),
+    }
+}
+
+fn readahead(fd: i32, at: u64, len: u64) -> Result<()> {
+    fadvise(fd, at, len, 0)
+}
+
+/// A position that a call takes from user memory, or from the file.
+struct Cursor {
+    addr: u64,
+    at: Option<u64>,
+}
+
+impl Cursor {
+    fn new(addr: u64) -> Result<Cursor> {
+        let at = if addr == 0 { None } else { Some(user::get::<i64>(addr)?) };
+        let at = at.map(|at| u64::try_from(at).map_err(|_| EINVAL)).transpose()?;
+        Ok(Cursor { addr, at })
+    }
+
+    fn read(&mut self, file: &File, buf: &mut [u8]) -> Result<usize> {
+        let mut sink = Sink::kernel(buf);
+        match &mut self.at {
+            None => file.read(&mut sink),
+            Some(at) => {
+                let n = file.read_at(*at, &mut sink)?;
+                *at += n as u64;
+                Ok(n)
+            }
+        }
+    }
+
+    fn write(&mut self, file: &File, bytes: &[u8]) -> Result<usize> {
+        let mut source = Source::kernel(bytes);
+        match &mut self.at {
+            None => file.write(&mut source),
+            Some(at) => {
+                let n = file.write_at(*at, &mut source)?;
+                *at += n as u64;
+                Ok(n)
+            }
+        }
+    }
+
+    /// Takes back what was read but could not be written.
+    fn unread(&mut self, file: &File, n: usize) -> Result<()> {
+        match &mut self.at {
+            Some(at) => *at -= n as u64,
+            None if file.is_seekable() => file.with_position(|at| {
+                *at = at.saturating_sub(n as u64);
+                Ok(())
+            })?,
+            None => {}
+        }
+        Ok(())
+    }
+
+    fn finish(&self) -> Result<()> {
+        match self.at {
+            Some(at) => user::put(self.addr, &at),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Copies between two files through a buffer of the kernel's.
+fn transfer(from: &File, source: &mut Cursor, to: &File, target: &mut Cursor, len: usize) -> Result<usize> {
+    const PIECE: usize = 16384;
+    let mut buf = Vec::new();
+    buf.try_reserve_exact(PIECE.min(len)).map_err(|_| ENOMEM)?;
+    buf.resize(PIECE.min(len), 0);
+    let mut done = 0;
+    while done < len {
+        let want = buf.len().min(len - done);
+        let moved = source.read(from, &mut buf[..want]).and_then(|n| {
+            if n == 0 {
+                return Ok((0, 0));
+            }
+            let written = target.write(to, &buf[..n]);
+            source.unread(from, n - *written.as_ref().unwrap_or(&0))?;
+            Ok((n, written?))
+        });
+        match moved {
+            Ok((n, written)) => {
+                done += written;
+                if n == 0 || written < n {
+                    break;
+                }
+            }
+            Err(errno) if done == 0 => return Err(errno),
+            Err(_) => break,
+        }
+        if crate::proc::signal_pending() {
+            break;
+        }
+    }
+    Ok(done)
+}
+
+fn sendfile(out: i32, input: i32, offset: u64, len: usize) -> Result<usize> {
+    let (from, to) = (current::file(input)?, current::file(out)?);
+    if !from.is_readable() || !to.is_writable() {
+        return Err(EBADF);
+    }
+    if !from.is_seekable() {
+        return Err(EINVAL);
+    }
+    let mut source = Cursor::new(offset)?;
+    let mut target = Cursor::new(0)?;
+    let done = transfer(&from, &mut source, &to, &mut target, len.min(crate::fs::io::MAX_TRANSFER))?;
+    source.finish()?;
+    Ok(done)
+}
+
+fn copy_file_range(
+    input: i32,
+    in_offset: u64,
+    out: i32,
+    out_offset: u64,
+    len: usize,
+    flags: u32,
+) -> Result<usize> {
+    only(flags, 0)?;
+    let (from, to) = (current::file(input)?, current::file(out)?);
+    if !from.is_readable() || !to.is_writable() || to.flags() & abi::O_APPEND != 0 {
+        return Err(EBADF);
+    }
+    if from.is_dir() || to.is_dir() {
+        return Err(EISDIR);
+    }
+    if from.inode().kind() != Kind::File || to.inode().kind() != Kind::File {
+        return Err(EINVAL);
+    }
+    let mut source = Cursor::new(in_offset)?;
+    let mut target = Cursor::new(out_offset)?;
+    let done = transfer(&from, &mut source, &to, &mut target, len.min(crate::fs::io::MAX_TRANSFER))?;
+    source.finish()?;
+    target.finish()?;
+    Ok(done)
+}

@@ -1,0 +1,337 @@
+//! What files are: `stat` and its kin, file system figures, access checks, and changes of attributes.
+
+use linux_raw_sys::general as abi;
+use zerocopy::{Immutable, IntoBytes};
+
+use super::path_args::{follow_of, node, only, place, CWD};
+use super::{calls, Calls};
+use crate::errno::*;
+use crate::fs::current;
+use crate::fs::inode::*;
+use crate::fs::path::Follow;
+use crate::sched::{self, Nanos};
+use crate::user;
+
+pub const CALLS: Calls = calls! {
+    __NR_stat => stat[2], __NR_lstat => lstat[2], __NR_fstat => fstat[2],
+    __NR_newfstatat => fstatat[4], __NR_statx => statx[5],
+    __NR_statfs => statfs[2], __NR_fstatfs => fstatfs[2],
+    __NR_access => access[2], __NR_faccessat => faccessat[3], __NR_faccessat2 => faccessat2[4],
+    __NR_chmod => chmod[2], __NR_fchmod => fchmod[2], __NR_fchmodat => fchmodat[3],
+    __NR_chown => chown[3], __NR_lchown => lchown[3], __NR_fchown => fchown[3], __NR_fchownat => fchownat[5],
+    __NR_utime => utime[2], __NR_utimes => utimes[2], __NR_futimesat => futimesat[3],
+    __NR_utimensat => utimensat[4],
+};
+
+const SECOND: Nanos = 1_000_000_000;
+const BLOCK: u64 = 4096;
+
+/// `struct stat`.
+#[derive(IntoBytes, Immutable)]
+#[repr(C)]
+struct StatAbi {
+    dev: u64,
+    ino: u64,
+    nlink: u64,
+    mode: u32,
+    uid: u32,
+    gid: u32,
+    pad: u32,
+    rdev: u64,
+    size: u64,
+    block_size: u64,
+    blocks: u64,
+    times: [u64; 6],
+    unused: [u64; 3],
+}
+
+fn put_stat(addr: u64, node: &InodeRef) -> Result<()> {
+    let stat = node.stat();
+    let times = [stat.atime, stat.mtime, stat.ctime];
+    let mut split = [0; 6];
+    for (pair, time) in split.chunks_mut(2).zip(times) {
+        pair.copy_from_slice(&[time / SECOND, time % SECOND]);
+    }
+    user::put(
+        addr,
+        &StatAbi {
+            dev: stat.dev,
+            ino: stat.ino,
+            nlink: u64::from(stat.nlink),
+            mode: stat.mode(),
+            uid: stat.uid,
+            gid: stat.gid,
+            pad: 0,
+            rdev: stat.rdev,
+            size: stat.size,
+            block_size: BLOCK,
+            blocks: stat.blocks,
+            times: split,
+            unused: [0; 3],
+        },
+    )
+}
+
+fn stat(path: u64, out: u64) -> Result<()> {
+    fstatat(CWD, path, out, 0)
+}
+
+fn lstat(path: u64, out: u64) -> Result<()> {
+    fstatat(CWD, path, out, abi::AT_SYMLINK_NOFOLLOW)
+}
+
+fn fstat(fd: i32, out: u64) -> Result<()> {
+    put_stat(out, current::files()?.get_any(fd)?.inode())
+}
+
+fn fstatat(dir: i32, path: u64, out: u64, flags: u32) -> Result<()> {
+    only(flags, abi::AT_SYMLINK_NOFOLLOW | abi::AT_EMPTY_PATH | abi::AT_NO_AUTOMOUNT)?;
+    put_stat(out, &node(dir, path, flags)?)
+}
+
+/// A time of `struct statx`.
+#[derive(IntoBytes, Immutable)]
+#[repr(C)]
+struct StatxTime {
+    seconds: i64,
+    nanos: u32,
+    pad: u32,
+}
+
+impl StatxTime {
+    fn new(time: Nanos) -> StatxTime {
+        StatxTime { seconds: (time / SECOND) as i64, nanos: (time % SECOND) as u32, pad: 0 }
+    }
+}
+
+/// `struct statx`.
+#[derive(IntoBytes, Immutable)]
+#[repr(C)]
+struct StatxAbi {
+    mask: u32,
+    block_size: u32,
+    attributes: u64,
+    nlink: u32,
+    uid: u32,
+    gid: u32,
+    mode: u16,
+    pad: u16,
+    ino: u64,
+    size: u64,
+    blocks: u64,
+    attributes_mask: u64,
+    /// Access, birth, change, modification.
+    times: [StatxTime; 4],
+    rdev: [u32; 2],
+    dev: [u32; 2],
+    spare: [u64; 14],
+}
+
+fn statx(dir: i32, path: u64, flags: u32, _mask: u32, out: u64) -> Result<()> {
+    let known = abi::AT_SYMLINK_NOFOLLOW
+        | abi::AT_EMPTY_PATH
+        | abi::AT_NO_AUTOMOUNT
+        | abi::AT_STATX_FORCE_SYNC
+        | abi::AT_STATX_DONT_SYNC;
+    only(flags, known)?;
+    let stat = node(dir, path, flags)?.stat();
+    let split = |dev: u64| [(dev >> 8 & 0xfff) as u32, (dev & 0xff | dev >> 12 & 0xfff00) as u32];
+    user::put(
+        out,
+        &StatxAbi {
+            mask: abi::STATX_BASIC_STATS,
+            block_size: BLOCK as u32,
+            attributes: 0,
+            nlink: stat.nlink,
+            uid: stat.uid,
+            gid: stat.gid,
+            mode: stat.mode() as u16,
+            pad: 0,
+            ino: stat.ino,
+            size: stat.size,
+            blocks: stat.blocks,
+            attributes_mask: 0,
+            times: [stat.atime, 0, stat.ctime, stat.mtime].map(StatxTime::new),
+            rdev: split(stat.rdev),
+            dev: split(stat.dev),
+            spare: [0; 14],
+        },
+    )
+}
+
+/// `struct statfs`.
+#[derive(IntoBytes, Immutable)]
+#[repr(C)]
+struct StatFsAbi {
+    magic: u64,
+    block_size: u64,
+    blocks: u64,
+    free: u64,
+    available: u64,
+    files: u64,
+    files_free: u64,
+    id: u64,
+    name_len: u64,
+    fragment: u64,
+    flags: u64,
+    spare: [u64; 4],
+}
+
+fn put_statfs(addr: u64, node: &InodeRef) -> Result<()> {
+    let fs = node.fs_stat();
+    user::put(
+        addr,
+        &StatFsAbi {
+            magic: fs.magic,
+            block_size: BLOCK,
+            blocks: fs.blocks,
+            free: fs.free,
+            available: fs.free,
+            files: fs.files,
+            files_free: fs.files_free,
+            id: node.stat().dev,
+            name_len: crate::fs::path::NAME_MAX as u64,
+            fragment: BLOCK,
+            flags: 0,
+            spare: [0; 4],
+        },
+    )
+}
+
+fn statfs(path: u64, out: u64) -> Result<()> {
+    put_statfs(out, &place(CWD, path, Follow::Yes)?.inode)
+}
+
+fn fstatfs(fd: i32, out: u64) -> Result<()> {
+    put_statfs(out, current::files()?.get_any(fd)?.inode())
+}
+
+fn access(path: u64, mode: u32) -> Result<()> {
+    faccessat2(CWD, path, mode, 0)
+}
+
+fn faccessat(dir: i32, path: u64, mode: u32) -> Result<()> {
+    faccessat2(dir, path, mode, 0)
+}
+
+fn faccessat2(dir: i32, path: u64, mode: u32, flags: u32) -> Result<()> {
+    only(flags, abi::AT_SYMLINK_NOFOLLOW | abi::AT_EMPTY_PATH | abi::AT_EACCESS)?;
+    if mode & !7 != 0 {
+        return Err(EINVAL);
+    }
+    check_access(&node(dir, path, flags)?, mode)
+}
+
+/// What the superuser may do: all, but execute only what somebody may execute.
+pub fn check_access(node: &InodeRef, mode: u32) -> Result<()> {
+    let stat = node.stat();
+    if mode & abi::X_OK != 0 && stat.kind == Kind::File && stat.perm & 0o111 == 0 {
+        return Err(EACCES);
+    }
+    Ok(())
+}
+
+fn set_perm(node: &InodeRef, mode: u32) -> Result<()> {
+    node.set_attr(&SetAttr { perm: Some(mode & 0o7777), ..SetAttr::default() })
+}
+
+fn chmod(path: u64, mode: u32) -> Result<()> {
+    fchmodat(CWD, path, mode)
+}
+
+fn fchmod(fd: i32, mode: u32) -> Result<()> {
+    set_perm(current::file(fd)?.inode(), mode)
+}
+
+fn fchmodat(dir: i32, path: u64, mode: u32) -> Result<()> {
+    set_perm(&node(dir, path, 0)?, mode)
+}
+
+/// Changes owners, where `-1` leaves one; the set-id bits go, as they must when a file changes hands.
+fn set_owner(node: &InodeRef, uid: u32, gid: u32) -> Result<()> {
+    let stat = node.stat();
+    let executable = stat.kind == Kind::File && stat.perm & 0o111 != 0;
+    let perm = if executable { Some(stat.perm & !0o6000) } else { None };
+    let given = |id| if id == u32::MAX { None } else { Some(id) };
+    node.set_attr(&SetAttr { perm, uid: given(uid), gid: given(gid), ..SetAttr::default() })
+}
+
+fn chown(path: u64, uid: u32, gid: u32) -> Result<()> {
+    set_owner(&node(CWD, path, 0)?, uid, gid)
+}
+
+fn lchown(path: u64, uid: u32, gid: u32) -> Result<()> {
+    set_owner(&node(CWD, path, abi::AT_SYMLINK_NOFOLLOW)?, uid, gid)
+}
+
+fn fchown(fd: i32, uid: u32, gid: u32) -> Result<()> {
+    set_owner(current::file(fd)?.inode(), uid, gid)
+}
+
+fn fchownat(dir: i32, path: u64, uid: u32, gid: u32, flags: u32) -> Result<()> {
+    only(flags, abi::AT_SYMLINK_NOFOLLOW | abi::AT_EMPTY_PATH)?;
+    set_owner(&node(dir, path, flags)?, uid, gid)
+}
+
+fn set_times(node: &InodeRef, times: [Option<Nanos>; 2]) -> Result<()> {
+    node.set_attr(&SetAttr { atime: times[0], mtime: times[1], ..SetAttr::default() })
+}
+
+/// A time of user memory in seconds and parts of a second, `unit` nanoseconds each.
+fn time(seconds: i64, parts: i64, unit: u64) -> Result<Nanos> {
+    let parts = u64::try_from(parts).ok().filter(|parts| parts * unit < SECOND).ok_or(EINVAL)?;
+    Ok((seconds.max(0) as u64).saturating_mul(SECOND).saturating_add(parts * unit))
+}
+
+fn utime(path: u64, times: u64) -> Result<()> {
+    let now = sched::wall();
+    let times = if times == 0 {
+        [now; 2]
+    } else {
+        let [access, modification]: [i64; 2] = user::get(times)?;
+        [time(access, 0, 1)?, time(modification, 0, 1)?]
+    };
+    set_times(&node(CWD, path, 0)?, times.map(Some))
+}
+
+fn utimes(path: u64, times: u64) -> Result<()> {
+    futimesat(CWD, path, times)
+}
+
+fn futimesat(dir: i32, path: u64, times: u64) -> Result<()> {
+    let times = if times == 0 {
+        [sched::wall(); 2]
+    } else {
+        let [a, a_micros, m, m_micros]: [i64; 4] = user::get(times)?;
+        if !(0..1_000_000).contains(&a_micros) || !(0..1_000_000).contains(&m_micros) {
+            return Err(EINVAL);
+        }
+        [time(a, a_micros, 1000)?, time(m, m_micros, 1000)?]
+    };
+    let node = if path == 0 { current::file(dir)?.inode().clone() } else { node(dir, path, 0)? };
+    set_times(&node, times.map(Some))
+}
+
+fn utimensat(dir: i32, path: u64, times: u64, flags: u32) -> Result<()> {
+    only(flags, abi::AT_SYMLINK_NOFOLLOW | abi::AT_EMPTY_PATH)?;
+    let now = sched::wall();
+    let times = if times == 0 {
+        [Some(now); 2]
+    } else {
+        let raw: [i64; 4] = user::get(times)?;
+        let mut times = [None; 2];
+        for (time_out, pair) in times.iter_mut().zip(raw.chunks(2)) {
+            *time_out = match pair[1] {
+                nanos if nanos == i64::from(abi::UTIME_OMIT) => None,
+                nanos if nanos == i64::from(abi::UTIME_NOW) => Some(now),
+                nanos if (0..SECOND as i64).contains(&nanos) => Some(time(pair[0], nanos, 1)?),
+                _ => return Err(EINVAL),
+            };
+        }
+        times
+    };
+    if path == 0 {
+        return set_times(current::file(dir)?.inode(), times);
+    }
+    set_times(&node(dir, path, flags)?, times)
+}
