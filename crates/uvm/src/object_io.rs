@@ -48,7 +48,7 @@ impl<M: Machine> Uvm<M> {
                 GetError::Wait(ticket) => Stop::Wait(ticket),
                 other => Stop::Fail(other),
             })?;
-            self.frames().wire(&mut h, page);
+            self.frames().wire(page);
             if intent == Intent::Write {
                 self.frames().clear_flags(page, PageFlags::CLEAN);
             }

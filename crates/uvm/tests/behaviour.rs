@@ -109,6 +109,27 @@ fn a_heap_grows_in_place_as_one_entry() {
 }
 
 #[test]
+fn a_heap_that_grows_by_protect_stays_two_entries() {
+    let (uvm, mut ctx) = (world(), ThreadCtx::new());
+    let held = &mut ctx.held();
+    let s = space(&uvm, held);
+    let va = uvm.map(held, &s, &MapRequest::zero(Pages(64)).prot(Prot::NONE)).unwrap();
+    for i in 0..63 {
+        let page = VaRange::new(va + Pages(i), va + Pages(i + 1));
+        uvm.protect(held, &s, page, Prot::READ_WRITE).unwrap();
+        store(&uvm, &s, page.start, i as u8).unwrap();
+        assert_eq!(s.map().entries(held), 2);
+        audit(&uvm, held, &[&s]);
+    }
+    uvm.protect(held, &s, VaRange::new(va + Pages(5), va + Pages(9)), Prot::READ).unwrap();
+    assert_eq!(s.map().entries(held), 4);
+    uvm.protect(held, &s, VaRange::new(va, va + Pages(64)), Prot::READ_WRITE).unwrap();
+    assert_eq!((s.map().entries(held), load(&uvm, &s, va + Pages(7))), (1, Ok(7)));
+    audit(&uvm, held, &[&s]);
+    uvm.space_destroy(held, s);
+}
+
+#[test]
 fn a_sparse_terabyte_costs_by_its_touched_pages() {
     let (uvm, mut ctx) = (world(), ThreadCtx::new());
     let held = &mut ctx.held();

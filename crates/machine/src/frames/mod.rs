@@ -459,14 +459,14 @@ impl<M: Machine> Frames<M> {
         self.page(page).wire.load(Relaxed)
     }
 
-    /// Wires the page once more; a wired page is on no queue.
-    pub fn wire<P: Before<PageQueues>>(&self, held: &mut Held<'_, P>, page: PageNo) {
-        if self.page(page).wire.fetch_add(1, Relaxed) == 0 {
-            self.dequeue(held, page);
-        }
+    /// Wires the page once more. It stays on its queue, where the page daemon passes it by: most wirings last for one
+    /// copy, and two hand-offs through the queues' lock would cost more than that.
+    #[inline]
+    pub fn wire(&self, page: PageNo) {
+        self.page(page).wire.fetch_add(1, Relaxed);
     }
 
-    /// Takes one wiring back; the last puts the page on the active queue.
+    /// Takes one wiring back; after the last, a page that is on no queue goes on its way to the active one.
     pub fn unwire<P: Before<PageQueues>>(&self, machine: &M, held: &mut Held<'_, P>, page: PageNo) {
         let count = self.page(page).wire.fetch_sub(1, Relaxed);
         debug_assert!(count > 0, "{page:?} is not wired");

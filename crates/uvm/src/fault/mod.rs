@@ -182,7 +182,7 @@ impl<M: Machine> Uvm<M> {
         }
         pmap.enter(held, space, fault.va, page, prot, fault.access, Wiring::Wired, fault.down)
             .map_err(FaultError::from)?;
-        machine.frames().wire(held, page);
+        machine.frames().wire(page);
         Ok(())
     }
 

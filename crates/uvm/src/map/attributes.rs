@@ -1,6 +1,7 @@
 //! Changing a range's attributes: protection, inheritance, advice.
 //!
-//! Each checks the whole range first and then changes it, so an error leaves everything as it was.
+//! Each checks the whole range first and then changes it, so an error leaves everything as it was. Entries that have
+//! become alike grow together, so that a heap which grows by mprotect stays two entries however often it does.
 
 use machine::{order, Held, Machine, Pmap, Prot, Shootdown, VaRange};
 
@@ -23,7 +24,7 @@ impl<M: Machine> Uvm<M> {
         prot: Prot,
     ) -> Result<(), RangeError> {
         let mut down = Shootdown::new();
-        let result = self.attempt(held, 2 * entry_bytes::<M>(), |held, _| {
+        let result = self.attempt(held, 4 * entry_bytes::<M>(), |held, _| {
             let (mut tree, mut h) = space.map.tree.lock(held);
             covered(&tree, range)?;
             tree.try_each(range, &mut |e| {
@@ -48,6 +49,7 @@ impl<M: Machine> Uvm<M> {
                 // Before the lock goes: a fault that finds the new protection must not meet the old translation.
                 down.flush(self.machine().pmap());
             }
+            self.join(&mut tree, &mut h, range);
             Ok(())
         });
         down.perform(self.machine(), held);
@@ -89,11 +91,12 @@ impl<M: Machine> Uvm<M> {
         range: VaRange,
         mut change: impl FnMut(&mut Entry<M>),
     ) -> Result<(), RangeError> {
-        self.attempt(held, 2 * entry_bytes::<M>(), |held, _| {
+        self.attempt(held, 4 * entry_bytes::<M>(), |held, _| {
             let (mut tree, mut h) = space.map.tree.lock(held);
             covered(&tree, range)?;
             clip(&mut tree, &mut h, range);
             tree.each_mut(range, &mut change);
+            self.join(&mut tree, &mut h, range);
             Ok(())
         })
     }

@@ -266,6 +266,47 @@ impl<M: Machine> Uvm<M> {
         before.range.end = entry.range.end;
         tree.insert(before);
     }
+
+    /// Makes one entry of two neighbours that differ in nothing, at every boundary from the start to the end of the
+    /// range: what was cut for a change that has been undone, or has spread, grows together again.
+    pub(super) fn join(&self, tree: &mut Tree<Entry<M>>, held: &mut Held<'_, order::Map>, range: VaRange) {
+        let mut at = range.start;
+        while at <= range.end {
+            self.join_at(tree, held, at);
+            match tree.get(at) {
+                Some(entry) => at = entry.range.end,
+                None => return,
+            }
+        }
+    }
+
+    fn join_at(&self, tree: &mut Tree<Entry<M>>, held: &mut Held<'_, order::Map>, at: Va) {
+        let before = at.0.checked_sub(1).and_then(|last| tree.get(Va(last)));
+        let (Some(before), Some(after)) = (before, tree.get(at)) else { return };
+        if after.range.start != at || !before.is_like(after) {
+            return;
+        }
+        let continues = before.is_continued_by(after);
+        if !continues && (after.amap.is_some() || after.object.is_some()) {
+            return;
+        }
+        let Some(after) = tree.remove(at) else { return };
+        if !continues {
+            if extends(tree, held, &after) {
+                self.extend(tree, held, &after);
+            } else {
+                tree.insert(after);
+            }
+            return;
+        }
+        if let Some(mut before) = tree.remove(Va(at.0 - 1)) {
+            before.range.end = after.range.end;
+            tree.insert(before);
+        }
+        if let Some(oref) = &after.object {
+            oref.pager.object().body.lock(held).0.refs -= 1;
+        }
+    }
 }
 
 fn choose<M: Machine>(
@@ -300,12 +341,9 @@ pub(super) fn extends<M: Machine>(
     };
     let same = before.object.is_none()
         && entry.object.is_none()
-        && before.submap.is_none()
         && before.writes != Writes::Through
         && !before.wired
-        && (before.prot, before.max_prot, before.inherit, before.advice)
-            == (entry.prot, entry.max_prot, entry.inherit, entry.advice)
-        && before.name == entry.name;
+        && before.is_like(entry);
     same && before.amap.as_ref().is_none_or(|aref| {
         let (body, _) = aref.amap.body.lock(held);
         let first = aref.slot.0 + before.len().0;

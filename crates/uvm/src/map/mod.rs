@@ -148,6 +148,34 @@ impl<M: Machine> Entry<M> {
         self.range.pages()
     }
 
+    /// Whether two entries have the same attributes, whatever their layers.
+    pub(crate) fn is_like(&self, other: &Entry<M>) -> bool {
+        (self.prot, self.max_prot, self.inherit, self.advice)
+            == (other.prot, other.max_prot, other.inherit, other.advice)
+            && self.wired == other.wired
+            && self.submap.is_none()
+            && other.submap.is_none()
+            && self.name == other.name
+    }
+
+    /// Whether the entry behind this one shows the slots and pages behind this one's.
+    pub(crate) fn is_continued_by(&self, next: &Entry<M>) -> bool {
+        let len = self.len();
+        let amaps = match (&self.amap, &next.amap) {
+            (None, None) => true,
+            (Some(a), Some(b)) => Arc::ptr_eq(&a.amap, &b.amap) && a.slot + len == b.slot,
+            _ => false,
+        };
+        let objects = match (&self.object, &next.object) {
+            (None, None) => true,
+            (Some(a), Some(b)) => {
+                core::ptr::addr_eq(Arc::as_ptr(&a.pager), Arc::as_ptr(&b.pager)) && a.offset + len == b.offset
+            }
+            _ => false,
+        };
+        amaps && objects && self.writes == next.writes
+    }
+
     /// The slot of an address in the amap.
     pub(crate) fn slot(&self, aref: &ARef<M>, va: Va) -> u64 {
         (aref.slot + (va - self.range.start)).0

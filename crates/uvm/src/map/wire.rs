@@ -92,6 +92,7 @@ impl<M: Machine> Uvm<M> {
             covered(&tree, range)?;
             clip(&mut tree, &mut h, range);
             self.unwire_range(&mut h, space, &mut tree, range);
+            self.join(&mut tree, &mut h, range);
             Ok(())
         })
     }
