@@ -44,7 +44,9 @@ impl RawSpin {
     #[cold]
     #[inline(never)]
     fn wait(&self) {
-        assert!(crate::arch::cpu::MAX_CPUS > 1, "a spin lock is taken twice");
+        if crate::arch::cpu::MAX_CPUS == 1 {
+            panic!("a spin lock is taken twice");
+        }
         for _ in 0..LOST {
             for _ in 0..PATIENCE {
                 if !self.0.load(Relaxed) && self.try_lock() {

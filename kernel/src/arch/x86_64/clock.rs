@@ -49,7 +49,7 @@ pub fn disarm() {
 
 #[inline]
 fn scale(value: u64, by: u64) -> u64 {
-    (u128::from(value) * u128::from(by) >> 32) as u64
+    ((u128::from(value) * u128::from(by)) >> 32) as u64
 }
 
 /// Calibrates. The APIC is up.

@@ -85,7 +85,7 @@ impl UserRegs {
     }
 
     /// Whether the registers are a program's.
-    pub fn from_user(&self) -> bool {
+    pub fn is_user(&self) -> bool {
         self.cs & 3 != 0
     }
 }

@@ -134,7 +134,7 @@ fn map_image() -> Result<(), NoMemory> {
             if va == address(&raw const boot_stack_guard) {
                 continue;
             }
-            entry(va, 0)?.store(va - layout::IMAGE | PRESENT | GLOBAL | rights, Relaxed);
+            entry(va, 0)?.store((va - layout::IMAGE) | PRESENT | GLOBAL | rights, Relaxed);
         }
     }
     Ok(())

@@ -143,7 +143,7 @@ fn interrupt(regs: &UserRegs) {
 /// What a timer interrupt came upon. One that was pending while the kernel ran arrives before the program's next instruction: after
 /// `sysret` with RCX still the address to go on at, after a fault at the address that faulted.
 fn origin(regs: &UserRegs) -> sched::Origin {
-    if !regs.from_user() {
+    if !regs.is_user() {
         sched::Origin::Kernel
     } else if regs.rip == regs.rcx || regs.rip == cpu::this().last_fault.get() {
         sched::Origin::KernelExit
