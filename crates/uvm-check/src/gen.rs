@@ -143,18 +143,21 @@ impl Gen {
     }
 }
 
-/// All lists of `len` operations over an alphabet, each after the same beginning.
+/// All lists of `len` operations over an alphabet, each after the same beginning. A list with an operation that
+/// concerns nothing is left out: without it, it is the beginning of another.
 pub fn all_lists<'a>(
     beginning: &'a [Op],
     alphabet: &'a [Op],
     len: u32,
 ) -> impl Iterator<Item = Vec<Op>> + 'a {
-    (0..(alphabet.len() as u64).pow(len)).map(move |mut number| {
+    let size = alphabet.len() as u64;
+    (0..size.pow(len)).filter_map(move |mut number| {
         let mut list = beginning.to_vec();
         for _ in 0..len {
-            list.push(alphabet[(number % alphabet.len() as u64) as usize]);
-            number /= alphabet.len() as u64;
+            list.push(alphabet[(number % size) as usize]);
+            number /= size;
         }
-        list
+        let mut model = Model::default();
+        list.iter().all(|op| model.apply(op) != Expect::Skip).then_some(list)
     })
 }

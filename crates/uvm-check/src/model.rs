@@ -156,6 +156,11 @@ impl Model {
         }
     }
 
+    /// What a load from an address ought to do.
+    pub fn reads(&self, s: usize, page: u64) -> Expect {
+        self.spaces[s].as_ref().map_or(Expect::Skip, |space| self.access(space, page, 1))
+    }
+
     /// The page of addresses, if it is mapped.
     pub fn page(&self, s: usize, page: u64) -> Option<&Page> {
         self.spaces[s].as_ref()?.get(&page)

@@ -27,7 +27,7 @@ impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "step {} of {}: {}", self.step, self.list.len(), self.why)?;
         if let Some(seed) = self.seed {
-            writeln!(f, "replay: UVM_SEED={seed} cargo test --release -p uvm-check --test model random")?;
+            writeln!(f, "replay: UVM_SEED={seed} cargo test -p uvm-check --test model random")?;
         }
         f.write_str(&code(&self.list))
     }

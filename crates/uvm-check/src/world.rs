@@ -7,7 +7,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use machine::order::Nothing;
-use machine::{Held, Machine, PageNo, Pages, Prot, ThreadCtx, Va, VaRange, Wiring, PAGE_SHIFT, PAGE_SIZE};
+use machine::{
+    Held, Machine, NoMemory, PageNo, Pages, Prot, ThreadCtx, Va, VaRange, Wiring, PAGE_SHIFT, PAGE_SIZE,
+};
 use uvm::{
     Advice, AnonObject, Backing, FaultError, GetError, Inherit, Intent, MapError, MapRequest, Pager, Place,
     RangeError, RemapPlace, Sharing, Space, Uvm,
@@ -20,6 +22,26 @@ use crate::op::{At, Back, Inh, Kind, Op, Span, SPACES, WINDOW, WORDS};
 
 /// Address of the window's first page: 16 pages below the end of a table page's span.
 pub const BASE: Va = Va((2 << 20) - 16 * PAGE_SIZE as u64);
+
+/// What runs short.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Scarce {
+    /// Heap reservations.
+    Heap,
+    /// Page tables.
+    Tables,
+    /// Page frames.
+    Frames,
+}
+
+/// Operations of several steps: one that fails may leave the first of them done, as its documentation says.
+fn partial(op: &Op) -> bool {
+    match op {
+        Op::Wire { .. } => true,
+        Op::Remap { span, new_len, .. } => *new_len < span.1,
+        _ => false,
+    }
+}
 
 /// How a list is watched.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -77,20 +99,75 @@ impl World {
     /// A sentence that says what differs.
     pub fn step(&mut self, op: &Op) -> Result<(), String> {
         let word = self.model.next_store();
-        let mut model = self.model.clone();
-        let expect = model.apply(op);
+        let mut after = self.model.clone();
+        let expect = after.apply(op);
         if expect == Expect::Skip {
             return Ok(());
         }
         let got = self.apply(op, word)?;
-        compare(&expect, &got)?;
-        self.model = model;
+        self.commit(op, after, &expect, &got)
+    }
+
+    /// Runs one operation again and again, the first time with the first call that can fail failing, then the
+    /// second, until it needs no more calls. Each failure must leave everything as it was. Says how many there were.
+    ///
+    /// # Errors
+    /// A sentence that says what differs.
+    pub fn step_against(&mut self, op: &Op, scarce: Scarce) -> Result<u64, String> {
+        let word = self.model.next_store();
+        let mut after = self.model.clone();
+        let expect = after.apply(op);
+        if expect == Expect::Skip {
+            return Ok(0);
+        }
+        if self.wires_as_it_can(op) {
+            return self.step(op).map(|()| 0);
+        }
+        let mut failures = 0;
+        loop {
+            self.arm(scarce, failures);
+            let got = self.apply(op, word);
+            self.disarm();
+            let got = got?;
+            if !got.is_no_memory() {
+                return self.commit(op, after, &expect, &got).map(|()| failures);
+            }
+            let checked = if partial(op) { self.check_system() } else { self.check() };
+            checked.map_err(|e| format!("after failure {failures} of {scarce:?} in {op:?}: {e}"))?;
+            failures += 1;
+        }
+    }
+
+    fn commit(&mut self, op: &Op, after: Model, expect: &Expect, got: &Got) -> Result<(), String> {
+        compare(expect, got)?;
+        self.model = after;
         self.check()?;
         if self.watch == Watch::Look {
             self.look_at(op)?;
             self.check()?;
         }
         Ok(())
+    }
+
+    /// Whether the operation wires its result again by best effort, so that a shortage shows in what is wired.
+    fn wires_as_it_can(&self, op: &Op) -> bool {
+        let wired = |s, page| self.model.page(s, page).is_some_and(|at| at.wired);
+        matches!(*op, Op::Remap { s, span, .. } if span.pages().any(|page| wired(s, page)))
+    }
+
+    /// Makes the call fail that follows `n` calls that work.
+    fn arm(&self, scarce: Scarce, n: u64) {
+        match scarce {
+            Scarce::Heap => self.machine().heap.fail_nth(n + 1),
+            Scarce::Tables => self.machine().pmap().tables.fail_nth(n + 1),
+            Scarce::Frames => self.machine().leave_free(n as usize),
+        }
+    }
+
+    fn disarm(&self) {
+        self.machine().heap.fail_nth(0);
+        self.machine().pmap().tables.fail_nth(0);
+        self.machine().give_back();
     }
 
     /// Reads everything, takes everything down, and counts what came back.
@@ -130,23 +207,14 @@ impl World {
         match *op {
             Op::Spawn { s } => {
                 let bounds = range(Span(0, WINDOW));
-                let made = self.uvm.space_create(held, bounds).map_err(|e| e.to_string())?;
-                self.spaces[s] = Some(made);
-                Ok(Got::Done)
+                let made = self.uvm.space_create(held, bounds);
+                Ok(made.map_or(Got::NoMemory, |made| {
+                    self.spaces[s] = Some(made);
+                    Got::Done
+                }))
             }
             Op::NewObject { kind, len, .. } => {
-                let pager = match kind {
-                    Kind::Anon => AnonObject::new(&self.uvm, Pages(len)).map_err(|e| e.to_string())? as _,
-                    Kind::File => {
-                        let file = File::new(&self.uvm, Pages(len)).map_err(|e| e.to_string())?;
-                        let pager: Arc<dyn Pager<Soft>> = file.pager().clone();
-                        self.uvm.attach(held, &pager);
-                        self.files.insert(self.objects.len(), file);
-                        pager
-                    }
-                };
-                self.objects.push(pager);
-                Ok(Got::Done)
+                Ok(self.new_object(held, kind, Pages(len)).map_or(Got::NoMemory, |()| Got::Done))
             }
             Op::Truncate { o, len } => {
                 self.uvm.truncate(held, &self.object(o), Pages(len));
@@ -186,9 +254,11 @@ impl World {
                 Ok(Got::Done)
             }
             Op::Fork { s, child } => {
-                let made = self.uvm.fork(held, self.space(s)).map_err(|e| e.to_string())?;
-                self.spaces[child] = Some(made);
-                Ok(Got::Done)
+                let made = self.uvm.fork(held, self.space(s));
+                Ok(made.map_or(Got::NoMemory, |made| {
+                    self.spaces[child] = Some(made);
+                    Got::Done
+                }))
             }
             Op::Read { s, page, cpu } => self.load(s, page, cpu),
             Op::Write { s, page, cpu, word: at } => self.store(s, page, cpu, at, word),
@@ -228,6 +298,21 @@ impl World {
             Op::Unwire { s, span } => ranged(uvm.unwire(held, self.space(s), range(span))),
             _ => unreachable!("{op:?} concerns no range"),
         }
+    }
+
+    fn new_object(&mut self, held: &mut Held<'_, Nothing>, kind: Kind, len: Pages) -> Result<(), NoMemory> {
+        let number = self.objects.len();
+        match kind {
+            Kind::Anon => self.objects.push(AnonObject::new(&self.uvm, len)?),
+            Kind::File => {
+                let file = File::new(&self.uvm, len)?;
+                let pager: Arc<dyn Pager<Soft>> = file.pager().clone();
+                self.uvm.attach(held, &pager);
+                self.files.insert(number, file);
+                self.objects.push(pager);
+            }
+        }
+        Ok(())
     }
 
     fn request(&self, at: At, len: u64, back: Back, rights: u8, inherit: Option<Inh>) -> MapRequest<Soft> {
@@ -336,8 +421,13 @@ impl World {
 impl World {
     /// Everything that must hold between operations.
     fn check(&self) -> Result<(), String> {
-        self.machine().tlb_audit()?;
         self.peek()?;
+        self.check_system()
+    }
+
+    /// What must hold whatever the model says.
+    fn check_system(&self) -> Result<(), String> {
+        self.machine().tlb_audit()?;
         let mut ctx = ThreadCtx::new();
         let spaces: Vec<&Space<Soft>> = self.spaces.iter().flatten().collect();
         let objects: Vec<Arc<dyn Pager<Soft>>> = (0..self.objects.len())
@@ -435,7 +525,7 @@ impl World {
         if self.spaces[s].is_none() {
             return Ok(());
         }
-        let expect = self.model.clone().apply(&Op::Read { s, page, cpu });
+        let expect = self.model.reads(s, page);
         let got = self.load(s, page, cpu)?;
         compare(&expect, &got).map_err(|e| format!("space {s} page {page}: {e}"))
     }
@@ -451,6 +541,20 @@ enum Got {
     Sees(Contents),
     Refused(FaultError),
     Object(GetError),
+    NoMemory,
+}
+
+impl Got {
+    fn is_no_memory(self) -> bool {
+        matches!(
+            self,
+            Got::NoMemory
+                | Got::Map(MapError::NoMemory)
+                | Got::Range(RangeError::NoMemory)
+                | Got::Refused(FaultError::NoMemory)
+                | Got::Object(GetError::NoMemory)
+        )
+    }
 }
 
 fn compare(expect: &Expect, got: &Got) -> Result<(), String> {

@@ -55,8 +55,6 @@ pub enum Plant {
     SkipFlush,
     /// `flush` tells only the calling CPU.
     SkipRemoteFlush,
-    /// `enter` over another page's mapping leaves the old one.
-    KeepOnReplace,
     /// A wired mapping is forgotten like any other.
     ForgetWired,
     /// `page_protect` misses all mappings but the newest.
@@ -65,13 +63,12 @@ pub enum Plant {
 
 impl Plant {
     /// Every plant.
-    pub const ALL: [Plant; 8] = [
+    pub const ALL: [Plant; 7] = [
         Plant::IgnoreProtect,
         Plant::IgnorePageProtect,
         Plant::IgnoreRemove,
         Plant::SkipFlush,
         Plant::SkipRemoteFlush,
-        Plant::KeepOnReplace,
         Plant::ForgetWired,
         Plant::LoseReverse,
     ];

@@ -256,9 +256,6 @@ impl Pmap for SoftPmap {
             return Err(NoMemory);
         }
         if let Some(old) = state.tables.get(spot) {
-            if old.page != page && self.planted(Plant::KeepOnReplace) {
-                return Ok(());
-            }
             if old.page != page || !prot.contains(old.prot) {
                 state.note(spot, down);
             }

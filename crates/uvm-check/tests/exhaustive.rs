@@ -1,0 +1,144 @@
+//! Every list of four operations over small alphabets: what chance might miss.
+
+use uvm_check::gen::all_lists;
+use uvm_check::op::{At::*, Back::*, Inh, Kind, Op, Op::*, Span};
+use uvm_check::run::run_and_shrink;
+use uvm_check::world::Watch;
+use uvm_soft::Config;
+
+fn check_all(beginning: &[Op], alphabet: &[Op], watch: Watch) {
+    let config = Config { segments: vec![(machine::Pa(0x10_0000), 96)], cpus: 2, ..Config::default() };
+    let mut lists = 0;
+    for list in all_lists(beginning, alphabet, 4) {
+        lists += 1;
+        if let Err(failure) = run_and_shrink(&list, &config, watch) {
+            panic!("{failure}");
+        }
+    }
+    println!("{lists} lists over {} operations", alphabet.len());
+}
+
+const PAIR: Span = Span(0, 2);
+
+/// Private zeroes, one page of two written.
+#[test]
+fn all_lists_over_private_memory() {
+    let beginning = [
+        Spawn { s: 0 },
+        Map { s: 0, at: Fixed(0), len: 2, back: Zero, rights: 3, inherit: None },
+        Write { s: 0, page: 0, cpu: 0, word: 0 },
+    ];
+    let alphabet = [
+        Fork { s: 0, child: 1 },
+        Fork { s: 1, child: 2 },
+        Exit { s: 0 },
+        Exit { s: 1 },
+        Write { s: 0, page: 0, cpu: 0, word: 1 },
+        Write { s: 0, page: 1, cpu: 1, word: 1 },
+        Write { s: 1, page: 0, cpu: 1, word: 2 },
+        Write { s: 2, page: 0, cpu: 1, word: 2 },
+        Read { s: 0, page: 0, cpu: 1 },
+        Read { s: 1, page: 0, cpu: 0 },
+        Unmap { s: 0, span: Span(1, 1) },
+        Map { s: 0, at: Fixed(1), len: 2, back: Zero, rights: 3, inherit: None },
+        Protect { s: 0, span: PAIR, rights: 1 },
+        Protect { s: 0, span: Span(0, 1), rights: 3 },
+        Inherit { s: 0, span: Span(0, 1), inherit: Inh::Share },
+        Inherit { s: 0, span: PAIR, inherit: Inh::Zero },
+        Inherit { s: 1, span: PAIR, inherit: Inh::Copy },
+        Discard { s: 0, span: PAIR },
+        Remap { s: 0, span: Span(0, 1), new_len: 2, at: Fixed(4) },
+        Wire { s: 0, span: PAIR },
+        Unwire { s: 0, span: Span(0, 1) },
+        Write { s: 1, page: 1, cpu: 0, word: 3 },
+        Unmap { s: 1, span: Span(0, 1) },
+        Inherit { s: 1, span: PAIR, inherit: Inh::Share },
+        Discard { s: 1, span: PAIR },
+        Advise { s: 0, span: PAIR, advice: 1 },
+        Execute { s: 0, page: 0, cpu: 0 },
+        Clear { s: 0 },
+        Forget,
+    ];
+    check_all(&beginning, &alphabet, Watch::Peek);
+}
+
+/// A file: pages that come later, that can't be read, that are written back and dropped.
+#[test]
+fn all_lists_over_a_file() {
+    let beginning = [
+        Spawn { s: 0 },
+        NewObject { o: 0, kind: Kind::File, len: 6 },
+        Map { s: 0, at: Fixed(0), len: 4, back: Private(0, 3), rights: 3, inherit: None },
+        Map { s: 0, at: Fixed(4), len: 4, back: Shared(0, 3), rights: 3, inherit: None },
+    ];
+    let alphabet = [
+        Fork { s: 0, child: 1 },
+        Read { s: 0, page: 0, cpu: 0 },
+        Read { s: 0, page: 2, cpu: 0 },
+        Read { s: 1, page: 4, cpu: 1 },
+        Write { s: 0, page: 0, cpu: 0, word: 0 },
+        Write { s: 0, page: 2, cpu: 0, word: 0 },
+        Write { s: 0, page: 4, cpu: 1, word: 1 },
+        Write { s: 0, page: 5, cpu: 1, word: 1 },
+        Write { s: 1, page: 4, cpu: 1, word: 1 },
+        Write { s: 1, page: 1, cpu: 1, word: 1 },
+        Sync { o: 0 },
+        Truncate { o: 0, len: 4 },
+        Truncate { o: 0, len: 6 },
+        ObjectWrite { o: 0, page: 3, word: 2 },
+        ObjectRead { o: 0, page: 5 },
+        Wire { s: 0, span: Span(4, 2) },
+        Wire { s: 0, span: Span(4, 3) },
+        Unwire { s: 0, span: Span(4, 2) },
+        Protect { s: 0, span: Span(4, 2), rights: 1 },
+        Unmap { s: 0, span: Span(5, 1) },
+        Discard { s: 0, span: Span(0, 3) },
+        Detach { o: 0 },
+        Inherit { s: 0, span: Span(4, 2), inherit: Inh::Copy },
+        Exit { s: 0 },
+    ];
+    check_all(&beginning, &alphabet, Watch::Peek);
+}
+
+/// An object mapped private at page 0 and shared at page 4.
+#[test]
+fn all_lists_over_an_object() {
+    let beginning = [
+        Spawn { s: 0 },
+        NewObject { o: 0, kind: Kind::Anon, len: 2 },
+        Map { s: 0, at: Fixed(0), len: 2, back: Private(0, 0), rights: 3, inherit: None },
+        Map { s: 0, at: Fixed(4), len: 2, back: Shared(0, 0), rights: 3, inherit: None },
+    ];
+    let alphabet = [
+        Fork { s: 0, child: 1 },
+        Exit { s: 0 },
+        Write { s: 0, page: 0, cpu: 0, word: 0 },
+        Write { s: 0, page: 4, cpu: 0, word: 1 },
+        Write { s: 1, page: 0, cpu: 1, word: 2 },
+        Write { s: 1, page: 4, cpu: 1, word: 3 },
+        Read { s: 0, page: 0, cpu: 1 },
+        Read { s: 1, page: 1, cpu: 0 },
+        Read { s: 1, page: 5, cpu: 0 },
+        ObjectWrite { o: 0, page: 0, word: 0 },
+        Truncate { o: 0, len: 0 },
+        Truncate { o: 0, len: 2 },
+        Detach { o: 0 },
+        Unmap { s: 0, span: Span(5, 1) },
+        Protect { s: 0, span: Span(4, 2), rights: 1 },
+        Inherit { s: 0, span: PAIR, inherit: Inh::Share },
+        Inherit { s: 0, span: Span(4, 2), inherit: Inh::Copy },
+        Discard { s: 0, span: PAIR },
+        Remap { s: 0, span: Span(4, 1), new_len: 3, at: Any },
+        Wire { s: 0, span: Span(4, 2) },
+        Fork { s: 1, child: 2 },
+        Write { s: 2, page: 0, cpu: 1, word: 2 },
+        Write { s: 0, page: 1, cpu: 1, word: 2 },
+        Discard { s: 1, span: PAIR },
+        Inherit { s: 1, span: PAIR, inherit: Inh::Share },
+        Inherit { s: 0, span: PAIR, inherit: Inh::Zero },
+        ObjectRead { o: 0, page: 1 },
+        Exit { s: 1 },
+        Forget,
+    ];
+    check_all(&beginning, &alphabet, Watch::Peek);
+}
