@@ -248,6 +248,23 @@ impl Image {
         Ok(at)
     }
 
+    /// Writes the tree into a folder of this machine (without device nodes), for a later `--root`.
+    pub fn write_folder(&self, folder: &Path) -> Result<()> {
+        for (name, node) in &self.nodes {
+            let path = folder.join(name);
+            match node {
+                Node::Dir(_) => std::fs::create_dir_all(&path)?,
+                Node::Link(target) => std::os::unix::fs::symlink(target, &path)?,
+                Node::File(Source::Bytes(bytes), _) => std::fs::write(&path, bytes)?,
+                Node::File(Source::Host(host), _) => {
+                    std::fs::copy(host, &path).with_context(|| format!("can't copy {}", host.display()))?;
+                }
+                Node::Device { .. } => {}
+            }
+        }
+        Ok(())
+    }
+
     /// Writes the archive.
     pub fn write(&self, path: &Path) -> Result<()> {
         let file = std::fs::File::create(path).with_context(|| format!("can't write {}", path.display()))?;

@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use std::io::{Read, Write};
 use std::process::Stdio;
 use std::sync::{Arc, Condvar, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// What the guest gets to read.
 #[derive(Clone, Copy, Debug)]
@@ -42,12 +42,10 @@ pub struct Finished {
     pub ending: Ending,
     pub report: Report,
     pub output: String,
-    pub took: Duration,
 }
 
 /// Boots `machine`, feeds it `input`, and waits for its end, at most for `limit`.
 pub fn capture(machine: &Machine, input: Input, limit: Duration) -> Result<Finished> {
-    let started = Instant::now();
     let mut running = machine.start(Stdio::piped())?;
     let output = running.child.stdout.take().context("QEMU has no standard output")?;
     let mut guest = running.child.stdin.take().context("QEMU has no standard input")?;
@@ -73,7 +71,7 @@ pub fn capture(machine: &Machine, input: Input, limit: Duration) -> Result<Finis
     // The reader ends with QEMU's output; its panic would only lose text.
     let _ = reader.join();
     let output = String::from_utf8_lossy(&heard.state.lock().expect("no reader panics").bytes).into_owned();
-    Ok(Finished { ending, report, output, took: started.elapsed() })
+    Ok(Finished { ending, report, output })
 }
 
 fn play(steps: &[Step], heard: &Heard, guest: &mut impl Write) -> std::io::Result<()> {

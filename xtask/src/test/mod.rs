@@ -1,14 +1,110 @@
-//! `./uvm test`.
-use anyhow::Result;
+//! `./uvm test`: every check of the project, host ones first, then the kernel's in QEMU, two at a time.
+//!
+//! A check prints `ok NAME` or `FAILED NAME` with what went wrong; the last line is `N passed, M failed`. What this machine
+//! can't check is said, and counted as neither.
+
+mod cases;
+mod host;
+mod kernel;
+mod prepare;
+
+use crate::qemu::Kernel;
+use crate::ui;
+use anyhow::{bail, Result};
 use clap::Args;
+use std::io::Write;
+use std::time::Instant;
 
 #[derive(Args)]
 pub struct TestArgs {
+    /// Run the kernel tests on this kernel; on Linux they prove themselves right, and the host's checks are left out.
+    #[arg(long, value_enum, default_value_t = Kernel::Uvm)]
+    kernel: Kernel,
+    /// Only list the names of the checks.
+    #[arg(long)]
+    list: bool,
     /// Only the checks whose name contains this.
     filter: Option<String>,
 }
 
+/// How one check ended.
+pub enum Verdict {
+    /// It may stand for many tests, as `cargo test` does.
+    Passed {
+        tests: u64,
+    },
+    Failed {
+        passed: u64,
+        failed: u64,
+        details: String,
+    },
+    /// This machine has not what it takes; the reason.
+    Skipped(String),
+}
+
+/// The running count.
+#[derive(Default)]
+pub struct Tally {
+    passed: u64,
+    failed: u64,
+}
+
+impl Tally {
+    /// Prints one check's result and counts it.
+    pub fn add(&mut self, name: &str, started: Instant, verdict: Verdict) {
+        let took = ui::seconds(started);
+        match verdict {
+            Verdict::Passed { tests } => {
+                self.passed += tests;
+                let many = if tests == 1 { String::new() } else { format!("{tests} tests, ") };
+                println!("{} {name} ({many}{took})", ui::green("ok"));
+            }
+            Verdict::Failed { passed, failed, details } => {
+                self.passed += passed;
+                self.failed += failed;
+                println!("{} {name} ({took})", ui::red("FAILED"));
+                for line in details.lines() {
+                    println!("    {line}");
+                }
+            }
+            Verdict::Skipped(reason) => println!("skipped {name}: {reason}"),
+        }
+        // A closed standard output shows at the next print.
+        let _ = std::io::stdout().flush();
+    }
+}
+
 pub fn test(args: &TestArgs) -> Result<u8> {
-    let _ = &args.filter;
-    Ok(0)
+    let wanted = |name: &str| args.filter.as_ref().is_none_or(|filter| name.contains(filter.as_str()));
+    let host: Vec<_> =
+        host::CHECKS.iter().filter(|check| args.kernel == Kernel::Uvm && wanted(check.name)).collect();
+    let cases: Vec<_> = cases::CASES.iter().filter(|case| wanted(&case.full_name())).collect();
+    if host.is_empty() && cases.is_empty() {
+        bail!(
+            "no check has `{}` in its name; `./uvm test --list` shows them",
+            args.filter.as_deref().unwrap_or("")
+        );
+    }
+    if args.list {
+        host.iter().for_each(|check| println!("{}", check.name));
+        cases.iter().for_each(|case| println!("{}", case.full_name()));
+        return Ok(0);
+    }
+    let mut tally = Tally::default();
+    for check in host {
+        let started = Instant::now();
+        let verdict = ui::with_progress(check.name, || (check.run)());
+        let verdict = verdict.unwrap_or_else(|error| failed(format!("{error:#}")));
+        tally.add(check.name, started, verdict);
+    }
+    if !cases.is_empty() {
+        kernel::run(args.kernel, &cases, &mut tally);
+    }
+    println!("{} passed, {} failed", tally.passed, tally.failed);
+    Ok(u8::from(tally.failed > 0))
+}
+
+/// One failed test, with its reasons.
+pub fn failed(details: String) -> Verdict {
+    Verdict::Failed { passed: 0, failed: 1, details }
 }

@@ -1,0 +1,248 @@
+// Files and folders of the in-memory file system, and the devices: what the calls promise, and their errors.
+#include "check.h"
+#include <dirent.h>
+#include <sys/time.h>
+#include <sys/uio.h>
+
+static void fresh(void) {
+    char path[64];
+    snprintf(path, sizeof path, "/tmp/files.%d", getpid());
+    NEED(!mkdir(path, 0755) && !chdir(path));
+}
+
+static int make(const char *name, const char *text) {
+    int fd = open(name, O_RDWR | O_CREAT | O_TRUNC, 0644);
+    NEED(fd >= 0 && write(fd, text, strlen(text)) == (ssize_t)strlen(text));
+    return fd;
+}
+
+static int holds(const char *name, const char *text) {
+    char bytes[256] = {0};
+    int fd = open(name, O_RDONLY);
+    ssize_t got = fd < 0 ? -1 : read(fd, bytes, sizeof bytes - 1);
+    if (fd >= 0) close(fd);
+    return got == (ssize_t)strlen(text) && !strcmp(bytes, text);
+}
+
+static void opening(void) {
+    fresh();
+    FAILS(open("none", O_RDONLY), ENOENT);
+    FAILS(open("none/none", O_RDWR | O_CREAT, 0600), ENOENT);
+    close(make("a", "text"));
+    FAILS(open("a", O_CREAT | O_EXCL | O_RDWR, 0600), EEXIST);
+    FAILS(open("a/b", O_RDONLY), ENOTDIR);
+    FAILS(open("a", O_RDONLY | O_DIRECTORY), ENOTDIR);
+    FAILS(open(".", O_WRONLY), EISDIR);
+    FAILS(open("", O_RDONLY), ENOENT);
+    char longest[300];
+    memset(longest, 'n', sizeof longest - 1), longest[299] = 0;
+    FAILS(open(longest, O_CREAT | O_RDWR, 0600), ENAMETOOLONG);
+    int fd = open("a", O_RDONLY);
+    FAILS(write(fd, "x", 1), EBADF);
+    close(open("a", O_WRONLY | O_TRUNC));
+    CHECK(holds("a", ""));
+    fd = open("a", O_WRONLY | O_APPEND);
+    CHECK(write(fd, "one", 3) == 3 && lseek(fd, 0, SEEK_SET) == 0 && write(fd, "two", 3) == 3 && holds("a", "onetwo"));
+    int folder = open(".", O_RDONLY | O_DIRECTORY);
+    CHECK((fd = openat(folder, "a", O_RDONLY)) >= 0);
+    FAILS(read(folder, longest, 10), EISDIR);
+}
+
+static void reading_and_writing(void) {
+    fresh();
+    char bytes[32] = {0};
+    int fd = make("a", "0123456789");
+    CHECK(lseek(fd, 0, SEEK_CUR) == 10 && read(fd, bytes, 10) == 0);
+    CHECK(lseek(fd, -4, SEEK_END) == 6 && read(fd, bytes, 10) == 4 && !memcmp(bytes, "6789", 4));
+    CHECK(pread(fd, bytes, 3, 2) == 3 && !memcmp(bytes, "234", 3) && pwrite(fd, "XY", 2, 4) == 2);
+    CHECK(holds("a", "0123XY6789"));
+    FAILS(lseek(fd, -1, SEEK_SET), EINVAL);
+    FAILS(pread(fd, bytes, 1, -1), EINVAL);
+    // A hole reads as zeros and ends where it should.
+    CHECK(pwrite(fd, "end", 3, 100000) == 3 && pread(fd, bytes, 5, 50000) == 5 && !memcmp(bytes, "\0\0\0\0", 5));
+    struct stat about;
+    CHECK(!fstat(fd, &about) && about.st_size == 100003);
+    CHECK(!ftruncate(fd, 5) && lseek(fd, 0, SEEK_END) == 5 && !ftruncate(fd, 8));
+    CHECK(pread(fd, bytes, 10, 0) == 8 && !memcmp(bytes, "0123X\0\0\0", 8));
+    struct iovec parts[] = {{bytes, 2}, {bytes + 10, 3}};
+    CHECK(preadv(fd, parts, 2, 1) == 5 && !memcmp(bytes, "12", 2) && !memcmp(bytes + 10, "3X\0", 3));
+    CHECK(!posix_fallocate(fd, 0, 5000) && !fstat(fd, &about) && about.st_size == 5000);
+    CHECK(!fsync(fd) && !fdatasync(fd));
+    int copy = dup(fd);
+    CHECK(lseek(fd, 3, SEEK_SET) == 3 && lseek(copy, 0, SEEK_CUR) == 3); // one offset
+}
+
+static void a_big_file(void) {
+    fresh();
+    int fd = open("big", O_RDWR | O_CREAT, 0600);
+    static unsigned block[16384];
+    for (unsigned part = 0; part < 128; part++) {
+        for (int i = 0; i < 16384; i++) block[i] = part * 16384 + i;
+        NEED(write(fd, block, sizeof block) == sizeof block);
+    }
+    for (unsigned at = 7; at < 128 * 16384; at += 99991) {
+        unsigned value;
+        CHECK(pread(fd, &value, 4, at * 4l) == 4 && value == at);
+    }
+    CHECK(!unlink("big"));
+    struct stat about;
+    CHECK(!fstat(fd, &about) && about.st_size == 8 << 20 && about.st_nlink == 0);
+    CHECK(pread(fd, block, 4, 40) == 4 && block[0] == 10); // it lives as long as it is open
+}
+
+static void about_files(void) {
+    fresh();
+    struct stat about, again;
+    int fd = make("a", "12345");
+    CHECK(!stat("a", &about) && S_ISREG(about.st_mode) && (about.st_mode & 0777) == 0644 && about.st_size == 5);
+    CHECK(about.st_nlink == 1 && about.st_uid == 0 && about.st_blksize >= 512 && about.st_ino);
+    CHECK(!fstat(fd, &again) && again.st_ino == about.st_ino && again.st_dev == about.st_dev);
+    CHECK(!chmod("a", 0600) && !stat("a", &about) && (about.st_mode & 0777) == 0600);
+    CHECK(!chown("a", 12, 34) && !stat("a", &about) && about.st_uid == 12 && about.st_gid == 34);
+    struct timespec times[2] = {{1000, 5}, {2000, 6}};
+    CHECK(!utimensat(AT_FDCWD, "a", times, 0) && !stat("a", &about) && about.st_atime == 1000 && about.st_mtime == 2000);
+    CHECK(write(fd, "x", 1) == 1 && !stat("a", &about) && about.st_mtime > 1000000);
+    CHECK(umask(077) == 022);
+    close(make("b", ""));
+    CHECK(!stat("b", &about) && (about.st_mode & 0777) == 0600);
+    CHECK(!access("a", R_OK) && !access("a", F_OK));
+    FAILS(access("none", F_OK), ENOENT);
+    CHECK(!stat("/dev/null", &about) && S_ISCHR(about.st_mode) && !stat(".", &about) && S_ISDIR(about.st_mode));
+}
+
+static void names(void) {
+    fresh();
+    close(make("a", "A")), close(make("b", "B"));
+    struct stat before, after;
+    stat("a", &before);
+    CHECK(!rename("a", "c") && holds("c", "A") && !stat("c", &after) && before.st_ino == after.st_ino);
+    FAILS(access("a", F_OK), ENOENT);
+    CHECK(!rename("c", "b") && holds("b", "A"));
+    CHECK(!mkdir("d", 0755) && !mkdir("d/e", 0755) && !rename("b", "d/e/f") && holds("d/e/f", "A"));
+    FAILS(rename("d", "d/e/g"), EINVAL);
+    FAILS(rename("none", "x"), ENOENT);
+    close(make("a", "A"));
+    FAILS(rename("a", "d"), EISDIR);
+    FAILS(rename("d", "a"), ENOTDIR);
+    CHECK(!mkdir("empty", 0755) && !rename("d", "empty") && holds("empty/e/f", "A"));
+    CHECK(!link("a", "hard") && !stat("hard", &after) && after.st_nlink == 2 && !unlink("a") && holds("hard", "A"));
+    FAILS(unlink("empty"), EISDIR);
+    FAILS(unlink("none"), ENOENT);
+}
+
+static void folders(void) {
+    fresh();
+    char path[256];
+    CHECK(!mkdir("d", 0755));
+    FAILS(mkdir("d", 0755), EEXIST);
+    FAILS(mkdir("x/y", 0755), ENOENT);
+    close(make("d/file", ""));
+    FAILS(rmdir("d"), ENOTEMPTY);
+    FAILS(rmdir("d/file"), ENOTDIR);
+    CHECK(!chdir("d") && getcwd(path, sizeof path) && !strcmp(path + strlen(path) - 2, "/d"));
+    CHECK(!unlink("file") && !chdir("..") && !rmdir("d"));
+    FAILS(chdir("d"), ENOENT);
+    FAILS(syscall(SYS_getcwd, path, 3), ERANGE);
+    CHECK(!chdir("/../..") && getcwd(path, sizeof path) && !strcmp(path, "/"));
+    FAILS(rmdir("/tmp/."), EINVAL);
+}
+
+static void listing(void) {
+    fresh();
+    char name[32];
+    enum { COUNT = 1000 };
+    for (int i = 0; i < COUNT; i++) {
+        snprintf(name, sizeof name, "entry-%d", i);
+        int fd = open(name, O_CREAT | O_WRONLY, 0600);
+        NEED(fd >= 0);
+        close(fd);
+    }
+    static char seen[COUNT];
+    int dots = 0, others = 0;
+    DIR *folder = opendir(".");
+    NEED(folder);
+    for (struct dirent *entry; (entry = readdir(folder));) {
+        if (entry->d_name[0] == '.') dots++;
+        else if (entry->d_type == DT_REG && !seen[atoi(entry->d_name + 6)]) seen[atoi(entry->d_name + 6)] = 1, others++;
+    }
+    CHECK(dots == 2 && others == COUNT);
+    // Removing while listing misses nothing.
+    rewinddir(folder);
+    for (struct dirent *entry; (entry = readdir(folder));) if (entry->d_name[0] != '.') CHECK(!unlink(entry->d_name));
+    closedir(folder);
+    folder = opendir(".");
+    int left = 0;
+    while (readdir(folder)) left++;
+    CHECK(left == 2);
+}
+
+static void symbolic_links(void) {
+    fresh();
+    char target[64] = {0};
+    struct stat about;
+    close(make("file", "data"));
+    CHECK(!symlink("file", "link") && holds("link", "data") && readlink("link", target, 64) == 4 && !strcmp(target, "file"));
+    CHECK(!lstat("link", &about) && S_ISLNK(about.st_mode) && about.st_size == 4 && !stat("link", &about) && S_ISREG(about.st_mode));
+    CHECK(!symlink("loop", "loop"));
+    FAILS(open("loop", O_RDONLY), ELOOP);
+    FAILS(open("link", O_RDONLY | O_NOFOLLOW), ELOOP);
+    CHECK(!symlink("none", "dangling"));
+    FAILS(open("dangling", O_RDONLY), ENOENT);
+    close(make("dangling", "made"));
+    CHECK(holds("none", "made"));
+    CHECK(!mkdir("d", 0755) && !symlink("../file", "d/up") && holds("d/up", "data"));
+    CHECK(!unlink("link") && holds("file", "data"));
+    FAILS(readlink("file", target, 64), EINVAL);
+    FAILS(symlink("x", "file"), EEXIST);
+}
+
+static void devices(void) {
+    char bytes[64];
+    int null = open("/dev/null", O_RDWR), zero = open("/dev/zero", O_RDWR), full = open("/dev/full", O_RDWR);
+    CHECK(write(null, "x", 1) == 1 && read(null, bytes, 1) == 0);
+    memset(bytes, 1, 64);
+    CHECK(read(zero, bytes, 64) == 64 && !bytes[0] && !bytes[63]);
+    FAILS(write(full, "x", 1), ENOSPC);
+    int random = open("/dev/urandom", O_RDONLY);
+    char other[64];
+    CHECK(read(random, bytes, 64) == 64 && read(random, other, 64) == 64 && memcmp(bytes, other, 64));
+    char *at = mmap(0, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE, zero, 0);
+    CHECK(at != MAP_FAILED && at[5] == 0);
+    CHECK(open("/dev/tty", O_RDWR) >= 0 || errno == ENXIO);
+}
+
+static void proc_files(void) {
+    char text[4096], wanted[64];
+    int fd = open("/proc/self/status", O_RDONLY);
+    ssize_t got = read(fd, text, sizeof text - 1);
+    NEED(got > 0);
+    text[got] = 0;
+    snprintf(wanted, sizeof wanted, "Pid:\t%d\n", getpid());
+    CHECK(strstr(text, wanted) && strstr(text, "VmRSS:"));
+    fd = open("/proc/self/cmdline", O_RDONLY);
+    CHECK(read(fd, text, sizeof text) > 0 && strstr(text, "files"));
+    got = readlink("/proc/self/exe", text, sizeof text - 1);
+    text[got > 0 ? got : 0] = 0;
+    CHECK(strstr(text, "/bin/files"));
+    snprintf(wanted, sizeof wanted, "/proc/%d", getpid());
+    CHECK(!access(wanted, F_OK));
+    got = readlink("/proc/self", text, sizeof text - 1);
+    text[got > 0 ? got : 0] = 0;
+    CHECK(atoi(text) == getpid());
+}
+
+int main(int argc, char **argv) {
+    static const struct test_case cases[] = {
+        {"opening", opening},
+        {"reading_and_writing", reading_and_writing},
+        {"a_big_file", a_big_file},
+        {"about_files", about_files},
+        {"names", names},
+        {"folders", folders},
+        {"listing", listing},
+        {"symbolic_links", symbolic_links},
+        {"devices", devices},
+        {"proc_files", proc_files},
+    };
+    return RUN(cases, argc, argv);
+}

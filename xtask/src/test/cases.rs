@@ -1,0 +1,341 @@
+//! The kernel's acceptance tests, as a table: what runs, what it gets to read, what must come of it.
+//!
+//! Long cases stand first, since two machines take them from the front.
+
+use super::prepare::{self, Preparation};
+use crate::guest::Libc;
+use crate::qemu::Board;
+use crate::session::{Input, Step};
+
+pub struct Case {
+    pub name: &'static str,
+    pub command: &'static [&'static str],
+    /// C programs of `xtask/guest`, put into /bin.
+    pub guests: &'static [(&'static str, Libc)],
+    /// As in `--add`.
+    pub add: &'static [&'static str],
+    pub prepare: Preparation,
+    pub input: Input,
+    pub expect: &'static [Expect],
+    /// The exit code that it must end with.
+    pub code: u8,
+    pub memory: &'static str,
+    pub board: Board,
+    /// It has failed if it runs longer than this.
+    pub seconds: u64,
+    /// Linux does not have what it tests.
+    pub ours_only: bool,
+}
+
+pub enum Expect {
+    /// The whole output.
+    Exactly(&'static str),
+    Contains(&'static str),
+    Lacks(&'static str),
+    /// A regular expression.
+    Matches(&'static str),
+    /// What the preparation found out on this machine.
+    Prepared,
+    /// A kernel panic with this message and a back-trace.
+    Panic(&'static str),
+}
+
+use Expect::{Contains, Exactly, Lacks, Matches};
+use Step::{Expect as Wait, Type};
+
+const CASE: Case = Case {
+    name: "",
+    command: &[],
+    guests: &[],
+    add: &[],
+    prepare: prepare::nothing,
+    input: Input::Nothing,
+    expect: &[],
+    code: 0,
+    memory: "512M",
+    board: Board::Q35,
+    seconds: 120,
+    ours_only: false,
+};
+
+impl Case {
+    pub fn full_name(&self) -> String {
+        format!("kernel/{}", self.name)
+    }
+}
+
+/// A guest test program that judges itself, linked statically with musl.
+const fn guest(
+    name: &'static str,
+    programs: &'static [(&'static str, Libc)],
+    command: &'static [&'static str],
+) -> Case {
+    Case { name, guests: programs, command, expect: &[Lacks("FAILED"), Contains("cases hold")], ..CASE }
+}
+
+pub const CASES: &[Case] = &[
+    Case {
+        name: "gcc compiles and runs hello world",
+        command: &["/bin/busybox", "sh", "-c", "cd /root && gcc -O2 -o hello hello.c && ./hello"],
+        prepare: prepare::compiler,
+        expect: &[Exactly("hello, world\n")],
+        code: 42,
+        memory: "1G",
+        seconds: 300,
+        ..CASE
+    },
+    Case {
+        seconds: 300,
+        expect: &[Contains("the kernel stands"), Lacks("FAILED")],
+        ..guest("system call fuzzer", &[("fuzz", Libc::Musl)], &["/bin/fuzz", "40"])
+    },
+    Case {
+        name: "system calls from many processes at once",
+        guests: &[("storm", Libc::Musl)],
+        command: &["/bin/storm", "30"],
+        expect: &[Matches(r"survived \d+ rounds")],
+        seconds: 300,
+        ..CASE
+    },
+    Case {
+        name: "python with multiprocessing",
+        command: &["python3", "-c", PYTHON_PROCESSES],
+        expect: &[Exactly("[0, 1, 4, 9, 16, 25, 36, 49]\n[('child', 7)]\n")],
+        seconds: 300,
+        ..CASE
+    },
+    Case {
+        name: "python with threads",
+        command: &["python3", "-c", PYTHON_THREADS],
+        expect: &[Exactly("8000 [0, 1, 2, 3, 4, 5, 6, 7]\n{\"ok\": 499500}\nhello\n")],
+        code: 6,
+        seconds: 300,
+        ..CASE
+    },
+    Case {
+        name: "sort of ten million bytes",
+        command: &["/bin/bash", "-c", "LC_ALL=C sort /data/unsorted.txt >/tmp/sorted && cksum </tmp/sorted"],
+        add: &["/usr/bin/sort", "/usr/bin/cksum"],
+        prepare: prepare::data_to_sort,
+        expect: &[Expect::Prepared],
+        seconds: 300,
+        ..CASE
+    },
+    guest("faults", &[("faults", Libc::Musl)], &["/bin/faults"]),
+    guest("mappings", &[("mappings", Libc::Musl)], &["/bin/mappings"]),
+    guest("pointers", &[("pointers", Libc::Musl)], &["/bin/pointers"]),
+    guest("processes", &[("processes", Libc::Musl)], &["/bin/processes"]),
+    guest("signals", &[("signals", Libc::Musl)], &["/bin/signals"]),
+    guest("threads", &[("threads", Libc::Musl)], &["/bin/threads"]),
+    guest("pipes and polling", &[("pipes", Libc::Musl)], &["/bin/pipes"]),
+    guest("files", &[("files", Libc::Musl)], &["/bin/files"]),
+    guest("clocks and limits", &[("clocks", Libc::Musl)], &["/bin/clocks"]),
+    guest("out of memory", &[("memory", Libc::Musl)], &["/bin/memory"]),
+    guest("mappings on the host's libc", &[("mappings", Libc::Host)], &["/bin/mappings"]),
+    guest("signals on the host's libc", &[("signals", Libc::Host)], &["/bin/signals"]),
+    guest("threads on the host's libc", &[("threads", Libc::Host)], &["/bin/threads"]),
+    Case {
+        name: "a shell ends with its exit code",
+        command: &["/bin/busybox", "sh", "-c", "echo hi; ls /; exit 3"],
+        expect: &[Matches(r"(?s)^hi\nbin\s.*proc\s.*tmp\s")],
+        code: 3,
+        ..CASE
+    },
+    Case {
+        name: "a death by signal is told",
+        command: &["/bin/busybox", "sh", "-c", "kill -SEGV $$"],
+        code: 139,
+        ..CASE
+    },
+    Case {
+        name: "shell pipes",
+        command: &["/bin/busybox", "sh", "-c", "echo b a c | tr ' ' '\\n' | sort | cat -n | tail -n 2; seq 1 20000 | wc -l; yes | head -n 1"],
+        expect: &[Exactly("     2\tb\n     3\tc\n20000\ny\n")],
+        ..CASE
+    },
+    Case {
+        name: "shell redirections",
+        command: &["/bin/busybox", "sh", "-c", REDIRECTIONS],
+        expect: &[Exactly("one\ntwo\n2\nabsent\nby number\nhere 7\n0\n")],
+        ..CASE
+    },
+    Case {
+        name: "shell background jobs",
+        command: &["/bin/busybox", "sh", "-c", "(sleep 0.3; echo late) & echo early; wait; sleep 50 & kill $!; wait $!; echo $?"],
+        expect: &[Exactly("early\nlate\nTerminated\n143\n")],
+        ..CASE
+    },
+    Case {
+        name: "interactive shell, ^C",
+        input: Input::Keys(&[
+            Wait("# "),
+            Type("echo go; sleep 100\r"),
+            Wait("\ngo"),
+            Type("\x03"),
+            Wait("# "),
+            Type("echo code $?\r"),
+            Wait("code 130"),
+            Wait("# "),
+            Type("exit 4\r"),
+        ]),
+        code: 4,
+        ..CASE
+    },
+    Case {
+        name: "interactive shell, ^Z and job control",
+        input: Input::Keys(&[
+            Wait("# "),
+            Type("sh -c 'echo go; exec sleep 100'\r"),
+            Wait("\ngo"),
+            Type("\x1a"),
+            Wait("Stopped"),
+            Wait("# "),
+            Type("jobs\r"),
+            Wait("Stopped"),
+            Wait("# "),
+            Type("bg; kill %1; wait; echo all done\r"),
+            Wait("\nall done"),
+            Wait("# "),
+            Type("exit 5\r"),
+        ]),
+        code: 5,
+        ..CASE
+    },
+    Case {
+        name: "terminal erases, kills and ends",
+        command: &["/bin/busybox", "sh", "-c", "stty -a | head -n 1; cat; echo after"],
+        input: Input::Keys(&[
+            Wait("24"),
+            Type("abx\x7fc\r"),
+            Wait("abc\r\n"),
+            Type("gone\x15kept\r"),
+            Wait("\nkept\r\n"),
+            Type("\x04"),
+            Wait("after"),
+        ]),
+        expect: &[Contains("80")],
+        ..CASE
+    },
+    Case {
+        name: "a stream on standard input",
+        command: &["/bin/busybox", "sh", "-c", "md5sum; echo end"],
+        input: Input::Stream(b"line\n\x03\x04 \x16 tab\t\x7f\x15 and no end of line"),
+        expect: &[Exactly("001f1606d6ae6ddf8def20e37e1ed14b  -\nend\n")],
+        ..CASE
+    },
+    Case {
+        name: "the end of standard input stays",
+        command: &["/bin/busybox", "sh", "-c", "cat; cat; wc -c; echo end"],
+        input: Input::Stream(b"once\n"),
+        expect: &[Exactly("once\n0\nend\n")],
+        ours_only: true,
+        ..CASE
+    },
+    Case {
+        name: "bash",
+        command: &["/bin/bash", "-c", BASH],
+        expect: &[Exactly("0 1 4\nz\ndiffer\nHELLO\n3\n")],
+        code: 5,
+        ..CASE
+    },
+    Case {
+        name: "ls -lR",
+        command: &["ls", "-lR", "/etc", "/usr", "/dev"],
+        expect: &[Matches(r"(?m)^-rw-r--r-- +1 root root +\d+ .* passwd\r?$"), Matches(r"(?m)^crw.* 1, +3 .* null\r?$")],
+        ..CASE
+    },
+    Case {
+        name: "grep",
+        command: &["/bin/bash", "-c", "grep -n root /etc/passwd; grep -rl nogroup /etc; grep -c '^[0-9]*7$' <(seq 1000); grep -q nothing /etc/passwd"],
+        add: &["/bin/grep", "/usr/bin/seq"],
+        expect: &[Exactly("1:root:x:0:0:root:/root:/bin/sh\n/etc/group\n100\n")],
+        code: 1,
+        ..CASE
+    },
+    Case {
+        name: "tar and gzip",
+        command: &["/bin/bash", "-c", TAR],
+        add: &["/bin/tar", "/bin/gzip"],
+        expect: &[Exactly("same\nintact\n")],
+        seconds: 300,
+        ..CASE
+    },
+    Case {
+        name: "proc files",
+        command: &["/bin/busybox", "sh", "-c", PROC],
+        expect: &[Contains("[stack]"), Contains("VmRSS:"), Contains("MemTotal:"), Contains("pgfault"), Lacks("can't open")],
+        ..CASE
+    },
+    Case {
+        name: "the address space as uvm sees it",
+        command: &["/bin/busybox", "sh", "-c", "cat /proc/self/uvm"],
+        expect: &[Matches(r"(?s)[0-9a-f]{6,}.*\n.*\n")],
+        ours_only: true,
+        ..CASE
+    },
+    Case {
+        name: "microvm",
+        command: &["/bin/busybox", "sh", "-c", "echo from microvm; date +%Y; sleep 0.2; exit 9"],
+        expect: &[Matches(r"^from microvm\n20\d\d\n$")],
+        board: Board::Microvm,
+        code: 9,
+        ours_only: true,
+        ..CASE
+    },
+    Case {
+        name: "a small machine",
+        command: &["/bin/busybox", "sh", "-c", "free | head -n 2; dd if=/dev/zero of=/tmp/big bs=1M count=200 2>/dev/null; rm /tmp/big; echo alive"],
+        expect: &[Contains("Mem:"), Contains("alive")],
+        memory: "64M",
+        ours_only: true,
+        ..CASE
+    },
+    Case {
+        name: "a panic tells where",
+        command: &["/bin/busybox", "sh", "-c", "echo before; echo c >/proc/sysrq-trigger; echo after"],
+        expect: &[Contains("before"), Lacks("after"), Expect::Panic("")],
+        code: 70,
+        ours_only: true,
+        ..CASE
+    },
+];
+
+const REDIRECTIONS: &str =
+    "cd /tmp; echo one >f; echo two >>f; cat <f; wc -l <f; ls /nope 2>/dev/null || echo absent; \
+exec 3>g; echo by number >&3; exec 3>&-; cat g; x=7; cat <<END
+here $x
+END
+ls /nope >h 2>&1; wc -l </dev/null; test -s h";
+
+const BASH: &str = "for ((i = 0; i < 3; i++)); do printf '%s ' $((i * i)); done | sed 's/ $/\\n/'; a=(x y z); echo ${a[@]: -1}; \
+diff <(echo a) <(echo b) >/dev/null || echo differ; s=hello; echo ${s^^}; wc -l <<<$'1\\n2\\n3'; (exit 5)";
+
+const TAR: &str = "cd /tmp && mkdir in out && for i in $(seq 1 60); do seq $i 4000 >in/$i; done && ln -s 1 in/link && chmod 600 in/2 \
+&& tar -czf a.tgz in && tar -xzf a.tgz -C out && diff -r in out/in && echo same && gzip -t a.tgz && [ -L out/in/link ] \
+&& [ $(stat -c %a out/in/2) = 600 ] && echo intact";
+
+const PROC: &str = "cat /proc/self/maps /proc/self/status /proc/meminfo /proc/vmstat; tr '\\0' ' ' </proc/self/cmdline; ls /proc/1";
+
+const PYTHON_THREADS: &str = "
+import threading, queue, json, subprocess, sys
+total, lock, q = 0, threading.Lock(), queue.Queue()
+def work(n):
+    global total
+    for _ in range(1000):
+        with lock: total += 1
+    q.put(n)
+threads = [threading.Thread(target=work, args=(n,)) for n in range(8)]
+[t.start() for t in threads]; [t.join() for t in threads]
+print(total, sorted(q.get() for _ in threads))
+print(json.dumps({'ok': sum(range(1000))}), flush=True)
+subprocess.run(['/bin/busybox', 'echo', 'hello'], check=True)
+sys.exit(6)";
+
+const PYTHON_PROCESSES: &str = "
+import multiprocessing as mp
+def square(x): return x * x
+def child(q): q.put(('child', 7))
+mp.set_start_method('fork')
+with mp.Pool(4) as pool: print(pool.map(square, range(8)))
+q = mp.Queue(); p = mp.Process(target=child, args=(q,)); p.start()
+print([q.get()]); p.join()";

@@ -1,0 +1,199 @@
+//! The checks that need no machine: format, lints, the workspace's tests and examples, sanitizers.
+
+use super::{failed, Verdict};
+use crate::build;
+use anyhow::{Context, Result};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+pub struct Check {
+    pub name: &'static str,
+    pub run: fn() -> Result<Verdict>,
+}
+
+pub const CHECKS: &[Check] = &[
+    Check { name: "host/format", run: format },
+    Check { name: "host/format of the kernel", run: kernel_format },
+    Check { name: "host/clippy", run: clippy },
+    Check { name: "host/clippy of the kernel", run: kernel_clippy },
+    Check { name: "host/tests", run: tests },
+    Check { name: "host/examples", run: examples },
+    Check { name: "host/address sanitizer", run: address_sanitizer },
+    Check { name: "host/miri", run: miri },
+];
+
+fn cargo(arguments: &[&str]) -> Command {
+    let mut command = Command::new("cargo");
+    command.args(arguments).current_dir(build::root());
+    command
+}
+
+fn output(command: &mut Command) -> Result<Output> {
+    command.output().with_context(|| format!("can't run {command:?}"))
+}
+
+fn text(output: &Output) -> String {
+    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+}
+
+/// The end of a long output; a failure's reason usually stands there.
+pub fn tail(text: &str, lines: usize) -> String {
+    let all: Vec<&str> = text.lines().collect();
+    all[all.len().saturating_sub(lines)..].join("\n")
+}
+
+/// One test that passes when the command succeeds.
+fn succeeds(command: &mut Command) -> Result<Verdict> {
+    let output = output(command)?;
+    Ok(if output.status.success() { Verdict::Passed { tests: 1 } } else { failed(tail(&text(&output), 60)) })
+}
+
+fn works(program: &str, arguments: &[&str]) -> bool {
+    Command::new(program).args(arguments).output().is_ok_and(|output| output.status.success())
+}
+
+fn format() -> Result<Verdict> {
+    succeeds(&mut cargo(&["fmt", "--all", "--check"]))
+}
+
+fn kernel_format() -> Result<Verdict> {
+    succeeds(cargo(&["fmt", "--check"]).current_dir(build::root().join("kernel")))
+}
+
+fn clippy() -> Result<Verdict> {
+    succeeds(&mut cargo(&["clippy", "--quiet", "--workspace", "--all-targets", "--", "-D", "warnings"]))
+}
+
+fn kernel_clippy() -> Result<Verdict> {
+    succeeds(build::cargo("clippy")?.args(["--quiet", "--", "-D", "warnings"]))
+}
+
+fn tests() -> Result<Verdict> {
+    Ok(count_tests(&output(&mut cargo(&["test", "--workspace", "--no-fail-fast"]))?))
+}
+
+/// Adds up cargo's `test result` lines.
+fn count_tests(output: &Output) -> Verdict {
+    let all = text(output);
+    let count = |word: &str| -> u64 {
+        let results = all.lines().filter(|line| line.starts_with("test result:"));
+        results
+            .filter_map(|line| {
+                let (before, _) = line.split_once(word)?;
+                before.trim_end().rsplit(' ').next()?.parse::<u64>().ok()
+            })
+            .sum()
+    };
+    let (passed, failed) = (count(" passed"), count(" failed"));
+    if output.status.success() && failed == 0 {
+        return Verdict::Passed { tests: passed };
+    }
+    let details = all.lines().filter(|line| !line.ends_with("... ok")).collect::<Vec<_>>().join("\n");
+    Verdict::Failed { passed, failed: failed.max(1), details: tail(&details, 60) }
+}
+
+/// Runs the examples of `crates/uvm`: they must end well and say something.
+fn examples() -> Result<Verdict> {
+    let folder = build::root().join("crates/uvm/examples");
+    let mut names: Vec<String> = std::fs::read_dir(&folder)
+        .map(|entries| {
+            entries
+                .flatten()
+                .filter_map(|entry| Some(entry.path().file_stem()?.to_string_lossy().into_owned()))
+                .collect()
+        })
+        .unwrap_or_default();
+    names.sort();
+    if names.is_empty() {
+        return Ok(Verdict::Skipped("crates/uvm has no examples".to_owned()));
+    }
+    let mut bad = String::new();
+    for name in &names {
+        let result = output(&mut cargo(&["run", "--quiet", "-p", "uvm", "--example", name]))?;
+        if !result.status.success() || result.stdout.is_empty() {
+            bad.push_str(&format!("example {name}:\n{}\n", tail(&text(&result), 20)));
+        }
+    }
+    Ok(if bad.is_empty() { Verdict::Passed { tests: names.len() as u64 } } else { failed(bad) })
+}
+
+/// Crates of the workspace that have a file with unsafe code.
+fn crates_with_unsafe() -> Vec<String> {
+    let crates = build::root().join("crates");
+    let Ok(entries) = std::fs::read_dir(crates) else { return Vec::new() };
+    let folders = entries.flatten().map(|entry| entry.path());
+    let mut names: Vec<String> = folders
+        .filter(|folder| rust_files(&folder.join("src")).iter().any(|file| has_unsafe(file)))
+        .filter_map(|folder| Some(folder.file_name()?.to_string_lossy().into_owned()))
+        .collect();
+    names.sort();
+    names
+}
+
+fn rust_files(folder: &Path) -> Vec<PathBuf> {
+    let Ok(entries) = std::fs::read_dir(folder) else { return Vec::new() };
+    entries
+        .flatten()
+        .map(|entry| entry.path())
+        .flat_map(|path| if path.is_dir() { rust_files(&path) } else { vec![path] })
+        .filter(|path| path.extension().is_some_and(|end| end == "rs"))
+        .collect()
+}
+
+fn has_unsafe(file: &Path) -> bool {
+    let text = std::fs::read_to_string(file).unwrap_or_default();
+    text.lines().map(str::trim_start).any(|line| {
+        !line.starts_with("//")
+            && ["unsafe {", "unsafe impl", "unsafe fn"].iter().any(|word| line.contains(word))
+    })
+}
+
+fn address_sanitizer() -> Result<Verdict> {
+    const HOST: &str = "x86_64-unknown-linux-gnu";
+    let crates = crates_with_unsafe();
+    if crates.is_empty() {
+        return Ok(Verdict::Skipped("no crate of the workspace has unsafe code".to_owned()));
+    }
+    if !works("cargo", &["+nightly", "--version"]) {
+        return Ok(Verdict::Skipped(
+            "it needs a nightly toolchain (`rustup toolchain install nightly`)".to_owned(),
+        ));
+    }
+    let mut command = cargo(&["+nightly", "test", "--lib", "--tests", "--no-fail-fast", "--target", HOST]);
+    command.env_remove("CARGO").env_remove("RUSTC").env_remove("RUSTUP_TOOLCHAIN");
+    command.env("RUSTFLAGS", "-Zsanitizer=address").arg("--target-dir").arg(build::scratch("asan")?);
+    for name in &crates {
+        command.args(["-p", name]);
+    }
+    Ok(count_tests(&output(&mut command)?))
+}
+
+fn miri() -> Result<Verdict> {
+    if !works("cargo", &["+nightly", "miri", "--version"]) {
+        return Ok(Verdict::Skipped("not installed (`rustup +nightly component add miri`)".to_owned()));
+    }
+    let crates = crates_with_unsafe();
+    if crates.is_empty() {
+        return Ok(Verdict::Skipped("no crate of the workspace has unsafe code".to_owned()));
+    }
+    let mut command = cargo(&["+nightly", "miri", "test", "--lib", "--target-dir"]);
+    command.env_remove("CARGO").env_remove("RUSTC").env_remove("RUSTUP_TOOLCHAIN");
+    command.arg(build::scratch("miri")?);
+    for name in &crates {
+        command.args(["-p", name]);
+    }
+    Ok(count_tests(&output(&mut command)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::process::ExitStatusExt;
+
+    #[test]
+    fn results_of_all_binaries_are_added_up() {
+        let stdout = "test result: ok. 3 passed; 0 failed; 0 ignored\ntest result: ok. 4 passed; 0 failed; 0 ignored\n";
+        let output = Output { status: ExitStatusExt::from_raw(0), stdout: stdout.into(), stderr: Vec::new() };
+        assert!(matches!(count_tests(&output), Verdict::Passed { tests: 7 }));
+    }
+}

@@ -1,0 +1,132 @@
+//! Boots the kernel once for each case, two machines at a time, and judges what came out.
+
+use super::cases::{Case, Expect};
+use super::host::tail;
+use super::prepare::Prepared;
+use super::{failed, Tally, Verdict};
+use crate::qemu::{Clock, Ending, Kernel, Machine};
+use crate::run::{self, Root};
+use crate::session::{self, Finished};
+use crate::{guest, symbols};
+use anyhow::{Context, Result};
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+const LANES: usize = 2;
+
+/// How much of a failed case's output is shown.
+const SHOWN_LINES: usize = 40;
+
+/// Runs all cases; they are taken from the front, so the long ones should stand there.
+pub fn run(kernel: Kernel, cases: &[&Case], tally: &mut Tally) {
+    let path = match run::kernel_path(kernel) {
+        Ok(path) => path,
+        Err(error) => {
+            let details = format!("{error:#}");
+            return tally.add("kernel/build", Instant::now(), failed(tail(&details, SHOWN_LINES)));
+        }
+    };
+    let next = AtomicUsize::new(0);
+    let tally = Mutex::new(tally);
+    std::thread::scope(|scope| {
+        for _ in 0..LANES.min(cases.len()) {
+            scope.spawn(|| {
+                while let Some(case) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let started = Instant::now();
+                    let verdict =
+                        one(kernel, &path, case).unwrap_or_else(|error| failed(format!("{error:#}")));
+                    tally.lock().expect("no lane panics").add(&case.full_name(), started, verdict);
+                }
+            });
+        }
+    });
+}
+
+fn one(kernel: Kernel, path: &Path, case: &Case) -> Result<Verdict> {
+    if kernel == Kernel::Linux && case.ours_only {
+        return Ok(Verdict::Skipped("says something about our kernel alone".to_owned()));
+    }
+    let folder = tempfile::tempdir().context("can't make a temporary folder")?;
+    let prepared = match (case.prepare)()? {
+        Ok(prepared) => prepared,
+        Err(missing) => return Ok(Verdict::Skipped(missing)),
+    };
+    let root = pack(case, &prepared)?;
+    let mut machine = Machine {
+        board: case.board,
+        clock: Clock::Wall,
+        cpu: "max,-erms",
+        memory: case.memory.to_owned(),
+        cpus: 1,
+        kernel: path.to_owned(),
+        initrd: folder.path().join("root.cpio"),
+        command_line: String::new(),
+    };
+    run::prepare(&mut machine, kernel, root, &case.input.words())?;
+    let finished = session::capture(&machine, case.input, Duration::from_secs(case.seconds))?;
+    let complaints = judge(case, &prepared, &finished);
+    if complaints.is_empty() {
+        return Ok(Verdict::Passed { tests: 1 });
+    }
+    let mut details = complaints.join("\n");
+    if let Ending::Panicked = finished.ending {
+        details.push_str(&format!("\nkernel panic: {}", finished.report.panic.as_deref().unwrap_or("?")));
+        for line in symbols::describe(path, &finished.report.frames) {
+            details.push_str(&format!("\n  {line}"));
+        }
+    }
+    details.push_str(&format!("\n--- its output:\n{}", tail(&finished.output, SHOWN_LINES)));
+    Ok(failed(details))
+}
+
+fn pack(case: &Case, prepared: &Prepared) -> Result<Root> {
+    let mut add: Vec<String> = case.add.iter().map(|file| (*file).to_owned()).collect();
+    add.extend(prepared.add.iter().cloned());
+    for (name, libc) in case.guests {
+        add.push(format!("{}:/bin/{name}", guest::compile(name, *libc)?.display()));
+    }
+    let command: Vec<String> = case.command.iter().map(|word| (*word).to_owned()).collect();
+    run::pack(prepared.root.as_deref(), &add, &command)
+}
+
+/// What is wrong with the outcome; empty when all is well.
+fn judge(case: &Case, prepared: &Prepared, finished: &Finished) -> Vec<String> {
+    let mut complaints = Vec::new();
+    if finished.ending.code() != case.code {
+        complaints.push(format!("it ended with {:?}, not with code {}", finished.ending, case.code));
+    }
+    let output = finished.output.as_str();
+    for expect in case.expect {
+        match expect {
+            Expect::Exactly(text) if output != *text => {
+                complaints.push(format!("its output is not {text:?}"))
+            }
+            Expect::Contains(text) if !output.contains(text) => {
+                complaints.push(format!("its output lacks {text:?}"))
+            }
+            Expect::Lacks(text) if output.contains(text) => {
+                complaints.push(format!("its output has {text:?}"))
+            }
+            Expect::Matches(pattern) if !matches(pattern, output) => {
+                complaints.push(format!("its output does not match {pattern:?}"));
+            }
+            Expect::Prepared if !output.contains(&prepared.expected) => {
+                complaints.push(format!("its output lacks what this machine says: {:?}", prepared.expected));
+            }
+            Expect::Panic(text) => {
+                let heard = finished.report.panic.as_deref().unwrap_or("");
+                if !heard.contains(text) || finished.report.frames.len() < 3 {
+                    complaints.push(format!("no panic with {text:?} and a back-trace; heard {heard:?}"));
+                }
+            }
+            _ => {}
+        }
+    }
+    complaints
+}
+
+fn matches(pattern: &str, text: &str) -> bool {
+    regex::Regex::new(pattern).is_ok_and(|pattern| pattern.is_match(text))
+}

@@ -1,0 +1,142 @@
+//! What some cases need from this machine before they can run: data files, a compiler's files in a folder of their own.
+
+use crate::build;
+use crate::image::{self, Image, Libraries};
+use anyhow::{Context, Result};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// A case's surroundings. The preparation is `Ok(Err(reason))` when this machine lacks something that nothing can install.
+#[derive(Default)]
+pub struct Prepared {
+    /// As in `--root`.
+    pub root: Option<PathBuf>,
+    /// As in `--add`.
+    pub add: Vec<String>,
+    /// What the output must contain.
+    pub expected: String,
+}
+
+pub type Preparation = fn() -> Result<Result<Prepared, String>>;
+
+pub fn nothing() -> Result<Result<Prepared, String>> {
+    Ok(Ok(Prepared::default()))
+}
+
+/// Ten million bytes of random words, and what sorting them here gives.
+pub fn data_to_sort() -> Result<Result<Prepared, String>> {
+    const BYTES: usize = 10_000_000;
+    let path = build::scratch("tests")?.join("unsorted.txt");
+    let mut text = String::with_capacity(BYTES + 64);
+    let mut state: u64 = 0x9e37_79b9_7f4a_7c15;
+    while text.len() < BYTES {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        text.push_str(&format!("{:x} {}\n", state, state % 1000));
+    }
+    std::fs::write(&path, &text)?;
+    let mut lines: Vec<&str> = text.lines().collect();
+    lines.sort_unstable();
+    let mut sorted = lines.join("\n");
+    sorted.push('\n');
+    let expected = checksum(sorted.as_bytes())?;
+    Ok(Ok(Prepared { root: None, add: vec![format!("{}:/data/unsorted.txt", path.display())], expected }))
+}
+
+/// `cksum`'s words for some bytes, from this machine's own program.
+fn checksum(bytes: &[u8]) -> Result<String> {
+    let path = build::scratch("tests")?.join("sorted.txt");
+    std::fs::write(&path, bytes)?;
+    let output =
+        Command::new("cksum").stdin(std::fs::File::open(&path)?).output().context("can't run cksum")?;
+    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
+
+/// A folder with this machine's gcc in it: driver, compiler, assembler, linker, headers, start files, libraries.
+pub fn compiler() -> Result<Result<Prepared, String>> {
+    let Some(gcc) = image::find_program("gcc") else { return Ok(Err("gcc is not installed".to_owned())) };
+    let folder = build::scratch("tests")?.join("gcc-root");
+    let done = folder.join("complete");
+    if !done.exists() {
+        // A half-made folder of an earlier run is made again.
+        let _ = std::fs::remove_dir_all(&folder);
+        std::fs::create_dir_all(&folder)?;
+        compiler_files(&gcc)?.write_folder(&folder)?;
+        std::fs::File::create(&done)?.write_all(b"yes\n")?;
+    }
+    Ok(Ok(Prepared { root: Some(folder), add: Vec::new(), expected: String::new() }))
+}
+
+fn compiler_files(gcc: &str) -> Result<Image> {
+    let mut image = Image::default();
+    image.program(Path::new(gcc), gcc)?;
+    for tool in ["cc1", "collect2", "as", "ld", "liblto_plugin.so"] {
+        let path = PathBuf::from(ask(
+            gcc,
+            &format!("-print-{}-name={tool}", if tool.contains('.') { "file" } else { "prog" }),
+        )?);
+        let path = if path.is_absolute() {
+            path
+        } else {
+            PathBuf::from(image::find_program(tool).context("no assembler")?)
+        };
+        let name = std::path::absolute(&path)?.to_string_lossy().into_owned();
+        image.program(&path, &name)?;
+    }
+    for file in [
+        "crt1.o",
+        "Scrt1.o",
+        "crti.o",
+        "crtn.o",
+        "libc.so",
+        "libc_nonshared.a",
+        "libc.so.6",
+        "libgcc_s.so.1",
+        "libm.so.6",
+        "libmvec.so.1",
+    ] {
+        let path = std::fs::canonicalize(ask(gcc, &format!("-print-file-name={file}"))?);
+        let Ok(path) = path else { continue };
+        let folder = PathBuf::from("/usr/lib/x86_64-linux-gnu").join(file);
+        let name = if folder.exists() { folder } else { path.clone() };
+        image.file(&path, &name.to_string_lossy())?;
+    }
+    let library = PathBuf::from(ask(gcc, "-print-libgcc-file-name")?);
+    let library = library.parent().context("gcc has no library folder")?.to_owned();
+    for file in ["crtbegin.o", "crtend.o", "crtbeginS.o", "crtendS.o", "libgcc.a", "libgcc_s.so"] {
+        let path = library.join(file);
+        if path.exists() {
+            image.file(&path, &path.to_string_lossy())?;
+        }
+    }
+    for folder in [
+        library.join("include"),
+        "/usr/include/x86_64-linux-gnu".into(),
+        "/usr/include/linux".into(),
+        "/usr/include/asm-generic".into(),
+    ] {
+        if folder.is_dir() {
+            image.tree(&folder, &folder.to_string_lossy(), Libraries::AsTheyAre)?;
+        }
+    }
+    for entry in std::fs::read_dir("/usr/include")?.flatten() {
+        let path = entry.path();
+        if path.is_file() {
+            image.file(&path, &path.to_string_lossy())?;
+        }
+    }
+    let loader = Path::new("/lib64/ld-linux-x86-64.so.2");
+    if loader.exists() && !image.has("/lib64/ld-linux-x86-64.so.2") {
+        image.program(loader, "/lib64/ld-linux-x86-64.so.2")?;
+    }
+    let source = "#include <stdio.h>\nint main(void) { printf(\"hello, world\\n\"); return 42; }\n";
+    image.text("/root/hello.c", source)?;
+    Ok(image)
+}
+
+fn ask(gcc: &str, question: &str) -> Result<String> {
+    let output = Command::new(gcc).arg(question).output().with_context(|| format!("can't run {gcc}"))?;
+    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
