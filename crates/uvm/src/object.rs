@@ -131,11 +131,12 @@ impl ObjectBody {
         }
     }
 
-    /// Removes every page in the range and all its mappings.
+    /// Removes every page in the range and all its mappings; the pages are free once `down` is performed. What a
+    /// pager calls in [`last_reference`](crate::Pager::last_reference) when nobody can want its pages again.
     ///
     /// # Errors
     /// A ticket of a page that is busy: those before it are gone, it and those behind are as they were.
-    pub(crate) fn remove_range<M: Machine>(
+    pub fn remove_range<M: Machine>(
         &mut self,
         machine: &M,
         held: &mut Held<'_, order::Object>,

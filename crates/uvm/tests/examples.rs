@@ -1,0 +1,16 @@
+//! The examples run, and their own assertions hold.
+
+#[path = "../examples/custom_pager.rs"]
+mod custom_pager;
+#[path = "../examples/fork_cow.rs"]
+mod fork_cow;
+
+#[test]
+fn fork_cow_says_what_it_copies() {
+    fork_cow::main();
+}
+
+#[test]
+fn custom_pager_makes_only_what_is_read() {
+    custom_pager::main();
+}
