@@ -5,7 +5,7 @@
 //!     \___ list of all its tables ___/      ^            |
 //!                                           +-- reverse: (table, index) in the page's record; more in a chain
 //! ```
-//! Every page frame has a record of 16 bytes (`records`): for a mapped page its first mapping and the gathered referenced and modified
+//! Every page frame has a record of 20 bytes (`records`): for a mapped page its first mapping and the gathered referenced and modified
 //! bits, for a table its parent, its place there and the count of its entries. So a mapping's space and address are found from the
 //! table alone, by way of its parents; a table that has become empty is known to be all zero, and is used again without zeroing; and
 //! a space's tables are freed without looking for them.
@@ -277,15 +277,12 @@ impl Pmap for X86Pmap {
         let mut stale = Stale::new(space);
         let mut walk = Walk::new(space, range);
         while let Some(part) = walk.next() {
-            part.each(|at, va| {
-                let slot = &part.table.entries[at];
-                let old = slot.load(Relaxed);
+            part.each(|at, va, old| {
                 let new = lowered(old, prot);
-                if old & PRESENT != 0 && new != old {
-                    slot.store(new, Relaxed);
+                if new != old {
+                    part.table.entries[at].store(new, Relaxed);
                     stale.add(va, old);
                 }
-                old & PRESENT != 0
             });
         }
         stale.note(down);
@@ -384,18 +381,13 @@ impl State {
     /// Removes the entries of one table within a part; how many there were.
     fn remove_part(&mut self, part: &space::Part, stale: &mut Stale) -> u32 {
         let mut removed = 0;
-        part.each(|at, va| {
-            let slot = &part.table.entries[at];
-            let entry = slot.load(Relaxed);
-            if entry & PRESENT == 0 {
-                return false;
-            }
-            slot.store(0, Relaxed);
+        part.each(|at, va, entry| {
+            part.table.entries[at].store(0, Relaxed);
             self.nodes.unlink(page_of(entry), part.table.page, at, entry);
             stale.add(va, entry);
             removed += 1;
-            true
         });
+        part.emptied();
         removed
     }
 

@@ -1,10 +1,10 @@
 //! Address spaces as trees of tables: making, walking, freeing.
 //!
 //! ```text
-//!   record of a table: parent | level, count, groups, index in parent | next | prev      (list of the space's tables)
+//!   record of a table: parent | level, count, index in parent | next | prev | groups     (list of the space's tables)
 //!   record of a root:  resident pages | level, count | first table | CPUs where it is active
 //! ```
-//! `groups` has a bit for each 64 entries of a last table that may hold one: walks skip the others.
+//! `groups` has a bit for each 16 entries of a last table that may hold one: walks skip the others.
 //!
 //! A table is freed with its space, or when an unmapping covers its whole span and leaves it empty (it is `retired`: a CPU may still
 //! hold the way through it, so it is used again only after the next flush).
@@ -23,7 +23,7 @@ use crate::arch::{cpu, io};
 use crate::sync::Once;
 
 /// What the pmap keeps for each page frame; its meaning depends on what the frame is.
-type Record = [AtomicU32; 4];
+type Record = [AtomicU32; 5];
 
 const PARENT: usize = 0;
 const RESIDENT: usize = 0;
@@ -31,16 +31,16 @@ const SHAPE: usize = 1;
 const NEXT: usize = 2;
 const PREV: usize = 3;
 const CPUS: usize = 3;
+const GROUPS: usize = 4;
 
 /// Fields of the shape word.
 const IN_PARENT: u32 = 511;
 const LEVEL: u32 = 9;
 const COUNT: u32 = 11;
 const COUNT_MASK: u32 = 1023;
-const GROUPS: u32 = 21;
 
 /// Entries in a group.
-const GROUP: usize = 64;
+const GROUP: usize = 16;
 
 /// Zeroed tables and roots kept at most.
 const KEPT_TABLES: u32 = 256;
@@ -51,6 +51,9 @@ const SPAN: u32 = 21;
 /// From this span on, a walk goes through the space's list of tables instead of the tree.
 const BY_LIST: u64 = 1 << 39;
 
+/// The record of a frame that is neither mapped nor a table.
+const PLAIN: [u32; 5] = [NIL, 0, NIL, NIL, 0];
+
 static RECORDS: Once<Box<[Record]>> = Once::new();
 
 /// Makes the records.
@@ -60,7 +63,7 @@ static RECORDS: Once<Box<[Record]>> = Once::new();
 pub fn init(pages: usize) -> Result<(), NoMemory> {
     let mut records = Vec::new();
     records.try_reserve_exact(pages).map_err(|_| NoMemory)?;
-    records.resize_with(pages, || [NIL, 0, NIL, NIL].map(AtomicU32::new));
+    records.resize_with(pages, || PLAIN.map(AtomicU32::new));
     RECORDS.call_once(|| records.into_boxed_slice());
     Ok(())
 }
@@ -101,21 +104,21 @@ impl Last {
     /// Counts a new entry.
     #[inline]
     pub(super) fn added(&self, space: &Space, at: usize) {
-        let shape = &record(self.page)[SHAPE];
-        let group = 1 << (GROUPS + (at / GROUP) as u32);
-        shape.store((shape.load(Relaxed) + (1 << COUNT)) | group, Relaxed);
+        let own = record(self.page);
+        own[SHAPE].store(own[SHAPE].load(Relaxed) + (1 << COUNT), Relaxed);
+        own[GROUPS].store(own[GROUPS].load(Relaxed) | 1 << (at / GROUP), Relaxed);
         space.count(1);
     }
 
     /// Counts removed entries.
     #[inline]
     pub(super) fn removed(&self, space: &Space, entries: u32) {
-        let shape = &record(self.page)[SHAPE];
-        let mut value = shape.load(Relaxed) - (entries << COUNT);
-        if value >> COUNT & COUNT_MASK == 0 {
-            value &= (1 << GROUPS) - 1;
+        let own = record(self.page);
+        let shape = own[SHAPE].load(Relaxed) - (entries << COUNT);
+        own[SHAPE].store(shape, Relaxed);
+        if shape >> COUNT == 0 {
+            own[GROUPS].store(0, Relaxed);
         }
-        shape.store(value, Relaxed);
         space.count(0u32.wrapping_sub(entries));
     }
 
@@ -344,6 +347,7 @@ impl Tables {
         own[SHAPE].store(index(va, level) as u32 | (level - 1) << LEVEL, Relaxed);
         own[NEXT].store(first, Relaxed);
         own[PREV].store(space.root.0, Relaxed);
+        own[GROUPS].store(0, Relaxed);
         if first != NIL {
             record(PageNo(first))[PREV].store(page.0, Relaxed);
         }
@@ -424,7 +428,7 @@ impl Tables {
 
 /// Makes a record that of an unmapped page again.
 fn make_plain(page: PageNo) {
-    for (word, value) in record(page).iter().zip([NIL, 0, NIL, NIL]) {
+    for (word, value) in record(page).iter().zip(PLAIN) {
         word.store(value, Relaxed);
     }
 }
@@ -444,30 +448,37 @@ impl Part {
         self.len == 512
     }
 
-    /// Calls `f` with the index and address of every entry that may be present, until as many have been as the table has; `f` says
-    /// whether one was.
+    /// Calls `f` with the index, address and value of every present entry.
     #[inline]
-    pub(super) fn each(&self, mut f: impl FnMut(usize, u64) -> bool) {
-        let shape = record(self.table.page)[SHAPE].load(Relaxed);
-        let mut left = shape >> COUNT & COUNT_MASK;
+    pub(super) fn each(&self, mut f: impl FnMut(usize, u64, u64)) {
+        let own = record(self.table.page);
+        let mut left = own[SHAPE].load(Relaxed) >> COUNT & COUNT_MASK;
         let end = self.first + self.len;
-        let mut at = self.first;
-        while at < end && left != 0 {
-            let stop = ((at / GROUP + 1) * GROUP).min(end);
-            if shape >> (GROUPS + (at / GROUP) as u32) & 1 != 0 {
-                let mut va = self.va + ((at - self.first) << PAGE_SHIFT) as u64;
-                while at < stop {
-                    if f(at, va) {
-                        left -= 1;
-                        if left == 0 {
-                            return;
-                        }
-                    }
-                    at += 1;
-                    va += PAGE_SIZE as u64;
+        let below_end = u32::MAX >> (31 - (end - 1) / GROUP);
+        let mut groups = own[GROUPS].load(Relaxed) & below_end & u32::MAX << (self.first / GROUP);
+        while groups != 0 && left != 0 {
+            let start = groups.trailing_zeros() as usize * GROUP;
+            groups &= groups - 1;
+            let (from, to) = (start.max(self.first), (start + GROUP).min(end));
+            for (n, slot) in self.table.entries[from..to].iter().enumerate() {
+                let entry = slot.load(Relaxed);
+                if entry != 0 {
+                    let at = from + n;
+                    f(at, self.va + ((at - self.first) << PAGE_SHIFT) as u64, entry);
+                    left -= 1;
                 }
             }
-            at = stop;
+        }
+    }
+
+    /// Forgets the groups that lie in the part: all their entries have been removed.
+    #[inline]
+    pub(super) fn emptied(&self) {
+        let (from, to) = (self.first.div_ceil(GROUP), (self.first + self.len) / GROUP);
+        if from < to {
+            let inside = u32::MAX << from & u32::MAX >> (32 - to);
+            let groups = &record(self.table.page)[GROUPS];
+            groups.store(groups.load(Relaxed) & !inside, Relaxed);
         }
     }
 }
