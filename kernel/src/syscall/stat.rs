@@ -21,7 +21,16 @@ pub const CALLS: Calls = calls! {
     __NR_chown => chown[3], __NR_lchown => lchown[3], __NR_fchown => fchown[3], __NR_fchownat => fchownat[5],
     __NR_utime => utime[2], __NR_utimes => utimes[2], __NR_futimesat => futimesat[3],
     __NR_utimensat => utimensat[4],
+    __NR_setxattr => no_xattr[0], __NR_lsetxattr => no_xattr[0], __NR_fsetxattr => no_xattr[0],
+    __NR_getxattr => no_xattr[0], __NR_lgetxattr => no_xattr[0], __NR_fgetxattr => no_xattr[0],
+    __NR_listxattr => no_xattr[0], __NR_llistxattr => no_xattr[0], __NR_flistxattr => no_xattr[0],
+    __NR_removexattr => no_xattr[0], __NR_lremovexattr => no_xattr[0], __NR_fremovexattr => no_xattr[0],
 };
+
+/// No file system here keeps extended attributes.
+fn no_xattr() -> Result<()> {
+    Err(EOPNOTSUPP)
+}
 
 const SECOND: Nanos = 1_000_000_000;
 const BLOCK: u64 = 4096;
