@@ -220,7 +220,11 @@ pub fn exec(process: &Process) {
 pub fn stop_all(process: &Process) {
     if let Some(mut timers) = process.timers.lock().take() {
         timers.stop_posix();
-        [Slot::Real, Slot::Virtual, Slot::Prof].map(|slot| timers.get(slot).map(Timer::disarm));
+        for slot in [Slot::Real, Slot::Virtual, Slot::Prof] {
+            if let Some(timer) = timers.get(slot) {
+                timer.disarm();
+            }
+        }
     }
 }
 

@@ -92,8 +92,10 @@ page_fault_entry:
     test byte ptr [rsp + 16], 3
     jz 1f
     swapgs
+    cld                             # the program's direction flag means nothing to the kernel
     push 14
     SAVE_ALL
+    CLAC
     xor ebp, ebp
     mov rdi, rsp
     mov rsi, cr2
@@ -114,7 +116,9 @@ trap_common:
     test byte ptr [rsp + 24], 3
     jz 1f
     swapgs
+    cld
     SAVE_ALL
+    CLAC
     xor ebp, ebp
     mov rdi, rsp
     call {user_trap}
