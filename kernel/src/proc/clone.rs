@@ -69,7 +69,8 @@ impl Request {
         if thread_alone || sighand_alone || contrary || self.flags.bits() & REFUSED != 0 {
             return Err(EINVAL);
         }
-        if !(0..=64).contains(&self.exit_signal) {
+        let orphan = has(Flags::PARENT) && super::current_process().parent() == 0;
+        if orphan || !(0..=64).contains(&self.exit_signal) {
             return Err(EINVAL);
         }
         Ok(())
@@ -130,7 +131,9 @@ fn new_process(caller: &Arc<Thread>, request: &Request) -> Result<Arc<Thread>> {
         actions: inherited_actions(parent, flags),
     };
     let mm = mm_for(caller, flags)?;
-    let exit_signal = request.exit_signal;
+    // A sibling is announced to the common parent as the caller will be, not by a signal that the caller chooses.
+    let sibling = flags.contains(Flags::PARENT);
+    let exit_signal = if sibling { parent.exit_signal.load(Ordering::Relaxed) } else { request.exit_signal };
     let process = Process::new(pid, exit_signal, from);
     process.pgid.store(parent.pgid(), Ordering::Relaxed);
     process.sid.store(parent.sid(), Ordering::Relaxed);

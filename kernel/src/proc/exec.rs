@@ -12,11 +12,13 @@ use super::elf::{self, Image, Placement};
 use super::image::{self, Loaded, Startup};
 use super::limits::RLIMIT_STACK;
 use super::mm::{Layout, LockFuture, Mm, CMDLINE_MAX};
-use super::signal::AltStack;
+use super::signal::{AltStack, SIGCHLD};
 use super::thread::Thread;
 use super::{current_thread, exit, table, timer};
 use crate::arch::UserRegs;
-use crate::errno::{Result, E2BIG, EACCES, EAGAIN, EFAULT, ELIBBAD, ELOOP, ENAMETOOLONG, ENOEXEC, ERESTARTNOINTR};
+use crate::errno::{
+    Result, E2BIG, EACCES, EAGAIN, EFAULT, ELIBBAD, ELOOP, ENAMETOOLONG, ENOEXEC, ERESTARTNOINTR,
+};
 use crate::fs::file::File;
 use crate::fs::inode::Kind;
 use crate::fs::path::{Follow, Start};
@@ -191,7 +193,11 @@ fn parse_script(head: &[u8]) -> Result<(&[u8], Option<&[u8]>)> {
     let line = match line.iter().position(|&byte| byte == b'\n') {
         Some(end) => &line[..end],
         None if head.len() < LINE_MAX => line,
-        None => line.iter().rposition(|&byte| byte == b' ' || byte == b'\t').map(|end| &line[..end]).ok_or(ENOEXEC)?,
+        None => line
+            .iter()
+            .rposition(|&byte| byte == b' ' || byte == b'\t')
+            .map(|end| &line[..end])
+            .ok_or(ENOEXEC)?,
     };
     let line = line.trim_ascii();
     let end = line.iter().position(|&byte| byte == b' ' || byte == b'\t').unwrap_or(line.len());
@@ -225,7 +231,12 @@ fn program(file: Arc<File>, head: &[u8]) -> Result<Program> {
 }
 
 /// Builds the new address space and moves the thread into it; the old one waits in `pending_mm`.
-fn build(thread: &Thread, program: &Program, path: &[u8], arguments: &Arguments) -> Result<(Arc<Mm>, Loaded, u64)> {
+fn build(
+    thread: &Thread,
+    program: &Program,
+    path: &[u8],
+    arguments: &Arguments,
+) -> Result<(Arc<Mm>, Loaded, u64)> {
     let space = vm::space_new()?;
     let stack_limit = thread.process.limit(RLIMIT_STACK);
     let interpreter = program.interpreter.as_ref().map(|(file, image)| (&**file, image));
@@ -322,6 +333,7 @@ fn commit(thread: &Thread, name: &[u8]) {
         let before = process.files.lock().replace(own);
         drop(before);
     }
+    process.exit_signal.store(SIGCHLD.number(), Ordering::Relaxed);
     process.has_execed.store(true, Ordering::Relaxed);
     process.dumpable.store(true, Ordering::Relaxed);
 }

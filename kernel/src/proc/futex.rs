@@ -13,9 +13,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 
 use super::current_thread;
 use super::thread::Restart;
-use crate::errno::{
-    Result, EAGAIN, EFAULT, EINVAL, ENOSYS, ERESTARTSYS, ERESTART_RESTARTBLOCK, ETIMEDOUT,
-};
+use crate::errno::{Result, EAGAIN, EFAULT, EINVAL, ENOSYS, ERESTARTSYS, ERESTART_RESTARTBLOCK, ETIMEDOUT};
 use crate::sched::Nanos;
 use crate::sync::{SpinLock, WaitQueue, Woken};
 use crate::user;
@@ -122,8 +120,12 @@ fn wait(va: u64, scope: Scope, expected: u32, deadline: Option<Nanos>, bits: u32
     if user::load_u32(va)? != expected {
         return Err(Stop::Errno(EAGAIN));
     }
-    let waiter =
-        Arc::new(Waiter { key: SpinLock::new(key), bits, woken: AtomicBool::new(false), queue: WaitQueue::new() });
+    let waiter = Arc::new(Waiter {
+        key: SpinLock::new(key),
+        bits,
+        woken: AtomicBool::new(false),
+        queue: WaitQueue::new(),
+    });
     TABLE[key.bucket()].lock().push(waiter.clone());
     let outcome = match user::load_u32(va) {
         Ok(value) if value == expected => {
@@ -187,7 +189,8 @@ fn requeue(from: Key, to: Key, wake: usize, requeue: usize) -> (usize, usize) {
     let mut second = (a != b).then(|| TABLE[a.max(b)].lock());
     let mut moved = Vec::new();
     {
-        let source = if a <= b { &mut *first } else { second.as_mut().map_or(&mut *first, |guard| &mut **guard) };
+        let source =
+            if a <= b { &mut *first } else { second.as_mut().map_or(&mut *first, |guard| &mut **guard) };
         source.retain(|waiter| {
             let hit = moved.len() < requeue && *waiter.key.lock() == from;
             if hit {

@@ -55,7 +55,12 @@ pub struct Loaded {
 type Part<'a> = (&'a File, &'a Image);
 
 /// Maps a program, its interpreter and its stack into an empty space.
-pub fn map(space: &Space, program: Part<'_>, interpreter: Option<Part<'_>>, stack_limit: u64) -> Result<Loaded> {
+pub fn map(
+    space: &Space,
+    program: Part<'_>,
+    interpreter: Option<Part<'_>>,
+    stack_limit: u64,
+) -> Result<Loaded> {
     let image = program.1;
     let bias = match image.placement {
         Placement::Fixed => 0,
@@ -100,7 +105,8 @@ fn map_segments(space: &Space, (file, image): Part<'_>, bias: u64) -> Result<()>
     for segment in &image.segments {
         let va = segment.va.wrapping_add(bias);
         let start = va & !(PAGE - 1);
-        let file_end = if segment.file_len == 0 { start } else { (va + segment.file_len).next_multiple_of(PAGE) };
+        let file_end =
+            if segment.file_len == 0 { start } else { (va + segment.file_len).next_multiple_of(PAGE) };
         let end = (va + segment.mem_len).next_multiple_of(PAGE);
         let prot = prot_of(segment.rights);
         if file_end > start {
@@ -115,7 +121,14 @@ fn map_segments(space: &Space, (file, image): Part<'_>, bias: u64) -> Result<()>
     Ok(())
 }
 
-fn place(space: &Space, start: u64, end: u64, prot: Prot, backing: Backing, name: Option<Arc<str>>) -> Result<()> {
+fn place(
+    space: &Space,
+    start: u64,
+    end: u64,
+    prot: Prot,
+    backing: Backing,
+    name: Option<Arc<str>>,
+) -> Result<()> {
     let args = MapArgs {
         addr: start,
         len: end - start,
@@ -160,8 +173,12 @@ pub struct Startup<'a> {
 pub fn write_stack(loaded: &Loaded, startup: &Startup<'_>) -> Result<u64> {
     let mut random = [0; 16];
     crate::fs::random::fill(&mut random);
-    let strings =
-        startup.argv.bytes.len() + startup.envp.bytes.len() + startup.path.len() + 1 + PLATFORM.len() + random.len();
+    let strings = startup.argv.bytes.len()
+        + startup.envp.bytes.len()
+        + startup.path.len()
+        + 1
+        + PLATFORM.len()
+        + random.len();
     // From the top: eight zero bytes, path, environment, arguments, platform, random.
     let strings_at = (loaded.stack_top - 8 - strings as u64) & !7;
     let argv_at = strings_at + (PLATFORM.len() + random.len()) as u64;

@@ -23,6 +23,7 @@ use crate::fs::context::FsContext;
 use crate::fs::fdtable::{FdTable, OnExec};
 use crate::fs::path::{resolve, Follow, Start};
 use crate::fs::{self, current};
+use crate::syscall::sys::TRACE;
 use crate::{sched, vm};
 use linux_raw_sys::general::O_RDWR;
 
@@ -68,7 +69,8 @@ pub fn start_init(cmdline: &str) -> Result<()> {
         lock_future: LockFuture::No,
     };
     let mm = Mm::new(vm::space_new()?, layout);
-    let thread = Arc::new(Thread::new(pid, process.clone(), mm, SigSet::EMPTY, *b"init\0\0\0\0\0\0\0\0\0\0\0\0"));
+    let thread =
+        Arc::new(Thread::new(pid, process.clone(), mm, SigSet::EMPTY, *b"init\0\0\0\0\0\0\0\0\0\0\0\0"));
     thread.is_init.store(true, Ordering::Relaxed);
     process.group.lock().threads.push(thread.clone());
     table::insert(process, thread.clone(), 0);
@@ -120,7 +122,8 @@ fn find_program(name: &[u8], env: &[Vec<u8>]) -> Result<Vec<u8>> {
     if name.contains(&b'/') {
         return Ok(name.to_vec());
     }
-    let path = env.iter().find_map(|word| word.strip_prefix(b"PATH=")).unwrap_or(b"/usr/bin:/bin:/sbin:/usr/sbin");
+    let path =
+        env.iter().find_map(|word| word.strip_prefix(b"PATH=")).unwrap_or(b"/usr/bin:/bin:/sbin:/usr/sbin");
     for folder in path.split(|&byte| byte == b':') {
         let candidate = [folder, b"/", name].concat();
         if exec::open(&candidate).is_ok() {
@@ -150,13 +153,16 @@ fn parse(cmdline: &str) -> Request {
             request.env.push(decode(value));
         } else if let Some(value) = word.strip_prefix("cwd=") {
             request.cwd = Some(decode(value));
+        } else if word == "trace" {
+            TRACE.store(true, Ordering::Relaxed);
         }
     }
     request.argv = words.map(decode).collect();
     if request.env.is_empty() {
-        request.env = ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/", "TERM=linux"]
-            .map(|word| word.as_bytes().to_vec())
-            .into();
+        request.env =
+            ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/", "TERM=linux"]
+                .map(|word| word.as_bytes().to_vec())
+                .into();
     }
     if request.argv.is_empty() {
         request.argv.push(b"/init".to_vec());
@@ -171,7 +177,9 @@ fn decode(word: &str) -> Vec<u8> {
     let mut at = 0;
     while at < bytes.len() {
         let escape = bytes.get(at + 1..at + 3).filter(|_| bytes[at] == b'%');
-        let value = escape.and_then(|hex| core::str::from_utf8(hex).ok()).and_then(|hex| u8::from_str_radix(hex, 16).ok());
+        let value = escape
+            .and_then(|hex| core::str::from_utf8(hex).ok())
+            .and_then(|hex| u8::from_str_radix(hex, 16).ok());
         match value {
             Some(value) => {
                 out.push(value);

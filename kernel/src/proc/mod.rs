@@ -38,6 +38,7 @@ pub mod wait;
 
 use alloc::sync::Arc;
 
+pub use crate::syscall::signal::is_held_or_ignored as signal_is_held_or_ignored;
 pub use cred::Cred;
 pub use init::start_init;
 pub use process::Process;
@@ -45,7 +46,6 @@ pub use signal::deliver::{return_to_user, signal_pending};
 pub use signal::send::{send_to_group, send_to_process, send_to_thread};
 pub use table::{processes, Pid};
 pub use thread::Thread;
-pub use crate::syscall::signal::is_held_or_ignored as signal_is_held_or_ignored;
 pub use trap::{kernel_page_fault, user_exception, user_page_fault};
 
 use crate::sched::{self, Work};

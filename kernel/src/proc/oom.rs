@@ -44,7 +44,11 @@ pub fn make_room() -> Verdict {
 
 fn largest() -> Option<Arc<Process>> {
     let size = |process: &Arc<Process>| process.space().map_or(0, |space| vm::resident_pages(&space));
-    table::processes().into_iter().map(|process| (size(&process), process)).max_by_key(|(size, _)| *size).map(|(_, p)| p)
+    table::processes()
+        .into_iter()
+        .map(|process| (size(&process), process))
+        .max_by_key(|(size, _)| *size)
+        .map(|(_, p)| p)
 }
 
 fn announce(victim: &Process) {

@@ -12,6 +12,7 @@ use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 
 use super::process::{ExitStatus, Process};
+use super::signal::SIGCHLD;
 use super::thread::Thread;
 use crate::errno::{Result, EAGAIN, EPERM, ESRCH};
 use crate::sync::SpinLock;
@@ -105,6 +106,9 @@ impl Tree {
         let heir = self.reaper_of(pid);
         for &child in &children {
             self.adopt(heir, child);
+            if let Some(node) = self.nodes.get(&child) {
+                node.process.exit_signal.store(SIGCHLD.number(), Ordering::Relaxed);
+            }
         }
         children
     }
@@ -142,9 +146,10 @@ impl Tree {
         !self.nodes.values().any(|node| {
             let process = &node.process;
             let in_group = process.pgid() == pgid && node.ended.is_none();
-            in_group && self.nodes.get(&process.parent()).is_some_and(|parent| {
-                parent.process.pgid() != pgid && parent.process.sid() == process.sid()
-            })
+            in_group
+                && self.nodes.get(&process.parent()).is_some_and(|parent| {
+                    parent.process.pgid() != pgid && parent.process.sid() == process.sid()
+                })
         })
     }
 

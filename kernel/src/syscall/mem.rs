@@ -4,9 +4,7 @@ use alloc::string::String;
 use alloc::sync::Arc;
 
 use super::{calls, Calls};
-use crate::errno::{
-    Result, EACCES, EAGAIN, EINVAL, ENODEV, ENOMEM, EOVERFLOW, EPERM, ESRCH,
-};
+use crate::errno::{Result, EACCES, EAGAIN, EINVAL, ENODEV, ENOMEM, EOVERFLOW, EPERM, ESRCH};
 use crate::fs::current;
 use crate::fs::file::{File, MapAccess};
 use crate::mem::layout::USER_END;
@@ -261,7 +259,8 @@ fn mremap(old: u64, old_len: u64, new_len: u64, flags: u32, new: u64) -> Result<
         0 => RemapPlace::InPlace,
         MAYMOVE => RemapPlace::MayMove,
         _ => {
-            let end = new.checked_add(new_pages).filter(|&end| new % PAGE == 0 && end <= USER_END).ok_or(EINVAL)?;
+            let end =
+                new.checked_add(new_pages).filter(|&end| new % PAGE == 0 && end <= USER_END).ok_or(EINVAL)?;
             if new < old + old_pages && old < end {
                 return Err(EINVAL);
             }

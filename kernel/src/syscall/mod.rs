@@ -65,11 +65,21 @@ macro_rules! calls {
 }
 
 macro_rules! handler {
-    ($f:path, regs) => { |r| $crate::syscall::Outcome::into_rax($f(r)) };
-    ($f:path, 0) => { |_| $crate::syscall::Outcome::into_rax($f()) };
-    ($f:path, 1) => { |r| $crate::syscall::Outcome::into_rax($f(r.rdi as _)) };
-    ($f:path, 2) => { |r| $crate::syscall::Outcome::into_rax($f(r.rdi as _, r.rsi as _)) };
-    ($f:path, 3) => { |r| $crate::syscall::Outcome::into_rax($f(r.rdi as _, r.rsi as _, r.rdx as _)) };
+    ($f:path, regs) => {
+        |r| $crate::syscall::Outcome::into_rax($f(r))
+    };
+    ($f:path, 0) => {
+        |_| $crate::syscall::Outcome::into_rax($f())
+    };
+    ($f:path, 1) => {
+        |r| $crate::syscall::Outcome::into_rax($f(r.rdi as _))
+    };
+    ($f:path, 2) => {
+        |r| $crate::syscall::Outcome::into_rax($f(r.rdi as _, r.rsi as _))
+    };
+    ($f:path, 3) => {
+        |r| $crate::syscall::Outcome::into_rax($f(r.rdi as _, r.rsi as _, r.rdx as _))
+    };
     ($f:path, 4) => {
         |r| $crate::syscall::Outcome::into_rax($f(r.rdi as _, r.rsi as _, r.rdx as _, r.r10 as _))
     };

@@ -8,7 +8,6 @@ use crate::arch::UserRegs;
 use crate::errno::{Result, EINVAL, ENOENT, EPERM, ESRCH};
 use crate::fs::current;
 use crate::fs::file::File;
-use crate::syscall::path_args;
 use crate::proc::clone::{self, Flags, Request};
 use crate::proc::cred::{Cred, GROUPS_MAX};
 use crate::proc::limits::{Limit, NOFILE_MAX, RLIMIT_NOFILE};
@@ -16,6 +15,7 @@ use crate::proc::process::ExitStatus;
 use crate::proc::usage::Usage;
 use crate::proc::wait::{self, Options, Report, Which};
 use crate::proc::{current_process, current_thread, exec, exit, futex, robust, signal, table, Pid, Process};
+use crate::syscall::path_args;
 use crate::syscall::time::{Timeval, CLOCK_TICKS};
 use crate::{sched, user};
 use core::sync::atomic::Ordering;
@@ -166,7 +166,12 @@ fn exit_group(code: i32) -> Result<u64> {
 }
 
 fn wait4(pid: Pid, status: u64, options: u32, usage: u64) -> Result<Pid> {
-    let known = Options::NOHANG | Options::STOPPED | Options::CONTINUED | Options::NOTHREAD | Options::ALL | Options::CLONE;
+    let known = Options::NOHANG
+        | Options::STOPPED
+        | Options::CONTINUED
+        | Options::NOTHREAD
+        | Options::ALL
+        | Options::CLONE;
     let options = Options::from_bits(options).filter(|&given| known.contains(given)).ok_or(EINVAL)?;
     let which = match pid {
         -1 => Which::Any,
@@ -377,7 +382,8 @@ fn pair(root: bool, have: [u32; 3], real: u32, effective: u32) -> Result<[u32; 3
 
 fn setreuid(real: u32, effective: u32) -> Result<()> {
     change_cred(|cred| {
-        [cred.uid, cred.euid, cred.suid] = pair(cred.is_root(), [cred.uid, cred.euid, cred.suid], real, effective)?;
+        [cred.uid, cred.euid, cred.suid] =
+            pair(cred.is_root(), [cred.uid, cred.euid, cred.suid], real, effective)?;
         cred.fsuid = cred.euid;
         Ok(())
     })
@@ -385,7 +391,8 @@ fn setreuid(real: u32, effective: u32) -> Result<()> {
 
 fn setregid(real: u32, effective: u32) -> Result<()> {
     change_cred(|cred| {
-        [cred.gid, cred.egid, cred.sgid] = pair(cred.is_root(), [cred.gid, cred.egid, cred.sgid], real, effective)?;
+        [cred.gid, cred.egid, cred.sgid] =
+            pair(cred.is_root(), [cred.gid, cred.egid, cred.sgid], real, effective)?;
         cred.fsgid = cred.egid;
         Ok(())
     })

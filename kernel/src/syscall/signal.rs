@@ -8,7 +8,8 @@ use crate::arch::UserRegs;
 use crate::errno::{Result, EAGAIN, EINTR, EINVAL, ENOMEM, EPERM, ERESTARTNOHAND, ESRCH};
 use crate::proc::signal::frame::{self, StackT};
 use crate::proc::signal::{
-    code, flag, send, Actions, AltStack, Detail, SigAction, SigInfo, SigSet, Signal, SIGKILL, SIGSTOP, SIG_IGN,
+    code, flag, send, Actions, AltStack, Detail, SigAction, SigInfo, SigSet, Signal, SIGKILL, SIGSTOP,
+    SIG_IGN,
 };
 use crate::proc::{current_process, current_thread, table, Pid};
 use crate::sync::{WaitQueue, Woken};
@@ -219,8 +220,7 @@ fn tgkill_any(tgid: Option<Pid>, tid: Pid, number: i32) -> Result<()> {
         return Err(EINVAL);
     }
     let signal = optional(number)?;
-    let info =
-        SigInfo { signal: signal.unwrap_or(SIGKILL), code: code::SI_TKILL, detail: send::sender(0) };
+    let info = SigInfo { signal: signal.unwrap_or(SIGKILL), code: code::SI_TKILL, detail: send::sender(0) };
     to_thread(tgid, tid, signal, info)
 }
 

@@ -288,7 +288,9 @@ fn prctl(option: u32, arg: u64, arg3: u64, arg4: u64, arg5: u64) -> Result<u64> 
         prctl::PR_SET_NO_NEW_PRIVS if arg == 1 && (arg3 | arg4 | arg5) == 0 => {
             process.no_new_privileges.store(true, Ordering::Relaxed);
         }
-        prctl::PR_GET_NO_NEW_PRIVS => return Ok(u64::from(process.no_new_privileges.load(Ordering::Relaxed))),
+        prctl::PR_GET_NO_NEW_PRIVS => {
+            return Ok(u64::from(process.no_new_privileges.load(Ordering::Relaxed)))
+        }
         prctl::PR_GET_KEEPCAPS | prctl::PR_GET_SECCOMP | prctl::PR_GET_TIMING => return Ok(0),
         prctl::PR_SET_KEEPCAPS if arg <= 1 => {}
         prctl::PR_GET_TIMERSLACK => return Ok(50_000),
@@ -326,8 +328,11 @@ fn membarrier(command: i32, flags: u32) -> Result<u64> {
     const REGISTER_GLOBAL_EXPEDITED: u64 = 4;
     const PRIVATE_EXPEDITED: u64 = 8;
     const REGISTER_PRIVATE_EXPEDITED: u64 = 16;
-    const ALL: u64 =
-        GLOBAL | GLOBAL_EXPEDITED | REGISTER_GLOBAL_EXPEDITED | PRIVATE_EXPEDITED | REGISTER_PRIVATE_EXPEDITED;
+    const ALL: u64 = GLOBAL
+        | GLOBAL_EXPEDITED
+        | REGISTER_GLOBAL_EXPEDITED
+        | PRIVATE_EXPEDITED
+        | REGISTER_PRIVATE_EXPEDITED;
     if flags != 0 {
         return Err(EINVAL);
     }

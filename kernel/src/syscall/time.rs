@@ -1,9 +1,7 @@
 //! System calls on time: clocks, sleeping, timers.
 
 use super::{calls, Calls};
-use crate::errno::{
-    Result, EFAULT, EINTR, EINVAL, EOPNOTSUPP, EPERM, ERESTARTNOHAND, ERESTART_RESTARTBLOCK,
-};
+use crate::errno::{Result, EFAULT, EINTR, EINVAL, EOPNOTSUPP, EPERM, ERESTARTNOHAND, ERESTART_RESTARTBLOCK};
 use crate::proc::signal::Signal;
 use crate::proc::thread::Restart;
 use crate::proc::timer::{self, Clock, Notify, Setting, Slot};
@@ -102,9 +100,11 @@ mod clock {
 
 fn read_clock(id: i32) -> Result<Nanos> {
     Ok(match id {
-        clock::MONOTONIC | clock::MONOTONIC_RAW | clock::MONOTONIC_COARSE | clock::BOOTTIME | clock::BOOTTIME_ALARM => {
-            sched::now()
-        }
+        clock::MONOTONIC
+        | clock::MONOTONIC_RAW
+        | clock::MONOTONIC_COARSE
+        | clock::BOOTTIME
+        | clock::BOOTTIME_ALARM => sched::now(),
         clock::REALTIME | clock::REALTIME_COARSE | clock::REALTIME_ALARM | clock::TAI => sched::wall(),
         clock::PROCESS_CPU => current_process().total_usage().cpu_ns(),
         clock::THREAD_CPU => current_thread().usage().cpu_ns(),
@@ -284,7 +284,9 @@ fn timer_create(id: i32, event: u64, out: u64) -> Result<()> {
                 SIGEV_NONE => Notify::Nothing,
                 SIGEV_SIGNAL => Notify::Process { signal: signal()?, value: event.value },
                 SIGEV_THREAD_ID => {
-                    table::thread(event.tid).filter(|thread| thread.process.pid == process.pid).ok_or(EINVAL)?;
+                    table::thread(event.tid)
+                        .filter(|thread| thread.process.pid == process.pid)
+                        .ok_or(EINVAL)?;
                     Notify::Thread { tid: event.tid, signal: signal()?, value: event.value }
                 }
                 _ => return Err(EINVAL),

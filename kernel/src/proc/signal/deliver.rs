@@ -6,11 +6,11 @@
 
 use alloc::sync::Arc;
 
-use super::{frame, send, DefaultAction, SigAction, SigInfo, SigSet, Signal, SIGSEGV, SIGSTOP, SIG_DFL, SIG_IGN};
-use crate::arch::UserRegs;
-use crate::errno::{
-    Errno, EINTR, ERESTARTNOHAND, ERESTARTNOINTR, ERESTARTSYS, ERESTART_RESTARTBLOCK,
+use super::{
+    frame, send, DefaultAction, SigAction, SigInfo, SigSet, Signal, SIGSEGV, SIGSTOP, SIG_DFL, SIG_IGN,
 };
+use crate::arch::UserRegs;
+use crate::errno::{Errno, EINTR, ERESTARTNOHAND, ERESTARTNOINTR, ERESTARTSYS, ERESTART_RESTARTBLOCK};
 use crate::proc::process::{Change, ExitStatus, Group, Process};
 use crate::proc::thread::Thread;
 use crate::proc::{current_thread, exit, table};
@@ -68,9 +68,28 @@ fn deliver_all(thread: &Arc<Thread>, regs: &mut UserRegs) {
                     begin_stop(&thread.process, signal);
                 }
             }
-            Next::Terminate(signal) => exit::exit_group(ExitStatus::Killed(signal)),
+            Next::Terminate(signal) => {
+                trace_death(thread, regs, signal);
+                exit::exit_group(ExitStatus::Killed(signal));
+            }
             Next::Handle(info, action) => handle(thread, regs, info, action),
         }
+    }
+}
+
+/// Under `trace`, one line for a process that its own fault kills.
+fn trace_death(thread: &Thread, regs: &UserRegs, signal: Signal) {
+    if SigSet::FAULTS.has(signal) && crate::syscall::sys::TRACE.load(Ordering::Relaxed) {
+        let fault = *thread.last_fault.lock();
+        let (pid, comm) = (thread.process.pid, thread.comm());
+        crate::control!(
+            "trace process {pid} ({comm}) killed by signal {}: rip {:#x} rsp {:#x} address {:#x} vector {}",
+            signal.number(),
+            regs.rip,
+            regs.rsp,
+            fault.address,
+            fault.vector
+        );
     }
 }
 

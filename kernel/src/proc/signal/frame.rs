@@ -250,9 +250,8 @@ fn restore_fpu(at: u64) -> Result<()> {
     let mut head = [0u8; FXSAVE_SIZE];
     user::copy_in(&mut head, at)?;
     let word = |offset: usize| u32::from_le_bytes(core::array::from_fn(|i| head[offset + i]));
-    let extended = own.len() > FXSAVE_SIZE
-        && word(SOFTWARE) == MAGIC_START
-        && word(SOFTWARE + 16) as usize == own.len();
+    let extended =
+        own.len() > FXSAVE_SIZE && word(SOFTWARE) == MAGIC_START && word(SOFTWARE + 16) as usize == own.len();
     if extended {
         user::copy_in(&mut own, at)?;
     } else {

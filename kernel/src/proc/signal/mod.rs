@@ -92,7 +92,7 @@ impl SigSet {
     /// Signals that stop a process by default.
     pub const STOPS: SigSet = SigSet::of(&[SIGSTOP, SIGTSTP, SIGTTIN, SIGTTOU]);
     /// Signals that a fault raises: taken before all others, so that their frame shows the fault.
-    const FAULTS: SigSet = SigSet::of(&[SIGSEGV, SIGBUS, SIGILL, SIGTRAP, SIGFPE, SIGSYS]);
+    pub const FAULTS: SigSet = SigSet::of(&[SIGSEGV, SIGBUS, SIGILL, SIGTRAP, SIGFPE, SIGSYS]);
 
     pub const fn of(signals: &[Signal]) -> SigSet {
         let mut bits = 0;
@@ -164,13 +164,29 @@ pub struct SigInfo {
 pub enum Detail {
     None,
     /// Sent by a process: `kill`, `tkill`; with a value by `sigqueue`.
-    Sender { pid: i32, uid: u32, value: u64 },
+    Sender {
+        pid: i32,
+        uid: u32,
+        value: u64,
+    },
     /// A child changed state; times in clock ticks.
-    Child { pid: i32, uid: u32, status: i32, utime: u64, stime: u64 },
+    Child {
+        pid: i32,
+        uid: u32,
+        status: i32,
+        utime: u64,
+        stime: u64,
+    },
     /// A fault at this address.
-    Fault { address: u64 },
+    Fault {
+        address: u64,
+    },
     /// A POSIX timer ran out.
-    Timer { id: i32, overrun: i32, value: u64 },
+    Timer {
+        id: i32,
+        overrun: i32,
+        value: u64,
+    },
 }
 
 impl SigInfo {
@@ -288,7 +304,8 @@ pub mod flag {
     pub const RESTART: u64 = 0x1000_0000;
     pub const NODEFER: u64 = 0x4000_0000;
     pub const RESETHAND: u64 = 0x8000_0000;
-    pub const KNOWN: u64 = NOCLDSTOP | NOCLDWAIT | SIGINFO | RESTORER | ONSTACK | RESTART | NODEFER | RESETHAND;
+    pub const KNOWN: u64 =
+        NOCLDSTOP | NOCLDWAIT | SIGINFO | RESTORER | ONSTACK | RESTART | NODEFER | RESETHAND;
 }
 
 /// What a process wants done about a signal; the layout is the kernel's `struct sigaction`.

@@ -128,8 +128,13 @@ pub fn report_change(process: &Arc<Process>, change: Change) {
     };
     let quiet = parent.group.lock().actions.get(SIGCHLD).flags & super::flag::NOCLDSTOP != 0;
     if !quiet {
-        let detail =
-            Detail::Child { pid: process.pid, uid: process.cred().uid, status: signal.number(), utime: 0, stime: 0 };
+        let detail = Detail::Child {
+            pid: process.pid,
+            uid: process.cred().uid,
+            status: signal.number(),
+            utime: 0,
+            stime: 0,
+        };
         let _ = send_to_process(&parent, SigInfo { signal: SIGCHLD, code, detail });
     }
     parent.child_queue.wake_all();
