@@ -8,9 +8,11 @@
 //! I1: a page gathered here has no owner, no mapping in any table and is on no queue; its `next` link is ours.
 //! I2: a `Shootdown` that holds anything is performed, not dropped.
 
+use arrayvec::ArrayVec;
+
 use crate::frames::Frames;
 use crate::order::{Before, Held, PageCache};
-use crate::{Machine, PageNo, Pmap, Va, VaRange};
+use crate::{Machine, PageNo, Pmap, VaRange};
 
 /// A set of CPUs, one bit each; at most 64.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -54,8 +56,8 @@ const RANGES: usize = 8;
 /// See the module.
 #[must_use = "a Shootdown is performed: until then CPUs may use what was lowered and its pages are not free"]
 pub struct Shootdown {
-    ranges: [Stale; RANGES],
-    len: usize,
+    /// Not an array: making one per operation must not cost the filling of it.
+    ranges: ArrayVec<Stale, RANGES>,
     /// CPUs that may hold any of the ranges.
     cpus: CpuSet,
     /// Too many ranges to keep: these CPUs forget everything.
@@ -73,10 +75,8 @@ pub(crate) struct PageChain {
 impl Shootdown {
     /// Nothing gathered yet.
     pub fn new() -> Shootdown {
-        let none = Stale { space: 0, range: VaRange::new(Va(0), Va(0)) };
         Shootdown {
-            ranges: [none; RANGES],
-            len: 0,
+            ranges: ArrayVec::new(),
             cpus: CpuSet::NONE,
             everything: false,
             freed: PageChain::default(),
@@ -94,19 +94,16 @@ impl Shootdown {
         if self.everything {
             return;
         }
-        if let Some(last) = self.ranges[..self.len].last_mut() {
+        if let Some(last) = self.ranges.last_mut() {
             if last.space == space && last.range.start <= range.end && range.start <= last.range.end {
                 last.range.start = last.range.start.min(range.start);
                 last.range.end = last.range.end.max(range.end);
                 return;
             }
         }
-        if self.len == RANGES {
+        if self.ranges.try_push(Stale { space, range }).is_err() {
             self.everything = true;
-            self.len = 0;
-        } else {
-            self.ranges[self.len] = Stale { space, range };
-            self.len += 1;
+            self.ranges.clear();
         }
     }
 
@@ -119,7 +116,7 @@ impl Shootdown {
     /// What those CPUs must forget; `None` means all translations.
     #[must_use]
     pub fn ranges(&self) -> Option<&[Stale]> {
-        (!self.everything).then(|| &self.ranges[..self.len])
+        (!self.everything).then_some(&self.ranges[..])
     }
 
     /// Whether any CPU must be told anything.
@@ -128,9 +125,9 @@ impl Shootdown {
         self.cpus != CpuSet::NONE
     }
 
-    /// Tells the CPUs, then frees the gathered pages.
+    /// Tells the CPUs, then frees the gathered pages. Takes `self` by reference only since a move would copy it.
     #[inline]
-    pub fn perform<M: Machine, P: Before<PageCache>>(mut self, machine: &M, held: &mut Held<'_, P>) {
+    pub fn perform<M: Machine, P: Before<PageCache>>(&mut self, machine: &M, held: &mut Held<'_, P>) {
         self.flush(machine.pmap());
         let freed = core::mem::take(&mut self.freed);
         if freed.len != 0 {
@@ -144,7 +141,7 @@ impl Shootdown {
     pub fn flush(&mut self, pmap: &impl Pmap) {
         if self.is_needed() {
             pmap.flush(self);
-            self.len = 0;
+            self.ranges.clear();
             self.everything = false;
             self.cpus = CpuSet::NONE;
         }
