@@ -133,6 +133,7 @@ impl<T: Threads> SoftMachine<T> {
     ) -> Result<(), Denied<E>> {
         T::set_cpu(cpu);
         for _ in 0..TRIES {
+            T::pause();
             match self.with_page(cpu, space, va, access, &mut data) {
                 Ok(()) => return Ok(()),
                 Err(Trap::Stale(why)) => return Err(Denied::Broken(why)),

@@ -16,6 +16,7 @@ use crate::config::{Config, Plant};
 use crate::inject::Injector;
 use crate::rng::Rng;
 use crate::tables::{Pte, Spot, Tables, MODIFIED, REFERENCED};
+use crate::threads::Threads;
 use crate::tlb::Tlb;
 use machine::order::PageCache;
 
@@ -77,10 +78,11 @@ pub struct SoftPmap {
     forget_one_in: u64,
     plant: Option<Plant>,
     cpu: fn() -> usize,
+    pause: fn(),
 }
 
 impl SoftPmap {
-    pub(crate) fn new(config: &Config, pages: usize, cpu: fn() -> usize) -> SoftPmap {
+    pub(crate) fn new<T: Threads>(config: &Config, pages: usize) -> SoftPmap {
         SoftPmap {
             state: Mutex::new(State {
                 tables: Tables::new(pages),
@@ -92,7 +94,8 @@ impl SoftPmap {
             tables: Injector::default(),
             forget_one_in: config.forget_one_in,
             plant: config.plant,
-            cpu,
+            cpu: T::cpu,
+            pause: T::pause,
         }
     }
 
@@ -140,8 +143,9 @@ impl SoftPmap {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Enters the contract: perhaps something is forgotten.
+    /// Enters the contract: another thread may run first, and perhaps something is forgotten.
     fn enter_call(&self) -> MutexGuard<'_, State> {
+        (self.pause)();
         let mut state = self.lock();
         if state.rng.one_in(self.forget_one_in) {
             state.forget_one(self.plant == Some(Plant::ForgetWired));
@@ -391,6 +395,7 @@ impl Pmap for SoftPmap {
         if self.planted(Plant::SkipFlush) {
             return;
         }
+        (self.pause)();
         let state = &mut *self.lock();
         let here = (self.cpu)() % state.tlbs.len();
         let mut told = CpuSet::NONE;

@@ -62,7 +62,7 @@ impl<T: Threads> SoftMachine<T> {
         };
         SoftMachine {
             memory: Memory::new(pages),
-            pmap: SoftPmap::new(config, pages, T::cpu),
+            pmap: SoftPmap::new::<T>(config, pages),
             stage: config.stage,
             frames,
             cpus: config.cpus,

@@ -23,6 +23,8 @@ pub trait Threads: Send + Sync + 'static {
     fn cpu() -> usize;
     /// Moves the calling thread to a simulated CPU.
     fn set_cpu(cpu: usize);
+    /// A point between two steps of the machine at which another thread may run.
+    fn pause() {}
 }
 
 /// Channels and those who wait on them.
@@ -136,6 +138,10 @@ pub(crate) mod shuttle_threads {
 
         fn set_cpu(cpu: usize) {
             CPU.with(|c| c.set(cpu));
+        }
+
+        fn pause() {
+            shuttle::thread::yield_now();
         }
     }
 

@@ -150,6 +150,10 @@ impl ObjectBody {
             for _ in 0..machine.pmap().page_protect(held, page, Prot::NONE, down) {
                 machine.frames().unwire(machine, held, page);
             }
+            if machine.frames().wire_count(page) != 0 {
+                // Whoever pinned it frees it as soon as this lock goes, and doesn't know of `down`.
+                down.flush(machine.pmap());
+            }
             self.remove(machine.frames(), held, index, down);
         }
     }

@@ -252,7 +252,7 @@ impl<M: Machine> Frames<M> {
     /// flags are clear, and it is on no queue. Cost: constant; no lock shared by all CPUs but once in 32 calls.
     ///
     /// # Errors
-    /// [`NoMemory`] if only pages kept for a more urgent `reserve` are left.
+    /// [`NoMemory`] if only pages kept for a more urgent `reserve` are left, on the free list and in all caches.
     #[inline]
     pub fn alloc<P: Before<PageCache>>(
         &self,
@@ -261,17 +261,41 @@ impl<M: Machine> Frames<M> {
         reserve: Reserve,
     ) -> Result<PageNo, NoMemory> {
         let cpu = machine.cpu();
+        {
+            let (mut cache, mut h) = self.caches[cpu].lock(held);
+            if cache.len != 0 || self.refill(&mut cache, &mut h, reserve).is_ok() {
+                return Ok(self.pop(&mut cache, cpu));
+            }
+        }
+        self.alloc_after_drain(held, cpu, reserve)
+    }
+
+    /// What other CPUs' caches hold is free too: before memory is short they give it back.
+    #[cold]
+    fn alloc_after_drain<P: Before<PageCache>>(
+        &self,
+        held: &mut Held<'_, P>,
+        cpu: usize,
+        reserve: Reserve,
+    ) -> Result<PageNo, NoMemory> {
+        self.drain_caches(held);
         let (mut cache, mut h) = self.caches[cpu].lock(held);
         if cache.len == 0 {
             self.refill(&mut cache, &mut h, reserve)?;
         }
+        Ok(self.pop(&mut cache, cpu))
+    }
+
+    /// Takes a page out of a cache that has one.
+    #[inline]
+    fn pop(&self, cache: &mut Cache, cpu: usize) -> PageNo {
         cache.len -= 1;
         let no = cache.pages[cache.len];
         self.cached[cpu].store(cache.len, Relaxed);
         let page = &self.pages[no as usize];
         page.place.store(Place::Nowhere as u8, Relaxed);
         page.owner.store(pack(Owner::Kernel), Relaxed);
-        Ok(PageNo(no))
+        PageNo(no)
     }
 
     #[cold]
