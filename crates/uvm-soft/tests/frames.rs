@@ -1,0 +1,180 @@
+//! Page frames and queues (`machine::frames`), by behaviour, on a software machine.
+
+use machine::frames::{PageFlags, Place, Queue};
+use machine::order::{Held, Nothing};
+use machine::{Machine, Owner, Pa, PageNo, Reserve, Shootdown, ThreadCtx};
+use uvm_soft::{Config, SoftMachine};
+
+fn machine(segments: &[(Pa, u32)]) -> SoftMachine {
+    SoftMachine::new(Config { segments: segments.to_vec(), cpus: 2, ..Config::default() })
+}
+
+fn small() -> SoftMachine {
+    machine(&[(Pa(0x10_0000), 200)])
+}
+
+fn alloc(m: &SoftMachine, h: &mut Held<'_, Nothing>) -> PageNo {
+    m.frames().alloc(m, h, Reserve::User).expect("a page is free")
+}
+
+fn take_all(m: &SoftMachine, h: &mut Held<'_, Nothing>, reserve: Reserve) -> Vec<PageNo> {
+    std::iter::from_fn(|| m.frames().alloc(m, h, reserve).ok()).collect()
+}
+
+#[test]
+fn a_page_has_its_address_in_its_segment() {
+    let m = machine(&[(Pa(0x10_0000), 8), (Pa(0x1000), 4)]);
+    let f = m.frames();
+    assert_eq!(
+        (f.pa(PageNo(0)), f.pa(PageNo(7)), f.pa(PageNo(8))),
+        (Pa(0x10_0000), Pa(0x10_7000), Pa(0x1000))
+    );
+    for no in 0..12 {
+        assert_eq!(f.page_at(f.pa(PageNo(no))), Some(PageNo(no)));
+    }
+    assert_eq!((f.page_at(Pa(0x0fff)), f.page_at(Pa(0x5000)), f.page_at(Pa(0x10_8000))), (None, None, None));
+    assert_eq!(f.page_at(Pa(0x10_0123)), Some(PageNo(0)));
+}
+
+#[test]
+fn a_new_page_is_nobody_elses_and_clean_of_state() {
+    let m = small();
+    let mut ctx = ThreadCtx::new();
+    let h = &mut ctx.held();
+    let page = alloc(&m, h);
+    m.frames().set_owner(page, Owner::Anon(7), 3);
+    m.frames().set_flags(page, PageFlags::CLEAN);
+    m.frames().free_page(&m, h, page);
+    assert_eq!(m.frames().owner(page), Owner::Free);
+    let again = alloc(&m, h);
+    assert_eq!(again, page, "the page freed last is the warmest");
+    assert_eq!(m.frames().owner(page), Owner::Kernel);
+    assert_eq!((m.frames().flags(page), m.frames().wire_count(page)), (PageFlags::empty(), 0));
+    assert_eq!(m.frames().place(page), Place::Nowhere);
+}
+
+#[test]
+fn users_leave_the_reserves_and_the_page_daemon_takes_the_last_page() {
+    let m = small();
+    let mut ctx = ThreadCtx::new();
+    let h = &mut ctx.held();
+    let user = take_all(&m, h, Reserve::User).len();
+    let kernel = take_all(&m, h, Reserve::Kernel).len();
+    let last = take_all(&m, h, Reserve::Pageout).len();
+    assert!(kernel > 0 && last > 0, "user {user}, kernel {kernel}, pageout {last}");
+    assert_eq!((user + kernel + last, m.frames().free()), (200, 0));
+}
+
+#[test]
+fn pages_in_another_cpus_cache_are_still_free() {
+    let m = small();
+    let mut ctx = ThreadCtx::new();
+    let h = &mut ctx.held();
+    let taken = take_all(&m, h, Reserve::User);
+    m.run_on(1);
+    taken[..20].iter().for_each(|&page| m.frames().free_page(&m, h, page));
+    m.run_on(0);
+    assert_eq!(take_all(&m, h, Reserve::User).len(), 20);
+}
+
+#[test]
+fn a_run_follows_one_another_in_one_segment() {
+    let m = machine(&[(Pa(0x10_0000), 30), (Pa(0x100_0000), 64)]);
+    let mut ctx = ThreadCtx::new();
+    let h = &mut ctx.held();
+    let first = m.frames().alloc_run(h, 40).expect("the second segment has room");
+    let start = m.frames().pa(first);
+    for n in 0..40 {
+        assert_eq!(m.frames().pa(PageNo(first.0 + n)), Pa(start.0 + (u64::from(n) << 12)));
+        assert_eq!(m.frames().owner(PageNo(first.0 + n)), Owner::Kernel);
+    }
+    assert_eq!(m.frames().free(), 54);
+    assert!(m.frames().alloc_run(h, 40).is_err() && m.frames().alloc_run(h, 0).is_err());
+    m.frames().audit(h).unwrap();
+}
+
+#[test]
+fn a_page_comes_into_use_by_a_batch() {
+    let m = small();
+    let mut ctx = ThreadCtx::new();
+    let h = &mut ctx.held();
+    let page = alloc(&m, h);
+    m.frames().activate(&m, h, page);
+    assert_eq!((m.frames().place(page), m.frames().active()), (Place::Pending, 0));
+    m.frames().flush_pending(h);
+    assert_eq!((m.frames().place(page), m.frames().active()), (Place::Active, 1));
+    let others: Vec<PageNo> = (0..32).map(|_| alloc(&m, h)).collect();
+    others.iter().for_each(|&page| m.frames().activate(&m, h, page));
+    assert_eq!(m.frames().active(), 33, "a full batch is linked without being asked");
+    m.frames().audit(h).unwrap();
+}
+
+#[test]
+fn the_oldest_page_is_found_first_and_a_second_chance_goes_last() {
+    let m = small();
+    let mut ctx = ThreadCtx::new();
+    let h = &mut ctx.held();
+    let pages: Vec<PageNo> = (0..3).map(|_| alloc(&m, h)).collect();
+    pages.iter().for_each(|&page| m.frames().activate(&m, h, page));
+    m.frames().flush_pending(h);
+    assert_eq!(m.frames().oldest(h, Queue::Active), Some(pages[0]));
+    pages.iter().for_each(|&page| m.frames().deactivate(h, page));
+    assert_eq!((m.frames().active(), m.frames().inactive()), (0, 3));
+    m.frames().reactivate(h, pages[0]);
+    assert_eq!(m.frames().oldest(h, Queue::Inactive), Some(pages[1]));
+    assert_eq!(m.frames().oldest(h, Queue::Active), Some(pages[0]));
+    m.frames().audit(h).unwrap();
+}
+
+#[test]
+fn a_page_freed_while_it_waits_in_a_batch_is_not_linked() {
+    let m = small();
+    let mut ctx = ThreadCtx::new();
+    let h = &mut ctx.held();
+    let page = alloc(&m, h);
+    m.frames().activate(&m, h, page);
+    let mut down = Shootdown::new();
+    m.frames().release(h, page, &mut down);
+    down.perform(&m, h);
+    m.frames().flush_pending(h);
+    assert_eq!((m.frames().active(), m.frames().owner(page)), (0, Owner::Free));
+    m.frames().audit(h).unwrap();
+}
+
+#[test]
+fn a_page_reused_while_it_waits_in_a_batch_is_linked_once() {
+    let m = small();
+    let mut ctx = ThreadCtx::new();
+    let h = &mut ctx.held();
+    let page = alloc(&m, h);
+    m.frames().activate(&m, h, page);
+    m.frames().dequeue(h, page);
+    m.frames().free_page(&m, h, page);
+    assert_eq!(alloc(&m, h), page);
+    m.run_on(1);
+    m.frames().activate(&m, h, page);
+    m.run_on(0);
+    m.frames().flush_pending(h);
+    assert_eq!((m.frames().active(), m.frames().place(page)), (1, Place::Active));
+    m.frames().audit(h).unwrap();
+}
+
+#[test]
+fn a_wired_page_joins_no_queue_until_its_last_unwiring() {
+    let m = small();
+    let mut ctx = ThreadCtx::new();
+    let h = &mut ctx.held();
+    let page = alloc(&m, h);
+    m.frames().wire(page);
+    m.frames().wire(page);
+    m.frames().activate(&m, h, page);
+    m.frames().unwire(&m, h, page);
+    m.frames().flush_pending(h);
+    assert_eq!((m.frames().place(page), m.frames().wire_count(page)), (Place::Nowhere, 1));
+    m.frames().unwire(&m, h, page);
+    m.frames().flush_pending(h);
+    assert_eq!((m.frames().place(page), m.frames().wire_count(page)), (Place::Active, 0));
+    m.frames().wire(page);
+    assert_eq!(m.frames().place(page), Place::Active, "one that is on a queue stays");
+    m.frames().audit(h).unwrap();
+}
