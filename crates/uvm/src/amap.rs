@@ -9,7 +9,11 @@
 //! fork they wait to copy (`NEEDS_COPY`), after sharing by inheritance they all write. Slots past any reference are
 //! free to grow into, so a heap grows in place.
 //!
-//! I1: a slot is set only inside the cover; when its count drops to none, its anon's reference is dropped.
+//! Copies of an amap share its leaves (`slots.rs`) until one of them changes; an anon may be written in place if one
+//! leaf holds it, one amap holds that, and the entry need not copy.
+//!
+//! I1: a slot is set only inside the cover; when its count drops to none, its anon's reference is dropped. (A space
+//! that ends when no heap is left may leave slots of a shared leaf behind; they go with the leaf.)
 //! I2: an entry without `NEEDS_COPY` whose slots are not exclusive shares them with entries that write too.
 //!
 //! Locks: `AmapBody` by the amap's. Source: 1999, sections 5.2 and 5.3.
@@ -20,9 +24,9 @@ use core::ops::Range;
 use machine::order;
 use machine::{Before, Held, Machine, Ordered, Pages, Pmap, Prot, Shootdown};
 
-use crate::anon::Anons;
+use crate::anon::{AnonNo, Anons};
 use crate::cover::Cover;
-use crate::slots::Slots;
+use crate::slots::{Heap, Holders, Slots, LEAF_BYTES};
 
 /// Heap bytes that making an empty amap may need.
 pub(crate) const NEW_BYTES: usize = 512;
@@ -53,13 +57,13 @@ impl<M: Machine> Clone for ARef<M> {
 impl<M: Machine> ARef<M> {
     /// A new amap whose first `len` slots, all empty, are referred to once.
     pub(crate) fn new(len: Pages) -> Self {
-        Self::with_slots(Slots::new(), len)
+        Self::with_slots(Slots::new(), Pages(0), len)
     }
 
-    pub(crate) fn with_slots(slots: Slots, len: Pages) -> Self {
+    pub(crate) fn with_slots(slots: Slots, slot: Pages, len: Pages) -> Self {
         let mut cover = Cover::new();
-        cover.add(0..len.0);
-        ARef { amap: Arc::new(Amap { body: Ordered::new(AmapBody { slots, cover }) }), slot: Pages(0) }
+        cover.add(slot.0..slot.0 + len.0);
+        ARef { amap: Arc::new(Amap { body: Ordered::new(AmapBody { slots, cover }) }), slot }
     }
 
     /// The slots of the first `len` pages.
@@ -74,20 +78,33 @@ impl<M: Machine> ARef<M> {
     }
 
     /// Drops a reference to the first `len` slots. Anons that lose their last reference are freed, their pages put
-    /// into `down`; the caller has removed its mappings of them.
+    /// into `down`; the caller has removed its mappings of them, and reserved [`release_bytes`](Self::release_bytes)
+    /// if `heap` says so.
     pub(crate) fn release<P: Before<order::Amap>>(
         &self,
-        machine: &M,
-        anons: &Anons<M>,
+        uvm: (&M, &Anons<M>),
         held: &mut Held<'_, P>,
         len: Pages,
+        heap: Heap,
         down: &mut Shootdown,
     ) {
         let (mut body, mut h) = self.amap.body.lock(held);
         let AmapBody { slots, cover } = &mut *body;
-        cover.sub(self.range(len), |unused| {
-            slots.take_range(unused, |_, no| anons.release(machine, &mut h, no, down));
-        });
+        let mut holders = AnonHolders { machine: uvm.0, anons: uvm.1, held: &mut h, down };
+        if cover.is_all(self.range(len)) {
+            cover.sub(self.range(len), |_| ());
+            slots.take_all(&mut holders);
+        } else {
+            cover.sub(self.range(len), |unused| slots.take_range(unused, heap, &mut holders));
+        }
+    }
+
+    /// Heap bytes that dropping references in the first `len` slots may need: a leaf at both ends of each run.
+    pub(crate) fn release_bytes<P: Before<order::Amap>>(&self, held: &mut Held<'_, P>, len: Pages) -> usize {
+        let (body, _) = self.amap.body.lock(held);
+        let range = self.range(len);
+        let runs = body.cover.runs().filter(|(run, _)| run.start < range.end && range.start < run.end);
+        runs.count() * 2 * LEAF_BYTES
     }
 
     /// Whether this is the only reference to each of the first `len` slots.
@@ -99,47 +116,50 @@ impl<M: Machine> ARef<M> {
     /// Heap bytes that [`copy`](Self::copy) needs.
     pub(crate) fn copy_bytes<P: Before<order::Amap>>(&self, held: &mut Held<'_, P>, len: Pages) -> usize {
         let (body, _) = self.amap.body.lock(held);
-        body.slots.copy_bytes(self.range(len)) + NEW_BYTES
+        body.slots.share_bytes(self.range(len)) + NEW_BYTES
     }
 
-    /// A new amap with the same anons in its first `len` slots, each with one more reference. The caller sees to it
-    /// that no mapping can write the anons that are now shared: it holds none, or calls
+    /// A new amap with the same anons in the same slots, as far as the first `len` go. Cost: by leaves of 64 slots.
+    /// The caller sees to it that no mapping can write the anons that are now shared: it holds none, or calls
     /// [`write_protect`](Self::write_protect).
     pub(crate) fn copy<P: Before<order::Amap>>(
         &self,
-        anons: &Anons<M>,
+        uvm: (&M, &Anons<M>),
         held: &mut Held<'_, P>,
         len: Pages,
     ) -> Self {
-        let (body, mut h) = self.amap.body.lock(held);
-        let slots = body.slots.copy_range(self.range(len), |no| anons.reference(&mut h, no));
-        Self::with_slots(slots, len)
+        let mut down = Shootdown::new();
+        let slots = {
+            let (body, mut h) = self.amap.body.lock(held);
+            let mut holders = AnonHolders { machine: uvm.0, anons: uvm.1, held: &mut h, down: &mut down };
+            body.slots.share_range(self.range(len), &mut holders)
+        };
+        Self::with_slots(slots, self.slot, len)
     }
 
     /// Takes the right to write from every mapping, in any space, of the pages in the first `len` slots.
     pub(crate) fn write_protect<P: Before<order::Amap>>(
         &self,
-        machine: &M,
-        anons: &Anons<M>,
+        uvm: (&M, &Anons<M>),
         held: &mut Held<'_, P>,
         len: Pages,
         down: &mut Shootdown,
     ) {
         let (body, mut h) = self.amap.body.lock(held);
         for (_, no) in body.slots.range(self.range(len)) {
-            let (anon, mut h) = anons.get(no).lock(&mut h);
+            let (anon, mut h) = uvm.1.get(no).lock(&mut h);
             if let Some(page) = anon.page {
-                machine.pmap().page_protect(&mut h, page, Prot::READ_EXECUTE, down);
+                uvm.0.pmap().page_protect(&mut h, page, Prot::READ_EXECUTE, down);
             }
         }
     }
 
     /// Empties a run of slots from `from` pages on and drops the references, but for slots that other entries refer
-    /// to: memory shared by inheritance is not one entry's to forget. The caller has removed its mappings.
+    /// to: memory shared by inheritance is not one entry's to forget. The caller has removed its mappings and
+    /// reserved [`release_bytes`](Self::release_bytes).
     pub(crate) fn discard<P: Before<order::Amap>>(
         &self,
-        machine: &M,
-        anons: &Anons<M>,
+        uvm: (&M, &Anons<M>),
         held: &mut Held<'_, P>,
         from: Pages,
         len: Pages,
@@ -147,12 +167,31 @@ impl<M: Machine> ARef<M> {
     ) {
         let (mut body, mut h) = self.amap.body.lock(held);
         let AmapBody { slots, cover } = &mut *body;
+        let mut holders = AnonHolders { machine: uvm.0, anons: uvm.1, held: &mut h, down };
         let (first, end) = (self.slot.0 + from.0, self.slot.0 + from.0 + len.0);
         for (run, count) in cover.runs() {
             let part = run.start.max(first)..run.end.min(end);
             if count == 1 && !part.is_empty() {
-                slots.take_range(part, |_, no| anons.release(machine, &mut h, no, down));
+                slots.take_range(part, Heap::Reserved, &mut holders);
             }
         }
+    }
+}
+
+/// Counts leaves in the anons that they hold.
+pub(crate) struct AnonHolders<'a, 'h, M: Machine> {
+    pub(crate) machine: &'a M,
+    pub(crate) anons: &'a Anons<M>,
+    pub(crate) held: &'a mut Held<'h, order::Amap>,
+    pub(crate) down: &'a mut Shootdown,
+}
+
+impl<M: Machine> Holders for AnonHolders<'_, '_, M> {
+    fn reference(&mut self, no: AnonNo) {
+        self.anons.reference(self.held, no);
+    }
+
+    fn release(&mut self, no: AnonNo) {
+        self.anons.release(self.machine, self.held, no, self.down);
     }
 }

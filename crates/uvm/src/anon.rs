@@ -1,7 +1,8 @@
 //! Anons: one page of anonymous memory each.
 //!
 //! An anon counts its references and says where its data is: in a page now; on swap later. With one reference it
-//! may be written; with more it is copy-on-write (1999, section 5.2). References come from amap slots.
+//! may be written; with more it is copy-on-write (1999, section 5.2). References come from the
+//! leaves of amaps' slots, which copies of an amap share.
 //!
 //! Anons live in a table of the instance and are named by number, so that an amap slot is four bytes, making one
 //! is taking a number off a list, and an audit can walk all of them. The table has room for one anon per page
@@ -9,7 +10,7 @@
 //! and stay. The road not taken is a counted pointer per anon: twice the size of a slot, and a heap call for each
 //! page that is touched.
 //!
-//! I1: `refs` is the number of amap slots that hold the anon; a free anon has none. I2: an anon in use has a page,
+//! I1: `refs` is the number of leaves that hold the anon; a free anon has none. I2: an anon in use has a page,
 //! whose owner is this anon. Locks: `AnonBody` by the anon's own; the list of free numbers by its own.
 
 use alloc::boxed::Box;

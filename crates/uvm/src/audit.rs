@@ -163,7 +163,8 @@ impl<M: Machine> Uvm<M> {
             let (body, mut h) = aref.amap.body.lock(held);
             if let Some(no) = body.slots.get(e.slot(aref, va)) {
                 let (anon, _) = self.anons.get(no).lock(&mut h);
-                return (anon.page, anon.refs == 1 && e.writes != Writes::NeedCopy);
+                let shared = body.slots.is_shared(e.slot(aref, va));
+                return (anon.page, anon.refs == 1 && !shared && e.writes != Writes::NeedCopy);
             }
         }
         let Some(oref) = &e.object else { return (None, false) };
@@ -173,7 +174,8 @@ impl<M: Machine> Uvm<M> {
 
     fn audit_amaps(&self, held: &mut Held<'_, order::Nothing>, count: &Count<M>) -> Result<(), AuditError> {
         let mut anons: BTreeMap<AnonNo, u32> = BTreeMap::new();
-        for (amap, refs) in count.amaps.values() {
+        let mut leaves = BTreeMap::new();
+        for (key, (amap, refs)) in &count.amaps {
             let (body, _) = amap.body.lock(held);
             let covered: usize = body.cover.runs().map(|(run, _)| (run.end - run.start) as usize).sum();
             ensure!(covered == refs.len(), "an amap counts {covered} slots, entries refer to {}", refs.len());
@@ -187,13 +189,20 @@ impl<M: Machine> Uvm<M> {
                 }
             }
             for (slot, no) in body.slots.range(0..u64::MAX >> 1) {
-                ensure!(refs.contains_key(&slot), "slot {slot} holds an anon that no entry can reach");
-                *anons.entry(no).or_insert(0) += 1;
+                let shared = body.slots.is_shared(slot);
+                ensure!(
+                    shared || refs.contains_key(&slot),
+                    "slot {slot} holds an anon that no entry can reach"
+                );
+                // A leaf that hangs in several amaps counts once.
+                if leaves.entry(body.slots.leaf_id(slot)).or_insert(key) == &key {
+                    *anons.entry(no).or_insert(0) += 1;
+                }
             }
         }
         for (&no, &refs) in &anons {
             let (anon, _) = self.anons.get(no).lock(held);
-            ensure!(anon.refs == refs, "anon {no} counts {}, slots hold {refs}", anon.refs);
+            ensure!(anon.refs == refs, "anon {no} counts {}, leaves that hold it {refs}", anon.refs);
             let Some(page) = anon.page else { return Err(AuditError(format!("anon {no} has no page"))) };
             let owner = self.frames().owner(page);
             ensure!(owner == Owner::Anon(no.get()), "{page:?} of anon {no} is owned by {owner:?}");

@@ -93,6 +93,11 @@ impl Cover {
         self.join();
     }
 
+    /// Whether the range has one reference to each slot, and nothing else has any.
+    pub(crate) fn is_all(&self, range: Range<u64>) -> bool {
+        matches!(self.runs[..], [Run { start, end, count: 1 }] if start == range.start && end == range.end)
+    }
+
     /// Whether every slot of the range has exactly one reference.
     pub(crate) fn is_exclusive(&self, range: Range<u64>) -> bool {
         match self.runs.get(self.first_at(range.start)) {

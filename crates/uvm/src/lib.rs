@@ -100,6 +100,11 @@ impl<M: Machine> Uvm<M> {
         self.anons.in_use()
     }
 
+    /// What the amaps' operations need of an instance.
+    pub(crate) fn parts(&self) -> (&M, &anon::Anons<M>) {
+        (&self.machine, &self.anons)
+    }
+
     /// Runs attempts of an operation until one succeeds or fails for good: see [`Stop`].
     pub(crate) fn attempt<T, E: From<NoMemory>>(
         &self,

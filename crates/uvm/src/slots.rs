@@ -3,25 +3,32 @@
 //! ```text
 //!   index / 64 -> leaf of 64 numbers      0 = empty
 //!       0      -> | 7 0 9 ... |
-//!       5      -> | 0 0 3 ... |
+//!       5      -> | 0 0 3 ... |  <- the same leaf may hang in several tables
 //! ```
 //!
 //! A map of small arrays costs memory by what is used and not by span: the hybrid of hash and array that the paper
 //! names as future work for amaps (1999, section 5.3). A leaf holds 64 numbers, so a neighbour is an array access,
 //! and the leaves hang in an ordered map, so a walk over a range skips what is empty.
 //!
+//! Copying a table shares its leaves: the copy of an amap with 16,384 anons is 256 pointers, and what the numbers
+//! count is the leaves that hold them, not the tables. A leaf is copied when one of its tables is about to change
+//! it; then each of its numbers is told of one more holder ([`Holders`]).
+//!
 //! The road not taken is a radix tree: quicker by a dozen instructions at a look-up, but a sparse terabyte pays for
 //! a path of inner nodes at every touched page.
 //!
 //! I1: a leaf in the map has at least one number, and `used` counts them; `len` is the sum of all `used`.
+//! I2: a leaf that hangs in several tables doesn't change. Only a table that holds it can share it, so one that
+//! finds itself the only holder, under its own lock, stays so.
 
-use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
+use alloc::sync::Arc;
 use core::num::NonZeroU32;
 use core::ops::Range;
 
 const LEAF: u64 = 64;
 
+#[derive(Clone)]
 struct Leaf {
     slots: [u32; LEAF as usize],
     used: u8,
@@ -29,12 +36,64 @@ struct Leaf {
 
 #[derive(Default)]
 pub(crate) struct Slots {
-    leaves: BTreeMap<u64, Box<Leaf>>,
+    leaves: BTreeMap<u64, Arc<Leaf>>,
     len: usize,
 }
 
+/// Whoever counts the leaves that hold a number.
+pub(crate) trait Holders {
+    /// One more leaf holds the number.
+    fn reference(&mut self, number: NonZeroU32);
+    /// One leaf less does.
+    fn release(&mut self, number: NonZeroU32);
+}
+
+/// Whether a shared leaf may be copied to take a part of it out.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Heap {
+    /// The copy's bytes have been reserved.
+    Reserved,
+    /// There is no heap: a shared leaf that is only partly in the range stays as it is.
+    Exhausted,
+}
+
+/// Heap bytes of a leaf.
+pub(crate) const LEAF_BYTES: usize = size_of::<Leaf>() + 32;
 /// Heap bytes that one `set` may need: a leaf, and a split of every level of the ordered map.
-pub(crate) const SET_BYTES: usize = size_of::<Leaf>() + 2048;
+pub(crate) const SET_BYTES: usize = LEAF_BYTES + 2048;
+
+impl Leaf {
+    const EMPTY: Leaf = Leaf { slots: [0; LEAF as usize], used: 0 };
+
+    fn numbers(&self, part: Range<usize>) -> impl Iterator<Item = (usize, NonZeroU32)> + '_ {
+        part.filter_map(|i| Some((i, NonZeroU32::new(self.slots[i])?)))
+    }
+
+    /// Whether all numbers lie in a part.
+    fn lies_in(&self, part: Range<usize>) -> bool {
+        part.len() == LEAF as usize || self.numbers(part).count() == usize::from(self.used)
+    }
+}
+
+/// Drops one table's hold on a leaf; the last holder's drop releases its numbers.
+fn let_go(leaf: Arc<Leaf>, holders: &mut impl Holders) {
+    if let Some(leaf) = Arc::into_inner(leaf) {
+        leaf.numbers(0..LEAF as usize).for_each(|(_, number)| holders.release(number));
+    }
+}
+
+/// The part of the leaf at `key` that lies in a range.
+fn part_of(key: u64, range: &Range<u64>) -> Range<usize> {
+    let base = key * LEAF;
+    let from = range.start.saturating_sub(base).min(LEAF) as usize;
+    let to = range.end.saturating_sub(base).min(LEAF) as usize;
+    from..to.max(from)
+}
+
+fn keys_of(range: &Range<u64>) -> Range<u64> {
+    let first = range.start / LEAF;
+    first..range.end.div_ceil(LEAF).max(first)
+}
 
 impl Slots {
     pub(crate) const fn new() -> Slots {
@@ -50,12 +109,27 @@ impl Slots {
         NonZeroU32::new(self.leaves.get(&(index / LEAF))?.slots[(index % LEAF) as usize])
     }
 
-    /// Puts a number at an index and returns the one that was there.
+    /// Whether the leaf around an index hangs in another table too.
+    #[inline]
+    pub(crate) fn is_shared(&self, index: u64) -> bool {
+        self.leaves.get(&(index / LEAF)).is_some_and(|leaf| Arc::strong_count(leaf) > 1)
+    }
+
+    /// Gives the table a leaf of its own around an index.
+    pub(crate) fn unshare(&mut self, index: u64, holders: &mut impl Holders) {
+        let Some(leaf) = self.leaves.get_mut(&(index / LEAF)) else { return };
+        if Arc::get_mut(leaf).is_none() {
+            leaf.numbers(0..LEAF as usize).for_each(|(_, number)| holders.reference(number));
+            let copy = Arc::new(Leaf::clone(leaf));
+            let_go(core::mem::replace(leaf, copy), holders);
+        }
+    }
+
+    /// Puts a number at an index, whose leaf is this table's own, and returns the one that was there.
+    #[inline]
     pub(crate) fn set(&mut self, index: u64, value: NonZeroU32) -> Option<NonZeroU32> {
-        let leaf = self
-            .leaves
-            .entry(index / LEAF)
-            .or_insert_with(|| Box::new(Leaf { slots: [0; LEAF as usize], used: 0 }));
+        let leaf = self.leaves.entry(index / LEAF).or_insert_with(|| Arc::new(Leaf::EMPTY));
+        let Some(leaf) = Arc::get_mut(leaf) else { unreachable!("a shared leaf would have been changed") };
         let slot = &mut leaf.slots[(index % LEAF) as usize];
         let old = NonZeroU32::new(core::mem::replace(slot, value.get()));
         if old.is_none() {
@@ -65,9 +139,10 @@ impl Slots {
         old
     }
 
-    /// Empties an index and returns what was there.
+    /// Empties an index, whose leaf is this table's own, and returns what was there.
     pub(crate) fn clear(&mut self, index: u64) -> Option<NonZeroU32> {
         let leaf = self.leaves.get_mut(&(index / LEAF))?;
+        let Some(leaf) = Arc::get_mut(leaf) else { unreachable!("a shared leaf would have been changed") };
         let old = NonZeroU32::new(core::mem::take(&mut leaf.slots[(index % LEAF) as usize]))?;
         leaf.used -= 1;
         self.len -= 1;
@@ -79,47 +154,62 @@ impl Slots {
 
     /// What is set in a range, in order.
     pub(crate) fn range(&self, range: Range<u64>) -> impl Iterator<Item = (u64, NonZeroU32)> + '_ {
-        let leaves = range.start / LEAF..range.end.div_ceil(LEAF).max(range.start / LEAF);
-        self.leaves.range(leaves).flat_map(move |(&key, leaf)| {
-            let base = key * LEAF;
-            let from = range.start.saturating_sub(base).min(LEAF);
-            let to = range.end.saturating_sub(base).min(LEAF);
-            (from..to.max(from))
-                .filter_map(move |i| Some((base + i, NonZeroU32::new(leaf.slots[i as usize])?)))
+        self.leaves.range(keys_of(&range)).flat_map(move |(&key, leaf)| {
+            let part = part_of(key, &range);
+            leaf.numbers(part).map(move |(i, number)| (key * LEAF + i as u64, number))
         })
     }
 
-    /// Empties a range and hands over what was in it, in order.
-    pub(crate) fn take_range(&mut self, range: Range<u64>, mut each: impl FnMut(u64, NonZeroU32)) {
-        if range.is_empty() {
-            return;
-        }
-        let mut key = range.start / LEAF;
-        let end = range.end.div_ceil(LEAF);
-        while let Some((&at, leaf)) = self.leaves.range_mut(key..end).next() {
-            let base = at * LEAF;
-            let from = range.start.saturating_sub(base) as usize;
-            let to = (range.end - base).min(LEAF) as usize;
-            for i in from..to {
-                if let Some(value) = NonZeroU32::new(core::mem::take(&mut leaf.slots[i])) {
+    /// Empties a range. Numbers that no leaf holds any more are released.
+    pub(crate) fn take_range(&mut self, range: Range<u64>, heap: Heap, holders: &mut impl Holders) {
+        let mut keys = keys_of(&range);
+        while let Some((&key, leaf)) = self.leaves.range_mut(keys.clone()).next() {
+            keys.start = key + 1;
+            let part = part_of(key, &range);
+            if leaf.lies_in(part.clone()) {
+                self.len -= usize::from(leaf.used);
+                if let Some(leaf) = self.leaves.remove(&key) {
+                    let_go(leaf, holders);
+                }
+                continue;
+            }
+            if Arc::get_mut(leaf).is_none() {
+                if heap == Heap::Exhausted {
+                    continue;
+                }
+                self.unshare(key * LEAF, holders);
+            }
+            let Some(leaf) = self.leaves.get_mut(&key).and_then(Arc::get_mut) else { continue };
+            for i in part {
+                if let Some(number) = NonZeroU32::new(core::mem::take(&mut leaf.slots[i])) {
                     leaf.used -= 1;
                     self.len -= 1;
-                    each(base + i as u64, value);
+                    holders.release(number);
                 }
             }
-            if leaf.used == 0 {
-                self.leaves.remove(&at);
-            }
-            key = at + 1;
         }
     }
 
-    /// Copies the range's numbers to another table, moved so that `range.start` lands at 0, calling `each` on each.
-    pub(crate) fn copy_range(&self, range: Range<u64>, mut each: impl FnMut(NonZeroU32)) -> Slots {
+    /// Empties the table.
+    pub(crate) fn take_all(&mut self, holders: &mut impl Holders) {
+        self.len = 0;
+        core::mem::take(&mut self.leaves).into_values().for_each(|leaf| let_go(leaf, holders));
+    }
+
+    /// A table with the same numbers at the same indices of a range: leaves that lie in it are shared, others copied.
+    pub(crate) fn share_range(&self, range: Range<u64>, holders: &mut impl Holders) -> Slots {
         let mut copy = Slots::new();
-        for (index, value) in self.range(range.clone()) {
-            each(value);
-            copy.set(index - range.start, value);
+        for (&key, leaf) in self.leaves.range(keys_of(&range)) {
+            let part = part_of(key, &range);
+            if leaf.lies_in(part.clone()) {
+                copy.len += usize::from(leaf.used);
+                copy.leaves.insert(key, leaf.clone());
+                continue;
+            }
+            for (i, number) in leaf.numbers(part) {
+                holders.reference(number);
+                copy.set(key * LEAF + i as u64, number);
+            }
         }
         copy
     }
@@ -141,54 +231,88 @@ impl Slots {
         out.iter().any(|&n| n != 0)
     }
 
-    /// Heap bytes for a copy of the range, at most.
-    pub(crate) fn copy_bytes(&self, range: Range<u64>) -> usize {
-        let leaves =
-            self.leaves.range(range.start / LEAF..range.end.div_ceil(LEAF).max(range.start / LEAF)).count();
-        (leaves * 2 + 1) * (size_of::<Leaf>() + 64) + 1024
+    /// Heap bytes for [`share_range`](Self::share_range), at most.
+    pub(crate) fn share_bytes(&self, range: Range<u64>) -> usize {
+        self.leaves.range(keys_of(&range)).count() * 64 + 2 * SET_BYTES
     }
 
-    /// Heap bytes in use.
+    /// The leaf that holds an index, by address, to tell leaves apart.
+    pub(crate) fn leaf_id(&self, index: u64) -> usize {
+        self.leaves.get(&(index / LEAF)).map_or(0, |leaf| Arc::as_ptr(leaf) as usize)
+    }
+
+    /// Heap bytes in use, shared leaves counted in full.
     #[cfg(test)]
     pub(crate) fn heap_bytes(&self) -> usize {
-        self.leaves.len() * (size_of::<Leaf>() + 24)
+        self.leaves.len() * (LEAF_BYTES + 24)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    extern crate std;
+    use std::collections::BTreeMap;
     use std::vec::Vec;
+
+    #[derive(Default)]
+    struct Counts(BTreeMap<NonZeroU32, i32>);
+
+    impl Holders for Counts {
+        fn reference(&mut self, number: NonZeroU32) {
+            *self.0.entry(number).or_insert(1) += 1;
+        }
+        fn release(&mut self, number: NonZeroU32) {
+            *self.0.entry(number).or_insert(1) -= 1;
+        }
+    }
 
     fn n(v: u32) -> NonZeroU32 {
         NonZeroU32::new(v).unwrap()
     }
 
+    fn indices(s: &Slots) -> Vec<u64> {
+        s.range(0..1 << 40).map(|(i, _)| i).collect()
+    }
+
     #[test]
     fn numbers_come_back_in_order_and_leaves_go_when_empty() {
-        let mut s = Slots::new();
+        let (mut s, mut c) = (Slots::new(), Counts::default());
         for i in [5u64, 1 << 30, 64, 63] {
             assert_eq!(s.set(i, n(i as u32 + 1)), None);
         }
         assert_eq!(s.set(5, n(9)), Some(n(6)));
-        assert_eq!(s.range(0..u64::MAX - 64).map(|(i, _)| i).collect::<Vec<_>>(), [5, 63, 64, 1 << 30]);
-        let mut taken = Vec::new();
-        s.take_range(6..(1 << 30), |i, _| taken.push(i));
-        assert_eq!(taken, [63, 64]);
-        assert_eq!((s.len(), s.leaves.len()), (2, 2));
-        assert_eq!(s.clear(5), Some(n(9)));
-        assert_eq!(s.clear(5), None);
-        assert_eq!(s.leaves.len(), 1);
+        assert_eq!(indices(&s), [5, 63, 64, 1 << 30]);
+        s.take_range(6..(1 << 30), Heap::Reserved, &mut c);
+        assert_eq!((indices(&s), s.len(), s.leaves.len()), (std::vec![5, 1 << 30], 2, 2));
+        assert_eq!((c.0[&n(64)], c.0[&n(65)]), (0, 0));
+        assert_eq!((s.clear(5), s.clear(5), s.leaves.len()), (Some(n(9)), None, 1));
     }
 
     #[test]
-    fn a_copy_starts_at_zero() {
-        let mut s = Slots::new();
-        s.set(100, n(1));
-        s.set(130, n(2));
-        let copy = s.copy_range(90..131, |_| ());
-        assert_eq!((copy.get(10), copy.get(40), copy.len()), (Some(n(1)), Some(n(2)), 2));
+    fn a_copy_shares_leaves_until_one_changes() {
+        let (mut a, mut c) = (Slots::new(), Counts::default());
+        (0..200).for_each(|i| assert_eq!(a.set(i, n(i as u32 + 1)), None));
+        let mut b = a.share_range(10..200, &mut c);
+        assert_eq!((b.len(), b.get(9), b.get(10), c.0.len()), (190, None, Some(n(11)), 54));
+        assert!(a.is_shared(64) && !a.is_shared(10) && b.is_shared(199));
+        b.unshare(64, &mut c);
+        assert_eq!((c.0[&n(65)], a.is_shared(64)), (2, false));
+        b.set(64, n(999));
+        assert_eq!((a.get(64), b.get(64)), (Some(n(65)), Some(n(999))));
+        // A shared leaf that goes as a whole takes no numbers along; the last holder does.
+        b.take_range(128..192, Heap::Reserved, &mut c);
+        assert!(!c.0.contains_key(&n(130)));
+        a.take_range(128..192, Heap::Reserved, &mut c);
+        assert_eq!(c.0[&n(130)], 0);
+        // Part of a shared leaf is taken out of a copy.
+        b.take_range(196..200, Heap::Exhausted, &mut c);
+        assert_eq!(b.get(196), Some(n(197)));
+        b.take_range(196..200, Heap::Reserved, &mut c);
+        assert_eq!((b.get(196), a.get(196), c.0[&n(197)]), (None, Some(n(197)), 1));
+        a.take_all(&mut c);
+        b.take_all(&mut c);
+        c.0.remove(&n(65));
+        assert!(c.0.values().all(|&count| count == 0), "{:?}", c.0);
     }
 
     #[test]

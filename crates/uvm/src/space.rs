@@ -6,8 +6,8 @@
 //!   and its translations writable    ==>    translations read-only
 //! ```
 //! A fork costs by entries: amaps are shared until somebody writes, and only the parent's translations are lowered.
-//! Whoever writes first copies the amap (not the pages); the last one left finds its slots exclusive and takes them
-//! over without copying anything (1999, sections 5.2 and 5.4).
+//! Whoever writes first copies the amap, by sharing its leaves, and then the one leaf and the one page; the last one
+//! left finds its slots exclusive and takes them over without copying anything (1999, sections 5.2 and 5.4).
 
 use alloc::sync::Arc;
 
@@ -16,7 +16,7 @@ use machine::{order, Held, Machine, NoMemory, PageNo, Pages, Pmap, Reserve, Shoo
 use crate::amap::ARef;
 use crate::map::tree::Tree;
 use crate::map::{attach, entry_bytes, Entry, Inherit, Map, MapError, Writes};
-use crate::slots::Slots;
+use crate::slots::{Heap, Slots};
 use crate::{Stop, Uvm};
 
 /// One address space, or a part of one that has a map of its own: a submap.
@@ -132,7 +132,7 @@ impl<M: Machine> Uvm<M> {
                 Ok(child)
             }
             Err(e) => {
-                self.release_entries(held, entries, &mut down);
+                self.release_entries(held, entries, Heap::Exhausted, &mut down);
                 self.space_destroy(held, child);
                 Err(e)
             }
@@ -219,8 +219,8 @@ impl<M: Machine> Uvm<M> {
         if entry.writes == Writes::Copied {
             if !aref.is_exclusive(held, len) {
                 // Others write these slots without asking: the child's copy can't wait.
-                let copy = aref.copy(&self.anons, held, len);
-                aref.write_protect(self.machine(), &self.anons, held, len, down);
+                let copy = aref.copy(self.parts(), held, len);
+                aref.write_protect(self.parts(), held, len, down);
                 return Ok((Some(copy), Writes::Copied));
             }
             entry.writes = Writes::NeedCopy;
@@ -245,7 +245,7 @@ impl<M: Machine> Uvm<M> {
             for (slot, no) in body.slots.range(from.range(len)) {
                 match self.copy_anon(&mut h, no) {
                     Ok(copy) => {
-                        slots.set(slot - from.slot.0, copy);
+                        slots.set(slot, copy);
                     }
                     Err(e) => {
                         result = Err(e);
@@ -254,9 +254,9 @@ impl<M: Machine> Uvm<M> {
                 }
             }
         }
-        let copy = ARef::with_slots(slots, len);
+        let copy = ARef::with_slots(slots, from.slot, len);
         if let Err(e) = result {
-            copy.release(self.machine(), &self.anons, held, len, down);
+            copy.release(self.parts(), held, len, Heap::Reserved, down);
             return Err(e);
         }
         Ok(copy)
@@ -289,10 +289,10 @@ impl<M: Machine> Uvm<M> {
             None => entry.amap = Some(ARef::new(len)),
             Some(aref) if aref.is_exclusive(held, len) => {}
             Some(aref) => {
-                let copy = aref.copy(&self.anons, held, len);
+                let copy = aref.copy(self.parts(), held, len);
                 let mut down = Shootdown::new();
-                aref.release(self.machine(), &self.anons, held, len, &mut down);
-                // Every anon has the copy's reference, so nothing was freed.
+                aref.release(self.parts(), held, len, Heap::Reserved, &mut down);
+                // The copy holds every leaf, so nothing was freed.
                 down.perform(self.machine(), held);
                 entry.amap = Some(copy);
                 self.stat().add(self.machine().cpu(), crate::Counter::AmapCopies, 1);

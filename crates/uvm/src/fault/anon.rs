@@ -3,7 +3,7 @@
 use machine::{order, Held, Machine, PageNo, Prot, Reserve, Shootdown};
 
 use super::{Fault, FaultError};
-use crate::amap::ARef;
+use crate::amap::{ARef, AnonHolders};
 use crate::anon::AnonNo;
 use crate::map::{Entry, Writes};
 use crate::object::busy_check;
@@ -21,7 +21,16 @@ impl<M: Machine> Uvm<M> {
     ) -> Result<(), Stop<FaultError>> {
         let (mut body, mut h) = aref.amap.body.lock(held);
         let slot = entry.slot(aref, fault.va);
-        let Some(no) = body.slots.get(slot) else {
+        let found = body.slots.get(slot);
+        let changes = fault.access == Prot::WRITE || (found.is_none() && entry.object.is_none());
+        let mut shared = body.slots.is_shared(slot);
+        if shared && changes {
+            let mut holders =
+                AnonHolders { machine: self.machine(), anons: &self.anons, held: &mut h, down: fault.down };
+            body.slots.unshare(slot, &mut holders);
+            shared = false;
+        }
+        let Some(no) = found else {
             return self.fault_below(&mut h, fault, entry, Some((&mut body, slot)));
         };
         let copies = {
@@ -32,7 +41,7 @@ impl<M: Machine> Uvm<M> {
                 Some(page)
             } else {
                 self.stat().add(self.machine().cpu(), Counter::FaultsAnon, 1);
-                let writable = anon.refs == 1 && entry.writes != Writes::NeedCopy;
+                let writable = anon.refs == 1 && !shared && entry.writes != Writes::NeedCopy;
                 let prot = if writable { entry.prot } else { entry.prot.without_write() };
                 self.enter(&mut h, fault, entry, page, prot)?;
                 None

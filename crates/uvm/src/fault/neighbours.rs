@@ -91,8 +91,12 @@ impl<M: Machine> Uvm<M> {
             return;
         }
         let Some(w) = window(fault, entry) else { return };
+        let first = slot - w.fault as u64;
+        if slots.is_shared(first) || slots.is_shared(first + w.len as u64 - 1) {
+            return;
+        }
         let mut numbers = [0u32; WINDOW];
-        if !slots.window(slot - w.fault as u64, &mut numbers[..w.len]) {
+        if !slots.window(first, &mut numbers[..w.len]) {
             return;
         }
         let mut found = [None; WINDOW];

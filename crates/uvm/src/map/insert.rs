@@ -7,9 +7,11 @@ use alloc::sync::Arc;
 
 use machine::{order, Held, Machine, NoMemory, Pages, Pmap, Prot, Shootdown, Va, VaRange};
 
+use super::remove::release_bytes;
 use super::tree::Tree;
 use super::{attach, clip, entry_bytes, Advice, Entry, Inherit, Map, ORef, Writes};
 use crate::pager::Pager;
+use crate::slots::Heap;
 use crate::{Space, Stop, Uvm};
 
 /// Where a mapping is to lie.
@@ -163,10 +165,14 @@ impl<M: Machine> Uvm<M> {
         self.check_request(&space.map, request)?;
         let mut down = Shootdown::new();
         let mut old = Tree::new();
-        let made = self.attempt(held, 4 * entry_bytes::<M>(), |held, _| {
+        let made = self.attempt(held, 4 * entry_bytes::<M>(), |held, reserved| {
             let (mut tree, mut h) = space.map.tree.lock(held);
             let start = choose(&tree, &space.map, request)?;
             let range = VaRange::new(start, start + request.len);
+            let need = 4 * entry_bytes::<M>() + release_bytes(&tree, &mut h, range);
+            if need > reserved {
+                return Err(Stop::Heap(need));
+            }
             if matches!(request.place, Place::Fixed(_)) && !tree.is_free(range) {
                 clip(&mut tree, &mut h, range);
                 old = tree.take(range);
@@ -176,7 +182,7 @@ impl<M: Machine> Uvm<M> {
             self.place_entry(&mut tree, &mut h, range, request);
             Ok(start)
         });
-        self.release_entries(held, old, &mut down);
+        self.release_entries(held, old, Heap::Reserved, &mut down);
         down.perform(self.machine(), held);
         made
     }

@@ -6,8 +6,10 @@
 use machine::{order, Held, Machine, Pages, Pmap, Shootdown, Va, VaRange};
 
 use super::insert::extends;
+use super::remove::release_bytes;
 use super::tree::Tree;
 use super::{attach, clip, entry_bytes, Entry, MapError, ORef, Writes};
+use crate::slots::Heap;
 use crate::{Space, Stop, Uvm};
 
 /// Where a remapped range may go.
@@ -47,7 +49,7 @@ impl<M: Machine> Uvm<M> {
         let mut down = Shootdown::new();
         let mut replaced = Tree::new();
         let mut wired = false;
-        let result = self.attempt(held, 6 * entry_bytes::<M>(), |held, _| {
+        let result = self.attempt(held, 6 * entry_bytes::<M>(), |held, reserved| {
             let (mut tree, mut h) = space.map.tree.lock(held);
             if !tree.is_covered(old) {
                 return Err(Stop::Fail(MapError::NoMapping));
@@ -67,6 +69,10 @@ impl<M: Machine> Uvm<M> {
             }
             .ok_or(Stop::Fail(MapError::NoSpace))?;
             let new = VaRange::new(start, start + new_len);
+            let need = 6 * entry_bytes::<M>() + release_bytes(&tree, &mut h, new);
+            if need > reserved {
+                return Err(Stop::Heap(need));
+            }
             if !tree.is_free(new) {
                 clip(&mut tree, &mut h, new);
                 replaced = tree.take(new);
@@ -77,7 +83,7 @@ impl<M: Machine> Uvm<M> {
             self.grow(&mut tree, &mut h, VaRange::new(start + old.pages(), new.end));
             Ok(start)
         });
-        self.release_entries(held, replaced, &mut down);
+        self.release_entries(held, replaced, Heap::Reserved, &mut down);
         down.perform(self.machine(), held);
         if let (Ok(start), true) = (result, wired) {
             // The mapping is where it should be; locking it again is best effort, as in mremap(2).

@@ -7,7 +7,8 @@ use machine::{order, Held, Machine, Pages, Pmap, Shootdown, VaRange};
 
 use super::tree::Tree;
 use super::{clip, entry_bytes, Entry, RangeError};
-use crate::{Space, Uvm};
+use crate::slots::{Heap, LEAF_BYTES};
+use crate::{Space, Stop, Uvm};
 
 impl<M: Machine> Uvm<M> {
     /// Removes every mapping in the range; holes are no error. Anonymous memory that nobody else refers to is freed
@@ -24,8 +25,12 @@ impl<M: Machine> Uvm<M> {
         range: VaRange,
     ) -> Result<(), RangeError> {
         let mut down = Shootdown::new();
-        let old = self.attempt(held, 2 * entry_bytes::<M>(), |held, _| {
+        let old = self.attempt(held, 2 * entry_bytes::<M>() + 4 * LEAF_BYTES, |held, reserved| {
             let (mut tree, mut h) = space.map.tree.lock(held);
+            let need = 2 * entry_bytes::<M>() + release_bytes(&tree, &mut h, range);
+            if need > reserved {
+                return Err(Stop::Heap(need));
+            }
             clip(&mut tree, &mut h, range);
             let mut old = tree.take(range);
             self.unwire_entries(&mut h, space, &mut old);
@@ -34,22 +39,25 @@ impl<M: Machine> Uvm<M> {
             }
             Ok(old)
         });
-        let result = old.map(|old| self.release_entries(held, old, &mut down));
+        let result = old.map(|old| self.release_entries(held, old, Heap::Reserved, &mut down));
         down.perform(self.machine(), held);
         result
     }
 
-    /// Removes every mapping of a space: at exec and exit.
+    /// Removes every mapping of a space: at exec and exit. Never fails: where there is no heap to cut what it shares
+    /// with others, they keep it until they end.
     pub fn space_clear(&self, held: &mut Held<'_, order::Nothing>, space: &Space<M>) {
         let mut down = Shootdown::new();
-        let old = {
+        let (old, need) = {
             let (mut tree, mut h) = space.map.tree.lock(held);
+            let need = release_bytes(&tree, &mut h, space.map.bounds);
             let mut old = tree.take(space.map.bounds);
             self.unwire_entries(&mut h, space, &mut old);
             self.machine().pmap().remove(&mut h, &space.pmap, space.map.bounds, &mut down);
-            old
+            (old, need)
         };
-        self.release_entries(held, old, &mut down);
+        let heap = if self.machine().reserve_heap(need).is_ok() { Heap::Reserved } else { Heap::Exhausted };
+        self.release_entries(held, old, heap, &mut down);
         down.perform(self.machine(), held);
     }
 
@@ -58,11 +66,12 @@ impl<M: Machine> Uvm<M> {
         &self,
         held: &mut Held<'_, order::Nothing>,
         entries: Tree<Entry<M>>,
+        heap: Heap,
         down: &mut Shootdown,
     ) {
         entries.drain(|entry| {
             if let Some(aref) = &entry.amap {
-                aref.release(self.machine(), &self.anons, held, entry.len(), down);
+                aref.release(self.parts(), held, entry.len(), heap, down);
             }
             if let Some(oref) = &entry.object {
                 self.detach_into(held, &*oref.pager, down);
@@ -86,9 +95,9 @@ impl<M: Machine> Uvm<M> {
         let result = self.attempt(held, 0, |held, reserved| {
             let (mut tree, mut h) = space.map.tree.lock(held);
             tree.try_each(range, &mut |e| if e.wired { Err(RangeError::Access) } else { Ok(()) })?;
-            let need = self.copies_needed(&tree, &mut h, range);
+            let need = self.copies_needed(&tree, &mut h, range) + release_bytes(&tree, &mut h, range);
             if need > reserved {
-                return Err(crate::Stop::Heap(need));
+                return Err(Stop::Heap(need));
             }
             let covered = tree.is_covered(range);
             self.machine().pmap().remove(&mut h, &space.pmap, range, &mut down);
@@ -114,7 +123,7 @@ impl<M: Machine> Uvm<M> {
         let part = range.intersect(entry.range);
         if let Some(aref) = &entry.amap {
             let from: Pages = part.start - entry.range.start;
-            aref.discard(self.machine(), &self.anons, held, from, part.pages(), down);
+            aref.discard(self.parts(), held, from, part.pages(), down);
         }
     }
 
@@ -135,4 +144,15 @@ impl<M: Machine> Uvm<M> {
             self.copy_amap(held, entry);
         }
     }
+}
+
+/// Heap bytes that dropping what the range's entries refer to may need, where that lies in leaves shared with copies.
+pub(crate) fn release_bytes<M: Machine>(
+    tree: &Tree<Entry<M>>,
+    held: &mut Held<'_, order::Map>,
+    range: VaRange,
+) -> usize {
+    let mut bytes = 0;
+    tree.each(range, |e| bytes += e.amap.as_ref().map_or(0, |aref| aref.release_bytes(held, e.len())));
+    bytes
 }
