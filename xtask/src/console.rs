@@ -15,8 +15,8 @@ const CTRL_A: u8 = 0x01;
 const CTRL_D: u8 = 0x04;
 const CTRL_V: u8 = 0x16;
 
-/// Bytes that a terminal in line mode takes as commands: end, kill, next-is-literal, erase word, reprint, erase.
-const EDITING: [u8; 6] = [CTRL_D, 0x15, CTRL_V, 0x17, 0x12, 0x7f];
+/// Bytes that a terminal in line mode takes as commands: end, kill, next-is-literal, erase word, reprint, erase (two).
+const EDITING: [u8; 7] = [CTRL_D, 0x15, CTRL_V, 0x17, 0x12, 0x7f, 0x08];
 
 /// The terminal in raw mode; dropping it (also in a panic) brings the old mode back.
 pub struct RawMode {

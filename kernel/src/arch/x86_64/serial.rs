@@ -15,7 +15,15 @@ const COM2: u16 = 0x2f8;
 pub const IRQ: u8 = 4;
 
 static CONTROL_PRESENT: AtomicBool = AtomicBool::new(false);
-static RECEIVER: SpinLock<Option<fn(u8)>> = SpinLock::new(None);
+static RECEIVER: SpinLock<Option<Receiver>> = SpinLock::new(None);
+
+/// Who gets console input, in interrupt context.
+#[derive(Clone, Copy)]
+pub struct Receiver {
+    pub take: fn(u8),
+    /// While this says no, input stays in the port, and its sender waits; [`resume`] must follow.
+    pub has_room: fn() -> bool,
+}
 
 /// Sets both ports up: 8N1, FIFOs, no interrupts yet.
 pub fn init() {
@@ -32,19 +40,35 @@ pub fn init() {
     CONTROL_PRESENT.store(in8(COM2 + 7) == 0x5a, Relaxed);
 }
 
-/// Sends console input to `receiver`, in interrupt context, from now on.
-pub fn set_receiver(receiver: fn(u8)) {
+/// Sends console input to `receiver` from now on.
+pub fn set_receiver(receiver: Receiver) {
     *RECEIVER.lock() = Some(receiver);
-    out8(COM1 + 1, 1);
+    resume();
     interrupt();
+}
+
+/// The receiver has room again.
+pub fn resume() {
+    out8(COM1 + 1, 1);
 }
 
 /// Takes what COM1 has received.
 pub fn interrupt() {
     let receiver = *RECEIVER.lock();
     let Some(receiver) = receiver else { return };
-    while in8(COM1 + 5) & 1 != 0 {
-        receiver(in8(COM1));
+    loop {
+        if !(receiver.has_room)() {
+            out8(COM1 + 1, 0);
+            // Room that was made just before that has no resume() to come.
+            if !(receiver.has_room)() {
+                return;
+            }
+            resume();
+        }
+        if in8(COM1 + 5) & 1 == 0 {
+            return;
+        }
+        (receiver.take)(in8(COM1));
     }
 }
 

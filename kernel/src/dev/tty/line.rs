@@ -7,6 +7,9 @@
 //!             raw mode: straight to -----------------------------^
 //! ```
 //!
+//! The host may have a pipe or a file where a terminal would be ([`Kind::Stream`]): then nothing may be lost, so that the
+//! port has to wait while [`Line::has_room`] says no; long lines are handed over in pieces; and the end stays the end.
+//!
 //! Invariants: I1: `ends` holds the lengths of the lines in `ready`, oldest first; in raw mode it is empty.
 //! I2: `edit` and `ready` are bounded; what is typed beyond that is lost, with a bell.
 
@@ -20,8 +23,18 @@ use super::termios::Termios;
 /// The longest line and the most bytes waiting to be read.
 pub const MAX_INPUT: usize = 4096;
 
+/// What stands at the host's end of the input.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Somebody who types.
+    Keyboard,
+    /// A pipe or a file, with the bytes that edit a line quoted.
+    Stream,
+}
+
 /// Terminal input on its way to a program.
 pub struct Line {
+    pub kind: Kind,
     pub termios: Termios,
     edit: Vec<u8>,
     ready: VecDeque<u8>,
@@ -37,6 +50,7 @@ pub type Echo<'a> = &'a mut dyn FnMut(&[u8]);
 impl Line {
     pub const fn new() -> Line {
         Line {
+            kind: Kind::Keyboard,
             termios: Termios::new(),
             edit: Vec::new(),
             ready: VecDeque::new(),
@@ -44,6 +58,11 @@ impl Line {
             literal_next: false,
             stopped: false,
         }
+    }
+
+    /// Whether another byte may come; typed bytes always may, at the risk of getting lost.
+    pub fn has_room(&self) -> bool {
+        self.kind == Kind::Keyboard || self.ready.len() + self.edit.len() < 2 * MAX_INPUT
     }
 
     /// Takes a typed byte. Returns the signal that it asks for, if any.
@@ -125,6 +144,9 @@ impl Line {
             }
         } else if self.edit.len() + 1 < MAX_INPUT {
             self.edit.push(byte);
+        } else if self.kind == Kind::Stream {
+            self.edit.push(byte);
+            self.finish();
         } else {
             echo(b"\x07");
             return;
@@ -213,8 +235,9 @@ impl Line {
         let len = len.min(self.ready.len());
         self.ready.drain(..len);
         if let Some(end) = self.ends.front_mut() {
+            let is_end_of_file = *end == 0;
             *end -= len.min(*end);
-            if *end == 0 {
+            if *end == 0 && !(is_end_of_file && self.kind == Kind::Stream) {
                 self.ends.pop_front();
             }
         }

@@ -55,22 +55,30 @@ static CONSOLE: Tty = Tty {
     writers: WaitQueue::new(),
 };
 
-/// Starts taking input; the kernel's command line may say the size (`rows=N cols=N`).
+/// Starts taking input; the kernel's command line may say the size (`rows=N cols=N`), and that the host has no terminal
+/// at one end or the other (`stdin=pipe`, `stdout=pipe`).
 pub fn init(cmdline: &str) {
     let mut size = CONSOLE.size.lock();
+    let mut line = CONSOLE.line.lock();
     for word in cmdline.split_ascii_whitespace().take_while(|&word| word != "--") {
         match word.split_once('=') {
             Some(("rows", rows)) => size.rows = rows.parse().unwrap_or(size.rows),
             Some(("cols", cols)) => size.cols = cols.parse().unwrap_or(size.cols),
+            Some(("stdin", "pipe")) => {
+                line.kind = line::Kind::Stream;
+                line.termios.read_from_stream();
+            }
+            Some(("stdout", "pipe")) => line.termios.oflag = 0,
             _ => {}
         }
     }
+    drop(line);
     drop(size);
-    serial::set_receiver(input);
+    serial::set_receiver(serial::Receiver { take: input, has_room: || CONSOLE.line.lock().has_room() });
 }
 
 /// A byte from the port. Runs in interrupt context.
-pub fn input(byte: u8) {
+fn input(byte: u8) {
     let (signal, wake) = {
         let mut line = CONSOLE.line.lock();
         let post = line.termios.oflag;
@@ -225,7 +233,13 @@ impl Tty {
                 let ended = {
                     let mut line = self.line.lock();
                     let ended = line.available() == len;
+                    let was_full = !line.has_room();
                     line.take(len);
+                    let resumes = was_full && line.has_room();
+                    drop(line);
+                    if resumes {
+                        serial::resume();
+                    }
                     ended
                 };
                 if canonical && ended {

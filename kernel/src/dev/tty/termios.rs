@@ -58,6 +58,12 @@ impl Termios {
         }
     }
 
+    /// For input from a pipe or a file of the host: only what marks the end and quotes is left.
+    pub fn read_from_stream(&mut self) {
+        self.iflag = 0;
+        self.lflag = abi::ICANON | abi::IEXTEN;
+    }
+
     pub fn local(&self, flag: u32) -> bool {
         self.lflag & flag != 0
     }
