@@ -26,7 +26,8 @@ use alloc::sync::Arc;
 use core::num::NonZeroU32;
 use core::ops::Range;
 
-const LEAF: u64 = 64;
+/// Numbers in a leaf. The model's address spaces are a few dozen pages long, and must cross leaves.
+const LEAF: u64 = if cfg!(feature = "small-leaves") { 4 } else { 64 };
 
 #[derive(Clone)]
 struct Leaf {
@@ -214,21 +215,27 @@ impl Slots {
         copy
     }
 
-    /// The numbers from `start` on, as many as `out` holds, at most 64; 0 where nothing is set. Says whether any is.
+    /// The numbers from `start` on, as many as `out` holds; 0 where nothing is set. Says whether any is.
     #[inline]
     pub(crate) fn window(&self, start: u64, out: &mut [u32]) -> bool {
-        let from = (start % LEAF) as usize;
-        let here = out.len().min(LEAF as usize - from);
-        let (first, second) = out.split_at_mut(here);
-        let copy = |out: &mut [u32], key: u64, from: usize| match self.leaves.get(&key) {
-            Some(leaf) => out.copy_from_slice(&leaf.slots[from..from + out.len()]),
-            None => out.fill(0),
-        };
-        copy(first, start / LEAF, from);
-        if !second.is_empty() {
-            copy(second, start / LEAF + 1, 0);
+        let (mut at, mut out, mut any) = (start, out, 0);
+        while !out.is_empty() {
+            let from = (at % LEAF) as usize;
+            let (here, rest) = out.split_at_mut(out.len().min(LEAF as usize - from));
+            match self.leaves.get(&(at / LEAF)) {
+                Some(leaf) => here.copy_from_slice(&leaf.slots[from..from + here.len()]),
+                None => here.fill(0),
+            }
+            any |= here.iter().fold(0, |any, n| any | n);
+            at += here.len() as u64;
+            out = rest;
         }
-        out.iter().any(|&n| n != 0)
+        any != 0
+    }
+
+    /// Whether any leaf of the range hangs in another table too.
+    pub(crate) fn any_shared(&self, range: Range<u64>) -> bool {
+        self.leaves.range(keys_of(&range)).any(|(_, leaf)| Arc::strong_count(leaf) > 1)
     }
 
     /// Heap bytes for [`share_range`](Self::share_range), at most.
@@ -242,13 +249,13 @@ impl Slots {
     }
 
     /// Heap bytes in use, shared leaves counted in full.
-    #[cfg(test)]
+    #[cfg(all(test, not(feature = "small-leaves")))]
     pub(crate) fn heap_bytes(&self) -> usize {
         self.leaves.len() * (LEAF_BYTES + 24)
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(feature = "small-leaves")))]
 mod tests {
     use super::*;
     use std::collections::BTreeMap;

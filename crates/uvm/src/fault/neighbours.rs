@@ -92,7 +92,7 @@ impl<M: Machine> Uvm<M> {
         }
         let Some(w) = window(fault, entry) else { return };
         let first = slot - w.fault as u64;
-        if slots.is_shared(first) || slots.is_shared(first + w.len as u64 - 1) {
+        if slots.any_shared(first..first + w.len as u64) {
             return;
         }
         let mut numbers = [0u32; WINDOW];
