@@ -66,8 +66,13 @@ pub fn cargo(verb: &str) -> Result<Command> {
     for name in ["RUSTFLAGS", "CARGO_ENCODED_RUSTFLAGS", "CARGO_MANIFEST_DIR"] {
         command.env_remove(name);
     }
-    command.arg("--release").current_dir(root().join("kernel"));
+    command.args(["--profile", &profile()]).current_dir(root().join("kernel"));
     Ok(command)
+}
+
+/// The kernel's build profile: `release`, or what `UVM_KERNEL_PROFILE` names (`quick` rebuilds in seconds, for iterating).
+fn profile() -> String {
+    std::env::var("UVM_KERNEL_PROFILE").unwrap_or_else(|_| "release".into())
 }
 
 /// Builds the kernel; returns the ELF file that QEMU loads.
@@ -81,5 +86,5 @@ pub fn kernel() -> Result<PathBuf> {
     if !output.status.success() {
         bail!("the kernel does not build:\n{}", String::from_utf8_lossy(&output.stderr).trim_end());
     }
-    Ok(root().join("target/kernel").join(TARGET).join("release/kernel"))
+    Ok(root().join("target/kernel").join(TARGET).join(profile()).join("kernel"))
 }
