@@ -42,7 +42,7 @@ impl Termios {
         cc[abi::VWERASE as usize] = ctrl(b'W');
         cc[abi::VLNEXT as usize] = ctrl(b'V');
         Termios {
-            iflag: abi::ICRNL | abi::IUTF8,
+            iflag: abi::ICRNL | abi::IXON | abi::IUTF8,
             oflag: abi::OPOST | abi::ONLCR,
             cflag: abi::B38400 | abi::CS8 | abi::CREAD | abi::HUPCL,
             lflag: abi::ISIG
