@@ -1,17 +1,7 @@
-//! The initramfs: a reader for cpio archives ("newc" format, as the Linux kernel takes them), and the loop
-//! that unpacks one into a file system.
+//! A reader for cpio archives ("newc" format, as the Linux kernel takes them). Pure.
 //!
-//! The reader borrows the archive and copies nothing. Several archives may follow each other with zeros
+//! It borrows the archive and copies nothing. Several archives may follow each other with zeros
 //! between them. Hard links are entries with one inode number, of which the last has the contents.
-
-use alloc::vec::Vec;
-
-use hashbrown::HashMap;
-
-use super::inode::{downcast, InodeRef, Kind, NewNode, SetAttr};
-use super::path::{walk, Follow, Start};
-use super::tmpfs::TmpNode;
-use crate::errno::*;
 
 const HEADER: usize = 110;
 const TRAILER: &[u8] = b"TRAILER!!!";
@@ -84,76 +74,4 @@ fn hex(digits: &[u8]) -> Option<u32> {
 pub const fn device_number(major: u32, minor: u32) -> u64 {
     let (major, minor) = (major as u64, minor as u64);
     (major & 0xfff) << 8 | (major & !0xfff) << 32 | minor & 0xff | (minor & !0xff) << 12
-}
-
-/// Unpacks `archive` below `root`; members that can't be made are left out and counted.
-pub fn unpack(archive: &[u8], root: &InodeRef) -> usize {
-    let start = Start { root: root.clone(), dir: root.clone() };
-    let mut links: HashMap<u32, InodeRef> = HashMap::new();
-    let mut failed = 0;
-    for entry in Reader::new(archive) {
-        if place(&start, &entry, &mut links).is_err() {
-            failed += 1;
-        }
-    }
-    failed
-}
-
-fn place(start: &Start, entry: &Entry<'_>, links: &mut HashMap<u32, InodeRef>) -> Result<()> {
-    let kind = Kind::from_mode(entry.mode).ok_or(EINVAL)?;
-    let found = match walk(start, entry.name, Follow::No) {
-        Err(ENOENT) => {
-            make_parents(start, entry.name)?;
-            walk(start, entry.name, Follow::No)?
-        }
-        found => found?,
-    };
-    let linked = if entry.nlink > 1 && kind != Kind::Dir { links.get(&entry.ino) } else { None };
-    let inode = match (&found.inode, &found.name, linked) {
-        (Some(inode), ..) if kind == Kind::Dir && inode.kind() == Kind::Dir => inode.clone(),
-        (Some(_), ..) => return Err(EEXIST),
-        (None, Some(name), Some(first)) => {
-            found.dir.link(name, first)?;
-            first.clone()
-        }
-        (None, Some(name), None) => {
-            let new = match kind {
-                Kind::File => NewNode::File,
-                Kind::Dir => NewNode::Dir,
-                Kind::Symlink => NewNode::Symlink(entry.data),
-                special => NewNode::Special(special, entry.rdev),
-            };
-            found.dir.create(name, new, entry.mode)?
-        }
-        (None, None, _) => return Err(EINVAL),
-    };
-    if entry.nlink > 1 && kind != Kind::Dir {
-        links.insert(entry.ino, inode.clone());
-    }
-    if kind == Kind::File && !entry.data.is_empty() {
-        downcast::<TmpNode>(&inode).ok_or(EINVAL)?.fill(entry.data)?;
-    }
-    let time = u64::from(entry.mtime) * 1_000_000_000;
-    inode.set_attr(&SetAttr {
-        perm: Some(entry.mode & 0o7777),
-        uid: Some(entry.uid),
-        gid: Some(entry.gid),
-        atime: Some(time),
-        mtime: Some(time),
-    })
-}
-
-/// Makes the directories that lead to `name`, for archives that don't list them.
-fn make_parents(start: &Start, name: &[u8]) -> Result<()> {
-    let slashes: Vec<usize> = name.iter().enumerate().filter(|(_, &b)| b == b'/').map(|(at, _)| at).collect();
-    for at in slashes {
-        if at == 0 {
-            continue;
-        }
-        let found = walk(start, &name[..at], Follow::Yes)?;
-        if let (None, Some(name)) = (&found.inode, &found.name) {
-            found.dir.create(name, NewNode::Dir, 0o755)?;
-        }
-    }
-    Ok(())
 }

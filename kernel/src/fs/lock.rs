@@ -150,6 +150,18 @@ fn carve(ranges: &mut Vec<Range>, hole: &Range) {
     }
 }
 
+/// A process has ended: all its record locks go.
+pub fn process_ended(pid: i32) {
+    let mut locks = LOCKS.lock();
+    let Some(table) = locks.as_mut() else { return };
+    table.retain(|_, ranges| {
+        ranges.retain(|held| held.owner != Owner::Process(pid));
+        !ranges.is_empty()
+    });
+    drop(locks);
+    CHANGED.wake_all();
+}
+
 fn in_use() -> bool {
     LOCKS.lock().as_ref().is_some_and(|table| !table.is_empty())
 }

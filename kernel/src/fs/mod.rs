@@ -28,6 +28,7 @@ pub mod path;
 pub mod procfs;
 pub mod random;
 pub mod tmpfs;
+mod unpack;
 
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -78,7 +79,7 @@ pub fn init(initramfs: Option<&[u8]>) -> Result<usize> {
     boot_time();
     let root: InodeRef = tmpfs::TmpFs::create(0o755);
     mount::set_root(root.clone());
-    let failed = initramfs.map_or(0, |archive| cpio::unpack(archive, &root));
+    let failed = initramfs.map_or(0, |archive| unpack::unpack(archive, &root));
     devfs::mount_at("/dev", devfs::create()?, "devtmpfs", "devtmpfs")?;
     devfs::mount_at("/proc", procfs::create(), "proc", "proc")?;
     for dir in ["/tmp", "/run"] {

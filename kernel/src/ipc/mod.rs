@@ -1,6 +1,7 @@
 //! Bytes between processes: pipes and fifos, and local socket pairs built from two of them.
 
 pub mod pipe;
+mod ring;
 pub mod socket;
 
 use crate::proc;

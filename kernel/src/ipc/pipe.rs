@@ -1,16 +1,8 @@
 //! Pipes and fifos.
 //!
-//! A pipe is a ring of bytes in kernel memory; user memory is copied straight into it and out of it, in at
-//! most two pieces a call.
-//!
-//! ```text
-//!   buf   [ .... | bytes ....... | .... ]      head: next byte to read, len: bytes held
-//!                 ^head           ^head+len
-//! ```
-//!
-//! The ring starts small and takes its full size when a writer first finds it full, so that the many pipes
-//! that only carry a line cost a page. A reader that empties it moves it back to the start: the next write
-//! is one piece again, in memory that is still in the cache.
+//! A pipe is a ring of bytes in kernel memory (`ring`); user memory is copied straight into it and out of
+//! it, in at most two pieces a call. The ring starts small and takes its full size when a writer first finds
+//! it full, so that the many pipes that only carry a line cost a page.
 //!
 //! A wake-up costs a switch of address spaces, so each side wakes the other only when the ring stops being
 //! empty, and when it has room for a whole `PIPE_BUF` again.
@@ -25,11 +17,13 @@ use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use linux_raw_sys::general as abi;
 
+use super::ring::Ring;
 use crate::errno::*;
 use crate::fs::file::File;
 use crate::fs::inode::*;
 use crate::fs::io::{outcome, Sink, Source};
 use crate::sync::{Mutex, WaitQueue, Woken};
+use crate::vm;
 
 const PAGE: usize = 4096;
 /// Writes of up to so many bytes are not mixed with others'.
@@ -77,51 +71,10 @@ impl Side {
     }
 }
 
-struct Ring {
-    buf: Vec<u8>,
-    head: usize,
-    len: usize,
-}
-
-impl Ring {
-    /// The readable bytes up to the end of the buffer.
-    fn readable(&self) -> &[u8] {
-        let end = (self.head + self.len).min(self.buf.len());
-        &self.buf[self.head..end]
-    }
-
-    fn consume(&mut self, n: usize) {
-        self.len -= n;
-        self.head = if self.len == 0 { 0 } else { (self.head + n) % self.buf.len() };
-    }
-
-    /// The free bytes behind the held ones, up to the end of the buffer or the head.
-    fn writable(&mut self) -> &mut [u8] {
-        let size = self.buf.len();
-        let tail = self.head + self.len;
-        let (from, to) = if tail < size { (tail, size) } else { (tail - size, self.head) };
-        &mut self.buf[from..to]
-    }
-
-    /// Moves the contents into a buffer of `size` bytes.
-    fn resize(&mut self, size: usize) -> Result<()> {
-        let mut buf = Vec::new();
-        buf.try_reserve_exact(size).map_err(|_| ENOMEM)?;
-        let first = self.readable();
-        buf.extend_from_slice(first);
-        let wrapped = self.len - first.len();
-        buf.extend_from_slice(&self.buf[..wrapped]);
-        buf.resize(size, 0);
-        self.buf = buf;
-        self.head = 0;
-        Ok(())
-    }
-}
-
 impl Pipe {
     fn new() -> Arc<Pipe> {
         Arc::new(Pipe {
-            ring: Mutex::new(Ring { buf: Vec::new(), head: 0, len: 0 }),
+            ring: Mutex::new(Ring::new()),
             len: AtomicUsize::new(0),
             capacity: AtomicUsize::new(DEFAULT_CAPACITY),
             readers: Side::new(),
@@ -135,7 +88,12 @@ impl Pipe {
     }
 
     /// An anonymous pipe: its reading and its writing end.
-    pub fn pair(flags: u32) -> (Arc<File>, Arc<File>) {
+    ///
+    /// Fails with `ENFILE` when memory is short.
+    pub fn pair(flags: u32) -> Result<(Arc<File>, Arc<File>)> {
+        if vm::is_short_of_memory() {
+            return Err(ENFILE);
+        }
         let inode: InodeRef = Arc::new(PipeInode::new(Self::new()));
         let end = |access| {
             if let Some(pipe) = inode.pipe() {
@@ -143,7 +101,7 @@ impl Pipe {
             }
             File::anonymous(inode.clone(), flags & (abi::O_NONBLOCK | abi::O_DIRECT) | access)
         };
-        (end(abi::O_RDONLY), end(abi::O_WRONLY))
+        Ok((end(abi::O_RDONLY), end(abi::O_WRONLY)))
     }
 
     /// Opens a fifo, which waits for the other side as `open` has it; returns the node for the transfers.
@@ -214,11 +172,11 @@ impl Pipe {
         }
         let size = size.max(PAGE).next_power_of_two();
         let mut ring = self.ring.lock();
-        if size < ring.len {
+        if size < ring.len() {
             return Err(EBUSY);
         }
-        if ring.buf.len() > size {
-            ring.resize(size)?;
+        if ring.size() > size {
+            ring.resize(size).map_err(|_| ENOMEM)?;
         }
         self.capacity.store(size, Ordering::Relaxed);
         drop(ring);
@@ -233,9 +191,9 @@ impl Pipe {
         }
         loop {
             let mut ring = self.ring.lock();
-            if ring.len > 0 {
+            if ring.len() > 0 {
                 let result = self.drain(&mut ring, to);
-                let left = ring.len;
+                let left = ring.len();
                 drop(ring);
                 if self.capacity() - left >= PIPE_BUF {
                     self.writers.wait.wake_all();
@@ -257,7 +215,7 @@ impl Pipe {
     fn drain(&self, ring: &mut Ring, to: &mut Sink<'_>) -> Result<usize> {
         let start = to.done();
         let mut result = Ok(());
-        while ring.len > 0 && to.left() > 0 {
+        while ring.len() > 0 && to.left() > 0 {
             match to.put(ring.readable()) {
                 Ok(n) => ring.consume(n),
                 Err(errno) => {
@@ -266,7 +224,7 @@ impl Pipe {
                 }
             }
         }
-        self.len.store(ring.len, Ordering::Release);
+        self.len.store(ring.len(), Ordering::Release);
         outcome(to.done() - start, result)
     }
 
@@ -289,8 +247,8 @@ impl Pipe {
             }
             let mut ring = self.ring.lock();
             let needed = if atomic { from.left() } else { 1 };
-            if self.capacity() - ring.len >= needed {
-                let was_empty = ring.len == 0;
+            if self.capacity() - ring.len() >= needed {
+                let was_empty = ring.len() == 0;
                 let result = self.fill(&mut ring, from);
                 drop(ring);
                 if was_empty {
@@ -314,22 +272,22 @@ impl Pipe {
     }
 
     fn fill(&self, ring: &mut Ring, from: &mut Source<'_>) -> Result<()> {
-        let wanted = (ring.len + from.left()).min(self.capacity());
-        if ring.buf.len() < wanted {
+        let wanted = (ring.len() + from.left()).min(self.capacity());
+        if ring.size() < wanted {
             let size = if wanted <= PAGE { PAGE } else { self.capacity() };
-            ring.resize(size)?;
+            ring.resize(size).map_err(|_| ENOMEM)?;
         }
         let mut result = Ok(());
-        while ring.len < ring.buf.len() && from.left() > 0 {
+        while ring.len() < ring.size() && from.left() > 0 {
             match from.get(ring.writable()) {
-                Ok(n) => ring.len += n,
+                Ok(n) => ring.produced(n),
                 Err(errno) => {
                     result = Err(errno);
                     break;
                 }
             }
         }
-        self.len.store(ring.len, Ordering::Release);
+        self.len.store(ring.len(), Ordering::Release);
         result
     }
 

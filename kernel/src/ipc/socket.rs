@@ -30,7 +30,10 @@ pub struct Socket {
 
 impl Socket {
     /// Two sockets that are connected to each other.
-    pub fn pair(flags: u32) -> (Arc<File>, Arc<File>) {
+    pub fn pair(flags: u32) -> Result<(Arc<File>, Arc<File>)> {
+        if crate::vm::is_short_of_memory() {
+            return Err(ENFILE);
+        }
         let (a, b) = (Pipe::open_both(), Pipe::open_both());
         let end = |incoming: &Arc<Pipe>, outgoing: &Arc<Pipe>| {
             let socket: InodeRef = Arc::new(Socket {
@@ -41,7 +44,7 @@ impl Socket {
             });
             File::anonymous(socket, abi::O_RDWR | flags & abi::O_NONBLOCK)
         };
-        (end(&a, &b), end(&b, &a))
+        Ok((end(&a, &b), end(&b, &a)))
     }
 
     /// `shutdown`: closes one direction or both; a second time does nothing.

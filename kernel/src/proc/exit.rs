@@ -100,6 +100,7 @@ fn end_process(process: &Arc<Process>, status: ExitStatus) {
     timer::stop_all(process);
     let files = process.files.lock().take();
     drop(files);
+    crate::fs::lock::process_ended(process.pid);
     let fs = process.fs.lock().take();
     drop(fs);
     if process.pid == 1 {

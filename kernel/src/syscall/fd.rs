@@ -221,7 +221,7 @@ fn pipe(out: u64) -> Result<()> {
 
 fn pipe2(out: u64, flags: u32) -> Result<()> {
     only(flags, abi::O_CLOEXEC | abi::O_NONBLOCK | abi::O_DIRECT)?;
-    install_pair(Pipe::pair(flags), flags, out)
+    install_pair(Pipe::pair(flags)?, flags, out)
 }
 
 fn memfd_create(name: u64, flags: u32) -> Result<i32> {

@@ -34,7 +34,7 @@ fn socketpair(family: u32, kind: u32, protocol: u32, out: u64) -> Result<()> {
     if kind & !TYPE_FLAGS != net::SOCK_STREAM || protocol != 0 {
         return Err(EOPNOTSUPP);
     }
-    install_pair(Socket::pair(kind), kind, out)
+    install_pair(Socket::pair(kind)?, kind, out)
 }
 
 fn socket_of(file: &File) -> Result<&Socket> {

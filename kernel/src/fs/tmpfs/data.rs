@@ -76,6 +76,9 @@ impl Data {
             if seals & abi::F_SEAL_GROW != 0 {
                 return Err(EPERM);
             }
+            if vm::is_short_of_memory() {
+                return Err(ENOSPC);
+            }
             self.object.set_size(at + len)?;
         }
         let start = from.done();

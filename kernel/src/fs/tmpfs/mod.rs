@@ -230,6 +230,9 @@ impl Inode for TmpNode {
     }
 
     fn create(&self, name: &[u8], new: NewNode<'_>, perm: u32) -> Result<InodeRef> {
+        if vm::is_short_of_memory() {
+            return Err(ENOSPC);
+        }
         let (kind, body) = match new {
             NewNode::File => (Kind::File, Body::File(Data::new(abi::F_SEAL_SEAL)?)),
             NewNode::Dir => (Kind::Dir, Body::Dir(Dir::new(Some(self.me.clone()), name))),

@@ -1,0 +1,166 @@
+//! The kernel's parts that touch no machine, tested on the host: the terminal's line discipline, the ring of
+//! a pipe, the archive reader. The kernel itself has no test harness; these files name nothing of it.
+
+extern crate alloc;
+
+#[path = "../../kernel/src/fs/cpio.rs"]
+#[allow(dead_code)]
+mod cpio;
+#[path = "../../kernel/src/ipc/ring.rs"]
+#[allow(dead_code)]
+mod ring;
+#[path = "../../kernel/src/dev/tty"]
+#[allow(dead_code)]
+mod tty {
+    pub mod line;
+    pub mod termios;
+}
+
+use linux_raw_sys::general as abi;
+use ring::Ring;
+use tty::line::Line;
+
+/// Types bytes; returns the echo and the last signal.
+fn type_in(line: &mut Line, bytes: &[u8]) -> (Vec<u8>, Option<u32>) {
+    let mut echo = Vec::new();
+    let mut signal = None;
+    for &byte in bytes {
+        signal = line.typed(byte, &mut |text| echo.extend_from_slice(text)).or(signal);
+    }
+    (echo, signal)
+}
+
+fn read(line: &mut Line, len: usize) -> Vec<u8> {
+    let mut buf = vec![0; len];
+    let n = line.peek(&mut buf);
+    line.take(n);
+    buf.truncate(n);
+    buf
+}
+
+#[test]
+fn a_line_is_ready_when_it_is_ended() {
+    let mut line = Line::new();
+    assert_eq!(type_in(&mut line, b"ls").0, b"ls");
+    assert!(!line.has_input(1));
+    assert_eq!(type_in(&mut line, b"\r").0, b"\n");
+    assert!(line.has_input(1));
+    assert_eq!(read(&mut line, 100), b"ls\n");
+    assert!(!line.has_input(1));
+}
+
+#[test]
+fn erase_takes_back_a_whole_character() {
+    let mut line = Line::new();
+    type_in(&mut line, "aé\x7fb\n".as_bytes());
+    assert_eq!(read(&mut line, 100), b"ab\n");
+}
+
+#[test]
+fn kill_and_word_erase_take_back_words() {
+    let mut line = Line::new();
+    type_in(&mut line, b"gone\x15one two \x17three\n");
+    assert_eq!(read(&mut line, 100), b"one three\n");
+}
+
+#[test]
+fn end_of_file_ends_a_read_without_a_newline() {
+    let mut line = Line::new();
+    type_in(&mut line, b"ab\x04\x04");
+    assert_eq!(read(&mut line, 100), b"ab");
+    assert!(line.has_input(1));
+    assert_eq!(read(&mut line, 100), b"");
+    assert!(!line.has_input(1));
+}
+
+#[test]
+fn interrupt_asks_for_a_signal_and_drops_the_line() {
+    let mut line = Line::new();
+    let (echo, signal) = type_in(&mut line, b"abc\x03");
+    assert_eq!((echo.as_slice(), signal), (b"abc^C".as_slice(), Some(abi::SIGINT)));
+    type_in(&mut line, b"\n");
+    assert_eq!(read(&mut line, 100), b"\n");
+}
+
+#[test]
+fn short_reads_leave_the_rest_of_the_line() {
+    let mut line = Line::new();
+    type_in(&mut line, b"abcdef\ngh\n");
+    assert_eq!(read(&mut line, 4), b"abcd");
+    assert_eq!(read(&mut line, 100), b"ef\n");
+    assert_eq!(read(&mut line, 100), b"gh\n");
+}
+
+#[test]
+fn raw_mode_passes_bytes_on_at_once() {
+    let mut line = Line::new();
+    let mut termios = line.termios;
+    termios.lflag &= !(abi::ICANON | abi::ECHO | abi::ISIG);
+    type_in(&mut line, b"typed");
+    line.set_termios(termios);
+    assert_eq!(type_in(&mut line, b"\x03").0, b"");
+    assert!(line.has_input(6) && !line.has_input(7));
+    assert_eq!(read(&mut line, 100), b"typed\x03");
+}
+
+#[test]
+fn too_long_a_line_rings_the_bell_and_stays_bounded() {
+    let mut line = Line::new();
+    let (echo, _) = type_in(&mut line, &[b'x'; 10000]);
+    assert!(echo.ends_with(b"\x07"));
+    type_in(&mut line, b"\n");
+    assert_eq!(read(&mut line, 20000).len(), tty::line::MAX_INPUT);
+}
+
+#[test]
+fn a_ring_gives_back_what_was_put_in() {
+    let mut ring = Ring::new();
+    ring.resize(7).unwrap();
+    let mut next_in = 0u8;
+    let mut next_out = 0u8;
+    for step in 0..1000usize {
+        let room = ring.writable();
+        let n = room.len().min(step % 5 + 1);
+        for byte in &mut room[..n] {
+            *byte = next_in;
+            next_in = next_in.wrapping_add(1);
+        }
+        ring.produced(n);
+        let n = ring.readable().len().min(step % 3 + 1);
+        for &byte in &ring.readable()[..n] {
+            assert_eq!(byte, next_out);
+            next_out = next_out.wrapping_add(1);
+        }
+        ring.consume(n);
+        if step % 100 == 50 {
+            ring.resize(7 + step / 100).unwrap();
+        }
+    }
+}
+
+#[test]
+fn an_archive_is_read_member_by_member() {
+    let mut archive = Vec::new();
+    for (name, mode, data) in [("dir", 0o40755, ""), ("dir/file", 0o100644, "hello"), ("TRAILER!!!", 0, "")] {
+        let fields = [7, mode, 1, 2, 1, 99, data.len(), 0, 0, 5, 1, name.len() + 1, 0];
+        archive.extend_from_slice(b"070701");
+        fields.iter().for_each(|field| archive.extend_from_slice(format!("{field:08x}").as_bytes()));
+        archive.extend_from_slice(name.as_bytes());
+        archive.push(0);
+        archive.resize(archive.len().next_multiple_of(4), 0);
+        archive.extend_from_slice(data.as_bytes());
+        archive.resize(archive.len().next_multiple_of(4), 0);
+    }
+    let entries: Vec<_> = cpio::Reader::new(&archive).collect();
+    assert_eq!(entries.len(), 2);
+    assert_eq!((entries[0].name, entries[0].mode), (b"dir".as_slice(), 0o40755));
+    assert_eq!((entries[1].name, entries[1].data), (b"dir/file".as_slice(), b"hello".as_slice()));
+    assert_eq!(entries[1].rdev, cpio::device_number(5, 1));
+}
+
+#[test]
+fn a_damaged_archive_ends_early() {
+    for text in ["", "070701", "070701zzzzzzzz", &format!("070701{}", "f".repeat(104)), "junk junk junk"] {
+        assert_eq!(cpio::Reader::new(text.as_bytes()).count(), 0);
+    }
+}
