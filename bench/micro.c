@@ -4,8 +4,10 @@
 // counts what the program and the kernel executed between them: exact, and free of the host's load. `calibrate` checks it.
 //
 // Each row is warmed up, then measured RUNS times; a run is a batch of operations and its value the mean per operation.
+// Between the two readings is nothing but what is measured, since `./uvm profile` counts there.
 // Printed for a program to read (see xtask/src/bench/micro.rs):
 //   row|NAME|instructions|MEDIAN|MIN|MAX|RUNS     then, where /proc/vmstat moved, counter|COUNTER|DELTA
+//   operations|N                                  how often the row above was done in all, between two readings of the clock
 //   fail|NAME|WHY                                 for what this kernel can't do
 // All memory is in 4 KiB pages on every kernel: large pages are switched off for the regions measured here.
 // Usage: micro RUNS [PART OF A NAME]      (and, for itself: micro child)
@@ -58,9 +60,13 @@ static volatile char *pages_of(size_t count, int protection, int flags, int fd) 
     return at;
 }
 
+static void touch(volatile char *at, size_t count) {
+    for (size_t i = 0; i < count; i++) at[i * PAGE] = 1;
+}
+
 static uint64_t write_each(volatile char *at, size_t count) {
     uint64_t start = ticks();
-    for (size_t i = 0; i < count; i++) at[i * PAGE] = 1;
+    touch(at, count);
     return ticks() - start;
 }
 
@@ -87,7 +93,7 @@ static uint64_t anonymous_faults(size_t count) {
 static uint64_t touches_again(size_t count) {
     volatile char *at = pages_of(count, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1);
     if (!at) return 0;
-    write_each(at, count);
+    touch(at, count);
     uint64_t spent = write_each(at, count);
     munmap((void *)at, count * PAGE);
     return spent;
@@ -141,7 +147,7 @@ static uint64_t forks(size_t count, size_t touched, int child_writes) {
     if (touched) {
         at = pages_of(touched, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1);
         if (!at) return 0;
-        write_each(at, touched);
+        touch(at, touched);
     }
     uint64_t spent = 0;
     for (size_t i = 0; i < count; i++) {
@@ -335,6 +341,7 @@ static void measure(const struct row *row, size_t runs) {
         qsort(values, runs, sizeof *values, ascending);
         double median = runs % 2 ? values[runs / 2] : (values[runs / 2 - 1] + values[runs / 2]) / 2;
         printf("row|%s|instructions|%.1f|%.1f|%.1f|%zu\n", row->name, median, values[0], values[runs - 1], runs);
+        printf("operations|%zu\n", (runs + WARM_UP) * row->count);
         print_counters();
     }
     fflush(stdout);

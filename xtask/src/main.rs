@@ -52,6 +52,7 @@ Examples:
   ./uvm run --kernel linux -- /bin/ls           the same on Debian's Linux, for comparison
   ./uvm test                                    every check; ./uvm test pipe runs those with `pipe` in their name
   ./uvm bench micro                             instructions per operation, ours beside Linux
+  ./uvm profile 'anonymous fault'               where the instructions of one row go, by function and line
 
 Exit codes: the program's own; 1 a check failed; 2 wrong command line; 69 something needed is missing;
 70 kernel panic; 71 the machine stopped without a word; 72 out of time.";
@@ -65,6 +66,8 @@ enum Command {
     /// Measure.
     #[command(subcommand)]
     Bench(bench::BenchCommand),
+    /// Tell where the kernel's instructions go in one row of `bench micro`.
+    Profile(bench::ProfileArgs),
     /// Build the kernel and print where it is.
     Kernel,
 }
@@ -74,6 +77,7 @@ fn main() -> ExitCode {
         Command::Run(args) => run::run(&args),
         Command::Test(args) => test::test(&args),
         Command::Bench(bench::BenchCommand::Micro(args)) => bench::micro(&args),
+        Command::Profile(args) => bench::profile(&args),
         Command::Kernel => build::kernel().map(|path| {
             println!("{}", path.display());
             0

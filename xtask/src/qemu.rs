@@ -46,6 +46,8 @@ pub struct Machine {
     pub kernel: PathBuf,
     pub initrd: PathBuf,
     pub command_line: String,
+    /// A plugin of QEMU's with its arguments, as `-plugin` takes them.
+    pub plugin: Option<String>,
 }
 
 /// How a run ended.
@@ -101,6 +103,9 @@ impl Machine {
         push(&["-device", "isa-debug-exit,iobase=0xf4,iosize=4"]);
         push(&["-kernel", &self.kernel.display().to_string(), "-initrd", &self.initrd.display().to_string()]);
         push(&["-append", &self.command_line]);
+        if let Some(plugin) = &self.plugin {
+            push(&["-plugin", plugin]);
+        }
         list
     }
 

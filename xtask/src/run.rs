@@ -66,6 +66,7 @@ pub fn run(args: &RunArgs) -> Result<u8> {
         kernel: kernel.clone(),
         initrd,
         command_line: String::new(),
+        plugin: None,
     };
     prepare(&mut machine, args.kernel, root, &words)?;
 

@@ -45,8 +45,8 @@ const LIMIT: Duration = Duration::from_secs(600);
 
 /// What a run of the program said.
 #[derive(Default)]
-struct Measured {
-    rows: Vec<Row>,
+pub(super) struct Measured {
+    pub(super) rows: Vec<Row>,
     failures: Vec<String>,
     /// Clock ticks for each instruction.
     calibration: Option<f64>,
@@ -59,7 +59,7 @@ pub fn micro(args: &MicroArgs) -> Result<u8> {
     let mut command = None;
     for (kernel, system) in [(Kernel::Uvm, "uvm"), (Kernel::Linux, "linux")] {
         ui::say(&format!("measuring {system}: {} runs of each row", args.runs));
-        let (machine, finished) = boot(kernel, Clock::Instructions, &program_words(args))?;
+        let (machine, finished) = boot(kernel, Clock::Instructions, &program_words(args), None)?;
         let mut measured = parse(system, &finished.output);
         for failure in &measured.failures {
             ui::say(&format!("{system} could not do: {failure}"));
@@ -99,7 +99,12 @@ fn program_words(args: &MicroArgs) -> Vec<String> {
 }
 
 /// Boots the benchmark program on one of the kernels.
-fn boot(kernel: Kernel, clock: Clock, command: &[String]) -> Result<(Machine, Finished)> {
+pub(super) fn boot(
+    kernel: Kernel,
+    clock: Clock,
+    command: &[String],
+    plugin: Option<String>,
+) -> Result<(Machine, Finished)> {
     let program = guest::compile("micro", guest::Libc::Musl)?;
     let folder = tempfile::tempdir().context("can't make a temporary folder")?;
     let mut image = crate::image::Image::minimal()?;
@@ -113,6 +118,7 @@ fn boot(kernel: Kernel, clock: Clock, command: &[String]) -> Result<(Machine, Fi
         kernel: run::kernel_path(kernel)?,
         initrd: folder.path().join("root.cpio"),
         command_line: String::new(),
+        plugin,
     };
     let root = Root { image, command: command.to_vec() };
     run::prepare(&mut machine, kernel, root, &Input::Nothing.words())?;
@@ -124,7 +130,7 @@ fn boot(kernel: Kernel, clock: Clock, command: &[String]) -> Result<(Machine, Fi
 fn boot_row(kernel: Kernel, system: &'static str) -> Result<Option<Row>> {
     let mut times = Vec::new();
     for _ in 0..BOOTS {
-        let (_, finished) = boot(kernel, Clock::Wall, &["/bin/micro".to_owned(), "child".to_owned()])?;
+        let (_, finished) = boot(kernel, Clock::Wall, &["/bin/micro".to_owned(), "child".to_owned()], None)?;
         match (finished.report.first_user, finished.ending) {
             (Some(time), Ending::Exited(0)) => times.push(time.as_secs_f64() * 1e6),
             _ => return Ok(None),
@@ -139,12 +145,13 @@ fn boot_row(kernel: Kernel, system: &'static str) -> Result<Option<Row>> {
         min: times[0].round(),
         max: times[BOOTS - 1].round(),
         runs: BOOTS as u64,
+        operations: None,
         counters: BTreeMap::new(),
     }))
 }
 
 /// Reads the program's lines (see bench/micro.c).
-fn parse(system: &'static str, output: &str) -> Measured {
+pub(super) fn parse(system: &'static str, output: &str) -> Measured {
     let mut measured = Measured::default();
     for line in output.lines() {
         let parts: Vec<&str> = line.trim_end().split('|').collect();
@@ -160,8 +167,14 @@ fn parse(system: &'static str, output: &str) -> Measured {
                     min: number(min),
                     max: number(max),
                     runs: runs.parse().unwrap_or(0),
+                    operations: None,
                     counters: BTreeMap::new(),
                 });
+            }
+            ["operations", count] => {
+                if let Some(row) = measured.rows.last_mut() {
+                    row.operations = count.parse().ok();
+                }
             }
             // Linux counts other things under the same names: they would only mislead.
             ["counter", name, value] if system == "uvm" => {

@@ -2,9 +2,11 @@
 
 mod html;
 mod micro;
+mod profile;
 mod table;
 
 pub use micro::{micro, MicroArgs};
+pub use profile::{profile, ProfileArgs};
 
 use clap::Subcommand;
 use serde::Serialize;
@@ -26,6 +28,9 @@ pub struct Row {
     pub min: f64,
     pub max: f64,
     pub runs: u64,
+    /// How often the operation was done in all, where the program says so.
+    #[serde(skip)]
+    pub operations: Option<u64>,
     /// What our kernel's own counters did during the runs.
     pub counters: BTreeMap<String, i64>,
 }

@@ -63,6 +63,7 @@ fn one(kernel: Kernel, path: &Path, case: &Case) -> Result<Verdict> {
         kernel: path.to_owned(),
         initrd: folder.path().join("root.cpio"),
         command_line: String::new(),
+        plugin: None,
     };
     run::prepare(&mut machine, kernel, root, &case.input.words())?;
     let finished = session::capture(&machine, case.input, Duration::from_secs(case.seconds))?;
