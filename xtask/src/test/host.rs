@@ -17,6 +17,7 @@ pub const CHECKS: &[Check] = &[
     Check { name: "host/clippy", run: clippy },
     Check { name: "host/clippy of the kernel", run: kernel_clippy },
     Check { name: "host/tests", run: tests },
+    Check { name: "host/schedules", run: schedules },
     Check { name: "host/examples", run: examples },
     Check { name: "host/address sanitizer", run: address_sanitizer },
     Check { name: "host/miri", run: miri },
@@ -70,6 +71,12 @@ fn kernel_clippy() -> Result<Verdict> {
 
 fn tests() -> Result<Verdict> {
     Ok(count_tests(&output(&mut cargo(&["test", "--workspace", "--no-fail-fast"]))?))
+}
+
+/// The VM system's threads under a schedule checker.
+fn schedules() -> Result<Verdict> {
+    let arguments = ["test", "-p", "uvm-check", "--features", "shuttle", "--test", "schedules"];
+    Ok(count_tests(&output(&mut cargo(&arguments))?))
 }
 
 /// Adds up cargo's `test result` lines.
