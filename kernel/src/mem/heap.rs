@@ -14,13 +14,16 @@
 //! operation changes anything. I1: `mapped - claimed` is at least what the last `reserve` on this CPU asked for, less what has been
 //! allocated since. The kernel isn't preempted and an attempt never sleeps, so nobody else comes between.
 //!
+//! What announces nothing (a descriptor, a name, a queue's growth) lives on a cushion that every `reserve` fills up again: so when
+//! memory runs out, faults and forks are refused first, while there still is enough to end a process in order.
+//!
 //! The road not taken is talc alone: 110 instructions for a small allocation and its release, where the classes take 25.
 
 use core::alloc::{GlobalAlloc, Layout};
 use core::cell::UnsafeCell;
 use core::ptr::{self, NonNull};
 
-use machine::{NoMemory, PAGE_SIZE};
+use machine::{NoMemory, Reserve, PAGE_SIZE};
 use talc::base::binning::DefaultBinning;
 use talc::base::Talc;
 use talc::source::Manual;
@@ -34,6 +37,10 @@ const SIZES: [usize; 14] = [16, 32, 48, 64, 96, 128, 192, 256, 320, 512, 768, 10
 const LARGEST: usize = 2048;
 /// Bytes claimed at once when talc has nothing that fits.
 const STEP: u64 = 64 * 1024;
+/// The cushion: this fraction of memory, within these bounds.
+const CUSHION_FRACTION: usize = 256;
+const CUSHION_MIN: usize = 256 * 1024;
+const CUSHION_MAX: usize = 4 << 20;
 
 /// Class by size in units of 16 bytes, rounded up.
 static CLASS: [u8; LARGEST / 16 + 1] = {
@@ -65,6 +72,8 @@ struct Back {
     end: Option<NonNull<u8>>,
     claimed: u64,
     mapped: u64,
+    /// What `reserve` keeps beyond what it is asked for.
+    cushion: u64,
     /// Bytes in use by talc's count of blocks handed out.
     used: usize,
 }
@@ -77,6 +86,7 @@ static BACK: SpinLock<Back> = SpinLock::new(Back {
     end: None,
     claimed: layout::HEAP,
     mapped: layout::HEAP,
+    cushion: 0,
     used: 0,
 });
 
@@ -90,7 +100,16 @@ static HEAP: Heap = Heap;
 /// # Errors
 /// [`NoMemory`].
 pub fn init(bytes: usize) -> Result<(), NoMemory> {
-    BACK.lock().map_to(bytes as u64)
+    BACK.lock().map_to(bytes as u64, Reserve::Kernel)
+}
+
+/// Lays the cushion for a machine with so much memory, once page frames are handed over.
+///
+/// # Errors
+/// [`NoMemory`].
+pub fn lay_cushion(memory: usize) -> Result<(), NoMemory> {
+    BACK.lock().cushion = (memory / CUSHION_FRACTION).clamp(CUSHION_MIN, CUSHION_MAX) as u64;
+    reserve(0)
 }
 
 /// Promises that allocations of up to `bytes` in all, none over 16 KiB, won't fail before this CPU's next call.
@@ -100,7 +119,9 @@ pub fn init(bytes: usize) -> Result<(), NoMemory> {
 #[inline]
 pub fn reserve(bytes: usize) -> Result<(), NoMemory> {
     // Twice for what the classes round up; a page of slack for each class, and talc's largest hole.
-    BACK.lock().map_to(bytes as u64 * 2 + (SIZES.len() * PAGE_SIZE) as u64 + STEP)
+    let mut back = BACK.lock();
+    let want = bytes as u64 * 2 + (SIZES.len() * PAGE_SIZE) as u64 + STEP + back.cushion;
+    back.map_to(want, Reserve::Kernel)
 }
 
 /// Bytes mapped for the heap, and of these handed out to callers or to the classes.
@@ -112,9 +133,9 @@ pub fn usage() -> (usize, usize) {
 impl Back {
     /// Makes the stock at least `bytes`.
     #[inline]
-    fn map_to(&mut self, bytes: u64) -> Result<(), NoMemory> {
+    fn map_to(&mut self, bytes: u64, reserve: Reserve) -> Result<(), NoMemory> {
         while self.mapped - self.claimed < bytes {
-            tables::map_if_absent(self.mapped)?;
+            tables::map_if_absent(self.mapped, reserve)?;
             self.mapped += PAGE_SIZE as u64;
         }
         Ok(())
@@ -136,8 +157,9 @@ impl Back {
 
     /// Gives talc `bytes` more, or `STEP` if that is more and there.
     fn claim(&mut self, bytes: u64) -> Result<(), NoMemory> {
-        if self.map_to(bytes.max(STEP)).is_err() {
-            self.map_to(bytes)?;
+        // Who allocates without notice can't be refused: it may take the last frame.
+        if self.map_to(bytes.max(STEP), Reserve::Kernel).is_err() {
+            self.map_to(bytes, Reserve::Pageout)?;
         }
         let bytes = bytes.max(STEP).min(self.mapped - self.claimed);
         let end = (self.claimed + bytes) as *mut u8;

@@ -39,7 +39,8 @@ pub fn init(info: &BootInfo) -> Result<(), NoMemory> {
     let rest = core::mem::take(&mut *EARLY.lock());
     let segments: ArrayVec<(Pa, u32), RANGES> =
         rest.iter().map(|r| (Pa(r.start), ((r.end - r.start) >> PAGE_SHIFT) as u32)).collect();
-    host::init(&segments)
+    host::init(&segments)?;
+    heap::lay_cushion(pages as usize * PAGE_SIZE)
 }
 
 /// What is free at boot, in whole pages, largest range first.
@@ -72,14 +73,14 @@ fn usable(info: &BootInfo) -> ArrayVec<Range, RANGES> {
     free
 }
 
-/// A page frame for the kernel itself, with whatever it held.
+/// A page frame for the kernel itself, with whatever it held, from as deep in the last pages as `reserve` allows.
 ///
 /// # Errors
 /// [`NoMemory`].
-pub fn frame() -> Result<u64, NoMemory> {
+pub fn frame(reserve: Reserve) -> Result<u64, NoMemory> {
     if let Some(frames) = host::frames() {
         let mut thread = ThreadCtx::new();
-        let page = frames.alloc(&KERNEL, &mut thread.held(), Reserve::Kernel)?;
+        let page = frames.alloc(&KERNEL, &mut thread.held(), reserve)?;
         return Ok(frames.pa(page).0);
     }
     let mut ranges = EARLY.lock();

@@ -5,7 +5,7 @@
 
 use alloc::vec::Vec;
 
-use machine::{NoMemory, PAGE_SIZE};
+use machine::{NoMemory, Reserve, PAGE_SIZE};
 
 use super::layout;
 use crate::arch::tables;
@@ -48,7 +48,7 @@ impl Stack {
         pool.free.try_reserve(made).map_err(|_| NoMemory)?;
         let top = layout::STACKS + (pool.made + 1) * STRIDE;
         for page in 1..=SIZE / PAGE_SIZE as u64 {
-            tables::map_if_absent(top - page * PAGE_SIZE as u64)?;
+            tables::map_if_absent(top - page * PAGE_SIZE as u64, Reserve::User)?;
         }
         pool.made += 1;
         Ok(Stack { top })

@@ -21,6 +21,7 @@ use alloc::sync::Arc;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use crate::arch::{self, cpu, fpu, io, switch, UserRegs};
+use crate::mem::heap;
 use crate::mem::stack::Stack;
 use crate::proc;
 use crate::sync::{Once, SpinLock};
@@ -40,6 +41,9 @@ struct RunQueue {
 
 static QUEUES: [SpinLock<RunQueue>; cpu::MAX_CPUS] =
     [const { SpinLock::new(RunQueue { ready: VecDeque::new(), tasks: 0 }) }; cpu::MAX_CPUS];
+
+/// Heap that a task takes: itself, its vector state, its place in queues.
+const TASK_HEAP: usize = 16 * 1024;
 
 /// What each CPU runs when there is nothing to run.
 static IDLE: [Once<Arc<Task>>; cpu::MAX_CPUS] = [const { Once::new() }; cpu::MAX_CPUS];
@@ -69,6 +73,7 @@ fn queue() -> &'static SpinLock<RunQueue> {
 /// # Errors
 /// `NoMemory` for its stack; nothing has changed.
 pub fn spawn_user(thread: Arc<proc::Thread>, regs: &UserRegs) -> Result<Arc<Task>, machine::NoMemory> {
+    heap::reserve(TASK_HEAP)?;
     let stack = Stack::new()?;
     let fpu = if current().user().is_some() {
         let mut own = current().fpu();

@@ -9,7 +9,7 @@
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use machine::{NoMemory, PAGE_SIZE};
+use machine::{NoMemory, Reserve, PAGE_SIZE};
 
 use super::{cpu, io};
 use crate::boot::Range;
@@ -142,7 +142,7 @@ fn map_image() -> Result<(), NoMemory> {
 
 /// A zeroed page for a table.
 fn new_table() -> Result<u64, NoMemory> {
-    let pa = mem::frame()?;
+    let pa = mem::frame(Reserve::Kernel)?;
     table(pa).iter().for_each(|e| e.store(0, Relaxed));
     Ok(pa)
 }
@@ -166,10 +166,10 @@ fn entry(va: u64, level: u32) -> Result<&'static AtomicU64, NoMemory> {
 ///
 /// # Errors
 /// [`NoMemory`]; nothing has changed but that tables may have been made.
-pub fn map_if_absent(va: u64) -> Result<(), NoMemory> {
+pub fn map_if_absent(va: u64, reserve: Reserve) -> Result<(), NoMemory> {
     let entry = entry(va, 0)?;
     if entry.load(Relaxed) & PRESENT == 0 {
-        entry.store(mem::frame()? | PRESENT | WRITE | GLOBAL | NO_EXECUTE, Relaxed);
+        entry.store(mem::frame(reserve)? | PRESENT | WRITE | GLOBAL | NO_EXECUTE, Relaxed);
     }
     Ok(())
 }
