@@ -254,14 +254,14 @@ fn advance(timer: &mut Timer, process: &Weak<Process>, slot: Slot, now: Nanos) -
     }
     timer.armed = None;
     timer.overrun = 0;
-    if timer.interval == 0 {
-        timer.target = 0;
-    } else {
-        let missed = (now - timer.target) / timer.interval;
-        timer.overrun = missed.min(i32::MAX as u64) as i32;
-        timer.target += timer.interval * (missed + 1);
-        let rest = timer.target - now;
-        timer.start(process, slot, rest);
+    match (now - timer.target).checked_div(timer.interval) {
+        None => timer.target = 0,
+        Some(missed) => {
+            timer.overrun = missed.min(i32::MAX as u64) as i32;
+            timer.target += timer.interval * (missed + 1);
+            let rest = timer.target - now;
+            timer.start(process, slot, rest);
+        }
     }
     Some((timer.notify, timer.overrun))
 }
