@@ -16,12 +16,14 @@
 //!
 //! What announces nothing (a descriptor, a name, a queue's growth) lives on a cushion that every `reserve` fills up again: so when
 //! memory runs out, faults and forks are refused first, while there still is enough to end a process in order.
+//! [`is_low`] says that it is being used, and the next system call makes room first.
 //!
 //! The road not taken is talc alone: 110 instructions for a small allocation and its release, where the classes take 25.
 
 use core::alloc::{GlobalAlloc, Layout};
 use core::cell::UnsafeCell;
 use core::ptr::{self, NonNull};
+use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use machine::{NoMemory, Reserve, PAGE_SIZE};
 use talc::base::binning::DefaultBinning;
@@ -41,6 +43,9 @@ const STEP: u64 = 64 * 1024;
 const CUSHION_FRACTION: usize = 256;
 const CUSHION_MIN: usize = 256 * 1024;
 const CUSHION_MAX: usize = 4 << 20;
+
+/// Whether part of the cushion is in use.
+static LOW: AtomicBool = AtomicBool::new(false);
 
 /// Class by size in units of 16 bytes, rounded up.
 static CLASS: [u8; LARGEST / 16 + 1] = {
@@ -124,6 +129,24 @@ pub fn reserve(bytes: usize) -> Result<(), NoMemory> {
     back.map_to(want, Reserve::Kernel)
 }
 
+/// Whether the cushion is being used: whoever can should make room.
+#[inline]
+pub fn is_low() -> bool {
+    LOW.load(Relaxed)
+}
+
+/// Fills the cushion up again.
+///
+/// # Errors
+/// [`NoMemory`] if there are still no frames.
+pub fn restock() -> Result<(), NoMemory> {
+    let mut back = BACK.lock();
+    let cushion = back.cushion;
+    back.map_to(cushion, Reserve::Kernel)?;
+    LOW.store(false, Relaxed);
+    Ok(())
+}
+
 /// Bytes mapped for the heap, and of these handed out to callers or to the classes.
 pub fn usage() -> (usize, usize) {
     let back = BACK.lock();
@@ -158,7 +181,8 @@ impl Back {
     /// Gives talc `bytes` more, or `STEP` if that is more and there.
     fn claim(&mut self, bytes: u64) -> Result<(), NoMemory> {
         // Who allocates without notice can't be refused: it may take the last frame.
-        if self.map_to(bytes.max(STEP), Reserve::Kernel).is_err() {
+        if self.map_to(bytes.max(STEP) + self.cushion, Reserve::Kernel).is_err() {
+            LOW.store(true, Relaxed);
             self.map_to(bytes, Reserve::Pageout)?;
         }
         let bytes = bytes.max(STEP).min(self.mapped - self.claimed);

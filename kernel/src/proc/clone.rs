@@ -15,6 +15,7 @@ use super::thread::{Completion, Thread};
 use super::{current_thread, wait};
 use crate::arch::UserRegs;
 use crate::errno::{Result, EAGAIN, EINVAL, ENOMEM, ESRCH};
+use crate::mem::heap;
 use crate::{sched, user, vm};
 use bitflags::bitflags;
 
@@ -38,6 +39,9 @@ bitflags! {
         const _ = !0;
     }
 }
+
+/// More than a process takes from the heap besides its address space.
+const HEAP_NEED: usize = 16 << 10;
 
 /// Flags that ask for new namespaces or process descriptors: not there.
 const REFUSED: u64 = 0x7e02_0080 | 0x2_0000_0000 | Flags::PIDFD.bits();
@@ -81,7 +85,7 @@ impl Request {
 pub fn clone(regs: &UserRegs, request: &Request) -> Result<Pid> {
     request.check()?;
     let caller = current_thread();
-    if vm::is_short_of_memory() {
+    if vm::is_short_of_memory() || heap::reserve(HEAP_NEED).is_err() {
         return Err(ENOMEM);
     }
     let mut regs = regs.clone();

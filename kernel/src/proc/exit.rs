@@ -13,7 +13,7 @@ use super::process::{ExitStatus, Process};
 use super::signal::{code, flag, send, Detail, SigInfo, Signal, SIGCHLD, SIGCONT, SIGHUP, SIG_IGN};
 use super::table::{self, Pid};
 use super::thread::Thread;
-use super::{current_thread, futex, robust, timer};
+use super::{current_thread, futex, oom, robust, timer};
 use crate::sched;
 
 /// Ends the running thread with an `exit` code; the process goes on if it has other threads.
@@ -61,6 +61,7 @@ fn leave(thread: &Arc<Thread>) -> ! {
         send::report_change(&process, super::process::Change::Stopped(signal));
     }
     if last {
+        oom::process_gone();
         end_process(&process, status);
     }
     drop(process);

@@ -37,8 +37,8 @@ struct Request {
     cwd: Option<Vec<u8>>,
 }
 
-/// How many processes may exist for each MiB of memory.
-const PROCESSES_PER_MIB: u64 = 16;
+/// Memory for each thread that may exist: what the kernel itself needs for one takes up no more than a part of memory.
+const PAGES_PER_THREAD: u64 = 32;
 
 /// The kernel's command line.
 pub fn command_line() -> &'static str {
@@ -48,15 +48,16 @@ pub fn command_line() -> &'static str {
 /// Starts process 1 by the kernel's command line. File systems are mounted and devices are there.
 pub fn start_init(cmdline: &str) -> Result<()> {
     REQUEST.call_once(|| parse(cmdline));
+    let limit = (vm::stats().total_pages / PAGES_PER_THREAD).max(128);
+    table::set_limit(limit as usize);
     let pid = table::allocate()?;
     let fs = FsContext::new(fs::mount::root());
     let files = Arc::new(FdTable::new());
-    let nproc = (vm::stats().total_pages >> 8).saturating_mul(PROCESSES_PER_MIB).max(128);
     let from = Inherited {
         files,
         fs: Arc::new(fs),
         cred: Arc::new(Cred::default()),
-        limits: Limits::initial(nproc),
+        limits: Limits::initial(limit / 2),
         actions: Actions::new(),
     };
     let process = Arc::new(Process::new(pid, SIGCHLD.number(), from));

@@ -1,17 +1,29 @@
-//! Memory has run out in a fault: somebody has to go.
+//! Memory has run out: somebody has to go.
 //!
-//! The largest process is killed, by resident pages; the one that faulted may be it. One line on the debug console says so.
+//! The largest process is killed, by resident pages; it may be the one that asks. While one victim is on its way out no
+//! second is chosen: whoever needs memory waits until it has gone and tries again. One line on the debug console says
+//! who it was. Nothing here allocates more than a place in a wait queue.
+//!
+//! Locks: `VICTIM` before the table's.
 
-use alloc::sync::Arc;
+use alloc::sync::{Arc, Weak};
 
 use super::process::{ExitStatus, Process};
 use super::signal::{send, SIGKILL};
 use super::{current_process, current_thread, table};
-use crate::sync::WaitQueue;
+use crate::sync::{SpinLock, WaitQueue};
 use crate::vm;
 
-/// How long the victim is given to leave before the fault is tried again.
-const PATIENCE: u64 = 50_000_000;
+/// How long a victim is waited for before memory is tried again: it may itself wait for something.
+const PATIENCE: u64 = 1_000_000_000;
+/// How many of those who wait try again when a process has gone. Each that gets on wakes another, so nobody is forgotten,
+/// and thousands of them don't come running for one page.
+const WAKE: usize = 8;
+
+/// Who was told to go last.
+static VICTIM: SpinLock<Weak<Process>> = SpinLock::new(Weak::new());
+/// Those who wait for it to be gone.
+static GONE: WaitQueue = WaitQueue::new();
 
 /// Who had to go.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -22,41 +34,63 @@ pub enum Verdict {
     Another,
 }
 
-/// Kills a process to make room.
+/// Kills a process to make room, or waits for one that is being killed.
 pub fn make_room() -> Verdict {
-    let own = current_process();
     if current_thread().is_dying() {
         return Verdict::Myself;
     }
-    let victim = largest().unwrap_or_else(|| own.clone());
-    if victim.group.lock().exiting.is_none() {
-        announce(&victim);
-        send::kill_all(&mut victim.group.lock(), ExitStatus::Killed(SIGKILL));
-    }
-    if Arc::ptr_eq(&victim, own) {
+    let victim = present_victim();
+    if Arc::ptr_eq(&victim, current_process()) {
         return Verdict::Myself;
     }
     let deadline = crate::sched::now() + PATIENCE;
-    let gone = || victim.group.lock().threads.is_empty().then_some(());
-    let _ = WaitQueue::new().wait_intr(Some(deadline), gone);
+    let _ = GONE.wait_intr(Some(deadline), || has_gone(&victim).then_some(()));
     Verdict::Another
 }
 
+/// A process has left its memory: some of those who wait may try again.
+pub fn process_gone() {
+    (0..WAKE).for_each(|_| GONE.wake_one());
+}
+
+/// Somebody who waited has got what was missing: there may be enough for another.
+pub fn got_on() {
+    GONE.wake_one();
+}
+
+fn has_gone(process: &Process) -> bool {
+    process.group.lock().threads.is_empty()
+}
+
+/// The process that is on its way out; a new one if the last has gone.
+fn present_victim() -> Arc<Process> {
+    let mut victim = VICTIM.lock();
+    if let Some(present) = victim.upgrade().filter(|process| !has_gone(process)) {
+        return present;
+    }
+    let chosen = largest().unwrap_or_else(|| current_process().clone());
+    *victim = Arc::downgrade(&chosen);
+    announce(&chosen);
+    send::kill_all(&mut chosen.group.lock(), ExitStatus::Killed(SIGKILL));
+    chosen
+}
+
 fn largest() -> Option<Arc<Process>> {
-    let size = |process: &Arc<Process>| process.space().map_or(0, |space| vm::resident_pages(&space));
-    table::processes()
-        .into_iter()
-        .map(|process| (size(&process), process))
-        .max_by_key(|(size, _)| *size)
-        .map(|(_, p)| p)
+    let size = |process: &Process| process.space().map_or(0, |space| vm::resident_pages(&space));
+    table::with(|tree| {
+        let sizes = tree.nodes().map(|node| (size(&node.process), &node.process));
+        sizes.max_by_key(|(size, _)| *size).map(|(_, process)| process.clone())
+    })
 }
 
 fn announce(victim: &Process) {
     let pages = victim.space().map_or(0, |space| vm::resident_pages(&space));
+    let name = victim.leader().map_or([0; 16], |thread| thread.comm_bytes());
+    let end = name.iter().position(|&byte| byte == 0).unwrap_or(name.len());
+    let name = core::str::from_utf8(&name[..end]).unwrap_or("?");
     crate::control!(
-        "trace out of memory: killed process {} ({}), {} KiB resident",
+        "trace out of memory: killed process {} ({name}), {} KiB resident",
         victim.pid,
-        victim.comm(),
         pages * 4
     );
 }

@@ -38,10 +38,17 @@ pub struct Tree {
     threads: BTreeMap<Pid, Arc<Thread>>,
     last: Pid,
     wrapped: bool,
+    /// How many threads there may be.
+    limit: usize,
 }
 
-static TREE: SpinLock<Tree> =
-    SpinLock::new(Tree { nodes: BTreeMap::new(), threads: BTreeMap::new(), last: 0, wrapped: false });
+static TREE: SpinLock<Tree> = SpinLock::new(Tree {
+    nodes: BTreeMap::new(),
+    threads: BTreeMap::new(),
+    last: 0,
+    wrapped: false,
+    limit: 1,
+});
 
 /// Runs `f` with the whole tree locked. It must not sleep or touch user memory.
 pub fn with<T>(f: impl FnOnce(&mut Tree) -> T) -> T {
@@ -63,6 +70,9 @@ impl Tree {
 
     /// A number nobody bears (N2).
     fn allocate(&mut self) -> Result<Pid> {
+        if self.threads.len() >= self.limit {
+            return Err(EAGAIN);
+        }
         let start = self.last;
         loop {
             self.last += 1;
@@ -157,6 +167,11 @@ impl Tree {
     pub fn group_session(&self, pgid: Pid) -> Option<Pid> {
         self.nodes.values().find(|node| node.process.pgid() == pgid).map(|node| node.process.sid())
     }
+}
+
+/// Sets how many threads there may be at a time.
+pub fn set_limit(limit: usize) {
+    with(|tree| tree.limit = limit);
 }
 
 /// A number for a new process or thread.

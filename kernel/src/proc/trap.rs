@@ -39,23 +39,22 @@ pub fn user_page_fault(_regs: &mut UserRegs, va: u64, access: Access) {
 /// `NoMemory` comes back only when it was this thread's own process that had to go.
 pub fn resolve(thread: &Thread, va: u64, access: Access) -> Result<(), FaultError> {
     let Some(space) = thread.space() else { return Err(FaultError::NoMapping) };
+    let mut waited = false;
     loop {
-        match vm::fault(&space, va, access) {
-            Ok(FaultKind::Minor) => {
-                thread.minor_faults.fetch_add(1, Ordering::Relaxed);
-                return Ok(());
-            }
-            Ok(FaultKind::Major) => {
-                thread.major_faults.fetch_add(1, Ordering::Relaxed);
-                return Ok(());
-            }
-            Err(FaultError::NoMemory) => {
-                if oom::make_room() == oom::Verdict::Myself {
-                    return Err(FaultError::NoMemory);
-                }
+        let count = match vm::fault(&space, va, access) {
+            Ok(FaultKind::Minor) => &thread.minor_faults,
+            Ok(FaultKind::Major) => &thread.major_faults,
+            Err(FaultError::NoMemory) if oom::make_room() == oom::Verdict::Another => {
+                waited = true;
+                continue;
             }
             Err(error) => return Err(error),
+        };
+        count.fetch_add(1, Ordering::Relaxed);
+        if waited {
+            oom::got_on();
         }
+        return Ok(());
     }
 }
 

@@ -12,7 +12,9 @@
 //! `crate::user`. I3: a restart code never reaches the program: the slow return path rewrites it.
 
 use crate::arch::UserRegs;
-use crate::errno::{Errno, Result, ENOSYS};
+use crate::errno::{Errno, Result, ENOMEM, ENOSYS};
+use crate::mem::heap;
+use crate::proc::oom::{self, Verdict};
 
 pub mod dir;
 pub mod fd;
@@ -139,11 +141,26 @@ const fn build() -> [Handler; SIZE] {
 /// Runs the system call that the registers ask for and leaves its result in `rax`.
 pub fn dispatch(regs: &mut UserRegs) {
     let number = regs.orig_rax as usize;
+    if heap::is_low() && make_room() == Verdict::Myself {
+        regs.rax = Err::<u64, _>(ENOMEM).into_rax();
+        return;
+    }
     let result = if number < SIZE { TABLE[number](regs) } else { unknown(regs) };
     regs.rax = result;
     if is_restart(result) {
         crate::proc::request_return_work();
     }
+}
+
+/// The kernel lives on its last memory: somebody has to go before another call takes more.
+#[cold]
+fn make_room() -> Verdict {
+    while heap::restock().is_err() {
+        if oom::make_room() == Verdict::Myself {
+            return Verdict::Myself;
+        }
+    }
+    Verdict::Another
 }
 
 /// Whether a value for `rax` is one of the private restart codes.
