@@ -12,6 +12,7 @@
 //! Reading order: `inode` (the trait), `path`, `file`, `tmpfs`. User memory is reached only through
 //! `io::Sink` and `io::Source`, so a bad pointer is an error value everywhere.
 
+pub mod access;
 pub mod context;
 pub mod cpio;
 pub mod current;

@@ -10,6 +10,7 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
+use super::access;
 use super::context::FsContext;
 use super::inode::{same, InodeRef, Kind};
 use super::mount;
@@ -150,6 +151,7 @@ pub fn walk(start: &Start, path: &[u8], follow: Follow) -> Result<Found> {
     let mut replaced: Option<Vec<u8>> = None;
     let mut at = 0;
     let mut links = 0;
+    let restricted = access::restricts_paths();
     loop {
         let text: &[u8] = replaced.as_deref().unwrap_or(path);
         let Some(step) = Step::next(text, at) else {
@@ -171,6 +173,9 @@ pub fn walk(start: &Start, path: &[u8], follow: Follow) -> Result<Found> {
         }
         if step.name.len() > NAME_MAX {
             return Err(ENAMETOOLONG);
+        }
+        if restricted && dir.kind() == Kind::Dir {
+            access::check(&dir, access::EXECUTE)?;
         }
         let inode = match dir.lookup(step.name) {
             Ok(inode) => mount::top(inode),

@@ -110,7 +110,8 @@ fn sleep<T>(
     if let Some(value) = cond() {
         return Ok(value);
     }
-    let task = sched::current();
+    // Nothing else may refer to a task that sleeps in no queue and without an alarm.
+    let task = &sched::current().clone();
     let mut alarm = None;
     let result = loop {
         sched::prepare_to_block(task);

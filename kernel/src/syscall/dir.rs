@@ -10,7 +10,7 @@ use super::{calls, Calls};
 use crate::errno::*;
 use crate::fs::inode::*;
 use crate::fs::path::{dir_path, resolve, walk, Follow, Found, PATH_MAX};
-use crate::fs::{current, devfs, mount, procfs, tmpfs};
+use crate::fs::{access, current, devfs, mount, procfs, tmpfs};
 use crate::user;
 
 pub const CALLS: Calls = calls! {
@@ -98,14 +98,19 @@ fn masked(mode: u32) -> Result<u32> {
     Ok(mode & 0o7777 & !current::context()?.umask())
 }
 
+/// Makes a node that belongs to the running process.
+fn create(dir: &InodeRef, name: &[u8], new: NewNode<'_>, perm: u32) -> Result<()> {
+    access::check_dir_write(dir)?;
+    access::take_ownership(&dir.create(name, new, perm)?)
+}
+
 fn mkdir(path: u64, mode: u32) -> Result<()> {
     mkdirat(CWD, path, mode)
 }
 
 fn mkdirat(dir: i32, path: u64, mode: u32) -> Result<()> {
     let (dir, name) = find(dir, path, Follow::No)?.vacant()?;
-    dir.create(&name, NewNode::Dir, masked(mode)? & 0o1777)?;
-    Ok(())
+    create(&dir, &name, NewNode::Dir, masked(mode)? & 0o1777)
 }
 
 /// The directory and name of something new that is no directory.
@@ -121,6 +126,9 @@ fn mknod(path: u64, mode: u32, dev: u64) -> Result<()> {
 }
 
 fn mknodat(dir: i32, path: u64, mode: u32, dev: u64) -> Result<()> {
+    if matches!(mode & abi::S_IFMT, abi::S_IFCHR | abi::S_IFBLK) {
+        access::check_root()?;
+    }
     let new = match mode & abi::S_IFMT {
         0 | abi::S_IFREG => NewNode::File,
         abi::S_IFDIR => return Err(EPERM),
@@ -129,8 +137,7 @@ fn mknodat(dir: i32, path: u64, mode: u32, dev: u64) -> Result<()> {
         }
     };
     let (dir, name) = vacant_file(find(dir, path, Follow::No)?)?;
-    dir.create(&name, new, masked(mode)?)?;
-    Ok(())
+    create(&dir, &name, new, masked(mode)?)
 }
 
 fn symlink(target: u64, link: u64) -> Result<()> {
@@ -143,8 +150,7 @@ fn symlinkat(target: u64, dir: i32, link: u64) -> Result<()> {
         return Err(ENOENT);
     }
     let (dir, name) = vacant_file(find(dir, link, Follow::No)?)?;
-    dir.create(&name, NewNode::Symlink(&target), 0o777)?;
-    Ok(())
+    create(&dir, &name, NewNode::Symlink(&target), 0o777)
 }
 
 fn readlink(path: u64, buf: u64, len: i32) -> Result<usize> {
@@ -172,6 +178,7 @@ fn linkat(old_dir: i32, old: u64, new_dir: i32, new: u64, flags: u32) -> Result<
         return Err(EPERM);
     }
     let (dir, name) = vacant_file(find(new_dir, new, Follow::No)?)?;
+    access::check_dir_write(&dir)?;
     dir.link(&name, &node)
 }
 
@@ -204,11 +211,13 @@ fn unlinkat(dir: i32, addr: u64, flags: u32) -> Result<()> {
         if mount::covered_by(&inode).is_some() {
             return Err(EBUSY);
         }
+        access::check_removal(&found.dir, &inode)?;
         return found.dir.unlink(&name, Unlink::Dir);
     }
     if found.wants_dir && !is_dir {
         return Err(ENOTDIR);
     }
+    access::check_removal(&found.dir, &inode)?;
     found.dir.unlink(&name, Unlink::File)
 }
 
@@ -238,6 +247,11 @@ fn renameat2(old_dir: i32, old: u64, new_dir: i32, new: u64, flags: u32) -> Resu
     if is_mount(inode) || new.inode.as_ref().is_some_and(is_mount) {
         return Err(EBUSY);
     }
+    access::check_removal(&old.dir, inode)?;
+    match &new.inode {
+        Some(target) => access::check_removal(&new.dir, target)?,
+        None => access::check_dir_write(&new.dir)?,
+    }
     old.dir.rename(old_name, &new.dir, new_name, mode)
 }
 
@@ -253,11 +267,13 @@ fn enter(dir: InodeRef) -> Result<()> {
     if dir.kind() != Kind::Dir {
         return Err(ENOTDIR);
     }
+    access::check(&dir, access::EXECUTE)?;
     current::context()?.set_cwd(dir);
     Ok(())
 }
 
 fn chroot(path: u64) -> Result<()> {
+    access::check_root()?;
     let dir = place(CWD, path, Follow::Yes)?.inode;
     if dir.kind() != Kind::Dir {
         return Err(ENOTDIR);
@@ -286,6 +302,7 @@ fn umask(mask: u32) -> Result<u32> {
 
 fn mount(source: u64, target: u64, fs_type: u64, flags: u64, _data: u64) -> Result<()> {
     const CHANGES: u64 = (abi::MS_REMOUNT | abi::MS_PRIVATE | abi::MS_SLAVE | abi::MS_SHARED) as u64;
+    access::check_root()?;
     let target = place(CWD, target, Follow::Yes)?.inode;
     if flags & CHANGES != 0 {
         return Ok(());
@@ -311,6 +328,7 @@ fn mount(source: u64, target: u64, fs_type: u64, flags: u64, _data: u64) -> Resu
 }
 
 fn umount2(target: u64, _flags: u32) -> Result<()> {
+    access::check_root()?;
     let path = path(target)?;
     let root = resolve(&start(CWD, &path)?, &path, Follow::Yes)?.inode;
     mount::unmount(&root)

@@ -8,13 +8,13 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 use super::path_args::{only, path, place, start, CWD};
 use super::{calls, Calls};
 use crate::errno::*;
-use crate::fs::current;
 use crate::fs::fdtable::OnExec;
 use crate::fs::file::File;
 use crate::fs::inode::*;
 use crate::fs::io::{IoVec, Sink, Source};
 use crate::fs::path::{walk, Follow, Place, Start};
 use crate::fs::tmpfs::TmpNode;
+use crate::fs::{access, current};
 use crate::user;
 
 pub const CALLS: Calls = calls! {
@@ -56,6 +56,13 @@ impl How {
 
     fn wants_write(&self) -> bool {
         self.flags & abi::O_ACCMODE != abi::O_RDONLY
+    }
+
+    /// The ways in which the file will be used.
+    fn access(&self) -> u32 {
+        let read = if self.flags & abi::O_ACCMODE == abi::O_WRONLY { 0 } else { access::READ };
+        let write = if self.wants_write() || self.has(abi::O_TRUNC) { access::WRITE } else { 0 };
+        read | write
     }
 
     fn follow(&self) -> Follow {
@@ -121,7 +128,9 @@ fn unnamed(start: &Start, path: &[u8], how: &How) -> Result<Place> {
     if dir.kind() != Kind::Dir {
         return Err(ENOTDIR);
     }
-    let node = downcast::<TmpNode>(&dir).ok_or(EOPNOTSUPP)?.unnamed_here(how.perm)?;
+    access::check_dir_write(&dir)?;
+    let node: InodeRef = downcast::<TmpNode>(&dir).ok_or(EOPNOTSUPP)?.unnamed_here(how.perm)?;
+    access::take_ownership(&node)?;
     Ok(Place::described(node, b"/ (deleted)".to_vec()))
 }
 
@@ -135,13 +144,18 @@ fn find_or_create(start: &Start, path: &[u8], how: &How) -> Result<Place> {
             return Err(EISDIR);
         }
         let (dir, name) = found.vacant()?;
+        access::check_dir_write(&dir)?;
         let inode = dir.create(&name, NewNode::File, how.perm)?;
+        access::take_ownership(&inode)?;
         return Ok(Place { inode, parent: Some(dir), name });
     };
     if how.has(abi::O_CREAT) && how.has(abi::O_EXCL) {
         return Err(EEXIST);
     }
     let place = found.place()?;
+    if !how.has(abi::O_PATH) && place.inode.kind() != Kind::Symlink {
+        access::check(&place.inode, how.access())?;
+    }
     match place.inode.kind() {
         Kind::Dir if how.wants_write() || how.has(abi::O_CREAT) => return Err(EISDIR),
         Kind::Dir => {}
@@ -276,7 +290,9 @@ fn lseek(fd: i32, offset: i64, whence: u32) -> Result<u64> {
 
 fn truncate(addr: u64, len: i64) -> Result<()> {
     let len = u64::try_from(len).map_err(|_| EINVAL)?;
-    place(CWD, addr, Follow::Yes)?.inode.truncate(len)
+    let inode = place(CWD, addr, Follow::Yes)?.inode;
+    access::check(&inode, access::WRITE)?;
+    inode.truncate(len)
 }
 
 fn ftruncate(fd: i32, len: i64) -> Result<()> {

@@ -6,9 +6,9 @@ use zerocopy::{Immutable, IntoBytes};
 use super::path_args::{follow_of, node, only, place, CWD};
 use super::{calls, Calls};
 use crate::errno::*;
-use crate::fs::current;
 use crate::fs::inode::*;
 use crate::fs::path::Follow;
+use crate::fs::{access as permissions, current};
 use crate::sched::{self, Nanos};
 use crate::user;
 
@@ -228,19 +228,11 @@ fn faccessat2(dir: i32, path: u64, mode: u32, flags: u32) -> Result<()> {
     if mode & !7 != 0 {
         return Err(EINVAL);
     }
-    check_access(&node(dir, path, flags)?, mode)
-}
-
-/// What the superuser may do: all, but execute only what somebody may execute.
-pub fn check_access(node: &InodeRef, mode: u32) -> Result<()> {
-    let stat = node.stat();
-    if mode & abi::X_OK != 0 && stat.kind == Kind::File && stat.perm & 0o111 == 0 {
-        return Err(EACCES);
-    }
-    Ok(())
+    permissions::check(&node(dir, path, flags)?, mode)
 }
 
 fn set_perm(node: &InodeRef, mode: u32) -> Result<()> {
+    permissions::check_owner(&node.stat())?;
     node.set_attr(&SetAttr { perm: Some(mode & 0o7777), ..SetAttr::default() })
 }
 
@@ -262,6 +254,7 @@ fn set_owner(node: &InodeRef, uid: u32, gid: u32) -> Result<()> {
     let executable = stat.kind == Kind::File && stat.perm & 0o111 != 0;
     let perm = if executable { Some(stat.perm & !0o6000) } else { None };
     let given = |id| if id == u32::MAX { None } else { Some(id) };
+    permissions::check_give(&stat, given(uid), given(gid))?;
     node.set_attr(&SetAttr { perm, uid: given(uid), gid: given(gid), ..SetAttr::default() })
 }
 
@@ -282,7 +275,9 @@ fn fchownat(dir: i32, path: u64, uid: u32, gid: u32, flags: u32) -> Result<()> {
     set_owner(&node(dir, path, flags)?, uid, gid)
 }
 
+/// The owner may set any times; whoever may write may do what a write does.
 fn set_times(node: &InodeRef, times: [Option<Nanos>; 2]) -> Result<()> {
+    permissions::check_owner(&node.stat()).or_else(|_| permissions::check(node, permissions::WRITE))?;
     node.set_attr(&SetAttr { atime: times[0], mtime: times[1], ..SetAttr::default() })
 }
 
