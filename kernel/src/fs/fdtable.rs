@@ -160,11 +160,6 @@ impl FdTable {
         self.close_where(0, usize::MAX, |on_exec| on_exec == OnExec::Close);
     }
 
-    /// Closes all descriptors: the process has ended.
-    pub fn close_all(&self) {
-        self.close_where(0, usize::MAX, |_| true);
-    }
-
     /// Closes the descriptors from `first` to `last`.
     pub fn close_range(&self, first: usize, last: usize) {
         self.close_where(first, last, |_| true);

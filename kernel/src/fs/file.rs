@@ -14,7 +14,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 use linux_raw_sys::general as abi;
 
-use super::inode::{Inode, InodeRef, Kind, Position};
+use super::inode::{InodeRef, Kind, Position};
 use super::io::{Sink, Source};
 use super::path::Place;
 use crate::errno::*;

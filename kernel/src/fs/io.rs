@@ -156,11 +156,6 @@ impl<'a> Source<'a> {
         self.done
     }
 
-    /// Drops all but the next `len` bytes.
-    pub fn limit(&mut self, len: usize) {
-        self.left = self.left.min(len);
-    }
-
     /// Takes bytes without copying them anywhere.
     pub fn skip(&mut self, len: usize) -> usize {
         let len = len.min(self.left);

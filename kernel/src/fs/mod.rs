@@ -36,9 +36,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use spin::Once;
 
-pub use context::FsContext;
-pub use fdtable::FdTable;
-pub use file::{File, MapAccess};
+pub use file::File;
 
 use crate::errno::Result;
 use crate::sched::{self, Nanos};

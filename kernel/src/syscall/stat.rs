@@ -3,7 +3,7 @@
 use linux_raw_sys::general as abi;
 use zerocopy::{Immutable, IntoBytes};
 
-use super::path_args::{follow_of, node, only, place, CWD};
+use super::path_args::{node, only, place, CWD};
 use super::{calls, Calls};
 use crate::errno::*;
 use crate::fs::inode::*;
