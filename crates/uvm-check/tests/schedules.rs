@@ -18,7 +18,7 @@ use uvm_soft::{Config, Denied, ShuttleThreads, SoftMachine, Stage};
 
 type Soft = SoftMachine<ShuttleThreads>;
 
-const ROUNDS: usize = 2000;
+const ROUNDS: usize = 10000;
 const P: Va = Va(0x10_0000);
 const Q: Va = Va(0x10_1000);
 
@@ -126,6 +126,28 @@ fn a_fork_is_one_moment_for_all_pages() {
     });
 }
 
+/// One thread stores to a page, another makes the parent's copy of it, while a third forks: the copy has every store.
+#[test]
+fn no_store_is_lost_while_a_fork_is_under_way() {
+    check(|| {
+        let w = World::new();
+        let parent = w.space();
+        w.map(&parent, MapRequest::zero(Pages(1)));
+        w.store(1, &parent, P, 1);
+        let threads = [(1, P, 2), (2, Va(P.0 + 8), 2)].map(|(cpu, va, last)| {
+            let (w, parent) = (w.clone(), parent.clone());
+            spawn(move || (2..=last).for_each(|n| w.store(cpu, &parent, va, n)))
+        });
+        let child = Arc::new(w.uvm.fork(&mut ThreadCtx::new().held(), &parent).expect("there is memory"));
+        let seen = w.load(0, &child, P);
+        threads.into_iter().for_each(|t| t.join().unwrap());
+        assert_eq!((w.load(0, &parent, P), w.load(0, &parent, Va(P.0 + 8))), (2, 2));
+        assert_eq!(w.load(0, &child, P), seen, "the parent wrote to its child");
+        w.check(&[&parent, &child], &[]);
+        w.end(vec![parent, child]);
+    });
+}
+
 /// A page is replaced by a copy on write: who has seen a later store of the writer sees the copy.
 #[test]
 fn a_copied_page_is_seen_by_every_cpu_at_once() {
@@ -144,10 +166,16 @@ fn a_copied_page_is_seen_by_every_cpu_at_once() {
                 w.store(1, &parent, Q, 2);
             })
         };
+        // Another store makes the copy that the first writer may then find without a fault.
+        let copier = {
+            let (w, parent) = (w.clone(), parent.clone());
+            spawn(move || w.store(0, &parent, Va(P.0 + 8), 2))
+        };
         if w.load(2, &parent, Q) == 2 {
             assert_eq!(w.load(2, &parent, P), 2, "an old copy of P is still read");
         }
         writer.join().unwrap();
+        copier.join().unwrap();
         assert_eq!((w.load(0, &child, P), w.load(0, &parent, P)), (1, 2));
         w.check(&[&parent, &child], &[]);
         w.end(vec![parent, child]);
@@ -419,7 +447,11 @@ fn a_truncated_page_is_out_of_reach() {
         w.map(&space, MapRequest::object(pager.clone(), Pages(0), Pages(1), Sharing::Shared));
         let writer = {
             let (w, space) = (w.clone(), space.clone());
-            spawn(move || while w.try_store(1, &space, P, 1) != Err(FaultError::Bus) {})
+            spawn(move || {
+                while w.try_store(1, &space, P, 1) != Err(FaultError::Bus) {
+                    shuttle::thread::yield_now();
+                }
+            })
         };
         let reader = {
             let (w, pager) = (w.clone(), pager.clone());

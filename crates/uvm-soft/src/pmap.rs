@@ -70,6 +70,9 @@ pub(crate) struct State {
     next_space: u64,
 }
 
+/// Places for other threads to run before a flush is done.
+const FLUSH_STEPS: usize = 6;
+
 /// The software MMU; made by `SoftMachine::new`.
 pub struct SoftPmap {
     state: Mutex<State>,
@@ -395,7 +398,8 @@ impl Pmap for SoftPmap {
         if self.planted(Plant::SkipFlush) {
             return;
         }
-        (self.pause)();
+        // Interrupts take their time: the longest wait in any operation, so the likeliest place for others to run.
+        (0..FLUSH_STEPS).for_each(|_| (self.pause)());
         let state = &mut *self.lock();
         let here = (self.cpu)() % state.tlbs.len();
         let mut told = CpuSet::NONE;
