@@ -21,9 +21,8 @@ impl<M: Machine> Uvm<M> {
     ) -> Result<(), Stop<FaultError>> {
         let (mut body, mut h) = aref.amap.body.lock(held);
         let slot = entry.slot(aref, fault.va);
-        let found = body.slots.get(slot);
+        let (found, mut shared) = body.slots.find(slot);
         let changes = fault.access == Prot::WRITE || (found.is_none() && entry.object.is_none());
-        let mut shared = body.slots.is_shared(slot);
         if shared && changes {
             let mut holders =
                 AnonHolders { machine: self.machine(), anons: &self.anons, held: &mut h, down: fault.down };
