@@ -147,12 +147,6 @@ pub fn restock() -> Result<(), NoMemory> {
     Ok(())
 }
 
-/// Bytes mapped for the heap, and of these handed out to callers or to the classes.
-pub fn usage() -> (usize, usize) {
-    let back = BACK.lock();
-    ((back.mapped - layout::HEAP) as usize, back.used)
-}
-
 impl Back {
     /// Makes the stock at least `bytes`.
     #[inline]

@@ -82,11 +82,6 @@ pub fn wall() -> Nanos {
     hardware::wall()
 }
 
-/// Sets CLOCK_REALTIME.
-pub fn set_wall(nanos: Nanos) {
-    hardware::set_wall(nanos);
-}
-
 pub(super) fn init() {
     local().charged.store(now(), Relaxed);
 }

@@ -9,13 +9,13 @@
 //! ```
 //! Round robin with slices of 10 ms among programs; kernel code is never preempted. A CPU with nothing to do halts.
 //!
-//! I1: a task is in a queue exactly if it is `Ready` and not current. I2: state and queue change under the queue's lock.
-//! I3: a task stays alive while it is current, queued, or waiting: the queues hold counted references.
+//! I1: a task is in a queue exactly if it is `Ready` and not current. I2: `Blocked` is set by the task itself and taken back by
+//! itself or, under its queue's lock, by `wake`. I3: a task stays alive while it is current or queued, by the references held there,
+//! and while it sleeps, by the one that `sync::wait` keeps on its stack.
 
 pub mod clock;
 mod task;
 
-use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -26,9 +26,7 @@ use crate::mem::stack::Stack;
 use crate::proc;
 use crate::sync::{Once, SpinLock};
 
-pub use clock::{
-    now, set_wall, timer_at, timer_cancel, timer_interrupt, wake_at, wall, Nanos, Origin, TimerId,
-};
+pub use clock::{now, timer_at, timer_cancel, timer_interrupt, wake_at, wall, Nanos, Origin, TimerId};
 use task::State;
 pub use task::{Task, Work};
 
@@ -87,16 +85,6 @@ pub fn spawn_user(thread: Arc<proc::Thread>, regs: &UserRegs) -> Result<Arc<Task
     Ok(task)
 }
 
-/// Starts a kernel thread.
-///
-/// # Errors
-/// `NoMemory` for its stack; nothing has changed.
-pub fn spawn_kernel(name: &'static str, main: fn() -> !) -> Result<Arc<Task>, machine::NoMemory> {
-    let task = Arc::new(Task::for_kernel(name, main, Stack::new()?));
-    start(&task);
-    Ok(task)
-}
-
 fn start(task: &Arc<Task>) {
     let mut queue = queue().lock();
     queue.tasks += 1;
@@ -145,15 +133,6 @@ pub fn signal_pending() -> bool {
 /// Lets others run first.
 pub fn yield_now() {
     schedule();
-}
-
-/// Takes pending interrupts and, if the slice is over, lets others run: for long work in the kernel. The caller holds no spin lock.
-#[inline]
-pub fn relax() {
-    io::interrupt_window();
-    if current().take_work(Work::RESCHEDULE) {
-        schedule();
-    }
 }
 
 /// Ends the current task. Whoever waits for it holds its own reference.
@@ -289,11 +268,6 @@ pub fn fpu_reset() {
     let mut state = current().fpu();
     state.reset();
     state.load();
-}
-
-/// Calls `f` in interrupt context once `deadline` has passed.
-pub fn call_at(deadline: Nanos, f: impl FnOnce() + Send + 'static) -> TimerId {
-    timer_at(deadline, Box::new(f))
 }
 
 /// Ends everything: reports the exit code of the first process and leaves.

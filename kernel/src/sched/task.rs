@@ -35,14 +35,12 @@ pub(super) enum State {
 
 enum Kind {
     User { thread: Arc<proc::Thread>, fpu: SpinLock<fpu::State> },
-    Kernel { main: fn() -> ! },
     Idle,
 }
 
 /// See the module.
 pub struct Task {
     id: u64,
-    name: &'static str,
     kind: Kind,
     stack: SpinLock<Option<Stack>>,
     entry_stack: u64,
@@ -61,20 +59,12 @@ static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 /// The task whose vector state each CPU's registers hold.
 static FPU_OWNER: [AtomicU64; cpu::MAX_CPUS] = [const { AtomicU64::new(0) }; cpu::MAX_CPUS];
 
-extern "C" fn kernel_entry() -> ! {
-    match super::current().kind {
-        Kernel { main } => main(),
-        _ => unreachable!("only kernel threads start here"),
-    }
-}
-
-use Kind::{Idle, Kernel, User};
+use Kind::{Idle, User};
 
 impl Task {
-    fn new(name: &'static str, kind: Kind, stack: Option<Stack>, context: switch::Context) -> Task {
+    fn new(kind: Kind, stack: Option<Stack>, context: switch::Context) -> Task {
         Task {
             id: NEXT_ID.fetch_add(1, Relaxed),
-            name,
             kind,
             entry_stack: stack.as_ref().map_or(0, switch::entry_stack),
             regs: stack.as_ref().map_or(0, |s| switch::user_regs(s) as usize),
@@ -90,14 +80,9 @@ impl Task {
     }
 
     pub(super) fn idle() -> Task {
-        let task = Task::new("idle", Idle, None, switch::Context::running());
+        let task = Task::new(Idle, None, switch::Context::running());
         task.running.store(true, Relaxed);
         task
-    }
-
-    pub(super) fn for_kernel(name: &'static str, main: fn() -> !, stack: Stack) -> Task {
-        let context = switch::Context::for_kernel(&stack, kernel_entry);
-        Task::new(name, Kernel { main }, Some(stack), context)
     }
 
     pub(super) fn for_user(
@@ -107,7 +92,7 @@ impl Task {
         regs: &UserRegs,
     ) -> Task {
         let context = switch::Context::for_user(&stack, regs);
-        Task::new("user", User { thread, fpu: SpinLock::new(fpu) }, Some(stack), context)
+        Task::new(User { thread, fpu: SpinLock::new(fpu) }, Some(stack), context)
     }
 
     /// Whether it runs or could run.
@@ -115,22 +100,12 @@ impl Task {
         self.state.load(Relaxed) == State::Ready as u8
     }
 
-    /// A number no other task has had.
-    pub fn id(&self) -> u64 {
-        self.id
-    }
-
-    /// What kind of thread this is, for messages.
-    pub fn name(&self) -> &'static str {
-        self.name
-    }
-
-    /// The program's thread this task carries; `None` for kernel threads.
+    /// The program's thread this task carries; `None` for an idle task.
     #[inline]
     pub fn user(&self) -> Option<&Arc<proc::Thread>> {
         match &self.kind {
             User { thread, .. } => Some(thread),
-            Kernel { .. } | Idle => None,
+            Idle => None,
         }
     }
 
@@ -148,7 +123,7 @@ impl Task {
     pub(super) fn fpu(&self) -> SpinGuard<'_, fpu::State> {
         match &self.kind {
             User { fpu, .. } => fpu.lock(),
-            Kernel { .. } | Idle => panic!("kernel threads have no vector state"),
+            Idle => panic!("the idle task has no vector state"),
         }
     }
 
@@ -183,12 +158,6 @@ impl Task {
     #[inline]
     pub fn add_work(&self, work: Work) {
         self.work.fetch_or(work.bits(), AcqRel);
-    }
-
-    #[inline]
-    pub(super) fn take_work(&self, work: Work) -> bool {
-        self.work.load(Relaxed) & work.bits() != 0
-            && self.work.fetch_and(!work.bits(), AcqRel) & work.bits() != 0
     }
 
     #[inline]

@@ -11,8 +11,8 @@ mod mutex;
 mod spin_lock;
 mod wait;
 
-pub use mutex::{Mutex, MutexGuard};
+pub use mutex::Mutex;
 pub use spin_lock::{RawSpin, SpinGuard, SpinLock};
 pub use wait::{wait_any, WaitQueue, Woken};
 
-pub use ::spin::{Lazy, Once};
+pub use ::spin::Once;

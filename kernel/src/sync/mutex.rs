@@ -34,11 +34,6 @@ impl<T: ?Sized> Mutex<T> {
         }
         MutexGuard { lock: self }
     }
-
-    /// Takes the lock if it is free.
-    pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
-        (!self.held.swap(true, Acquire)).then_some(MutexGuard { lock: self })
-    }
 }
 
 /// Access to what a mutex guards.

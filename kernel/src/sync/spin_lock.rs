@@ -97,11 +97,6 @@ impl<T> SpinLock<T> {
     pub const fn new(value: T) -> SpinLock<T> {
         SpinLock { raw: RawSpin::new(), value: UnsafeCell::new(value) }
     }
-
-    /// The value of a lock that nobody else knows.
-    pub fn into_inner(self) -> T {
-        self.value.into_inner()
-    }
 }
 
 impl<T: ?Sized> SpinLock<T> {
@@ -110,17 +105,6 @@ impl<T: ?Sized> SpinLock<T> {
     pub fn lock(&self) -> SpinGuard<'_, T> {
         self.raw.lock();
         SpinGuard { lock: self }
-    }
-
-    /// Takes the lock if it is free.
-    #[inline]
-    pub fn try_lock(&self) -> Option<SpinGuard<'_, T>> {
-        self.raw.try_lock().then_some(SpinGuard { lock: self })
-    }
-
-    /// The value of a lock that nobody else can know.
-    pub fn get_mut(&mut self) -> &mut T {
-        self.value.get_mut()
     }
 }
 

@@ -59,11 +59,6 @@ impl WaitQueue {
         }
     }
 
-    /// Whether nobody waits; a moment's value.
-    pub fn is_empty(&self) -> bool {
-        self.waiters.lock().is_empty()
-    }
-
     /// Sleeps until `cond` yields a value.
     pub fn wait<T>(&self, cond: impl FnMut() -> Option<T>) -> T {
         match sleep(&[self], None, Signals::Ignored, cond) {

@@ -30,21 +30,11 @@ pub fn wall() -> u64 {
     WALL_START.load(Relaxed) + now()
 }
 
-/// Sets CLOCK_REALTIME.
-pub fn set_wall(nanos: u64) {
-    WALL_START.store(nanos.wrapping_sub(now()), Relaxed);
-}
-
 /// Interrupts this CPU after `nanos`.
 #[inline]
 pub fn arm(nanos: u64) {
     let ticks = scale(nanos.min(1 << 40), APIC_SCALE.load(Relaxed)).clamp(1, u64::from(u32::MAX));
     apic::arm(ticks as u32);
-}
-
-/// Stops the alarm.
-pub fn disarm() {
-    apic::arm(0);
 }
 
 #[inline]

@@ -179,13 +179,6 @@ user_start:
     call {return_work}
     jmp user_iret
 
-.globl task_start_kernel
-task_start_kernel:
-    call {task_started}
-    mov rdi, rbx
-    xor ebp, ebp
-    call {kernel_main}
-
 # switch_stacks(save: *mut u64, load: u64): callee-saved registers on the old stack, the rest is dead by the ABI.
 .balign 16
 .globl switch_stacks

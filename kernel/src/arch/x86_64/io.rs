@@ -53,14 +53,6 @@ pub fn wait_for_interrupt() {
     unsafe { asm!("sti", "hlt", "cli", options(nostack)) }
 }
 
-/// Whether interrupts are enabled.
-pub fn interrupts_enabled() -> bool {
-    let flags: u64;
-    // SAFETY: reads the flags by way of the stack.
-    unsafe { asm!("pushfq", "pop {}", out(reg) flags, options(preserves_flags)) }
-    flags & 0x200 != 0
-}
-
 /// The time stamp counter.
 #[inline]
 pub fn rdtsc() -> u64 {

@@ -8,7 +8,6 @@ use crate::mem::stack::Stack;
 extern "C" {
     fn switch_stacks(save: *mut u64, load: u64);
     fn task_start_user();
-    fn task_start_kernel();
 }
 
 /// Where a task that doesn't run left its stack pointer.
@@ -29,19 +28,13 @@ impl Context {
         let at = user_regs(stack);
         // SAFETY: the stack is new: nobody else uses it, and it is large enough.
         unsafe { at.write(regs.clone()) };
-        Context(UnsafeCell::new(prepare(at as u64, task_start_user as *const () as u64, 0)))
-    }
-
-    /// Writes a stack so that the first switch to it calls `f`.
-    pub fn for_kernel(stack: &Stack, f: extern "C" fn() -> !) -> Context {
-        let top = stack.top() - BASES - 16;
-        Context(UnsafeCell::new(prepare(top, task_start_kernel as *const () as u64, f as *const () as u64)))
+        Context(UnsafeCell::new(prepare(at as u64, task_start_user as *const () as u64)))
     }
 }
 
 /// The frame that `switch_stacks` pops: r15 r14 r13 r12 rbx rbp and the return address.
-fn prepare(top: u64, start: u64, rbx: u64) -> u64 {
-    let frame = [0, 0, 0, 0, rbx, 0, start];
+fn prepare(top: u64, start: u64) -> u64 {
+    let frame = [0, 0, 0, 0, 0, 0, start];
     let at = (top - core::mem::size_of_val(&frame) as u64) as *mut [u64; 7];
     // SAFETY: below `top` on a stack that nobody uses yet.
     unsafe { at.write(frame) };

@@ -27,7 +27,6 @@ global_asm!(
     kernel_trap = sym kernel_trap,
     last_resort = sym last_resort,
     task_started = sym task_started,
-    kernel_main = sym kernel_main,
 );
 
 #[repr(C, align(16))]
@@ -195,8 +194,4 @@ fn fatal(regs: &UserRegs, va: u64) -> ! {
 
 extern "C" fn task_started() {
     sched::task_started();
-}
-
-extern "C" fn kernel_main(f: extern "C" fn() -> !) -> ! {
-    f()
 }

@@ -14,7 +14,7 @@ use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use machine::order::{Before, Held, PageCache};
-use machine::{CpuSet, Machine, NoMemory, Pa, PageNo, Reserve, VaRange, PAGE_SHIFT, PAGE_SIZE};
+use machine::{CpuSet, Machine, NoMemory, Pa, PageNo, Reserve, VaRange, PAGE_SHIFT};
 
 use super::NIL;
 use crate::arch::machine::KERNEL;
