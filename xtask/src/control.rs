@@ -21,8 +21,17 @@ pub struct Report {
     closed: bool,
 }
 
-#[derive(Default)]
+/// What becomes of the debug console's lines.
+#[derive(Clone, Copy, PartialEq)]
+pub enum Traces {
+    /// The user sees them at once.
+    Shown,
+    /// They only stand in the report.
+    Kept,
+}
+
 struct Shared {
+    traces: Traces,
     report: Mutex<Report>,
     changed: Condvar,
 }
@@ -33,8 +42,8 @@ pub struct Control {
 
 impl Control {
     /// Takes the guest's connection from `listener` and reads it to the end in a thread of its own.
-    pub fn listen(listener: UnixListener) -> Control {
-        let shared = Arc::new(Shared::default());
+    pub fn listen(listener: UnixListener, traces: Traces) -> Control {
+        let shared = Arc::new(Shared { traces, report: Mutex::default(), changed: Condvar::new() });
         let theirs = shared.clone();
         let started = Instant::now();
         std::thread::spawn(move || {
@@ -92,7 +101,9 @@ impl Shared {
             }
             "user" => self.update(|report| report.first_user = Some(at)),
             "trace" => {
-                ui::say(rest);
+                if self.traces == Traces::Shown {
+                    ui::say(rest);
+                }
                 self.update(|report| report.trace.push(rest.to_owned()));
             }
             _ => {}

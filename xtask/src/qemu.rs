@@ -4,7 +4,7 @@
 //! user instruction, a panic, and the exit code (see [`crate::control`]); it is a socket that this process listens on.
 //! The guest powers off through isa-debug-exit, whose 7 bits only confirm what the control channel said.
 
-use crate::control::{Control, Report};
+use crate::control::{Control, Report, Traces};
 use crate::ui;
 use anyhow::{Context, Result};
 use std::io::Read;
@@ -110,7 +110,7 @@ impl Machine {
     }
 
     /// Starts the machine with its console on pipes (`output` says where the guest's output goes).
-    pub fn start(&self, output: Stdio) -> Result<Running> {
+    pub fn start(&self, output: Stdio, traces: Traces) -> Result<Running> {
         let folder = tempfile::tempdir().context("can't make a temporary folder")?;
         let socket = folder.path().join("control");
         let listener = UnixListener::bind(&socket).context("can't make the control socket")?;
@@ -133,7 +133,7 @@ impl Machine {
         }
         Ok(Running {
             child,
-            control: Control::listen(listener),
+            control: Control::listen(listener, traces),
             errors,
             _folder: folder,
             started: Instant::now(),

@@ -1,5 +1,6 @@
 //! `./uvm run`: build, pack, boot, report. Also the pieces that tests and benchmarks boot with.
 
+use crate::control::Traces;
 use crate::image::{self, Image, Libraries};
 use crate::qemu::{Board, Clock, Ending, Kernel, Machine, Stopped};
 use crate::{build, console, linux, symbols, ui};
@@ -74,7 +75,7 @@ pub fn run(args: &RunArgs) -> Result<u8> {
     for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP, signal_hook::consts::SIGINT] {
         signal_hook::flag::register(signal, stop.clone()).context("can't catch signals")?;
     }
-    let mut running = machine.start(Stdio::inherit())?;
+    let mut running = machine.start(Stdio::inherit(), Traces::Shown)?;
     let guest = running.child.stdin.take().context("QEMU has no standard input")?;
     let raw = console::RawMode::enter();
     console::carry_stdin(guest, running.control.first_user(), stop.clone());

@@ -1,7 +1,7 @@
 //! A machine that nobody watches: its output is captured, its input comes from a script. Tests and benchmarks run so.
 
 use crate::console;
-use crate::control::Report;
+use crate::control::{Report, Traces};
 use crate::qemu::{Ending, Machine};
 use anyhow::{Context, Result};
 use std::io::{Read, Write};
@@ -46,7 +46,7 @@ pub struct Finished {
 
 /// Boots `machine`, feeds it `input`, and waits for its end, at most for `limit`.
 pub fn capture(machine: &Machine, input: Input, limit: Duration) -> Result<Finished> {
-    let mut running = machine.start(Stdio::piped())?;
+    let mut running = machine.start(Stdio::piped(), Traces::Kept)?;
     let output = running.child.stdout.take().context("QEMU has no standard output")?;
     let mut guest = running.child.stdin.take().context("QEMU has no standard input")?;
     let heard = Arc::new(Heard::default());

@@ -18,6 +18,7 @@ const LANES: usize = 2;
 
 /// How much of a failed case's output is shown.
 const SHOWN_LINES: usize = 40;
+const SHOWN_TRACES: usize = 5;
 
 /// Runs all cases; they are taken from the front, so the long ones should stand there.
 pub fn run(kernel: Kernel, cases: &[&Case], tally: &mut Tally) {
@@ -77,6 +78,10 @@ fn one(kernel: Kernel, path: &Path, case: &Case) -> Result<Verdict> {
         for line in symbols::describe(path, &finished.report.frames) {
             details.push_str(&format!("\n  {line}"));
         }
+    }
+    let traces = &finished.report.trace;
+    for line in &traces[traces.len().saturating_sub(SHOWN_TRACES)..] {
+        details.push_str(&format!("\ntrace: {line}"));
     }
     details.push_str(&format!("\n--- its output:\n{}", tail(&finished.output, SHOWN_LINES)));
     Ok(failed(details))

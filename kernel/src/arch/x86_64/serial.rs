@@ -33,7 +33,8 @@ pub fn init() {
         out8(port, 1);
         out8(port + 1, 0);
         out8(port + 3, 3);
-        out8(port + 2, 7);
+        // Interrupt at 14 waiting bytes or a pause: QEMU hands over as many at a time.
+        out8(port + 2, 0xc7);
         out8(port + 4, 0x0b);
     }
     out8(COM2 + 7, 0x5a);
