@@ -65,6 +65,7 @@ fn leave(thread: &Arc<Thread>) -> ! {
         end_process(&process, status);
     }
     drop(process);
+    thread.forget_task();
     sched::exit_current()
 }
 

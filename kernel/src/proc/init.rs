@@ -18,7 +18,7 @@ use super::signal::{Actions, SigSet, SIGCHLD};
 use super::table;
 use super::thread::Thread;
 use crate::arch::UserRegs;
-use crate::errno::{Result, EACCES, EINVAL, ENOENT, ENOEXEC};
+use crate::errno::{Result, EINVAL, ENOENT};
 use crate::fs::context::FsContext;
 use crate::fs::fdtable::{FdTable, OnExec};
 use crate::fs::path::{resolve, Follow, Start};
@@ -86,8 +86,8 @@ pub fn exec_first(regs: &mut UserRegs) {
     let Some(request) = REQUEST.get() else { return };
     if let Err(errno) = try_exec(regs, request) {
         let name = request.argv.first().map(|name| String::from_utf8_lossy(name)).unwrap_or_default();
-        crate::println!("init: can't run {name}: error {}", errno.0);
-        let code = if errno == EACCES || errno == ENOEXEC { 126 } else { 127 };
+        crate::println!("uvm: can't run {name}: error {}", errno.0);
+        let code = if errno == ENOENT { 127 } else { 126 };
         exit::exit_group_later(ExitStatus::Code(code));
     }
 }

@@ -4,7 +4,7 @@
 //! thread itself changes its mask, its alternate stack and its `mm`. T3: `mm` is `None` once it has left its space.
 
 use alloc::string::String;
-use alloc::sync::{Arc, Weak};
+use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 
 use super::mm::Mm;
@@ -53,7 +53,8 @@ impl Completion {
 pub struct Thread {
     tid: AtomicI32,
     pub process: Arc<Process>,
-    task: SpinLock<Weak<Task>>,
+    /// Held until it leaves: a task that sleeps without a queue (`poll` of nothing) has no other owner.
+    task: SpinLock<Option<Arc<Task>>>,
     mm: SpinLock<Option<Arc<Mm>>>,
     /// The space that a thread in exec left and would go back to.
     pub pending_mm: SpinLock<Option<Arc<Mm>>>,
@@ -94,7 +95,7 @@ impl Thread {
         Thread {
             tid: AtomicI32::new(tid),
             process,
-            task: SpinLock::new(Weak::new()),
+            task: SpinLock::new(None),
             mm: SpinLock::new(Some(mm)),
             pending_mm: SpinLock::new(None),
             mask: AtomicU64::new(mask.0),
@@ -130,11 +131,17 @@ impl Thread {
 
     /// The task that runs it; `None` before its start and after its end.
     pub fn task(&self) -> Option<Arc<Task>> {
-        self.task.lock().upgrade()
+        self.task.lock().clone()
     }
 
     pub fn set_task(&self, task: &Arc<Task>) {
-        *self.task.lock() = Arc::downgrade(task);
+        *self.task.lock() = Some(task.clone());
+    }
+
+    /// Lets go of the task: the thread is on its last steps.
+    pub fn forget_task(&self) {
+        let task = self.task.lock().take();
+        drop(task);
     }
 
     /// The address space it runs in; `None` when it is past exit.
