@@ -293,7 +293,7 @@ pub const CASES: &[Case] = &[
     Case {
         name: "a panic tells where",
         command: &["/bin/busybox", "sh", "-c", "echo before; echo c >/proc/sysrq-trigger; echo after"],
-        expect: &[Contains("before"), Lacks("after"), Expect::Panic("")],
+        expect: &[Contains("before"), Lacks("after"), Expect::Panic("sysrq-trigger")],
         code: 70,
         ours_only: true,
         ..CASE

@@ -53,6 +53,8 @@ enum Show {
     SelfLink,
     ThreadSelf,
     MountsLink,
+    /// Takes a letter that stands for a drastic act.
+    Trigger,
 }
 
 /// A fixed entry of a directory.
@@ -211,6 +213,7 @@ impl Inode for ProcNode {
         let perm = match kind {
             Kind::Dir => 0o555,
             Kind::Symlink => 0o777,
+            _ if matches!(self.show, Show::Trigger) => 0o200,
             _ => 0o444,
         };
         Stat { nlink: if kind == Kind::Dir { 2 } else { 1 }, ..Stat::plain(3, self.ino, kind, perm) }
@@ -218,7 +221,7 @@ impl Inode for ProcNode {
 
     fn kind(&self) -> Kind {
         match self.show {
-            Show::System(_) | Show::Text(..) => Kind::File,
+            Show::System(_) | Show::Text(..) | Show::Trigger => Kind::File,
             Show::Fd(..) | Show::Exe(_) | Show::Cwd(_) | Show::RootLink(_) => Kind::Symlink,
             Show::SelfLink | Show::ThreadSelf | Show::MountsLink => Kind::Symlink,
             _ => Kind::Dir,
@@ -299,6 +302,16 @@ impl Inode for ProcNode {
                 Ok(Some(Arc::new(Snapshot { text: text?, stat: self.stat(), accepts: writes })))
             }
         }
+    }
+
+    /// Only the trigger is written to as it stands; every other file is a [`Snapshot`] once it is open.
+    fn write(&self, _file: &File, _at: Position, from: &mut super::io::Source<'_>) -> Result<(usize, u64)> {
+        let mut letter = [0];
+        let n = from.get(&mut letter)?;
+        if n == 1 && letter == *b"c" {
+            panic!("a crash was asked for through /proc/sysrq-trigger");
+        }
+        Ok((n + from.skip(from.left()), 0))
     }
 
     fn truncate(&self, _len: u64) -> Result<()> {

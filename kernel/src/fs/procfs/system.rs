@@ -32,6 +32,7 @@ pub(super) static ROOT: &[Member] = &[
     text("interrupts", empty),
     text("partitions", empty),
     text("swaps", swaps),
+    link("sysrq-trigger", Show::Trigger),
     dir("sys", &[dir("kernel", KERNEL), dir("vm", VM), dir("fs", FS)]),
 ];
 
@@ -126,6 +127,10 @@ fn vmstat() -> String {
     ];
     for (name, value) in pages.iter().chain(&stats.events) {
         let _ = writeln!(out, "{name} {value}");
+        if *name == "faults" {
+            // The same under the name that Linux's tools look for.
+            let _ = writeln!(out, "pgfault {value}");
+        }
     }
     out
 }
