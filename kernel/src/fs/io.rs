@@ -164,6 +164,16 @@ impl<'a> Source<'a> {
         len
     }
 
+    /// Fails if not even the next byte can be read; takes nothing.
+    pub fn probe(&self) -> Result<()> {
+        let addr = match self.origin {
+            Origin::Kernel(_) => return Ok(()),
+            Origin::User(addr) => addr + self.done as u64,
+            Origin::Vector(vector) => locate(vector, self.done).ok_or(EFAULT)?.0,
+        };
+        user::copy_in(&mut [0], addr)
+    }
+
     /// Fills `to` as far as there are bytes; returns how many that was. Fails only if none were.
     pub fn get(&mut self, to: &mut [u8]) -> Result<usize> {
         let want = to.len().min(self.left);

@@ -79,6 +79,8 @@ impl Data {
             if vm::is_short_of_memory() {
                 return Err(ENOSPC);
             }
+            // The bytes may come from a mapping of this very file: growing must not bring them into being.
+            from.probe()?;
             self.object.set_size(at + len)?;
         }
         let start = from.done();
