@@ -15,7 +15,7 @@ pub struct Errno(pub i32);
 pub type Result<T, E = Errno> = core::result::Result<T, E>;
 
 macro_rules! errno {
-    ($($name:ident)*) => { $(pub const $name: Errno = Errno(raw::$name as i32);)* };
+    ($($name:ident)*) => { $(#[allow(dead_code)] pub const $name: Errno = Errno(raw::$name as i32);)* };
 }
 
 errno! {

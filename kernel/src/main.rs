@@ -12,7 +12,6 @@
 
 #![no_std]
 #![no_main]
-#![allow(dead_code, unused_imports)]
 
 extern crate alloc;
 

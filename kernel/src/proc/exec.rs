@@ -247,7 +247,6 @@ fn build(
         heap_end: loaded.heap,
         cmdline: arguments.argv.bytes[..cut].into(),
         exe: alloc::string::String::from_utf8_lossy(&program.file.path()).into(),
-        stack_top: loaded.stack_top,
         lock_future: LockFuture::No,
     };
     let mm = Mm::new(space, layout);

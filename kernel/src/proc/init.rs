@@ -66,7 +66,6 @@ pub fn start_init(cmdline: &str) -> Result<()> {
         heap_end: 0,
         cmdline: [].into(),
         exe: "".into(),
-        stack_top: 0,
         lock_future: LockFuture::No,
     };
     let mm = Mm::new(vm::space_new()?, layout);

@@ -21,8 +21,6 @@ pub struct Layout {
     pub cmdline: Arc<[u8]>,
     /// The path of the program.
     pub exe: Arc<str>,
-    /// The auxiliary vector and the bounds of the stack, for /proc.
-    pub stack_top: u64,
     /// `mlockall(MCL_FUTURE)` is in force.
     pub lock_future: LockFuture,
 }

@@ -38,12 +38,10 @@ pub mod wait;
 
 use alloc::sync::Arc;
 
-pub use crate::syscall::signal::is_held_or_ignored as signal_is_held_or_ignored;
-pub use cred::Cred;
 pub use init::start_init;
 pub use process::Process;
 pub use signal::deliver::{return_to_user, signal_pending};
-pub use signal::send::{send_to_group, send_to_process, send_to_thread};
+pub use signal::send::{send_to_group, send_to_thread};
 pub use table::{processes, Pid};
 pub use thread::Thread;
 pub use trap::{kernel_page_fault, user_exception, user_page_fault};
@@ -63,16 +61,6 @@ pub fn current_process() -> &'static Arc<Process> {
 /// Makes the running thread take the slow way back to user mode, by `return_to_user`.
 pub fn request_return_work() {
     sched::current().add_work(Work::SIGNAL);
-}
-
-/// A write found nobody to read it: the thread gets SIGPIPE.
-pub fn raise_sigpipe() {
-    let info = signal::SigInfo {
-        signal: signal::SIGPIPE,
-        code: signal::code::SI_USER,
-        detail: signal::send::sender(0),
-    };
-    let _ = send_to_thread(current_thread(), info);
 }
 
 /// Enters the address space of a thread that is about to run.

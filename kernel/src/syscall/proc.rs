@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 
 use super::{calls, Calls};
 use crate::arch::UserRegs;
-use crate::errno::{Result, EINVAL, ENOENT, EPERM, ESRCH};
+use crate::errno::{Result, EINVAL, EPERM, ESRCH};
 use crate::fs::current;
 use crate::fs::file::File;
 use crate::proc::clone::{self, Flags, Request};

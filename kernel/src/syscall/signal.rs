@@ -9,7 +9,6 @@ use crate::errno::{Result, EAGAIN, EINTR, EINVAL, ENOMEM, EPERM, ERESTARTNOHAND,
 use crate::proc::signal::frame::{self, StackT};
 use crate::proc::signal::{
     code, flag, send, Actions, AltStack, Detail, SigAction, SigInfo, SigSet, Signal, SIGKILL, SIGSTOP,
-    SIG_IGN,
 };
 use crate::proc::{current_process, current_thread, table, Pid};
 use crate::sync::{WaitQueue, Woken};
@@ -269,10 +268,4 @@ fn sigaltstack(regs: &mut UserRegs) -> Result<()> {
         user::put(old, &StackT::describe(present, sp))?;
     }
     Ok(())
-}
-
-/// Whether the running thread blocks or ignores a signal: a background write goes ahead then.
-pub fn is_held_or_ignored(signal: Signal) -> bool {
-    let thread = current_thread();
-    thread.mask().has(signal) || thread.process.group.lock().actions.get(signal).handler == SIG_IGN
 }

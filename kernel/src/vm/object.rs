@@ -54,11 +54,6 @@ impl Object {
         Ok(Object { inner: Arc::new(Inner { pager, size: AtomicU64::new(len) }) })
     }
 
-    /// What the object is called in `/proc`.
-    pub fn id(&self) -> u64 {
-        u64::from(self.inner.pager.object().id())
-    }
-
     /// Bytes.
     pub fn size(&self) -> u64 {
         self.inner.size.load(Relaxed)

@@ -26,7 +26,7 @@ use crate::errno::{Result, EAGAIN, EINVAL};
 pub struct Signal(u8);
 
 macro_rules! signals {
-    ($($name:ident $number:literal)*) => { $(pub const $name: Signal = Signal($number);)* };
+    ($($name:ident $number:literal)*) => { $(#[allow(dead_code)] pub const $name: Signal = Signal($number);)* };
 }
 
 signals! {
@@ -128,7 +128,8 @@ impl SigSet {
     }
 }
 
-/// `si_code` values that the kernel itself gives.
+/// `si_code` values, the ABI's whole set.
+#[allow(dead_code)]
 pub mod code {
     pub const SI_USER: i32 = 0;
     pub const SI_KERNEL: i32 = 0x80;
