@@ -10,7 +10,9 @@ pub fn random_list(seed: u64, len: usize) -> Vec<Op> {
     let mut rng = Rng::new(seed);
     let window = *rng.pick(&[6, 16, WINDOW]);
     let spaces = 2 + rng.below(SPACES as u64 - 1);
-    let mut g = Gen { rng, model: Model::default(), window, spaces };
+    let habit = *rng.pick(&[Habit::Mixed, Habit::Mixed, Habit::Sharing]);
+    let window = if habit == Habit::Sharing { 6 } else { window };
+    let mut g = Gen { rng, model: Model::default(), window, spaces, habit };
     let mut list = Vec::with_capacity(len);
     while list.len() < len {
         let op = g.op();
@@ -27,6 +29,16 @@ struct Gen {
     /// Pages from 0 on, and spaces, that this list is about: the fewer, the more its operations meet.
     window: u64,
     spaces: u64,
+    habit: Habit,
+}
+
+/// What a list does most.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Habit {
+    /// A bit of everything.
+    Mixed,
+    /// Memory shared by inheritance that is copied for others: rare by chance, and where most can go wrong.
+    Sharing,
 }
 
 impl Gen {
@@ -35,7 +47,11 @@ impl Gen {
         if self.model.spaces[s].is_none() {
             return Op::Spawn { s };
         }
-        match self.rng.below(100) {
+        let choice = match self.habit {
+            Habit::Sharing if self.rng.one_in(2) => *self.rng.pick(&[0, 28, 45, 45, 55, 65, 65]),
+            _ => self.rng.below(100),
+        };
+        match choice {
             0..=15 => self.map(s),
             16..=20 => Op::Unmap { s, span: self.span(s) },
             21..=27 => Op::Protect { s, span: self.span(s), rights: self.rights() },
@@ -69,7 +85,8 @@ impl Gen {
             _ => Back::Shared(self.object(), self.offset()),
         };
         let rights = if self.rng.one_in(4) { self.rights() } else { 3 };
-        let inherit = if self.rng.one_in(3) { Some(self.inherit()) } else { None };
+        let often = if self.habit == Habit::Sharing { 1 } else { 3 };
+        let inherit = if self.rng.one_in(often) { Some(self.inherit()) } else { None };
         Op::Map { s, at, len, back, rights, inherit }
     }
 
@@ -124,6 +141,9 @@ impl Gen {
     }
 
     fn inherit(&mut self) -> Inh {
+        if self.habit == Habit::Sharing {
+            return *self.rng.pick(&[Inh::Share, Inh::Share, Inh::Copy]);
+        }
         *self.rng.pick(&[Inh::None, Inh::Share, Inh::Share, Inh::Copy, Inh::Copy, Inh::Zero])
     }
 

@@ -1,0 +1,64 @@
+//! Lists that once failed, as they were shrunk, and their neighbours.
+
+use uvm_check::op::{At::*, Back::*, Inh, Kind, Op, Op::*, Span};
+use uvm_check::run::run;
+use uvm_check::world::Watch;
+use uvm_soft::Config;
+
+fn check(list: &[Op]) {
+    for watch in [Watch::Peek, Watch::Look] {
+        if let Err(failure) = run(list, &Config::default(), watch) {
+            panic!("{failure}");
+        }
+    }
+}
+
+const PAGE: Span = Span(0, 1);
+
+#[test]
+fn a_remap_to_the_same_length_in_the_middle_of_a_mapping_stays() {
+    check(&[
+        Spawn { s: 1 },
+        Map { s: 1, at: Fixed(35), len: 6, back: Zero, rights: 3, inherit: None },
+        Remap { s: 1, span: Span(38, 1), new_len: 1, at: Hint(46) },
+    ]);
+}
+
+#[test]
+fn a_sharer_sees_the_first_store_to_an_objects_page() {
+    check(&[
+        Spawn { s: 2 },
+        NewObject { o: 0, kind: Kind::Anon, len: 4 },
+        Map { s: 2, at: Fixed(0), len: 4, back: Private(0, 0), rights: 3, inherit: Some(Inh::Share) },
+        Fork { s: 2, child: 1 },
+        Read { s: 2, page: 0, cpu: 0 },
+        Write { s: 1, page: 0, cpu: 1, word: 1 },
+    ]);
+}
+
+#[test]
+fn a_sharer_sees_a_store_to_a_page_that_was_copied_for_a_third() {
+    check(&[
+        Spawn { s: 0 },
+        Map { s: 0, at: Fixed(0), len: 1, back: Zero, rights: 3, inherit: Some(Inh::Share) },
+        Write { s: 0, page: 0, cpu: 0, word: 0 },
+        Fork { s: 0, child: 1 },
+        Inherit { s: 1, span: PAGE, inherit: Inh::Copy },
+        Fork { s: 1, child: 2 },
+        Read { s: 0, page: 0, cpu: 0 },
+        Write { s: 1, page: 0, cpu: 1, word: 1 },
+    ]);
+}
+
+#[test]
+fn wired_memory_without_access_is_wired_again_when_it_is_touched() {
+    check(&[
+        Spawn { s: 1 },
+        Map { s: 1, at: Fixed(32), len: 3, back: Zero, rights: 0, inherit: None },
+        Wire { s: 1, span: Span(32, 1) },
+        Protect { s: 1, span: Span(32, 2), rights: 3 },
+        Write { s: 1, page: 32, cpu: 0, word: 0 },
+        Protect { s: 1, span: Span(32, 2), rights: 0 },
+        Unwire { s: 1, span: Span(32, 1) },
+    ]);
+}
