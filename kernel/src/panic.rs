@@ -40,7 +40,7 @@ pub fn report(message: fmt::Arguments<'_>, rip: Option<u64>, rbp: u64) -> ! {
 fn backtrace(mut frame: u64) {
     for _ in 0..DEPTH {
         if frame < layout::DIRECT
-            || frame % 8 != 0
+            || !frame.is_multiple_of(8)
             || !layout::is_mapped(frame)
             || !layout::is_mapped(frame + 8)
         {

@@ -72,7 +72,7 @@ fn stored(disk: &Disk, index: u64) -> Box<[u8; PAGE_SIZE]> {
 impl Vnode<Soft> for Node {
     fn read(&self, machine: &Soft, index: Pages, page: PageNo) -> Read {
         let bad = index.0 == BAD_PAGE;
-        if index.0 % 2 == 0 {
+        if index.0.is_multiple_of(2) {
             machine.write(page, 0, &stored(&self.disk, index.0)[..]);
             return Read::Done;
         }

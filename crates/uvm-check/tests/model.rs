@@ -18,9 +18,9 @@ fn number(name: &str) -> Option<u64> {
 
 /// Every third seed forgets mappings, one list in two is looked at after each step.
 fn check_seed(seed: u64, plant: Option<Plant>) -> Result<(), Failure> {
-    let forget_one_in = if seed % 3 == 0 { 6 } else { 0 };
+    let forget_one_in = if seed.is_multiple_of(3) { 6 } else { 0 };
     let config = Config { seed, forget_one_in, plant, ..Config::default() };
-    let watch = if seed % 2 == 0 { Watch::Peek } else { Watch::Look };
+    let watch = if seed.is_multiple_of(2) { Watch::Peek } else { Watch::Look };
     run_and_shrink(&random_list(seed, LIST), &config, watch).map_err(|f| Failure { seed: Some(seed), ..f })
 }
 

@@ -34,7 +34,7 @@ enum Key {
 impl Key {
     /// The key of a word. `scope` says whether other address spaces count.
     fn of(va: u64, scope: Scope) -> Result<Key> {
-        if va % 4 != 0 {
+        if !va.is_multiple_of(4) {
             return Err(EINVAL);
         }
         let mm = current_thread().mm().ok_or(EFAULT)?;

@@ -54,7 +54,7 @@ fn whole_pages(len: u64) -> Option<u64> {
 
 /// A range of whole pages of user memory: `EINVAL` for a start inside a page, `ENOMEM` for one that leaves user space.
 fn range(addr: u64, len: u64) -> Result<u64> {
-    if addr % PAGE != 0 {
+    if !addr.is_multiple_of(PAGE) {
         return Err(EINVAL);
     }
     let len = len.checked_next_multiple_of(PAGE).ok_or(ENOMEM)?;
@@ -81,7 +81,7 @@ struct Source {
 }
 
 fn mmap(addr: u64, len: u64, prot_bits: u32, flags: u32, fd: i32, offset: u64) -> Result<u64> {
-    if offset % PAGE != 0 || len == 0 {
+    if !offset.is_multiple_of(PAGE) || len == 0 {
         return Err(EINVAL);
     }
     let len = whole_pages(len).filter(|&len| len <= USER_END).ok_or(ENOMEM)?;
@@ -127,7 +127,7 @@ fn mmap(addr: u64, len: u64, prot_bits: u32, flags: u32, fd: i32, offset: u64) -
 }
 
 fn check_fixed(addr: u64, len: u64) -> Result<()> {
-    if addr % PAGE != 0 {
+    if !addr.is_multiple_of(PAGE) {
         return Err(EINVAL);
     }
     let end = addr.checked_add(len).ok_or(ENOMEM)?;
@@ -220,7 +220,7 @@ fn check_space(mm: &Mm, _addr: u64, len: u64, _fixed: bool) -> Result<()> {
 
 fn munmap(addr: u64, len: u64) -> Result<()> {
     let pages = whole_pages(len).ok_or(EINVAL)?;
-    if addr % PAGE != 0 || addr.checked_add(pages).is_none_or(|end| end > USER_END) {
+    if !addr.is_multiple_of(PAGE) || addr.checked_add(pages).is_none_or(|end| end > USER_END) {
         return Err(EINVAL);
     }
     vm::unmap(&current_mm()?.space, addr, pages)
@@ -228,7 +228,7 @@ fn munmap(addr: u64, len: u64) -> Result<()> {
 
 fn mprotect(addr: u64, len: u64, bits: u32) -> Result<()> {
     const GROWS: u32 = abi::PROT_GROWSDOWN | abi::PROT_GROWSUP;
-    if bits & !(PROT_KNOWN | GROWS) != 0 || bits & GROWS == GROWS || addr % PAGE != 0 {
+    if bits & !(PROT_KNOWN | GROWS) != 0 || bits & GROWS == GROWS || !addr.is_multiple_of(PAGE) {
         return Err(EINVAL);
     }
     if len == 0 {
@@ -246,7 +246,7 @@ fn mremap(old: u64, old_len: u64, new_len: u64, flags: u32, new: u64) -> Result<
     let needs_move = flags & (FIXED | DONTUNMAP) != 0 && flags & MAYMOVE == 0;
     let old_pages = old_len.checked_next_multiple_of(PAGE).ok_or(EINVAL)?;
     let new_pages = whole_pages(new_len).ok_or(EINVAL)?;
-    if !known || needs_move || old % PAGE != 0 {
+    if !known || needs_move || !old.is_multiple_of(PAGE) {
         return Err(EINVAL);
     }
     if flags & DONTUNMAP != 0 && old_pages != new_pages {
@@ -259,8 +259,10 @@ fn mremap(old: u64, old_len: u64, new_len: u64, flags: u32, new: u64) -> Result<
         0 => RemapPlace::InPlace,
         MAYMOVE => RemapPlace::MayMove,
         _ => {
-            let end =
-                new.checked_add(new_pages).filter(|&end| new % PAGE == 0 && end <= USER_END).ok_or(EINVAL)?;
+            let end = new
+                .checked_add(new_pages)
+                .filter(|&end| new.is_multiple_of(PAGE) && end <= USER_END)
+                .ok_or(EINVAL)?;
             if new < old + old_pages && old < end {
                 return Err(EINVAL);
             }
@@ -333,7 +335,7 @@ fn madvise(addr: u64, len: u64, advice: u32) -> Result<()> {
 
 fn msync(addr: u64, len: u64, flags: u32) -> Result<()> {
     const BOTH: u32 = abi::MS_SYNC | abi::MS_ASYNC;
-    if flags & !(BOTH | abi::MS_INVALIDATE) != 0 || flags & BOTH == BOTH || addr % PAGE != 0 {
+    if flags & !(BOTH | abi::MS_INVALIDATE) != 0 || flags & BOTH == BOTH || !addr.is_multiple_of(PAGE) {
         return Err(EINVAL);
     }
     let len = range(addr, len)?;

@@ -151,7 +151,7 @@ fn thread_or_self(tid: Pid) -> Result<Arc<Thread>> {
 fn sched_getaffinity(tid: Pid, size: usize, at: u64) -> Result<usize> {
     const MASK: usize = 8;
     thread_or_self(tid)?;
-    if size < MASK || size % 8 != 0 {
+    if size < MASK || !size.is_multiple_of(8) {
         return Err(EINVAL);
     }
     let cpus = crate::arch::cpu::count().min(64);
