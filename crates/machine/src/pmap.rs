@@ -18,7 +18,7 @@
 //! It never calls up.
 
 use crate::order::{Before, Held, PageCache};
-use crate::{NoMemory, PageNo, Shootdown, Va, VaRange};
+use crate::{NoMemory, PageNo, Pages, Shootdown, Va, VaRange};
 
 bitflags::bitflags! {
     /// What an access may do, or does.
@@ -58,7 +58,7 @@ pub enum Wiring {
 }
 
 /// A machine's memory management unit.
-pub trait Pmap: Send + Sync {
+pub trait Pmap: Send + Sync + Sized {
     /// One address space's tables.
     type Space: Send + Sync;
 
@@ -91,6 +91,31 @@ pub trait Pmap: Send + Sync {
         wiring: Wiring,
         down: &mut Shootdown,
     ) -> Result<(), NoMemory>;
+
+    /// Maps `page` at `va` in place of whatever other page is mapped there, pageable: [`enter`](Self::enter), but every
+    /// CPU has forgotten the other page before any can see this one. What is there now is not wired, and nothing that
+    /// has been gathered into `down` needs to be told first.
+    ///
+    /// This is the plain way. A port that knows better overrides it: mostly nothing is mapped at `va`, or no other CPU
+    /// can know what is.
+    ///
+    /// # Errors
+    /// [`NoMemory`] for tables; nothing is mapped at `va` then.
+    #[allow(clippy::too_many_arguments)]
+    fn replace<P: Before<PageCache>>(
+        &self,
+        held: &mut Held<'_, P>,
+        space: &Self::Space,
+        va: Va,
+        page: PageNo,
+        prot: Prot,
+        access: Prot,
+        down: &mut Shootdown,
+    ) -> Result<(), NoMemory> {
+        self.remove(held, space, VaRange::new(va, va + Pages(1)), down);
+        down.flush(self);
+        self.enter(held, space, va, page, prot, access, Wiring::Pageable, down)
+    }
 
     /// Maps pages ahead of use: `pages[i]` at `va` plus `i` pages, with its protection, where nothing is mapped yet;
     /// where the same page is mapped already its protection is raised; another page's mapping stays. All are

@@ -203,6 +203,39 @@ impl Pmap for X86Pmap {
         Ok(())
     }
 
+    fn replace<P: Before<PageCache>>(
+        &self,
+        held: &mut Held<'_, P>,
+        space: &Space,
+        va: Va,
+        page: PageNo,
+        prot: Prot,
+        access: Prot,
+        down: &mut Shootdown,
+    ) -> Result<(), NoMemory> {
+        let at = index(va.0, 0);
+        loop {
+            let mut state = self.state.lock();
+            let last = state.tables.last_table_or_new(held, space, va.0)?;
+            let slot = &last.entries[at];
+            let old = slot.load(Relaxed);
+            if old & PRESENT == 0 {
+                state.nodes.link(held, page, last.page, at)?;
+                slot.store(entry_for(page, prot, access, Wiring::Pageable), Relaxed);
+                last.added(space, at);
+                return Ok(());
+            }
+            slot.store(0, Relaxed);
+            state.nodes.unlink(page_of(old), last.page, at, old);
+            last.removed(space, 1);
+            let mut stale = Stale::new(space);
+            stale.add(va.0, old);
+            stale.note(down);
+            drop(state);
+            down.flush(self);
+        }
+    }
+
     fn enter_ahead<P: Before<PageCache>>(
         &self,
         held: &mut Held<'_, P>,

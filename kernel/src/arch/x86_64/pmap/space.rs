@@ -6,10 +6,13 @@
 //! ```
 //! `groups` has a bit for each 16 entries of a last table that may hold one: walks skip the others.
 //!
+//! A space remembers the last table that it was asked for, since most calls are near the one before. I4: that table is in the space's
+//! tree, and serves the addresses that the memory says.
+//!
 //! A table is freed with its space, or when an unmapping covers its whole span and leaves it empty (it is `retired`: a CPU may still
 //! hold the way through it, so it is used again only after the next flush).
 
-use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -88,7 +91,14 @@ fn pa(page: PageNo) -> u64 {
 pub struct Space {
     pub(super) root: PageNo,
     root_pa: u64,
+    /// Which table served the last walk: above `SPAN_BITS` the table's page, below what it spans.
+    recent: AtomicU64,
 }
+
+/// Bits for the part of an address that says which last table serves it.
+const SPAN_BITS: u32 = 48 - SPAN;
+/// No table: programs' addresses end below.
+const NOTHING_RECENT: u64 = (1 << SPAN_BITS) - 1;
 
 /// A last table: the page it is in and its entries.
 pub(super) struct Last {
@@ -148,11 +158,31 @@ pub(super) fn cpus_of(root: PageNo) -> CpuSet {
 /// Counts one entry out of a last table that is known by its page alone.
 pub(super) fn count_out(last: PageNo) {
     let (root, _) = whose(last, 0);
-    let space = Space { root, root_pa: pa(root) };
+    let space = Space::new(root);
     Last { page: last, entries: table(pa(last)) }.removed(&space, 1);
 }
 
 impl Space {
+    fn new(root: PageNo) -> Space {
+        Space { root, root_pa: pa(root), recent: AtomicU64::new(NOTHING_RECENT) }
+    }
+
+    /// The last table of the walk before, if it serves this address too.
+    #[inline]
+    fn recent(&self, va: u64) -> Option<Last> {
+        let recent = self.recent.load(Relaxed);
+        if recent & NOTHING_RECENT != va >> SPAN {
+            return None;
+        }
+        let page = PageNo((recent >> SPAN_BITS) as u32);
+        Some(Last { page, entries: table(pa(page)) })
+    }
+
+    #[inline]
+    fn remember(&self, va: u64, last: &Last) {
+        self.recent.store(u64::from(last.page.0) << SPAN_BITS | va >> SPAN, Relaxed);
+    }
+
     #[inline]
     pub(super) fn cpus(&self) -> CpuSet {
         cpus_of(self.root)
@@ -172,6 +202,10 @@ impl Space {
     /// The last table that serves an address, if there is one.
     #[inline]
     pub(super) fn last_table(&self, va: u64) -> Option<Last> {
+        self.recent(va).or_else(|| self.find_table(va))
+    }
+
+    fn find_table(&self, va: u64) -> Option<Last> {
         let mut at = self.root_pa;
         for level in (1..4).rev() {
             let entry = table(at)[index(va, level)].load(Relaxed);
@@ -180,7 +214,9 @@ impl Space {
             }
             at = entry & ADDRESS;
         }
-        Some(Last::at(at))
+        let last = Last::at(at);
+        self.remember(va, &last);
+        Some(last)
     }
 
     /// Makes sure that this CPU doesn't use the tables.
@@ -305,12 +341,25 @@ impl Tables {
         record[SHAPE].store(3 << LEVEL, Relaxed);
         record[NEXT].store(NIL, Relaxed);
         record[CPUS].store(0, Relaxed);
-        Ok(Space { root, root_pa: pa(root) })
+        Ok(Space::new(root))
     }
 
     /// The last table that serves an address, with the tables on the way there made as needed.
     #[inline]
     pub(super) fn last_table_or_new<P: Before<PageCache>>(
+        &mut self,
+        held: &mut Held<'_, P>,
+        space: &Space,
+        va: u64,
+    ) -> Result<Last, NoMemory> {
+        match space.last_table(va) {
+            Some(last) => Ok(last),
+            None => self.make_table(held, space, va),
+        }
+    }
+
+    #[cold]
+    fn make_table<P: Before<PageCache>>(
         &mut self,
         held: &mut Held<'_, P>,
         space: &Space,
@@ -363,6 +412,7 @@ impl Tables {
         last: &Last,
         space: &Space,
     ) {
+        space.recent.store(NOTHING_RECENT, Relaxed);
         let mut page = last.page;
         while page != space.root && record(page)[SHAPE].load(Relaxed) >> COUNT & COUNT_MASK == 0 {
             let own = record(page);
@@ -505,11 +555,23 @@ impl<'a> Walk<'a> {
 
     #[inline]
     pub(super) fn next(&mut self) -> Option<Part> {
+        if self.range.is_empty() {
+            return None;
+        }
+        self.find_next()
+    }
+
+    fn find_next(&mut self) -> Option<Part> {
         if self.list.is_some() {
             return self.next_in_list();
         }
         while !self.range.is_empty() {
             let va = self.range.start.0;
+            if let Some(last) = self.space.recent(va) {
+                let next = ((va >> SPAN) + 1) << SPAN;
+                self.range.start.0 = next;
+                return Some(part(last, va, next.min(self.range.end.0)));
+            }
             let mut at = self.space.root_pa;
             let mut level = 3;
             loop {
