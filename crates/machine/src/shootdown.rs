@@ -128,11 +128,16 @@ impl Shootdown {
     /// Tells the CPUs, then frees the gathered pages. Takes `self` by reference only since a move would copy it.
     #[inline]
     pub fn perform<M: Machine, P: Before<PageCache>>(&mut self, machine: &M, held: &mut Held<'_, P>) {
+        if self.is_needed() || self.freed.len != 0 {
+            self.perform_gathered(machine, held);
+        }
+    }
+
+    #[inline(never)]
+    fn perform_gathered<M: Machine, P: Before<PageCache>>(&mut self, machine: &M, held: &mut Held<'_, P>) {
         self.flush(machine.pmap());
         let freed = core::mem::take(&mut self.freed);
-        if freed.len != 0 {
-            machine.frames().free_chain(machine, held, freed);
-        }
+        machine.frames().free_chain(machine, held, freed);
     }
 
     /// Tells the CPUs now and goes on gathering: for an operation that must know translations gone before its next

@@ -29,7 +29,8 @@ mod queues;
 
 use alloc::vec::Vec;
 use core::fmt;
-use core::sync::atomic::{AtomicU32, AtomicU64, AtomicU8, AtomicUsize, Ordering::Relaxed};
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
+use core::sync::atomic::{AtomicU32, AtomicU64, AtomicU8, AtomicUsize};
 
 use crate::order::{Before, FreeList, Held, Ordered, PageCache, PageQueues};
 use crate::shootdown::PageChain;
@@ -262,23 +263,35 @@ impl<M: Machine> Frames<M> {
     ) -> Result<PageNo, NoMemory> {
         let cpu = machine.cpu();
         {
-            let (mut cache, mut h) = self.caches[cpu].lock(held);
-            if cache.len != 0 || self.refill(&mut cache, &mut h, reserve).is_ok() {
+            let (mut cache, _h) = self.caches[cpu].lock(held);
+            if cache.len != 0 {
                 return Ok(self.pop(&mut cache, cpu));
             }
         }
-        self.alloc_after_drain(held, cpu, reserve)
+        self.alloc_uncached(held, cpu, reserve)
     }
 
-    /// What other CPUs' caches hold is free too: before memory is short they give it back.
     #[cold]
-    fn alloc_after_drain<P: Before<PageCache>>(
+    fn alloc_uncached<P: Before<PageCache>>(
         &self,
         held: &mut Held<'_, P>,
         cpu: usize,
         reserve: Reserve,
     ) -> Result<PageNo, NoMemory> {
+        if let Ok(page) = self.refill_and_pop(held, cpu, reserve) {
+            return Ok(page);
+        }
+        // What other CPUs' caches hold is free too: before memory is short they give it back.
         self.drain_caches(held);
+        self.refill_and_pop(held, cpu, reserve)
+    }
+
+    fn refill_and_pop<P: Before<PageCache>>(
+        &self,
+        held: &mut Held<'_, P>,
+        cpu: usize,
+        reserve: Reserve,
+    ) -> Result<PageNo, NoMemory> {
         let (mut cache, mut h) = self.caches[cpu].lock(held);
         if cache.len == 0 {
             self.refill(&mut cache, &mut h, reserve)?;
@@ -298,7 +311,7 @@ impl<M: Machine> Frames<M> {
         PageNo(no)
     }
 
-    #[cold]
+    /// Fills an empty cache from the free list's front.
     fn refill(
         &self,
         cache: &mut Cache,
@@ -315,12 +328,17 @@ impl<M: Machine> Frames<M> {
         if want == 0 {
             return Err(NoMemory);
         }
-        for _ in 0..want {
-            let no = list.head;
-            self.unlink(&mut list, no);
-            self.set_place(no, Place::Cached);
-            cache.pages[cache.len] = no;
-            cache.len += 1;
+        for to in &mut cache.pages[..want] {
+            *to = list.head;
+            let page = &self.pages[list.head as usize];
+            page.place.store(Place::Cached as u8, Relaxed);
+            list.head = page.next.load(Relaxed);
+        }
+        cache.len = want;
+        list.len -= want;
+        match self.pages.get(list.head as usize) {
+            Some(first) => first.prev.store(NIL, Relaxed),
+            None => list.tail = NIL,
         }
         self.free_list_len.store(list.len, Relaxed);
         Ok(())
@@ -479,6 +497,7 @@ impl<M: Machine> Frames<M> {
     }
 
     /// How often the page is wired.
+    #[inline]
     pub fn wire_count(&self, page: PageNo) -> u32 {
         self.page(page).wire.load(Relaxed)
     }
@@ -530,19 +549,6 @@ impl<M: Machine> Frames<M> {
         list.len += 1;
     }
 
-    fn link_back(&self, list: &mut List, no: u32) {
-        let page = &self.pages[no as usize];
-        page.next.store(NIL, Relaxed);
-        page.prev.store(list.tail, Relaxed);
-        if list.tail == NIL {
-            list.head = no;
-        } else {
-            self.pages[list.tail as usize].next.store(no, Relaxed);
-        }
-        list.tail = no;
-        list.len += 1;
-    }
-
     fn unlink(&self, list: &mut List, no: u32) {
         let page = &self.pages[no as usize];
         let (prev, next) = (page.prev.load(Relaxed), page.next.load(Relaxed));
@@ -560,7 +566,28 @@ impl<M: Machine> Frames<M> {
     }
 }
 
+/// Links a page at a list's end.
+#[inline]
+fn link_back(pages: &[Page], list: &mut List, no: u32) {
+    let page = &pages[no as usize];
+    page.next.store(NIL, Relaxed);
+    page.prev.store(list.tail, Relaxed);
+    if list.tail == NIL {
+        list.head = no;
+    } else {
+        pages[list.tail as usize].next.store(no, Relaxed);
+    }
+    list.tail = no;
+    list.len += 1;
+}
+
 impl Page {
+    /// Changes the page's place, unless it is another by now.
+    #[inline]
+    fn moves(&self, from: Place, to: Place) -> bool {
+        self.place.compare_exchange(from as u8, to as u8, AcqRel, Acquire).is_ok()
+    }
+
     fn next(&self) -> Option<PageNo> {
         let no = self.next.load(Relaxed);
         (no != NIL).then_some(PageNo(no))

@@ -10,9 +10,9 @@
 //! I1: a page is linked on the queue that its place names, and on no other list.
 
 use core::sync::atomic::AtomicUsize;
-use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
+use core::sync::atomic::Ordering::Relaxed;
 
-use super::{Frames, List, Place, BATCH};
+use super::{link_back, Frames, List, Place, BATCH};
 use crate::order::{Before, Held, PageQueues};
 use crate::{Machine, PageNo};
 
@@ -71,48 +71,52 @@ impl<M: Machine> Frames<M> {
             return;
         }
         record.place.store(Place::Pending as u8, Relaxed);
-        let full = {
-            let (mut batch, _h) = self.pending[machine.cpu()].lock(held);
-            let at = batch.len;
-            batch.pages[at] = page.0;
-            batch.len += 1;
-            if batch.len < BATCH {
-                return;
+        let cpu = machine.cpu();
+        loop {
+            {
+                let (mut batch, _h) = self.pending[cpu].lock(held);
+                let at = batch.len;
+                if let Some(free) = batch.pages.get_mut(at) {
+                    *free = page.0;
+                    batch.len = at + 1;
+                    return;
+                }
             }
-            batch.len = 0;
-            batch.pages
-        };
-        self.link_batch(held, &full);
+            self.link_pending(held, cpu);
+        }
     }
 
+    /// Links what a CPU's batch holds.
     #[cold]
-    fn link_batch<P: Before<PageQueues>>(&self, held: &mut Held<'_, P>, batch: &[u32]) {
+    fn link_pending<P: Before<PageQueues>>(&self, held: &mut Held<'_, P>, cpu: usize) {
+        let (batch, len) = {
+            let (mut batch, _h) = self.pending[cpu].lock(held);
+            (batch.pages, core::mem::take(&mut batch.len))
+        };
         let (mut queues, _h) = self.queues.lock(held);
-        for &no in batch {
-            if self.place_changes(no, Place::Pending, Place::Active) {
-                self.link_back(&mut queues.active, no);
+        let (pages, mut active) = (&self.pages[..], queues.active);
+        for &no in &batch[..len] {
+            if pages[no as usize].moves(Place::Pending, Place::Active) {
+                link_back(pages, &mut active, no);
             }
         }
+        queues.active = active;
         self.balance.active.store(queues.active.len, Relaxed);
     }
 
     /// Links what all CPUs' batches hold.
     pub fn flush_pending<P: Before<PageQueues>>(&self, held: &mut Held<'_, P>) {
-        for batch in &self.pending {
-            let (pages, len) = {
-                let (mut batch, _h) = batch.lock(held);
-                (batch.pages, core::mem::take(&mut batch.len))
-            };
-            self.link_batch(held, &pages[..len]);
+        for cpu in 0..self.pending.len() {
+            self.link_pending(held, cpu);
         }
     }
 
     /// Moves a page to the end of the inactive queue, if it is on the active one.
     pub fn deactivate<P: Before<PageQueues>>(&self, held: &mut Held<'_, P>, page: PageNo) {
         let (mut queues, _h) = self.queues.lock(held);
-        if self.place_changes(page.0, Place::Active, Place::Inactive) {
+        if self.page(page).moves(Place::Active, Place::Inactive) {
             self.unlink(&mut queues.active, page.0);
-            self.link_back(&mut queues.inactive, page.0);
+            link_back(&self.pages, &mut queues.inactive, page.0);
             self.count(&queues);
         }
     }
@@ -120,9 +124,9 @@ impl<M: Machine> Frames<M> {
     /// Moves a page from the inactive to the end of the active queue.
     pub fn reactivate<P: Before<PageQueues>>(&self, held: &mut Held<'_, P>, page: PageNo) {
         let (mut queues, _h) = self.queues.lock(held);
-        if self.place_changes(page.0, Place::Inactive, Place::Active) {
+        if self.page(page).moves(Place::Inactive, Place::Active) {
             self.unlink(&mut queues.inactive, page.0);
-            self.link_back(&mut queues.active, page.0);
+            link_back(&self.pages, &mut queues.active, page.0);
             self.count(&queues);
         }
     }
@@ -130,7 +134,7 @@ impl<M: Machine> Frames<M> {
     /// Takes a page off its queue, whichever that is.
     #[inline]
     pub fn dequeue<P: Before<PageQueues>>(&self, held: &mut Held<'_, P>, page: PageNo) {
-        if self.place(page) == Place::Nowhere || self.place_changes(page.0, Place::Pending, Place::Nowhere) {
+        if self.place(page) == Place::Nowhere || self.page(page).moves(Place::Pending, Place::Nowhere) {
             return;
         }
         let (mut queues, _h) = self.queues.lock(held);
@@ -218,10 +222,6 @@ impl<M: Machine> Frames<M> {
         } else {
             Err("a list's length or tail is wrong")
         }
-    }
-
-    fn place_changes(&self, no: u32, from: Place, to: Place) -> bool {
-        self.pages[no as usize].place.compare_exchange(from as u8, to as u8, AcqRel, Acquire).is_ok()
     }
 
     fn count(&self, queues: &Queues) {
