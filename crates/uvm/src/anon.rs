@@ -88,6 +88,7 @@ impl<M: Machine> Anons<M> {
 
     /// A new anon with one reference for a page that is filled and nobody else's; the page goes on its way to the
     /// active queue. On an error the page is free again.
+    #[inline]
     pub(crate) fn make<P>(
         &self,
         machine: &M,
@@ -97,31 +98,36 @@ impl<M: Machine> Anons<M> {
     where
         P: Before<order::Anon> + Before<PageQueues> + Before<PageCache> + Before<FreeList>,
     {
-        let no = match self.take_number(held) {
-            Ok(no) => no,
+        let (no, cell) = match self.take_cell(held) {
+            Ok(taken) => taken,
             Err(e) => {
                 machine.frames().free_page(machine, held, page);
                 return Err(e);
             }
         };
-        *self.get(no).lock(held).0 = AnonBody { refs: 1, page: Some(page) };
+        *cell.anon.lock(held).0 = AnonBody { refs: 1, page: Some(page) };
         machine.frames().set_owner(page, Owner::Anon(no.get()), 0);
         machine.frames().activate(machine, held, page);
         self.in_use.fetch_add(1, Relaxed);
         Ok(no)
     }
 
-    fn take_number<P: Before<FreeList>>(&self, held: &mut Held<'_, P>) -> Result<AnonNo, NoMemory> {
+    #[inline]
+    fn take_cell<P: Before<FreeList>>(&self, held: &mut Held<'_, P>) -> Result<(AnonNo, &Cell<M>), NoMemory> {
         let (mut free, _) = self.free.lock(held);
-        if let Some(no) = AnonNo::new(free.head) {
-            free.head = self.cell(no).next_free.load(Relaxed);
-            return Ok(no);
-        }
+        let Some(no) = AnonNo::new(free.head) else { return self.fresh_cell(&mut free) };
+        let cell = self.cell(no);
+        free.head = cell.next_free.load(Relaxed);
+        Ok((no, cell))
+    }
+
+    #[cold]
+    fn fresh_cell(&self, free: &mut FreeAnons) -> Result<(AnonNo, &Cell<M>), NoMemory> {
         let no = AnonNo::new(free.fresh).ok_or(NoMemory)?;
         let chunk = self.chunks.get(no.get() as usize / CHUNK).ok_or(NoMemory)?;
         chunk.call_once(new_chunk::<M>);
         free.fresh += 1;
-        Ok(no)
+        Ok((no, self.cell(no)))
     }
 
     /// Adds a reference.

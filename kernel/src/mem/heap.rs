@@ -151,6 +151,14 @@ impl Back {
     /// Makes the stock at least `bytes`.
     #[inline]
     fn map_to(&mut self, bytes: u64, reserve: Reserve) -> Result<(), NoMemory> {
+        if self.mapped - self.claimed >= bytes {
+            return Ok(());
+        }
+        self.grow_to(bytes, reserve)
+    }
+
+    #[cold]
+    fn grow_to(&mut self, bytes: u64, reserve: Reserve) -> Result<(), NoMemory> {
         while self.mapped - self.claimed < bytes {
             tables::map_if_absent(self.mapped, reserve)?;
             self.mapped += PAGE_SIZE as u64;

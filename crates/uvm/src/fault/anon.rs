@@ -3,7 +3,7 @@
 use machine::{order, Held, Machine, PageNo, Prot, Reserve, Shootdown};
 
 use super::{Fault, FaultError};
-use crate::amap::{ARef, AnonHolders};
+use crate::amap::{ARef, AmapBody, AnonHolders};
 use crate::anon::AnonNo;
 use crate::map::{Entry, Writes};
 use crate::object::busy_check;
@@ -47,22 +47,36 @@ impl<M: Machine> Uvm<M> {
             }
         };
         match copies {
-            None => self.map_anon_neighbours(&mut h, fault, entry, &body.slots, slot),
-            Some(page) => {
-                let copy = self.copy_for_write(&mut h, page)?;
-                if !body.cover.is_exclusive(slot..slot + 1) {
-                    self.forget_everywhere(&mut h, fault, page);
-                }
-                self.forget(&mut h, fault, entry);
-                self.drop_copied(&mut h, no);
-                body.slots.set(slot, copy.0);
-                self.enter(&mut h, fault, entry, copy.1, entry.prot)?;
+            None => {
+                self.map_anon_neighbours(&mut h, fault, entry, &body.slots, slot);
+                Ok(())
             }
+            Some(page) => self.fault_anon_copied(&mut h, fault, entry, (&mut body, slot), no, page),
         }
-        Ok(())
     }
 
-    /// Case 1B: a new anon with the bytes of one that others refer to as well. The amap's lock keeps the old one's
+    /// Case 1B: a new anon takes the place of one that others refer to as well, whose page is `page`.
+    #[inline(never)]
+    fn fault_anon_copied(
+        &self,
+        held: &mut Held<'_, order::Amap>,
+        fault: &mut Fault<'_, M>,
+        entry: &Entry<M>,
+        (body, slot): (&mut AmapBody, u64),
+        old: AnonNo,
+        page: PageNo,
+    ) -> Result<(), Stop<FaultError>> {
+        let (anon, copy) = self.copy_for_write(held, page)?;
+        if !body.cover.is_exclusive(slot..slot + 1) {
+            self.forget_everywhere(held, fault, page);
+        }
+        body.slots.set(slot, anon);
+        let shown = self.replace(held, fault, entry, copy);
+        self.drop_copied(held, old);
+        shown
+    }
+
+    /// A new anon with the bytes of one that others refer to as well. The amap's lock keeps the old one's
     /// page: our slot refers to it until it is [dropped](Self::drop_copied).
     fn copy_for_write(
         &self,

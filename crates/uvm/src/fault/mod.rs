@@ -143,16 +143,28 @@ impl<M: Machine> Uvm<M> {
         let writes = fault.access == Prot::WRITE;
         let zeroes = entry.object.is_none() && entry.amap.is_none();
         if entry.writes == Writes::NeedCopy && (writes || zeroes) {
-            let need = BYTES + self.copy_amap_bytes(held, entry);
-            if need > reserved {
-                return Err(Stop::Heap(need));
-            }
-            self.copy_amap(held, entry);
+            self.own_amap(held, entry, reserved)?;
         }
         match &entry.amap {
             Some(aref) => self.fault_anon(held, fault, entry, aref),
             None => self.fault_object(held, fault, entry),
         }
+    }
+
+    /// Gives an entry that waits to copy an amap of its own; asks for the heap that this needs first.
+    #[cold]
+    fn own_amap(
+        &self,
+        held: &mut Held<'_, order::Map>,
+        entry: &mut Entry<M>,
+        reserved: usize,
+    ) -> Result<(), Stop<FaultError>> {
+        let need = BYTES + self.copy_amap_bytes(held, entry);
+        if need > reserved {
+            return Err(Stop::Heap(need));
+        }
+        self.copy_amap(held, entry);
+        Ok(())
     }
 
     /// Makes `page` what the address shows, wired if the entry is.
@@ -168,42 +180,69 @@ impl<M: Machine> Uvm<M> {
     where
         P: machine::Before<order::PageQueues> + machine::Before<order::PageCache>,
     {
-        let (machine, pmap) = (self.machine(), self.machine().pmap());
-        let space = &fault.space.pmap;
-        if !entry.wired {
-            pmap.enter(held, space, fault.va, page, prot, fault.access, Wiring::Pageable, fault.down)
-                .map_err(FaultError::from)?;
-            return Ok(());
+        if entry.wired {
+            return self.enter_wired(held, fault, page, prot);
         }
-        if let Some((old, _)) = pmap.extract(space, fault.va) {
-            if pmap.unwire(space, fault.va) {
-                machine.frames().unwire(machine, held, old);
-            }
-        }
-        pmap.enter(held, space, fault.va, page, prot, fault.access, Wiring::Wired, fault.down)
-            .map_err(FaultError::from)?;
-        machine.frames().wire(page);
-        Ok(())
+        let (pmap, space) = (self.machine().pmap(), &fault.space.pmap);
+        pmap.enter(held, space, fault.va, page, prot, fault.access, Wiring::Pageable, fault.down)
+            .map_err(|e| FaultError::from(e).into())
     }
 
-    /// Makes every CPU forget what the address showed, before another page takes its place.
-    fn forget<P: machine::Before<order::PageCache> + machine::Before<order::PageQueues>>(
+    /// Makes `page` what the address shows in place of another, which every CPU forgets first. On an error the
+    /// address shows nothing.
+    #[inline]
+    fn replace<P>(
         &self,
         held: &mut Held<'_, P>,
         fault: &mut Fault<'_, M>,
         entry: &Entry<M>,
-    ) {
-        let (machine, pmap) = (self.machine(), self.machine().pmap());
+        page: PageNo,
+    ) -> Result<(), Stop<FaultError>>
+    where
+        P: machine::Before<order::PageQueues> + machine::Before<order::PageCache>,
+    {
+        let (pmap, space) = (self.machine().pmap(), &fault.space.pmap);
         if entry.wired {
-            if let Some((old, _)) = pmap.extract(&fault.space.pmap, fault.va) {
-                if pmap.unwire(&fault.space.pmap, fault.va) {
-                    machine.frames().unwire(machine, held, old);
-                }
+            self.end_wiring(held, fault);
+            pmap.remove(held, space, VaRange::new(fault.va, fault.va + machine::Pages(1)), fault.down);
+            fault.down.flush(pmap);
+            return self.enter_wired(held, fault, page, entry.prot);
+        }
+        pmap.replace(held, space, fault.va, page, entry.prot, fault.access, fault.down)
+            .map_err(|e| FaultError::from(e).into())
+    }
+
+    #[cold]
+    fn enter_wired<P>(
+        &self,
+        held: &mut Held<'_, P>,
+        fault: &mut Fault<'_, M>,
+        page: PageNo,
+        prot: Prot,
+    ) -> Result<(), Stop<FaultError>>
+    where
+        P: machine::Before<order::PageQueues> + machine::Before<order::PageCache>,
+    {
+        self.end_wiring(held, fault);
+        let (pmap, space) = (self.machine().pmap(), &fault.space.pmap);
+        pmap.enter(held, space, fault.va, page, prot, fault.access, Wiring::Wired, fault.down)
+            .map_err(FaultError::from)?;
+        self.machine().frames().wire(page);
+        Ok(())
+    }
+
+    /// Makes what the address shows pageable.
+    #[cold]
+    fn end_wiring<P>(&self, held: &mut Held<'_, P>, fault: &mut Fault<'_, M>)
+    where
+        P: machine::Before<order::PageQueues> + machine::Before<order::PageCache>,
+    {
+        let (machine, pmap) = (self.machine(), self.machine().pmap());
+        if let Some((old, _)) = pmap.extract(&fault.space.pmap, fault.va) {
+            if pmap.unwire(&fault.space.pmap, fault.va) {
+                machine.frames().unwire(machine, held, old);
             }
         }
-        let page = VaRange::new(fault.va, fault.va + machine::Pages(1));
-        pmap.remove(held, &fault.space.pmap, page, fault.down);
-        fault.down.flush(pmap);
     }
 
     /// Removes every translation of a page that is replaced in a slot which other entries refer to: whoever shares

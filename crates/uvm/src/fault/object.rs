@@ -82,9 +82,8 @@ impl<M: Machine> Uvm<M> {
             }
         };
         let (Some((anon, page)), Some((amap, slot))) = (promoted, &mut amap) else { return Ok(()) };
-        self.forget(held, fault, entry);
         amap.slots.set(*slot, anon);
-        self.enter(held, fault, entry, page, entry.prot)
+        self.replace(held, fault, entry, page)
     }
 
     /// Case 2B: an anon with a copy of the object's page.
@@ -113,13 +112,27 @@ impl<M: Machine> Uvm<M> {
         let Some(page) = body.page(index) else {
             return oref.pager.get(self, body, held, index);
         };
-        busy_check(self.machine(), page)?;
-        if self.machine().frames().flags(page).contains(PageFlags::ERROR) {
-            let mut down = machine::Shootdown::new();
-            body.remove(self.machine().frames(), held, index, &mut down);
-            down.perform(self.machine(), held);
-            return Err(GetError::Io);
+        if self.machine().frames().flags(page).intersects(PageFlags::BUSY | PageFlags::ERROR) {
+            return Err(self.why_not(body, held, index, page));
         }
         Ok(page)
+    }
+
+    /// What keeps a page from being used: I/O that has it, or one that failed, which takes the page out.
+    #[cold]
+    fn why_not(
+        &self,
+        body: &mut ObjectGuard<'_, M>,
+        held: &mut Held<'_, order::Object>,
+        index: Pages,
+        page: PageNo,
+    ) -> GetError {
+        if let Err(ticket) = busy_check(self.machine(), page) {
+            return GetError::Wait(ticket);
+        }
+        let mut down = machine::Shootdown::new();
+        body.remove(self.machine().frames(), held, index, &mut down);
+        down.perform(self.machine(), held);
+        GetError::Io
     }
 }
