@@ -103,9 +103,19 @@ impl Leaves {
         self.branches.range(branches).count() * (size_of::<Branch>() + 96) + PLACE_BYTES
     }
 
-    /// All leaves, in order.
-    pub(super) fn into_leaves(self) -> impl Iterator<Item = Arc<Leaf>> {
-        self.branches.into_values().flat_map(|branch| branch.leaves.into_iter().flatten())
+    /// Takes all leaves out, in order.
+    pub(super) fn drain(&mut self, mut each: impl FnMut(Arc<Leaf>)) {
+        while let Some((_, mut branch)) = self.branches.pop_first() {
+            for place in &mut branch.leaves {
+                if let Some(leaf) = place.take() {
+                    branch.used -= 1;
+                    each(leaf);
+                }
+                if branch.used == 0 {
+                    break;
+                }
+            }
+        }
     }
 
     /// Heap bytes of places in use.

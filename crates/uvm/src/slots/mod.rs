@@ -69,7 +69,7 @@ impl Leaf {
     const EMPTY: Leaf = Leaf { slots: [0; LEAF as usize], used: 0 };
 
     fn numbers(&self, part: Range<usize>) -> impl Iterator<Item = (usize, NonZeroU32)> + '_ {
-        part.filter_map(|i| Some((i, NonZeroU32::new(self.slots[i])?)))
+        part.filter_map(|i| Some((i, NonZeroU32::new(self.slots[i])?))).take(usize::from(self.used))
     }
 
     /// Whether all numbers lie in a part.
@@ -206,7 +206,7 @@ impl Slots {
     /// Empties the table.
     pub(crate) fn take_all(&mut self, holders: &mut impl Holders) {
         self.len = 0;
-        core::mem::take(&mut self.leaves).into_leaves().for_each(|leaf| let_go(leaf, holders));
+        self.leaves.drain(|leaf| let_go(leaf, holders));
     }
 
     /// A table with the same numbers at the same indices of a range: leaves that lie in it are shared, others copied.
