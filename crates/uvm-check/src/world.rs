@@ -3,6 +3,8 @@
 //! Two kinds of looking: `peek` compares what the tables map without touching anything, so that it never brings in a
 //! page that a bug would need absent; `look` reads as a program does. A list is run with either after each step.
 
+mod look;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -414,120 +416,6 @@ impl World {
             self.machine().read(page, word_offset(word), &mut bytes);
             u64::from_le_bytes(bytes)
         })
-    }
-}
-
-/// The comparison.
-impl World {
-    /// Everything that must hold between operations.
-    fn check(&self) -> Result<(), String> {
-        self.peek()?;
-        self.check_system()
-    }
-
-    /// What must hold whatever the model says.
-    fn check_system(&self) -> Result<(), String> {
-        self.machine().tlb_audit()?;
-        let mut ctx = ThreadCtx::new();
-        let spaces: Vec<&Space<Soft>> = self.spaces.iter().flatten().collect();
-        let objects: Vec<Arc<dyn Pager<Soft>>> = (0..self.objects.len())
-            .filter(|n| self.files.contains_key(n) || self.model.slots.contains(&Some(*n)))
-            .map(|n| self.objects[n].clone())
-            .collect();
-        self.uvm.audit(&mut ctx.held(), &spaces, &objects).map_err(|e| format!("audit: {e}"))
-    }
-
-    /// Compares every translation with the model.
-    fn peek(&self) -> Result<(), String> {
-        let mut seen: BTreeMap<u32, Vec<(usize, u64, bool)>> = BTreeMap::new();
-        for (s, space) in self.spaces.iter().enumerate() {
-            let Some(space) = space else { continue };
-            let mut wired = Vec::new();
-            for m in self.machine().pmap().mappings(space.pmap()) {
-                let page = (m.va.0 - BASE.0) >> PAGE_SHIFT;
-                self.peek_at(s, page, m.page, m.prot)?;
-                seen.entry(m.page.0).or_default().push((s, page, m.prot.contains(Prot::WRITE)));
-                if m.wiring == Wiring::Wired {
-                    wired.push(page);
-                }
-            }
-            self.peek_wired(s, &wired)?;
-        }
-        seen.values().try_for_each(|mappings| self.peek_shared(mappings))
-    }
-
-    fn peek_at(&self, s: usize, page: u64, frame: PageNo, allowed: Prot) -> Result<(), String> {
-        let at = format!("space {s} page {page}");
-        let Some(model) = self.model.page(s, page) else {
-            return Err(format!("{at} is translated but not mapped"));
-        };
-        if !prot(model.rights).contains(allowed) {
-            return Err(format!("{at} is translated for {allowed:?}, mapped for {:?}", prot(model.rights)));
-        }
-        let (shown, ought) = (self.contents(frame), self.model.shows(s, page));
-        if ought != Ok(shown) {
-            return Err(format!("{at} is translated to {shown:x?}, ought to show {ought:x?}"));
-        }
-        Ok(())
-    }
-
-    /// A page that can be written through one address must be the same memory at all others.
-    fn peek_shared(&self, mappings: &[(usize, u64, bool)]) -> Result<(), String> {
-        let Some(&(s, page, _)) = mappings.iter().find(|m| m.2) else { return Ok(()) };
-        let identity = self.model.identity(s, page);
-        for &(other, at, writable) in mappings {
-            let same = self.model.identity(other, at) == identity;
-            if !same {
-                return Err(format!(
-                    "a store to space {s} page {page} would show in space {other} page {at}"
-                ));
-            }
-            if writable
-                && matches!(identity, Some(Identity::Object(..)))
-                && !self.model.stores_in_place(other, at)
-            {
-                return Err(format!("a store to space {other} page {at} would reach the object"));
-            }
-        }
-        Ok(())
-    }
-
-    fn peek_wired(&self, s: usize, wired: &[u64]) -> Result<(), String> {
-        for page in 0..WINDOW {
-            let Some(at) = self.model.page(s, page) else { continue };
-            if wired.contains(&page) && !at.wired {
-                return Err(format!("space {s} page {page} is translated as wired, but isn't wired"));
-            }
-        }
-        Ok(())
-    }
-
-    /// Reads the pages that an operation concerned, in every space.
-    fn look_at(&self, op: &Op) -> Result<(), String> {
-        let pages = match *op {
-            Op::Map { len, at: At::Fixed(page) | At::Free(page) | At::Hint(page), .. } => page..page + len,
-            Op::Unmap { span, .. } | Op::Protect { span, .. } | Op::Inherit { span, .. } => span.pages(),
-            Op::Discard { span, .. } | Op::Wire { span, .. } | Op::Unwire { span, .. } => span.pages(),
-            Op::Read { page, .. } | Op::Write { page, .. } | Op::Execute { page, .. } => page..page + 1,
-            Op::Advise { .. } | Op::Spawn { .. } | Op::NewObject { .. } | Op::Detach { .. } => return Ok(()),
-            _ => 0..WINDOW,
-        };
-        for page in pages.start..pages.end.min(WINDOW) {
-            for s in 0..SPACES {
-                self.look(s, page, (s + page as usize) % self.machine().cpus())?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Reads one page as a program does, and compares.
-    fn look(&self, s: usize, page: u64, cpu: usize) -> Result<(), String> {
-        if self.spaces[s].is_none() {
-            return Ok(());
-        }
-        let expect = self.model.reads(s, page);
-        let got = self.load(s, page, cpu)?;
-        compare(&expect, &got).map_err(|e| format!("space {s} page {page}: {e}"))
     }
 }
 

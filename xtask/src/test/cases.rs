@@ -87,7 +87,7 @@ pub const CASES: &[Case] = &[
     Case {
         seconds: 300,
         expect: &[Contains("the kernel stands"), Lacks("FAILED")],
-        ..guest("system call fuzzer", &[("fuzz", Libc::Musl)], &["/bin/fuzz", "40"])
+        ..guest("system call fuzzer", &[("fuzz", Libc::Musl)], &["/bin/fuzz", "60"])
     },
     Case {
         name: "system calls from many processes at once",

@@ -1,0 +1,78 @@
+//! Reading and writing a page's record: its owner, what is going on with it, its wirings. Who may write what is said in
+//! the module above.
+
+use core::sync::atomic::Ordering::Relaxed;
+
+use super::{pack, unpack, Frames, Owner, PageFlags, Place, PLACES};
+use crate::order::{Before, Held, PageQueues};
+use crate::{Machine, PageNo};
+
+impl<M: Machine> Frames<M> {
+    /// Whose the page is.
+    #[inline]
+    pub fn owner(&self, page: PageNo) -> Owner {
+        unpack(self.page(page).owner.load(Relaxed))
+    }
+
+    /// The page's offset in its object, in pages.
+    pub fn index(&self, page: PageNo) -> u64 {
+        self.page(page).index.load(Relaxed)
+    }
+
+    /// Gives the page an owner, and its place in it.
+    #[inline]
+    pub fn set_owner(&self, page: PageNo, owner: Owner, index: u64) {
+        let page = self.page(page);
+        page.owner.store(pack(owner), Relaxed);
+        page.index.store(index, Relaxed);
+    }
+
+    /// What is going on with the page.
+    #[inline]
+    pub fn flags(&self, page: PageNo) -> PageFlags {
+        PageFlags::from_bits_truncate(self.page(page).flags.load(Relaxed))
+    }
+
+    /// Sets flags.
+    #[inline]
+    pub fn set_flags(&self, page: PageNo, flags: PageFlags) {
+        let record = self.page(page);
+        record.flags.store(record.flags.load(Relaxed) | flags.bits(), Relaxed);
+    }
+
+    /// Clears flags and says what all flags were before.
+    #[inline]
+    pub fn clear_flags(&self, page: PageNo, flags: PageFlags) -> PageFlags {
+        let record = self.page(page);
+        let old = record.flags.load(Relaxed);
+        record.flags.store(old & !flags.bits(), Relaxed);
+        PageFlags::from_bits_truncate(old)
+    }
+
+    /// How often the page is wired.
+    #[inline]
+    pub fn wire_count(&self, page: PageNo) -> u32 {
+        self.page(page).wire.load(Relaxed)
+    }
+
+    /// Wires the page once more. It stays on its queue, where the page daemon passes it by: most wirings last for one
+    /// copy, and two hand-offs through the queues' lock would cost more than that.
+    #[inline]
+    pub fn wire(&self, page: PageNo) {
+        self.page(page).wire.fetch_add(1, Relaxed);
+    }
+
+    /// Takes one wiring back; after the last, a page that is on no queue goes on its way to the active one.
+    pub fn unwire<P: Before<PageQueues>>(&self, machine: &M, held: &mut Held<'_, P>, page: PageNo) {
+        let count = self.page(page).wire.fetch_sub(1, Relaxed);
+        debug_assert!(count > 0, "{page:?} is not wired");
+        if count == 1 {
+            self.activate(machine, held, page);
+        }
+    }
+
+    /// Where the page is linked.
+    pub fn place(&self, page: PageNo) -> Place {
+        PLACES[usize::from(self.page(page).place.load(Relaxed))]
+    }
+}
