@@ -103,9 +103,10 @@ fn a_page_comes_into_use_by_a_batch() {
     assert_eq!((m.frames().place(page), m.frames().active()), (Place::Pending, 0));
     m.frames().flush_pending(h);
     assert_eq!((m.frames().place(page), m.frames().active()), (Place::Active, 1));
-    let others: Vec<PageNo> = (0..32).map(|_| alloc(&m, h)).collect();
+    let others: Vec<PageNo> = (0..33).map(|_| alloc(&m, h)).collect();
     others.iter().for_each(|&page| m.frames().activate(&m, h, page));
-    assert_eq!(m.frames().active(), 33, "a full batch is linked without being asked");
+    assert_eq!(m.frames().active(), 33, "a full batch is linked by the page that finds it full");
+    assert_eq!(m.frames().place(others[32]), Place::Pending);
     m.frames().audit(h).unwrap();
 }
 
