@@ -65,7 +65,7 @@ pub fn main() {
     let mut ctx = ThreadCtx::new();
     let h = &mut ctx.held();
     let terabyte = Pages::floor(1 << 40);
-    let pager: Arc<dyn Pager<SoftMachine>> = Arc::new(Squares { object: Object::new(terabyte) });
+    let pager: Arc<dyn Pager<SoftMachine>> = Arc::new(Squares { object: Object::new(&uvm, terabyte) });
     let space = uvm.space_create(h, VaRange::new(Va(1 << 16), Va(1 << 46))).expect("there is memory");
     let request = MapRequest::object(pager.clone(), Pages(0), terabyte, Sharing::Shared);
     let table = uvm.map(h, &space, &request.prot(Prot::READ)).expect("there is room");

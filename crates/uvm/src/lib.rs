@@ -48,6 +48,8 @@ mod slots;
 pub mod space;
 pub mod stat;
 
+use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
 use machine::{order, Frames, Held, Machine, NoMemory, Ticket};
 
 pub use audit::AuditError;
@@ -65,6 +67,8 @@ pub struct Uvm<M: Machine> {
     machine: M,
     anons: anon::Anons<M>,
     stat: Stat,
+    /// The name of the next object; used twice only after 2^32 objects.
+    next_object: AtomicU32,
 }
 
 /// CPUs that counters are kept for.
@@ -77,7 +81,7 @@ impl<M: Machine> Uvm<M> {
     /// [`NoMemory`] if the heap can't hold its tables.
     pub fn new(machine: M) -> Result<Self, NoMemory> {
         let anons = anon::Anons::new(machine.frames().total())?;
-        Ok(Uvm { machine, anons, stat: Stat::new(CPUS) })
+        Ok(Uvm { machine, anons, stat: Stat::new(CPUS), next_object: AtomicU32::new(1) })
     }
 
     /// The machine.
@@ -98,6 +102,10 @@ impl<M: Machine> Uvm<M> {
     /// Pages of anonymous memory.
     pub fn anons(&self) -> usize {
         self.anons.in_use()
+    }
+
+    pub(crate) fn name_object(&self) -> u32 {
+        self.next_object.fetch_add(1, Relaxed)
     }
 
     /// What the amaps' operations need of an instance.

@@ -10,7 +10,6 @@
 //! Locks: `ObjectBody` by the object's; it guards its pages' identity, `flags` and `wire` too.
 
 use core::num::NonZeroU32;
-use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use machine::frames::PageFlags;
 use machine::order;
@@ -19,6 +18,7 @@ use machine::{
 };
 
 use crate::slots::Slots;
+use crate::Uvm;
 
 /// What an object's lock guards.
 pub struct ObjectBody {
@@ -36,16 +36,10 @@ pub struct Object<M: Machine> {
 /// Access to an object under its lock.
 pub type ObjectGuard<'a, M> = order::Guard<'a, <M as Machine>::Lock, ObjectBody>;
 
-/// Names objects; a number is never used twice while fewer than 2^32 objects have been made.
-static NEXT_ID: AtomicU32 = AtomicU32::new(1);
-
 impl<M: Machine> Object<M> {
     /// An object of `len` pages, none resident, with one reference: the caller's.
-    pub fn new(len: Pages) -> Self {
-        Object {
-            id: NEXT_ID.fetch_add(1, Relaxed),
-            body: Ordered::new(ObjectBody { pages: Slots::new(), len, refs: 1 }),
-        }
+    pub fn new(uvm: &Uvm<M>, len: Pages) -> Self {
+        Object { id: uvm.name_object(), body: Ordered::new(ObjectBody { pages: Slots::new(), len, refs: 1 }) }
     }
 
     /// The object's name, as page records and `/proc` show it.

@@ -28,7 +28,7 @@ impl<M: Machine> AnonObject<M> {
     /// [`NoMemory`] if the heap has no room for the head.
     pub fn new(uvm: &Uvm<M>, len: Pages) -> Result<Arc<Self>, NoMemory> {
         uvm.machine().reserve_heap(size_of::<Self>() + 64)?;
-        Ok(Arc::new(AnonObject { object: Object::new(len) }))
+        Ok(Arc::new(AnonObject { object: Object::new(uvm, len) }))
     }
 }
 

@@ -60,7 +60,7 @@ impl<M: Machine> VnodePager<M> {
     /// [`NoMemory`] if the heap has no room for it.
     pub fn new(uvm: &Uvm<M>, vnode: Box<dyn Vnode<M>>, len: Pages) -> Result<Arc<Self>, NoMemory> {
         uvm.machine().reserve_heap(size_of::<Self>() + 64)?;
-        Ok(Arc::new(VnodePager { object: Object::new(len), vnode }))
+        Ok(Arc::new(VnodePager { object: Object::new(uvm, len), vnode }))
     }
 
     /// The host's completion of a read that it said was [`Read::Started`]: `Read::Done` or `Read::Failed`. May be
