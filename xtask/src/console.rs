@@ -62,6 +62,21 @@ pub fn words() -> Vec<String> {
     words
 }
 
+/// Carries the guest's output to this process's standard output, from a thread that ends with the output.
+pub fn carry_output(mut guest: impl Read + Send + 'static) -> std::thread::JoinHandle<()> {
+    std::thread::spawn(move || {
+        let mut buffer = [0; 4096];
+        while let Ok(count @ 1..) = guest.read(&mut buffer) {
+            let mut out = std::io::stdout().lock();
+            if out.write_all(&buffer[..count]).and_then(|()| out.flush()).is_err() {
+                // Nobody listens any more; the machine's output is still taken, so that it can end.
+                let _ = std::io::copy(&mut guest, &mut std::io::sink());
+                return;
+            }
+        }
+    })
+}
+
 /// Carries this process's standard input to the guest, from a thread; sets `stop` when the user asks for it.
 pub fn carry_stdin(mut guest: impl Write + Send + 'static, first_user: FirstUser, stop: Arc<AtomicBool>) {
     std::thread::spawn(move || {

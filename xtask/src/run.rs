@@ -75,11 +75,14 @@ pub fn run(args: &RunArgs) -> Result<u8> {
     for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP, signal_hook::consts::SIGINT] {
         signal_hook::flag::register(signal, stop.clone()).context("can't catch signals")?;
     }
-    let mut running = machine.start(Stdio::inherit(), Traces::Shown)?;
+    // Not inherited: QEMU makes its output non-blocking, and a terminal's input and output are one open file.
+    let mut running = machine.start(Stdio::piped(), Traces::Shown)?;
     let guest = running.child.stdin.take().context("QEMU has no standard input")?;
+    let output = console::carry_output(running.child.stdout.take().context("QEMU has no standard output")?);
     let raw = console::RawMode::enter();
     console::carry_stdin(guest, running.control.first_user(), stop.clone());
     let (ending, report) = running.wait(None, || stop.load(Ordering::Relaxed))?;
+    let _ = output.join();
     drop(raw);
     explain(&ending, &report, &kernel);
     Ok(ending.code())
