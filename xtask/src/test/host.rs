@@ -21,6 +21,7 @@ pub const CHECKS: &[Check] = &[
     Check { name: "host/examples", run: examples },
     Check { name: "host/address sanitizer", run: address_sanitizer },
     Check { name: "host/miri", run: miri },
+    Check { name: "host/a shell on a terminal", run: super::terminal::check },
 ];
 
 fn cargo(arguments: &[&str]) -> Command {

@@ -7,6 +7,7 @@ mod cases;
 mod host;
 mod kernel;
 mod prepare;
+mod terminal;
 
 use crate::qemu::Kernel;
 use crate::ui;

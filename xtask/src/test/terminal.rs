@@ -1,0 +1,73 @@
+//! `./uvm run` as a person uses it: on a terminal of its own, which `script` makes. The other interactive cases talk to
+//! QEMU through pipes and can't see what becomes of a terminal.
+
+use super::{failed, Verdict};
+use anyhow::{Context, Result};
+use std::io::{Read, Write};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{channel, Receiver};
+use std::time::{Duration, Instant};
+
+/// Long enough to build the kernel on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(600);
+
+/// What is waited for, and then typed.
+const DIALOGUE: [(&str, &str); 3] =
+    [("# ", "echo typed $((40 + 2))\r"), ("typed 42\r\n", ""), ("# ", "exit 6\r")];
+const CODE: i32 = 6;
+
+pub fn check() -> Result<Verdict> {
+    if Command::new("script").arg("--version").output().is_err() {
+        return Ok(Verdict::Skipped("no `script` program to make a terminal with".to_owned()));
+    }
+    let us = std::env::current_exe().context("can't find ourselves")?;
+    let mut child = Command::new("script")
+        .args(["-qec", &format!("{} run", us.display()), "/dev/null"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .context("can't start `script`")?;
+    let verdict = talk(&mut child);
+    let _ = child.kill();
+    let _ = child.wait();
+    verdict
+}
+
+fn talk(child: &mut Child) -> Result<Verdict> {
+    let mut keyboard = child.stdin.take().context("no keyboard")?;
+    let screen = listen(child.stdout.take().context("no screen")?);
+    let deadline = Instant::now() + PATIENCE;
+    let mut seen = String::new();
+    for (wanted, typed) in DIALOGUE {
+        while !seen.contains(wanted) {
+            match screen.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+                Ok(text) => seen.push_str(&text),
+                Err(_) => return Ok(failed(format!("waited for {wanted:?}, the screen shows {seen:?}"))),
+            }
+        }
+        seen.drain(..seen.find(wanted).map_or(0, |at| at + wanted.len()));
+        keyboard.write_all(typed.as_bytes())?;
+        keyboard.flush()?;
+    }
+    while screen.recv_timeout(deadline.saturating_duration_since(Instant::now())).is_ok() {}
+    let code = child.wait()?.code();
+    if code == Some(CODE) {
+        Ok(Verdict::Passed { tests: 1 })
+    } else {
+        Ok(failed(format!("the shell ended with {code:?}, not {CODE}")))
+    }
+}
+
+fn listen(mut from: impl Read + Send + 'static) -> Receiver<String> {
+    let (heard, screen) = channel();
+    std::thread::spawn(move || {
+        let mut buffer = [0; 1024];
+        while let Ok(count @ 1..) = from.read(&mut buffer) {
+            if heard.send(String::from_utf8_lossy(&buffer[..count]).into_owned()).is_err() {
+                return;
+            }
+        }
+    });
+    screen
+}
