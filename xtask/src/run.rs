@@ -15,7 +15,7 @@ use std::sync::Arc;
 #[derive(Args)]
 pub struct RunArgs {
     /// The guest's memory.
-    #[arg(long, default_value = "512M", value_name = "SIZE")]
+    #[arg(long, default_value = "512M", value_parser = memory, value_name = "SIZE")]
     mem: String,
     /// How many CPUs the machine has.
     #[arg(long, default_value_t = 1, value_name = "N")]
@@ -86,6 +86,15 @@ pub fn run(args: &RunArgs) -> Result<u8> {
     drop(raw);
     explain(&ending, &report, &kernel);
     Ok(ending.code())
+}
+
+/// A size of memory as QEMU takes it.
+fn memory(size: &str) -> std::result::Result<String, String> {
+    let digits = size.strip_suffix(['K', 'M', 'G']).unwrap_or(size);
+    match digits.parse::<u64>() {
+        Ok(1..) => Ok(size.to_owned()),
+        _ => Err("write a size like 64M or 2G".to_owned()),
+    }
 }
 
 /// Says on standard error what a run's unusual end was.
