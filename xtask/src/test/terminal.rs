@@ -2,6 +2,7 @@
 //! QEMU through pipes and can't see what becomes of a terminal.
 
 use super::{failed, Verdict};
+use crate::build;
 use anyhow::{Context, Result};
 use std::io::{Read, Write};
 use std::process::{Child, Command, Stdio};
@@ -20,9 +21,9 @@ pub fn check() -> Result<Verdict> {
     if Command::new("script").arg("--version").output().is_err() {
         return Ok(Verdict::Skipped("no `script` program to make a terminal with".to_owned()));
     }
-    let us = std::env::current_exe().context("can't find ourselves")?;
     let mut child = Command::new("script")
-        .args(["-qec", &format!("{} run", us.display()), "/dev/null"])
+        .args(["-qec", "./uvm run", "/dev/null"])
+        .current_dir(build::root())
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
