@@ -7,7 +7,7 @@
 use alloc::sync::Arc;
 
 use machine::frames::PageFlags;
-use machine::{order, Before, Held, Machine, Owner, PageNo, Pages, Shootdown};
+use machine::{order, Before, Held, Machine, Owner, PageNo, Pages, Shootdown, Ticket};
 
 use crate::map::{attach, ORef};
 use crate::object::ObjectBody;
@@ -73,24 +73,14 @@ impl<M: Machine> Uvm<M> {
     /// Sets an object's length. What lies behind a shorter length is freed, and its mappings fault with `Bus`.
     /// The bytes behind the end in its last page are the host's to clear.
     pub fn truncate(&self, held: &mut Held<'_, order::Nothing>, pager: &Arc<dyn Pager<M>>, len: Pages) {
-        loop {
-            let mut down = Shootdown::new();
-            let ticket = {
-                let (mut body, mut h) = pager.object().lock(held);
-                let old = core::mem::replace(&mut body.len, len);
-                let end = old.max(len).0;
-                let removed = body.remove_range(self.machine(), &mut h, len.0..end, &mut down);
-                if removed.is_err() {
-                    body.len = old;
-                }
-                removed
-            };
-            down.perform(self.machine(), held);
-            match ticket {
-                Ok(()) => return,
-                Err(ticket) => self.machine().wait(held, ticket),
+        self.until_idle(held, pager, |body, h, down| {
+            let old = core::mem::replace(&mut body.len, len);
+            let removed = body.remove_range(self.machine(), h, len.0..old.max(len).0, down);
+            if removed.is_err() {
+                body.len = old;
             }
-        }
+            removed
+        });
     }
 
     /// Frees an object's pages in a range and unmaps them; its length stays: a hole is punched.
@@ -100,14 +90,26 @@ impl<M: Machine> Uvm<M> {
         pager: &Arc<dyn Pager<M>>,
         range: core::ops::Range<u64>,
     ) {
+        self.until_idle(held, pager, |body, h, down| {
+            body.remove_range(self.machine(), h, range.clone(), down)
+        });
+    }
+
+    /// Tries an operation on an object under its lock, and again after each busy page that it met.
+    fn until_idle(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        pager: &Arc<dyn Pager<M>>,
+        mut once: impl FnMut(&mut ObjectBody, &mut Held<'_, order::Object>, &mut Shootdown) -> Result<(), Ticket>,
+    ) {
         loop {
             let mut down = Shootdown::new();
-            let removed = {
+            let done = {
                 let (mut body, mut h) = pager.object().lock(held);
-                body.remove_range(self.machine(), &mut h, range.clone(), &mut down)
+                once(&mut body, &mut h, &mut down)
             };
             down.perform(self.machine(), held);
-            match removed {
+            match done {
                 Ok(()) => return,
                 Err(ticket) => self.machine().wait(held, ticket),
             }
