@@ -15,7 +15,7 @@
 //! * `owner`, `index`, `flags`: whoever holds the owner's lock (the anon's or the object's), or the allocating
 //!   thread before the page is published;
 //! * `wire`: whoever makes or ends a wired mapping or a use for I/O, atomically;
-//! * `next`, `prev`: the lock of the list that `place` names;
+//! * `next`, `prev`: the lock of the list that `place` names; on no list, `next` is the owner's;
 //! * `place`: the lock of the list it names; from `Pending` by compare-and-exchange (see `queues`).
 //!
 //! I1: `place` is `Free` or `Cached` exactly for pages that no one owns (`Owner::Free`).
@@ -60,6 +60,8 @@ pub enum Owner {
     Anon(u32),
     /// A memory object's; the number is the VM system's.
     Object(u32),
+    /// Nobody's any more, but I/O has the page: it is freed when that ends.
+    Orphan,
 }
 
 /// How deep into the last pages an allocation may reach.
@@ -85,6 +87,8 @@ bitflags::bitflags! {
         const CLEAN = 4;
         /// The last read of the page failed: its bytes mean nothing, and whoever finds it takes it out.
         const ERROR = 8;
+        /// The page daemon writes the page: unless somebody wants it by then, it is freed.
+        const PAGEOUT = 16;
     }
 }
 
@@ -533,6 +537,7 @@ const fn pack(owner: Owner) -> u64 {
         Owner::Kernel => 1 << 32,
         Owner::Anon(n) => 2 << 32 | n as u64,
         Owner::Object(n) => 3 << 32 | n as u64,
+        Owner::Orphan => 4 << 32,
     }
 }
 
@@ -542,6 +547,7 @@ fn unpack(word: u64) -> Owner {
         0 => Owner::Free,
         1 => Owner::Kernel,
         2 => Owner::Anon(n),
-        _ => Owner::Object(n),
+        3 => Owner::Object(n),
+        _ => Owner::Orphan,
     }
 }

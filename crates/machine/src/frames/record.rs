@@ -71,6 +71,17 @@ impl<M: Machine> Frames<M> {
         }
     }
 
+    /// Links a page that is on no list to the next of a chain; under the owner's lock, or by who made it busy.
+    pub fn chain(&self, page: PageNo, next: Option<PageNo>) {
+        debug_assert_eq!(self.place(page), Place::Nowhere, "{page:?} is on a list");
+        self.link_next(page, next);
+    }
+
+    /// The page behind one in a chain of pages on no list.
+    pub fn chained(&self, page: PageNo) -> Option<PageNo> {
+        self.page(page).next()
+    }
+
     /// Where the page is linked.
     pub fn place(&self, page: PageNo) -> Place {
         PLACES[usize::from(self.page(page).place.load(Relaxed))]
