@@ -29,7 +29,7 @@ pub mod pmap;
 pub mod shootdown;
 
 pub use addr::{Pa, PageNo, Pages, Va, VaRange, PAGE_SHIFT, PAGE_SIZE};
-pub use frames::{Frames, NoMemory, Owner, Reserve};
+pub use frames::{Class, Frames, NoMemory, Owner, Reserve};
 pub use machine::{Channel, Machine, Ticket};
 pub use order::{Before, Held, Level, Ordered, RawLock, ThreadCtx};
 pub use pmap::{Pmap, Prot, Wiring};

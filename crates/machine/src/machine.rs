@@ -16,9 +16,17 @@ use crate::frames::{Frames, NoMemory};
 use crate::order::{Held, Nothing, RawLock};
 use crate::{PageNo, Pmap};
 
-/// What threads wait for: any number that waiter and waker agree on, by convention [`PageNo`] or an object's id.
+/// What threads wait for: any number that waiter and waker agree on, by convention [`PageNo`], an object's id, or one of
+/// the constants.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Channel(pub u64);
+
+impl Channel {
+    /// Woken when free pages have fallen under the low water mark: the page daemon's.
+    pub const PAGE_DAEMON: Channel = Channel(u64::MAX);
+    /// Woken when pages have been freed, or written out so that they can be: for those who wait for memory.
+    pub const MEMORY: Channel = Channel(u64::MAX - 1);
+}
 
 impl From<PageNo> for Channel {
     fn from(page: PageNo) -> Channel {

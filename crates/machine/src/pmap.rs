@@ -121,12 +121,17 @@ pub trait Pmap: Send + Sync + Sized {
     /// where the same page is mapped already its protection is raised; another page's mapping stays. All are
     /// pageable, with bits clear. A hint: it may do less, allocates no tables, and never lowers. The run lies within
     /// 16 pages aligned to 16 (so in one table), of which one was just entered.
+    ///
+    /// The locks of the pages' owners may be gone by now. So `may(i)` is asked, under the lock that
+    /// [`page_protect`](Self::page_protect) takes, right before page `i` is entered: whoever takes a page away says so
+    /// in its record first and calls `page_protect` then, and either finds the mapping or prevents it.
     fn enter_ahead<P: Before<PageCache>>(
         &self,
         held: &mut Held<'_, P>,
         space: &Self::Space,
         va: Va,
         pages: &[Option<(PageNo, Prot)>],
+        may: impl Fn(usize) -> bool,
     );
 
     /// Removes all mappings in the range. Cost: by mappings and table pages that are there, not by span.

@@ -279,6 +279,7 @@ impl Pmap for SoftPmap {
         space: &SoftSpace,
         va: Va,
         pages: &[Option<(PageNo, Prot)>],
+        may: impl Fn(usize) -> bool,
     ) {
         let first = va.0 >> PAGE_SHIFT;
         assert!(
@@ -289,7 +290,7 @@ impl Pmap for SoftPmap {
         for (i, run) in pages.iter().enumerate() {
             let (Some((page, prot)), spot) = (*run, (space.id, first + i as u64)) else { continue };
             let lazy = self.forget_one_in != 0 && state.rng.one_in(8);
-            if state.tables.needs_table(spot) || lazy {
+            if state.tables.needs_table(spot) || lazy || !may(i) {
                 continue;
             }
             match state.tables.get(spot) {

@@ -135,11 +135,12 @@ fn mapping_ahead_neither_lowers_nor_replaces() {
     enter(&m, h, &s, VA, a, Prot::READ_WRITE);
     enter(&m, h, &s, VA + Pages(1), b, Prot::READ);
     let read = |page| Some((page, Prot::READ));
-    m.pmap().enter_ahead(h, &s, VA, &[read(a), read(c), None, read(c)]);
+    m.pmap().enter_ahead(h, &s, VA, &[read(a), read(c), None, read(c), read(c)], |i| i != 4);
     assert_eq!(m.pmap().extract(&s, VA), Some((a, Prot::READ_WRITE)));
     assert_eq!(m.pmap().extract(&s, VA + Pages(1)), Some((b, Prot::READ)));
     assert_eq!(m.pmap().extract(&s, VA + Pages(2)), None);
     assert_eq!(m.pmap().extract(&s, VA + Pages(3)), Some((c, Prot::READ)));
+    assert_eq!(m.pmap().extract(&s, VA + Pages(4)), None, "a page that left its owner meanwhile");
     assert!(!m.pmap().is_referenced(c));
 }
 

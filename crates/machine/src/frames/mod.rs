@@ -27,6 +27,7 @@
 
 mod queues;
 mod record;
+mod scan;
 
 use alloc::vec::Vec;
 use core::fmt;
@@ -35,9 +36,10 @@ use core::sync::atomic::{AtomicU32, AtomicU64, AtomicU8, AtomicUsize};
 
 use crate::order::{Before, FreeList, Held, Ordered, PageCache, PageQueues};
 use crate::shootdown::PageChain;
-use crate::{Machine, Pa, PageNo, PAGE_SHIFT};
-pub use queues::{Balance, Queue};
+use crate::{Channel, Machine, Pa, PageNo, PAGE_SHIFT};
+pub use queues::{Balance, Class, Queue};
 use queues::{Pending, Queues};
+pub use scan::SCAN;
 
 /// No page, table or heap memory is left; nothing has changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -89,6 +91,10 @@ bitflags::bitflags! {
         const ERROR = 8;
         /// The page daemon writes the page: unless somebody wants it by then, it is freed.
         const PAGEOUT = 16;
+        /// The page holds a file's bytes. Set before the page comes on a queue, for as long as it has this owner.
+        const FILE = 32;
+        /// The page holds a file's bytes that programs run; `FILE` is not set then.
+        const EXEC = 64;
     }
 }
 
@@ -169,6 +175,9 @@ pub struct Frames<M: Machine> {
     /// Pages kept from `Reserve::User`, and of these from `Reserve::Kernel`.
     reserve_kernel: usize,
     reserve_pageout: usize,
+    /// Free pages under which the page daemon is woken, and at which it rests.
+    low_water: AtomicUsize,
+    high_water: AtomicUsize,
 }
 
 impl<M: Machine> Frames<M> {
@@ -200,6 +209,7 @@ impl<M: Machine> Frames<M> {
         let list =
             if total == 0 { List::EMPTY } else { List { head: 0, tail: total - 1, len: total as usize } };
         let reserve_pageout = (total as usize / 512).clamp(2, 64);
+        let slack = (total as usize / 64).clamp(4, 2048);
         Ok(Frames {
             segments: table,
             pages: records,
@@ -212,6 +222,8 @@ impl<M: Machine> Frames<M> {
             balance: Balance::default(),
             reserve_kernel: reserve_pageout * 2,
             reserve_pageout,
+            low_water: AtomicUsize::new(reserve_pageout * 2 + slack),
+            high_water: AtomicUsize::new(reserve_pageout * 2 + slack * 3),
         })
     }
 
@@ -223,6 +235,24 @@ impl<M: Machine> Frames<M> {
     /// Free page frames (I3); a moment's value where several CPUs run.
     pub fn free(&self) -> usize {
         self.free_list_len.load(Relaxed) + self.cached.iter().map(|c| c.load(Relaxed)).sum::<usize>()
+    }
+
+    /// Free pages under which [`Channel::PAGE_DAEMON`] is woken. Above both reserves, so that the daemon runs before
+    /// anyone is refused.
+    pub fn low_water(&self) -> usize {
+        self.low_water.load(Relaxed)
+    }
+
+    /// Free pages at which the page daemon may rest.
+    pub fn high_water(&self) -> usize {
+        self.high_water.load(Relaxed)
+    }
+
+    /// Sets both marks; `low` is raised to what the reserves need, `high` to `low`.
+    pub fn set_water_marks(&self, low: usize, high: usize) {
+        let low = low.max(self.reserve_kernel + 1);
+        self.low_water.store(low, Relaxed);
+        self.high_water.store(high.max(low), Relaxed);
     }
 
     /// The physical memory handed in.
@@ -273,33 +303,39 @@ impl<M: Machine> Frames<M> {
                 return Ok(self.pop(&mut cache, cpu));
             }
         }
-        self.alloc_uncached(held, cpu, reserve)
+        self.alloc_uncached(machine, held, cpu, reserve)
     }
 
     #[cold]
     fn alloc_uncached<P: Before<PageCache>>(
         &self,
+        machine: &M,
         held: &mut Held<'_, P>,
         cpu: usize,
         reserve: Reserve,
     ) -> Result<PageNo, NoMemory> {
-        if let Ok(page) = self.refill_and_pop(held, cpu, reserve) {
+        if let Ok(page) = self.refill_and_pop(machine, held, cpu, reserve) {
             return Ok(page);
         }
         // What other CPUs' caches hold is free too: before memory is short they give it back.
         self.drain_caches(held);
-        self.refill_and_pop(held, cpu, reserve)
+        self.refill_and_pop(machine, held, cpu, reserve)
     }
 
     fn refill_and_pop<P: Before<PageCache>>(
         &self,
+        machine: &M,
         held: &mut Held<'_, P>,
         cpu: usize,
         reserve: Reserve,
     ) -> Result<PageNo, NoMemory> {
         let (mut cache, mut h) = self.caches[cpu].lock(held);
         if cache.len == 0 {
-            self.refill(&mut cache, &mut h, reserve)?;
+            let filled = self.refill(&mut cache, &mut h, reserve);
+            if self.free_list_len.load(Relaxed) < self.low_water() {
+                machine.wake(Channel::PAGE_DAEMON);
+            }
+            filled?;
         }
         Ok(self.pop(&mut cache, cpu))
     }

@@ -12,7 +12,7 @@
 use core::sync::atomic::AtomicUsize;
 use core::sync::atomic::Ordering::Relaxed;
 
-use super::{link_back, Frames, List, Place, BATCH};
+use super::{link_back, Frames, List, PageFlags, Place, BATCH};
 use crate::order::{Before, Held, PageQueues};
 use crate::{Machine, PageNo};
 
@@ -25,24 +25,67 @@ pub enum Queue {
     Inactive,
 }
 
+/// What a page on a queue holds, for the balance between kinds of memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Class {
+    /// Anonymous memory, an object's too.
+    Anon,
+    /// A file's bytes.
+    File,
+    /// A file's bytes that programs run.
+    Exec,
+}
+
 /// How many pages are on which queue; a moment's value.
 #[derive(Default)]
 pub struct Balance {
     active: AtomicUsize,
     inactive: AtomicUsize,
+    file: AtomicUsize,
+    exec: AtomicUsize,
 }
 
 pub(super) struct Queues {
-    active: List,
-    inactive: List,
+    pub(super) active: List,
+    pub(super) inactive: List,
+    /// Of both, pages with a file's bytes, and of programs that run.
+    file: usize,
+    exec: usize,
 }
+
+const FILE: u8 = PageFlags::FILE.bits();
+const EXEC: u8 = PageFlags::EXEC.bits();
 
 impl Queues {
     pub(super) const fn new() -> Queues {
-        Queues { active: List::EMPTY, inactive: List::EMPTY }
+        Queues { active: List::EMPTY, inactive: List::EMPTY, file: 0, exec: 0 }
     }
 
-    fn list(&mut self, queue: Queue) -> &mut List {
+    /// Counts a page with these flags that was linked.
+    #[inline]
+    fn linked(&mut self, flags: u8) {
+        if flags & (FILE | EXEC) != 0 {
+            *self.class_of(flags) += 1;
+        }
+    }
+
+    /// Counts a page with these flags that was unlinked.
+    #[inline]
+    fn unlinked(&mut self, flags: u8) {
+        if flags & (FILE | EXEC) != 0 {
+            *self.class_of(flags) -= 1;
+        }
+    }
+
+    fn class_of(&mut self, flags: u8) -> &mut usize {
+        if flags & EXEC != 0 {
+            &mut self.exec
+        } else {
+            &mut self.file
+        }
+    }
+
+    pub(super) fn list(&mut self, queue: Queue) -> &mut List {
         match queue {
             Queue::Active => &mut self.active,
             Queue::Inactive => &mut self.inactive,
@@ -98,10 +141,11 @@ impl<M: Machine> Frames<M> {
         for &no in &batch[..len] {
             if pages[no as usize].moves(Place::Pending, Place::Active) {
                 link_back(pages, &mut active, no);
+                queues.linked(pages[no as usize].flags.load(Relaxed));
             }
         }
         queues.active = active;
-        self.balance.active.store(queues.active.len, Relaxed);
+        self.count(&queues);
     }
 
     /// Links what all CPUs' batches hold.
@@ -144,6 +188,7 @@ impl<M: Machine> Frames<M> {
             Place::Nowhere | Place::Free | Place::Cached | Place::Pending => return,
         }
         self.set_place(page.0, Place::Nowhere);
+        queues.unlinked(self.page(page).flags.load(Relaxed));
         self.count(&queues);
     }
 
@@ -164,12 +209,34 @@ impl<M: Machine> Frames<M> {
         self.balance.inactive.load(Relaxed)
     }
 
+    /// Pages on both queues of a class.
+    pub fn of_class(&self, class: Class) -> usize {
+        let (file, exec) = (self.balance.file.load(Relaxed), self.balance.exec.load(Relaxed));
+        match class {
+            Class::File => file,
+            Class::Exec => exec,
+            Class::Anon => (self.active() + self.inactive()).saturating_sub(file + exec),
+        }
+    }
+
+    /// What a page holds.
+    pub fn class(&self, page: PageNo) -> Class {
+        let flags = self.flags(page);
+        if flags.contains(PageFlags::EXEC) {
+            Class::Exec
+        } else if flags.contains(PageFlags::FILE) {
+            Class::File
+        } else {
+            Class::Anon
+        }
+    }
+
     /// Walks every list and compares it with the records: the frames' part of an audit.
     ///
     /// # Errors
     /// A sentence that names the first page that is not where it says.
     pub fn audit<P: Before<PageQueues>>(&self, held: &mut Held<'_, P>) -> Result<(), &'static str> {
-        let mut seen = [0usize; 3];
+        let mut seen = [0usize; 5];
         {
             let (queues, mut h) = self.queues.lock(held);
             self.audit_list(&queues.active, Place::Active)?;
@@ -188,8 +255,9 @@ impl<M: Machine> Frames<M> {
             seen[0] = list.len + cached;
             seen[1] = queues.active.len;
             seen[2] = queues.inactive.len;
+            (seen[3], seen[4]) = (queues.file, queues.exec);
         }
-        let mut said = [0usize; 3];
+        let mut said = [0usize; 5];
         for (no, page) in self.pages.iter().enumerate() {
             let free = page.owner.load(Relaxed) == super::pack(super::Owner::Free);
             match self.place(PageNo(no as u32)) {
@@ -199,6 +267,13 @@ impl<M: Machine> Frames<M> {
                 Place::Active => said[1] += 1,
                 Place::Inactive => said[2] += 1,
                 Place::Nowhere | Place::Pending => {}
+            }
+            if matches!(self.place(PageNo(no as u32)), Place::Active | Place::Inactive) {
+                match self.class(PageNo(no as u32)) {
+                    Class::Anon => {}
+                    Class::File => said[3] += 1,
+                    Class::Exec => said[4] += 1,
+                }
             }
         }
         if said == seen && self.free() == seen[0] {
@@ -224,8 +299,10 @@ impl<M: Machine> Frames<M> {
         }
     }
 
-    fn count(&self, queues: &Queues) {
+    pub(super) fn count(&self, queues: &Queues) {
         self.balance.active.store(queues.active.len, Relaxed);
         self.balance.inactive.store(queues.inactive.len, Relaxed);
+        self.balance.file.store(queues.file, Relaxed);
+        self.balance.exec.store(queues.exec, Relaxed);
     }
 }

@@ -10,7 +10,7 @@
 use core::ops::Range;
 
 use machine::frames::PageFlags;
-use machine::{order, Before, Held, Machine, PageNo, Pages, Pmap, Prot, Va};
+use machine::{order, Held, Machine, Owner, Pages, Pmap, Prot, Va};
 
 use super::Fault;
 use crate::anon::AnonNo;
@@ -75,7 +75,7 @@ impl<M: Machine> Uvm<M> {
             any = true;
         }
         if any {
-            self.enter_found(held, fault, w.start, &found[..w.len]);
+            self.machine().pmap().enter_ahead(held, &fault.space.pmap, w.start, &found[..w.len], |_| true);
         }
     }
 
@@ -108,16 +108,10 @@ impl<M: Machine> Uvm<M> {
                 found[i] = anon.page.map(|page| (page, entry.prot));
             }
         }
-        self.enter_found(held, fault, w.start, &found[..w.len]);
-    }
-
-    fn enter_found<P: Before<order::PageCache>>(
-        &self,
-        held: &mut Held<'_, P>,
-        fault: &mut Fault<'_, M>,
-        start: Va,
-        found: &[Option<(PageNo, Prot)>],
-    ) {
-        self.machine().pmap().enter_ahead(held, &fault.space.pmap, start, found);
+        // The anons' locks are gone, and the page daemon may be taking their pages away.
+        let frames = self.machine().frames();
+        let is_there =
+            |i: usize| found[i].is_some_and(|(page, _)| frames.is_still(page, Owner::Anon(numbers[i])));
+        self.machine().pmap().enter_ahead(held, &fault.space.pmap, w.start, &found[..w.len], is_there);
     }
 }

@@ -242,13 +242,16 @@ impl Pmap for X86Pmap {
         space: &Space,
         va: Va,
         pages: &[Option<(PageNo, Prot)>],
+        may: impl Fn(usize) -> bool,
     ) {
         let mut state = self.state.lock();
         let Some(last) = space.last_table(va.0) else { return };
         let first = index(va.0, 0);
-        for (at, &(page, prot)) in
-            pages.iter().enumerate().filter_map(|(n, p)| Some((first + n, p.as_ref()?)))
-        {
+        for (n, &(page, prot)) in pages.iter().enumerate().filter_map(|(n, p)| Some((n, p.as_ref()?))) {
+            if !may(n) {
+                continue;
+            }
+            let at = first + n;
             let slot = &last.entries[at];
             let old = slot.load(Relaxed);
             if old & PRESENT == 0 {
