@@ -2,6 +2,8 @@
 //
 // Mounts what ours has from the start, takes the settings and the program from the kernel's command line (see
 // xtask/src/run.rs), runs the program on the console, and reports `user`, `exit CODE` on the second serial port.
+// `mount=/dev/vda:/mnt` or `mount=/dev/vda:/mnt:ro` mounts an ext4 file system, `swapon=/dev/vdb` or `swapon=/dev/vdb:5`
+// (a priority) switches swap on.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -13,6 +15,8 @@
 #include <sys/ioctl.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
+#include <sys/swap.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <termios.h>
 #include <unistd.h>
@@ -47,6 +51,38 @@ static void console_mode(int rows, int columns, int stdin_pipe, int stdout_pipe)
     if (rows) ioctl(0, TIOCSWINSZ, &size);
 }
 
+static void load_drivers(void) {
+    for (int index = 0;; index++) {
+        char path[64];
+        snprintf(path, sizeof path, "/.uvm-drivers/%d.ko", index);
+        int fd = open(path, O_RDONLY);
+        if (fd < 0) return;
+        if (syscall(SYS_finit_module, fd, "", 0)) dprintf(2, "uvm: can't load %s: %s\n", path, strerror(errno));
+        close(fd);
+    }
+}
+
+static void mount_disk(char *disk) {
+    char *folder = strchr(disk, ':');
+    if (!folder) return;
+    *folder++ = 0;
+    char *mode = strchr(folder, ':');
+    if (mode) *mode++ = 0;
+    mkdir(folder, 0755);
+    if (mount(disk, folder, "ext4", mode && !strcmp(mode, "ro") ? MS_RDONLY : 0, 0))
+        dprintf(2, "uvm: can't mount %s on %s: %s\n", disk, folder, strerror(errno));
+}
+
+static void swap_on(char *device) {
+    char *priority = strchr(device, ':');
+    int flags = 0;
+    if (priority) {
+        *priority++ = 0;
+        flags = SWAP_FLAG_PREFER | (atoi(priority) & SWAP_FLAG_PRIO_MASK);
+    }
+    if (swapon(device, flags)) dprintf(2, "uvm: can't swap on %s: %s\n", device, strerror(errno));
+}
+
 int main(void) {
     mount("devtmpfs", "/dev", "devtmpfs", 0, 0);
     mount("proc", "/proc", "proc", 0, 0);
@@ -56,6 +92,7 @@ int main(void) {
     symlink("/proc/self/fd", "/dev/fd");
     mkdir("/dev/pts", 0755);
     mount("devpts", "/dev/pts", "devpts", 0, 0);
+    load_drivers();
 
     int control = open("/dev/ttyS1", O_RDWR | O_NOCTTY | O_CLOEXEC);
     struct termios raw;
@@ -88,6 +125,10 @@ int main(void) {
             rows = atoi(word + 5);
         } else if (!strncmp(word, "cols=", 5)) {
             columns = atoi(word + 5);
+        } else if (!strncmp(word, "mount=", 6)) {
+            mount_disk(word + 6);
+        } else if (!strncmp(word, "swapon=", 7)) {
+            swap_on(word + 7);
         } else if (!strcmp(word, "stdin=pipe")) {
             stdin_pipe = 1;
         } else if (!strcmp(word, "stdout=pipe")) {
@@ -114,6 +155,7 @@ int main(void) {
     int status = 0;
     while (wait(&status) != child) {
     }
+    sync();
     fd = open("/dev/ttyS0", O_RDWR | O_NOCTTY);
     tcdrain(fd);
     dprintf(control, "exit %d\n", WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status));

@@ -15,11 +15,24 @@ pub const COMMAND_LINE: &str =
 
 const META_PACKAGE: &str = "linux-image-cloud-amd64";
 
+/// The drivers of virtio disks, which Debian builds as modules, in an order in which each finds what it needs.
+const DISK_DRIVERS: [&str; 7] = [
+    "virtio/virtio_ring",
+    "virtio/virtio",
+    "virtio/virtio_pci_legacy_dev",
+    "virtio/virtio_pci_modern_dev",
+    "virtio/virtio_pci",
+    "virtio/virtio_mmio",
+    "block/virtio_blk",
+];
+
 /// The kernel image, fetched into `target/linux` on first use.
 pub fn kernel() -> Result<PathBuf> {
     let folder = build::scratch("linux")?;
-    if let Some(found) = image_in(&folder) {
-        return Ok(found);
+    if folder.join("drivers/6.ko").exists() {
+        if let Some(found) = image_in(&folder) {
+            return Ok(found);
+        }
     }
     ui::with_progress("fetching Debian's Linux kernel for the comparison", || fetch(&folder))?;
     image_in(&folder).with_context(|| format!("no kernel image in {META_PACKAGE}'s package"))
@@ -53,11 +66,35 @@ fn fetch(folder: &Path) -> Result<()> {
     if !unpacked.success() {
         bail!("dpkg can't unpack {}", archive.display());
     }
+    keep_drivers(folder)?;
     std::fs::remove_dir_all(folder.join("lib")).context("can't remove the kernel's modules")?;
     Ok(std::fs::remove_file(archive)?)
+}
+
+/// Moves the drivers that we load out of the package's modules, under their number in the order.
+fn keep_drivers(folder: &Path) -> Result<()> {
+    let drivers = folder.join("drivers");
+    std::fs::create_dir_all(&drivers)?;
+    let version = std::fs::read_dir(folder.join("lib/modules"))?.flatten().next();
+    let modules = version.context("the kernel's package has no modules")?.path().join("kernel/drivers");
+    for (index, name) in DISK_DRIVERS.iter().enumerate() {
+        let from = modules.join(format!("{name}.ko"));
+        std::fs::rename(&from, drivers.join(format!("{index}.ko")))
+            .with_context(|| format!("the kernel's package has no {}", from.display()))?;
+    }
+    Ok(())
 }
 
 /// Adds the first process.
 pub fn add_init(image: &mut Image) -> Result<()> {
     image.program(&guest::compile("linux-init", guest::Libc::Musl)?, "/.uvm-init")
+}
+
+/// Adds what the first process loads for the machine's disks.
+pub fn add_disk_drivers(image: &mut Image) -> Result<()> {
+    let folder = build::scratch("linux")?.join("drivers");
+    for index in 0..DISK_DRIVERS.len() {
+        image.file(&folder.join(format!("{index}.ko")), &format!("/.uvm-drivers/{index}.ko"))?;
+    }
+    Ok(())
 }

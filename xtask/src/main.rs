@@ -3,7 +3,7 @@
 //! Place: the one front door over every other part of the tree; nothing depends on it.
 //! Reading order: [`run`] is the whole story in one function (build, pack, boot, report); [`image`] and [`libs`] make the
 //! root file system, [`cpio`] writes it, [`qemu`] starts the machine, [`console`] carries the terminal, [`control`] listens
-//! to the kernel's second serial port, [`symbols`] names the frames of a panic. [`test`] and [`bench`] are tables on top.
+//! to the kernel's second serial port, [`disk`] makes disks, [`symbols`] names the frames of a panic. [`test`] and [`bench`] are tables on top.
 //!
 //! Exit codes: the guest program's own; or 1 when a check failed, 2 for a wrong command line, 69 when something needed is
 //! missing, 70 after a kernel panic, 71 when the machine stopped without a word, 72 when it ran out of time.
@@ -13,6 +13,7 @@ mod build;
 mod console;
 mod control;
 mod cpio;
+mod disk;
 mod guest;
 mod image;
 mod libs;
@@ -49,6 +50,7 @@ Examples:
   ./uvm run -- /bin/bash -c 'ls -lR /etc | wc'  a program of this machine, with the libraries it needs
   ./uvm run --add data.txt:/data.txt -- sort /data.txt
   ./uvm run --root some/folder -- /bin/sh       a whole folder as the root file system
+  ./uvm run --disk image.ext4 --swap 1G         a disk on /mnt (image.ext4:ro to read only), and swap
   ./uvm run --kernel linux -- /bin/ls           the same on Debian's Linux, for comparison
   ./uvm test                                    every check; ./uvm test pipe runs those with `pipe` in their name
   ./uvm bench micro                             instructions per operation, ours beside Linux

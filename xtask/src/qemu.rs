@@ -48,6 +48,51 @@ pub struct Machine {
     pub command_line: String,
     /// A plugin of QEMU's with its arguments, as `-plugin` takes them.
     pub plugin: Option<String>,
+    /// virtio disks: /dev/vda, /dev/vdb, ...
+    pub disks: Vec<Disk>,
+}
+
+#[derive(Clone, Debug)]
+pub struct Disk {
+    /// A raw image of this machine.
+    pub image: PathBuf,
+    pub access: Access,
+    /// What it can do at most; none: as fast as this machine.
+    pub speed: Option<Speed>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Access {
+    ReadWrite,
+    ReadOnly,
+}
+
+/// A disk's limits, which QEMU keeps: they make a disk that is slower than memory, whatever this machine has.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Speed {
+    pub bytes_per_second: u64,
+    pub requests_per_second: u64,
+}
+
+impl Disk {
+    /// The value of `-drive`.
+    fn drive(&self, id: &str) -> String {
+        // A comma in a value is written twice.
+        let path = self.image.display().to_string().replace(',', ",,");
+        let mut drive = format!("if=none,id={id},format=raw,file={path}");
+        match self.access {
+            // What a guest flushes is safe from its own crash, which is all that a machine in QEMU can test.
+            Access::ReadWrite => drive.push_str(",cache=unsafe"),
+            Access::ReadOnly => drive.push_str(",readonly=on"),
+        }
+        if let Some(speed) = self.speed {
+            drive.push_str(&format!(
+                ",throttling.bps-total={},throttling.iops-total={}",
+                speed.bytes_per_second, speed.requests_per_second
+            ));
+        }
+        drive
+    }
 }
 
 /// How a run ended.
@@ -101,6 +146,11 @@ impl Machine {
         push(&["-chardev", &format!("socket,id=control,path={}", control.display())]);
         push(&["-device", "isa-serial,index=1,chardev=control"]);
         push(&["-device", "isa-debug-exit,iobase=0xf4,iosize=4"]);
+        let bus = if self.board == Board::Q35 { "virtio-blk-pci" } else { "virtio-blk-device" };
+        for (index, disk) in self.disks.iter().enumerate() {
+            let id = format!("disk{index}");
+            push(&["-drive", &disk.drive(&id), "-device", &format!("{bus},drive={id}")]);
+        }
         push(&["-kernel", &self.kernel.display().to_string(), "-initrd", &self.initrd.display().to_string()]);
         push(&["-append", &self.command_line]);
         if let Some(plugin) = &self.plugin {

@@ -1,6 +1,7 @@
 //! `./uvm run`: build, pack, boot, report. Also the pieces that tests and benchmarks boot with.
 
 use crate::control::Traces;
+use crate::disk::{self, Disks};
 use crate::image::{self, Image, Libraries};
 use crate::qemu::{Board, Clock, Ending, Kernel, Machine, Stopped};
 use crate::{build, console, linux, symbols, ui};
@@ -26,6 +27,12 @@ pub struct RunArgs {
     /// Add a file or folder with the libraries it needs, at the same path or at GUEST.
     #[arg(long, value_name = "FILE[:GUEST]")]
     add: Vec<String>,
+    /// Attach a disk with an ext4 file system, mounted on /mnt.
+    #[arg(long, value_name = "IMAGE[:ro]")]
+    disk: Option<String>,
+    /// Attach an empty disk of this size and swap on it.
+    #[arg(long, value_parser = memory, value_name = "SIZE")]
+    swap: Option<String>,
     /// The machine that QEMU plays.
     #[arg(long, value_enum, default_value_t = Board::Q35)]
     machine: Board,
@@ -58,6 +65,8 @@ pub fn run(args: &RunArgs) -> Result<u8> {
     if args.trace {
         words.push("trace".to_owned());
     }
+    let disks = disks(args, folder.path())?;
+    words.extend(disks.words);
     let mut machine = Machine {
         board: args.machine,
         clock: if args.icount { Clock::Instructions } else { Clock::Wall },
@@ -68,6 +77,7 @@ pub fn run(args: &RunArgs) -> Result<u8> {
         initrd,
         command_line: String::new(),
         plugin: None,
+        disks: disks.list,
     };
     prepare(&mut machine, args.kernel, root, &words)?;
 
@@ -86,6 +96,19 @@ pub fn run(args: &RunArgs) -> Result<u8> {
     drop(raw);
     explain(&ending, &report, &kernel);
     Ok(ending.code())
+}
+
+/// The disks that the command line names; what has to be made goes below `folder`.
+fn disks(args: &RunArgs, folder: &Path) -> Result<Disks> {
+    let mut disks = Disks::default();
+    if let Some(image) = &args.disk {
+        disks.mount(image)?;
+    }
+    if let Some(size) = &args.swap {
+        let bytes = disk::bytes(size).context("that is no size")?;
+        disks.swap(folder.join("swap"), bytes)?;
+    }
+    Ok(disks)
 }
 
 /// A size of memory as QEMU takes it.
@@ -124,6 +147,9 @@ pub fn kernel_path(kernel: Kernel) -> Result<PathBuf> {
 pub fn prepare(machine: &mut Machine, kernel: Kernel, mut root: Root, words: &[String]) -> Result<()> {
     if kernel == Kernel::Linux {
         linux::add_init(&mut root.image)?;
+        if !machine.disks.is_empty() {
+            linux::add_disk_drivers(&mut root.image)?;
+        }
     }
     root.image.write(&machine.initrd)?;
     machine.command_line = command_line(kernel, words, &root.command);

@@ -119,6 +119,7 @@ pub(super) fn boot(
         initrd: folder.path().join("root.cpio"),
         command_line: String::new(),
         plugin,
+        disks: Vec::new(),
     };
     let root = Root { image, command: command.to_vec() };
     run::prepare(&mut machine, kernel, root, &Input::Nothing.words())?;

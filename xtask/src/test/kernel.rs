@@ -65,6 +65,7 @@ fn one(kernel: Kernel, path: &Path, case: &Case) -> Result<Verdict> {
         initrd: folder.path().join("root.cpio"),
         command_line: String::new(),
         plugin: None,
+        disks: Vec::new(),
     };
     run::prepare(&mut machine, kernel, root, &case.input.words())?;
     let finished = session::capture(&machine, case.input, Duration::from_secs(case.seconds))?;

@@ -1,0 +1,102 @@
+//! Disk images that xtask makes: swap areas, and what `--disk` and `--swap` mean.
+
+use crate::qemu::{Access, Disk};
+use anyhow::{bail, Context, Result};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+const PAGE: u64 = 4096;
+
+/// The disks of a machine beside the words that tell its kernel what they are for.
+#[derive(Default)]
+pub struct Disks {
+    pub list: Vec<Disk>,
+    /// `mount=DEVICE:FOLDER[:ro]` and `swapon=DEVICE`.
+    pub words: Vec<String>,
+}
+
+impl Disks {
+    /// A file system for /mnt, as `--disk IMAGE[:ro]` names it.
+    pub fn mount(&mut self, image: &str) -> Result<()> {
+        let (path, access) = match image.strip_suffix(":ro") {
+            Some(path) => (path, Access::ReadOnly),
+            None => (image, Access::ReadWrite),
+        };
+        if !Path::new(path).is_file() {
+            bail!("there is no disk image {path}");
+        }
+        let device = self.add(path.into(), access);
+        let mode = if access == Access::ReadOnly { ":ro" } else { "" };
+        self.words.push(format!("mount={device}:/mnt{mode}"));
+        Ok(())
+    }
+
+    /// A disk to swap on, of `bytes` bytes, made at `path`.
+    pub fn swap(&mut self, path: PathBuf, bytes: u64) -> Result<()> {
+        make_swap(&path, bytes)?;
+        let device = self.add(path, Access::ReadWrite);
+        self.words.push(format!("swapon={device}"));
+        Ok(())
+    }
+
+    /// Attaches an image; returns the guest's name for it.
+    pub fn add(&mut self, image: PathBuf, access: Access) -> String {
+        let letter = (b'a' + self.list.len() as u8) as char;
+        self.list.push(Disk { image, access, speed: None });
+        format!("/dev/vd{letter}")
+    }
+}
+
+/// Makes a sparse file of `bytes` bytes with a swap area's header.
+fn make_swap(path: &Path, bytes: u64) -> Result<()> {
+    let pages = u32::try_from(bytes / PAGE).ok().filter(|pages| *pages >= 10);
+    let last = pages.context("a swap area has 40 KiB to 16 TiB")? - 1;
+    let mut header = [0; PAGE as usize];
+    header[1024..1028].copy_from_slice(&1_u32.to_le_bytes());
+    header[1028..1032].copy_from_slice(&last.to_le_bytes());
+    header[4086..].copy_from_slice(b"SWAPSPACE2");
+    let file = File::create(path).with_context(|| format!("can't make {}", path.display()))?;
+    file.set_len(bytes).with_context(|| format!("can't make {} that large", path.display()))?;
+    Ok(file.write_all_at(&header, 0)?)
+}
+
+/// A size like `64M` in bytes; a number alone counts MiB, as for QEMU.
+pub fn bytes(size: &str) -> Option<u64> {
+    let (digits, unit) = match size.strip_suffix(['K', 'M', 'G']) {
+        Some(digits) => (digits, &size[digits.len()..]),
+        None => (size, "M"),
+    };
+    let shift = match unit {
+        "K" => 10,
+        "M" => 20,
+        _ => 30,
+    };
+    digits.parse::<u64>().ok()?.checked_mul(1 << shift)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_have_units() {
+        assert_eq!(bytes("64M"), Some(64 << 20));
+        assert_eq!(bytes("2"), Some(2 << 20));
+        assert_eq!(bytes("1G"), Some(1 << 30));
+        assert_eq!(bytes("x"), None);
+    }
+
+    #[test]
+    fn a_swap_area_says_how_many_pages_it_has() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut disks = Disks::default();
+        disks.swap(folder.path().join("swap"), 1 << 20).unwrap();
+        let made = std::fs::read(folder.path().join("swap")).unwrap();
+        assert_eq!(
+            (made.len(), &made[1028..1032], &made[4086..4096]),
+            (1 << 20, &[255, 0, 0, 0][..], &b"SWAPSPACE2"[..])
+        );
+        assert_eq!(disks.words, ["swapon=/dev/vda"]);
+    }
+}
