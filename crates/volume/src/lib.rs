@@ -1,0 +1,393 @@
+//! An ext4 volume whose file data is moved by its host.
+//!
+//! `rsext4` keeps the metadata: names, inodes, extents, bitmaps, the journal. It would also copy every byte of every
+//! file through a buffer of its own, one request at a time. A kernel with a page cache wants something else: to be told
+//! where a range of a file lies on the disk, and to move pages there and back by itself, many at once. [`Volume`] turns
+//! the one into the other:
+//!
+//! ```text
+//!   host: page cache --- data, asynchronous, in clusters ------------------+
+//!     | names, sizes, Volume::extents, Volume::reserve                     |
+//!   Volume --- rsext4 --- Shadow (what it writes of files goes nowhere) ---+--- disk
+//! ```
+//!
+//! Writing goes in this order: [`Volume::reserve`] says where a range lies, allocating what it lacks and calling it
+//! written; the host writes its pages there; a later [`Volume::sync`] commits. The journal's commit begins with
+//! [`Device::flush`], which must wait for the data that was reserved before: then no committed extent ever shows what
+//! the disk held before (ext4's `data=ordered`).
+//!
+//! I1: rsext4 never changes a file's blocks on the disk (see `shadow`). I2: a block that was freed is not given to
+//! another file before the freeing is committed, since the other file's data is not in the journal.
+//!
+//! The road not taken: the crate's own `write_inode`, with a copy of each byte, under the file system's lock, and a
+//! request per run that waits for the disk.
+
+#![no_std]
+#![deny(unsafe_code)]
+
+extern crate alloc;
+
+mod names;
+mod shadow;
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use rsext4::{
+    Clock, Ext4, Ext4Error, FileExtentState, FileExtentTarget, InodeNumber, MountOptions, MountServices,
+    MountedServices, NoopObserver, PreallocationOptions, RangeOperation,
+};
+use spin::Mutex;
+
+pub use names::{Attributes, Change, Entry, New, Rename};
+pub use rsext4::{DirectoryCursor as Cursor, Ext4ErrorKind as ErrorKind, Ext4Timestamp as Timestamp};
+
+use shadow::{Shadow, State};
+
+/// What a call may end with. The crate's kind of error says enough for an errno.
+pub type Result<T> = core::result::Result<T, ErrorKind>;
+
+/// The most that is called written in one step of the crate's.
+const STEP: u64 = 128 << 10;
+
+/// Changes of names that are committed at once.
+const MAX_CHANGES: u32 = 128;
+
+/// A transfer failed.
+#[derive(Debug)]
+pub struct DeviceError;
+
+/// The disk, for metadata. Offsets and lengths are multiples of 512 bytes. Calls may sleep.
+pub trait Device: Send {
+    /// The length.
+    fn bytes(&self) -> u64;
+
+    fn is_read_only(&self) -> bool;
+
+    /// # Errors
+    /// [`DeviceError`]: the bytes are unspecified.
+    fn read(&mut self, at: u64, to: &mut [u8]) -> core::result::Result<(), DeviceError>;
+
+    /// # Errors
+    /// [`DeviceError`]: any part may have been written.
+    fn write(&mut self, at: u64, from: &[u8]) -> core::result::Result<(), DeviceError>;
+
+    /// Waits for the host's own data writes to reserved ranges, then makes all that was written durable.
+    ///
+    /// # Errors
+    /// [`DeviceError`]: nothing is known of what was written.
+    fn flush(&mut self) -> core::result::Result<(), DeviceError>;
+}
+
+/// A contiguous part of a file on the disk; in bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Run {
+    /// Where in the file.
+    pub at: u64,
+    /// Where on the disk.
+    pub disk: u64,
+    pub len: u64,
+    /// Allocated but never written: reads as zeroes.
+    pub unwritten: bool,
+}
+
+/// What the volume says of itself, in blocks.
+#[derive(Clone, Copy, Debug)]
+pub struct Space {
+    pub block_size: u64,
+    pub blocks: u64,
+    pub free: u64,
+    pub files: u64,
+    pub files_free: u64,
+}
+
+/// How a volume is mounted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Mode {
+    ReadOnly,
+    ReadWrite,
+}
+
+type Services = MountedServices<(), NoopObserver>;
+
+/// See the module. The host serialises calls by a lock that may sleep.
+pub struct Volume<D: Device> {
+    fs: Ext4<Shadow<D>, Services>,
+    state: Arc<Mutex<State>>,
+    block_size: u64,
+    /// Blocks were freed and that isn't committed yet.
+    freed: bool,
+    /// Changes of names since the last commit.
+    changes: u32,
+}
+
+fn kind(error: Ext4Error) -> ErrorKind {
+    error.kind()
+}
+
+fn number(ino: u32) -> Result<InodeNumber> {
+    InodeNumber::new(ino).map_err(kind)
+}
+
+impl<D: Device> Volume<D> {
+    /// Mounts the volume on `device`, replaying its journal and finishing what a crash interrupted. `cache_lines` is
+    /// how many blocks of 4 KiB of metadata are remembered.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidMagic`] and the like: there is no such volume; [`ErrorKind::UnsupportedFeature`]: it has a
+    /// feature that is not known here.
+    pub fn mount<C: Clock + Send + 'static>(
+        device: D,
+        clock: C,
+        mode: Mode,
+        cache_lines: usize,
+    ) -> Result<Self> {
+        let state = Arc::new(Mutex::new(State::new(STEP as usize, cache_lines)));
+        let read_only = device.is_read_only();
+        let shadow = Shadow { device, state: state.clone() };
+        let options = match mode {
+            Mode::ReadWrite => MountOptions::read_write(),
+            Mode::ReadOnly => MountOptions {
+                readonly: true,
+                replay_journal: !read_only,
+                ..MountOptions::read_only_no_journal_replay()
+            },
+        };
+        let fs = Ext4::mount(shadow, MountServices::new(clock, (), NoopObserver), options).map_err(kind)?;
+        let block_size = fs.statfs().block_size;
+        state.lock().block_size = block_size;
+        Ok(Volume { fs, state, block_size, freed: false, changes: 0 })
+    }
+
+    /// The root directory's inode.
+    pub fn root(&self) -> u32 {
+        self.fs.root_inode().raw()
+    }
+
+    /// Bytes of a block: 1024, 2048 or 4096.
+    pub fn block_size(&self) -> u64 {
+        self.block_size
+    }
+
+    pub fn space(&self) -> Space {
+        let stats = self.fs.statfs();
+        Space {
+            block_size: self.block_size,
+            blocks: stats.total_blocks,
+            free: stats.free_blocks,
+            files: u64::from(stats.total_inodes),
+            files_free: u64::from(stats.free_inodes),
+        }
+    }
+
+    /// Where the file's bytes in `at..at + len` lie, as far as they are allocated and below its size.
+    ///
+    /// # Errors
+    /// I/O and damage. Cost: the whole of the file's extent tree.
+    pub fn extents(&mut self, ino: u32, at: u64, len: u64) -> Result<Vec<Run>> {
+        if len == 0 {
+            return Ok(Vec::new());
+        }
+        let map =
+            self.fs.inode_extents(number(ino)?, at, len, FileExtentTarget::Data, usize::MAX).map_err(kind)?;
+        let runs = map.extents.into_iter().filter(|e| e.state != FileExtentState::Inline).map(|e| Run {
+            at: e.logical_start,
+            disk: e.physical_start,
+            len: e.length,
+            unwritten: e.state == FileExtentState::Unwritten,
+        });
+        Ok(runs.filter_map(|run| clip(run, at, at + len)).collect())
+    }
+
+    /// Gives the file its size on the disk, and makes sure that the range, which must lie below it, is allocated and
+    /// counts as written; says where. The host writes its data there before it says that anything is committed.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NoSpace`]: as if never called, except that the size may be the new one and blocks may be reserved.
+    pub fn reserve(&mut self, ino: u32, size: u64, at: u64, len: u64) -> Result<Vec<Run>> {
+        let end = (at + len).min(size).max(at);
+        let (at, full_end) = (self.floor(at), self.ceil(end));
+        if self.fs.inode(number(ino)?).map_err(kind)?.size != size {
+            self.resize(ino, size)?;
+        }
+        let runs = self.extents(ino, at, full_end - at)?;
+        if covers(&runs, at, full_end) {
+            return Ok(runs);
+        }
+        if self.freed {
+            self.sync()?;
+        }
+        self.allocate(ino, at, full_end - at)?;
+        for run in self.extents(ino, at, full_end - at)? {
+            if run.unwritten {
+                self.call_written(ino, run, end)?;
+            }
+        }
+        let runs = self.extents(ino, at, full_end - at)?;
+        if covers(&runs, at, full_end) {
+            Ok(runs)
+        } else {
+            Err(ErrorKind::Corrupted)
+        }
+    }
+
+    /// Turns an unwritten run into a written one: lets the crate write blanks there, which the shadow drops.
+    fn call_written(&mut self, ino: u32, run: Run, end: u64) -> Result<()> {
+        let stop = (run.at + run.len).min(end);
+        let mut at = run.at;
+        while at < stop {
+            let whole = self.floor(stop).min(at + STEP);
+            let to = if at < whole { whole } else { stop };
+            if to % self.block_size != 0 {
+                self.shield(run.disk + (self.floor(at) - run.at));
+            }
+            let blank = core::mem::take(&mut self.state.lock().blank);
+            let wrote = self.write_blank(ino, at, &blank[..(to - at) as usize]);
+            self.state.lock().blank = blank;
+            wrote?;
+            at = to;
+        }
+        Ok(())
+    }
+
+    fn write_blank(&mut self, ino: u32, at: u64, blank: &[u8]) -> Result<()> {
+        self.state.lock().set_blank(blank);
+        let wrote = self.fs.write_inode(number(ino)?, at, blank).map_err(kind);
+        self.state.lock().set_blank(&[]);
+        wrote
+    }
+
+    /// Reserves blocks for a range, unwritten; the size stays.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NoSpace`]: what could be had stays reserved.
+    pub fn allocate(&mut self, ino: u32, at: u64, len: u64) -> Result<()> {
+        let (at, end) = (self.floor(at), self.ceil(at + len));
+        let operation = RangeOperation::Allocate(PreallocationOptions::KEEP_SIZE);
+        self.fs.operate_inode_range(number(ino)?, at, end - at, operation).map_err(kind)
+    }
+
+    /// Changes the size on the disk. Blocks wholly behind it are freed; what the last one holds behind the size is the
+    /// host's to clear.
+    ///
+    /// # Errors
+    /// I/O and damage; [`ErrorKind::FileTooLarge`].
+    pub fn resize(&mut self, ino: u32, size: u64) -> Result<()> {
+        let old = self.fs.inode(number(ino)?).map_err(kind)?.size;
+        let tail = old.min(size);
+        if tail % self.block_size != 0 {
+            let block = self.floor(tail);
+            for run in self.extents(ino, block, self.block_size)? {
+                self.shield(run.disk);
+            }
+        }
+        if size < old {
+            let from = self.ceil(size);
+            self.unshield(ino, from, self.ceil(old) - from.min(old))?;
+            self.freed = true;
+        }
+        self.fs.truncate_inode(number(ino)?, size).map_err(kind)
+    }
+
+    /// Frees the blocks that lie wholly in the range; it reads as zeroes then. The rest is the host's to clear.
+    ///
+    /// # Errors
+    /// I/O and damage.
+    pub fn punch(&mut self, ino: u32, at: u64, len: u64) -> Result<()> {
+        let (from, to) = (self.ceil(at), self.floor(at + len));
+        if from >= to {
+            return Ok(());
+        }
+        self.unshield(ino, from, to - from)?;
+        self.freed = true;
+        self.fs.operate_inode_range(number(ino)?, from, to - from, RangeOperation::PunchHole).map_err(kind)
+    }
+
+    /// Frees an inode that has no name any more and that the host no longer uses.
+    ///
+    /// # Errors
+    /// I/O and damage; mounting again frees it then.
+    pub fn reap(&mut self, ino: u32) -> Result<()> {
+        let info = self.fs.inode(number(ino)?).map_err(kind)?;
+        if info.mode & 0o170000 == 0o100000 && info.size > 0 {
+            self.unshield(ino, 0, self.ceil(info.size))?;
+        }
+        self.freed = true;
+        self.fs.reap_unlinked_inode(number(ino)?).map_err(kind)
+    }
+
+    /// Commits all that was done, data included: see [`Device::flush`].
+    ///
+    /// # Errors
+    /// I/O. The journal takes nothing more after a failure.
+    pub fn sync(&mut self) -> Result<()> {
+        self.fs.sync().map_err(kind)?;
+        self.freed = false;
+        self.changes = 0;
+        Ok(())
+    }
+
+    /// Before a change of names: commits if there were many since the last time, since the crate copies the whole of
+    /// what is not committed at each change, to be able to take it back.
+    fn settle(&mut self) -> Result<()> {
+        self.changes += 1;
+        if self.changes > MAX_CHANGES {
+            self.sync()?;
+        }
+        Ok(())
+    }
+
+    /// Makes the volume clean and ends its use.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Busy`]: there are inodes without names that were not reaped; I/O.
+    pub fn unmount(&mut self) -> Result<()> {
+        self.fs.unmount().map_err(kind)
+    }
+
+    fn floor(&self, at: u64) -> u64 {
+        at & !(self.block_size - 1)
+    }
+
+    fn ceil(&self, at: u64) -> u64 {
+        at.next_multiple_of(self.block_size)
+    }
+
+    fn shield(&self, disk: u64) {
+        self.state.lock().shielded.insert(disk / self.block_size);
+    }
+
+    /// Lifts the shield from what the file owns of a range, before it is freed.
+    fn unshield(&mut self, ino: u32, at: u64, len: u64) -> Result<()> {
+        if self.state.lock().shielded.is_empty() {
+            return Ok(());
+        }
+        for run in self.extents(ino, at, len)? {
+            let (from, to) = (run.disk / self.block_size, (run.disk + run.len) / self.block_size);
+            let mut state = self.state.lock();
+            let lifted: Vec<u64> = state.shielded.range(from..to).copied().collect();
+            for block in lifted {
+                state.shielded.remove(&block);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The part of a run in `from..to`.
+fn clip(run: Run, from: u64, to: u64) -> Option<Run> {
+    let (start, end) = (run.at.max(from), (run.at + run.len).min(to));
+    (start < end).then(|| Run { at: start, disk: run.disk + (start - run.at), len: end - start, ..run })
+}
+
+/// Whether runs leave nothing of `from..to` out, and are all written.
+fn covers(runs: &[Run], from: u64, to: u64) -> bool {
+    let mut at = from;
+    for run in runs {
+        if run.at > at || run.unwritten {
+            return false;
+        }
+        at = run.at + run.len;
+    }
+    at >= to
+}

@@ -1,0 +1,252 @@
+//! Names and attributes: the part of the crate's interface that is used as it is.
+
+use alloc::vec::Vec;
+
+use rsext4::{
+    DeviceNumber, DirectoryEntryType, FileName, FilePermissions, InodeInfo, InodeMetadataUpdate,
+    MutationContext, RenameOptions, SpecialInodeKind,
+};
+
+use crate::{kind, number, Cursor, Device, ErrorKind, Result, Timestamp, Volume};
+
+/// What an inode says of itself.
+#[derive(Clone, Copy, Debug)]
+pub struct Attributes {
+    pub ino: u32,
+    /// Type and permissions, as `stat` has them.
+    pub mode: u32,
+    pub uid: u32,
+    pub gid: u32,
+    pub links: u32,
+    pub size: u64,
+    /// In units of 512 bytes.
+    pub blocks: u64,
+    /// Seconds since 1970.
+    pub atime: u32,
+    pub mtime: u32,
+    pub ctime: u32,
+    /// Major and minor number of a device.
+    pub device: Option<(u32, u32)>,
+    /// Its blocks are found by extents, which is what can be written here.
+    pub has_extents: bool,
+}
+
+impl From<InodeInfo> for Attributes {
+    fn from(info: InodeInfo) -> Self {
+        Attributes {
+            ino: info.number.raw(),
+            mode: u32::from(info.mode),
+            uid: info.uid,
+            gid: info.gid,
+            links: u32::from(info.links),
+            size: info.size,
+            blocks: info.blocks,
+            atime: info.atime,
+            mtime: info.mtime,
+            ctime: info.ctime,
+            device: info.device_number.map(|number| (number.major(), number.minor())),
+            has_extents: info.flags.contains(rsext4::InodeFlags::EXTENTS),
+        }
+    }
+}
+
+/// What to make.
+#[derive(Clone, Copy, Debug)]
+pub enum New<'a> {
+    File,
+    Dir,
+    Symlink(&'a [u8]),
+    Fifo,
+    Socket,
+    CharDevice(u32, u32),
+    BlockDevice(u32, u32),
+}
+
+/// What to change; `None` leaves it.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Change {
+    pub perm: Option<u32>,
+    pub owner: Option<(u32, u32)>,
+    pub atime: Option<Timestamp>,
+    pub mtime: Option<Timestamp>,
+}
+
+/// How a rename treats what has the name already.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Rename {
+    Replace,
+    NoReplace,
+    Exchange,
+}
+
+/// One name of a directory; `next` is where the listing goes on behind it.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    pub ino: u32,
+    /// The type bits of its mode; 0 if the directory doesn't say.
+    pub file_type: u32,
+    pub name: Vec<u8>,
+    pub next: Cursor,
+}
+
+fn name(bytes: &[u8]) -> Result<FileName<'_>> {
+    FileName::new(bytes).map_err(kind)
+}
+
+fn permissions(perm: u32) -> Result<FilePermissions> {
+    FilePermissions::new((perm & 0o7777) as u16).map_err(kind)
+}
+
+const fn type_bits(file_type: DirectoryEntryType) -> u32 {
+    match file_type {
+        DirectoryEntryType::Unknown => 0,
+        DirectoryEntryType::RegularFile => 0o100000,
+        DirectoryEntryType::Directory => 0o040000,
+        DirectoryEntryType::CharacterDevice => 0o020000,
+        DirectoryEntryType::BlockDevice => 0o060000,
+        DirectoryEntryType::Fifo => 0o010000,
+        DirectoryEntryType::Socket => 0o140000,
+        DirectoryEntryType::Symlink => 0o120000,
+    }
+}
+
+impl<D: Device> Volume<D> {
+    /// # Errors
+    /// [`ErrorKind::NotFound`]: no such inode; I/O and damage.
+    pub fn attributes(&mut self, ino: u32) -> Result<Attributes> {
+        Ok(self.fs.inode(number(ino)?).map_err(kind)?.into())
+    }
+
+    /// # Errors
+    /// I/O and damage; [`ErrorKind::ReadOnly`].
+    pub fn change(&mut self, ino: u32, change: &Change) -> Result<Attributes> {
+        let update = InodeMetadataUpdate {
+            permissions: change.perm.map(permissions).transpose()?,
+            owner: change.owner,
+            atime: change.atime,
+            mtime: change.mtime,
+            ..InodeMetadataUpdate::default()
+        };
+        Ok(self.fs.update_inode_metadata(number(ino)?, update).map_err(kind)?.into())
+    }
+
+    /// The inode that has a name in a directory.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`]; I/O and damage.
+    pub fn lookup(&mut self, dir: u32, text: &[u8]) -> Result<Attributes> {
+        let found = self.fs.lookup_child(number(dir)?, name(text)?).map_err(kind)?;
+        found.map(Attributes::from).ok_or(ErrorKind::NotFound)
+    }
+
+    /// At most `max` names from `from` on, `.` and `..` among them.
+    ///
+    /// # Errors
+    /// I/O and damage; [`ErrorKind::InvalidInput`]: a cursor of another kind of directory.
+    pub fn list(&mut self, dir: u32, from: Cursor, max: usize) -> Result<Vec<Entry>> {
+        let entries = self.fs.read_directory(number(dir)?, from, max).map_err(kind)?;
+        Ok(entries
+            .into_iter()
+            .map(|entry| Entry {
+                ino: entry.inode.raw(),
+                file_type: type_bits(entry.file_type),
+                name: entry.name,
+                next: entry.next_cursor,
+            })
+            .collect())
+    }
+
+    /// Makes something under a name that is free.
+    ///
+    /// # Errors
+    /// [`ErrorKind::AlreadyExists`], [`ErrorKind::NoSpace`]: nothing changed; I/O and damage.
+    pub fn create(
+        &mut self,
+        dir: u32,
+        text: &[u8],
+        new: New<'_>,
+        perm: u32,
+        owner: (u32, u32),
+    ) -> Result<Attributes> {
+        self.settle()?;
+        let (parent, text, perm) = (number(dir)?, name(text)?, permissions(perm)?);
+        let who = MutationContext::new(owner.0, owner.1, 0, 0);
+        let fs = &mut self.fs;
+        let device = |major, minor| DeviceNumber::new(major, minor).map_err(kind);
+        let special = match new {
+            New::File => return Ok(fs.create_regular_file(who, parent, text, perm).map_err(kind)?.into()),
+            New::Dir => return Ok(fs.create_directory(who, parent, text, perm).map_err(kind)?.into()),
+            New::Symlink(target) => {
+                return Ok(fs.create_symlink(who, parent, text, target).map_err(kind)?.into())
+            }
+            New::Fifo => SpecialInodeKind::Fifo,
+            New::Socket => SpecialInodeKind::Socket,
+            New::CharDevice(major, minor) => SpecialInodeKind::CharacterDevice(device(major, minor)?),
+            New::BlockDevice(major, minor) => SpecialInodeKind::BlockDevice(device(major, minor)?),
+        };
+        Ok(fs.create_special_inode(who, parent, text, perm, special).map_err(kind)?.into())
+    }
+
+    /// Gives an inode that isn't a directory another name.
+    ///
+    /// # Errors
+    /// [`ErrorKind::AlreadyExists`], [`ErrorKind::TooManyLinks`], [`ErrorKind::NoSpace`]; I/O and damage.
+    pub fn link(&mut self, ino: u32, dir: u32, text: &[u8]) -> Result<Attributes> {
+        self.settle()?;
+        Ok(self.fs.hard_link(number(ino)?, number(dir)?, name(text)?).map_err(kind)?.into())
+    }
+
+    /// Takes away a name of something that isn't a directory. `true`: it was the last, and the inode is the host's to
+    /// [reap](Volume::reap).
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`], [`ErrorKind::IsDirectory`]; I/O and damage.
+    pub fn unlink(&mut self, dir: u32, text: &[u8]) -> Result<bool> {
+        self.settle()?;
+        Ok(self.fs.unlink(number(dir)?, name(text)?).map_err(kind)?.requires_reap())
+    }
+
+    /// Takes away an empty directory, which is the host's to [reap](Volume::reap).
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`], [`ErrorKind::NotDirectory`], [`ErrorKind::NotEmpty`]; I/O and damage.
+    pub fn remove_dir(&mut self, dir: u32, text: &[u8]) -> Result<()> {
+        self.settle()?;
+        self.fs.remove_empty_directory(number(dir)?, name(text)?).map_err(kind).map(|_| ())
+    }
+
+    /// Moves a name. Returns the inode that lost its last name by it, which is the host's to [reap](Volume::reap).
+    ///
+    /// # Errors
+    /// As `rename(2)` says; I/O and damage.
+    pub fn rename(
+        &mut self,
+        dir: u32,
+        text: &[u8],
+        to_dir: u32,
+        to: &[u8],
+        how: Rename,
+    ) -> Result<Option<u32>> {
+        self.settle()?;
+        let options = match how {
+            Rename::Replace => RenameOptions::REPLACE,
+            Rename::NoReplace => RenameOptions::NO_REPLACE,
+            Rename::Exchange => RenameOptions::EXCHANGE,
+        };
+        let moved =
+            self.fs.rename(number(dir)?, name(text)?, number(to_dir)?, name(to)?, options).map_err(kind)?;
+        Ok(moved.replaced.filter(|gone| gone.requires_reap()).map(|gone| gone.inode.raw()))
+    }
+
+    /// A symbolic link's target.
+    ///
+    /// # Errors
+    /// I/O and damage.
+    pub fn read_link(&mut self, ino: u32) -> Result<Vec<u8>> {
+        let size = self.fs.inode(number(ino)?).map_err(kind)?.size;
+        let mut target = alloc::vec![0; size.min(4096) as usize];
+        let n = self.fs.read_inode(number(ino)?, 0, &mut target).map_err(kind)?;
+        target.truncate(n);
+        Ok(target)
+    }
+}

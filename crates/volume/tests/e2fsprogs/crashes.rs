@@ -1,0 +1,116 @@
+//! Power cuts: of what was not flushed any part may be missing, and e2fsck must still repair the volume, with all that
+//! was synced before in it.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use crate::common::{fsck, make, mount, read, write_back, Disk, Random};
+use volume::{New, Rename};
+
+/// What was there when the last sync ended: contents by name.
+type Kept = BTreeMap<String, Vec<u8>>;
+
+/// Names that have changed since then, which a crash may show in either way.
+struct Run {
+    now: Kept,
+    kept: Kept,
+    touched: Vec<String>,
+}
+
+/// Works on the volume until `steps` are done; the last sync is somewhere in the middle.
+fn work(disk: &Disk, chance: &mut Random, steps: u64) -> Run {
+    let mut volume = mount(disk);
+    let root = volume.root();
+    let mut run = Run { now: Kept::new(), kept: Kept::new(), touched: Vec::new() };
+    for n in 0..steps {
+        let name = format!("file {}", chance.below(40));
+        run.touched.push(name.clone());
+        match chance.below(8) {
+            0..=3 => {
+                let data: Vec<u8> = (0..chance.below(200_000)).map(|i| (i * 7 + n) as u8).collect();
+                let ino = match volume.lookup(root, name.as_bytes()) {
+                    Ok(old) => old.ino,
+                    Err(_) => {
+                        volume.create(root, name.as_bytes(), New::File, 0o600, (0, 0)).expect("create").ino
+                    }
+                };
+                volume.resize(ino, 0).expect("resize");
+                if !data.is_empty() {
+                    let len = data.len() as u64;
+                    let runs = volume.reserve(ino, len, 0, len).expect("reserve");
+                    write_back(disk, &runs, &data);
+                }
+                run.now.insert(name, data);
+            }
+            4 if run.now.remove(&name).is_some() => {
+                let ino = volume.lookup(root, name.as_bytes()).expect("it is there").ino;
+                if volume.unlink(root, name.as_bytes()).expect("unlink") {
+                    volume.reap(ino).expect("reap");
+                }
+            }
+            5 => {
+                let to = format!("file {}", chance.below(40));
+                if to != name {
+                    if let Some(data) = run.now.remove(&name) {
+                        let moved =
+                            volume.rename(root, name.as_bytes(), root, to.as_bytes(), Rename::Replace);
+                        if let Some(gone) = moved.expect("rename") {
+                            volume.reap(gone).expect("reap");
+                        }
+                        run.now.insert(to.clone(), data);
+                        run.touched.push(to);
+                    }
+                }
+            }
+            _ if chance.below(3) == 0 => {
+                volume.sync().expect("sync");
+                run.kept = run.now.clone();
+                run.touched.clear();
+            }
+            _ => {}
+        }
+    }
+    run
+}
+
+fn judge(image: &Path, run: &Run, seed: u64) {
+    let (code, text) = fsck(image, "-y");
+    assert!(code <= 1, "seed {seed}: e2fsck gave up ({code})\n{text}");
+    let (code, text) = fsck(image, "-n");
+    assert_eq!(code, 0, "seed {seed}: e2fsck did not repair all\n{text}");
+    let disk = Disk::open(image);
+    let mut volume = mount(&disk);
+    let root = volume.root();
+    for (name, data) in run.kept.iter().filter(|(name, _)| !run.touched.contains(name)) {
+        let found = volume.lookup(root, name.as_bytes());
+        let found = found.unwrap_or_else(|e| panic!("seed {seed}: {name} was synced and is gone: {e:?}"));
+        assert_eq!(found.size, data.len() as u64, "seed {seed}: {name}");
+        assert!(read(&mut volume, &disk, found.ino, found.size) == *data, "seed {seed}: {name} differs");
+    }
+}
+
+fn crash(options: &[&str], seed: u64) {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let image = folder.path().join("disk.img");
+    make(&image, 32, options);
+    let disk = Disk::open(&image);
+    let mut chance = Random(seed);
+    let steps = 20 + chance.below(200);
+    let run = work(&disk, &mut chance, steps);
+    std::fs::write(&image, disk.crash(&mut chance)).expect("room for an image");
+    judge(&image, &run, seed);
+}
+
+#[test]
+fn what_was_synced_survives_a_power_cut() {
+    for seed in 1..=60 {
+        crash(&["-b", "4096", "-J", "size=4"], seed);
+    }
+}
+
+#[test]
+fn what_was_synced_survives_a_power_cut_on_small_blocks() {
+    for seed in 101..=130 {
+        crash(&["-b", "1024", "-J", "size=1"], seed);
+    }
+}
