@@ -1,239 +1,9 @@
-//! The reference model: what memory shows, by the plainest means.
-//!
-//! ```text
-//!   space: page of addresses -> Page { rights, inherit, writes, cell, object }
-//!                                                             |       |
-//!                       private contents, if written  cells <-+       +-> objects: index -> contents
-//! ```
-//!
-//! A mapped page of private memory has a *cell*: empty until the first store, then the bytes of its own. An empty
-//! cell shows the object's page below, or zeroes. To share by inheritance is to name the same cell; to copy is to
-//! make a new cell with the same contents, at once. There is nothing to defer, so nothing to get wrong.
-//!
-//! Contents are [`WORDS`] words of a page; every store writes a number that was never stored before.
+//! What operations on a space of addresses mean.
 
-use std::collections::BTreeMap;
-
-use crate::op::{At, Back, Inh, Kind, Op, Rights, Span, OBJECTS, SPACES, WINDOW, WORDS};
-
-/// What a page shows.
-pub type Contents = [u64; WORDS];
-
-/// An object's file page that can't be read.
-pub const BAD_PAGE: u64 = 5;
-
-/// Why an access is refused.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Refusal {
-    /// Nothing is mapped.
-    NoMapping,
-    /// Not for this access.
-    Protection,
-    /// Past the object's end.
-    Bus,
-    /// The object can't be read.
-    Io,
-}
-
-/// Where stores go.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Writes {
-    /// To the object.
-    Object,
-    /// To the cell.
-    Cell,
-}
-
-/// A page of addresses.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Page {
-    /// What accesses may do.
-    pub rights: Rights,
-    /// The most that they may ever do.
-    pub max: Rights,
-    /// What a child gets.
-    pub inherit: Inh,
-    /// Where stores go.
-    pub writes: Writes,
-    /// The private contents' name.
-    pub cell: usize,
-    /// The object below, and the index of its page.
-    pub object: Option<(usize, u64)>,
-    /// Whether it stays resident.
-    pub wired: bool,
-}
-
-/// What a store to one address changes: two addresses with one identity show the same bytes for ever.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Identity {
-    /// A cell's.
-    Cell(usize),
-    /// An object's page.
-    Object(usize, u64),
-}
-
-/// An object.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Object {
-    /// What it is.
-    pub kind: Kind,
-    /// Pages it is long.
-    pub len: u64,
-    /// What was stored, by index.
-    pub pages: BTreeMap<u64, Contents>,
-}
-
-/// The addresses of a space.
-pub type Space = BTreeMap<u64, Page>;
-
-/// What an operation is expected to say.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Expect {
-    /// The operation names something that isn't there: the world doesn't run it either.
-    Skip,
-    /// It works.
-    Done,
-    /// It works, and says this page of the window.
-    Placed(u64),
-    /// No room, or the place is taken.
-    NoSpace,
-    /// Part of the range isn't mapped: nothing was done, but for `Discard`, which did the rest.
-    NoMapping,
-    /// More rights than the mapping's most, and nothing was done.
-    Access,
-    /// A page that wiring needs can't be had, and nothing is wired that was not.
-    Fault,
-    /// Arguments that can't be.
-    Invalid,
-    /// The access sees this.
-    Sees(Contents),
-    /// The access is refused.
-    Refused(Refusal),
-}
-
-/// The whole world, as it ought to be.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Model {
-    /// Spaces by slot.
-    pub spaces: [Option<Space>; SPACES],
-    /// All objects ever made; slots name the latest.
-    pub objects: Vec<Object>,
-    /// Which object a slot names.
-    pub slots: [Option<usize>; OBJECTS],
-    cells: Vec<Option<Contents>>,
-    stores: u64,
-}
+use super::*;
 
 impl Model {
-    /// What an address shows, rights aside.
-    ///
-    /// # Errors
-    /// [`Refusal`], but for `Protection`.
-    pub fn shows(&self, s: usize, page: u64) -> Result<Contents, Refusal> {
-        self.page(s, page).map_or(Err(Refusal::NoMapping), |at| self.page_shows(at))
-    }
-
-    fn page_shows(&self, at: &Page) -> Result<Contents, Refusal> {
-        match (at.writes, self.cells[at.cell], at.object) {
-            (Writes::Cell, Some(own), _) => Ok(own),
-            (_, _, None) => Ok([0; WORDS]),
-            (_, _, Some((object, index))) => self.object_shows(object, index),
-        }
-    }
-
-    /// What an object's page shows.
-    ///
-    /// # Errors
-    /// `Bus` past its end, `Io` if it can't be read.
-    pub fn object_shows(&self, object: usize, index: u64) -> Result<Contents, Refusal> {
-        let o = &self.objects[object];
-        match (o.pages.get(&index), o.kind) {
-            _ if index >= o.len => Err(Refusal::Bus),
-            (Some(contents), _) => Ok(*contents),
-            (None, Kind::Anon) => Ok([0; WORDS]),
-            (None, Kind::File) if index == BAD_PAGE => Err(Refusal::Io),
-            (None, Kind::File) => Ok(file_contents(index)),
-        }
-    }
-
-    /// What a load from an address ought to do.
-    pub fn reads(&self, s: usize, page: u64) -> Expect {
-        self.spaces[s].as_ref().map_or(Expect::Skip, |space| self.access(space, page, 1))
-    }
-
-    /// The page of addresses, if it is mapped.
-    pub fn page(&self, s: usize, page: u64) -> Option<&Page> {
-        self.spaces[s].as_ref()?.get(&page)
-    }
-
-    /// What a store to the address changes, once it has been made.
-    pub fn identity(&self, s: usize, page: u64) -> Option<Identity> {
-        let at = self.page(s, page)?;
-        match (at.writes, at.object) {
-            (Writes::Object, Some((object, index))) => Some(Identity::Object(object, index)),
-            (Writes::Cell, Some((object, index))) if self.cells[at.cell].is_none() => {
-                Some(Identity::Object(object, index))
-            }
-            _ => Some(Identity::Cell(at.cell)),
-        }
-    }
-
-    /// Whether a store to the address goes where a load comes from.
-    pub fn stores_in_place(&self, s: usize, page: u64) -> bool {
-        let at = self.page(s, page);
-        at.is_some_and(|at| at.writes == Writes::Object || self.cells[at.cell].is_some())
-    }
-
-    /// The number that the next store writes.
-    pub fn next_store(&self) -> u64 {
-        self.stores + 1
-    }
-
-    /// Runs an operation and says what the system ought to answer.
-    pub fn apply(&mut self, op: &Op) -> Expect {
-        match *op {
-            Op::Spawn { s } | Op::Fork { child: s, .. } if self.spaces[s].is_some() => Expect::Skip,
-            Op::Spawn { s } => {
-                self.spaces[s] = Some(Space::new());
-                Expect::Done
-            }
-            Op::NewObject { o, kind, len } => self.new_object(o, kind, len),
-            Op::Truncate { o, len } => self.truncate(o, len),
-            Op::ObjectRead { o, page } => match self.slots[o] {
-                None => Expect::Skip,
-                Some(object) => self.object_shows(object, page).map_or_else(Expect::Refused, Expect::Sees),
-            },
-            Op::ObjectWrite { o, page, word } => self.object_write(o, page, word),
-            Op::Sync { o } => match self.slots[o] {
-                Some(object) if self.objects[object].kind == Kind::File => Expect::Done,
-                _ => Expect::Skip,
-            },
-            Op::Detach { o } => match self.slots[o].take() {
-                None => Expect::Skip,
-                Some(_) => Expect::Done,
-            },
-            Op::Forget => Expect::Done,
-            _ => self.apply_to_space(op),
-        }
-    }
-
-    fn apply_to_space(&mut self, op: &Op) -> Expect {
-        let s = match *op {
-            Op::Map { s, .. } | Op::Unmap { s, .. } | Op::Protect { s, .. } | Op::Inherit { s, .. } => s,
-            Op::Advise { s, .. } | Op::Discard { s, .. } | Op::Remap { s, .. } | Op::Fork { s, .. } => s,
-            Op::Clear { s } | Op::Exit { s } | Op::Wire { s, .. } | Op::Unwire { s, .. } => s,
-            Op::Read { s, .. } | Op::Write { s, .. } | Op::Execute { s, .. } => s,
-            _ => unreachable!("{op:?} concerns no space"),
-        };
-        let Some(mut space) = self.spaces[s].take() else { return Expect::Skip };
-        let expect = self.apply_to(&mut space, op);
-        if !matches!(op, Op::Exit { .. }) {
-            self.spaces[s] = Some(space);
-        }
-        expect
-    }
-
-    fn apply_to(&mut self, space: &mut Space, op: &Op) -> Expect {
+    pub(super) fn apply_to(&mut self, space: &mut Space, op: &Op) -> Expect {
         match *op {
             Op::Map { at, len, back, rights, inherit, .. } => {
                 let Some(page) = self.new_page(back, rights, inherit) else { return Expect::Skip };
@@ -263,15 +33,6 @@ impl Model {
             Op::Write { page, word, .. } => self.store(space, page, word),
             _ => unreachable!("{op:?} concerns no space"),
         }
-    }
-
-    fn new_object(&mut self, o: usize, kind: Kind, len: u64) -> Expect {
-        if self.slots[o].is_some() {
-            return Expect::Skip;
-        }
-        self.slots[o] = Some(self.objects.len());
-        self.objects.push(Object { kind, len, pages: BTreeMap::new() });
-        Expect::Done
     }
 
     fn new_page(&self, back: Back, rights: Rights, inherit: Option<Inh>) -> Option<Page> {
@@ -421,7 +182,7 @@ impl Model {
         Ok(())
     }
 
-    fn access(&self, space: &Space, page: u64, right: Rights) -> Expect {
+    pub(super) fn access(&self, space: &Space, page: u64, right: Rights) -> Expect {
         match space.get(&page) {
             None => Expect::Refused(Refusal::NoMapping),
             Some(at) if at.rights & right == 0 => Expect::Refused(Refusal::Protection),
@@ -446,32 +207,6 @@ impl Model {
             refused => refused,
         }
     }
-
-    fn truncate(&mut self, o: usize, len: u64) -> Expect {
-        let Some(object) = self.slots[o] else { return Expect::Skip };
-        let object = &mut self.objects[object];
-        object.len = len;
-        object.pages.split_off(&len);
-        Expect::Done
-    }
-
-    fn object_write(&mut self, o: usize, page: u64, word: usize) -> Expect {
-        let Some(object) = self.slots[o] else { return Expect::Skip };
-        match self.object_shows(object, page) {
-            Err(refusal) => Expect::Refused(refusal),
-            Ok(mut contents) => {
-                self.stores += 1;
-                contents[word] = self.stores;
-                self.objects[object].pages.insert(page, contents);
-                Expect::Done
-            }
-        }
-    }
-}
-
-/// What a file shows before anything is stored.
-pub fn file_contents(index: u64) -> Contents {
-    std::array::from_fn(|word| 0xf11e_0000_0000_0000 | index << 8 | word as u64)
 }
 
 fn protect(space: &mut Space, span: Span, rights: Rights) -> Expect {

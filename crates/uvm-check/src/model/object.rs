@@ -1,0 +1,35 @@
+//! What operations on an object mean.
+
+use super::*;
+
+impl Model {
+    pub(super) fn new_object(&mut self, o: usize, kind: Kind, len: u64) -> Expect {
+        if self.slots[o].is_some() {
+            return Expect::Skip;
+        }
+        self.slots[o] = Some(self.objects.len());
+        self.objects.push(Object { kind, len, pages: BTreeMap::new() });
+        Expect::Done
+    }
+
+    pub(super) fn truncate(&mut self, o: usize, len: u64) -> Expect {
+        let Some(object) = self.slots[o] else { return Expect::Skip };
+        let object = &mut self.objects[object];
+        object.len = len;
+        object.pages.split_off(&len);
+        Expect::Done
+    }
+
+    pub(super) fn object_write(&mut self, o: usize, page: u64, word: usize) -> Expect {
+        let Some(object) = self.slots[o] else { return Expect::Skip };
+        match self.object_shows(object, page) {
+            Err(refusal) => Expect::Refused(refusal),
+            Ok(mut contents) => {
+                self.stores += 1;
+                contents[word] = self.stores;
+                self.objects[object].pages.insert(page, contents);
+                Expect::Done
+            }
+        }
+    }
+}

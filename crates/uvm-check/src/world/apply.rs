@@ -1,0 +1,220 @@
+//! One operation, run on the system.
+
+use super::*;
+
+impl World {
+    pub(super) fn apply(&mut self, op: &Op, word: u64) -> Result<Got, String> {
+        let mut ctx = ThreadCtx::new();
+        let held = &mut ctx.held();
+        match *op {
+            Op::Spawn { s } => {
+                let bounds = range(Span(0, WINDOW));
+                let made = self.uvm.space_create(held, bounds);
+                Ok(made.map_or(Got::NoMemory, |made| {
+                    self.spaces[s] = Some(made);
+                    Got::Done
+                }))
+            }
+            Op::NewObject { kind, len, .. } => {
+                Ok(self.new_object(held, kind, Pages(len)).map_or(Got::NoMemory, |()| Got::Done))
+            }
+            Op::Truncate { o, len } => {
+                self.uvm.truncate(held, &self.object(o), Pages(len));
+                if let Some(file) = self.file(o) {
+                    file.cut(len);
+                }
+                Ok(Got::Done)
+            }
+            Op::ObjectRead { o, page } => {
+                let read = |_: &Soft, page| self.contents(page);
+                Ok(match self.uvm.with_page(held, &self.object(o), Pages(page), Intent::Read, read) {
+                    Ok(found) => Got::Sees(found.unwrap_or([0; WORDS])),
+                    Err(e) => Got::Object(e),
+                })
+            }
+            Op::ObjectWrite { o, page, word: at } => {
+                let write = |soft: &Soft, page| soft.write(page, word_offset(at), &word.to_le_bytes());
+                let written = self.uvm.with_page(held, &self.object(o), Pages(page), Intent::Write, write);
+                Ok(written.map_or_else(Got::Object, |_| Got::Done))
+            }
+            Op::Sync { o } => self.sync(held, o),
+            Op::Detach { o } => {
+                self.uvm.detach(held, &*self.object(o));
+                Ok(Got::Done)
+            }
+            Op::Forget => {
+                self.machine().pmap().forget_all();
+                Ok(Got::Done)
+            }
+            Op::Clear { s } => {
+                self.uvm.space_clear(held, self.space(s));
+                Ok(Got::Done)
+            }
+            Op::Exit { s } => {
+                let space = self.spaces[s].take().expect("the model has this space");
+                self.uvm.space_destroy(held, space);
+                Ok(Got::Done)
+            }
+            Op::Fork { s, child } => {
+                let made = self.uvm.fork(held, self.space(s));
+                Ok(made.map_or(Got::NoMemory, |made| {
+                    self.spaces[child] = Some(made);
+                    Got::Done
+                }))
+            }
+            Op::Read { s, page, cpu } => self.load(s, page, cpu),
+            Op::Write { s, page, cpu, word: at } => self.store(s, page, cpu, at, word),
+            Op::Execute { s, page, cpu } => self.execute(s, page, cpu),
+            _ => Ok(self.apply_to_range(held, op)),
+        }
+    }
+
+    fn apply_to_range(&self, held: &mut Held<'_, Nothing>, op: &Op) -> Got {
+        let uvm = &*self.uvm;
+        match *op {
+            Op::Map { s, at, len, back, rights, inherit } => {
+                let request = self.request(at, len, back, rights, inherit);
+                placed(uvm.map(held, self.space(s), &request))
+            }
+            Op::Remap { s, span, new_len, at } => {
+                let place = match at {
+                    At::Any => RemapPlace::MayMove,
+                    At::Hint(_) => RemapPlace::Stay,
+                    At::Fixed(page) | At::Free(page) => RemapPlace::Fixed(va(page)),
+                };
+                placed(uvm.remap(held, self.space(s), range(span), Pages(new_len), place))
+            }
+            Op::Unmap { s, span } => ranged(uvm.unmap(held, self.space(s), range(span))),
+            Op::Protect { s, span, rights } => {
+                ranged(uvm.protect(held, self.space(s), range(span), prot(rights)))
+            }
+            Op::Inherit { s, span, inherit } => {
+                ranged(uvm.inherit(held, self.space(s), range(span), inheritance(inherit)))
+            }
+            Op::Advise { s, span, advice } => {
+                let advice = [Advice::Normal, Advice::Random, Advice::Sequential][usize::from(advice)];
+                ranged(uvm.advise(held, self.space(s), range(span), advice))
+            }
+            Op::Discard { s, span } => ranged(uvm.discard(held, self.space(s), range(span))),
+            Op::Wire { s, span } => ranged(uvm.wire(held, self.space(s), range(span))),
+            Op::Unwire { s, span } => ranged(uvm.unwire(held, self.space(s), range(span))),
+            _ => unreachable!("{op:?} concerns no range"),
+        }
+    }
+
+    fn new_object(&mut self, held: &mut Held<'_, Nothing>, kind: Kind, len: Pages) -> Result<(), NoMemory> {
+        let number = self.objects.len();
+        match kind {
+            Kind::Anon => self.objects.push(AnonObject::new(&self.uvm, len)?),
+            Kind::File => {
+                let file = File::new(&self.uvm, len)?;
+                let pager: Arc<dyn Pager<Soft>> = file.pager().clone();
+                self.uvm.attach(held, &pager);
+                self.files.insert(number, file);
+                self.objects.push(pager);
+            }
+        }
+        Ok(())
+    }
+
+    fn request(&self, at: At, len: u64, back: Back, rights: u8, inherit: Option<Inh>) -> MapRequest<Soft> {
+        let object = |o, first| Backing::Object { pager: self.object(o), offset: Pages(first) };
+        let (backing, sharing) = match back {
+            Back::Zero => (Backing::Zero, Sharing::Private),
+            Back::Private(o, first) => (object(o, first), Sharing::Private),
+            Back::Shared(o, first) => (object(o, first), Sharing::Shared),
+        };
+        let place = match at {
+            At::Any => Place::Anywhere,
+            At::Hint(page) => Place::Hint(va(page)),
+            At::Fixed(page) => Place::Fixed(va(page)),
+            At::Free(page) => Place::FixedNoReplace(va(page)),
+        };
+        let zero = MapRequest::zero(Pages(len));
+        MapRequest { place, prot: prot(rights), sharing, inherit: inherit.map(inheritance), backing, ..zero }
+    }
+
+    /// Writes a file back, compares what arrived, and drops the pages, as a host does that needs memory.
+    fn sync(&self, held: &mut Held<'_, Nothing>, o: usize) -> Result<Got, String> {
+        let Some(file) = self.file(o) else { return Ok(Got::Done) };
+        let object = self.model.slots[o].expect("the model has this object");
+        let len = self.model.objects[object].len;
+        file.pager().clean(&self.uvm, held, 0..len).map_err(|()| "a file can't be written back")?;
+        for (index, ought) in &self.model.objects[object].pages {
+            let stored = file.stored(*index);
+            if stored != *ought {
+                return Err(format!(
+                    "file page {index} was written back as {stored:x?}, ought to be {ought:x?}"
+                ));
+            }
+        }
+        let pager = self.object(o);
+        for index in 0..len {
+            let page = pager.object().lock(held).0.page(Pages(index));
+            if page.is_some_and(|page| self.machine().frames().wire_count(page) == 0) {
+                self.uvm.punch(held, &pager, index..index + 1);
+            }
+        }
+        Ok(Got::Done)
+    }
+
+    pub(super) fn file(&self, o: usize) -> Option<&File> {
+        self.files.get(&self.model.slots[o]?)
+    }
+
+    pub(super) fn space(&self, s: usize) -> &Space<Soft> {
+        self.spaces[s].as_ref().expect("the model has this space")
+    }
+
+    /// The object that a slot names; the model is one step behind.
+    pub(super) fn object(&self, o: usize) -> Arc<dyn Pager<Soft>> {
+        self.objects[self.model.slots[o].expect("the model has this object")].clone()
+    }
+
+    pub(super) fn load(&self, s: usize, page: u64, cpu: usize) -> Result<Got, String> {
+        let mut contents = [0; WORDS];
+        for (at, word) in contents.iter_mut().enumerate() {
+            let mut bytes = [0; 8];
+            let va = Va(va(page).0 + word_offset(at) as u64);
+            let result = self
+                .machine()
+                .load(cpu, self.space(s).pmap(), va, &mut bytes, |va, access| self.fault(s, va, access));
+            match accessed(result)? {
+                Got::Done => *word = u64::from_le_bytes(bytes),
+                refused => return Ok(refused),
+            }
+        }
+        Ok(Got::Sees(contents))
+    }
+
+    fn store(&self, s: usize, page: u64, cpu: usize, at: usize, word: u64) -> Result<Got, String> {
+        let va = Va(va(page).0 + word_offset(at) as u64);
+        let bytes = word.to_le_bytes();
+        accessed(
+            self.machine()
+                .store(cpu, self.space(s).pmap(), va, &bytes, |va, access| self.fault(s, va, access)),
+        )
+    }
+
+    /// A fetch shows the same bytes as a load, but needs another right.
+    fn execute(&self, s: usize, page: u64, cpu: usize) -> Result<Got, String> {
+        let fault = |va, access| self.fault(s, va, access);
+        match self.machine().fetch(cpu, self.space(s).pmap(), va(page), fault) {
+            Ok(page) => Ok(Got::Sees(self.contents(page))),
+            Err(denied) => accessed(Err(denied)),
+        }
+    }
+
+    fn fault(&self, s: usize, va: Va, access: Prot) -> Result<(), FaultError> {
+        let mut ctx = ThreadCtx::new();
+        self.uvm.fault(&mut ctx.held(), self.space(s), va, access).map(|_| ())
+    }
+
+    pub(super) fn contents(&self, page: PageNo) -> Contents {
+        std::array::from_fn(|word| {
+            let mut bytes = [0; 8];
+            self.machine().read(page, word_offset(word), &mut bytes);
+            u64::from_le_bytes(bytes)
+        })
+    }
+}
