@@ -1,10 +1,11 @@
 //! A file for the file pager: its pages on a "disk" in memory, read at once, later, or not at all.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use machine::{Machine, NoMemory, PageNo, Pages, ThreadCtx, PAGE_SIZE};
-use uvm::{Read, Vnode, VnodePager};
+use machine::order::Nothing;
+use machine::{Held, Machine, NoMemory, PageNo, Pages, ThreadCtx, PAGE_SIZE};
+use uvm::{Outcome, Transfer, Vnode, VnodePager};
 
 use crate::model::{file_contents, Contents, BAD_PAGE};
 use crate::world::{word_offset, Soft, System};
@@ -17,24 +18,17 @@ pub(crate) struct File {
     pager: Arc<VnodePager<Soft>>,
 }
 
-/// What a read that arrives later needs to say so.
-struct Arrival {
-    uvm: Weak<System>,
-    pager: OnceLock<Weak<VnodePager<Soft>>>,
-}
-
 struct Node {
     disk: Arc<Disk>,
-    arrival: Arc<Arrival>,
+    /// Whom to tell of a read that arrives later.
+    uvm: Weak<System>,
 }
 
 impl File {
-    pub(crate) fn new(uvm: &Arc<System>, len: Pages) -> Result<File, NoMemory> {
+    pub(crate) fn new(uvm: &Arc<System>, held: &mut Held<'_, Nothing>, len: Pages) -> Result<File, NoMemory> {
         let disk = Arc::new(Disk::default());
-        let arrival = Arc::new(Arrival { uvm: Arc::downgrade(uvm), pager: OnceLock::new() });
-        let node = Node { disk: disk.clone(), arrival: arrival.clone() };
-        let pager = VnodePager::new(uvm, Box::new(node), len)?;
-        arrival.pager.get_or_init(|| Arc::downgrade(&pager));
+        let node = Node { disk: disk.clone(), uvm: Arc::downgrade(uvm) };
+        let pager = VnodePager::new(uvm, held, Box::new(node), len)?;
         Ok(File { disk, pager })
     }
 
@@ -70,30 +64,36 @@ fn stored(disk: &Disk, index: u64) -> Box<[u8; PAGE_SIZE]> {
 }
 
 impl Vnode<Soft> for Node {
-    fn read(&self, machine: &Soft, index: Pages, page: PageNo) -> Read {
-        let bad = index.0 == BAD_PAGE;
-        if index.0.is_multiple_of(2) {
-            machine.write(page, 0, &stored(&self.disk, index.0)[..]);
-            return Read::Done;
+    fn read(&self, machine: &Soft, index: Pages, pages: &[PageNo]) -> Transfer {
+        let list: Vec<(u64, PageNo)> = (index.0..).zip(pages.iter().copied()).collect();
+        let bad = list.iter().any(|&(n, _)| n == BAD_PAGE);
+        if index.0.is_multiple_of(2) && !bad {
+            fill(machine, &self.disk, &list);
+            return Transfer::Done;
         }
-        let (disk, arrival) = (self.disk.clone(), self.arrival.clone());
+        let (disk, uvm) = (self.disk.clone(), self.uvm.clone());
         machine.defer(move |machine| {
-            let (Some(uvm), Some(pager)) =
-                (arrival.uvm.upgrade(), arrival.pager.get().and_then(Weak::upgrade))
-            else {
-                return;
-            };
-            machine.write(page, 0, &stored(&disk, index.0)[..]);
-            let outcome = if bad { Read::Failed } else { Read::Done };
-            pager.read_done(&uvm, &mut ThreadCtx::new().held(), index, outcome);
+            let Some(uvm) = uvm.upgrade() else { return };
+            fill(machine, &disk, &list);
+            let outcome = if bad { Outcome::Failed } else { Outcome::Done };
+            let pages: Vec<PageNo> = list.iter().map(|&(_, page)| page).collect();
+            uvm.read_done(&mut ThreadCtx::new().held(), &pages, outcome);
         });
-        Read::Started
+        Transfer::Started
     }
 
-    fn write(&self, machine: &Soft, index: Pages, page: PageNo) -> Result<(), ()> {
-        let mut bytes = Box::new([0; PAGE_SIZE]);
-        machine.read(page, 0, &mut bytes[..]);
-        self.disk.lock().unwrap_or_else(PoisonError::into_inner).insert(index.0, bytes);
-        Ok(())
+    fn write(&self, machine: &Soft, index: Pages, pages: &[PageNo]) -> Transfer {
+        for (n, &page) in (index.0..).zip(pages) {
+            let mut bytes = Box::new([0; PAGE_SIZE]);
+            machine.read(page, 0, &mut bytes[..]);
+            self.disk.lock().unwrap_or_else(PoisonError::into_inner).insert(n, bytes);
+        }
+        Transfer::Done
+    }
+}
+
+fn fill(machine: &Soft, disk: &Disk, list: &[(u64, PageNo)]) {
+    for &(index, page) in list {
+        machine.write(page, 0, &stored(disk, index)[..]);
     }
 }

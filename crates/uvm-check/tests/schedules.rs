@@ -11,8 +11,8 @@ use shuttle::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
 use machine::{Machine, PageNo, Pages, Prot, ThreadCtx, Va, VaRange};
 use uvm::{
-    AnonObject, FaultError, Inherit, Intent, MapRequest, Pager, Read, RemapPlace, Sharing, Space, Uvm, Vnode,
-    VnodePager,
+    Access, AnonObject, FaultError, Inherit, Intent, MapRequest, Outcome, Pager, RemapPlace, Sharing, Space,
+    Transfer, Uvm, Vnode, VnodePager,
 };
 use uvm_soft::{Config, Denied, ShuttleThreads, SoftMachine, Stage};
 
@@ -188,7 +188,8 @@ fn sharers_that_copy_at_once_lose_no_store() {
     check(|| {
         let w = World::new();
         let h = &mut ThreadCtx::new();
-        let object = AnonObject::new(&w.uvm, Pages(1)).expect("there is memory");
+        let object =
+            AnonObject::new(&w.uvm, &mut ThreadCtx::new().held(), Pages(1)).expect("there is memory");
         let pager: Arc<dyn Pager<Soft>> = object;
         let one = w.space();
         let request = MapRequest::object(pager.clone(), Pages(0), Pages(1), Sharing::Private);
@@ -243,25 +244,31 @@ fn protect_and_unmap_stop_every_cpu() {
 }
 
 /// A file whose pages arrive when another thread says so.
-struct Late;
+struct Late(Arc<std::sync::Mutex<Vec<PageNo>>>);
 
 impl Vnode<Soft> for Late {
-    fn read(&self, machine: &Soft, _: Pages, page: PageNo) -> Read {
-        machine.zero(page);
-        machine.write(page, 0, &7u64.to_le_bytes());
-        Read::Started
+    fn read(&self, machine: &Soft, _: Pages, pages: &[PageNo]) -> Transfer {
+        for &page in pages {
+            machine.zero(page);
+            machine.write(page, 0, &7u64.to_le_bytes());
+        }
+        self.0.lock().unwrap().extend(pages);
+        Transfer::Started
     }
 
-    fn write(&self, _: &Soft, _: Pages, _: PageNo) -> Result<(), ()> {
-        Ok(())
+    fn write(&self, _: &Soft, _: Pages, _: &[PageNo]) -> Transfer {
+        Transfer::Done
     }
 }
 
 /// Two threads wait for one page; the arrival wakes both, whenever it comes.
-fn page_arrives(outcome: Read, expect: Result<u64, FaultError>) {
+fn page_arrives(outcome: Outcome, expect: Result<u64, FaultError>) {
     check(move || {
         let w = World::new();
-        let file = VnodePager::new(&w.uvm, Box::new(Late), Pages(1)).expect("there is memory");
+        let asked = Arc::new(std::sync::Mutex::new(Vec::new()));
+        let file =
+            VnodePager::new(&w.uvm, &mut ThreadCtx::new().held(), Box::new(Late(asked.clone())), Pages(1))
+                .expect("there is memory");
         let pager: Arc<dyn Pager<Soft>> = file.clone();
         let space = w.space();
         w.map(&space, MapRequest::object(pager.clone(), Pages(0), Pages(1), Sharing::Shared));
@@ -277,10 +284,11 @@ fn page_arrives(outcome: Read, expect: Result<u64, FaultError>) {
             .collect();
         // A failed page is asked for again by whoever comes after; so the device answers until both are served.
         let device = {
-            let (w, file, served) = (w.clone(), file.clone(), served.clone());
+            let (w, served) = (w.clone(), served.clone());
             spawn(move || {
                 while served.load(SeqCst) < 2 {
-                    file.read_done(&w.uvm, &mut ThreadCtx::new().held(), Pages(0), outcome);
+                    let pages = std::mem::take(&mut *asked.lock().unwrap());
+                    w.uvm.read_done(&mut ThreadCtx::new().held(), &pages, outcome);
                     shuttle::thread::yield_now();
                 }
             })
@@ -294,28 +302,28 @@ fn page_arrives(outcome: Read, expect: Result<u64, FaultError>) {
 
 #[test]
 fn an_arriving_page_wakes_all_who_wait() {
-    page_arrives(Read::Done, Ok(7));
+    page_arrives(Outcome::Done, Ok(7));
 }
 
 #[test]
 fn a_page_that_fails_tells_all_who_wait() {
-    page_arrives(Read::Failed, Err(FaultError::Io));
+    page_arrives(Outcome::Failed, Err(FaultError::Io));
 }
 
 /// A file that keeps the last word written back.
 struct Kept(Arc<std::sync::Mutex<u64>>);
 
 impl Vnode<Soft> for Kept {
-    fn read(&self, machine: &Soft, _: Pages, page: PageNo) -> Read {
-        machine.zero(page);
-        Read::Done
+    fn read(&self, machine: &Soft, _: Pages, pages: &[PageNo]) -> Transfer {
+        pages.iter().for_each(|&page| machine.zero(page));
+        Transfer::Done
     }
 
-    fn write(&self, machine: &Soft, _: Pages, page: PageNo) -> Result<(), ()> {
+    fn write(&self, machine: &Soft, _: Pages, pages: &[PageNo]) -> Transfer {
         let mut bytes = [0; 8];
-        machine.read(page, 0, &mut bytes);
+        machine.read(pages[0], 0, &mut bytes);
         *self.0.lock().unwrap() = u64::from_le_bytes(bytes);
-        Ok(())
+        Transfer::Done
     }
 }
 
@@ -325,7 +333,9 @@ fn no_store_is_lost_between_two_cleanings() {
     check(|| {
         let w = World::new();
         let kept = Arc::new(std::sync::Mutex::new(0));
-        let file = VnodePager::new(&w.uvm, Box::new(Kept(kept.clone())), Pages(1)).expect("there is memory");
+        let file =
+            VnodePager::new(&w.uvm, &mut ThreadCtx::new().held(), Box::new(Kept(kept.clone())), Pages(1))
+                .expect("there is memory");
         let pager: Arc<dyn Pager<Soft>> = file.clone();
         let space = w.space();
         w.map(&space, MapRequest::object(pager.clone(), Pages(0), Pages(1), Sharing::Shared));
@@ -442,7 +452,8 @@ fn forks_and_a_discard_meet() {
 fn a_truncated_page_is_out_of_reach() {
     check(|| {
         let w = World::new();
-        let pager: Arc<dyn Pager<Soft>> = AnonObject::new(&w.uvm, Pages(1)).expect("there is memory");
+        let pager: Arc<dyn Pager<Soft>> =
+            AnonObject::new(&w.uvm, &mut ThreadCtx::new().held(), Pages(1)).expect("there is memory");
         let space = w.space();
         w.map(&space, MapRequest::object(pager.clone(), Pages(0), Pages(1), Sharing::Shared));
         let writer = {
@@ -457,7 +468,14 @@ fn a_truncated_page_is_out_of_reach() {
             let (w, pager) = (w.clone(), pager.clone());
             spawn(move || {
                 let look = |m: &Soft, page| m.read(page, 0, &mut [0; 8]);
-                let _ = w.uvm.with_page(&mut ThreadCtx::new().held(), &pager, Pages(0), Intent::Write, look);
+                let _ = w.uvm.with_page(
+                    &mut ThreadCtx::new().held(),
+                    &pager,
+                    Pages(0),
+                    Intent::Write,
+                    Access::PAGE,
+                    look,
+                );
             })
         };
         w.uvm.truncate(&mut ThreadCtx::new().held(), &pager, Pages(0));

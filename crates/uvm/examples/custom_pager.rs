@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use machine::order::{self, Held};
 use machine::{Machine, PageNo, Pages, Prot, Reserve, Shootdown, ThreadCtx, Va, VaRange, PAGE_SIZE};
-use uvm::{GetError, MapRequest, Object, ObjectBody, Pager, Sharing, Uvm};
+use uvm::{Access, GetError, MapRequest, Object, ObjectBody, Pager, Sharing, Uvm};
 use uvm_soft::{Config, SoftMachine};
 
 /// Squares of 0, 1, 2, ... as 64-bit words.
@@ -32,6 +32,7 @@ impl Pager<SoftMachine> for Squares {
         body: &mut ObjectBody,
         held: &mut Held<'_, order::Object>,
         index: Pages,
+        _: Access,
     ) -> Result<PageNo, GetError> {
         if index >= body.length() {
             return Err(GetError::PastEnd);
@@ -55,8 +56,7 @@ impl Pager<SoftMachine> for Squares {
         held: &mut Held<'_, order::Object>,
         down: &mut Shootdown,
     ) {
-        let all = 0..body.length().0;
-        body.remove_range(uvm.machine(), held, all, down).expect("no page is ever busy");
+        body.remove_all(uvm, held, down);
     }
 }
 

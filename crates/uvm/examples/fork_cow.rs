@@ -5,22 +5,24 @@
 use std::sync::Arc;
 
 use machine::{Machine, PageNo, Pages, Prot, ThreadCtx, Va, VaRange, PAGE_SIZE};
-use uvm::{Counter, MapRequest, Pager, Read, Sharing, Space, Uvm, Vnode, VnodePager};
+use uvm::{Counter, MapRequest, Pager, Sharing, Space, Transfer, Uvm, Vnode, VnodePager};
 use uvm_soft::{Config, SoftMachine};
 
 /// A file of text, kept by the host.
 struct Text(&'static [u8]);
 
 impl Vnode<SoftMachine> for Text {
-    fn read(&self, machine: &SoftMachine, index: Pages, page: PageNo) -> Read {
-        machine.zero(page);
-        let rest = self.0.get(index.bytes() as usize..).unwrap_or(&[]);
-        machine.write(page, 0, &rest[..rest.len().min(PAGE_SIZE)]);
-        Read::Done
+    fn read(&self, machine: &SoftMachine, index: Pages, pages: &[PageNo]) -> Transfer {
+        for (&page, n) in pages.iter().zip(index.0..) {
+            machine.zero(page);
+            let rest = self.0.get(Pages(n).bytes() as usize..).unwrap_or(&[]);
+            machine.write(page, 0, &rest[..rest.len().min(PAGE_SIZE)]);
+        }
+        Transfer::Done
     }
 
-    fn write(&self, _: &SoftMachine, _: Pages, _: PageNo) -> Result<(), ()> {
-        Err(()) // This file can't be changed, and nobody maps it shared.
+    fn write(&self, _: &SoftMachine, _: Pages, _: &[PageNo]) -> Transfer {
+        Transfer::Failed // This file can't be changed, and nobody maps it shared.
     }
 }
 
@@ -51,7 +53,7 @@ pub fn main() {
     let uvm = Uvm::new(SoftMachine::new(Config::default())).expect("a new machine has memory");
     let mut ctx = ThreadCtx::new();
     let h = &mut ctx.held();
-    let file = VnodePager::new(&uvm, Box::new(Text(b"first words")), Pages(1)).expect("there is memory");
+    let file = VnodePager::new(&uvm, h, Box::new(Text(b"first words")), Pages(1)).expect("there is memory");
     let pager: Arc<dyn Pager<SoftMachine>> = file;
     let parent = uvm.space_create(h, VaRange::new(Va(1 << 16), Va(1 << 30))).expect("there is memory");
     let request = MapRequest::object(pager.clone(), Pages(0), Pages(1), Sharing::Private);

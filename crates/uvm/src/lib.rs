@@ -19,7 +19,8 @@
 //!
 //! # Reading order
 //! [`map`](mod@map) (entries and what is done to them), [`space`](mod@space) (fork), [`fault`](mod@fault) (the four
-//! cases), `amap`, `anon`, `object`, [`pager`](mod@pager), then `audit`, which checks the invariants that the others
+//! cases), `amap`, `anon`, `object`, [`pager`](mod@pager), `io` (how a page is
+//! read and written), then `audit`, which checks the invariants that the others
 //! state.
 //!
 //! # Laws
@@ -40,10 +41,13 @@ mod audit;
 mod cover;
 mod describe;
 pub mod fault;
+mod io;
 pub mod map;
 mod object;
+mod object_ended;
 mod object_io;
 pub mod pager;
+mod registry;
 mod slots;
 pub mod space;
 pub mod stat;
@@ -55,10 +59,11 @@ use machine::{order, Frames, Held, Machine, NoMemory, Ticket};
 pub use audit::AuditError;
 pub use describe::{EntryInfo, Layers};
 pub use fault::{FaultError, FaultKind};
+pub use io::{Outcome, Start, Transfer, CLUSTER};
 pub use map::{Advice, Backing, Inherit, Map, MapError, MapRequest, Place, RangeError, RemapPlace, Sharing};
 pub use object::{Object, ObjectBody, ObjectGuard};
 pub use object_io::Intent;
-pub use pager::{AnonObject, GetError, Pager, Read, Vnode, VnodePager};
+pub use pager::{Access, AnonObject, GetError, IoError, Pager, Vnode, VnodePager};
 pub use space::Space;
 pub use stat::{Counter, Stat, COUNTERS};
 
@@ -66,6 +71,7 @@ pub use stat::{Counter, Stat, COUNTERS};
 pub struct Uvm<M: Machine> {
     machine: M,
     anons: anon::Anons<M>,
+    registry: registry::Registry<M>,
     stat: Stat,
     /// The name of the next object; used twice only after 2^32 objects.
     next_object: AtomicU32,
@@ -81,7 +87,13 @@ impl<M: Machine> Uvm<M> {
     /// [`NoMemory`] if the heap can't hold its tables.
     pub fn new(machine: M) -> Result<Self, NoMemory> {
         let anons = anon::Anons::new(machine.frames().total())?;
-        Ok(Uvm { machine, anons, stat: Stat::new(CPUS), next_object: AtomicU32::new(1) })
+        Ok(Uvm {
+            machine,
+            anons,
+            registry: registry::Registry::new(),
+            stat: Stat::new(CPUS),
+            next_object: AtomicU32::new(1),
+        })
     }
 
     /// The machine.
@@ -147,6 +159,10 @@ impl<M: Machine> Uvm<M> {
                     waited = true;
                     self.machine.wait(held, ticket);
                 }
+                Err(Stop::Start(start)) => {
+                    waited = true;
+                    self.start(held, start);
+                }
             }
         }
     }
@@ -158,6 +174,8 @@ pub(crate) enum Stop<E> {
     Fail(E),
     /// Something must happen first.
     Wait(Ticket),
+    /// A read must be started first, with nothing held.
+    Start(Start),
     /// It needs this much heap, and has changed nothing yet.
     Heap(usize),
 }

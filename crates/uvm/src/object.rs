@@ -17,6 +17,7 @@ use machine::{
     Before, Channel, Frames, Held, Machine, Ordered, Owner, PageNo, Pages, Pmap, Prot, Shootdown, Ticket,
 };
 
+use crate::io::Chain;
 use crate::slots::Slots;
 use crate::Uvm;
 
@@ -25,6 +26,8 @@ pub struct ObjectBody {
     pages: Slots,
     pub(crate) len: Pages,
     pub(crate) refs: usize,
+    /// Pages that could not be written back, ever.
+    pub(crate) write_errors: u64,
 }
 
 /// The head of a memory object, embedded in its pager.
@@ -39,7 +42,10 @@ pub type ObjectGuard<'a, M> = order::Guard<'a, <M as Machine>::Lock, ObjectBody>
 impl<M: Machine> Object<M> {
     /// An object of `len` pages, none resident, with one reference: the caller's.
     pub fn new(uvm: &Uvm<M>, len: Pages) -> Self {
-        Object { id: uvm.name_object(), body: Ordered::new(ObjectBody { pages: Slots::new(), len, refs: 1 }) }
+        Object {
+            id: uvm.name_object(),
+            body: Ordered::new(ObjectBody { pages: Slots::new(), len, refs: 1, write_errors: 0 }),
+        }
     }
 
     /// The object's name, as page records and `/proc` show it.
@@ -65,8 +71,8 @@ impl<M: Machine> Object<M> {
         self.body.lock(held).0.len
     }
 
-    /// Makes `page` the object's page at `index`, under the object's lock, and puts it on its way to the active
-    /// queue. The heap must have been reserved: `Uvm` does so before it calls a pager.
+    /// Makes `page`, which is filled, the object's page at `index`, under the object's lock, and puts it on its way to
+    /// the active queue. The heap must have been reserved: `Uvm` does so before it calls a pager.
     pub fn insert(
         &self,
         machine: &M,
@@ -75,11 +81,30 @@ impl<M: Machine> Object<M> {
         index: Pages,
         page: PageNo,
     ) {
+        self.enter(machine, body, index, page);
+        machine.frames().activate(machine, held, page);
+    }
+
+    /// Makes `page` the object's page at `index` and busy: its read is to be started, with those before it in `chain`.
+    /// It comes on a queue when the read ends.
+    pub(crate) fn insert_busy(
+        &self,
+        machine: &M,
+        body: &mut ObjectBody,
+        index: Pages,
+        page: PageNo,
+        chain: &mut Chain,
+    ) {
+        self.enter(machine, body, index, page);
+        machine.frames().set_flags(page, PageFlags::CLEAN);
+        chain.push(machine, page);
+    }
+
+    fn enter(&self, machine: &M, body: &mut ObjectBody, index: Pages, page: PageNo) {
         debug_assert!(index < body.len, "a page past its object's end");
         let old = body.pages.set(index.0, number(page));
         debug_assert!(old.is_none(), "two pages at one index of an object");
         machine.frames().set_owner(page, Owner::Object(self.id), index.0);
-        machine.frames().activate(machine, held, page);
     }
 }
 
@@ -125,18 +150,39 @@ impl ObjectBody {
         }
     }
 
-    /// Removes every page in the range and all its mappings; the pages are free once `down` is performed. What a
-    /// pager calls in [`last_reference`](crate::Pager::last_reference) when nobody can want its pages again.
+    /// Removes everything, for [`last_reference`](crate::Pager::last_reference): a page that I/O has is left to it.
+    pub fn remove_all<M: Machine>(
+        &mut self,
+        uvm: &Uvm<M>,
+        held: &mut Held<'_, order::Object>,
+        down: &mut Shootdown,
+    ) {
+        let frames = uvm.frames();
+        while self.remove_range(uvm, held, 0..u64::MAX >> 1, down).is_err() {
+            let busy = |&(_, page): &(Pages, PageNo)| frames.flags(page).contains(PageFlags::BUSY);
+            let Some((index, page)) = self.pages(0..u64::MAX >> 1).find(busy) else { continue };
+            for _ in 0..uvm.machine().pmap().page_protect(held, page, Prot::NONE, down) {
+                frames.unwire(uvm.machine(), held, page);
+            }
+            frames.dequeue(held, page);
+            self.pages.clear(index.0);
+            frames.wire(page);
+            frames.set_owner(page, Owner::Orphan, 0);
+        }
+    }
+
+    /// Removes every page in the range and all its mappings; the pages are free once `down` is performed.
     ///
     /// # Errors
     /// A ticket of a page that is busy: those before it are gone, it and those behind are as they were.
     pub fn remove_range<M: Machine>(
         &mut self,
-        machine: &M,
+        uvm: &Uvm<M>,
         held: &mut Held<'_, order::Object>,
         range: core::ops::Range<u64>,
         down: &mut Shootdown,
     ) -> Result<(), Ticket> {
+        let machine = uvm.machine();
         loop {
             let next = self.pages(range.clone()).next();
             let Some((index, page)) = next else { return Ok(()) };
@@ -180,7 +226,8 @@ pub(crate) fn busy_check<M: Machine>(machine: &M, page: PageNo) -> Result<(), Ti
 
 /// Ends a page's busy state under the owner's lock, and wakes who waits for it.
 pub(crate) fn unbusy<M: Machine>(machine: &M, page: PageNo) {
-    let old = machine.frames().clear_flags(page, PageFlags::BUSY | PageFlags::WANTED);
+    let all = PageFlags::BUSY | PageFlags::WANTED | PageFlags::PAGEOUT;
+    let old = machine.frames().clear_flags(page, all);
     if old.contains(PageFlags::WANTED) {
         machine.wake(Channel::from(page));
     }

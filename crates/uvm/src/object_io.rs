@@ -11,7 +11,7 @@ use machine::{order, Before, Held, Machine, Owner, PageNo, Pages, Shootdown, Tic
 
 use crate::map::{attach, ORef};
 use crate::object::ObjectBody;
-use crate::pager::{GetError, Pager};
+use crate::pager::{Access, GetError, Pager};
 use crate::{Stop, Uvm};
 
 /// What a host means to do with a page.
@@ -28,58 +28,68 @@ impl<M: Machine> Uvm<M> {
     /// without calling `work` if the host only wants to read and the pager knows nothing but zeroes there.
     ///
     /// # Errors
-    /// [`GetError`]: past the end, I/O, or no memory; never `Wait`.
+    /// [`GetError`]: past the end, I/O, or no memory; never `Wait` or `Start`.
     pub fn with_page<T>(
         &self,
         held: &mut Held<'_, order::Nothing>,
         pager: &Arc<dyn Pager<M>>,
         index: Pages,
         intent: Intent,
+        access: Access,
         work: impl FnOnce(&M, PageNo) -> T,
     ) -> Result<Option<T>, GetError> {
         let oref = ORef { pager: pager.clone(), offset: Pages(0) };
-        let page = self.attempt(held, crate::slots::SET_BYTES, |held, _| -> Result<_, Stop<GetError>> {
-            let (mut body, mut h) = pager.object().lock(held);
-            if intent == Intent::Read && body.page(index).is_none() && pager.is_hole(&body, index) {
-                return Ok(None);
-            }
-            let found = self.find_page(&mut body, &mut h, &oref, index);
-            let page = found.map_err(|e| match e {
-                GetError::Wait(ticket) => Stop::Wait(ticket),
-                other => Stop::Fail(other),
+        let page =
+            self.attempt(held, crate::slots::CLUSTER_BYTES, |held, _| -> Result<_, Stop<GetError>> {
+                let (mut body, mut h) = pager.object().lock(held);
+                if intent == Intent::Read && body.page(index).is_none() && pager.is_hole(&body, index) {
+                    return Ok(None);
+                }
+                let found = self.find_page(&mut body, &mut h, &oref, index, access);
+                let page = found.map_err(|e| match e {
+                    GetError::Wait(ticket) => Stop::Wait(ticket),
+                    GetError::Start(start) => Stop::Start(start),
+                    other => Stop::Fail(other),
+                })?;
+                self.frames().wire(page);
+                if intent == Intent::Write {
+                    self.frames().clear_flags(page, PageFlags::CLEAN);
+                }
+                Ok(Some(page))
             })?;
-            self.frames().wire(page);
-            if intent == Intent::Write {
-                self.frames().clear_flags(page, PageFlags::CLEAN);
-            }
-            Ok(Some(page))
-        })?;
         let Some(page) = page else { return Ok(None) };
         let result = work(self.machine(), page);
-        self.unpin(held, pager, page);
+        self.unpin(held, pager, page, intent);
         Ok(Some(result))
     }
 
-    fn unpin(&self, held: &mut Held<'_, order::Nothing>, pager: &Arc<dyn Pager<M>>, page: PageNo) {
+    fn unpin(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        pager: &Arc<dyn Pager<M>>,
+        page: PageNo,
+        intent: Intent,
+    ) {
         let (_body, mut h) = pager.object().lock(held);
-        let orphan = self.frames().owner(page) == Owner::Kernel;
-        if orphan && self.frames().wire_count(page) == 1 {
-            self.frames().free_page(self.machine(), &mut h, page);
-        } else {
+        if intent == Intent::Write {
+            // Again: a write that began since the pin may have taken the page as it was before the work.
+            self.frames().clear_flags(page, PageFlags::CLEAN);
+        }
+        if let Owner::Object(_) = self.frames().owner(page) {
             self.frames().unwire(self.machine(), &mut h, page);
+        } else if self.frames().unpin(page) {
+            self.frames().free_page(self.machine(), &mut h, page);
         }
     }
 
     /// Sets an object's length. What lies behind a shorter length is freed, and its mappings fault with `Bus`.
-    /// The bytes behind the end in its last page are the host's to clear.
+    /// The bytes behind the end in its last page are the host's to clear. Waits for I/O of pages that go. A host changes
+    /// the length of one object in one thread at a time.
     pub fn truncate(&self, held: &mut Held<'_, order::Nothing>, pager: &Arc<dyn Pager<M>>, len: Pages) {
+        let mut end = len;
         self.until_idle(held, pager, |body, h, down| {
-            let old = core::mem::replace(&mut body.len, len);
-            let removed = body.remove_range(self.machine(), h, len.0..old.max(len).0, down);
-            if removed.is_err() {
-                body.len = old;
-            }
-            removed
+            end = end.max(core::mem::replace(&mut body.len, len));
+            body.remove_range(self, h, len.0..end.0, down)
         });
     }
 
@@ -90,9 +100,7 @@ impl<M: Machine> Uvm<M> {
         pager: &Arc<dyn Pager<M>>,
         range: core::ops::Range<u64>,
     ) {
-        self.until_idle(held, pager, |body, h, down| {
-            body.remove_range(self.machine(), h, range.clone(), down)
-        });
+        self.until_idle(held, pager, |body, h, down| body.remove_range(self, h, range.clone(), down));
     }
 
     /// Tries an operation on an object under its lock, and again after each busy page that it met.
@@ -139,6 +147,7 @@ impl<M: Machine> Uvm<M> {
         body.refs -= 1;
         if body.refs == 0 {
             pager.last_reference(self, body, &mut h, down);
+            self.registry.remove(&mut h, pager.object().id());
         }
     }
 }

@@ -229,12 +229,12 @@ fn a_truncated_object_faults_and_a_pinned_page_lives_until_unpinned() {
     let (uvm, mut ctx) = (world(), ThreadCtx::new());
     let held = &mut ctx.held();
     let s = space(&uvm, held);
-    let object = AnonObject::new(&uvm, Pages(2)).unwrap();
+    let object = AnonObject::new(&uvm, held, Pages(2)).unwrap();
     let pager: Arc<dyn Pager<SoftMachine>> = object.clone();
     let va =
         uvm.map(held, &s, &MapRequest::object(pager.clone(), Pages(0), Pages(2), Sharing::Shared)).unwrap();
     store(&uvm, &s, va + Pages(1), 6).unwrap();
-    let seen = uvm.with_page(held, &pager, Pages(1), uvm::Intent::Read, |m, page| {
+    let seen = uvm.with_page(held, &pager, Pages(1), uvm::Intent::Read, uvm::Access::PAGE, |m, page| {
         uvm.truncate(&mut ThreadCtx::new().held(), &pager, Pages(1));
         let mut byte = [0];
         m.read(page, 0, &mut byte);
@@ -273,7 +273,7 @@ fn a_read_only_object_refuses_more_than_its_most() {
     let (uvm, mut ctx) = (world(), ThreadCtx::new());
     let held = &mut ctx.held();
     let s = space(&uvm, held);
-    let object: Arc<dyn Pager<SoftMachine>> = AnonObject::new(&uvm, Pages(1)).unwrap();
+    let object: Arc<dyn Pager<SoftMachine>> = AnonObject::new(&uvm, held, Pages(1)).unwrap();
     let request = MapRequest {
         prot: Prot::READ,
         max_prot: Prot::READ,

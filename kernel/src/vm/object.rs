@@ -11,9 +11,9 @@ use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use machine::{Machine, PageNo, Pages, Reserve, ThreadCtx, PAGE_SIZE};
-use uvm::{AnonObject, GetError, Intent, Pager};
+use uvm::{Access, Advice, AnonObject, GetError, Intent, Pager};
 
-use super::uvm::{entry, shared_pager, system, with, Space};
+use super::uvm::{entry, shared_pager, with, Space};
 use crate::arch::machine::{KernelMachine, KERNEL};
 use crate::errno::{Result, EINVAL, EIO, ENOMEM};
 use crate::sync::Once;
@@ -50,7 +50,7 @@ pub struct Object {
 impl Object {
     /// A new object of `len` bytes of zeroes.
     pub fn anon(len: u64) -> Result<Object> {
-        let pager = AnonObject::new(system(), Pages::ceil(len)).map_err(|_| ENOMEM)?;
+        let pager = with(|uvm, held| AnonObject::new(uvm, held, Pages::ceil(len))).map_err(|_| ENOMEM)?;
         Ok(Object { inner: Arc::new(Inner { pager, size: AtomicU64::new(len) }) })
     }
 
@@ -77,7 +77,7 @@ impl Object {
         }
         let pager = self.pager();
         with(|uvm, held| {
-            uvm.with_page(held, &pager, Pages::floor(size), Intent::Write, |m, page| {
+            uvm.with_page(held, &pager, Pages::floor(size), Intent::Write, Access::PAGE, |m, page| {
                 m.with_bytes(page, |bytes| bytes[from..].fill(0));
             })
         })
@@ -148,15 +148,16 @@ pub fn object_io(
         let offset = at + done;
         let from = (offset % PAGE) as usize;
         let part = (len - done).min(PAGE - from as u64) as usize;
+        let access = Access::Call(Advice::Normal, Pages::ceil(from as u64 + len - done).0 as u32);
         let mut copy =
             |m: &KernelMachine, page| m.with_bytes(page, |bytes| each(offset, &mut bytes[from..from + part]));
-        let used = with(|uvm, held| uvm.with_page(held, &pager, Pages::floor(offset), intent, &mut copy));
+        let used = with(|uvm, held| uvm.with_page(held, &pager, Pages::floor(offset), intent, access, &mut copy));
         let used = match used {
             Ok(Some(used)) => used?,
             Ok(None) => copy(&KERNEL, zeroes()?)?,
             Err(GetError::PastEnd) => return Ok(()),
             Err(GetError::Io) => return Err(EIO),
-            Err(GetError::NoMemory | GetError::Wait(_)) => return Err(ENOMEM),
+            Err(GetError::NoMemory | GetError::Wait(_) | GetError::Start(_)) => return Err(ENOMEM),
         };
         done += used as u64;
         if used < part {

@@ -1,7 +1,7 @@
 //! Reading and writing a page's record: its owner, what is going on with it, its wirings. Who may write what is said in
 //! the module above.
 
-use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
 use super::{pack, unpack, Frames, Owner, PageFlags, Place, PLACES};
 use crate::order::{Before, Held, PageQueues};
@@ -11,7 +11,7 @@ impl<M: Machine> Frames<M> {
     /// Whose the page is.
     #[inline]
     pub fn owner(&self, page: PageNo) -> Owner {
-        unpack(self.page(page).owner.load(Relaxed))
+        unpack(self.page(page).owner.load(Acquire))
     }
 
     /// The page's offset in its object, in pages.
@@ -23,8 +23,9 @@ impl<M: Machine> Frames<M> {
     #[inline]
     pub fn set_owner(&self, page: PageNo, owner: Owner, index: u64) {
         let page = self.page(page);
-        page.owner.store(pack(owner), Relaxed);
         page.index.store(index, Relaxed);
+        // Who reads the owner without its lock, to find it, finds the index that belongs to it.
+        page.owner.store(pack(owner), Release);
     }
 
     /// What is going on with the page.
@@ -80,6 +81,12 @@ impl<M: Machine> Frames<M> {
     /// The page behind one in a chain of pages on no list.
     pub fn chained(&self, page: PageNo) -> Option<PageNo> {
         self.page(page).next()
+    }
+
+    /// Takes one wiring back and says whether it was the last; the page goes on no queue. For pages that have lost
+    /// their owner: whoever takes the last wiring frees the page.
+    pub fn unpin(&self, page: PageNo) -> bool {
+        self.page(page).wire.fetch_sub(1, AcqRel) == 1
     }
 
     /// Where the page is linked.

@@ -27,14 +27,30 @@ impl World {
             }
             Op::ObjectRead { o, page } => {
                 let read = |_: &Soft, page| self.contents(page);
-                Ok(match self.uvm.with_page(held, &self.object(o), Pages(page), Intent::Read, read) {
-                    Ok(found) => Got::Sees(found.unwrap_or([0; WORDS])),
-                    Err(e) => Got::Object(e),
-                })
+                Ok(
+                    match self.uvm.with_page(
+                        held,
+                        &self.object(o),
+                        Pages(page),
+                        Intent::Read,
+                        Access::PAGE,
+                        read,
+                    ) {
+                        Ok(found) => Got::Sees(found.unwrap_or([0; WORDS])),
+                        Err(e) => Got::Object(e),
+                    },
+                )
             }
             Op::ObjectWrite { o, page, word: at } => {
                 let write = |soft: &Soft, page| soft.write(page, word_offset(at), &word.to_le_bytes());
-                let written = self.uvm.with_page(held, &self.object(o), Pages(page), Intent::Write, write);
+                let written = self.uvm.with_page(
+                    held,
+                    &self.object(o),
+                    Pages(page),
+                    Intent::Write,
+                    Access::PAGE,
+                    write,
+                );
                 Ok(written.map_or_else(Got::Object, |_| Got::Done))
             }
             Op::Sync { o } => self.sync(held, o),
@@ -105,9 +121,9 @@ impl World {
     fn new_object(&mut self, held: &mut Held<'_, Nothing>, kind: Kind, len: Pages) -> Result<(), NoMemory> {
         let number = self.objects.len();
         match kind {
-            Kind::Anon => self.objects.push(AnonObject::new(&self.uvm, len)?),
+            Kind::Anon => self.objects.push(AnonObject::new(&self.uvm, held, len)?),
             Kind::File => {
-                let file = File::new(&self.uvm, len)?;
+                let file = File::new(&self.uvm, held, len)?;
                 let pager: Arc<dyn Pager<Soft>> = file.pager().clone();
                 self.uvm.attach(held, &pager);
                 self.files.insert(number, file);
@@ -139,7 +155,7 @@ impl World {
         let Some(file) = self.file(o) else { return Ok(Got::Done) };
         let object = self.model.slots[o].expect("the model has this object");
         let len = self.model.objects[object].len;
-        file.pager().clean(&self.uvm, held, 0..len).map_err(|()| "a file can't be written back")?;
+        file.pager().clean(&self.uvm, held, 0..len).map_err(|_| "a file can't be written back")?;
         for (index, ought) in &self.model.objects[object].pages {
             let stored = file.stored(*index);
             if stored != *ought {

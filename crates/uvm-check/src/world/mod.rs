@@ -15,8 +15,8 @@ use machine::{
     Held, Machine, NoMemory, PageNo, Pages, Prot, ThreadCtx, Va, VaRange, Wiring, PAGE_SHIFT, PAGE_SIZE,
 };
 use uvm::{
-    Advice, AnonObject, Backing, FaultError, GetError, Inherit, Intent, MapError, MapRequest, Pager, Place,
-    RangeError, RemapPlace, Sharing, Space, Uvm,
+    Access, Advice, AnonObject, Backing, FaultError, GetError, Inherit, Intent, MapError, MapRequest, Pager,
+    Place, RangeError, RemapPlace, Sharing, Space, Uvm,
 };
 use uvm_soft::{Config, Denied, SoftMachine};
 

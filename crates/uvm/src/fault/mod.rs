@@ -66,6 +66,7 @@ impl From<GetError> for Stop<FaultError> {
     fn from(e: GetError) -> Self {
         match e {
             GetError::Wait(ticket) => Stop::Wait(ticket),
+            GetError::Start(start) => Stop::Start(start),
             GetError::PastEnd => Stop::Fail(FaultError::Bus),
             GetError::Io => Stop::Fail(FaultError::Io),
             GetError::NoMemory => Stop::Fail(FaultError::NoMemory),
@@ -73,9 +74,10 @@ impl From<GetError> for Stop<FaultError> {
     }
 }
 
-/// Heap bytes that a fault may need, but for the copy of an amap: a slot in an amap and one in an object, a chunk of
+/// Heap bytes that a fault may need, but for the copy of an amap: a slot in an amap and a cluster's in an object, a chunk of
 /// anons, an amap.
-const BYTES: usize = 2 * crate::slots::SET_BYTES + crate::anon::NEW_BYTES + crate::amap::NEW_BYTES;
+const BYTES: usize =
+    crate::slots::SET_BYTES + crate::slots::CLUSTER_BYTES + crate::anon::NEW_BYTES + crate::amap::NEW_BYTES;
 
 /// What one attempt knows.
 struct Fault<'a, M: Machine> {

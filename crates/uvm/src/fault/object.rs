@@ -8,7 +8,7 @@ use crate::amap::AmapBody;
 use crate::anon::AnonNo;
 use crate::map::{Entry, ORef, Writes};
 use crate::object::{busy_check, ObjectGuard};
-use crate::pager::GetError;
+use crate::pager::{Access, GetError};
 use crate::stat::Counter;
 use crate::{Stop, Uvm};
 
@@ -65,7 +65,10 @@ impl<M: Machine> Uvm<M> {
         let private = entry.writes != Writes::Through;
         let promoted = {
             let (mut body, mut h) = oref.pager.object().lock(held);
-            let page = self.find_page(&mut body, &mut h, oref, entry.index(oref, fault.va))?;
+            let page = {
+                let access = Access::Fault(entry.advice);
+                self.find_page(&mut body, &mut h, oref, entry.index(oref, fault.va), access)?
+            };
             if private && fault.access == Prot::WRITE {
                 let made = self.promote(&mut h, page)?;
                 if amap.as_ref().is_some_and(|(amap, slot)| !amap.cover.is_exclusive(*slot..*slot + 1)) {
@@ -108,9 +111,10 @@ impl<M: Machine> Uvm<M> {
         held: &mut Held<'_, order::Object>,
         oref: &ORef<M>,
         index: Pages,
+        access: Access,
     ) -> Result<PageNo, GetError> {
         let Some(page) = body.page(index) else {
-            return oref.pager.get(self, body, held, index);
+            return oref.pager.get(self, body, held, index, access);
         };
         if self.machine().frames().flags(page).intersects(PageFlags::BUSY | PageFlags::ERROR) {
             return Err(self.why_not(body, held, index, page));

@@ -11,7 +11,7 @@ use alloc::sync::Arc;
 use machine::order;
 use machine::{Held, Machine, NoMemory, PageNo, Pages, Reserve, Shootdown};
 
-use super::{GetError, Pager};
+use super::{Access, GetError, Pager};
 use crate::object::{Object, ObjectBody};
 use crate::Uvm;
 
@@ -26,9 +26,12 @@ impl<M: Machine> AnonObject<M> {
     ///
     /// # Errors
     /// [`NoMemory`] if the heap has no room for the head.
-    pub fn new(uvm: &Uvm<M>, len: Pages) -> Result<Arc<Self>, NoMemory> {
+    pub fn new(uvm: &Uvm<M>, held: &mut Held<'_, order::Nothing>, len: Pages) -> Result<Arc<Self>, NoMemory> {
         uvm.machine().reserve_heap(size_of::<Self>() + 64)?;
-        Ok(Arc::new(AnonObject { object: Object::new(uvm, len) }))
+        let pager = Arc::new(AnonObject { object: Object::new(uvm, len) });
+        let known: Arc<dyn Pager<M>> = pager.clone();
+        uvm.register(held, &known)?;
+        Ok(pager)
     }
 }
 
@@ -47,6 +50,7 @@ impl<M: Machine> Pager<M> for AnonObject<M> {
         body: &mut ObjectBody,
         held: &mut Held<'_, order::Object>,
         index: Pages,
+        _: Access,
     ) -> Result<PageNo, GetError> {
         if index >= body.length() {
             return Err(GetError::PastEnd);
@@ -69,8 +73,6 @@ impl<M: Machine> Pager<M> for AnonObject<M> {
         held: &mut Held<'_, order::Object>,
         down: &mut Shootdown,
     ) {
-        let end = body.length().0;
-        let waiting = body.remove_range(uvm.machine(), held, 0..end, down);
-        debug_assert!(waiting.is_ok(), "an anonymous object's page is never busy");
+        body.remove_all(uvm, held, down);
     }
 }

@@ -1,19 +1,21 @@
 //! Pagers: where an object's data comes from.
 //!
 //! A pager embeds its [`Object`] and answers one question under the object's lock: "make the page at this index
-//! resident". It may have the page at once ([`AnonObject`]: a page of zeroes), or start I/O, mark the page busy and
-//! say what to wait for ([`VnodePager`]). The pager allocates the page, so a device or a ROM can hand out pages of
-//! its own choosing (1999, section 6).
+//! resident". It may have the page at once ([`AnonObject`]: a page of zeroes), or make it and its neighbours busy and
+//! hand out their [`Start`], by which it is asked for their bytes with nothing locked ([`VnodePager`]). The pager
+//! allocates the page, so a device or a ROM can hand out pages of its own choosing (1999, section 6).
 
 mod anon_object;
 mod vnode;
 
 pub use anon_object::AnonObject;
-pub use vnode::{Read, Vnode, VnodePager};
+pub use vnode::{Vnode, VnodePager};
 
 use machine::order;
 use machine::{Held, Machine, NoMemory, PageNo, Pages, Ticket};
 
+use crate::io::{Start, Transfer};
+use crate::map::Advice;
 use crate::object::{Object, ObjectBody};
 use crate::Uvm;
 
@@ -22,6 +24,8 @@ use crate::Uvm;
 pub enum GetError {
     /// The page is on its way: wait, then ask again.
     Wait(Ticket),
+    /// The page's read is to be started; then ask again.
+    Start(Start),
     /// The index lies past the object's end.
     PastEnd,
     /// The backing store failed.
@@ -34,6 +38,24 @@ impl From<NoMemory> for GetError {
     fn from(_: NoMemory) -> Self {
         GetError::NoMemory
     }
+}
+
+/// A file's data could not be written back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct IoError;
+
+/// How a page is about to be used, for a pager that reads ahead.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Access {
+    /// By a fault, in a mapping with this advice.
+    Fault(Advice),
+    /// By a call of the host that goes on for so many pages, this one counted.
+    Call(Advice, u32),
+}
+
+impl Access {
+    /// A call of the host for one page, of which nothing more is known.
+    pub const PAGE: Access = Access::Call(Advice::Normal, 1);
 }
 
 impl From<Ticket> for GetError {
@@ -51,18 +73,31 @@ pub trait Pager<M: Machine>: Send + Sync {
     fn kind(&self) -> &'static str;
 
     /// Makes the page at `index` resident, under the object's lock: finds it missing in `body`, allocates it,
-    /// inserts it with [`Object::insert`]. It never sleeps: with I/O to wait for it marks the page busy, starts the
-    /// I/O and returns [`GetError::Wait`].
+    /// inserts it with [`Object::insert`]. It never sleeps: with I/O to wait for it makes the page busy and returns
+    /// [`GetError::Start`].
     ///
     /// # Errors
-    /// See [`GetError`]; on all but `Wait` nothing has changed.
+    /// See [`GetError`]; on all but `Wait` and `Start` nothing has changed.
     fn get(
         &self,
         uvm: &Uvm<M>,
         body: &mut ObjectBody,
         held: &mut Held<'_, order::Object>,
         index: Pages,
+        access: Access,
     ) -> Result<PageNo, GetError>;
+
+    /// Reads the consecutive pages of a [`Start`] that `get` handed out, from `index` on, with nothing locked: may
+    /// sleep as the host can.
+    fn start_read(
+        &self,
+        _uvm: &Uvm<M>,
+        _held: &mut Held<'_, order::Nothing>,
+        _index: Pages,
+        _pages: &[PageNo],
+    ) -> Transfer {
+        Transfer::Failed
+    }
 
     /// Whether a page that isn't resident can only be zeroes, so that a reader needs none.
     fn is_hole(&self, _body: &ObjectBody, _index: Pages) -> bool {

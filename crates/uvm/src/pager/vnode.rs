@@ -1,50 +1,49 @@
 //! The file pager: pages of a file, read from and written back to whatever the host keeps files on.
 //!
 //! The host implements [`Vnode`] for its files; the pager is embedded beside the vnode and shares its life. Pages of
-//! a file that nobody maps stay resident until the host says otherwise: there is one cache of file data, the host's
-//! own (1999, section 4).
+//! a file that nobody maps stay resident until memory is short: there is one cache of file data, the host's own
+//! (1999, section 4).
 //!
-//! A read runs in three steps: the fault finds no page, so `get` allocates one, marks it busy, inserts it and calls
-//! [`Vnode::read`]; the host either fills it there and then, or starts a request and later calls
-//! [`VnodePager::read_done`] from where the completion arrives; that makes the page usable, or marks it
-//! as failed for the next fault to report and take out, and wakes who waits.
+//! ```text
+//!   fault, with_page   get: pages allocated, busy, chained --> Start --> Vnode::read  --> Uvm::read_done
+//!   msync, fsync       clean: runs of dirty pages, busy ----------------> Vnode::write --> Uvm::write_done
+//! ```
+//! A write-back starts every run before it waits for the first, so that the device is never idle between two.
 //!
-//! I1: a busy page's bytes are the I/O's.
+//! I1: a busy page's bytes are the I/O's to write, or must not be taken from it. I2: see `io` I3 for what CLEAN means.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
+use core::ops::Range;
 
+use arrayvec::ArrayVec;
 use machine::frames::PageFlags;
 use machine::order;
-use machine::{Held, Machine, NoMemory, PageNo, Pages, Pmap, Reserve, Shootdown};
+use machine::{Held, Machine, NoMemory, PageNo, Pages, Pmap, Reserve, Shootdown, Ticket};
 
-use super::{GetError, Pager};
-use crate::object::{busy_check, unbusy, Object, ObjectBody};
+use super::{Access, GetError, IoError, Pager};
+use crate::io::{Chain, Outcome, Start, Transfer};
+use crate::object::{busy_check, Object, ObjectBody};
 use crate::Uvm;
 
-/// How a read went.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Read {
-    /// The page is filled.
-    Done,
-    /// The host will call [`VnodePager::read_done`].
-    Started,
-    /// The page can't be read.
-    Failed,
-}
+/// The most pages of one write.
+const WRITE_CLUSTER: usize = 256;
 
-/// A file, as the host keeps it.
+/// A file, as the host keeps it. All calls come with nothing locked and may sleep, but for `write_later`.
 pub trait Vnode<M: Machine>: Send + Sync {
-    /// Reads the page at `index` of the file into `page`, which is busy: all 4096 bytes, zeroes past the file's end.
-    /// Called under the object's lock: it must not sleep, and must not call back before it has returned.
-    fn read(&self, machine: &M, index: Pages, page: PageNo) -> Read;
+    /// Reads consecutive pages of the file, from `index` on, into `pages`: all their bytes, zeroes past the file's
+    /// end. At most [`CLUSTER`](crate::CLUSTER) pages, all busy.
+    fn read(&self, machine: &M, index: Pages, pages: &[PageNo]) -> Transfer;
 
-    /// Writes `page` to the file at `index`. Called with no lock held; the page is busy; may sleep as the host can.
-    ///
-    /// # Errors
-    /// `Err` if the bytes may not have reached the file: the page stays dirty.
-    #[allow(clippy::result_unit_err)]
-    fn write(&self, machine: &M, index: Pages, page: PageNo) -> Result<(), ()>;
+    /// Writes `pages` to the file from page `index` on; what lies past the file's end is nobody's. At most 256 pages, all
+    /// busy. Programs may store to them meanwhile, and either byte will do.
+    fn write(&self, machine: &M, index: Pages, pages: &[PageNo]) -> Transfer;
+
+    /// The page daemon has met dirty pages. `true`: the host has taken note, and will soon call
+    /// [`VnodePager::clean`]; `false`: the daemon may call [`write`](Self::write) itself. Must not sleep.
+    fn write_later(&self) -> bool {
+        false
+    }
 }
 
 /// See the module.
@@ -53,97 +52,147 @@ pub struct VnodePager<M: Machine> {
     vnode: Box<dyn Vnode<M>>,
 }
 
+/// Consecutive dirty pages that were made busy to be written.
+struct Run {
+    index: Pages,
+    pages: ArrayVec<PageNo, WRITE_CLUSTER>,
+}
+
+impl Run {
+    fn end(&self) -> u64 {
+        self.index.0 + self.pages.len() as u64
+    }
+}
+
 impl<M: Machine> VnodePager<M> {
-    /// A pager for a file of `len` pages, with one reference: the host's, given back by [`Uvm::detach`].
+    /// A pager for a file of `len` pages, with one reference: the host's, given back by [`Uvm::detach`]. It is
+    /// [registered](Uvm::register).
     ///
     /// # Errors
     /// [`NoMemory`] if the heap has no room for it.
-    pub fn new(uvm: &Uvm<M>, vnode: Box<dyn Vnode<M>>, len: Pages) -> Result<Arc<Self>, NoMemory> {
-        uvm.machine().reserve_heap(size_of::<Self>() + 64)?;
-        Ok(Arc::new(VnodePager { object: Object::new(uvm, len), vnode }))
-    }
-
-    /// The host's completion of a read that it said was [`Read::Started`]: `Read::Done` or `Read::Failed`. May be
-    /// called from wherever the host can take an object's lock.
-    pub fn read_done<P: machine::Before<order::Object>>(
-        &self,
+    pub fn new(
         uvm: &Uvm<M>,
-        held: &mut Held<'_, P>,
-        index: Pages,
-        outcome: Read,
-    ) {
-        let (body, _h) = self.object.lock(held);
-        if let Some(page) = body.page(index) {
-            let flag = if outcome == Read::Done { PageFlags::CLEAN } else { PageFlags::ERROR };
-            uvm.machine().frames().set_flags(page, flag);
-            unbusy(uvm.machine(), page);
-        }
+        held: &mut Held<'_, order::Nothing>,
+        vnode: Box<dyn Vnode<M>>,
+        len: Pages,
+    ) -> Result<Arc<Self>, NoMemory> {
+        uvm.machine().reserve_heap(size_of::<Self>() + 64)?;
+        let pager = Arc::new(VnodePager { object: Object::new(uvm, len), vnode });
+        let known: Arc<dyn Pager<M>> = pager.clone();
+        uvm.register(held, &known)?;
+        Ok(pager)
     }
 
-    /// Writes back every page of the range that was modified: msync's and fsync's part. Pages stay resident.
+    /// Writes back every page of the range that was modified before the call: msync's and fsync's part. Pages stay
+    /// resident. Returns when all are written.
     ///
     /// # Errors
-    /// `Err` if a page could not be written; the others were tried all the same.
-    #[allow(clippy::result_unit_err)]
+    /// [`IoError`] if a page of the file could not be written; the others were tried all the same, and it is still dirty.
     pub fn clean(
         &self,
         uvm: &Uvm<M>,
         held: &mut Held<'_, order::Nothing>,
-        range: core::ops::Range<u64>,
-    ) -> Result<(), ()> {
-        let mut result = Ok(());
+        range: Range<u64>,
+    ) -> Result<(), IoError> {
+        let before = self.write_errors(held);
         let mut next = range.start;
-        while let Some((index, page)) = self.next_dirty(uvm, held, next..range.end) {
-            let wrote = self.vnode.write(uvm.machine(), index, page);
-            let (_body, _h) = self.object.lock(held);
-            if wrote.is_ok() {
-                uvm.machine().frames().set_flags(page, PageFlags::CLEAN);
-            } else {
-                uvm.machine().frames().clear_flags(page, PageFlags::CLEAN);
-                result = Err(());
+        let mut run = Run { index: Pages(0), pages: ArrayVec::new() };
+        loop {
+            match self.take_dirty(uvm, held, next..range.end, &mut run) {
+                Ok(()) if run.pages.is_empty() => break,
+                Ok(()) => {
+                    next = run.end();
+                    self.write(uvm, held, &run);
+                }
+                Err(ticket) => uvm.machine().wait(held, ticket),
             }
-            unbusy(uvm.machine(), page);
-            next = index.0 + 1;
         }
-        result
+        self.wait_idle(uvm, held, range);
+        if self.write_errors(held) == before {
+            Ok(())
+        } else {
+            Err(IoError)
+        }
     }
 
-    /// The next modified page, made busy and clean in the pmap's eyes.
-    fn next_dirty(
-        &self,
-        uvm: &Uvm<M>,
-        held: &mut Held<'_, order::Nothing>,
-        range: core::ops::Range<u64>,
-    ) -> Option<(Pages, PageNo)> {
-        let machine = uvm.machine();
-        loop {
-            let mut down = Shootdown::new();
-            let ticket = {
-                let (body, mut h) = self.object.lock(held);
-                let dirty = |&(_, page): &(Pages, PageNo)| {
-                    !machine.frames().flags(page).contains(PageFlags::CLEAN)
-                        || machine.pmap().is_modified(page)
-                };
-                let (index, page) = body.pages(range.clone()).find(dirty)?;
-                match busy_check(machine, page) {
-                    Err(ticket) => ticket,
-                    Ok(()) => {
-                        machine.frames().set_flags(page, PageFlags::BUSY);
-                        machine.pmap().clear_modified(page, &mut down);
-                        down.perform(machine, &mut h);
-                        return Some((index, page));
-                    }
-                }
-            };
-            down.perform(machine, held);
-            machine.wait(held, ticket);
-        }
+    /// How many pages could not be written back since the file was opened first: it only grows. A host that reports
+    /// an error once to each open file keeps the number it saw last with the file.
+    pub fn write_errors(&self, held: &mut Held<'_, order::Nothing>) -> u64 {
+        self.object.lock(held).0.write_errors
     }
 
     /// The file, as the host gave it.
     pub fn vnode(&self) -> &dyn Vnode<M> {
         &*self.vnode
     }
+
+    /// Makes the first run of dirty pages in the range busy, and clean in the pmap's eyes; none if all are clean.
+    ///
+    /// # Errors
+    /// A ticket of the first dirty page, if I/O has it: it was changed while it was written.
+    fn take_dirty(
+        &self,
+        uvm: &Uvm<M>,
+        held: &mut Held<'_, order::Nothing>,
+        range: Range<u64>,
+        run: &mut Run,
+    ) -> Result<(), Ticket> {
+        let (machine, frames) = (uvm.machine(), uvm.frames());
+        let mut down = Shootdown::new();
+        run.pages.clear();
+        let (body, mut h) = self.object.lock(held);
+        for (index, page) in body.pages(range) {
+            let first = run.pages.is_empty();
+            if !first && (index.0 != run.end() || run.pages.is_full()) {
+                break;
+            }
+            match (is_dirty(machine, page), first) {
+                (false, true) => continue,
+                (false, false) => break,
+                (true, true) => busy_check(machine, page)?,
+                (true, false) if frames.flags(page).contains(PageFlags::BUSY) => break,
+                (true, false) => {}
+            }
+            if first {
+                run.index = index;
+            }
+            frames.set_flags(page, PageFlags::BUSY | PageFlags::CLEAN);
+            machine.pmap().clear_modified(page, &mut down);
+            run.pages.push(page);
+        }
+        // Under the lock: a store that a CPU still makes unnoticed belongs to this write.
+        down.perform(machine, &mut h);
+        Ok(())
+    }
+
+    fn write(&self, uvm: &Uvm<M>, held: &mut Held<'_, order::Nothing>, run: &Run) {
+        match self.vnode.write(uvm.machine(), run.index, &run.pages) {
+            Transfer::Done => uvm.write_done(held, &run.pages, Outcome::Done),
+            Transfer::Failed => uvm.write_done(held, &run.pages, Outcome::Failed),
+            Transfer::Started => {}
+        }
+    }
+
+    /// Waits until no page of the range is under I/O.
+    fn wait_idle(&self, uvm: &Uvm<M>, held: &mut Held<'_, order::Nothing>, mut range: Range<u64>) {
+        loop {
+            let ticket = {
+                let (body, _) = self.object.lock(held);
+                let busy = |&(_, page): &(Pages, PageNo)| uvm.frames().flags(page).contains(PageFlags::BUSY);
+                let Some((index, page)) = body.pages(range.clone()).find(busy) else { return };
+                range.start = index.0;
+                busy_check(uvm.machine(), page)
+            };
+            if let Err(ticket) = ticket {
+                uvm.machine().wait(held, ticket);
+            }
+        }
+    }
+}
+
+/// Whether a page holds what the file doesn't.
+fn is_dirty<M: Machine>(machine: &M, page: PageNo) -> bool {
+    !machine.frames().flags(page).contains(PageFlags::CLEAN) || machine.pmap().is_modified(page)
 }
 
 impl<M: Machine> Pager<M> for VnodePager<M> {
@@ -161,39 +210,37 @@ impl<M: Machine> Pager<M> for VnodePager<M> {
         body: &mut ObjectBody,
         held: &mut Held<'_, order::Object>,
         index: Pages,
+        _: Access,
     ) -> Result<PageNo, GetError> {
         if index >= body.length() {
             return Err(GetError::PastEnd);
         }
         let machine = uvm.machine();
         let page = machine.frames().alloc(machine, held, Reserve::User)?;
-        machine.frames().set_flags(page, PageFlags::BUSY);
-        match self.vnode.read(machine, index, page) {
-            Read::Done => {
-                machine.frames().clear_flags(page, PageFlags::BUSY);
-                machine.frames().set_flags(page, PageFlags::CLEAN);
-                self.object.insert(machine, body, held, index, page);
-                Ok(page)
-            }
-            Read::Started => {
-                self.object.insert(machine, body, held, index, page);
-                busy_check(machine, page)?;
-                Ok(page)
-            }
-            Read::Failed => {
-                machine.frames().free_page(machine, held, page);
-                Err(GetError::Io)
-            }
-        }
+        let mut chain = Chain::default();
+        self.object.insert_busy(machine, body, index, page, &mut chain);
+        Start::object(self.object.id(), index, &chain).map_or(Err(GetError::Io), |s| Err(GetError::Start(s)))
     }
 
-    /// File pages outlive their mappings; the host frees them with [`Uvm::truncate`] when it recycles the vnode.
+    fn start_read(
+        &self,
+        uvm: &Uvm<M>,
+        _: &mut Held<'_, order::Nothing>,
+        index: Pages,
+        pages: &[PageNo],
+    ) -> Transfer {
+        self.vnode.read(uvm.machine(), index, pages)
+    }
+
+    /// The host has given its handle back: nobody can want the pages again. What was modified and not
+    /// [cleaned](VnodePager::clean) is lost.
     fn last_reference(
         &self,
-        _: &Uvm<M>,
-        _: &mut ObjectBody,
-        _: &mut Held<'_, order::Object>,
-        _: &mut Shootdown,
+        uvm: &Uvm<M>,
+        body: &mut ObjectBody,
+        held: &mut Held<'_, order::Object>,
+        down: &mut Shootdown,
     ) {
+        body.remove_all(uvm, held, down);
     }
 }

@@ -64,6 +64,8 @@ pub(crate) enum Heap {
 pub(crate) const LEAF_BYTES: usize = size_of::<Leaf>() + 32;
 /// Heap bytes that one `set` may need: a leaf and its place.
 pub(crate) const SET_BYTES: usize = LEAF_BYTES + PLACE_BYTES;
+/// Heap bytes that setting a cluster's consecutive indices may need.
+pub(crate) const CLUSTER_BYTES: usize = (crate::io::CLUSTER / LEAF as usize + 1) * SET_BYTES;
 
 impl Leaf {
     const EMPTY: Leaf = Leaf { slots: [0; LEAF as usize], used: 0 };

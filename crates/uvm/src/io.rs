@@ -1,0 +1,169 @@
+//! How I/O is started and how it ends.
+//!
+//! ```text
+//!   attempt, locks held      allocate pages, mark them BUSY, give them to their owner, chain them  -> Start
+//!   outermost loop, nothing  collect the chain, call the pager or the swap device                  -> Transfer
+//!   completion, nothing      look at each page's owner, lock it, end the I/O, wake who waits
+//! ```
+//! A file system may have to sleep to find its blocks, so I/O is started by the loop that runs the attempts and holds
+//! nothing ([`Stop::Start`](crate::Stop)). An attempt that succeeds may leave a [`Start`] behind as well: read-ahead,
+//! for which nobody waits.
+//!
+//! What belongs to a page under I/O is said by its record alone, so a completion needs no request structure, and
+//! paging allocates none.
+//!
+//! I1: a page of a chain is BUSY, on no queue, in no translation, and its owner's or an orphan.
+//! I2: who makes a page BUSY for I/O sees to it that [`Uvm::read_done`] or [`Uvm::write_done`] is called for it once.
+//! I3: a page that is written is CLEAN from the start: whoever changes it meanwhile says so, by clearing CLEAN or by
+//! the pmap's modified bit, and a write that fails clears CLEAN.
+//! I4: an owner that goes while I/O has its page makes it an [`Owner::Orphan`], with a wiring that is the I/O's: whoever
+//! takes the last wiring frees it.
+//!
+//! The road not taken is starting I/O under the owner's lock, which asks of every file system that it never sleep.
+
+use arrayvec::ArrayVec;
+
+use machine::frames::PageFlags;
+use machine::{order, Held, Machine, Owner, PageNo, Pages};
+
+use crate::object::unbusy;
+use crate::Uvm;
+
+/// The most pages of one read.
+pub const CLUSTER: usize = 64;
+
+/// What became of a transfer that a host was asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Transfer {
+    /// It has been made.
+    Done,
+    /// It is on its way: the host calls [`Uvm::read_done`] or [`Uvm::write_done`] for each page, once.
+    Started,
+    /// It can't be made.
+    Failed,
+}
+
+/// How a transfer that was [`Started`](Transfer::Started) ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Outcome {
+    /// The bytes are there.
+    Done,
+    /// They are not. Said of several pages at once it means that one of them, at least, could not be read or written.
+    Failed,
+}
+
+/// Where the pages of a chain are read from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Source {
+    /// A pager's data; the first page's index, the others follow.
+    Object { id: u32, index: Pages },
+}
+
+/// Pages that wait for their read to be started: a chain through their records.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Start {
+    head: PageNo,
+    from: Source,
+}
+
+impl Start {
+    /// A read of consecutive pages of an object.
+    pub(crate) fn object(id: u32, index: Pages, chain: &Chain) -> Option<Start> {
+        chain.head.map(|head| Start { head, from: Source::Object { id, index } })
+    }
+}
+
+/// A chain of pages in the making.
+#[derive(Default)]
+pub(crate) struct Chain {
+    head: Option<PageNo>,
+    last: Option<PageNo>,
+}
+
+impl Chain {
+    /// Adds a page that is on no list, and makes it busy.
+    pub(crate) fn push<M: Machine>(&mut self, machine: &M, page: PageNo) {
+        let frames = machine.frames();
+        frames.set_flags(page, PageFlags::BUSY);
+        frames.chain(page, None);
+        match self.last {
+            Some(last) => frames.chain(last, Some(page)),
+            None => self.head = Some(page),
+        }
+        self.last = Some(page);
+    }
+}
+
+/// Which way a transfer went.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Direction {
+    Read,
+    Write,
+}
+
+/// A transfer that has ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Ended {
+    pub(crate) direction: Direction,
+    pub(crate) outcome: Outcome,
+    /// Pages that ended together.
+    pub(crate) pages: usize,
+}
+
+impl<M: Machine> Uvm<M> {
+    /// Starts the read that an attempt has prepared.
+    pub(crate) fn start(&self, held: &mut Held<'_, order::Nothing>, start: Start) {
+        let mut pages = ArrayVec::<PageNo, CLUSTER>::new();
+        let mut next = Some(start.head);
+        while let Some(page) = next {
+            pages.push(page);
+            next = self.frames().chained(page);
+        }
+        let Source::Object { id, index } = start.from;
+        let transfer = match self.pager(held, id) {
+            Some(pager) => pager.start_read(self, held, index, &pages),
+            // Its last reference went, and the pages were left behind.
+            None => Transfer::Failed,
+        };
+        match transfer {
+            Transfer::Done => self.read_done(held, &pages, Outcome::Done),
+            Transfer::Failed => self.read_done(held, &pages, Outcome::Failed),
+            Transfer::Started => {}
+        }
+    }
+
+    /// Ends a read: the host's call for pages whose transfer was [`Started`](Transfer::Started). The pages may be used,
+    /// or say that they could not be read, and who waits for them is woken. From any thread, or an interrupt handler,
+    /// that holds nothing.
+    pub fn read_done(&self, held: &mut Held<'_, order::Nothing>, pages: &[PageNo], outcome: Outcome) {
+        self.ended(held, pages, Ended { direction: Direction::Read, outcome, pages: pages.len() });
+    }
+
+    /// Ends a write, as [`read_done`](Self::read_done) ends a read.
+    pub fn write_done(&self, held: &mut Held<'_, order::Nothing>, pages: &[PageNo], outcome: Outcome) {
+        self.ended(held, pages, Ended { direction: Direction::Write, outcome, pages: pages.len() });
+    }
+
+    fn ended(&self, held: &mut Held<'_, order::Nothing>, mut pages: &[PageNo], end: Ended) {
+        while let Some(&first) = pages.first() {
+            let done = match self.frames().owner(first) {
+                Owner::Object(id) => self.ended_in_object(held, id, pages, end),
+                Owner::Orphan => self.ended_in_orphan(held, first),
+                owner => {
+                    debug_assert!(false, "{first:?}, owned by {owner:?}, ended a transfer");
+                    1
+                }
+            };
+            pages = &pages[done..];
+        }
+    }
+
+    /// Frees a page that its owner left to the I/O (I4).
+    fn ended_in_orphan(&self, held: &mut Held<'_, order::Nothing>, page: PageNo) -> usize {
+        unbusy(self.machine(), page);
+        if self.frames().unpin(page) {
+            self.frames().free_page(self.machine(), held, page);
+        }
+        1
+    }
+}

@@ -1,0 +1,70 @@
+//! Which pager an object's name stands for.
+//!
+//! Page records and the starts of I/O name objects by number. A completion, the page daemon and `swapoff` come from
+//! there and find the pager here.
+//!
+//! I1: an object is entered once it can do I/O, and taken out when its last reference goes.
+//!
+//! Locks: the table by its own, which ranks below the objects'; nothing is called under it.
+
+use alloc::collections::BTreeMap;
+use alloc::sync::{Arc, Weak};
+
+use machine::order::{self, Before};
+use machine::{Held, Machine, NoMemory, Ordered};
+
+use crate::pager::Pager;
+use crate::Uvm;
+
+/// Heap bytes that entering an object may need: a split of every level of the ordered map.
+pub(crate) const NEW_BYTES: usize = 4096;
+
+type Table<M> = BTreeMap<u32, Weak<dyn Pager<M>>>;
+
+pub(crate) struct Registry<M: Machine> {
+    pagers: Ordered<order::Registry, M::Lock, Table<M>>,
+}
+
+impl<M: Machine> Registry<M> {
+    pub(crate) fn new() -> Self {
+        Registry { pagers: Ordered::new(BTreeMap::new()) }
+    }
+
+    pub(crate) fn remove<P: Before<order::Registry>>(&self, held: &mut Held<'_, P>, id: u32) {
+        let gone = self.pagers.lock(held).0.remove(&id);
+        drop(gone);
+    }
+
+    fn get<P: Before<order::Registry>>(&self, held: &mut Held<'_, P>, id: u32) -> Option<Arc<dyn Pager<M>>> {
+        self.pagers.lock(held).0.get(&id)?.upgrade()
+    }
+}
+
+impl<M: Machine> Uvm<M> {
+    /// Makes a pager known by its object's name: what a pager that does I/O needs before its first page. It is
+    /// forgotten with its object's last reference.
+    ///
+    /// Where I/O ends the library may be the last to hold the pager: dropping one must not sleep.
+    ///
+    /// # Errors
+    /// [`NoMemory`] if the heap has no room.
+    pub fn register(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        pager: &Arc<dyn Pager<M>>,
+    ) -> Result<(), NoMemory> {
+        self.machine().reserve_heap(NEW_BYTES)?;
+        let (mut pagers, _) = self.registry.pagers.lock(held);
+        pagers.insert(pager.object().id(), Arc::downgrade(pager));
+        Ok(())
+    }
+
+    /// The pager of the object with a name, if it is registered and alive.
+    pub fn pager<P: Before<order::Registry>>(
+        &self,
+        held: &mut Held<'_, P>,
+        id: u32,
+    ) -> Option<Arc<dyn Pager<M>>> {
+        self.registry.get(held, id)
+    }
+}
