@@ -61,6 +61,7 @@ fn start(info: &BootInfo) -> ! {
         let len = (info.module.end - info.module.start) as usize;
         core::slice::from_raw_parts(layout::direct(info.module.start) as *const u8, len)
     };
+    dev::virtio::init();
     let archive = if module.is_empty() { None } else { Some(module) };
     let failed = fs::init(archive).expect("enough memory for the first files");
     if failed != 0 {

@@ -149,7 +149,15 @@ impl Machine {
         let bus = if self.board == Board::Q35 { "virtio-blk-pci" } else { "virtio-blk-device" };
         for (index, disk) in self.disks.iter().enumerate() {
             let id = format!("disk{index}");
-            push(&["-drive", &disk.drive(&id), "-device", &format!("{bus},drive={id}")]);
+            // On microvm places are taken from the last one down unless they are named. The interrupt of the first arrives as
+            // that of the third: QEMU's I/O APIC takes every line 0 for the timer's.
+            let place = if self.board == Board::Q35 {
+                String::new()
+            } else {
+                format!(",bus=virtio-mmio-bus.{}", index + 1)
+            };
+            let device = format!("{bus},drive={id}{place},rerror=report,werror=report");
+            push(&["-drive", &disk.drive(&id), "-device", &device]);
         }
         push(&["-kernel", &self.kernel.display().to_string(), "-initrd", &self.initrd.display().to_string()]);
         push(&["-append", &self.command_line]);

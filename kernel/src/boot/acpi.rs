@@ -1,12 +1,18 @@
-//! The few things the kernel wants from ACPI: where the interrupt controllers are, and how to power off.
+//! The few things the kernel wants from ACPI: where the interrupt controllers and virtio devices are, and how to power off.
 //!
-//! A table walk of two tables (MADT, FADT) and a search for one package (`_S5_`) need no interpreter; a machine without ACPI tables
-//! gets the PC's defaults. All addresses come from firmware, so each is checked to lie in the direct map before it is read.
+//! A table walk of two tables (MADT, FADT), a search for one package (`_S5_`) and one for a device's name (`LNRO0005`, QEMU's
+//! virtio-mmio) need no interpreter; a machine without ACPI tables gets the PC's defaults. All addresses come from firmware, so each is checked to lie in the direct map before it is read.
+
+use arrayvec::ArrayVec;
 
 use crate::arch::io;
 use crate::mem::layout;
 
-/// The I/O APIC that serves the ISA lines.
+/// I/O APICs and virtio-mmio devices at most; microvm has two and 24.
+const IO_APICS: usize = 4;
+const VIRTIO_DEVICES: usize = 32;
+
+/// An I/O APIC.
 #[derive(Clone, Copy)]
 pub struct IoApic {
     /// Physical address of its registers.
@@ -15,15 +21,26 @@ pub struct IoApic {
     pub first_gsi: u32,
 }
 
-/// How an ISA line is wired.
+/// How an interrupt line is wired.
 #[derive(Clone, Copy)]
 pub struct Source {
-    /// The line's number at the I/O APIC.
+    /// The line's number over all I/O APICs.
     pub gsi: u32,
     /// Level rather than edge.
     pub level: bool,
     /// Active low rather than high.
     pub active_low: bool,
+}
+
+/// A place for a virtio device in memory; it may be empty.
+#[derive(Clone, Copy)]
+pub struct VirtioMmio {
+    /// Physical address of its registers.
+    pub address: u32,
+    /// How many bytes of them there are.
+    pub length: u32,
+    /// Its interrupt.
+    pub source: Source,
 }
 
 /// How to turn the power off.
@@ -37,22 +54,34 @@ enum PowerOff {
 
 /// What the tables say.
 pub struct Platform {
-    /// The I/O APIC, if there is one.
-    pub io_apic: Option<IoApic>,
+    /// The I/O APICs.
+    pub io_apics: ArrayVec<IoApic, IO_APICS>,
     /// The sixteen ISA lines.
     pub overrides: [Source; 16],
+    /// Places of virtio devices, in order of their addresses.
+    pub virtio: ArrayVec<VirtioMmio, VIRTIO_DEVICES>,
     power_off: Option<PowerOff>,
 }
 
 /// Reads the tables behind the root pointer, a physical address or zero.
 pub fn read(rsdp: u64) -> Platform {
     let mut platform = Platform {
-        io_apic: Some(IoApic { address: 0xfec0_0000, first_gsi: 0 }),
+        io_apics: ArrayVec::new(),
         overrides: core::array::from_fn(|n| Source { gsi: n as u32, level: false, active_low: false }),
+        virtio: ArrayVec::new(),
         power_off: None,
     };
+    read_tables(rsdp, &mut platform);
+    if platform.io_apics.is_empty() {
+        platform.io_apics.push(IoApic { address: 0xfec0_0000, first_gsi: 0 });
+    }
+    platform.virtio.sort_unstable_by_key(|device| device.address);
+    platform
+}
+
+fn read_tables(rsdp: u64, platform: &mut Platform) {
     let root = if rsdp != 0 { Some(rsdp) } else { find_root() };
-    let Some(root) = root else { return platform };
+    let Some(root) = root else { return };
     let (table, width) = if get::<u8>(root + 15) >= 2 && get::<u64>(root + 24) != 0 {
         (get::<u64>(root + 24), 8)
     } else {
@@ -62,12 +91,14 @@ pub fn read(rsdp: u64) -> Platform {
     for entry in (36..length).step_by(width) {
         let at = if width == 8 { get::<u64>(table + entry) } else { u64::from(get::<u32>(table + entry)) };
         match &get::<[u8; 4]>(at) {
-            b"APIC" => read_madt(at, &mut platform),
-            b"FACP" => platform.power_off = read_fadt(at),
+            b"APIC" => read_madt(at, platform),
+            b"FACP" => {
+                platform.power_off = read_fadt(at);
+                find_virtio(u64::from(get::<u32>(at + 40)), platform);
+            }
             _ => {}
         }
     }
-    platform
 }
 
 /// A value at a physical address below 4 GiB, or zeroes elsewhere.
@@ -89,7 +120,10 @@ fn read_madt(table: u64, platform: &mut Platform) {
     while at + 2 <= length {
         let entry = table + at;
         match get::<u8>(entry) {
-            1 => platform.io_apic = Some(IoApic { address: get(entry + 4), first_gsi: get(entry + 8) }),
+            1 => {
+                let _ =
+                    platform.io_apics.try_push(IoApic { address: get(entry + 4), first_gsi: get(entry + 8) });
+            }
             2 => {
                 let flags = get::<u16>(entry + 8);
                 if let Some(source) = platform.overrides.get_mut(usize::from(get::<u8>(entry + 3))) {
@@ -119,6 +153,35 @@ fn read_fadt(table: u64) -> Option<PowerOff> {
     }
     let port = get::<u32>(table + 64) as u16;
     (port != 0).then_some(PowerOff::Pm1 { port, value: u16::from(sleep_type) << 10 | 1 << 13 })
+}
+
+/// Each virtio-mmio device of the DSDT is its name, then a resource template with one range of memory and one interrupt; see ACPI
+/// 6.5, 6.4.3.4 and 6.4.3.6.
+fn find_virtio(dsdt: u64, platform: &mut Platform) {
+    /// A 32-bit fixed memory range, and an extended interrupt with one number: tag and length of each.
+    const MEMORY: [u8; 3] = [0x86, 9, 0];
+    const INTERRUPT: [u8; 3] = [0x89, 6, 0];
+    /// Bytes behind the name in which the template lies.
+    const NEAR: u64 = 128;
+    let length = u64::from(get::<u32>(dsdt + 4));
+    let find = |from: u64, tag: [u8; 3]| {
+        (from..(from + NEAR).min(length.saturating_sub(12))).find(|&n| get::<[u8; 3]>(dsdt + n) == tag)
+    };
+    let mut at = 36;
+    while at + 8 <= length {
+        at += 1;
+        if &get::<[u8; 8]>(dsdt + at) != b"LNRO0005" {
+            continue;
+        }
+        let (Some(memory), Some(interrupt)) = (find(at, MEMORY), find(at, INTERRUPT)) else { continue };
+        let (memory, interrupt) = (dsdt + memory, dsdt + interrupt);
+        let flags: u8 = get(interrupt + 3);
+        let source = Source { gsi: get(interrupt + 5), level: flags & 2 == 0, active_low: flags & 4 != 0 };
+        let device = VirtioMmio { address: get(memory + 4), length: get(memory + 8), source };
+        if platform.virtio.try_push(device).is_err() {
+            return;
+        }
+    }
 }
 
 impl Platform {

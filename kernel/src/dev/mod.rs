@@ -1,3 +1,8 @@
-//! Devices with more to them than a page of code: the terminal.
+//! Devices with more to them than a page of code: the terminal, and disks.
+//!
+//! `virtio` finds devices and drives their queues, `block` is what the rest of the kernel knows of disks.
 
+pub mod block;
+mod pci;
 pub mod tty;
+pub mod virtio;

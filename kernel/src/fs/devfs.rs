@@ -12,7 +12,7 @@ use super::inode::*;
 use super::io::{Sink, Source};
 use super::path::{resolve, Follow, Start};
 use super::{mount, random, tmpfs};
-use crate::dev::tty;
+use crate::dev::{block, tty};
 use crate::errno::*;
 use crate::vm;
 
@@ -123,6 +123,9 @@ pub fn create() -> Result<InodeRef> {
     ];
     for (name, rdev, perm) in nodes {
         root.create(name.as_bytes(), NewNode::Special(Kind::Char, rdev), perm)?;
+    }
+    for disk in block::disks() {
+        root.create(disk.name().as_bytes(), NewNode::Special(Kind::Block, disk.number()), 0o660)?;
     }
     let links = [
         ("fd", "/proc/self/fd"),

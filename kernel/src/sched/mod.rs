@@ -8,6 +8,8 @@
 //!      +--------------------+--------------------------+---> Exited (exit_current)
 //! ```
 //! Round robin with slices of 10 ms among programs; kernel code is never preempted. A CPU with nothing to do halts.
+//! Threads of the kernel go first: they wait for what others need, and work in short bursts. A program gives way early to one of
+//! them, and to whoever a device's interrupt has made ready.
 //!
 //! I1: a task is in a queue exactly if it is `Ready` and not current. I2: `Blocked` is set by the task itself and taken back by
 //! itself or, under its queue's lock, by `wake`. I3: a task stays alive while it is current or queued, by the references held there,
@@ -16,6 +18,7 @@
 pub mod clock;
 mod task;
 
+use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -85,6 +88,30 @@ pub fn spawn_user(thread: Arc<proc::Thread>, regs: &UserRegs) -> Result<Arc<Task
     Ok(task)
 }
 
+/// Starts a thread of the kernel that does `main` and ends. It has no address space and no process: what asks for the current
+/// process isn't for it.
+///
+/// # Errors
+/// `NoMemory` for its stack; nothing has changed.
+pub fn spawn_kernel(
+    name: &'static str,
+    main: impl FnOnce() + Send + 'static,
+) -> Result<Arc<Task>, machine::NoMemory> {
+    heap::reserve(TASK_HEAP)?;
+    let task = Arc::new(Task::for_kernel(name, Box::new(main), Stack::new()?));
+    start(&task);
+    Ok(task)
+}
+
+/// The life of a thread of the kernel.
+pub fn run_kernel_task() -> ! {
+    finish_switch();
+    if let Some(main) = current().take_main() {
+        main();
+    }
+    exit_current()
+}
+
 fn start(task: &Arc<Task>) {
     let mut queue = queue().lock();
     queue.tasks += 1;
@@ -114,9 +141,31 @@ pub fn wake(task: &Arc<Task>) {
     let mut queue = QUEUES[task.cpu()].lock();
     if task.state.load(Acquire) == State::Blocked as u8 {
         task.state.store(State::Ready as u8, Release);
-        if !task.running.load(Acquire) {
+        if task.running.load(Acquire) {
+            return;
+        }
+        if task.is_kernel() {
+            queue.ready.push_front(task.clone());
+            drop(queue);
+            preempt();
+        } else {
             queue.ready.push_back(task.clone());
         }
+    }
+}
+
+/// Makes the program that runs here give way when it next leaves the kernel.
+fn preempt() {
+    let task = current();
+    if task.user().is_some() {
+        task.add_work(Work::RESCHEDULE);
+    }
+}
+
+/// A device's interrupt has been answered.
+pub fn device_interrupt(origin: Origin) {
+    if origin != Origin::Kernel && others_ready() {
+        preempt();
     }
 }
 

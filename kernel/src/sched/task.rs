@@ -1,5 +1,6 @@
 //! A schedulable thread: stack, saved registers, vector state, times.
 
+use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::sync::atomic::{
     AtomicBool, AtomicU32, AtomicU64, AtomicU8, AtomicUsize, Ordering::AcqRel, Ordering::Relaxed,
@@ -33,8 +34,19 @@ pub(super) enum State {
     Exited,
 }
 
+/// What a thread of the kernel does; when it returns, the thread ends.
+pub(super) type Main = Box<dyn FnOnce() + Send>;
+
 enum Kind {
-    User { thread: Arc<proc::Thread>, fpu: SpinLock<fpu::State> },
+    User {
+        thread: Arc<proc::Thread>,
+        fpu: SpinLock<fpu::State>,
+    },
+    /// The name is for whoever debugs; the work is taken when the thread starts.
+    Kernel {
+        name: &'static str,
+        main: SpinLock<Option<Main>>,
+    },
     Idle,
 }
 
@@ -59,7 +71,7 @@ static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 /// The task whose vector state each CPU's registers hold.
 static FPU_OWNER: [AtomicU64; cpu::MAX_CPUS] = [const { AtomicU64::new(0) }; cpu::MAX_CPUS];
 
-use Kind::{Idle, User};
+use Kind::{Idle, Kernel, User};
 
 impl Task {
     fn new(kind: Kind, stack: Option<Stack>, context: switch::Context) -> Task {
@@ -95,17 +107,43 @@ impl Task {
         Task::new(User { thread, fpu: SpinLock::new(fpu) }, Some(stack), context)
     }
 
+    pub(super) fn for_kernel(name: &'static str, main: Main, stack: Stack) -> Task {
+        let context = switch::Context::for_kernel(&stack);
+        Task::new(Kernel { name, main: SpinLock::new(Some(main)) }, Some(stack), context)
+    }
+
+    /// What a thread of the kernel has to do; once.
+    pub(super) fn take_main(&self) -> Option<Main> {
+        match &self.kind {
+            Kernel { main, .. } => main.lock().take(),
+            User { .. } | Idle => None,
+        }
+    }
+
+    /// The name of a thread of the kernel.
+    pub fn kernel_name(&self) -> Option<&'static str> {
+        match &self.kind {
+            Kernel { name, .. } => Some(name),
+            User { .. } | Idle => None,
+        }
+    }
+
+    #[inline]
+    pub(super) fn is_kernel(&self) -> bool {
+        matches!(self.kind, Kernel { .. })
+    }
+
     /// Whether it runs or could run.
     pub fn is_ready(&self) -> bool {
         self.state.load(Relaxed) == State::Ready as u8
     }
 
-    /// The program's thread this task carries; `None` for an idle task.
+    /// The program's thread this task carries; `None` for the kernel's own.
     #[inline]
     pub fn user(&self) -> Option<&Arc<proc::Thread>> {
         match &self.kind {
             User { thread, .. } => Some(thread),
-            Idle => None,
+            Kernel { .. } | Idle => None,
         }
     }
 
@@ -123,7 +161,7 @@ impl Task {
     pub(super) fn fpu(&self) -> SpinGuard<'_, fpu::State> {
         match &self.kind {
             User { fpu, .. } => fpu.lock(),
-            Idle => panic!("the idle task has no vector state"),
+            Kernel { .. } | Idle => panic!("a kernel task has no vector state"),
         }
     }
 

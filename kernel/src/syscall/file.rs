@@ -329,11 +329,11 @@ fn fallocate(fd: i32, mode: u32, at: i64, len: i64) -> Result<()> {
     }
 }
 
-/// There is no slower storage that anything could be written back to.
 fn fsync(fd: i32) -> Result<()> {
-    match current::file(fd)?.inode().kind() {
+    let file = current::file(fd)?;
+    match file.inode().kind() {
         Kind::Fifo | Kind::Socket => Err(EINVAL),
-        _ => Ok(()),
+        _ => file.io().sync(),
     }
 }
 

@@ -54,13 +54,13 @@ pub fn init(platform: &acpi::Platform) {
     write(TIMER_DIVIDE, 0b1011);
     write(LVT_TIMER, u32::from(TIMER));
     write(TIMER_INITIAL, 0);
-    route(platform, serial::IRQ, SERIAL);
+    route(platform, platform.overrides[usize::from(serial::IRQ)], SERIAL);
 }
 
-/// Sends an ISA line to this CPU as `vector`.
-fn route(platform: &acpi::Platform, line: u8, vector: u8) {
-    let Some(io_apic) = platform.io_apic else { return };
-    let source = platform.overrides[usize::from(line)];
+/// Sends a line to this CPU as `vector`. Start-up only.
+pub(super) fn route(platform: &acpi::Platform, source: acpi::Source, vector: u8) {
+    let before = platform.io_apics.iter().filter(|io_apic| io_apic.first_gsi <= source.gsi);
+    let Some(io_apic) = before.max_by_key(|io_apic| io_apic.first_gsi) else { return };
     let entry = 0x10 + 2 * (source.gsi - io_apic.first_gsi);
     let base = layout::direct(u64::from(io_apic.address));
     let flags = u32::from(source.level) << 15 | u32::from(source.active_low) << 13;
@@ -73,6 +73,11 @@ fn route(platform: &acpi::Platform, line: u8, vector: u8) {
     };
     put(entry + 1, read(ID) & 0xff00_0000);
     put(entry, u32::from(vector) | flags);
+}
+
+/// What a device writes, and where, to interrupt this CPU as `vector`.
+pub(super) fn message(vector: u8) -> (u64, u32) {
+    (0xfee0_0000 | u64::from(read(ID) >> 24) << 12, u32::from(vector))
 }
 
 /// Tells the APIC that the current interrupt has been dealt with.

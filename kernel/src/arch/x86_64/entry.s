@@ -179,6 +179,13 @@ user_start:
     call {return_work}
     jmp user_iret
 
+# The same for a thread of the kernel.
+.globl task_start_kernel
+task_start_kernel:
+    xor ebp, ebp
+    call {kernel_task}
+    ud2
+
 # switch_stacks(save: *mut u64, load: u64): callee-saved registers on the old stack, the rest is dead by the ABI.
 .balign 16
 .globl switch_stacks

@@ -33,6 +33,14 @@ pub fn out32(port: u16, value: u32) {
     unsafe { asm!("out dx, eax", in("dx") port, in("eax") value, options(nomem, nostack, preserves_flags)) }
 }
 
+/// Reads 32 bits from an I/O port.
+pub fn in32(port: u16) -> u32 {
+    let value: u32;
+    // SAFETY: as in `out8`.
+    unsafe { asm!("in eax, dx", in("dx") port, out("eax") value, options(nomem, nostack, preserves_flags)) }
+    value
+}
+
 /// Stops the CPU until an interrupt; with interrupts off, for good.
 pub fn halt() {
     // SAFETY: `hlt` changes no state but the CPU's own progress.

@@ -4,7 +4,8 @@
 //! |---|---|
 //! | `entry.s`, `trap`, `regs` | ways in and out: system calls, exceptions, interrupts, and the program's registers |
 //! | `cpu`, `gdt`, `io` | what each CPU has of its own, single instructions |
-//! | `apic`, `clock`, `serial` | interrupts, time, the two serial ports |
+//! | `apic`, `irq` | interrupt controllers, interrupts of devices |
+//! | `clock`, `serial` | time, the two serial ports |
 //! | `fpu`, `switch` | a task's vector state and stack |
 //! | `tables`, `user_access` | the kernel's own mappings, instructions that touch user memory |
 //! | `pmap`, `machine` | the VM system's view of this machine |
@@ -15,6 +16,7 @@ pub mod cpu;
 pub mod fpu;
 mod gdt;
 pub mod io;
+pub mod irq;
 pub mod machine;
 pub mod pmap;
 pub mod regs;

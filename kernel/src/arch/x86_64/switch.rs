@@ -8,6 +8,7 @@ use crate::mem::stack::Stack;
 extern "C" {
     fn switch_stacks(save: *mut u64, load: u64);
     fn task_start_user();
+    fn task_start_kernel();
 }
 
 /// Where a task that doesn't run left its stack pointer.
@@ -29,6 +30,11 @@ impl Context {
         // SAFETY: the stack is new: nobody else uses it, and it is large enough.
         unsafe { at.write(regs.clone()) };
         Context(UnsafeCell::new(prepare(at as u64, task_start_user as *const () as u64)))
+    }
+
+    /// Writes a stack so that the first switch to it starts a thread of the kernel.
+    pub fn for_kernel(stack: &Stack) -> Context {
+        Context(UnsafeCell::new(prepare(stack.top(), task_start_kernel as *const () as u64)))
     }
 }
 

@@ -174,6 +174,43 @@ pub fn map_if_absent(va: u64, reserve: Reserve) -> Result<(), NoMemory> {
     Ok(())
 }
 
+/// Makes the direct map show device registers, uncached: beyond memory it may not reach there yet. Start-up only.
+///
+/// # Errors
+/// [`NoMemory`]; part of the range may be mapped.
+pub fn map_device(pa: u64, length: u64) -> Result<(), NoMemory> {
+    let (first, end) = (pa & !(PAGE_SIZE as u64 - 1), pa + length);
+    for page in (first..end).step_by(PAGE_SIZE) {
+        let va = layout::direct(page);
+        let above = entry(va, 1)?;
+        if above.load(Relaxed) & LARGE != 0 {
+            // A large page that holds registers holds no memory.
+            above.fetch_or(UNCACHED, Relaxed);
+        } else {
+            entry(va, 0)?.store(page | PRESENT | WRITE | GLOBAL | NO_EXECUTE | UNCACHED, Relaxed);
+        }
+        io::invlpg(va);
+    }
+    Ok(())
+}
+
+/// The physical address behind one in the kernel's half, if it is mapped.
+pub fn physical(va: u64) -> Option<u64> {
+    let mut at = root();
+    for level in (0..4).rev() {
+        let value = table(at)[index(va, level)].load(Relaxed);
+        if value & PRESENT == 0 {
+            return None;
+        }
+        if level == 0 || value & LARGE != 0 {
+            let inside = (1 << (12 + 9 * level)) - 1;
+            return Some(value & ADDRESS & !inside | va & inside);
+        }
+        at = value & ADDRESS;
+    }
+    None
+}
+
 /// Whether an address can be read, by the active tables: for the back-trace of a panic.
 pub fn is_mapped(va: u64) -> bool {
     let mut at = io::read_cr3() & ADDRESS;

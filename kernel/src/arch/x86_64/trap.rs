@@ -5,7 +5,7 @@
 
 use core::arch::global_asm;
 
-use super::{apic, cpu, gdt, io, regs::UserRegs, serial};
+use super::{apic, cpu, gdt, io, irq, regs::UserRegs, serial};
 use crate::{mem::layout, proc, sched, user, vm};
 
 const PAGE_FAULT: u64 = 14;
@@ -27,6 +27,7 @@ global_asm!(
     kernel_trap = sym kernel_trap,
     last_resort = sym last_resort,
     task_started = sym task_started,
+    kernel_task = sym kernel_task,
 );
 
 #[repr(C, align(16))]
@@ -135,6 +136,11 @@ fn interrupt(regs: &UserRegs) {
             apic::end_of_interrupt();
         }
         apic::SPURIOUS => {}
+        vector @ irq::FIRST..=irq::LAST => {
+            irq::dispatch(vector);
+            apic::end_of_interrupt();
+            sched::device_interrupt(origin(regs));
+        }
         _ => apic::end_of_interrupt(),
     }
 }
@@ -194,4 +200,8 @@ fn fatal(regs: &UserRegs, va: u64) -> ! {
 
 extern "C" fn task_started() {
     sched::task_started();
+}
+
+extern "C" fn kernel_task() -> ! {
+    sched::run_kernel_task()
 }

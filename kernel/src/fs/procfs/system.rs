@@ -5,6 +5,7 @@ use alloc::string::String;
 use core::fmt::Write;
 
 use super::{dir, link, text, Member, Show};
+use crate::dev::block;
 use crate::fs::{mount, random};
 use crate::proc;
 use crate::sched;
@@ -29,8 +30,9 @@ pub(super) static ROOT: &[Member] = &[
     text("filesystems", filesystems),
     text("cmdline", cmdline),
     text("devices", devices),
-    text("interrupts", empty),
-    text("partitions", empty),
+    text("interrupts", interrupts),
+    text("partitions", block::partitions),
+    text("diskstats", block::diskstats),
     text("swaps", swaps),
     link("sysrq-trigger", Show::Trigger),
     dir("sys", &[dir("kernel", KERNEL), dir("vm", VM), dir("fs", FS)]),
@@ -72,8 +74,12 @@ static FS: &[Member] = &[
     text("file-nr", || String::from("0\t0\t65536\n")),
 ];
 
-fn empty() -> String {
-    String::new()
+fn interrupts() -> String {
+    let mut out = String::from("           CPU0\n");
+    crate::arch::irq::list(|vector, taken, name| {
+        let _ = writeln!(out, "{vector:>4}: {taken:>10}  {name}");
+    });
+    out
 }
 
 fn osrelease() -> String {
@@ -190,7 +196,7 @@ fn cmdline() -> String {
 }
 
 fn devices() -> String {
-    String::from("Character devices:\n  1 mem\n  4 ttyS\n  5 /dev/tty\n  5 /dev/console\n\nBlock devices:\n")
+    String::from("Character devices:\n  1 mem\n  4 ttyS\n  5 /dev/tty\n  5 /dev/console\n\nBlock devices:\n254 virtblk\n")
 }
 
 fn swaps() -> String {

@@ -29,6 +29,7 @@ use linux_raw_sys::general as abi;
 use super::file::File;
 use super::inode::*;
 use super::io::{Sink, Source};
+use crate::dev::block;
 use crate::errno::*;
 use crate::ipc::pipe::Pipe;
 use crate::sched::{self, Nanos};
@@ -290,6 +291,7 @@ impl Inode for TmpNode {
         match &self.body {
             Body::Fifo(pipe) => Pipe::open_fifo(pipe, flags).map(Some),
             Body::Special(rdev) if self.kind == Kind::Char => super::devfs::open(*rdev, flags).map(Some),
+            Body::Special(rdev) if self.kind == Kind::Block => block::open(*rdev, flags).map(Some),
             Body::Special(_) => Err(ENXIO),
             _ => Ok(None),
         }

@@ -1,0 +1,68 @@
+//! Interrupts of devices: a vector for each, and the function that answers it.
+//!
+//! A driver registers its function and gets a [`Vector`], then points its device at it: by a message (`Vector::message`, MSI-X), or
+//! by a line of the I/O APIC (`Vector::route`). Functions run with interrupts off and nothing held; see `sync`. All vectors lead to
+//! the CPU that registers them.
+
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+
+use alloc::string::String;
+
+use super::apic;
+use crate::boot::acpi;
+use crate::sync::Once;
+
+/// Vectors that devices can have.
+pub(super) const FIRST: u8 = 0x50;
+pub(super) const LAST: u8 = FIRST + COUNT as u8 - 1;
+const COUNT: usize = 32;
+
+struct Handler {
+    call: fn(usize),
+    argument: usize,
+    name: String,
+    taken: AtomicU64,
+}
+
+static HANDLERS: [Once<Handler>; COUNT] = [const { Once::new() }; COUNT];
+static NEXT: AtomicUsize = AtomicUsize::new(0);
+
+/// A vector that a driver owns, for good.
+#[derive(Clone, Copy)]
+pub struct Vector(u8);
+
+/// Calls `call(argument)` for each interrupt of a new vector; `name` is for `/proc/interrupts`. `None` when no vector is left.
+pub fn register(name: String, call: fn(usize), argument: usize) -> Option<Vector> {
+    let index = NEXT.fetch_add(1, Relaxed);
+    HANDLERS.get(index)?.call_once(|| Handler { call, argument, name, taken: AtomicU64::new(0) });
+    Some(Vector(FIRST + index as u8))
+}
+
+impl Vector {
+    /// The address and the word that a message-signalled interrupt writes.
+    pub fn message(self) -> (u64, u32) {
+        apic::message(self.0)
+    }
+
+    /// Sends an interrupt line here. Start-up only.
+    pub fn route(self, platform: &acpi::Platform, source: acpi::Source) {
+        apic::route(platform, source, self.0);
+    }
+}
+
+/// Answers an interrupt.
+pub(super) fn dispatch(vector: u8) {
+    if let Some(handler) = HANDLERS[usize::from(vector - FIRST)].get() {
+        handler.taken.fetch_add(1, Relaxed);
+        (handler.call)(handler.argument);
+    }
+}
+
+/// Calls `each` with every vector in use, how often it was taken, and its name.
+pub fn list(mut each: impl FnMut(u8, u64, &str)) {
+    for (index, handler) in HANDLERS.iter().enumerate() {
+        if let Some(handler) = handler.get() {
+            each(FIRST + index as u8, handler.taken.load(Relaxed), &handler.name);
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! Virtio devices on the PCI bus, with message-signalled interrupts (MSI-X): a vector of its own for each, no line that is shared and
+//! no register to read in the handler.
+
+use virtio_drivers::transport::pci::bus::{Command, DeviceFunction, PciRoot};
+use virtio_drivers::transport::pci::{virtio_device_type, PciTransport};
+
+use super::{attach, Found, Interrupt, KernelHal};
+use crate::arch::irq::Vector;
+use crate::arch::tables;
+use crate::dev::pci::Ports;
+use crate::mem::layout;
+use crate::println;
+
+const CAPABILITY_VENDOR: u8 = 0x09;
+const CAPABILITY_MSIX: u8 = 0x11;
+/// The virtio capability that names the common configuration.
+const COMMON: u8 = 1;
+/// In the common configuration: which queue is meant, and its message's number.
+const QUEUE_SELECT: u64 = 22;
+const QUEUE_MESSAGE: u64 = 26;
+/// Bytes of the common configuration that are used here, and of one message's table entry.
+const COMMON_LENGTH: u64 = 64;
+const ENTRY: u64 = 16;
+
+/// Finds all virtio devices of bus 0.
+pub fn probe() {
+    let mut root = PciRoot::new(Ports);
+    for (function, info) in root.enumerate_bus(0) {
+        let Some(kind) = virtio_device_type(&info) else { continue };
+        let (_, command) = root.get_status_command(function);
+        root.set_command(function, command | Command::MEMORY_SPACE | Command::BUS_MASTER);
+        let transport = PciTransport::new::<KernelHal, _>(&mut root, function);
+        match (transport, Messages::find(&mut root, function)) {
+            (Ok(transport), Some(messages)) => {
+                attach(kind, Found { transport: transport.into(), interrupt: Interrupt::Pci(messages) });
+            }
+            (Err(error), _) => println!("virtio: {function} can't be used: {error}"),
+            (_, None) => println!("virtio: {function} has no MSI-X, which this kernel needs"),
+        }
+    }
+}
+
+/// Where a device keeps what has to be written for its first message to arrive. The addresses are of the direct map.
+pub struct Messages {
+    function: DeviceFunction,
+    /// The capability, in configuration space.
+    control: u8,
+    /// The first entry of the table of messages.
+    entry: u64,
+    /// The common configuration.
+    common: u64,
+}
+
+impl Messages {
+    fn find(root: &mut PciRoot<Ports>, function: DeviceFunction) -> Option<Messages> {
+        let (mut control, mut common) = (None, None);
+        for capability in root.capabilities(function) {
+            match capability.id {
+                CAPABILITY_MSIX => control = Some(capability.offset),
+                CAPABILITY_VENDOR if (capability.private_header >> 8) as u8 == COMMON => {
+                    common = common.or(Some(capability.offset));
+                }
+                _ => {}
+            }
+        }
+        let (control, common) = (control?, common?);
+        let table = read(function, control + 4);
+        let bar = read(function, common + 4) as u8;
+        let offset = read(function, common + 8);
+        Some(Messages {
+            function,
+            control,
+            entry: registers(root, function, (table & 7) as u8, u64::from(table & !7), ENTRY)?,
+            common: registers(root, function, bar, u64::from(offset), COMMON_LENGTH)?,
+        })
+    }
+
+    /// See [`Interrupt::connect`].
+    pub fn connect(&mut self, vector: Vector) {
+        let (address, word) = vector.message();
+        for (place, value) in [(0, address as u32), (4, (address >> 32) as u32), (8, word), (12, 0)] {
+            // SAFETY: entry 0 of the device's table of messages, mapped by `registers`; nothing else writes there.
+            unsafe { ((self.entry + place) as *mut u32).write_volatile(value) };
+        }
+        for (place, value) in [(QUEUE_SELECT, 0), (QUEUE_MESSAGE, 0)] {
+            // SAFETY: the device's common configuration, mapped by `registers`; its transport is not in use during this call.
+            unsafe { ((self.common + place) as *mut u16).write_volatile(value) };
+        }
+        // Messages on, none masked.
+        let control = read(self.function, self.control);
+        write(self.function, self.control, control & !(1 << 30) | 1 << 31);
+    }
+}
+
+fn read(function: DeviceFunction, register: u8) -> u32 {
+    use virtio_drivers::transport::pci::bus::ConfigurationAccess;
+    Ports.read_word(function, register)
+}
+
+fn write(function: DeviceFunction, register: u8, value: u32) {
+    use virtio_drivers::transport::pci::bus::ConfigurationAccess;
+    Ports.write_word(function, register, value);
+}
+
+/// Where `length` bytes at `offset` of one of the device's regions are mapped.
+fn registers(
+    root: &mut PciRoot<Ports>,
+    function: DeviceFunction,
+    bar: u8,
+    offset: u64,
+    length: u64,
+) -> Option<u64> {
+    let (start, size) = root.bar_info(function, bar).ok()??.memory_address_size()?;
+    if start == 0 || offset + length > size {
+        return None;
+    }
+    tables::map_device(start + offset, length).ok()?;
+    Some(layout::direct(start + offset))
+}
