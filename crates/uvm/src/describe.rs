@@ -15,6 +15,8 @@ pub struct EntryInfo {
     pub range: VaRange,
     /// What accesses may do.
     pub prot: Prot,
+    /// The most that they may be allowed.
+    pub max_prot: Prot,
     /// Whether stores are seen by others.
     pub sharing: Sharing,
     /// What a child gets.
@@ -127,6 +129,7 @@ fn info<M: Machine>(e: &Entry<M>, held: &mut Held<'_, order::Map>) -> EntryInfo 
     EntryInfo {
         range: e.range,
         prot: e.prot,
+        max_prot: e.max_prot,
         sharing: if e.writes == Writes::Through { Sharing::Shared } else { Sharing::Private },
         inherit: e.inherit,
         advice: e.advice,

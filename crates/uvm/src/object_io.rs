@@ -63,7 +63,9 @@ impl<M: Machine> Uvm<M> {
         Ok(Some(result))
     }
 
-    fn unpin(
+    /// Ends a wiring of a page that [`with_page`](Self::with_page) handed out and its `work` made for longer than the
+    /// call. If the page has left the object meanwhile and this was its last wiring, it is freed.
+    pub fn unpin(
         &self,
         held: &mut Held<'_, order::Nothing>,
         pager: &Arc<dyn Pager<M>>,
@@ -127,6 +129,14 @@ impl<M: Machine> Uvm<M> {
     /// Counts one more handle on a pager's object.
     pub fn attach(&self, held: &mut Held<'_, order::Nothing>, pager: &Arc<dyn Pager<M>>) {
         attach(held, pager);
+    }
+
+    /// The same, if the object has a reference still; says whether. An object without any has given its pages up.
+    pub fn attach_if_used(&self, held: &mut Held<'_, order::Nothing>, pager: &Arc<dyn Pager<M>>) -> bool {
+        let (mut body, _) = pager.object().lock(held);
+        let used = body.refs != 0;
+        body.refs += usize::from(used);
+        used
     }
 
     /// Gives a handle on a pager's object back; with the last reference its pager frees what it will.

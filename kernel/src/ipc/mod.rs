@@ -1,7 +1,8 @@
-//! Bytes between processes: pipes and fifos, and local socket pairs built from two of them.
+//! Between processes: pipes and fifos, local socket pairs built from two of them, System V shared memory.
 
 pub mod pipe;
 mod ring;
+pub mod shm;
 pub mod socket;
 
 use crate::proc;

@@ -11,7 +11,7 @@ use core::sync::atomic::Ordering;
 use super::elf::{self, Image, Placement};
 use super::image::{self, Loaded, Startup};
 use super::limits::RLIMIT_STACK;
-use super::mm::{Layout, LockFuture, Mm, CMDLINE_MAX};
+use super::mm::{Layout, Mm, CMDLINE_MAX};
 use super::signal::{AltStack, SIGCHLD};
 use super::thread::Thread;
 use super::{current_thread, exit, table, timer};
@@ -247,7 +247,7 @@ fn build(
         heap_end: loaded.heap,
         cmdline: arguments.argv.bytes[..cut].into(),
         exe: alloc::string::String::from_utf8_lossy(&program.file.path()).into(),
-        lock_future: LockFuture::No,
+        lock_future: None,
     };
     let mm = Mm::new(space, layout);
     let old = thread.replace_mm(Some(mm.clone()));

@@ -140,7 +140,7 @@ fn place(
         populate: Populate::OnTouch,
         name,
     };
-    vm::map(space, args).map(|_| ())
+    vm::map(space, &args).map(|_| ())
 }
 
 /// Zeroes what a segment's last page holds of the file beyond the segment.

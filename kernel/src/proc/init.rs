@@ -12,7 +12,7 @@ use super::cred::Cred;
 use super::exec::{self, Arguments, Strings};
 use super::exit;
 use super::limits::Limits;
-use super::mm::{Layout, LockFuture, Mm};
+use super::mm::{Layout, Mm};
 use super::process::{ExitStatus, Inherited, Process};
 use super::signal::{Actions, SigSet, SIGCHLD};
 use super::table;
@@ -61,13 +61,7 @@ pub fn start_init(cmdline: &str) -> Result<()> {
         actions: Actions::new(),
     };
     let process = Arc::new(Process::new(pid, SIGCHLD.number(), from));
-    let layout = Layout {
-        heap_start: 0,
-        heap_end: 0,
-        cmdline: [].into(),
-        exe: "".into(),
-        lock_future: LockFuture::No,
-    };
+    let layout = Layout { heap_start: 0, heap_end: 0, cmdline: [].into(), exe: "".into(), lock_future: None };
     let mm = Mm::new(vm::space_new()?, layout);
     let thread =
         Arc::new(Thread::new(pid, process.clone(), mm, SigSet::EMPTY, *b"init\0\0\0\0\0\0\0\0\0\0\0\0"));

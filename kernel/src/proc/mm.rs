@@ -8,8 +8,9 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::errno::Result;
+use crate::mem::layout::USER_END;
 use crate::sync::SpinLock;
-use crate::vm::{self, Space};
+use crate::vm::{self, Populate, Space, Sums};
 
 /// What exec laid out; forked along.
 #[derive(Clone)]
@@ -21,15 +22,8 @@ pub struct Layout {
     pub cmdline: Arc<[u8]>,
     /// The path of the program.
     pub exe: Arc<str>,
-    /// `mlockall(MCL_FUTURE)` is in force.
-    pub lock_future: LockFuture,
-}
-
-/// Whether new mappings are wired.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum LockFuture {
-    No,
-    Yes,
+    /// `mlockall(MCL_FUTURE)` is in force: new mappings are locked, their pages now or as they are touched.
+    pub lock_future: Option<Populate>,
 }
 
 /// How much of the arguments is kept for /proc/PID/cmdline.
@@ -51,7 +45,7 @@ impl Mm {
     pub fn fork(&self) -> Result<Arc<Mm>> {
         let space = vm::space_fork(&self.space)?;
         let mut layout = self.layout.lock().clone();
-        layout.lock_future = LockFuture::No;
+        layout.lock_future = None;
         Ok(Mm::new(space, layout))
     }
 
@@ -67,6 +61,11 @@ impl Mm {
         if self.users.fetch_sub(1, Ordering::AcqRel) == 1 {
             vm::space_clear(&self.space);
         }
+    }
+
+    /// Sums over all mappings.
+    pub fn sums(&self) -> Sums {
+        vm::sums(&self.space, 0, USER_END)
     }
 
     pub fn cmdline(&self) -> Vec<u8> {

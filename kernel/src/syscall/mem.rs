@@ -1,18 +1,17 @@
-//! System calls on memory: checks what Linux checks, in its order, and hands over to the VM system.
+//! System calls that map: they check what Linux checks, in its order, and hand over to the VM system.
 
 use alloc::string::String;
 use alloc::sync::Arc;
 
-use super::{calls, Calls};
+use super::{calls, mlock, Calls};
 use crate::errno::{Result, EACCES, EAGAIN, EINVAL, ENODEV, ENOMEM, EOVERFLOW, EPERM, ESRCH};
 use crate::fs::current;
 use crate::fs::file::{File, MapAccess};
 use crate::mem::layout::USER_END;
-use crate::proc::limits::{INFINITY, RLIMIT_AS, RLIMIT_DATA, RLIMIT_MEMLOCK};
-use crate::proc::mm::{LockFuture, Mm};
+use crate::proc::limits::{INFINITY, RLIMIT_AS, RLIMIT_DATA};
+use crate::proc::mm::Mm;
 use crate::proc::{current_process, current_thread};
-use crate::user;
-use crate::vm::{self, Advice, Backing, MapArgs, Object, Place, Populate, Prot, RemapPlace, Sharing};
+use crate::vm::{self, Backing, MapArgs, Object, Place, Populate, Prot, RemapPlace, Sharing};
 use linux_raw_sys::general as abi;
 
 pub const CALLS: Calls = calls! {
@@ -21,17 +20,9 @@ pub const CALLS: Calls = calls! {
     __NR_mprotect => mprotect[3],
     __NR_mremap => mremap[5],
     __NR_brk => brk[1],
-    __NR_madvise => madvise[3],
-    __NR_msync => msync[3],
-    __NR_mincore => mincore[3],
-    __NR_mlock => mlock[2],
-    __NR_mlock2 => mlock2[3],
-    __NR_munlock => munlock[2],
-    __NR_mlockall => mlockall[1],
-    __NR_munlockall => munlockall[0],
 };
 
-const PAGE: u64 = 4096;
+pub(super) const PAGE: u64 = 4096;
 /// Flags that only say what Linux should do with pages that we handle alike, or that name defaults.
 const MAP_IGNORED: u32 = abi::MAP_NORESERVE
     | abi::MAP_STACK
@@ -43,17 +34,17 @@ const MAP_IGNORED: u32 = abi::MAP_NORESERVE
 /// The lowest address a program may map by name.
 const MAP_LOWEST: u64 = PAGE * 16;
 
-fn current_mm() -> Result<Arc<Mm>> {
+pub(super) fn current_mm() -> Result<Arc<Mm>> {
     current_thread().mm().ok_or(ESRCH)
 }
 
 /// A length in whole pages; `None` when it is zero or overflows.
-fn whole_pages(len: u64) -> Option<u64> {
+pub(super) fn whole_pages(len: u64) -> Option<u64> {
     len.checked_next_multiple_of(PAGE).filter(|&len| len != 0)
 }
 
 /// A range of whole pages of user memory: `EINVAL` for a start inside a page, `ENOMEM` for one that leaves user space.
-fn range(addr: u64, len: u64) -> Result<u64> {
+pub(super) fn range(addr: u64, len: u64) -> Result<u64> {
     if !addr.is_multiple_of(PAGE) {
         return Err(EINVAL);
     }
@@ -85,7 +76,6 @@ fn mmap(addr: u64, len: u64, prot_bits: u32, flags: u32, fd: i32, offset: u64) -
         return Err(EINVAL);
     }
     let len = whole_pages(len).filter(|&len| len <= USER_END).ok_or(ENOMEM)?;
-    let mm = current_mm()?;
     let fixed = flags & (abi::MAP_FIXED | abi::MAP_FIXED_NOREPLACE) != 0;
     if fixed {
         check_fixed(addr, len)?;
@@ -96,7 +86,6 @@ fn mmap(addr: u64, len: u64, prot_bits: u32, flags: u32, fd: i32, offset: u64) -
     } else {
         file_source(&*current::file(fd)?, flags, wanted, offset, len)?
     };
-    check_space(&mm, addr, len, fixed)?;
     let place = if flags & abi::MAP_FIXED_NOREPLACE != 0 {
         Place::FixedNoReplace
     } else if fixed {
@@ -106,7 +95,12 @@ fn mmap(addr: u64, len: u64, prot_bits: u32, flags: u32, fd: i32, offset: u64) -
     } else {
         Place::Anywhere
     };
-    let locked = flags & abi::MAP_LOCKED != 0 || mm.layout.lock().lock_future == LockFuture::Yes;
+    let lock = if flags & abi::MAP_LOCKED != 0 {
+        mlock::check_may_lock(current_process())?;
+        Some(Populate::Now)
+    } else {
+        None
+    };
     let populate = flags & abi::MAP_POPULATE != 0 && flags & abi::MAP_NONBLOCK == 0;
     let args = MapArgs {
         addr: addr & !(PAGE - 1),
@@ -119,9 +113,29 @@ fn mmap(addr: u64, len: u64, prot_bits: u32, flags: u32, fd: i32, offset: u64) -
         populate: if populate { Populate::Now } else { Populate::OnTouch },
         name: source.name,
     };
+    map_new(&args, lock)
+}
+
+/// Makes a mapping in the running process, as far as its limits go; locked in memory if it says so or if all new ones
+/// are to be.
+pub(super) fn map_new(args: &MapArgs, lock: Option<Populate>) -> Result<u64> {
+    let mm = current_mm()?;
+    let lock = lock.or(mm.layout.lock().lock_future);
+    let replaces = args.place == Place::Fixed;
+    let counts = args.sharing == Sharing::Private && args.prot.contains(Prot::WRITE);
+    let growth = Growth {
+        mapped: args.len,
+        data: if counts { args.len } else { 0 },
+        replaced: if replaces { args.addr..args.addr + args.len } else { 0..0 },
+    };
+    growth.check(&mm)?;
+    if lock.is_some() {
+        mlock::check_growth(&mm, args.len).map_err(|_| EAGAIN)?;
+    }
     let at = vm::map(&mm.space, args)?;
-    if locked {
-        let _ = vm::lock(&mm.space, at, len);
+    if let Some(when) = lock {
+        // What can't be locked now is mapped all the same.
+        let _ = vm::lock(&mm.space, at, args.len, when);
     }
     Ok(at)
 }
@@ -203,19 +217,43 @@ fn file_source(file: &File, flags: u32, wanted: Prot, offset: u64, len: u64) -> 
         return Err(EACCES);
     }
     let object = file.mmap_object(access)?;
-    let writable = sharing == Sharing::Private || file.is_writable();
+    let sealed =
+        file.io().seals().is_ok_and(|seals| seals & (abi::F_SEAL_WRITE | abi::F_SEAL_FUTURE_WRITE) != 0);
+    let writable = sharing == Sharing::Private || (file.is_writable() && !sealed);
     let max_prot = if writable { Prot::all() } else { Prot::all().without_write() };
     let name: Arc<str> = String::from_utf8_lossy(&file.path()).into();
     Ok(Source { sharing, max_prot, backing: Backing::Object { object, offset }, name: Some(name) })
 }
 
-/// Enforces `RLIMIT_AS`; what a fixed mapping replaces counts as new, as the limit is far from exact anyway.
-fn check_space(mm: &Mm, _addr: u64, len: u64, _fixed: bool) -> Result<()> {
-    let limit = current_process().limit(RLIMIT_AS);
-    if limit != INFINITY && vm::mapped_bytes(&mm.space).saturating_add(len) > limit {
-        return Err(ENOMEM);
+/// How an address space is about to grow, in bytes.
+#[derive(Default)]
+struct Growth {
+    mapped: u64,
+    /// Of it private and writable.
+    data: u64,
+    /// Addresses whose mappings go.
+    replaced: core::ops::Range<u64>,
+}
+
+impl Growth {
+    /// Enforces `RLIMIT_AS` and `RLIMIT_DATA`.
+    fn check(&self, mm: &Mm) -> Result<()> {
+        let process = current_process();
+        let (space, data) = (process.limit(RLIMIT_AS), process.limit(RLIMIT_DATA));
+        if space == INFINITY && data == INFINITY {
+            return Ok(());
+        }
+        let now = mm.sums();
+        let gone = vm::sums(&mm.space, self.replaced.start, self.replaced.end);
+        let fits =
+            |now: u64, gone: u64, more: u64, limit| (now - gone.min(now)).saturating_add(more) <= limit;
+        let in_data = self.data == 0 || fits(now.data, gone.data, self.data, data);
+        if in_data && fits(now.mapped, gone.mapped, self.mapped, space) {
+            Ok(())
+        } else {
+            Err(ENOMEM)
+        }
     }
-    Ok(())
 }
 
 fn munmap(addr: u64, len: u64) -> Result<()> {
@@ -235,7 +273,12 @@ fn mprotect(addr: u64, len: u64, bits: u32) -> Result<()> {
         return Ok(());
     }
     let len = range(addr, len)?;
-    vm::protect(&current_mm()?.space, addr, len, prot(bits))
+    let mm = current_mm()?;
+    if bits & abi::PROT_WRITE != 0 && current_process().limit(RLIMIT_DATA) != INFINITY {
+        let there = vm::sums(&mm.space, addr, addr + len);
+        Growth { data: there.private - there.data, ..Growth::default() }.check(&mm)?;
+    }
+    vm::protect(&mm.space, addr, len, prot(bits))
 }
 
 fn mremap(old: u64, old_len: u64, new_len: u64, flags: u32, new: u64) -> Result<u64> {
@@ -271,17 +314,27 @@ fn mremap(old: u64, old_len: u64, new_len: u64, flags: u32, new: u64) -> Result<
     };
     let mm = current_mm()?;
     if new_pages > old_pages {
-        check_space(&mm, new, new_pages - old_pages, false)?;
+        check_longer(&mm, old, new_pages - old_pages)?;
     }
     let keep = if flags & DONTUNMAP != 0 { vm::OldRange::Keep } else { vm::OldRange::Unmap };
     vm::remap(&mm.space, old, old_pages, new_pages, place, keep)
 }
 
+/// Whether the mapping at an address may become longer.
+fn check_longer(mm: &Mm, at: u64, more: u64) -> Result<()> {
+    let one = vm::sums(&mm.space, at, at + PAGE);
+    if one.locked != 0 {
+        mlock::check_growth(mm, more).map_err(|_| EAGAIN)?;
+    }
+    let data = if one.data != 0 { more } else { 0 };
+    Growth { mapped: more, data, ..Growth::default() }.check(mm)
+}
+
 fn brk(wanted: u64) -> Result<u64> {
     let mm = current_mm()?;
-    let (start, end) = {
+    let (start, end, lock) = {
         let layout = mm.layout.lock();
-        (layout.heap_start, layout.heap_end)
+        (layout.heap_start, layout.heap_end, layout.lock_future)
     };
     if wanted < start || wanted > USER_END {
         return Ok(end);
@@ -291,139 +344,19 @@ fn brk(wanted: u64) -> Result<u64> {
         return Ok(end);
     }
     let (old_page, new_page) = (end.next_multiple_of(PAGE), wanted.next_multiple_of(PAGE));
-    if new_page > old_page && check_space(&mm, old_page, new_page - old_page, false).is_err() {
-        return Ok(end);
+    if new_page > old_page {
+        let more = new_page - old_page;
+        let growth = Growth { mapped: more, data: more, ..Growth::default() };
+        if growth.check(&mm).is_err() || (lock.is_some() && mlock::check_growth(&mm, more).is_err()) {
+            return Ok(end);
+        }
     }
     if new_page != old_page && vm::brk(&mm.space, start, old_page, new_page).is_err() {
         return Ok(end);
     }
+    if let (Some(when), true) = (lock, new_page > old_page) {
+        let _ = vm::lock(&mm.space, old_page, new_page - old_page, when);
+    }
     mm.layout.lock().heap_end = wanted;
     Ok(wanted)
-}
-
-fn madvise(addr: u64, len: u64, advice: u32) -> Result<()> {
-    let advice = match advice {
-        abi::MADV_NORMAL => Advice::Normal,
-        abi::MADV_RANDOM => Advice::Random,
-        abi::MADV_SEQUENTIAL => Advice::Sequential,
-        abi::MADV_WILLNEED => Advice::WillNeed,
-        abi::MADV_DONTNEED | abi::MADV_DONTNEED_LOCKED => Advice::DontNeed,
-        abi::MADV_FREE => Advice::Free,
-        abi::MADV_REMOVE => Advice::Remove,
-        abi::MADV_DONTFORK => Advice::DontFork,
-        abi::MADV_DOFORK => Advice::DoFork,
-        abi::MADV_WIPEONFORK => Advice::WipeOnFork,
-        abi::MADV_KEEPONFORK => Advice::KeepOnFork,
-        abi::MADV_POPULATE_READ => Advice::PopulateRead,
-        abi::MADV_POPULATE_WRITE => Advice::PopulateWrite,
-        abi::MADV_MERGEABLE
-        | abi::MADV_UNMERGEABLE
-        | abi::MADV_HUGEPAGE
-        | abi::MADV_NOHUGEPAGE
-        | abi::MADV_DONTDUMP
-        | abi::MADV_DODUMP
-        | abi::MADV_COLD
-        | abi::MADV_PAGEOUT => Advice::Hint,
-        _ => return Err(EINVAL),
-    };
-    let len = range(addr, len).map_err(|_| EINVAL)?;
-    if len == 0 {
-        return Ok(());
-    }
-    vm::advise(&current_mm()?.space, addr, len, advice)
-}
-
-fn msync(addr: u64, len: u64, flags: u32) -> Result<()> {
-    const BOTH: u32 = abi::MS_SYNC | abi::MS_ASYNC;
-    if flags & !(BOTH | abi::MS_INVALIDATE) != 0 || flags & BOTH == BOTH || !addr.is_multiple_of(PAGE) {
-        return Err(EINVAL);
-    }
-    let len = range(addr, len)?;
-    if len == 0 {
-        return Ok(());
-    }
-    vm::sync(&current_mm()?.space, addr, len)
-}
-
-fn mincore(addr: u64, len: u64, out: u64) -> Result<()> {
-    /// How many pages are asked for at once.
-    const CHUNK: usize = 256;
-    let len = range(addr, len)?;
-    let mm = current_mm()?;
-    let mut done = 0;
-    while done < len {
-        let pages = ((len - done) / PAGE).min(CHUNK as u64) as usize;
-        let mut found = [0u8; CHUNK];
-        vm::resident(&mm.space, addr + done, &mut found[..pages])?;
-        user::copy_out(out + done / PAGE, &found[..pages])?;
-        done += pages as u64 * PAGE;
-    }
-    Ok(())
-}
-
-fn check_lock(len: u64) -> Result<()> {
-    let process = current_process();
-    let limit = process.limit(RLIMIT_MEMLOCK);
-    if limit == INFINITY || process.cred().is_root() {
-        return Ok(());
-    }
-    match limit {
-        0 => Err(EPERM),
-        limit if len > limit => Err(ENOMEM),
-        _ => Ok(()),
-    }
-}
-
-fn mlock(addr: u64, len: u64) -> Result<()> {
-    let start = addr & !(PAGE - 1);
-    let len = range(start, len.checked_add(addr - start).ok_or(EINVAL)?)?;
-    if len == 0 {
-        return Ok(());
-    }
-    check_lock(len)?;
-    vm::lock(&current_mm()?.space, start, len).map_err(|errno| if errno == EAGAIN { ENOMEM } else { errno })
-}
-
-fn mlock2(addr: u64, len: u64, flags: u32) -> Result<()> {
-    const ONFAULT: u32 = 1;
-    match flags {
-        0 => mlock(addr, len),
-        ONFAULT => {
-            let start = addr & !(PAGE - 1);
-            range(start, len.checked_add(addr - start).ok_or(EINVAL)?).map(|_| ())
-        }
-        _ => Err(EINVAL),
-    }
-}
-
-fn munlock(addr: u64, len: u64) -> Result<()> {
-    let start = addr & !(PAGE - 1);
-    let len = range(start, len.checked_add(addr - start).ok_or(EINVAL)?)?;
-    if len == 0 {
-        return Ok(());
-    }
-    vm::unlock(&current_mm()?.space, start, len)
-}
-
-fn mlockall(flags: u32) -> Result<()> {
-    const CURRENT: u32 = 1;
-    const FUTURE: u32 = 2;
-    const ONFAULT: u32 = 4;
-    if flags == 0 || flags & !(CURRENT | FUTURE | ONFAULT) != 0 || flags == ONFAULT {
-        return Err(EINVAL);
-    }
-    let mm = current_mm()?;
-    check_lock(vm::mapped_bytes(&mm.space))?;
-    if flags & CURRENT != 0 && flags & ONFAULT == 0 {
-        vm::lock_all(&mm.space)?;
-    }
-    let future = if flags & FUTURE != 0 && flags & ONFAULT == 0 { LockFuture::Yes } else { LockFuture::No };
-    mm.layout.lock().lock_future = future;
-    Ok(())
-}
-
-fn munlockall() -> Result<()> {
-    let mm = current_mm()?;
-    mm.layout.lock().lock_future = LockFuture::No;
-    vm::unlock_all(&mm.space)
 }

@@ -16,14 +16,17 @@ use crate::errno::{Errno, Result, ENOMEM, ENOSYS};
 use crate::mem::heap;
 use crate::proc::oom::{self, Verdict};
 
+pub mod advice;
 pub mod dir;
 pub mod fd;
 pub mod file;
 pub mod ioctl;
 pub mod mem;
+pub mod mlock;
 mod path_args;
 pub mod poll;
 pub mod proc;
+pub mod shm;
 pub mod signal;
 pub mod socket;
 pub mod stat;
@@ -104,6 +107,10 @@ const SIZE: usize = 512;
 /// Every module that has calls; a number given twice stops the build.
 const MODULES: &[Calls] = &[
     mem::CALLS,
+    mlock::CALLS,
+    advice::CALLS,
+    advice::OWN_CALLS,
+    shm::CALLS,
     proc::CALLS,
     signal::CALLS,
     sys::CALLS,

@@ -5,7 +5,9 @@
 //! by the caller where the text says so; errors are error numbers. Nothing here may be called with a spin lock held,
 //! but for `activate`, `deactivate` and the counters.
 
+mod advice;
 mod object;
+mod segment;
 mod uvm;
 
 use alloc::sync::Arc;
@@ -15,8 +17,9 @@ use crate::errno::Result;
 
 pub use self::uvm::{Object, Space};
 pub use ::machine::Prot;
-pub use ::uvm::{FaultError, FaultKind, Sharing};
+pub use ::uvm::{FaultError, FaultKind, Inherit, Sharing};
 pub use object::{object_io, Dir};
+pub use segment::{Locked, Remnant, Segment};
 
 /// The VM system this kernel is built with.
 type System = self::uvm::Uvm;
@@ -34,6 +37,8 @@ pub enum Backing {
         /// From where.
         offset: u64,
     },
+    /// A shared segment from its start.
+    Segment(Segment),
 }
 
 /// Where a mapping is to lie.
@@ -132,7 +137,9 @@ pub enum Advice {
     WillNeed,
     /// Forget private pages.
     DontNeed,
-    /// The same, when it suits.
+    /// The same, in locked mappings too.
+    DontNeedLocked,
+    /// Forget private pages when it suits.
     Free,
     /// Punch a hole in the object.
     Remove,
@@ -148,8 +155,25 @@ pub enum Advice {
     PopulateRead,
     /// Fault everything in for writing.
     PopulateWrite,
+    /// Take pages for unused.
+    Cold,
+    /// Write pages out and free them.
+    PageOut,
     /// Only check the range.
     Hint,
+}
+
+/// Sums over mappings, in bytes.
+#[derive(Clone, Copy, Default)]
+pub struct Sums {
+    /// All.
+    pub mapped: u64,
+    /// Private.
+    pub private: u64,
+    /// Private and writable: what `RLIMIT_DATA` counts.
+    pub data: u64,
+    /// Locked in memory.
+    pub locked: u64,
 }
 
 /// A kind of access.
@@ -224,7 +248,7 @@ vm_system! {
     /// Leaves user space: loads tables without any.
     fn deactivate();
     /// Makes a mapping and says where.
-    fn map(space: &Space, args: MapArgs) -> Result<u64>;
+    fn map(space: &Space, args: &MapArgs) -> Result<u64>;
     /// Removes mappings; holes are fine.
     fn unmap(space: &Space, addr: u64, len: u64) -> Result<()>;
     /// Sets protection: `ENOMEM` for a hole, `EACCES` beyond what the mapping may allow.
@@ -239,22 +263,26 @@ vm_system! {
     fn advise(space: &Space, addr: u64, len: u64, advice: Advice) -> Result<()>;
     /// Sets 1 for each resident page: `ENOMEM` for a hole.
     fn resident(space: &Space, addr: u64, out: &mut [u8]) -> Result<()>;
-    /// Locks in memory.
-    fn lock(space: &Space, addr: u64, len: u64) -> Result<()>;
+    /// Says what a child gets of a range: `ENOMEM` for a hole.
+    fn inherit(space: &Space, addr: u64, len: u64, inherit: Inherit) -> Result<()>;
+    /// Locks in memory: brings pages in now, or keeps each as it is touched.
+    fn lock(space: &Space, addr: u64, len: u64, when: Populate) -> Result<()>;
     /// Takes that back.
     fn unlock(space: &Space, addr: u64, len: u64) -> Result<()>;
-    /// Locks every mapping.
-    fn lock_all(space: &Space) -> Result<()>;
+    /// Locks every mapping, as far as memory goes.
+    fn lock_all(space: &Space, when: Populate);
     /// Takes that back.
     fn unlock_all(space: &Space) -> Result<()>;
     /// Writes shared mappings back.
     fn sync(space: &Space, addr: u64, len: u64) -> Result<()>;
     /// Resolves a page fault.
     fn fault(space: &Space, va: u64, access: Access) -> core::result::Result<FaultKind, FaultError>;
-    /// Bytes mapped.
-    fn mapped_bytes(space: &Space) -> u64;
+    /// Sums over the parts of mappings that lie from `start` to `end`.
+    fn sums(space: &Space, start: u64, end: u64) -> Sums;
     /// Translations present.
     fn resident_pages(space: &Space) -> u64;
+    /// Whether a mapping lets stores through to an object, or may be allowed to.
+    fn writes_through(space: &Space, object: &Object) -> bool;
     /// Names shared memory at an address: object and byte.
     fn shared_key(space: &Space, va: u64) -> Option<(u64, u64)>;
     /// Every mapping, in order.

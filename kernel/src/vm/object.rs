@@ -151,7 +151,8 @@ pub fn object_io(
         let access = Access::Call(Advice::Normal, Pages::ceil(from as u64 + len - done).0 as u32);
         let mut copy =
             |m: &KernelMachine, page| m.with_bytes(page, |bytes| each(offset, &mut bytes[from..from + part]));
-        let used = with(|uvm, held| uvm.with_page(held, &pager, Pages::floor(offset), intent, access, &mut copy));
+        let used =
+            with(|uvm, held| uvm.with_page(held, &pager, Pages::floor(offset), intent, access, &mut copy));
         let used = match used {
             Ok(Some(used)) => used?,
             Ok(None) => copy(&KERNEL, zeroes()?)?,

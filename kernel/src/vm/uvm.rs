@@ -9,7 +9,8 @@ use machine::{Held, Machine, Pages, Pmap, Prot, ThreadCtx, Va, VaRange};
 use uvm::{FaultError, FaultKind, Inherit, MapError, MapRequest, RangeError, Sharing};
 
 use super::{
-    Access, Advice, Backing, MapArgs, MapLine, OldRange, Place, Populate, RemapPlace, Stats, VmSystem,
+    advice, Access, Advice, Backing, MapArgs, MapLine, OldRange, Place, Populate, RemapPlace, Stats, Sums,
+    VmSystem,
 };
 use crate::arch::machine::{KernelMachine, KERNEL};
 use crate::errno::{Result, EACCES, EEXIST, EFAULT, EINVAL, ENOMEM};
@@ -50,7 +51,7 @@ pub struct Space {
 
 impl Space {
     #[inline]
-    fn get(&self) -> &uvm::Space<KernelMachine> {
+    pub(super) fn get(&self) -> &uvm::Space<KernelMachine> {
         match &self.inner {
             Some(space) => space,
             None => unreachable!("a space is used while it is dropped"),
@@ -76,7 +77,7 @@ fn map_errno(e: MapError) -> crate::errno::Errno {
     }
 }
 
-fn range_errno(e: RangeError) -> crate::errno::Errno {
+pub(super) fn range_errno(e: RangeError) -> crate::errno::Errno {
     match e {
         RangeError::NoMapping | RangeError::NoMemory | RangeError::Fault => ENOMEM,
         RangeError::Access => EACCES,
@@ -95,12 +96,14 @@ fn access_prot(access: Access) -> Prot {
     }
 }
 
-fn request(args: MapArgs) -> MapRequest<KernelMachine> {
-    let backing = match args.backing {
+/// The caller keeps `args`, and with it its handle on what is to be mapped, until the mapping has its own.
+fn request(args: &MapArgs) -> MapRequest<KernelMachine> {
+    let backing = match &args.backing {
         Backing::Anon => uvm::Backing::Zero,
         Backing::Object { object, offset } => {
-            uvm::Backing::Object { pager: object.pager(), offset: Pages::floor(offset) }
+            uvm::Backing::Object { pager: object.pager(), offset: Pages::floor(*offset) }
         }
+        Backing::Segment(segment) => uvm::Backing::Object { pager: segment.pager(), offset: Pages(0) },
     };
     let va = Va(args.addr);
     MapRequest {
@@ -117,19 +120,12 @@ fn request(args: MapArgs) -> MapRequest<KernelMachine> {
         inherit: None,
         advice: uvm::Advice::Normal,
         backing,
-        name: args.name,
+        name: args.name.clone(),
     }
 }
 
-/// Faults a range in, as far as it goes.
-fn populate(space: &Space, range: VaRange, access: Prot) -> core::result::Result<(), FaultError> {
-    range
-        .iter_pages()
-        .try_for_each(|va| with(|uvm, held| uvm.fault(held, space.get(), va, access)).map(|_| ()))
-}
-
 /// The ranges of all mappings.
-fn ranges(space: &Space) -> Vec<VaRange> {
+pub(super) fn ranges(space: &Space) -> Vec<VaRange> {
     let mut all = Vec::new();
     with(|uvm, held| {
         let count = space.get().map().entries(held);
@@ -176,14 +172,14 @@ impl VmSystem for Uvm {
         KERNEL.pmap().deactivate();
     }
 
-    fn map(space: &Space, args: MapArgs) -> Result<u64> {
+    fn map(space: &Space, args: &MapArgs) -> Result<u64> {
         let (now, len, prot) = (args.populate, args.len, args.prot);
         let request = request(args);
         let va = with(|uvm, held| uvm.map(held, space.get(), &request)).map_err(map_errno)?;
         if now == Populate::Now {
             let access = [Prot::WRITE, Prot::READ, Prot::EXECUTE].into_iter().find(|&a| prot.contains(a));
             // As in mmap(2), a page that can't be had now is had when it is touched.
-            let _ = access.map(|access| populate(space, range(va.0, len), access));
+            let _ = access.map(|access| advice::fault_in(space, range(va.0, len), access));
         }
         Ok(va.0)
     }
@@ -241,7 +237,7 @@ impl VmSystem for Uvm {
             name: Some("[heap]".into()),
             ..MapArgs::default()
         };
-        Self::map(space, args).map(|_| ())
+        Self::map(space, &args).map(|_| ())
     }
 
     fn stack(space: &Space, top: u64, len: u64, prot: Prot) -> Result<()> {
@@ -253,37 +249,15 @@ impl VmSystem for Uvm {
             name: Some("[stack]".into()),
             ..MapArgs::default()
         };
-        Self::map(space, args).map(|_| ())
+        Self::map(space, &args).map(|_| ())
     }
 
     fn advise(space: &Space, addr: u64, len: u64, advice: Advice) -> Result<()> {
-        let range = range(addr, len);
-        let advise =
-            |advice| with(|uvm, held| uvm.advise(held, space.get(), range, advice)).map_err(range_errno);
-        let inherit =
-            |inherit| with(|uvm, held| uvm.inherit(held, space.get(), range, inherit)).map_err(range_errno);
-        let populate = |access| {
-            populate(space, range, access).map_err(|e| match e {
-                FaultError::NoMapping => ENOMEM,
-                FaultError::Protection => EINVAL,
-                FaultError::Bus | FaultError::Io => EFAULT,
-                FaultError::NoMemory => ENOMEM,
-            })
-        };
-        match advice {
-            Advice::Normal => advise(uvm::Advice::Normal),
-            Advice::Random => advise(uvm::Advice::Random),
-            Advice::Sequential => advise(uvm::Advice::Sequential),
-            Advice::DontNeed | Advice::Free => with(|uvm, held| uvm.discard(held, space.get(), range))
-                .map_err(|e| if e == RangeError::Access { EINVAL } else { range_errno(e) }),
-            Advice::Remove => super::object::punch(space, addr, len),
-            Advice::DontFork => inherit(Inherit::None),
-            Advice::WipeOnFork => inherit(Inherit::Zero),
-            Advice::DoFork | Advice::KeepOnFork => inherit_default(space, range),
-            Advice::PopulateRead => populate(Prot::READ),
-            Advice::PopulateWrite => populate(Prot::WRITE),
-            Advice::WillNeed | Advice::Hint => Self::sync(space, addr, len),
-        }
+        advice::advise(space, range(addr, len), advice)
+    }
+
+    fn inherit(space: &Space, addr: u64, len: u64, inherit: Inherit) -> Result<()> {
+        advice::inherit(space, range(addr, len), inherit)
     }
 
     fn resident(space: &Space, addr: u64, out: &mut [u8]) -> Result<()> {
@@ -297,23 +271,16 @@ impl VmSystem for Uvm {
         }
     }
 
-    fn lock(space: &Space, addr: u64, len: u64) -> Result<()> {
-        with(|uvm, held| uvm.wire(held, space.get(), range(addr, len))).map_err(|e| {
-            if e == RangeError::Access {
-                ENOMEM
-            } else {
-                range_errno(e)
-            }
-        })
+    fn lock(space: &Space, addr: u64, len: u64, when: Populate) -> Result<()> {
+        advice::lock(space, range(addr, len), when)
     }
 
     fn unlock(space: &Space, addr: u64, len: u64) -> Result<()> {
         with(|uvm, held| uvm.unwire(held, space.get(), range(addr, len))).map_err(range_errno)
     }
 
-    fn lock_all(space: &Space) -> Result<()> {
-        let lock = |r: VaRange| Self::lock(space, r.start.0, r.pages().bytes());
-        ranges(space).into_iter().try_for_each(lock)
+    fn lock_all(space: &Space, when: Populate) {
+        advice::lock_all(space, when);
     }
 
     fn unlock_all(space: &Space) -> Result<()> {
@@ -336,14 +303,24 @@ impl VmSystem for Uvm {
         with(|uvm, held| uvm.fault(held, space.get(), Va(va), access_prot(access)))
     }
 
-    fn mapped_bytes(space: &Space) -> u64 {
-        let mut sum = 0;
-        with(|uvm, held| uvm.describe(held, space.get(), |e| sum += e.range.pages().bytes()));
-        sum
+    fn sums(space: &Space, start: u64, end: u64) -> Sums {
+        advice::sums(space, start, end)
     }
 
     fn resident_pages(space: &Space) -> u64 {
         KERNEL.pmap().resident(space.get().pmap()) as u64
+    }
+
+    fn writes_through(space: &Space, object: &Object) -> bool {
+        let wanted = object.pager().object().id();
+        let mut found = false;
+        with(|uvm, held| {
+            uvm.describe(held, space.get(), |e| {
+                let shows = e.layers.object.is_some_and(|(_, id, _)| id == wanted);
+                found |= shows && e.sharing == Sharing::Shared && e.max_prot.contains(Prot::WRITE);
+            });
+        });
+        found
     }
 
     fn shared_key(space: &Space, va: u64) -> Option<(u64, u64)> {
@@ -397,25 +374,6 @@ impl VmSystem for Uvm {
         let frames = system().frames();
         frames.free() < frames.total() / FORK_RESERVE
     }
-}
-
-/// Gives each mapping in the range the inheritance that it was made with.
-fn inherit_default(space: &Space, range: VaRange) -> Result<()> {
-    if !with(|uvm, held| uvm.is_mapped(held, space.get(), range)) {
-        return Err(ENOMEM);
-    }
-    let mut parts = Vec::with_capacity(ranges(space).len() + 8);
-    with(|uvm, held| {
-        uvm.describe(held, space.get(), |e| {
-            let part = e.range.intersect(range);
-            if !part.is_empty() {
-                parts.push((part, if e.sharing == Sharing::Shared { Inherit::Share } else { Inherit::Copy }));
-            }
-        });
-    });
-    parts.into_iter().try_for_each(|(part, inherit)| {
-        with(|uvm, held| uvm.inherit(held, space.get(), part, inherit)).map_err(range_errno)
-    })
 }
 
 /// The shared object mapped at an address and the byte of it that lies there.

@@ -130,6 +130,8 @@ pub const CASES: &[Case] = &[
     guest("pipes and polling", &[("pipes", Libc::Musl)], &["/bin/pipes"]),
     guest("files", &[("files", Libc::Musl)], &["/bin/files"]),
     guest("clocks and limits", &[("clocks", Libc::Musl)], &["/bin/clocks"]),
+    guest("locking, advice and limits", &[("locking", Libc::Musl)], &["/bin/locking"]),
+    guest("System V and POSIX shared memory", &[("sysv", Libc::Musl)], &["/bin/sysv"]),
     guest("out of memory", &[("memory", Libc::Musl)], &["/bin/memory"]),
     guest("mappings on the host's libc", &[("mappings", Libc::Host)], &["/bin/mappings"]),
     guest("signals on the host's libc", &[("signals", Libc::Host)], &["/bin/signals"]),

@@ -23,30 +23,11 @@ impl<M: Machine> Uvm<M> {
         space: &Space<M>,
         range: VaRange,
     ) -> Result<(), RangeError> {
-        let mut fresh = alloc::vec::Vec::new();
-        self.attempt(held, 2 * entry_bytes::<M>(), |held, reserved| {
-            let (mut tree, mut h) = space.map.tree.lock(held);
-            covered(&tree, range)?;
-            let mut count = 0;
-            tree.each(range, |_| count += 1);
-            let need = 2 * entry_bytes::<M>() + 2 * count * size_of::<VaRange>();
-            if need > reserved {
-                return Err(crate::Stop::Heap(need));
-            }
-            clip(&mut tree, &mut h, range);
-            fresh = alloc::vec::Vec::with_capacity(count + 2);
-            tree.each_mut(range, |e| {
-                if !e.wired {
-                    e.wired = true;
-                    fresh.push((e.range, e.prot));
-                }
-            });
-            Ok(())
-        })?;
+        let fresh = self.mark_wired(held, space, range)?;
         for (n, &(part, prot)) in fresh.iter().enumerate() {
-            if let Err(e) = self.wire_pages(held, space, part, prot) {
+            if let Err(e) = self.wire_range(held, space, part, prot) {
                 for &(part, _) in &fresh[..=n] {
-                    self.unwire_pages(held, space, part);
+                    self.unwire_marked(held, space, part);
                 }
                 for &(part, _) in &fresh[n + 1..] {
                     self.unmark(held, space, part);
@@ -57,7 +38,70 @@ impl<M: Machine> Uvm<M> {
         Ok(())
     }
 
-    fn wire_pages(
+    /// Keeps the pages of a range that are mapped, and each of the others from when it is first touched: mlock2's
+    /// MLOCK_ONFAULT. Brings nothing in. Cost: by pages of the range.
+    ///
+    /// # Errors
+    /// [`RangeError::NoMapping`] for a hole, or [`RangeError::NoMemory`]: nothing has changed.
+    pub fn wire_as_touched(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        space: &Space<M>,
+        range: VaRange,
+    ) -> Result<(), RangeError> {
+        for (part, prot) in self.mark_wired(held, space, range)? {
+            let Some(access) = least_access(prot) else { continue };
+            for va in part.iter_pages() {
+                let mapped = self.machine().pmap().extract(&space.pmap, va).is_some();
+                if mapped && self.fault(held, space, va, access).is_err() {
+                    // I5: what can't be wired now isn't mapped, and is wired when it is touched.
+                    self.forget(held, space, VaRange::new(va, va + machine::Pages(1)));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn forget(&self, held: &mut Held<'_, order::Nothing>, space: &Space<M>, range: VaRange) {
+        let mut down = machine::Shootdown::new();
+        {
+            let (_tree, mut h) = space.map.tree.lock(held);
+            self.unwire_translations(&mut h, space, range);
+            self.machine().pmap().remove(&mut h, &space.pmap, range, &mut down);
+            down.flush(self.machine().pmap());
+        }
+        down.perform(self.machine(), held);
+    }
+
+    /// Marks a range as wired and says which parts were not, with their protection.
+    fn mark_wired(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        space: &Space<M>,
+        range: VaRange,
+    ) -> Result<alloc::vec::Vec<(VaRange, Prot)>, RangeError> {
+        self.attempt(held, 2 * entry_bytes::<M>(), |held, reserved| {
+            let (mut tree, mut h) = space.map.tree.lock(held);
+            covered(&tree, range)?;
+            let mut count = 0;
+            tree.each(range, |_| count += 1);
+            let need = 2 * entry_bytes::<M>() + 2 * count * size_of::<(VaRange, Prot)>();
+            if need > reserved {
+                return Err(crate::Stop::Heap(need));
+            }
+            clip(&mut tree, &mut h, range);
+            let mut fresh = alloc::vec::Vec::with_capacity(count + 2);
+            tree.each_mut(range, |e| {
+                if !e.wired {
+                    e.wired = true;
+                    fresh.push((e.range, e.prot));
+                }
+            });
+            Ok(fresh)
+        })
+    }
+
+    fn wire_range(
         &self,
         held: &mut Held<'_, order::Nothing>,
         space: &Space<M>,
@@ -97,7 +141,7 @@ impl<M: Machine> Uvm<M> {
         })
     }
 
-    fn unwire_pages(&self, held: &mut Held<'_, order::Nothing>, space: &Space<M>, range: VaRange) {
+    fn unwire_marked(&self, held: &mut Held<'_, order::Nothing>, space: &Space<M>, range: VaRange) {
         let (mut tree, mut h) = space.map.tree.lock(held);
         self.unwire_range(&mut h, space, &mut tree, range);
     }
@@ -148,4 +192,9 @@ impl<M: Machine> Uvm<M> {
             }
         }
     }
+}
+
+/// An access that copies nothing, if there is one.
+fn least_access(prot: Prot) -> Option<Prot> {
+    [Prot::READ, Prot::EXECUTE, Prot::WRITE].into_iter().find(|&access| prot.contains(access))
 }

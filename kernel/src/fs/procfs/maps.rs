@@ -5,6 +5,7 @@ use alloc::vec::Vec;
 use core::fmt::Write;
 
 use crate::errno::*;
+use crate::mem::layout::USER_END;
 use crate::proc::Process;
 use crate::vm::{self, MapLine, Prot, Sharing};
 
@@ -19,13 +20,16 @@ pub(super) struct Totals {
     pub text: u64,
     pub data: u64,
     pub stack: u64,
+    pub locked: u64,
 }
 
 /// All zero in a process that has ended.
 pub(super) fn totals(process: &Process) -> Totals {
     let mut totals = Totals::default();
     let Some(space) = process.space() else { return totals };
-    totals.mapped = vm::mapped_bytes(&space) / PAGE;
+    let sums = vm::sums(&space, 0, USER_END);
+    totals.mapped = sums.mapped / PAGE;
+    totals.locked = sums.locked / PAGE;
     totals.resident = vm::resident_pages(&space);
     vm::describe(&space, &mut |line| {
         let pages = (line.end - line.start) / PAGE;

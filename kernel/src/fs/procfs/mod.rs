@@ -11,6 +11,7 @@
 
 mod maps;
 mod process;
+mod settings;
 mod system;
 
 use alloc::format;
@@ -32,6 +33,12 @@ type SystemText = fn() -> String;
 /// A text of one process.
 type ProcessText = fn(&Process) -> Result<Vec<u8>>;
 
+/// A text that takes what is written to it.
+struct Setting {
+    show: SystemText,
+    set: fn(&str) -> Result<()>,
+}
+
 /// What a node shows.
 #[derive(Clone, Copy)]
 enum Show {
@@ -39,6 +46,7 @@ enum Show {
     /// A fixed directory.
     Fixed(&'static [Member]),
     System(SystemText),
+    Setting(&'static Setting),
     Process(Pid),
     /// The threads of a process.
     Tasks(Pid),
@@ -69,6 +77,10 @@ const fn dir(name: &'static str, members: &'static [Member]) -> Member {
 
 const fn text(name: &'static str, text: SystemText) -> Member {
     Member { name, show: Show::System(text) }
+}
+
+const fn setting(name: &'static str, setting: &'static Setting) -> Member {
+    Member { name, show: Show::Setting(setting) }
 }
 
 const fn link(name: &'static str, show: Show) -> Member {
@@ -156,6 +168,7 @@ impl ProcNode {
     fn text(&self) -> Option<Result<Vec<u8>>> {
         match self.show {
             Show::System(text) => Some(Ok(text().into_bytes())),
+            Show::Setting(setting) => Some(Ok((setting.show)().into_bytes())),
             Show::Text(pid, text) => Some(process(pid).and_then(|process| text(&process))),
             _ => None,
         }
@@ -214,6 +227,7 @@ impl Inode for ProcNode {
             Kind::Dir => 0o555,
             Kind::Symlink => 0o777,
             _ if matches!(self.show, Show::Trigger) => 0o200,
+            _ if matches!(self.show, Show::Setting(_)) => 0o644,
             _ => 0o444,
         };
         Stat { nlink: if kind == Kind::Dir { 2 } else { 1 }, ..Stat::plain(3, self.ino, kind, perm) }
@@ -221,7 +235,7 @@ impl Inode for ProcNode {
 
     fn kind(&self) -> Kind {
         match self.show {
-            Show::System(_) | Show::Text(..) | Show::Trigger => Kind::File,
+            Show::System(_) | Show::Setting(_) | Show::Text(..) | Show::Trigger => Kind::File,
             Show::Fd(..) | Show::Exe(_) | Show::Cwd(_) | Show::RootLink(_) => Kind::Symlink,
             Show::SelfLink | Show::ThreadSelf | Show::MountsLink => Kind::Symlink,
             _ => Kind::Dir,
@@ -299,7 +313,12 @@ impl Inode for ProcNode {
             None => Ok(None),
             Some(text) => {
                 let writes = flags & abi::O_ACCMODE != abi::O_RDONLY;
-                Ok(Some(Arc::new(Snapshot { text: text?, stat: self.stat(), accepts: writes })))
+                let set = match self.show {
+                    Show::Setting(setting) => setting.set,
+                    _ => |_: &str| Ok(()),
+                };
+                let set = writes.then_some(set);
+                Ok(Some(Arc::new(Snapshot { text: text?, stat: self.stat(), set })))
             }
         }
     }
@@ -322,11 +341,15 @@ impl Inode for ProcNode {
     }
 }
 
-/// The text of an opened file. Settings accept what is written to them and stay as they are.
+/// The longest setting.
+const SETTING_MAX: usize = 128;
+
+/// The text of an opened file. Some settings do what is written to them; the others accept it and stay as they are.
 struct Snapshot {
     text: Vec<u8>,
     stat: Stat,
-    accepts: bool,
+    /// What takes writes; `None` if it was opened for reading.
+    set: Option<fn(&str) -> Result<()>>,
 }
 
 impl Inode for Snapshot {
@@ -340,11 +363,12 @@ impl Inode for Snapshot {
     }
 
     fn write(&self, _file: &File, at: Position, from: &mut super::io::Source<'_>) -> Result<(usize, u64)> {
-        if !self.accepts {
-            return Err(EBADF);
-        }
+        let set = self.set.ok_or(EBADF)?;
         let at = if let Position::At(at) = at { at } else { 0 };
-        let n = from.skip(from.left());
+        let mut bytes = [0; SETTING_MAX];
+        let n = from.get(&mut bytes)?;
+        set(core::str::from_utf8(&bytes[..n]).map_err(|_| EINVAL)?)?;
+        let n = n + from.skip(from.left());
         Ok((n, at.saturating_add(n as u64)))
     }
 

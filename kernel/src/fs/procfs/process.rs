@@ -82,7 +82,7 @@ fn status(process: &Process) -> Result<Vec<u8>> {
     for (name, pages) in [
         ("VmPeak", memory.mapped),
         ("VmSize", memory.mapped),
-        ("VmLck", 0),
+        ("VmLck", memory.locked),
         ("VmPin", 0),
         ("VmHWM", process.total_usage().max_resident.max(memory.resident)),
         ("VmRSS", memory.resident),

@@ -4,7 +4,7 @@ use alloc::format;
 use alloc::string::String;
 use core::fmt::Write;
 
-use super::{dir, link, text, Member, Show};
+use super::{dir, link, setting, settings, text, Member, Show};
 use crate::dev::block;
 use crate::fs::{mount, random};
 use crate::proc;
@@ -35,6 +35,7 @@ pub(super) static ROOT: &[Member] = &[
     text("diskstats", block::diskstats),
     text("swaps", swaps),
     link("sysrq-trigger", Show::Trigger),
+    dir("sysvipc", settings::SYSVIPC),
     dir("sys", &[dir("kernel", KERNEL), dir("vm", VM), dir("fs", FS)]),
 ];
 
@@ -50,6 +51,10 @@ static KERNEL: &[Member] = &[
     text("cap_last_cap", || String::from("40\n")),
     text("randomize_va_space", || String::from("2\n")),
     text("sched_autogroup_enabled", || String::from("0\n")),
+    setting("shmmax", &settings::SHMMAX),
+    setting("shmall", &settings::SHMALL),
+    setting("shmmni", &settings::SHMMNI),
+    text("shm_rmid_forced", || String::from("0\n")),
     dir("random", RANDOM),
 ];
 

@@ -197,7 +197,16 @@ impl Data {
         if self.seals() & abi::F_SEAL_SEAL != 0 {
             return Err(EPERM);
         }
+        if seals & abi::F_SEAL_WRITE != 0 && self.is_mapped_for_writing() {
+            return Err(EBUSY);
+        }
         self.seals.fetch_or(seals, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// Whether any process has it mapped so that stores come through.
+    fn is_mapped_for_writing(&self) -> bool {
+        let spaces = crate::proc::processes().into_iter().filter_map(|process| process.space());
+        spaces.into_iter().any(|space| vm::writes_through(&space, &self.object))
     }
 }

@@ -1,0 +1,107 @@
+//! Locking in memory: mlock and its relatives, and what `RLIMIT_MEMLOCK` leaves of them.
+
+use super::mem::{current_mm, range, PAGE};
+use super::{calls, Calls};
+use crate::errno::{Result, EINVAL, ENOMEM, EPERM};
+use crate::proc::current_process;
+use crate::proc::limits::RLIMIT_MEMLOCK;
+use crate::proc::mm::Mm;
+use crate::proc::Process;
+use crate::vm::{self, Populate};
+
+pub const CALLS: Calls = calls! {
+    __NR_mlock => mlock[2],
+    __NR_mlock2 => mlock2[3],
+    __NR_munlock => munlock[2],
+    __NR_mlockall => mlockall[1],
+    __NR_munlockall => munlockall[0],
+};
+
+/// Whether a process may lock anything at all.
+pub(super) fn check_may_lock(process: &Process) -> Result<()> {
+    if process.limit(RLIMIT_MEMLOCK) != 0 || process.cred().is_root() {
+        Ok(())
+    } else {
+        Err(EPERM)
+    }
+}
+
+/// Whether the running process may have so many bytes more locked than it has.
+pub(super) fn check_growth(mm: &Mm, more: u64) -> Result<()> {
+    let process = current_process();
+    let limit = process.limit(RLIMIT_MEMLOCK);
+    if process.cred().is_root() || mm.sums().locked.saturating_add(more) <= limit {
+        Ok(())
+    } else {
+        Err(ENOMEM)
+    }
+}
+
+/// The whole pages that a range touches: their start and length. A length that goes round is short, as on Linux.
+fn touched(addr: u64, len: u64) -> Result<(u64, u64)> {
+    let start = addr & !(PAGE - 1);
+    let len = len.wrapping_add(addr - start).wrapping_add(PAGE - 1) & !(PAGE - 1);
+    start.checked_add(len).ok_or(EINVAL)?;
+    range(start, len).map(|len| (start, len))
+}
+
+fn lock(addr: u64, len: u64, when: Populate) -> Result<()> {
+    check_may_lock(current_process())?;
+    let (start, len) = touched(addr, len)?;
+    if len == 0 {
+        return Ok(());
+    }
+    let mm = current_mm()?;
+    let already = vm::sums(&mm.space, start, start + len).locked;
+    check_growth(&mm, len - already)?;
+    vm::lock(&mm.space, start, len, when)
+}
+
+fn mlock(addr: u64, len: u64) -> Result<()> {
+    lock(addr, len, Populate::Now)
+}
+
+fn mlock2(addr: u64, len: u64, flags: u32) -> Result<()> {
+    const ONFAULT: u32 = 1;
+    match flags {
+        0 => lock(addr, len, Populate::Now),
+        ONFAULT => lock(addr, len, Populate::OnTouch),
+        _ => Err(EINVAL),
+    }
+}
+
+fn munlock(addr: u64, len: u64) -> Result<()> {
+    let (start, len) = touched(addr, len)?;
+    if len == 0 {
+        return Ok(());
+    }
+    vm::unlock(&current_mm()?.space, start, len)
+}
+
+fn mlockall(flags: u32) -> Result<()> {
+    const CURRENT: u32 = 1;
+    const FUTURE: u32 = 2;
+    const ONFAULT: u32 = 4;
+    if flags == 0 || flags & !(CURRENT | FUTURE | ONFAULT) != 0 || flags == ONFAULT {
+        return Err(EINVAL);
+    }
+    let process = current_process();
+    check_may_lock(process)?;
+    let mm = current_mm()?;
+    let current = flags & CURRENT != 0;
+    if current && !process.cred().is_root() && mm.sums().mapped > process.limit(RLIMIT_MEMLOCK) {
+        return Err(ENOMEM);
+    }
+    let when = if flags & ONFAULT != 0 { Populate::OnTouch } else { Populate::Now };
+    mm.layout.lock().lock_future = (flags & FUTURE != 0).then_some(when);
+    if current {
+        vm::lock_all(&mm.space, when);
+    }
+    Ok(())
+}
+
+fn munlockall() -> Result<()> {
+    let mm = current_mm()?;
+    mm.layout.lock().lock_future = None;
+    vm::unlock_all(&mm.space)
+}

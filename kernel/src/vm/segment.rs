@@ -1,0 +1,137 @@
+//! A shared segment: anonymous memory that has a handle of its own beside its mappings.
+//!
+//! System V shared memory outlives the processes that map it, until somebody removes it; from then on it lives as
+//! long as its mappings. So a segment is held by a [`Segment`], and once removed only known by a [`Remnant`], which
+//! keeps no memory: the object's count of references, which is how many mappings there are, decides alone.
+//!
+//! I1: a `Segment` is one reference of its object; a `Remnant` is none.
+
+use alloc::sync::{Arc, Weak};
+use alloc::vec::Vec;
+
+use machine::{PageNo, Pages};
+use uvm::{Access, Advice, AnonObject, Intent, Pager};
+
+use super::uvm::with;
+use crate::arch::machine::KernelMachine;
+use crate::errno::{Result, ENOMEM};
+
+type Anon = AnonObject<KernelMachine>;
+
+/// A segment somebody holds.
+pub struct Segment {
+    pager: Arc<Anon>,
+}
+
+impl Drop for Segment {
+    /// Mappings keep the memory as long as they need it.
+    fn drop(&mut self) {
+        with(|uvm, held| uvm.detach(held, &*self.pager));
+    }
+}
+
+impl Clone for Segment {
+    /// One more handle on the same memory.
+    fn clone(&self) -> Segment {
+        let pager: Arc<dyn Pager<KernelMachine>> = self.pager.clone();
+        with(|uvm, held| uvm.attach(held, &pager));
+        Segment { pager: self.pager.clone() }
+    }
+}
+
+impl Segment {
+    /// A segment of `len` bytes of zeroes.
+    pub fn new(len: u64) -> Result<Segment> {
+        let pager = with(|uvm, held| AnonObject::new(uvm, held, Pages::ceil(len))).map_err(|_| ENOMEM)?;
+        Ok(Segment { pager })
+    }
+
+    /// What `/proc/PID/maps` and [`MapLine`](super::MapLine) call its object.
+    pub fn id(&self) -> u64 {
+        u64::from(self.pager.object().id())
+    }
+
+    /// Something to know it by that keeps no memory.
+    pub fn remnant(&self) -> Remnant {
+        Remnant { pager: Arc::downgrade(&self.pager) }
+    }
+
+    /// Makes every page of it resident and keeps it so until [`unlock`](Segment::unlock) gets what this returns.
+    ///
+    /// # Errors
+    /// `ENOMEM`: nothing is locked.
+    pub fn lock(&self) -> Result<Locked> {
+        let pager: Arc<dyn Pager<KernelMachine>> = self.pager.clone();
+        let len = with(|_, held| self.pager.object().len(held));
+        let mut locked = Locked { pages: Vec::new() };
+        locked.pages.try_reserve_exact(len.0 as usize).map_err(|_| ENOMEM)?;
+        for index in 0..len.0 {
+            let access = Access::Call(Advice::Sequential, (len.0 - index).min(u64::from(u32::MAX)) as u32);
+            let page = with(|uvm, held| {
+                uvm.with_page(held, &pager, Pages(index), Intent::Write, access, |_, page| {
+                    uvm.frames().wire(page);
+                    page
+                })
+            });
+            match page {
+                Ok(Some(page)) => locked.pages.push(page),
+                Ok(None) | Err(_) => {
+                    self.unlock(&locked);
+                    return Err(ENOMEM);
+                }
+            }
+        }
+        Ok(locked)
+    }
+
+    /// Lets the pages go.
+    pub fn unlock(&self, locked: &Locked) {
+        let pager: Arc<dyn Pager<KernelMachine>> = self.pager.clone();
+        for &page in &locked.pages {
+            with(|uvm, held| uvm.unpin(held, &pager, page, Intent::Read));
+        }
+    }
+
+    pub(super) fn pager(&self) -> Arc<dyn Pager<KernelMachine>> {
+        self.pager.clone()
+    }
+}
+
+/// The pages of a segment that is locked in memory, each pinned once.
+pub struct Locked {
+    pages: Vec<PageNo>,
+}
+
+/// A segment by name only.
+pub struct Remnant {
+    pager: Weak<Anon>,
+}
+
+/// What is known of a segment's memory at a moment.
+#[derive(Clone, Copy, Default)]
+pub struct Footprint {
+    /// References of its object: mappings and handles.
+    pub references: u64,
+    /// Pages in memory.
+    pub resident: u64,
+    /// Pages on swap and not in memory.
+    pub swapped: u64,
+}
+
+impl Remnant {
+    /// A handle on the segment, if anything refers to it still.
+    pub fn hold(&self) -> Option<Segment> {
+        let pager = self.pager.upgrade()?;
+        let object: Arc<dyn Pager<KernelMachine>> = pager.clone();
+        with(|uvm, held| uvm.attach_if_used(held, &object)).then_some(Segment { pager })
+    }
+
+    /// How large it is at the moment; nothing if it has gone.
+    pub fn footprint(&self) -> Footprint {
+        let Some(pager) = self.pager.upgrade() else { return Footprint::default() };
+        with(|_, held| {
+            let references = pager.object().lock(held).0.refs() as u64;
+            Footprint { references, resident: pager.object().resident(held) as u64, swapped: 0 }
+        })
+    }
+}
