@@ -41,6 +41,14 @@ impl File {
         self.disk.lock().unwrap_or_else(PoisonError::into_inner).split_off(&len);
     }
 
+    /// Makes the disk's pages in a range zero.
+    pub(crate) fn punch(&self, range: std::ops::Range<u64>) {
+        let mut disk = self.disk.lock().unwrap_or_else(PoisonError::into_inner);
+        range.for_each(|index| {
+            disk.insert(index, Box::new([0; PAGE_SIZE]));
+        });
+    }
+
     /// What the disk has of a page.
     pub(crate) fn stored(&self, index: u64) -> Contents {
         let bytes = stored(&self.disk, index);
@@ -48,6 +56,12 @@ impl File {
             let at = word_offset(word);
             u64::from_le_bytes(std::array::from_fn(|i| bytes[at + i]))
         })
+    }
+}
+
+impl Node {
+    fn is_stored(&self, index: u64) -> bool {
+        self.disk.lock().unwrap_or_else(PoisonError::into_inner).contains_key(&index)
     }
 }
 
@@ -66,7 +80,7 @@ fn stored(disk: &Disk, index: u64) -> Box<[u8; PAGE_SIZE]> {
 impl Vnode<Soft> for Node {
     fn read(&self, machine: &Soft, index: Pages, pages: &[PageNo]) -> Transfer {
         let list: Vec<(u64, PageNo)> = (index.0..).zip(pages.iter().copied()).collect();
-        let bad = list.iter().any(|&(n, _)| n == BAD_PAGE);
+        let bad = list.iter().any(|&(n, _)| n == BAD_PAGE && !self.is_stored(n));
         if index.0.is_multiple_of(2) && !bad {
             fill(machine, &self.disk, &list);
             return Transfer::Done;

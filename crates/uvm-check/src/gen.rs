@@ -10,8 +10,12 @@ pub fn random_list(seed: u64, len: usize) -> Vec<Op> {
     let mut rng = Rng::new(seed);
     let window = *rng.pick(&[6, 16, WINDOW]);
     let spaces = 2 + rng.below(SPACES as u64 - 1);
-    let habit = *rng.pick(&[Habit::Mixed, Habit::Mixed, Habit::Sharing]);
-    let window = if habit == Habit::Sharing { 6 } else { window };
+    let habit = *rng.pick(&[Habit::Mixed, Habit::Mixed, Habit::Sharing, Habit::OnePage]);
+    let window = match habit {
+        Habit::Mixed => window,
+        Habit::Sharing => 6,
+        Habit::OnePage => 1,
+    };
     let mut g = Gen { rng, model: Model::default(), window, spaces, habit };
     let mut list = Vec::with_capacity(len);
     while list.len() < len {
@@ -39,16 +43,22 @@ enum Habit {
     Mixed,
     /// Memory shared by inheritance that is copied for others: rare by chance, and where most can go wrong.
     Sharing,
+    /// One page of addresses, its inheritance, forks and stores: every way in which a page can have several owners
+    /// that disagree.
+    OnePage,
 }
 
 impl Gen {
     fn op(&mut self) -> Op {
         let s = self.space();
         if self.model.spaces[s].is_none() {
-            return Op::Spawn { s };
+            return self.first_of(s);
         }
         let choice = match self.habit {
             Habit::Sharing if self.rng.one_in(2) => *self.rng.pick(&[0, 28, 45, 45, 55, 65, 65]),
+            Habit::OnePage if !self.rng.one_in(8) => {
+                *self.rng.pick(&[0, 28, 28, 45, 45, 45, 52, 55, 55, 65, 65])
+            }
             _ => self.rng.below(100),
         };
         match choice {
@@ -72,8 +82,20 @@ impl Gen {
             93..=95 => Op::ObjectWrite { o: self.object(), page: self.index(), word: self.word() },
             96 if self.rng.one_in(2) => Op::Detach { o: self.object() },
             96 => Op::Forget,
-            97 => Op::Sync { o: self.object() },
+            97 if self.rng.one_in(2) => Op::Sync { o: self.object() },
+            97 if self.rng.one_in(2) => Op::Clean { o: self.object(), span: self.indices() },
+            97 => Op::Punch { o: self.object(), span: self.indices() },
             _ => self.new_object(),
+        }
+    }
+
+    /// Makes a space that isn't there: where sharing is the point, mostly a child of another.
+    fn first_of(&mut self, s: usize) -> Op {
+        let others: Vec<usize> = (0..SPACES).filter(|&other| self.model.spaces[other].is_some()).collect();
+        if others.is_empty() || self.habit == Habit::Mixed || self.rng.one_in(8) {
+            Op::Spawn { s }
+        } else {
+            Op::Fork { s: *self.rng.pick(&others), child: s }
         }
     }
 
@@ -85,14 +107,14 @@ impl Gen {
             _ => Back::Shared(self.object(), self.offset()),
         };
         let rights = if self.rng.one_in(4) { self.rights() } else { 3 };
-        let often = if self.habit == Habit::Sharing { 1 } else { 3 };
+        let often = if self.habit == Habit::Mixed { 3 } else { 1 };
         let inherit = if self.rng.one_in(often) { Some(self.inherit()) } else { None };
         Op::Map { s, at, len, back, rights, inherit }
     }
 
     fn at(&mut self, s: usize) -> At {
         match self.rng.below(8) {
-            0..=1 => At::Any,
+            0..=1 if self.habit != Habit::OnePage => At::Any,
             2 => At::Hint(self.page(s)),
             3 => At::Free(self.page(s)),
             _ => At::Fixed(self.rng.below(self.window)),
@@ -136,12 +158,16 @@ impl Gen {
         }
     }
 
+    fn indices(&mut self) -> Span {
+        Span(self.index(), 1 + self.rng.below(6))
+    }
+
     fn rights(&mut self) -> Rights {
         *self.rng.pick(&[0, 1, 1, 1, 3, 3, 3, 5, 7])
     }
 
     fn inherit(&mut self) -> Inh {
-        if self.habit == Habit::Sharing {
+        if self.habit != Habit::Mixed {
             return *self.rng.pick(&[Inh::Share, Inh::Share, Inh::Copy]);
         }
         *self.rng.pick(&[Inh::None, Inh::Share, Inh::Share, Inh::Copy, Inh::Copy, Inh::Zero])

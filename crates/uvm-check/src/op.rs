@@ -98,6 +98,8 @@ pub enum Op {
     ObjectRead { o: usize, page: u64 },
     ObjectWrite { o: usize, page: u64, word: usize },
     Sync { o: usize },
+    Clean { o: usize, span: Span },
+    Punch { o: usize, span: Span },
     Detach { o: usize },
     Forget,
 }

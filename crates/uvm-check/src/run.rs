@@ -5,10 +5,8 @@ use std::fmt::{self, Write};
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::Once;
 
-use uvm_soft::Config;
-
 use crate::op::Op;
-use crate::world::{Watch, World};
+use crate::world::{Setup, World};
 
 /// A list that failed.
 #[derive(Clone, Debug)]
@@ -63,10 +61,10 @@ fn qualified(op: &Op) -> String {
 ///
 /// # Errors
 /// [`Failure`].
-pub fn run(list: &[Op], config: &Config, watch: Watch) -> Result<(), Failure> {
+pub fn run(list: &[Op], setup: &Setup) -> Result<(), Failure> {
     let step = Cell::new(0);
     let result = quietly(|| {
-        let mut world = World::new(config.clone(), watch);
+        let mut world = World::new(setup);
         for (n, op) in list.iter().enumerate() {
             step.set(n);
             world.step(op)?;
@@ -81,14 +79,14 @@ pub fn run(list: &[Op], config: &Config, watch: Watch) -> Result<(), Failure> {
 ///
 /// # Errors
 /// [`Failure`] of the short list.
-pub fn run_and_shrink(list: &[Op], config: &Config, watch: Watch) -> Result<(), Failure> {
-    run(list, config, watch).map_err(|failure| shrink(failure, config, watch))
+pub fn run_and_shrink(list: &[Op], setup: &Setup) -> Result<(), Failure> {
+    run(list, setup).map_err(|failure| shrink(failure, setup))
 }
 
 /// Runs to spend on one shrinking.
 const PATIENCE: usize = 4000;
 
-fn shrink(mut best: Failure, config: &Config, watch: Watch) -> Failure {
+fn shrink(mut best: Failure, setup: &Setup) -> Failure {
     best.list.truncate(best.step + 1);
     let mut left = PATIENCE;
     let mut chunk = best.list.len().div_ceil(2);
@@ -99,7 +97,7 @@ fn shrink(mut best: Failure, config: &Config, watch: Watch) -> Failure {
             left -= 1;
             let mut list = best.list.clone();
             list.drain(at..(at + chunk).min(list.len()));
-            match run(&list, config, watch) {
+            match run(&list, setup) {
                 Err(failure) => best = failure,
                 Ok(()) => at += chunk,
             }

@@ -3,15 +3,16 @@
 use uvm_check::gen::all_lists;
 use uvm_check::op::{At::*, Back::*, Inh, Kind, Op, Op::*, Span};
 use uvm_check::run::run_and_shrink;
-use uvm_check::world::Watch;
+use uvm_check::world::{Setup, Watch};
 use uvm_soft::Config;
 
 fn check_all(beginning: &[Op], alphabet: &[Op], watch: Watch) {
-    let config = Config { segments: vec![(machine::Pa(0x10_0000), 96)], cpus: 2, ..Config::default() };
+    let machine = Config { segments: vec![(machine::Pa(0x10_0000), 96)], cpus: 2, ..Config::default() };
+    let setup = Setup::new(machine, watch);
     let mut lists = 0;
     for list in all_lists(beginning, alphabet, 4) {
         lists += 1;
-        if let Err(failure) = run_and_shrink(&list, &config, watch) {
+        if let Err(failure) = run_and_shrink(&list, &setup) {
             panic!("{failure}");
         }
     }

@@ -4,7 +4,7 @@
 
 use uvm_check::gen::random_list;
 use uvm_check::run::{run_and_shrink, Failure};
-use uvm_check::world::Watch;
+use uvm_check::world::{Setup, Shape, Watch};
 use uvm_soft::{Config, Plant};
 
 /// Operations in one random list.
@@ -16,12 +16,14 @@ fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{name}={text} is no number")))
 }
 
-/// Every third seed forgets mappings, one list in two is looked at after each step.
+/// Every third seed forgets mappings, one list in two is looked at after each step, one in five is about submaps.
 fn check_seed(seed: u64, plant: Option<Plant>) -> Result<(), Failure> {
     let forget_one_in = if seed.is_multiple_of(3) { 6 } else { 0 };
     let config = Config { seed, forget_one_in, plant, ..Config::default() };
     let watch = if seed.is_multiple_of(2) { Watch::Peek } else { Watch::Look };
-    run_and_shrink(&random_list(seed, LIST), &config, watch).map_err(|f| Failure { seed: Some(seed), ..f })
+    let shape = if seed % 5 == 4 { Shape::Nested } else { Shape::Flat };
+    let setup = Setup { shape, ..Setup::new(config, watch) };
+    run_and_shrink(&random_list(seed, LIST), &setup).map_err(|f| Failure { seed: Some(seed), ..f })
 }
 
 fn seeds() -> std::ops::Range<u64> {

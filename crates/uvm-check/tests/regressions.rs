@@ -2,12 +2,12 @@
 
 use uvm_check::op::{At::*, Back::*, Inh, Kind, Op, Op::*, Span};
 use uvm_check::run::run;
-use uvm_check::world::Watch;
+use uvm_check::world::{Setup, Watch};
 use uvm_soft::Config;
 
 fn check(list: &[Op]) {
     for watch in [Watch::Peek, Watch::Look] {
-        if let Err(failure) = run(list, &Config::default(), watch) {
+        if let Err(failure) = run(list, &Setup::new(Config::default(), watch)) {
             panic!("{failure}");
         }
     }

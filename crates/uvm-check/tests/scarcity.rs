@@ -5,7 +5,7 @@
 
 use uvm_check::gen::random_list;
 use uvm_check::run::quietly;
-use uvm_check::world::{Scarce, Watch, World};
+use uvm_check::world::{Scarce, Setup, Watch, World};
 use uvm_soft::Config;
 
 const LIST: usize = 40;
@@ -17,7 +17,7 @@ fn check(scarce: Scarce) {
         let list = random_list(seed, LIST);
         let mut at = 0;
         let result = quietly(|| {
-            let mut world = World::new(Config { seed, ..Config::default() }, Watch::Peek);
+            let mut world = World::new(&Setup::new(Config { seed, ..Config::default() }, Watch::Peek));
             for op in &list {
                 at += 1;
                 failures += world.step_against(op, scarce)?;

@@ -64,6 +64,8 @@ pub struct Page {
     pub object: Option<(usize, u64)>,
     /// Whether it stays resident.
     pub wired: bool,
+    /// How it will be used: the number of an advice.
+    pub advice: u8,
 }
 
 /// What a store to one address changes: two addresses with one identity show the same bytes for ever.
@@ -207,10 +209,11 @@ impl Model {
                 Some(object) => self.object_shows(object, page).map_or_else(Expect::Refused, Expect::Sees),
             },
             Op::ObjectWrite { o, page, word } => self.object_write(o, page, word),
-            Op::Sync { o } => match self.slots[o] {
+            Op::Sync { o } | Op::Clean { o, .. } => match self.slots[o] {
                 Some(object) if self.objects[object].kind == Kind::File => Expect::Done,
                 _ => Expect::Skip,
             },
+            Op::Punch { o, span } => self.punch(o, span),
             Op::Detach { o } => match self.slots[o].take() {
                 None => Expect::Skip,
                 Some(_) => Expect::Done,

@@ -32,4 +32,14 @@ impl Model {
             }
         }
     }
+
+    /// The object's pages in the span show zeroes, and those past its end nothing, as before.
+    pub(super) fn punch(&mut self, o: usize, span: Span) -> Expect {
+        let Some(object) = self.slots[o] else { return Expect::Skip };
+        let object = &mut self.objects[object];
+        for index in span.pages().filter(|&index| index < object.len) {
+            object.pages.insert(index, [0; WORDS]);
+        }
+        Expect::Done
+    }
 }

@@ -15,7 +15,7 @@ impl Model {
             }
             Op::Protect { span, rights, .. } => protect(space, span, rights),
             Op::Inherit { span, inherit, .. } => on_whole(space, span, |page| page.inherit = inherit),
-            Op::Advise { span, .. } => on_whole(space, span, |_| ()),
+            Op::Advise { span, advice, .. } => on_whole(space, span, |page| page.advice = advice),
             Op::Discard { span, .. } => self.discard(space, span),
             Op::Remap { span, new_len, at, .. } => self.remap(space, span, new_len, at),
             Op::Fork { child, .. } => {
@@ -42,7 +42,16 @@ impl Model {
             Back::Shared(o, first) => (Some((self.slots[o]?, first)), Writes::Object),
         };
         let own = if writes == Writes::Cell { Inh::Copy } else { Inh::Share };
-        Some(Page { rights, max: 7, inherit: inherit.unwrap_or(own), writes, cell: 0, object, wired: false })
+        Some(Page {
+            rights,
+            max: 7,
+            inherit: inherit.unwrap_or(own),
+            writes,
+            cell: 0,
+            object,
+            wired: false,
+            advice: 0,
+        })
     }
 
     fn map(&mut self, space: &mut Space, at: At, len: u64, page: Page) -> Expect {

@@ -97,3 +97,7 @@ pub(super) fn inheritance(inherit: Inh) -> Inherit {
 pub(crate) fn word_offset(word: usize) -> usize {
     (word * (PAGE_SIZE - 8) / (WORDS - 1)) & !7
 }
+
+pub(super) fn advice(number: u8) -> Advice {
+    [Advice::Normal, Advice::Random, Advice::Sequential][usize::from(number)]
+}

@@ -8,8 +8,7 @@ impl World {
         let held = &mut ctx.held();
         match *op {
             Op::Spawn { s } => {
-                let bounds = range(Span(0, WINDOW));
-                let made = self.uvm.space_create(held, bounds);
+                let made = self.spawn(held);
                 Ok(made.map_or(Got::NoMemory, |made| {
                     self.spaces[s] = Some(made);
                     Got::Done
@@ -54,6 +53,15 @@ impl World {
                 Ok(written.map_or_else(Got::Object, |_| Got::Done))
             }
             Op::Sync { o } => self.sync(held, o),
+            Op::Clean { o, span } => self.clean(held, o, span),
+            Op::Punch { o, span } => {
+                if let Some(file) = self.file(o) {
+                    let len = self.model.objects[self.model.slots[o].expect("the file has a slot")].len;
+                    file.punch(span.0..span.pages().end.min(len));
+                }
+                self.uvm.punch(held, &self.object(o), span.pages());
+                Ok(Got::Done)
+            }
             Op::Detach { o } => {
                 self.uvm.detach(held, &*self.object(o));
                 Ok(Got::Done)
@@ -67,14 +75,17 @@ impl World {
                 Ok(Got::Done)
             }
             Op::Exit { s } => {
-                let space = self.spaces[s].take().expect("the model has this space");
-                self.uvm.space_destroy(held, space);
+                let home = self.spaces[s].take().expect("the model has this space");
+                self.uvm.space_destroy(held, home.space);
+                if let Some(around) = home.around {
+                    self.uvm.space_destroy(held, around);
+                }
                 Ok(Got::Done)
             }
             Op::Fork { s, child } => {
                 let made = self.uvm.fork(held, self.space(s));
                 Ok(made.map_or(Got::NoMemory, |made| {
-                    self.spaces[child] = Some(made);
+                    self.spaces[child] = Some(Home { space: made, around: None });
                     Got::Done
                 }))
             }
@@ -107,9 +118,8 @@ impl World {
             Op::Inherit { s, span, inherit } => {
                 ranged(uvm.inherit(held, self.space(s), range(span), inheritance(inherit)))
             }
-            Op::Advise { s, span, advice } => {
-                let advice = [Advice::Normal, Advice::Random, Advice::Sequential][usize::from(advice)];
-                ranged(uvm.advise(held, self.space(s), range(span), advice))
+            Op::Advise { s, span, advice: number } => {
+                ranged(uvm.advise(held, self.space(s), range(span), advice(number)))
             }
             Op::Discard { s, span } => ranged(uvm.discard(held, self.space(s), range(span))),
             Op::Wire { s, span } => ranged(uvm.wire(held, self.space(s), range(span))),
@@ -150,13 +160,30 @@ impl World {
         MapRequest { place, prot: prot(rights), sharing, inherit: inherit.map(inheritance), backing, ..zero }
     }
 
-    /// Writes a file back, compares what arrived, and drops the pages, as a host does that needs memory.
-    fn sync(&self, held: &mut Held<'_, Nothing>, o: usize) -> Result<Got, String> {
+    fn spawn(&self, held: &mut Held<'_, Nothing>) -> Result<Home, NoMemory> {
+        let bounds = range(Span(0, WINDOW));
+        match self.setup.shape {
+            Shape::Flat => Ok(Home { space: self.uvm.space_create(held, bounds)?, around: None }),
+            Shape::Nested => {
+                let wide = VaRange::new(Va(bounds.start.0 / 2), bounds.end + Pages(WINDOW));
+                let around = self.uvm.space_create(held, wide)?;
+                match self.uvm.submap(held, &around, bounds) {
+                    Ok(space) => Ok(Home { space, around: Some(around) }),
+                    Err(_) => {
+                        self.uvm.space_destroy(held, around);
+                        Err(NoMemory)
+                    }
+                }
+            }
+        }
+    }
+
+    /// Writes part of a file back, and compares what arrived with what ought to be stored.
+    fn clean(&self, held: &mut Held<'_, Nothing>, o: usize, span: Span) -> Result<Got, String> {
         let Some(file) = self.file(o) else { return Ok(Got::Done) };
-        let object = self.model.slots[o].expect("the model has this object");
-        let len = self.model.objects[object].len;
-        file.pager().clean(&self.uvm, held, 0..len).map_err(|_| "a file can't be written back")?;
-        for (index, ought) in &self.model.objects[object].pages {
+        let object = &self.model.objects[self.model.slots[o].expect("the model has this object")];
+        file.pager().clean(&self.uvm, held, span.pages()).map_err(|_| "a file can't be written back")?;
+        for (index, ought) in object.pages.range(span.pages()) {
             let stored = file.stored(*index);
             if stored != *ought {
                 return Err(format!(
@@ -164,6 +191,14 @@ impl World {
                 ));
             }
         }
+        Ok(Got::Done)
+    }
+
+    /// Writes a file back, and drops the pages, as a host does that needs memory.
+    fn sync(&self, held: &mut Held<'_, Nothing>, o: usize) -> Result<Got, String> {
+        let object = self.model.slots[o].expect("the model has this object");
+        let len = self.model.objects[object].len;
+        self.clean(held, o, Span(0, len))?;
         let pager = self.object(o);
         for index in 0..len {
             let page = pager.object().lock(held).0.page(Pages(index));
@@ -179,7 +214,7 @@ impl World {
     }
 
     pub(super) fn space(&self, s: usize) -> &Space<Soft> {
-        self.spaces[s].as_ref().expect("the model has this space")
+        &self.spaces[s].as_ref().expect("the model has this space").space
     }
 
     /// The object that a slot names; the model is one step behind.
@@ -223,7 +258,8 @@ impl World {
 
     fn fault(&self, s: usize, va: Va, access: Prot) -> Result<(), FaultError> {
         let mut ctx = ThreadCtx::new();
-        self.uvm.fault(&mut ctx.held(), self.space(s), va, access).map(|_| ())
+        let home = self.spaces[s].as_ref().expect("the model has this space");
+        self.uvm.fault(&mut ctx.held(), home.entrance(), va, access).map(|_| ())
     }
 
     pub(super) fn contents(&self, page: PageNo) -> Contents {

@@ -6,6 +6,7 @@ impl World {
     /// Everything that must hold between operations.
     pub(super) fn check(&self) -> Result<(), String> {
         self.peek()?;
+        self.check_maps()?;
         self.check_system()
     }
 
@@ -13,7 +14,7 @@ impl World {
     pub(super) fn check_system(&self) -> Result<(), String> {
         self.machine().tlb_audit()?;
         let mut ctx = ThreadCtx::new();
-        let spaces: Vec<&Space<Soft>> = self.spaces.iter().flatten().collect();
+        let spaces: Vec<&Space<Soft>> = self.spaces.iter().flatten().map(Home::entrance).collect();
         let objects: Vec<Arc<dyn Pager<Soft>>> = (0..self.objects.len())
             .filter(|n| self.files.contains_key(n) || self.model.slots.contains(&Some(*n)))
             .map(|n| self.objects[n].clone())
@@ -24,8 +25,8 @@ impl World {
     /// Compares every translation with the model.
     fn peek(&self) -> Result<(), String> {
         let mut seen: BTreeMap<u32, Vec<(usize, u64, bool)>> = BTreeMap::new();
-        for (s, space) in self.spaces.iter().enumerate() {
-            let Some(space) = space else { continue };
+        for (s, home) in self.spaces.iter().enumerate() {
+            let Some(Home { space, .. }) = home else { continue };
             let mut wired = Vec::new();
             for m in self.machine().pmap().mappings(space.pmap()) {
                 let page = (m.va.0 - BASE.0) >> PAGE_SHIFT;

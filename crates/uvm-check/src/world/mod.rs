@@ -6,6 +6,7 @@
 mod answer;
 mod apply;
 mod look;
+mod maps;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,17 +16,17 @@ use machine::{
     Held, Machine, NoMemory, PageNo, Pages, Prot, ThreadCtx, Va, VaRange, Wiring, PAGE_SHIFT, PAGE_SIZE,
 };
 use uvm::{
-    Access, Advice, AnonObject, Backing, FaultError, GetError, Inherit, Intent, MapError, MapRequest, Pager,
-    Place, RangeError, RemapPlace, Sharing, Space, Uvm,
+    Access, Advice, AnonObject, Backing, EntryInfo, FaultError, GetError, Inherit, Intent, MapError,
+    MapRequest, Pager, Place, RangeError, RemapPlace, Sharing, Space, Uvm,
 };
 use uvm_soft::{Config, Denied, SoftMachine};
 
 use crate::file::File;
-use crate::model::{Contents, Expect, Identity, Model, Refusal};
+use crate::model::{Contents, Expect, Identity, Model, Refusal, Writes};
 use crate::op::{At, Back, Inh, Kind, Op, Span, SPACES, WINDOW, WORDS};
 
 pub(crate) use answer::word_offset;
-use answer::{accessed, compare, inheritance, placed, prot, range, ranged, va, Got};
+use answer::{accessed, advice, compare, inheritance, placed, prot, range, ranged, va, Got};
 
 /// Address of the window's first page: 16 pages below the end of a table page's span.
 pub const BASE: Va = Va((2 << 20) - 16 * PAGE_SIZE as u64);
@@ -59,25 +60,68 @@ pub enum Watch {
     Look,
 }
 
+/// What a space of the model is in the system.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Shape {
+    /// A space.
+    #[default]
+    Flat,
+    /// A submap of a space: operations name the submap, accesses come through the space around it. Children of a fork
+    /// are flat, since a submap is not inherited.
+    Nested,
+}
+
+/// How a list is run.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// The machine.
+    pub machine: Config,
+    /// What is compared after each step.
+    pub watch: Watch,
+    /// What spaces are.
+    pub shape: Shape,
+}
+
+impl Setup {
+    /// Flat spaces on this machine.
+    pub fn new(machine: Config, watch: Watch) -> Setup {
+        Setup { machine, watch, shape: Shape::Flat }
+    }
+}
+
+/// A space, and the one around it if it is a submap.
+struct Home {
+    space: Space<Soft>,
+    around: Option<Space<Soft>>,
+}
+
+impl Home {
+    /// The space that a CPU runs in.
+    fn entrance(&self) -> &Space<Soft> {
+        self.around.as_ref().unwrap_or(&self.space)
+    }
+}
+
 pub(crate) type Soft = SoftMachine;
 pub(crate) type System = Uvm<Soft>;
 
 /// See the module.
 pub struct World {
     uvm: Arc<System>,
-    spaces: [Option<Space<Soft>>; SPACES],
+    spaces: [Option<Home>; SPACES],
     objects: Vec<Arc<dyn Pager<Soft>>>,
     /// Those of the objects that are files; the host keeps a handle on each.
     files: BTreeMap<usize, File>,
     model: Model,
     free: usize,
-    watch: Watch,
+    setup: Setup,
 }
 
 impl World {
     /// An empty world.
-    pub fn new(config: Config, watch: Watch) -> World {
-        let uvm = Arc::new(Uvm::new(SoftMachine::new(config)).expect("a new machine has memory"));
+    pub fn new(setup: &Setup) -> World {
+        let machine = SoftMachine::new(setup.machine.clone());
+        let uvm = Arc::new(Uvm::new(machine).expect("a new machine has memory"));
         let free = uvm.machine().frames().free();
         World {
             uvm,
@@ -86,7 +130,7 @@ impl World {
             files: BTreeMap::new(),
             model: Model::default(),
             free,
-            watch,
+            setup: setup.clone(),
         }
     }
 
@@ -149,7 +193,7 @@ impl World {
         compare(expect, got)?;
         self.model = after;
         self.check()?;
-        if self.watch == Watch::Look {
+        if self.setup.watch == Watch::Look {
             self.look_at(op)?;
             self.check()?;
         }
