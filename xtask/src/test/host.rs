@@ -24,6 +24,12 @@ pub const CHECKS: &[Check] = &[
     Check { name: "host/a shell on a terminal", run: super::terminal::check },
 ];
 
+/// What `./uvm test --long` runs besides.
+pub const LONG: &[Check] = &[
+    Check { name: "host/long model runs", run: long_model_runs },
+    Check { name: "host/planted bugs", run: planted_bugs },
+];
+
 fn cargo(arguments: &[&str]) -> Command {
     let mut command = Command::new("cargo");
     command.args(arguments).current_dir(build::root());
@@ -78,6 +84,18 @@ fn tests() -> Result<Verdict> {
 fn schedules() -> Result<Verdict> {
     let arguments = ["test", "-p", "uvm-check", "--features", "shuttle", "--test", "schedules"];
     Ok(count_tests(&output(&mut cargo(&arguments))?))
+}
+
+/// Random operations in each run of `--long`.
+const LONG_OPERATIONS: &str = "4000000";
+
+fn long_model_runs() -> Result<Verdict> {
+    let mut command = cargo(&["test", "-p", "uvm-check", "--test", "model"]);
+    Ok(count_tests(&output(command.env("UVM_OPS", LONG_OPERATIONS))?))
+}
+
+fn planted_bugs() -> Result<Verdict> {
+    Ok(count_tests(&output(&mut cargo(&["test", "-p", "uvm-check", "--test", "plants", "--", "--ignored"]))?))
 }
 
 /// Adds up cargo's `test result` lines.

@@ -21,6 +21,10 @@ pub struct TestArgs {
     /// Run the kernel tests on this kernel; on Linux they prove themselves right, and the host's checks are left out.
     #[arg(long, value_enum, default_value_t = Kernel::Uvm)]
     kernel: Kernel,
+    /// Also the checks that take many minutes: more random operations, and bugs planted in the library that the tests
+    /// must find.
+    #[arg(long)]
+    long: bool,
     /// Only list the names of the checks.
     #[arg(long)]
     list: bool,
@@ -77,8 +81,9 @@ impl Tally {
 
 pub fn test(args: &TestArgs) -> Result<u8> {
     let wanted = |name: &str| args.filter.as_ref().is_none_or(|filter| name.contains(filter.as_str()));
-    let host: Vec<_> =
-        host::CHECKS.iter().filter(|check| args.kernel == Kernel::Uvm && wanted(check.name)).collect();
+    let long = if args.long { host::LONG } else { &[] };
+    let checks = host::CHECKS.iter().chain(long);
+    let host: Vec<_> = checks.filter(|check| args.kernel == Kernel::Uvm && wanted(check.name)).collect();
     let cases: Vec<_> = cases::CASES.iter().filter(|case| wanted(&case.full_name())).collect();
     if host.is_empty() && cases.is_empty() {
         bail!(

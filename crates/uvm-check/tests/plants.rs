@@ -1,0 +1,121 @@
+//! Bugs planted in the library: each must be found by the model run, or the run proves nothing about what it guards.
+//!
+//! A plant is a change of its text, made in a copy of the crates under `target/plants`, which is built and tested
+//! there: the library itself carries no hook. A plant whose text is no longer found fails here, so that the list
+//! follows the code.
+//!
+//! `cargo test -p uvm-check --test plants -- --ignored` (a few minutes; `./uvm test --long` runs it)
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+struct Plant {
+    /// What is broken.
+    what: &'static str,
+    /// Under `crates/`.
+    file: &'static str,
+    /// Text that stands there once.
+    from: &'static str,
+    to: &'static str,
+    /// The tests that must find it: arguments for `cargo test -p uvm-check`.
+    found_by: &'static [&'static str],
+}
+
+const RANDOM: &[&str] = &["--test", "model", "random"];
+
+const PLANTS: &[Plant] = &[
+    Plant {
+        what: "a copy on write leaves the old page to those who share the slot",
+        file: "uvm/src/fault/anon.rs",
+        from: "self.forget_everywhere(held, fault, page);",
+        to: "let _ = (&fault, page);",
+        found_by: RANDOM,
+    },
+    Plant {
+        what: "a promotion leaves the object's page to those who share the slot",
+        file: "uvm/src/fault/object.rs",
+        from: "self.forget_everywhere(&mut h, fault, page);",
+        to: "let _ = (&fault, page);",
+        found_by: RANDOM,
+    },
+    Plant {
+        what: "memory shared by inheritance is forgotten for all who share it",
+        file: "uvm/src/amap.rs",
+        from: "if count == 1 && !part.is_empty() {",
+        to: "if count != 0 && !part.is_empty() {",
+        found_by: RANDOM,
+    },
+];
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("the workspace is there")
+}
+
+/// Copies the sources of a folder, what it has and we have not staying there: a build is not thrown away.
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).expect("the target folder can be written");
+    for entry in fs::read_dir(from).expect("the sources can be read").flatten() {
+        let (path, to) = (entry.path(), to.join(entry.file_name()));
+        if path.is_dir() {
+            copy(&path, &to);
+        } else {
+            replace(&to, &fs::read_to_string(&path).expect("sources are text"));
+        }
+    }
+}
+
+/// Writes a file if that changes it, so that cargo builds no more than it must.
+fn replace(path: &Path, text: &str) {
+    if fs::read_to_string(path).is_ok_and(|old| old == text) {
+        return;
+    }
+    fs::write(path, text).expect("the target folder can be written");
+}
+
+/// The library, its tests and what they need, without the tools.
+fn workspace() -> PathBuf {
+    let (root, to) = (root(), root().join("target/plants"));
+    copy(&root.join("crates"), &to.join("crates"));
+    let manifest = fs::read_to_string(root.join("Cargo.toml")).expect("the workspace has a manifest");
+    replace(&to.join("Cargo.toml"), &manifest.replace(", \"xtask\"", ""));
+    replace(&to.join("Cargo.lock"), &fs::read_to_string(root.join("Cargo.lock")).expect("it is locked"));
+    to
+}
+
+/// Runs tests in a workspace: whether they passed, and what they printed.
+fn run(workspace: &Path, tests: &[&str]) -> (bool, String) {
+    let output = Command::new(env!("CARGO"))
+        .args(["test", "--offline", "-p", "uvm-check"])
+        .args(tests)
+        .current_dir(workspace)
+        .env("CARGO_TARGET_DIR", workspace.join("target"))
+        .output()
+        .expect("cargo runs");
+    let text =
+        [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
+    (output.status.success(), text)
+}
+
+#[test]
+#[ignore = "builds the library once for each plant"]
+fn every_planted_bug_is_found() {
+    let workspace = workspace();
+    let mut missed = Vec::new();
+    for plant in PLANTS {
+        let path = workspace.join("crates").join(plant.file);
+        let sound = fs::read_to_string(&path).expect("the file is there");
+        assert_eq!(sound.matches(plant.from).count(), 1, "{}: its text is not there once", plant.what);
+        replace(&path, &sound.replace(plant.from, plant.to));
+        let (passed, said) = run(&workspace, plant.found_by);
+        replace(&path, &sound);
+        assert!(!said.contains("error[E") && !said.contains("could not compile"), "{}: {said}", plant.what);
+        let why = |word: &str| said.lines().find(|line| line.contains(word)).map(str::trim);
+        let why = if passed { Some("NOT FOUND") } else { why("step ").or_else(|| why("panicked at")) };
+        println!("{}: {}", plant.what, why.unwrap_or("killed"));
+        if passed {
+            missed.push(plant.what);
+        }
+    }
+    assert!(missed.is_empty(), "nobody noticed: {missed:?}");
+}
