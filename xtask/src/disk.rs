@@ -3,7 +3,7 @@
 use crate::qemu::{Access, Disk};
 use anyhow::{bail, Context, Result};
 use std::fs::File;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::{Path, PathBuf};
 
 const PAGE: u64 = 4096;
@@ -17,19 +17,24 @@ pub struct Disks {
 }
 
 impl Disks {
-    /// A file system for /mnt, as `--disk IMAGE[:ro]` names it.
+    /// A file system for /mnt (the next for /mnt2, and so on), as `--disk IMAGE[:ro]` names it.
     pub fn mount(&mut self, image: &str) -> Result<()> {
         let (path, access) = match image.strip_suffix(":ro") {
             Some(path) => (path, Access::ReadOnly),
             None => (image, Access::ReadWrite),
         };
-        if !Path::new(path).is_file() {
-            bail!("there is no disk image {path}");
-        }
-        let device = self.add(path.into(), access);
-        let mode = if access == Access::ReadOnly { ":ro" } else { "" };
-        self.words.push(format!("mount={device}:/mnt{mode}"));
+        check(Path::new(path), access)?;
+        self.mount_image(path.into(), access);
         Ok(())
+    }
+
+    /// The same with an image that is known to be there.
+    pub fn mount_image(&mut self, image: PathBuf, access: Access) {
+        let before = self.words.iter().filter(|word| word.starts_with("mount=")).count();
+        let folder = if before == 0 { "/mnt".to_owned() } else { format!("/mnt{}", before + 1) };
+        let device = self.add(image, access);
+        let mode = if access == Access::ReadOnly { ":ro" } else { "" };
+        self.words.push(format!("mount={device}:{folder}{mode}"));
     }
 
     /// A disk to swap on, of `bytes` bytes, made at `path`.
@@ -43,13 +48,32 @@ impl Disks {
     /// Attaches an image; returns the guest's name for it.
     pub fn add(&mut self, image: PathBuf, access: Access) -> String {
         let letter = (b'a' + self.list.len() as u8) as char;
-        self.list.push(Disk { image, access, speed: None });
+        self.list.push(Disk { image, access, speed: None, faults: Vec::new() });
         format!("/dev/vd{letter}")
     }
 }
 
+/// Says in a sentence why an image can't be used, if it can't.
+fn check(image: &Path, access: Access) -> Result<()> {
+    let name = image.display();
+    let Ok(about) = image.metadata() else {
+        bail!("there is no disk image {name}: `truncate -s 64M {name} && mkfs.ext4 {name}` makes one")
+    };
+    if !about.is_file() && !about.file_type().is_block_device() {
+        bail!("{name} is neither a file nor a disk");
+    }
+    let opened = File::options().read(true).write(access == Access::ReadWrite).open(image);
+    match (opened, access) {
+        (Ok(_), _) => Ok(()),
+        (Err(error), Access::ReadWrite) => {
+            bail!("can't write to {name} ({error}): `--disk {name}:ro` only reads it")
+        }
+        (Err(error), Access::ReadOnly) => bail!("can't read {name}: {error}"),
+    }
+}
+
 /// Makes a sparse file of `bytes` bytes with a swap area's header.
-fn make_swap(path: &Path, bytes: u64) -> Result<()> {
+pub fn make_swap(path: &Path, bytes: u64) -> Result<()> {
     let pages = u32::try_from(bytes / PAGE).ok().filter(|pages| *pages >= 10);
     let last = pages.context("a swap area has 40 KiB to 16 TiB")? - 1;
     let mut header = [0; PAGE as usize];
@@ -85,6 +109,26 @@ mod tests {
         assert_eq!(bytes("2"), Some(2 << 20));
         assert_eq!(bytes("1G"), Some(1 << 30));
         assert_eq!(bytes("x"), None);
+    }
+
+    #[test]
+    fn disks_go_to_folders_of_their_own() {
+        let folder = tempfile::tempdir().unwrap();
+        let image = folder.path().join("image");
+        std::fs::write(&image, "x").unwrap();
+        let mut disks = Disks::default();
+        disks.mount(&image.display().to_string()).unwrap();
+        disks.mount(&format!("{}:ro", image.display())).unwrap();
+        assert_eq!(disks.words, ["mount=/dev/vda:/mnt", "mount=/dev/vdb:/mnt2:ro"]);
+        assert_eq!(disks.list[1].access, Access::ReadOnly);
+    }
+
+    #[test]
+    fn what_is_wrong_with_an_image_is_said() {
+        let mut disks = Disks::default();
+        let said = |result: Result<()>| format!("{:#}", result.unwrap_err());
+        assert!(said(disks.mount("/no/such/image")).contains("there is no disk image /no/such/image"));
+        assert!(said(disks.mount("/tmp")).contains("neither a file nor a disk"));
     }
 
     #[test]

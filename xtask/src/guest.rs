@@ -4,6 +4,7 @@ use crate::build;
 use anyhow::{bail, Context, Result};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The C library that a guest program is linked with.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -31,7 +32,10 @@ pub fn compile(name: &str, libc: Libc) -> Result<PathBuf> {
     if libc == Libc::Musl {
         command.arg("-static");
     }
-    let partial = target.with_extension(format!("{}", std::process::id()));
+    // Two cases may need the same program at once.
+    static ATTEMPTS: AtomicUsize = AtomicUsize::new(0);
+    let attempt = ATTEMPTS.fetch_add(1, Ordering::Relaxed);
+    let partial = target.with_extension(format!("{}-{attempt}", std::process::id()));
     let output = command.arg("-o").arg(&partial).arg(&source).output();
     let output = output.with_context(|| format!("can't run {compiler} (package musl-tools or gcc)"))?;
     if !output.status.success() {

@@ -59,6 +59,15 @@ pub struct Disk {
     pub access: Access,
     /// What it can do at most; none: as fast as this machine.
     pub speed: Option<Speed>,
+    /// Where it fails.
+    pub faults: Vec<Fault>,
+}
+
+/// A sector of 512 bytes that can't be read, or not written: requests that touch it fail.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Fault {
+    Read(u64),
+    Write(u64),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -79,7 +88,22 @@ impl Disk {
     fn drive(&self, id: &str) -> String {
         // A comma in a value is written twice.
         let path = self.image.display().to_string().replace(',', ",,");
-        let mut drive = format!("if=none,id={id},format=raw,file={path}");
+        let mut drive = format!("if=none,id={id},format=raw");
+        if self.faults.is_empty() {
+            drive.push_str(&format!(",file={path}"));
+        } else {
+            drive.push_str(&format!(
+                ",file.driver=blkdebug,file.image.driver=file,file.image.filename={path}"
+            ));
+        }
+        for (index, fault) in self.faults.iter().enumerate() {
+            let (kind, sector) = match fault {
+                Fault::Read(sector) => ("read", sector),
+                Fault::Write(sector) => ("write", sector),
+            };
+            let inject = format!("file.inject-error.{index}");
+            drive.push_str(&format!(",{inject}.event=none,{inject}.iotype={kind},{inject}.sector={sector}"));
+        }
         match self.access {
             // What a guest flushes is safe from its own crash, which is all that a machine in QEMU can test.
             Access::ReadWrite => drive.push_str(",cache=unsafe"),

@@ -27,10 +27,10 @@ pub struct RunArgs {
     /// Add a file or folder with the libraries it needs, at the same path or at GUEST.
     #[arg(long, value_name = "FILE[:GUEST]")]
     add: Vec<String>,
-    /// Attach a disk with an ext4 file system, mounted on /mnt.
+    /// Attach a disk with an ext4 file system: the first is mounted on /mnt, the next on /mnt2.
     #[arg(long, value_name = "IMAGE[:ro]")]
-    disk: Option<String>,
-    /// Attach an empty disk of this size and swap on it.
+    disk: Vec<String>,
+    /// Attach a disk of this size, made for this run, and swap on it.
     #[arg(long, value_parser = memory, value_name = "SIZE")]
     swap: Option<String>,
     /// The machine that QEMU plays.
@@ -101,11 +101,11 @@ pub fn run(args: &RunArgs) -> Result<u8> {
 /// The disks that the command line names; what has to be made goes below `folder`.
 fn disks(args: &RunArgs, folder: &Path) -> Result<Disks> {
     let mut disks = Disks::default();
-    if let Some(image) = &args.disk {
+    for image in &args.disk {
         disks.mount(image)?;
     }
     if let Some(size) = &args.swap {
-        let bytes = disk::bytes(size).context("that is no size")?;
+        let bytes = disk::bytes(size).with_context(|| format!("{size} is more than a disk can have"))?;
         disks.swap(folder.join("swap"), bytes)?;
     }
     Ok(disks)

@@ -2,9 +2,10 @@
 //!
 //! Long cases stand first, since two machines take them from the front.
 
+use super::disks::{self, TestDisk};
 use super::prepare::{self, Preparation};
 use crate::guest::Libc;
-use crate::qemu::Board;
+use crate::qemu::{Board, Fault};
 use crate::session::{Input, Step};
 
 pub struct Case {
@@ -16,6 +17,8 @@ pub struct Case {
     pub add: &'static [&'static str],
     pub prepare: Preparation,
     pub input: Input,
+    /// /dev/vda, /dev/vdb, ...
+    pub disks: &'static [TestDisk],
     pub expect: &'static [Expect],
     /// The exit code that it must end with.
     pub code: u8,
@@ -50,6 +53,7 @@ const CASE: Case = Case {
     add: &[],
     prepare: prepare::nothing,
     input: Input::Nothing,
+    disks: &[],
     expect: &[],
     code: 0,
     memory: "512M",
@@ -133,6 +137,13 @@ pub const CASES: &[Case] = &[
     guest("locking, advice and limits", &[("locking", Libc::Musl)], &["/bin/locking"]),
     guest("System V and POSIX shared memory", &[("sysv", Libc::Musl)], &["/bin/sysv"]),
     guest("out of memory", &[("memory", Libc::Musl)], &["/bin/memory"]),
+    Case { disks: DISKS, ..guest("disks", &[("disks", Libc::Musl)], &["/bin/disks"]) },
+    Case {
+        disks: DISKS,
+        board: Board::Microvm,
+        ours_only: true,
+        ..guest("disks of a microvm", &[("disks", Libc::Musl)], &["/bin/disks"])
+    },
     guest("mappings on the host's libc", &[("mappings", Libc::Host)], &["/bin/mappings"]),
     guest("signals on the host's libc", &[("signals", Libc::Host)], &["/bin/signals"]),
     guest("threads on the host's libc", &[("threads", Libc::Host)], &["/bin/threads"]),
@@ -300,6 +311,13 @@ pub const CASES: &[Case] = &[
         ours_only: true,
         ..CASE
     },
+];
+
+/// What `disks.c` expects: one to write, one to read, one with a sector that can't be read and one that can't be written.
+const DISKS: &[TestDisk] = &[
+    disks::blank(8),
+    disks::blank(1).read_only(),
+    disks::blank(4).faulty(&[Fault::Read(2001), Fault::Write(4003)]),
 ];
 
 const REDIRECTIONS: &str =

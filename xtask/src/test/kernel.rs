@@ -1,6 +1,7 @@
 //! Boots the kernel once for each case, two machines at a time, and judges what came out.
 
 use super::cases::{Case, Expect};
+use super::disks;
 use super::host::tail;
 use super::prepare::Prepared;
 use super::{failed, Tally, Verdict};
@@ -67,7 +68,10 @@ fn one(kernel: Kernel, path: &Path, case: &Case) -> Result<Verdict> {
         plugin: None,
         disks: Vec::new(),
     };
-    run::prepare(&mut machine, kernel, root, &case.input.words())?;
+    let disks = disks::make(case.disks, folder.path())?;
+    machine.disks = disks.list;
+    let words = [case.input.words(), disks.words].concat();
+    run::prepare(&mut machine, kernel, root, &words)?;
     let finished = session::capture(&machine, case.input, Duration::from_secs(case.seconds))?;
     let complaints = judge(case, &prepared, &finished);
     if complaints.is_empty() {

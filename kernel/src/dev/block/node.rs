@@ -43,12 +43,8 @@ pub fn by_number(number: u64) -> Option<&'static Arc<Disk>> {
 }
 
 /// Opens the disk with this device number.
-pub fn open(number: u64, flags: u32) -> Result<InodeRef> {
+pub fn open(number: u64) -> Result<InodeRef> {
     let disk = by_number(number).ok_or(ENXIO)?;
-    let writes = flags & linux_raw_sys::general::O_ACCMODE != linux_raw_sys::general::O_RDONLY;
-    if writes && disk.is_read_only() {
-        return Err(EROFS);
-    }
     Ok(Arc::new(Node { disk: disk.clone() }))
 }
 
@@ -176,6 +172,9 @@ impl Inode for Node {
     }
 
     fn write(&self, _file: &File, at: Position, from: &mut Source<'_>) -> Result<(usize, u64)> {
+        if self.disk.is_read_only() {
+            return Err(EPERM);
+        }
         let at = if let Position::At(at) = at { at } else { self.size() };
         let mut done = 0;
         while from.left() > 0 {
@@ -200,15 +199,15 @@ impl Inode for Node {
         self.disk.flush()
     }
 
-    fn ioctl(&self, file: &File, request: u32, arg: u64) -> Result<u64> {
+    fn ioctl(&self, _file: &File, request: u32, arg: u64) -> Result<u64> {
         match request {
             abi::BLKGETSIZE64 => user::put(arg, &self.size())?,
             abi::BLKGETSIZE => user::put(arg, &self.disk.sectors())?,
             abi::BLKSSZGET | abi::BLKPBSZGET => user::put(arg, &(SECTOR as u32))?,
             abi::BLKBSZGET => user::put(arg, &(PAGE_SIZE as u64))?,
             abi::BLKROGET => user::put(arg, &u32::from(self.disk.is_read_only()))?,
-            abi::BLKFLSBUF if file.is_writable() || !self.disk.is_read_only() => self.disk.flush()?,
-            abi::BLKFLSBUF => {}
+            abi::BLKFLSBUF if self.disk.is_read_only() => {}
+            abi::BLKFLSBUF => self.disk.flush()?,
             _ => return Err(ENOTTY),
         }
         Ok(0)

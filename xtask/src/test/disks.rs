@@ -1,0 +1,104 @@
+//! Disks for the kernel's tests, made anew for each run.
+
+#![allow(dead_code)]
+
+use crate::disk::{self, Disks};
+use crate::qemu::{Access, Fault};
+use anyhow::{bail, Context, Result};
+use std::path::Path;
+use std::process::Command;
+
+/// One disk of a case.
+#[derive(Clone, Copy)]
+pub struct TestDisk {
+    holds: Holds,
+    mib: u64,
+    access: Access,
+    faults: &'static [Fault],
+}
+
+#[derive(Clone, Copy)]
+enum Holds {
+    /// Zeroes.
+    Nothing,
+    /// A swap area, in use from the start.
+    Swap,
+    /// A swap area, not in use.
+    IdleSwap,
+    /// An ext4 file system, mounted.
+    Ext4,
+}
+
+const fn new(holds: Holds, mib: u64) -> TestDisk {
+    TestDisk { holds, mib, access: Access::ReadWrite, faults: &[] }
+}
+
+/// Zeroes.
+pub const fn blank(mib: u64) -> TestDisk {
+    new(Holds::Nothing, mib)
+}
+
+/// Swapped on from the start.
+pub const fn swap(mib: u64) -> TestDisk {
+    new(Holds::Swap, mib)
+}
+
+/// With a swap area that nobody uses yet.
+pub const fn idle_swap(mib: u64) -> TestDisk {
+    new(Holds::IdleSwap, mib)
+}
+
+/// An empty ext4 file system on /mnt, the next on /mnt2.
+pub const fn ext4(mib: u64) -> TestDisk {
+    new(Holds::Ext4, mib)
+}
+
+impl TestDisk {
+    /// That can't be written.
+    pub const fn read_only(self) -> TestDisk {
+        TestDisk { access: Access::ReadOnly, ..self }
+    }
+
+    /// That fails here and there.
+    pub const fn faulty(self, faults: &'static [Fault]) -> TestDisk {
+        TestDisk { faults, ..self }
+    }
+}
+
+/// Makes a case's disks below `folder`.
+pub fn make(wanted: &[TestDisk], folder: &Path) -> Result<Disks> {
+    let mut disks = Disks::default();
+    for (index, disk) in wanted.iter().enumerate() {
+        let image = folder.join(format!("disk{index}"));
+        let bytes = disk.mib << 20;
+        let file = std::fs::File::create(&image).context("can't make a disk image")?;
+        file.set_len(bytes)?;
+        match disk.holds {
+            Holds::Nothing => {
+                disks.add(image, disk.access);
+            }
+            Holds::Swap => disks.swap(image, bytes)?,
+            Holds::IdleSwap => {
+                disk::make_swap(&image, bytes)?;
+                disks.add(image, disk.access);
+            }
+            Holds::Ext4 => {
+                format(&image)?;
+                disks.mount_image(image, disk.access);
+            }
+        }
+        if let Some(last) = disks.list.last_mut() {
+            last.faults = disk.faults.to_vec();
+        }
+    }
+    Ok(disks)
+}
+
+fn format(image: &Path) -> Result<()> {
+    let output = Command::new("mkfs.ext4").args(["-q", "-F"]).arg(image).output();
+    let output = output.context("can't run mkfs.ext4 (package e2fsprogs)")?;
+    if !output.status.success() {
+        bail!("mkfs.ext4 failed: {}", String::from_utf8_lossy(&output.stderr).trim());
+    }
+    Ok(())
+}
