@@ -16,8 +16,8 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
-mod file;
 pub mod gen;
+pub mod host;
 pub mod model;
 pub mod op;
 pub mod run;

@@ -17,6 +17,8 @@ pub struct Config {
     pub plant: Option<Plant>,
     /// Whether other threads may be inside the VM system while a CPU accesses memory.
     pub stage: Stage,
+    /// Who ends transfers that are under way.
+    pub io: IoBy,
 }
 
 impl Default for Config {
@@ -28,6 +30,7 @@ impl Default for Config {
             forget_one_in: 0,
             plant: None,
             stage: Stage::Sequential,
+            io: IoBy::Waiters,
         }
     }
 }
@@ -40,6 +43,15 @@ pub enum Stage {
     /// An operation on another thread may yet perform its shootdown: a stale entry may be used as long as its page
     /// has not been freed.
     Concurrent,
+}
+
+/// Who ends a device's transfers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum IoBy {
+    /// Whoever waits for something ends one; and the test, when it likes.
+    Waiters,
+    /// Only the test: a thread of its own.
+    Test,
 }
 
 /// A broken law: what a port may get wrong. A test plants one and expects to see it found.

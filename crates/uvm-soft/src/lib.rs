@@ -16,6 +16,7 @@
 //!   entry that the tables no longer imply is a [`Trap::Stale`], and [`SoftMachine::tlb_audit`] finds such entries
 //!   before they are used;
 //! * pageable mappings are forgotten at random (law P1), by seed; pages hold garbage until they are written;
+//! * transfers end in any order, when somebody waits or a test says so, and fail when it says that;
 //! * frames, tables and heap reservations fail at the Nth call, when asked to ([`Injector`]);
 //! * a [`Plant`] breaks one law on purpose, to prove that a test would see it.
 //!
@@ -37,11 +38,11 @@ mod threads;
 mod tlb;
 
 pub use access::{Denied, Trap};
-pub use config::{Config, Plant, Stage};
+pub use config::{Config, IoBy, Plant, Stage};
 pub use inject::Injector;
 pub use pmap::{Counters, Mapping, SoftPmap, SoftSpace};
 pub use rng::Rng;
-pub use soft::SoftMachine;
+pub use soft::{Fate, SoftMachine};
 #[cfg(feature = "shuttle")]
 pub use threads::shuttle_threads::ShuttleThreads;
 pub use threads::{Sleepers, StdThreads, Threads};

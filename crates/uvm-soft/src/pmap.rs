@@ -129,6 +129,18 @@ impl SoftPmap {
         }
     }
 
+    /// How a CPU could still get at a page, if it can: a mapping, or a translation that no flush has named.
+    pub fn reach(&self, page: PageNo) -> Option<String> {
+        let state = self.lock();
+        if let Some((space, vpn)) = state.tables.reverse[page.0 as usize].first() {
+            return Some(format!("space {space} maps it at {vpn:#x}000"));
+        }
+        let tlbs = state.tlbs.iter().enumerate();
+        tlbs.filter(|(_, tlb)| tlb.knows_page(page))
+            .map(|(cpu, _)| format!("cpu {cpu} has a translation"))
+            .next()
+    }
+
     /// Checks the tables against the reverse map, and every TLB against the tables. Only between operations.
     ///
     /// # Errors

@@ -7,13 +7,23 @@ use machine::order::Nothing;
 use machine::{Channel, Frames, Held, Machine, NoMemory, PageNo, Reserve, ThreadCtx, Ticket, Va};
 
 use crate::access::Denied;
-use crate::config::{Config, Stage};
+use crate::config::{Config, IoBy, Stage};
 use crate::inject::Injector;
 use crate::memory::Memory;
 use crate::pmap::{SoftPmap, SoftSpace};
+use crate::rng::Rng;
 use crate::threads::{Sleepers, StdThreads, Threads};
 
-type Deferred<T> = Box<dyn FnOnce(&SoftMachine<T>) + Send>;
+type Transfer<T> = Box<dyn FnOnce(&SoftMachine<T>, Fate) + Send>;
+
+/// How a transfer ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fate {
+    /// As it should.
+    Works,
+    /// Not at all: the device says that it can't.
+    Fails,
+}
 
 /// A machine in software. Many may live in one process.
 ///
@@ -37,7 +47,9 @@ pub struct SoftMachine<T: Threads = StdThreads> {
     /// Fails a heap reservation.
     pub heap: Injector,
     sleepers: T::Sleepers,
-    deferred: Mutex<VecDeque<Deferred<T>>>,
+    transfers: Mutex<VecDeque<Transfer<T>>>,
+    io: IoBy,
+    order: Mutex<Rng>,
     kept: Mutex<Vec<PageNo>>,
 }
 
@@ -68,7 +80,9 @@ impl<T: Threads> SoftMachine<T> {
             cpus: config.cpus,
             heap: Injector::default(),
             sleepers: T::Sleepers::default(),
-            deferred: Mutex::new(VecDeque::new()),
+            transfers: Mutex::new(VecDeque::new()),
+            io: config.io,
+            order: Mutex::new(Rng::new(config.seed)),
             kept: Mutex::new(Vec::new()),
         }
     }
@@ -92,20 +106,35 @@ impl<T: Threads> SoftMachine<T> {
         self.pmap.audit()
     }
 
-    /// Runs `work` the next time a thread waits, or at [`run_deferred`](Self::run_deferred): an I/O's completion.
-    pub fn defer(&self, work: impl FnOnce(&SoftMachine<T>) + Send + 'static) {
-        self.deferred.lock().unwrap_or_else(PoisonError::into_inner).push_back(Box::new(work));
+    /// Puts a transfer under way: `end` ends it when [`complete`](Self::complete) says so.
+    pub fn begin(&self, end: impl FnOnce(&SoftMachine<T>, Fate) + Send + 'static) {
+        self.transfers.lock().unwrap_or_else(PoisonError::into_inner).push_back(Box::new(end));
     }
 
-    /// Runs what was deferred, oldest first, and says how much that was.
-    pub fn run_deferred(&self) -> usize {
-        let mut done = 0;
-        loop {
-            let next = self.deferred.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
-            let Some(work) = next else { return done };
-            work(self);
-            done += 1;
-        }
+    /// Transfers under way.
+    pub fn under_way(&self) -> usize {
+        self.transfers.lock().unwrap_or_else(PoisonError::into_inner).len()
+    }
+
+    /// Ends the transfer that is the `n`th by age, and says whether there was one. The youngest counts for all that
+    /// are not there.
+    pub fn complete(&self, n: usize, fate: Fate) -> bool {
+        let transfer = {
+            let mut transfers = self.transfers.lock().unwrap_or_else(PoisonError::into_inner);
+            let n = n.min(transfers.len().saturating_sub(1));
+            transfers.remove(n)
+        };
+        transfer.is_some_and(|end| {
+            end(self, fate);
+            true
+        })
+    }
+
+    /// Ends some transfer, as the seed has it.
+    fn complete_one(&self) -> bool {
+        let n = self.under_way().max(1) as u64;
+        let n = self.order.lock().unwrap_or_else(PoisonError::into_inner).below(n);
+        self.complete(n as usize, Fate::Works)
     }
 
     /// Takes user memory away until just `pages` allocations by the calling CPU can succeed, at most 64.
@@ -195,9 +224,12 @@ impl<T: Threads> Machine for SoftMachine<T> {
     }
 
     fn wait(&self, _held: &mut Held<'_, Nothing>, ticket: Ticket) {
-        if self.run_deferred() == 0 {
-            self.sleepers.wait(ticket);
+        if self.io == IoBy::Waiters && self.complete_one() {
+            return;
         }
+        let alone = self.stage == Stage::Sequential && self.sleepers.ticket(ticket.channel) == ticket;
+        assert!(!alone, "the only thread waits for {ticket:?}, and no transfer is under way");
+        self.sleepers.wait(ticket);
     }
 
     fn wake(&self, channel: Channel) {

@@ -58,6 +58,11 @@ impl Tlb {
         self.entries.range((space, 0)..=(space, u64::MAX)).next().is_some()
     }
 
+    /// Whether any entry leads to this page.
+    pub(crate) fn knows_page(&self, page: PageNo) -> bool {
+        self.entries.values().any(|entry| entry.page == page)
+    }
+
     /// Finds an entry that the tables don't imply, or a dirty one whose page isn't modified.
     pub(crate) fn audit(&self, tables: &Tables) -> Result<(), String> {
         for (spot, entry) in &self.entries {

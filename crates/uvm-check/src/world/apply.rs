@@ -133,7 +133,7 @@ impl World {
         match kind {
             Kind::Anon => self.objects.push(AnonObject::new(&self.uvm, held, len)?),
             Kind::File => {
-                let file = File::new(&self.uvm, held, len)?;
+                let file = File::new(&self.uvm, held, &self.line, number, len)?;
                 let pager: Arc<dyn Pager<Soft>> = file.pager().clone();
                 self.uvm.attach(held, &pager);
                 self.files.insert(number, file);

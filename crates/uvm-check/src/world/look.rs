@@ -13,6 +13,7 @@ impl World {
     /// What must hold whatever the model says.
     pub(super) fn check_system(&self) -> Result<(), String> {
         self.machine().tlb_audit()?;
+        self.line.trouble()?;
         let mut ctx = ThreadCtx::new();
         let spaces: Vec<&Space<Soft>> = self.spaces.iter().flatten().map(Home::entrance).collect();
         let objects: Vec<Arc<dyn Pager<Soft>>> = (0..self.objects.len())

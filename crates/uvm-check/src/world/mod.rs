@@ -21,7 +21,7 @@ use uvm::{
 };
 use uvm_soft::{Config, Denied, SoftMachine};
 
-use crate::file::File;
+use crate::host::{File, Line, Manner};
 use crate::model::{Contents, Expect, Identity, Model, Refusal, Writes};
 use crate::op::{At, Back, Inh, Kind, Op, Span, SPACES, WINDOW, WORDS};
 
@@ -112,6 +112,7 @@ pub struct World {
     objects: Vec<Arc<dyn Pager<Soft>>>,
     /// Those of the objects that are files; the host keeps a handle on each.
     files: BTreeMap<usize, File>,
+    line: Arc<Line>,
     model: Model,
     free: usize,
     setup: Setup,
@@ -128,6 +129,7 @@ impl World {
             spaces: [None, None, None, None],
             objects: Vec::new(),
             files: BTreeMap::new(),
+            line: Line::new(Manner::Either, setup.machine.seed),
             model: Model::default(),
             free,
             setup: setup.clone(),

@@ -1,0 +1,68 @@
+//! A file for the file pager.
+
+use std::sync::Arc;
+
+use machine::order::Nothing;
+use machine::{Held, NoMemory, PageNo, Pages};
+use uvm::{Transfer, Uvm, Vnode, VnodePager};
+use uvm_soft::{SoftMachine, StdThreads, Threads};
+
+use super::store::{Keeps, Line, Store, Way};
+use crate::model::{Contents, BAD_PAGE};
+
+/// A file and its pager. One page can't be read ([`BAD_PAGE`]) until something else has been stored there.
+pub struct File<T: Threads = StdThreads> {
+    store: Arc<Store<T>>,
+    pager: Arc<VnodePager<SoftMachine<T>>>,
+}
+
+struct Node<T: Threads>(Arc<Store<T>>);
+
+impl<T: Threads> File<T> {
+    /// A file of `len` pages, of the object with this number in the model.
+    ///
+    /// # Errors
+    /// [`NoMemory`] from the pager.
+    pub fn new(
+        uvm: &Arc<Uvm<SoftMachine<T>>>,
+        held: &mut Held<'_, Nothing>,
+        line: &Arc<Line>,
+        object: usize,
+        len: Pages,
+    ) -> Result<File<T>, NoMemory> {
+        let store = Store::new(Keeps::File(object), line, uvm);
+        store.spoil(BAD_PAGE);
+        let pager = VnodePager::new(uvm, held, Box::new(Node(store.clone())), len)?;
+        Ok(File { store, pager })
+    }
+
+    /// Its pager.
+    pub fn pager(&self) -> &Arc<VnodePager<SoftMachine<T>>> {
+        &self.pager
+    }
+
+    /// Drops what the disk has from a page on.
+    pub fn cut(&self, len: u64) {
+        self.store.cut(len);
+    }
+
+    /// Makes the disk's pages in a range zero.
+    pub fn punch(&self, range: std::ops::Range<u64>) {
+        self.store.zero(range);
+    }
+
+    /// What the disk has of a page.
+    pub fn stored(&self, index: u64) -> Contents {
+        self.store.stored(index)
+    }
+}
+
+impl<T: Threads> Vnode<SoftMachine<T>> for Node<T> {
+    fn read(&self, machine: &SoftMachine<T>, index: Pages, pages: &[PageNo]) -> Transfer {
+        self.0.transfer(machine, Way::Read, index.0, pages)
+    }
+
+    fn write(&self, machine: &SoftMachine<T>, index: Pages, pages: &[PageNo]) -> Transfer {
+        self.0.transfer(machine, Way::Write, index.0, pages)
+    }
+}

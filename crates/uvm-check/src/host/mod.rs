@@ -1,0 +1,7 @@
+//! What a host supplies for paging: files and swap devices whose transfers are under the test's control.
+
+mod file;
+mod store;
+
+pub use file::File;
+pub use store::{Line, Lost, Manner};

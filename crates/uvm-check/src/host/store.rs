@@ -1,0 +1,346 @@
+//! Storage in memory, behind files and swap devices, that watches what is done to it.
+//!
+//! A transfer is made at once or put under way, as the [`Line`] says; then the machine ends it when somebody waits or
+//! a test says so, in any order. While it is under way the storage is an adversary: a page to be filled holds garbage
+//! until the end; of the pages to be written every second is looked at when the write starts, the others when it ends;
+//! the pages of one transfer end in several parts; a block whose write failed holds garbage.
+//!
+//! What may never happen is noted as *trouble*, which the world asks for after each step: I/O on a page that isn't
+//! busy or that changes hands meanwhile; swap I/O on a page that a CPU can still reach; two transfers on one block at
+//! once; a swapped page read from where nothing was written.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+
+use machine::frames::PageFlags;
+use machine::{Machine, Owner, PageNo, ThreadCtx, PAGE_SIZE};
+use uvm::{Outcome, Transfer, Uvm};
+use uvm_soft::{Fate, Injector, Rng, SoftMachine, StdThreads, Threads};
+
+use crate::model::Contents;
+use crate::world::word_offset;
+
+type Block = Box<[u8; PAGE_SIZE]>;
+
+/// What a page holds while it is read, and a block after a write that failed.
+const GARBAGE: u8 = 0x5e;
+
+/// When transfers end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Manner {
+    /// Before the call returns.
+    AtOnce,
+    /// When the machine ends them.
+    Later,
+    /// One or the other, by seed.
+    Either,
+}
+
+/// What all storage of a world has in common.
+pub struct Line {
+    /// Fails a transfer that reads.
+    pub reads: Injector,
+    /// Fails a transfer that writes.
+    pub writes: Injector,
+    manner: Manner,
+    state: Mutex<LineState>,
+}
+
+struct LineState {
+    rng: Rng,
+    trouble: Option<String>,
+    lost: Vec<Lost>,
+}
+
+/// A block that could not be read, and what it holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Lost {
+    /// Whose it is, if that is an object; swap belongs to nobody.
+    pub object: Option<usize>,
+    /// Its place.
+    pub block: u64,
+    /// What it would have shown.
+    pub contents: Contents,
+}
+
+impl Line {
+    /// Storage that behaves as the seed says.
+    pub fn new(manner: Manner, seed: u64) -> Arc<Line> {
+        let state = LineState { rng: Rng::new(seed), trouble: None, lost: Vec::new() };
+        Arc::new(Line {
+            reads: Injector::default(),
+            writes: Injector::default(),
+            manner,
+            state: Mutex::new(state),
+        })
+    }
+
+    /// What has gone wrong, if anything.
+    ///
+    /// # Errors
+    /// The first trouble, as a sentence.
+    pub fn trouble(&self) -> Result<(), String> {
+        self.lock().trouble.clone().map_or(Ok(()), Err)
+    }
+
+    /// The blocks that could not be read since the last call.
+    pub fn take_lost(&self) -> Vec<Lost> {
+        std::mem::take(&mut self.lock().lost)
+    }
+
+    fn note(&self, trouble: String) {
+        self.lock().trouble.get_or_insert(trouble);
+    }
+
+    fn one_in(&self, n: u64) -> bool {
+        self.lock().rng.one_in(n)
+    }
+
+    fn is_later(&self) -> bool {
+        match self.manner {
+            Manner::AtOnce => false,
+            Manner::Later => true,
+            Manner::Either => self.one_in(2),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, LineState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Which way bytes go.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Way {
+    Read,
+    Write,
+}
+
+/// What a store keeps.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Keeps {
+    /// The file of this object; before it is written a block holds what `file_contents` says.
+    File(usize),
+    /// Swapped pages.
+    Swap,
+}
+
+pub(super) struct Store<T: Threads = StdThreads> {
+    keeps: Keeps,
+    line: Arc<Line>,
+    uvm: OnceLock<Weak<Uvm<SoftMachine<T>>>>,
+    state: Mutex<State>,
+}
+
+impl State {
+    /// A file's block is bad until something is stored there, a device's for ever.
+    fn is_bad(&self, keeps: Keeps, block: u64) -> bool {
+        self.bad.contains(&block) && (keeps == Keeps::Swap || !self.blocks.contains_key(&block))
+    }
+}
+
+#[derive(Default)]
+struct State {
+    blocks: BTreeMap<u64, Block>,
+    /// Blocks that fail for good.
+    bad: BTreeSet<u64>,
+    /// Blocks with a transfer under way.
+    busy: BTreeMap<u64, Way>,
+}
+
+/// One page of a transfer.
+#[derive(Clone)]
+struct Piece {
+    block: u64,
+    page: PageNo,
+    owner: Owner,
+    /// What is to be written, if that was looked at when the write started.
+    early: Option<Block>,
+}
+
+impl<T: Threads> Store<T> {
+    pub(super) fn new(keeps: Keeps, line: &Arc<Line>, uvm: &Arc<Uvm<SoftMachine<T>>>) -> Arc<Store<T>> {
+        let known = OnceLock::new();
+        known.get_or_init(|| Arc::downgrade(uvm));
+        Arc::new(Store { keeps, line: line.clone(), uvm: known, state: Mutex::default() })
+    }
+
+    /// Makes a block fail for good.
+    pub(super) fn spoil(&self, block: u64) {
+        self.lock().bad.insert(block);
+    }
+
+    /// Makes blocks hold zeroes.
+    pub(super) fn zero(&self, blocks: std::ops::Range<u64>) {
+        let mut state = self.lock();
+        for block in blocks {
+            state.blocks.insert(block, Box::new([0; PAGE_SIZE]));
+        }
+    }
+
+    /// Forgets the blocks from this one on.
+    pub(super) fn cut(&self, from: u64) {
+        self.lock().blocks.split_off(&from);
+    }
+
+    /// What a block shows.
+    pub(super) fn stored(&self, block: u64) -> Contents {
+        words(&self.block(block))
+    }
+
+    fn block(&self, block: u64) -> Block {
+        if let Some(bytes) = self.lock().blocks.get(&block) {
+            return bytes.clone();
+        }
+        let mut bytes = Box::new([0; PAGE_SIZE]);
+        if let Keeps::File(_) = self.keeps {
+            for (word, value) in crate::model::file_contents(block).into_iter().enumerate() {
+                let at = word_offset(word);
+                bytes[at..at + 8].copy_from_slice(&value.to_le_bytes());
+            }
+        }
+        bytes
+    }
+
+    /// Moves pages to or from consecutive blocks, now or later.
+    pub(super) fn transfer(
+        self: &Arc<Self>,
+        machine: &SoftMachine<T>,
+        way: Way,
+        first: u64,
+        pages: &[PageNo],
+    ) -> Transfer {
+        let owner = |page| machine.frames().owner(page);
+        let mut pieces: Vec<Piece> = (first..)
+            .zip(pages)
+            .map(|(block, &page)| Piece { block, page, owner: owner(page), early: None })
+            .collect();
+        for piece in &pieces {
+            self.inspect(machine, way, piece);
+            if let Some(other) = self.lock().busy.get(&piece.block) {
+                self.line.note(format!("{way:?} of block {} while it is under {other:?}", piece.block));
+            }
+        }
+        let fails = match way {
+            Way::Read => self.line.reads.fails(),
+            Way::Write => self.line.writes.fails(),
+        };
+        let fate = if fails { Fate::Fails } else { Fate::Works };
+        let bad = pieces.iter().filter(|piece| self.fails(piece, way, fate)).count();
+        let whole = bad == 0 || bad == pieces.len();
+        if whole && !self.line.is_later() {
+            pieces.iter().for_each(|piece| self.move_piece(machine, way, piece, fate));
+            return if bad == 0 { Transfer::Done } else { Transfer::Failed };
+        }
+        self.prepare(machine, way, &mut pieces);
+        let store = self.clone();
+        machine.begin(move |machine, end| {
+            store.finish(machine, way, &pieces, if fails { Fate::Fails } else { end });
+        });
+        Transfer::Started
+    }
+
+    /// Whether a page's part of a transfer fails. Zeroes never do: too many pages hold them to say whose were lost.
+    fn fails(&self, piece: &Piece, way: Way, fate: Fate) -> bool {
+        let bad = fate == Fate::Fails || self.lock().is_bad(self.keeps, piece.block);
+        let zeroes = self.keeps == Keeps::Swap && way == Way::Read && self.stored(piece.block) == [0; 4];
+        bad && !zeroes
+    }
+
+    /// Garbage into pages to be filled; an early look at some that are written.
+    fn prepare(&self, machine: &SoftMachine<T>, way: Way, pieces: &mut [Piece]) {
+        for piece in pieces {
+            self.lock().busy.insert(piece.block, way);
+            match way {
+                Way::Read => machine.write(piece.page, 0, &[GARBAGE; PAGE_SIZE]),
+                Way::Write if self.line.one_in(2) => piece.early = Some(bytes_of(machine, piece.page)),
+                Way::Write => {}
+            }
+        }
+    }
+
+    /// Ends a transfer, in parts that end alike and at random within them.
+    fn finish(&self, machine: &SoftMachine<T>, way: Way, pieces: &[Piece], fate: Fate) {
+        let Some(uvm) = self.uvm.get().and_then(Weak::upgrade) else { return };
+        let mut rest = pieces;
+        while !rest.is_empty() {
+            let fails = self.fails(&rest[0], way, fate);
+            let alike = rest.iter().take_while(|piece| self.fails(piece, way, fate) == fails);
+            let len = alike.take_while(|piece| piece.page == rest[0].page || !self.line.one_in(4)).count();
+            let (part, others) = rest.split_at(len.max(1));
+            rest = others;
+            for piece in part {
+                self.inspect(machine, way, piece);
+                self.lock().busy.remove(&piece.block);
+                self.move_piece(machine, way, piece, if fails { Fate::Fails } else { Fate::Works });
+            }
+            let pages: Vec<PageNo> = part.iter().map(|piece| piece.page).collect();
+            let outcome = if fails { Outcome::Failed } else { Outcome::Done };
+            let mut ctx = ThreadCtx::new();
+            match way {
+                Way::Read => uvm.read_done(&mut ctx.held(), &pages, outcome),
+                Way::Write => uvm.write_done(&mut ctx.held(), &pages, outcome),
+            }
+        }
+    }
+
+    /// The bytes of one page; on a failure garbage at the other end.
+    fn move_piece(&self, machine: &SoftMachine<T>, way: Way, piece: &Piece, fate: Fate) {
+        let works = !self.fails(piece, way, fate);
+        match way {
+            Way::Read if works => machine.write(piece.page, 0, &self.block(piece.block)[..]),
+            Way::Read => {
+                machine.write(piece.page, 0, &[GARBAGE; PAGE_SIZE]);
+                let object = if let Keeps::File(object) = self.keeps { Some(object) } else { None };
+                let lost = Lost { object, block: piece.block, contents: self.stored(piece.block) };
+                self.line.lock().lost.push(lost);
+            }
+            Way::Write => {
+                let bytes = match &piece.early {
+                    _ if !works => Box::new([GARBAGE; PAGE_SIZE]),
+                    Some(bytes) => bytes.clone(),
+                    None => bytes_of(machine, piece.page),
+                };
+                self.lock().blocks.insert(piece.block, bytes);
+            }
+        }
+    }
+
+    /// Looks for trouble, at the start of a transfer and at its end.
+    fn inspect(&self, machine: &SoftMachine<T>, way: Way, piece: &Piece) {
+        let Piece { block, page, owner, .. } = *piece;
+        let now = machine.frames().owner(page);
+        let what = if !machine.frames().flags(page).contains(PageFlags::BUSY) {
+            "a page that isn't busy".into()
+        } else if now != owner && now != Owner::Orphan {
+            format!("a page of {owner:?} that is {now:?}'s now")
+        } else if self.keeps != Keeps::Swap && way == Way::Write {
+            // A program may store to a file's page while it is written; the page is dirty again then.
+            return;
+        } else if let Some(how) = machine.pmap().reach(page) {
+            format!("a page in reach: {how}")
+        } else if self.keeps == Keeps::Swap && way == Way::Read && !self.lock().blocks.contains_key(&block) {
+            "a block that was never written".into()
+        } else {
+            return;
+        };
+        self.line.note(format!("{way:?} of {page:?} at block {block} of {:?}: {what}", self.keeps));
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn bytes_of<T: Threads>(machine: &SoftMachine<T>, page: PageNo) -> Block {
+    let mut bytes = Box::new([0; PAGE_SIZE]);
+    machine.read(page, 0, &mut bytes[..]);
+    bytes
+}
+
+fn words(bytes: &[u8; PAGE_SIZE]) -> Contents {
+    std::array::from_fn(|word| {
+        let at = word_offset(word);
+        u64::from_le_bytes(std::array::from_fn(|i| bytes[at + i]))
+    })
+}
