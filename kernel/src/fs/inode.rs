@@ -17,6 +17,7 @@ use linux_raw_sys::general as abi;
 use super::file::File;
 use super::io::{Sink, Source};
 use super::path::Place;
+use crate::dev::block::Disk;
 use crate::errno::*;
 use crate::ipc::pipe::Pipe;
 use crate::sched::Nanos;
@@ -202,6 +203,13 @@ pub enum Allocate {
     ZeroRange,
 }
 
+/// Pages that lie together on a disk.
+pub struct Extent {
+    pub disk: Arc<Disk>,
+    pub sector: u64,
+    pub pages: u64,
+}
+
 /// How a transfer through an open file positions itself.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Position {
@@ -311,6 +319,17 @@ pub trait Inode: Any + Send + Sync {
     fn sync(&self) -> Result<()> {
         Ok(())
     }
+
+    /// Where on disks its pages lie, for swapping on it, past its file system: from the first page on, without a hole. It stays so,
+    /// and nobody writes or truncates it, until `swap_release`.
+    ///
+    /// Fails with `EINVAL` if it can't be swapped on, with `EBUSY` if somebody does or has its disk for himself.
+    fn swap_extents(&self) -> Result<Vec<Extent>> {
+        Err(EINVAL)
+    }
+
+    /// Takes `swap_extents` back.
+    fn swap_release(&self) {}
 
     fn truncate(&self, _len: u64) -> Result<()> {
         Err(if self.kind() == Kind::Dir { EISDIR } else { EINVAL })

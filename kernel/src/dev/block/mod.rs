@@ -24,6 +24,7 @@ use alloc::boxed::Box;
 use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
+use core::sync::atomic::{AtomicBool, Ordering};
 
 use arrayvec::ArrayVec;
 use machine::PageNo;
@@ -31,7 +32,7 @@ use machine::PageNo;
 use super::virtio::blk::{self, Full, Geometry, Op as QueueOp, Queue, Segments, SLOTS};
 use super::virtio::Found;
 use crate::arch::irq;
-use crate::errno::{Result, EINVAL, EIO, EROFS};
+use crate::errno::{Result, EBUSY, EINVAL, EIO, EROFS};
 use crate::println;
 use crate::sched::{self, Nanos};
 use crate::sync::{Mutex, Once, SpinLock, WaitQueue};
@@ -137,6 +138,8 @@ pub struct Disk {
     ended: Box<[WaitQueue]>,
     /// Who waits for room.
     room: WaitQueue,
+    /// Whether a file system or the swap code has it for itself.
+    claimed: AtomicBool,
     /// Held from the reading of a sector to its writing, where only part of it changes.
     partial: Mutex<()>,
 }
@@ -185,6 +188,7 @@ impl Disk {
             slots: (0..SLOTS).map(|_| slot()).collect(),
             ended: (0..SLOTS).map(|_| WaitQueue::new()).collect(),
             room: WaitQueue::new(),
+            claimed: AtomicBool::new(false),
             partial: Mutex::new(()),
         }
     }
@@ -212,6 +216,27 @@ impl Disk {
     /// Pages that one request may have: as many as the device takes, at most [`MAX_PAGES`].
     pub fn max_pages(&self) -> usize {
         self.limit / machine::PAGE_SIZE
+    }
+
+    /// Takes the disk for a file system or for swapping; `/dev/vda` stays usable, as on Linux, but for `O_EXCL`.
+    ///
+    /// # Errors
+    /// `EBUSY` if somebody has it.
+    pub fn claim(&self) -> Result<()> {
+        if self.claimed.swap(true, Ordering::Acquire) {
+            return Err(EBUSY);
+        }
+        Ok(())
+    }
+
+    /// Takes [`claim`](Self::claim) back.
+    pub fn release_claim(&self) {
+        self.claimed.store(false, Ordering::Release);
+    }
+
+    /// Whether somebody has claimed it.
+    pub fn is_claimed(&self) -> bool {
+        self.claimed.load(Ordering::Acquire)
     }
 
     /// What has been asked of it so far.

@@ -8,6 +8,8 @@
 //! file system's.
 
 use alloc::sync::Arc;
+use alloc::vec;
+use alloc::vec::Vec;
 
 use arrayvec::ArrayVec;
 use linux_raw_sys::ioctl as abi;
@@ -17,7 +19,7 @@ use super::{Disk, Op, MAX_PAGES, SECTOR, TABLE};
 use crate::arch::machine::KERNEL;
 use crate::errno::*;
 use crate::fs::cpio::device_number;
-use crate::fs::inode::{Inode, InodeRef, Kind, Position, Stat};
+use crate::fs::inode::{Extent, Inode, InodeRef, Kind, Position, Stat};
 use crate::fs::io::{Sink, Source};
 use crate::fs::File;
 use crate::user;
@@ -43,8 +45,11 @@ pub fn by_number(number: u64) -> Option<&'static Arc<Disk>> {
 }
 
 /// Opens the disk with this device number.
-pub fn open(number: u64) -> Result<InodeRef> {
+pub fn open(number: u64, flags: u32) -> Result<InodeRef> {
     let disk = by_number(number).ok_or(ENXIO)?;
+    if flags & linux_raw_sys::general::O_EXCL != 0 && disk.is_claimed() {
+        return Err(EBUSY);
+    }
     Ok(Arc::new(Node { disk: disk.clone() }))
 }
 
@@ -197,6 +202,19 @@ impl Inode for Node {
 
     fn sync(&self) -> Result<()> {
         self.disk.flush()
+    }
+
+    fn swap_extents(&self) -> Result<Vec<Extent>> {
+        if self.disk.is_read_only() {
+            return Err(EINVAL);
+        }
+        self.disk.claim()?;
+        let pages = self.size() / PAGE_SIZE as u64;
+        Ok(vec![Extent { disk: self.disk.clone(), sector: 0, pages }])
+    }
+
+    fn swap_release(&self) {
+        self.disk.release_claim();
     }
 
     fn ioctl(&self, _file: &File, request: u32, arg: u64) -> Result<u64> {

@@ -291,7 +291,7 @@ impl Inode for TmpNode {
         match &self.body {
             Body::Fifo(pipe) => Pipe::open_fifo(pipe, flags).map(Some),
             Body::Special(rdev) if self.kind == Kind::Char => super::devfs::open(*rdev, flags).map(Some),
-            Body::Special(rdev) if self.kind == Kind::Block => block::open(*rdev).map(Some),
+            Body::Special(rdev) if self.kind == Kind::Block => block::open(*rdev, flags).map(Some),
             Body::Special(_) => Err(ENXIO),
             _ => Ok(None),
         }
