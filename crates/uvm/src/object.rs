@@ -18,6 +18,8 @@ use machine::{
 };
 
 use crate::io::Chain;
+use crate::pager::ahead::{Plan, ReadAhead};
+use crate::pager::Access;
 use crate::slots::Slots;
 use crate::Uvm;
 
@@ -28,6 +30,9 @@ pub struct ObjectBody {
     pub(crate) refs: usize,
     /// Pages that could not be written back, ever.
     pub(crate) write_errors: u64,
+    pub(crate) ahead: ReadAhead,
+    /// What its pages are for the page daemon's balance: `FILE`, `EXEC` or neither.
+    pub(crate) class: PageFlags,
 }
 
 /// The head of a memory object, embedded in its pager.
@@ -42,9 +47,20 @@ pub type ObjectGuard<'a, M> = order::Guard<'a, <M as Machine>::Lock, ObjectBody>
 impl<M: Machine> Object<M> {
     /// An object of `len` pages, none resident, with one reference: the caller's.
     pub fn new(uvm: &Uvm<M>, len: Pages) -> Self {
+        Object::of_class(uvm, len, PageFlags::empty())
+    }
+
+    pub(crate) fn of_class(uvm: &Uvm<M>, len: Pages, class: PageFlags) -> Self {
         Object {
             id: uvm.name_object(),
-            body: Ordered::new(ObjectBody { pages: Slots::new(), len, refs: 1, write_errors: 0 }),
+            body: Ordered::new(ObjectBody {
+                pages: Slots::new(),
+                len,
+                refs: 1,
+                write_errors: 0,
+                ahead: ReadAhead::new(),
+                class,
+            }),
         }
     }
 
@@ -97,6 +113,10 @@ impl<M: Machine> Object<M> {
     ) {
         self.enter(machine, body, index, page);
         machine.frames().set_flags(page, PageFlags::CLEAN);
+        // Bits that whoever had the frame before left behind would make the page look dirty. Nothing maps it.
+        let mut none = Shootdown::new();
+        machine.pmap().clear_modified(page, &mut none);
+        machine.pmap().clear_referenced(page);
         chain.push(machine, page);
     }
 
@@ -105,6 +125,16 @@ impl<M: Machine> Object<M> {
         let old = body.pages.set(index.0, number(page));
         debug_assert!(old.is_none(), "two pages at one index of an object");
         machine.frames().set_owner(page, Owner::Object(self.id), index.0);
+        machine.frames().set_flags(page, body.class);
+    }
+
+    /// Takes note that programs run what the object holds: its pages are a class of their own for the page daemon, if
+    /// they are a file's.
+    pub(crate) fn runs<P: Before<order::Object>>(&self, held: &mut Held<'_, P>) {
+        let (mut body, _) = self.body.lock(held);
+        if body.class == PageFlags::FILE {
+            body.class = PageFlags::EXEC;
+        }
     }
 }
 
@@ -130,6 +160,18 @@ impl ObjectBody {
         self.len
     }
 
+    /// What to read for a page that is missing.
+    pub(crate) fn plan<M: Machine>(&mut self, machine: &M, index: Pages, access: Access) -> Plan {
+        let pages = &self.pages;
+        let touched = |page| {
+            let host = machine.frames().flags(page).contains(PageFlags::TOUCHED);
+            host || machine.pmap().is_referenced(page)
+        };
+        self.ahead.miss(index.0, access, self.len.0, |read, wanted| {
+            pages.range(read).any(|(i, number)| i != wanted && touched(page_no(number)))
+        })
+    }
+
     /// The numbers at `start` and behind, 0 where nothing is resident; at most 64.
     #[inline]
     pub(crate) fn window(&self, start: u64, out: &mut [u32]) -> bool {
@@ -148,6 +190,11 @@ impl ObjectBody {
         if let Some(page) = self.pages.clear(index.0).map(page_no) {
             drop_page(frames, held, page, down);
         }
+    }
+
+    /// Takes the page at `index` out of the table and leaves it to the caller.
+    pub(crate) fn clear(&mut self, index: Pages) {
+        self.pages.clear(index.0);
     }
 
     /// Removes everything, for [`last_reference`](crate::Pager::last_reference): a page that I/O has is left to it.

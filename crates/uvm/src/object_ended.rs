@@ -3,7 +3,7 @@
 use alloc::sync::Arc;
 
 use machine::frames::PageFlags;
-use machine::{order, Held, Machine, Owner, PageNo};
+use machine::{order, Held, Machine, Owner, PageNo, Pages};
 
 use crate::io::{Direction, Ended, Outcome};
 use crate::object::{unbusy, ObjectBody};
@@ -33,7 +33,7 @@ impl<M: Machine> Uvm<M> {
         let mut count = 0;
         for &page in own {
             match end.direction {
-                Direction::Read => self.object_page_read(&mut h, page, end),
+                Direction::Read => self.object_page_read(&mut body, &mut h, page, end),
                 Direction::Write => self.object_page_written(&mut body, &mut h, page, end),
             }
             count += 1;
@@ -41,12 +41,27 @@ impl<M: Machine> Uvm<M> {
         count
     }
 
-    fn object_page_read(&self, held: &mut Held<'_, order::Object>, page: PageNo, end: Ended) {
+    fn object_page_read(
+        &self,
+        body: &mut ObjectBody,
+        held: &mut Held<'_, order::Object>,
+        page: PageNo,
+        end: Ended,
+    ) {
+        let frames = self.frames();
+        let index = frames.index(page);
         if end.outcome == Outcome::Failed {
-            self.frames().set_flags(page, PageFlags::ERROR);
+            if end.pages > 1 {
+                // One of them is bad, nobody knows which: each is read by itself when it is asked for.
+                body.ahead.failed(index);
+                body.clear(Pages(index));
+                unbusy(self.machine(), page);
+                return frames.free_page(self.machine(), held, page);
+            }
+            frames.set_flags(page, PageFlags::ERROR);
         }
         unbusy(self.machine(), page);
-        self.frames().activate(self.machine(), held, page);
+        frames.activate(self.machine(), held, page);
     }
 
     fn object_page_written(

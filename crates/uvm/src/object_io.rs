@@ -9,6 +9,7 @@ use alloc::sync::Arc;
 use machine::frames::PageFlags;
 use machine::{order, Before, Held, Machine, Owner, PageNo, Pages, Shootdown, Ticket};
 
+use crate::io::Start;
 use crate::map::{attach, ORef};
 use crate::object::ObjectBody;
 use crate::pager::{Access, GetError, Pager};
@@ -39,28 +40,45 @@ impl<M: Machine> Uvm<M> {
         work: impl FnOnce(&M, PageNo) -> T,
     ) -> Result<Option<T>, GetError> {
         let oref = ORef { pager: pager.clone(), offset: Pages(0) };
-        let page =
-            self.attempt(held, crate::slots::CLUSTER_BYTES, |held, _| -> Result<_, Stop<GetError>> {
-                let (mut body, mut h) = pager.object().lock(held);
-                if intent == Intent::Read && body.page(index).is_none() && pager.is_hole(&body, index) {
-                    return Ok(None);
-                }
-                let found = self.find_page(&mut body, &mut h, &oref, index, access);
-                let page = found.map_err(|e| match e {
-                    GetError::Wait(ticket) => Stop::Wait(ticket),
-                    GetError::Start(start) => Stop::Start(start),
-                    other => Stop::Fail(other),
-                })?;
-                self.frames().wire(page);
-                if intent == Intent::Write {
-                    self.frames().clear_flags(page, PageFlags::CLEAN);
-                }
-                Ok(Some(page))
-            })?;
-        let Some(page) = page else { return Ok(None) };
+        let mut ahead = None;
+        let found = self.attempt(held, crate::slots::CLUSTER_BYTES, |held, _| {
+            self.pin(held, &oref, index, intent, access, &mut ahead)
+        });
+        if let Some(start) = ahead {
+            self.start(held, start);
+        }
+        let Some(page) = found? else { return Ok(None) };
         let result = work(self.machine(), page);
         self.unpin(held, pager, page, intent);
         Ok(Some(result))
+    }
+
+    /// One attempt to pin a page; `None` if the pager knows nothing but zeroes there, for a reader.
+    fn pin(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        oref: &ORef<M>,
+        index: Pages,
+        intent: Intent,
+        access: Access,
+        ahead: &mut Option<Start>,
+    ) -> Result<Option<PageNo>, Stop<GetError>> {
+        let (mut body, mut h) = oref.pager.object().lock(held);
+        if intent == Intent::Read && body.page(index).is_none() && oref.pager.is_hole(&body, index) {
+            return Ok(None);
+        }
+        let found = self.find_page(&mut body, &mut h, oref, index, access, ahead);
+        let page = found.map_err(|e| match e {
+            GetError::Wait(ticket) => Stop::Wait(ticket),
+            GetError::Start(start) => Stop::Start(start),
+            other => Stop::Fail(other),
+        })?;
+        self.frames().wire(page);
+        self.frames().set_flags(page, PageFlags::TOUCHED);
+        if intent == Intent::Write {
+            self.frames().clear_flags(page, PageFlags::CLEAN);
+        }
+        Ok(Some(page))
     }
 
     /// Ends a wiring of a page that [`with_page`](Self::with_page) handed out and its `work` made for longer than the

@@ -25,10 +25,18 @@ pub enum Counter {
     EntriesMade,
     /// Amaps copied at the first write after a fork.
     AmapCopies,
+    /// Reads of files.
+    FileReads,
+    /// Pages that they were of.
+    FilePagesRead,
+    /// Writes of files.
+    FileWrites,
+    /// Pages that they were of.
+    FilePagesWritten,
 }
 
 /// Every counter with its name as `/proc/vmstat` has it.
-pub const COUNTERS: [(Counter, &str); 9] = [
+pub const COUNTERS: [(Counter, &str); 13] = [
     (Counter::Faults, "faults"),
     (Counter::FaultsAnon, "faults_anon"),
     (Counter::FaultsAnonCopied, "faults_anon_copied"),
@@ -38,6 +46,10 @@ pub const COUNTERS: [(Counter, &str); 9] = [
     (Counter::Waits, "fault_waits"),
     (Counter::EntriesMade, "map_entries_made"),
     (Counter::AmapCopies, "amap_copies"),
+    (Counter::FileReads, "file_reads"),
+    (Counter::FilePagesRead, "file_pages_read"),
+    (Counter::FileWrites, "file_writes"),
+    (Counter::FilePagesWritten, "file_pages_written"),
 ];
 
 #[repr(align(64))]

@@ -32,7 +32,7 @@ mod scan;
 use alloc::vec::Vec;
 use core::fmt;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
-use core::sync::atomic::{AtomicU32, AtomicU64, AtomicU8, AtomicUsize};
+use core::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, AtomicU8, AtomicUsize};
 
 use crate::order::{Before, FreeList, Held, Ordered, PageCache, PageQueues};
 use crate::shootdown::PageChain;
@@ -80,7 +80,7 @@ pub enum Reserve {
 bitflags::bitflags! {
     /// What is going on with a page; written under the owner's lock.
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-    pub struct PageFlags: u8 {
+    pub struct PageFlags: u16 {
         /// I/O or a copy is under way: contents and identity are the I/O's.
         const BUSY = 1;
         /// Somebody waits for the page to stop being busy.
@@ -95,6 +95,10 @@ bitflags::bitflags! {
         const FILE = 32;
         /// The page holds a file's bytes that programs run; `FILE` is not set then.
         const EXEC = 64;
+        /// Who comes to the page has the ones behind it read.
+        const AHEAD = 128;
+        /// The host has read or written the page itself since the page daemon looked: the pmap doesn't know.
+        const TOUCHED = 256;
     }
 }
 
@@ -126,7 +130,7 @@ struct Page {
     wire: AtomicU32,
     next: AtomicU32,
     prev: AtomicU32,
-    flags: AtomicU8,
+    flags: AtomicU16,
     place: AtomicU8,
 }
 
@@ -202,7 +206,7 @@ impl<M: Machine> Frames<M> {
                 wire: AtomicU32::new(0),
                 next: AtomicU32::new(if n + 1 < total { n + 1 } else { NIL }),
                 prev: AtomicU32::new(n.wrapping_sub(1)),
-                flags: AtomicU8::new(0),
+                flags: AtomicU16::new(0),
                 place: AtomicU8::new(Place::Free as u8),
             });
         }

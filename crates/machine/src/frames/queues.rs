@@ -53,8 +53,8 @@ pub(super) struct Queues {
     exec: usize,
 }
 
-const FILE: u8 = PageFlags::FILE.bits();
-const EXEC: u8 = PageFlags::EXEC.bits();
+const FILE: u16 = PageFlags::FILE.bits();
+const EXEC: u16 = PageFlags::EXEC.bits();
 
 impl Queues {
     pub(super) const fn new() -> Queues {
@@ -63,7 +63,7 @@ impl Queues {
 
     /// Counts a page with these flags that was linked.
     #[inline]
-    fn linked(&mut self, flags: u8) {
+    fn linked(&mut self, flags: u16) {
         if flags & (FILE | EXEC) != 0 {
             *self.class_of(flags) += 1;
         }
@@ -71,13 +71,13 @@ impl Queues {
 
     /// Counts a page with these flags that was unlinked.
     #[inline]
-    fn unlinked(&mut self, flags: u8) {
+    fn unlinked(&mut self, flags: u16) {
         if flags & (FILE | EXEC) != 0 {
             *self.class_of(flags) -= 1;
         }
     }
 
-    fn class_of(&mut self, flags: u8) -> &mut usize {
+    fn class_of(&mut self, flags: u16) -> &mut usize {
         if flags & EXEC != 0 {
             &mut self.exec
         } else {

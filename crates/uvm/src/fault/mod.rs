@@ -27,6 +27,7 @@ mod object;
 
 use machine::{order, Held, Machine, NoMemory, PageNo, Pmap, Prot, Shootdown, Va, VaRange, Wiring};
 
+use crate::io::Start;
 use crate::map::{Entry, Writes};
 use crate::pager::GetError;
 use crate::stat::Counter;
@@ -86,6 +87,8 @@ struct Fault<'a, M: Machine> {
     va: Va,
     access: Prot,
     down: &'a mut Shootdown,
+    /// A read that nobody waits for, to be started when the fault is resolved.
+    ahead: Option<Start>,
 }
 
 impl<M: Machine> Uvm<M> {
@@ -104,11 +107,15 @@ impl<M: Machine> Uvm<M> {
         access: Prot,
     ) -> Result<FaultKind, FaultError> {
         let mut down = Shootdown::new();
-        let mut fault = Fault { space, va: va.page_floor(), access, down: &mut down };
+        let mut fault = Fault { space, va: va.page_floor(), access, down: &mut down, ahead: None };
         let (result, waited) = self.attempt_counted(held, BYTES, |held, reserved| {
             self.fault_once(held, &mut fault, &space.map, reserved)
         });
+        let ahead = fault.ahead;
         down.perform(self.machine(), held);
+        if let Some(start) = ahead {
+            self.start(held, start);
+        }
         self.stat().add(self.machine().cpu(), Counter::Faults, 1);
         result.map(|()| if waited { FaultKind::Major } else { FaultKind::Minor })
     }

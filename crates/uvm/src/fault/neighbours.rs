@@ -63,12 +63,14 @@ impl<M: Machine> Uvm<M> {
         let frames = self.machine().frames();
         let mut found = [None; WINDOW];
         let mut any = false;
+        // Who comes to a marked page must be noticed.
+        let special = PageFlags::BUSY | PageFlags::ERROR | PageFlags::AHEAD;
         for i in 0..w.len {
             let Some(number) = AnonNo::new(pages[i]).filter(|_| i != w.fault && anons[i] == 0) else {
                 continue;
             };
             let page = page_no(number);
-            if frames.flags(page).intersects(PageFlags::BUSY | PageFlags::ERROR) {
+            if frames.flags(page).intersects(special) {
                 continue;
             }
             found[i] = Some((page, prot));

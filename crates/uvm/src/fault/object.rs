@@ -6,6 +6,7 @@ use machine::{order, Before, Held, Machine, PageNo, Pages, Prot, Reserve};
 use super::{Fault, FaultError};
 use crate::amap::AmapBody;
 use crate::anon::AnonNo;
+use crate::io::Start;
 use crate::map::{Entry, ORef, Writes};
 use crate::object::{busy_check, ObjectGuard};
 use crate::pager::{Access, GetError};
@@ -67,7 +68,14 @@ impl<M: Machine> Uvm<M> {
             let (mut body, mut h) = oref.pager.object().lock(held);
             let page = {
                 let access = Access::Fault(entry.advice);
-                self.find_page(&mut body, &mut h, oref, entry.index(oref, fault.va), access)?
+                self.find_page(
+                    &mut body,
+                    &mut h,
+                    oref,
+                    entry.index(oref, fault.va),
+                    access,
+                    &mut fault.ahead,
+                )?
             };
             if private && fault.access == Prot::WRITE {
                 let made = self.promote(&mut h, page)?;
@@ -112,31 +120,46 @@ impl<M: Machine> Uvm<M> {
         oref: &ORef<M>,
         index: Pages,
         access: Access,
+        ahead: &mut Option<Start>,
     ) -> Result<PageNo, GetError> {
         let Some(page) = body.page(index) else {
             return oref.pager.get(self, body, held, index, access);
         };
-        if self.machine().frames().flags(page).intersects(PageFlags::BUSY | PageFlags::ERROR) {
-            return Err(self.why_not(body, held, index, page));
+        let special = PageFlags::BUSY | PageFlags::ERROR | PageFlags::AHEAD;
+        if self.machine().frames().flags(page).intersects(special) {
+            self.look_at_special(body, held, oref, index, page, ahead)?;
         }
         Ok(page)
     }
 
-    /// What keeps a page from being used: I/O that has it, or one that failed, which takes the page out.
+    /// What there is about a page: a mark to read on, I/O that has it, or that failed, which takes the page out.
     #[cold]
-    fn why_not(
+    fn look_at_special(
         &self,
         body: &mut ObjectGuard<'_, M>,
         held: &mut Held<'_, order::Object>,
+        oref: &ORef<M>,
         index: Pages,
         page: PageNo,
-    ) -> GetError {
-        if let Err(ticket) = busy_check(self.machine(), page) {
-            return GetError::Wait(ticket);
+        ahead: &mut Option<Start>,
+    ) -> Result<(), GetError> {
+        let frames = self.frames();
+        let flags = frames.flags(page);
+        if flags.contains(PageFlags::AHEAD) && ahead.is_none() {
+            frames.clear_flags(page, PageFlags::AHEAD);
+            *ahead = oref.pager.read_on(self, body, held, index);
+            if let Some(start) = ahead.take_if(|_| flags.contains(PageFlags::BUSY)) {
+                // There is to be a wait: start it before.
+                return Err(GetError::Start(start));
+            }
         }
-        let mut down = machine::Shootdown::new();
-        body.remove(self.machine().frames(), held, index, &mut down);
-        down.perform(self.machine(), held);
-        GetError::Io
+        busy_check(self.machine(), page)?;
+        if flags.contains(PageFlags::ERROR) {
+            let mut down = machine::Shootdown::new();
+            body.remove(frames, held, index, &mut down);
+            down.perform(self.machine(), held);
+            return Err(GetError::Io);
+        }
+        Ok(())
     }
 }

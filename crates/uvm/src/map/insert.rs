@@ -251,6 +251,9 @@ impl<M: Machine> Uvm<M> {
         }
         if let Some(oref) = &entry.object {
             attach(held, &oref.pager);
+            if entry.prot.contains(Prot::EXECUTE) {
+                oref.pager.object().runs(held);
+            }
         }
         tree.insert(entry);
         self.stat().add(self.machine().cpu(), crate::Counter::EntriesMade, 1);

@@ -5,6 +5,7 @@
 //! hand out their [`Start`], by which it is asked for their bytes with nothing locked ([`VnodePager`]). The pager
 //! allocates the page, so a device or a ROM can hand out pages of its own choosing (1999, section 6).
 
+pub(crate) mod ahead;
 mod anon_object;
 mod vnode;
 
@@ -97,6 +98,17 @@ pub trait Pager<M: Machine>: Send + Sync {
         _pages: &[PageNo],
     ) -> Transfer {
         Transfer::Failed
+    }
+
+    /// Somebody has come to a page that was marked when it was read: what is to be read before anybody asks for it.
+    fn read_on(
+        &self,
+        _uvm: &Uvm<M>,
+        _body: &mut ObjectBody,
+        _held: &mut Held<'_, order::Object>,
+        _index: Pages,
+    ) -> Option<Start> {
+        None
     }
 
     /// Whether a page that isn't resident can only be zeroes, so that a reader needs none.

@@ -21,10 +21,11 @@ use machine::frames::PageFlags;
 use machine::order;
 use machine::{Held, Machine, NoMemory, PageNo, Pages, Pmap, Reserve, Shootdown, Ticket};
 
+use super::ahead::Plan;
 use super::{Access, GetError, IoError, Pager};
-use crate::io::{Chain, Outcome, Start, Transfer};
+use crate::io::{Chain, Outcome, Start, Transfer, CLUSTER};
 use crate::object::{busy_check, Object, ObjectBody};
-use crate::Uvm;
+use crate::{Counter, Uvm};
 
 /// The most pages of one write.
 const WRITE_CLUSTER: usize = 256;
@@ -77,7 +78,7 @@ impl<M: Machine> VnodePager<M> {
         len: Pages,
     ) -> Result<Arc<Self>, NoMemory> {
         uvm.machine().reserve_heap(size_of::<Self>() + 64)?;
-        let pager = Arc::new(VnodePager { object: Object::new(uvm, len), vnode });
+        let pager = Arc::new(VnodePager { object: Object::of_class(uvm, len, PageFlags::FILE), vnode });
         let known: Arc<dyn Pager<M>> = pager.clone();
         uvm.register(held, &known)?;
         Ok(pager)
@@ -165,7 +166,48 @@ impl<M: Machine> VnodePager<M> {
         Ok(())
     }
 
+    /// Makes the missing pages around one of the plan's, which is missing, busy; as many as there is memory for.
+    ///
+    /// # Errors
+    /// [`NoMemory`] if there is none for the one.
+    fn prepare(
+        &self,
+        uvm: &Uvm<M>,
+        body: &mut ObjectBody,
+        held: &mut Held<'_, order::Object>,
+        wanted: Pages,
+        plan: &Plan,
+    ) -> Result<Start, NoMemory> {
+        let (machine, frames) = (uvm.machine(), uvm.frames());
+        let missing = |n: &u64| body.page(Pages(*n)).is_none();
+        let mut first = wanted.0;
+        while first > plan.pages.start && missing(&(first - 1)) {
+            first -= 1;
+        }
+        let end = (wanted.0 + 1..plan.pages.end).find(|n| !missing(n)).unwrap_or(plan.pages.end);
+        let mut pages = ArrayVec::<PageNo, CLUSTER>::new();
+        pages.push(frames.alloc(machine, held, Reserve::User)?);
+        for _ in first + 1..end {
+            let Ok(page) = frames.alloc(machine, held, Reserve::User) else { break };
+            pages.push(page);
+        }
+        first = first.max(wanted.0.min(end - pages.len() as u64));
+        if plan.marked {
+            frames.set_flags(pages[0], PageFlags::AHEAD);
+        }
+        let mut chain = Chain::default();
+        for (&page, index) in pages.iter().zip(first..) {
+            self.object.insert_busy(machine, body, Pages(index), page, &mut chain);
+        }
+        uvm.stat().add(machine.cpu(), Counter::FileReads, 1);
+        uvm.stat().add(machine.cpu(), Counter::FilePagesRead, pages.len() as u64);
+        Start::object(self.object.id(), Pages(first), &chain).ok_or(NoMemory)
+    }
+
     fn write(&self, uvm: &Uvm<M>, held: &mut Held<'_, order::Nothing>, run: &Run) {
+        let (stat, cpu) = (uvm.stat(), uvm.machine().cpu());
+        stat.add(cpu, Counter::FileWrites, 1);
+        stat.add(cpu, Counter::FilePagesWritten, run.pages.len() as u64);
         match self.vnode.write(uvm.machine(), run.index, &run.pages) {
             Transfer::Done => uvm.write_done(held, &run.pages, Outcome::Done),
             Transfer::Failed => uvm.write_done(held, &run.pages, Outcome::Failed),
@@ -210,16 +252,27 @@ impl<M: Machine> Pager<M> for VnodePager<M> {
         body: &mut ObjectBody,
         held: &mut Held<'_, order::Object>,
         index: Pages,
-        _: Access,
+        access: Access,
     ) -> Result<PageNo, GetError> {
-        if index >= body.length() {
+        let len = body.length();
+        if index >= len {
             return Err(GetError::PastEnd);
         }
-        let machine = uvm.machine();
-        let page = machine.frames().alloc(machine, held, Reserve::User)?;
-        let mut chain = Chain::default();
-        self.object.insert_busy(machine, body, index, page, &mut chain);
-        Start::object(self.object.id(), index, &chain).map_or(Err(GetError::Io), |s| Err(GetError::Start(s)))
+        let plan = body.plan(uvm.machine(), index, access);
+        Err(GetError::Start(self.prepare(uvm, body, held, index, &plan)?))
+    }
+
+    fn read_on(
+        &self,
+        uvm: &Uvm<M>,
+        body: &mut ObjectBody,
+        held: &mut Held<'_, order::Object>,
+        index: Pages,
+    ) -> Option<Start> {
+        let len = body.length().0;
+        let plan = body.ahead.touch(index.0, len)?;
+        let first = plan.pages.clone().find(|&n| body.page(Pages(n)).is_none())?;
+        self.prepare(uvm, body, held, Pages(first), &plan).ok()
     }
 
     fn start_read(

@@ -1,0 +1,257 @@
+//! How much of a file to read when a page is missing, and when to read on before anybody asks.
+//!
+//! ```text
+//!   window read      |M . . . . . . .|M . . . . . . . . . . . . . . .|
+//!   reader                            ^ meets the mark: the next window is started, twice as long
+//! ```
+//! A *stream* is a reader that goes upwards: it missed a page just where the last read ended. Its windows double from 4
+//! pages to 64, and the first page of each carries a mark (the flag `AHEAD`): whoever comes to it starts the next window,
+//! so the device works on one while another is used up. A few streams per object are kept, for a few readers.
+//!
+//! A fault that follows no stream reads the missing pages *around* it, as many as has paid off lately: if nobody has
+//! touched the last such neighbours by the next fault, half as many, down to none; if somebody has, twice as many. A
+//! call of the host that follows no stream gets the pages it asked for.
+//!
+//! Pure policy: no lock, no page. Source: the paper leaves this to the file system; windows and marks are as in most
+//! systems of today. Not taken: streams per open file, which a fault can't name.
+
+use core::ops::Range;
+
+use super::Access;
+use crate::io::CLUSTER;
+use crate::map::Advice;
+
+/// The longest window.
+const MOST: u64 = CLUSTER as u64;
+/// The first window of a stream, and of a file that is read from its start.
+const LEAST: u64 = 4;
+/// The most pages around a fault.
+const AROUND: u64 = 16;
+/// Pages around the first fault of an object.
+const AROUND_FIRST: u64 = 8;
+/// Two lone faults so near to each other are worth another try.
+const NEAR: u64 = 4;
+/// Streams kept.
+const STREAMS: usize = 3;
+
+/// What was read last for a reader: the pages of `window`; none if it is empty.
+#[derive(Clone, Debug, Default)]
+struct Stream {
+    window: Range<u64>,
+}
+
+/// A read to be made.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Plan {
+    /// Pages, the missing one among them; never more than a cluster.
+    pub(crate) pages: Range<u64>,
+    /// Whether the first page of what is read carries the mark.
+    pub(crate) marked: bool,
+}
+
+/// An object's readers as they were last seen.
+#[derive(Debug)]
+pub(crate) struct ReadAhead {
+    /// The last used first.
+    streams: [Stream; STREAMS],
+    /// Pages to read around a fault that follows no stream: a power of two.
+    around: u64,
+    /// What was read around the last such fault, and the page that it wanted.
+    last: (Range<u64>, u64),
+    /// Pages that could not be read as a cluster: they are read one by one.
+    alone: Range<u64>,
+}
+
+impl ReadAhead {
+    pub(crate) fn new() -> ReadAhead {
+        ReadAhead { streams: Default::default(), around: AROUND_FIRST, last: (0..0, 0), alone: 0..0 }
+    }
+
+    /// What to read for a page that is missing in an object of `len` pages. `used` says whether anybody has touched a
+    /// page of a range but for the one named.
+    pub(crate) fn miss(
+        &mut self,
+        index: u64,
+        access: Access,
+        len: u64,
+        used: impl FnOnce(Range<u64>, u64) -> bool,
+    ) -> Plan {
+        let (advice, asked) = match access {
+            Access::Fault(advice) => (advice, 1),
+            Access::Call(advice, pages) => (advice, u64::from(pages).clamp(1, MOST)),
+        };
+        let mut plan = if self.alone.contains(&index) {
+            Plan { pages: index..index + 1, marked: false }
+        } else {
+            match advice {
+                Advice::Random => Plan { pages: index..index + asked, marked: false },
+                Advice::Sequential => self.window(index, MOST),
+                Advice::Normal => match self.streams.iter().position(|s| s.window.end == index && index != 0)
+                {
+                    Some(at) => {
+                        let size = self.longer(at).max(asked);
+                        self.streams[..=at].rotate_right(1);
+                        self.streams[0].window = index..index + size;
+                        Plan { pages: index..index + size, marked: true }
+                    }
+                    None => self.aside(index, access, used),
+                },
+            }
+        };
+        plan.pages.end = plan.pages.end.min(len).max(index + 1);
+        plan
+    }
+
+    /// What to read next, as somebody has come to the marked page at `index`.
+    pub(crate) fn touch(&mut self, index: u64, len: u64) -> Option<Plan> {
+        let at = self.streams.iter().position(|s| s.window.contains(&index))?;
+        let (start, size) = (self.streams[at].window.end, self.longer(at));
+        let pages = start..(start + size).min(len);
+        if pages.is_empty() {
+            return None;
+        }
+        self.streams[..=at].rotate_right(1);
+        self.streams[0].window = pages.clone();
+        Some(Plan { pages, marked: true })
+    }
+
+    /// Takes note of a page that could not be read together with others. Told of each, in order.
+    pub(crate) fn failed(&mut self, index: u64) {
+        let start = if self.alone.end == index { self.alone.start } else { index };
+        self.alone = start..index + 1;
+    }
+
+    fn longer(&self, at: usize) -> u64 {
+        let window = &self.streams[at].window;
+        ((window.end - window.start) * 2).clamp(LEAST, MOST)
+    }
+
+    /// The first window of a new stream.
+    fn window(&mut self, index: u64, size: u64) -> Plan {
+        self.streams.rotate_right(1);
+        self.streams[0].window = index..index + size;
+        Plan { pages: index..index + size, marked: true }
+    }
+
+    /// A read that follows no stream, and may be the start of one.
+    fn aside(&mut self, index: u64, access: Access, used: impl FnOnce(Range<u64>, u64) -> bool) -> Plan {
+        let pages = match access {
+            Access::Call(_, asked) => {
+                let asked = u64::from(asked).clamp(1, MOST);
+                index..index + if index == 0 { asked.max(LEAST) } else { asked }
+            }
+            Access::Fault(_) => {
+                self.adapt(index, used);
+                let start = index & !(self.around - 1);
+                self.last = (start..start + self.around, index);
+                self.last.0.clone()
+            }
+        };
+        self.streams.rotate_right(1);
+        self.streams[0].window = pages.clone();
+        // A call that goes on behind the first cluster will surely come to the mark.
+        let marked = matches!(access, Access::Call(_, asked) if u64::from(asked) > MOST);
+        Plan { pages, marked }
+    }
+
+    /// Learns from what became of the pages around the last fault.
+    fn adapt(&mut self, index: u64, used: impl FnOnce(Range<u64>, u64) -> bool) {
+        let (read, wanted) = self.last.clone();
+        let pays = match read.end - read.start {
+            0 => return,
+            1 => index.abs_diff(wanted) <= NEAR,
+            _ => used(read, wanted),
+        };
+        self.around = if pays { (self.around * 2).min(AROUND) } else { (self.around / 2).max(1) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::vec::Vec;
+
+    const FAULT: Access = Access::Fault(Advice::Normal);
+    const LEN: u64 = 1 << 20;
+
+    /// Reads pages in order, as a program does, and returns what was read for each.
+    fn reads(ahead: &mut ReadAhead, order: impl Iterator<Item = u64>, access: Access) -> Vec<Range<u64>> {
+        let (mut resident, mut marks, mut reads) = (Vec::new(), Vec::new(), Vec::new());
+        let mut take = |plan: Plan, resident: &mut Vec<u64>, marks: &mut Vec<u64>| {
+            let fresh: Vec<u64> = plan.pages.clone().filter(|p| !resident.contains(p)).collect();
+            marks.extend(fresh.first().filter(|_| plan.marked));
+            resident.extend(&fresh);
+            reads.push(plan.pages);
+        };
+        for page in order {
+            if !resident.contains(&page) {
+                let plan = ahead.miss(page, access, LEN, |_, _| false);
+                assert!(plan.pages.contains(&page) && plan.pages.end - plan.pages.start <= MOST);
+                take(plan, &mut resident, &mut marks);
+            }
+            if let Some(at) = marks.iter().position(|&m| m == page) {
+                marks.remove(at);
+                ahead.touch(page, LEN).map(|plan| take(plan, &mut resident, &mut marks)).unwrap();
+            }
+        }
+        reads
+    }
+
+    #[test]
+    fn a_sequential_reader_is_always_a_window_ahead() {
+        let mut ahead = ReadAhead::new();
+        let reads = reads(&mut ahead, 0..200, FAULT);
+        assert_eq!(reads, [0..8, 8..24, 24..56, 56..120, 120..184, 184..248, 248..312]);
+        let sizes: Vec<u64> = reads.iter().map(|r| r.end - r.start).collect();
+        assert!(sizes.is_sorted());
+    }
+
+    #[test]
+    fn two_readers_at_once_are_two_streams() {
+        let mut ahead = ReadAhead::new();
+        let order = (0..128u64).flat_map(|n| [n, 5000 + n]);
+        let reads = reads(&mut ahead, order, Access::PAGE);
+        let pages: u64 = reads.iter().map(|r| r.end - r.start).sum();
+        assert!(reads.len() < 20 && pages <= 2 * 128 + 4 * MOST, "{reads:?}");
+    }
+
+    #[test]
+    fn random_faults_soon_read_no_more_than_they_touch() {
+        let mut ahead = ReadAhead::new();
+        let order = (0..500u64).map(|n| n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 45);
+        let reads = reads(&mut ahead, order, FAULT);
+        let more: u64 = reads.iter().map(|r| r.end - r.start - 1).sum();
+        assert!(more <= 7 + 3 + 1, "{more} pages more than were touched");
+    }
+
+    #[test]
+    fn random_calls_read_what_they_ask_for() {
+        let mut ahead = ReadAhead::new();
+        let order = (1..500u64).map(|n| n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 45);
+        assert!(reads(&mut ahead, order, Access::PAGE).iter().all(|r| r.end - r.start == 1));
+        let plan = ahead.miss(900_000, Access::Call(Advice::Normal, 9), LEN, |_, _| false);
+        assert_eq!(plan, Plan { pages: 900_000..900_009, marked: false });
+    }
+
+    #[test]
+    fn advice_is_obeyed() {
+        let mut ahead = ReadAhead::new();
+        let plan = |a: &mut ReadAhead, i, advice| a.miss(i, Access::Fault(advice), 100, |_, _| true);
+        for i in 0..10 {
+            assert_eq!(plan(&mut ahead, i, Advice::Random), Plan { pages: i..i + 1, marked: false });
+        }
+        assert_eq!(plan(&mut ahead, 30, Advice::Sequential), Plan { pages: 30..94, marked: true });
+        assert_eq!(ahead.touch(30, 100), Some(Plan { pages: 94..100, marked: true }));
+        assert_eq!(ahead.touch(94, 100), None);
+    }
+
+    #[test]
+    fn neighbours_that_are_used_bring_more_neighbours() {
+        let mut ahead = ReadAhead::new();
+        let first = ahead.miss(1000, FAULT, LEN, |_, _| unreachable!());
+        let second = ahead.miss(2000, FAULT, LEN, |pages, wanted| pages == (1000..1008) && wanted == 1000);
+        assert_eq!((first.pages, second.pages), (1000..1008, 2000..2016));
+        (2000..2016).for_each(|page| ahead.failed(page));
+        assert_eq!(ahead.miss(2003, FAULT, LEN, |_, _| true).pages, 2003..2004);
+    }
+}
