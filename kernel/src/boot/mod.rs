@@ -13,6 +13,7 @@ use crate::mem::layout;
 global_asm!(include_str!("boot.s"), options(att_syntax));
 
 /// What the boot loader passed, as physical addresses; see Xen's `arch-x86/hvm/start_info.h`.
+#[derive(Clone, Copy)]
 #[repr(C)]
 struct StartInfo {
     magic: u32,
@@ -26,6 +27,7 @@ struct StartInfo {
     memory_map_entries: u32,
 }
 
+#[derive(Clone, Copy)]
 #[repr(C)]
 struct Module {
     address: u64,
@@ -34,6 +36,7 @@ struct Module {
     reserved: u64,
 }
 
+#[derive(Clone, Copy)]
 #[repr(C)]
 struct MemoryRange {
     address: u64,
@@ -57,20 +60,19 @@ pub struct BootInfo {
     pub module: Range,
     /// Physical address of the ACPI root pointer, or zero.
     pub rsdp: u64,
-    info: *const StartInfo,
+    info: StartInfo,
 }
 
 /// First Rust code: runs on the boot stack, boot tables active, interrupts off.
 #[no_mangle]
 extern "C" fn boot_main(info: u64) -> ! {
-    let info = layout::direct(info) as *const StartInfo;
     // SAFETY: PVH's contract: EBX held the address of the structure, below 4 GiB, where the boot tables map it.
-    let start = unsafe { &*info };
+    let start: StartInfo = unsafe { at(info) };
     assert!(start.magic == 0x336e_c578, "not started by a PVH boot loader");
     let mut module = Range { start: 0, end: 0 };
     if start.module_count > 0 {
         // SAFETY: as above; the count says there is one.
-        let first = unsafe { &*(layout::direct(start.modules) as *const Module) };
+        let first: Module = unsafe { at(start.modules) };
         module = Range { start: first.address, end: first.address + first.size };
     }
     let mut cmdline = "";
@@ -79,18 +81,28 @@ extern "C" fn boot_main(info: u64) -> ! {
         let text = unsafe { CStr::from_ptr(layout::direct(start.cmdline) as *const _) };
         cmdline = text.to_str().unwrap_or("");
     }
-    crate::start(&BootInfo { cmdline, module, rsdp: start.rsdp, info })
+    crate::start(&BootInfo { cmdline, module, rsdp: start.rsdp, info: start })
+}
+
+/// A structure at a physical address, which need not be aligned: firmware puts it where it likes.
+///
+/// # Safety
+/// The boot tables map the address, and a `T` lies there.
+unsafe fn at<T: Copy>(pa: u64) -> T {
+    // SAFETY: the caller's promise; any alignment will do.
+    unsafe { (layout::direct(pa) as *const T).read_unaligned() }
 }
 
 impl BootInfo {
     /// Usable memory, as the firmware says; it still holds image, module and these structures.
     pub fn memory(&self) -> impl Iterator<Item = Range> + '_ {
+        let StartInfo { memory_map, memory_map_entries, .. } = self.info;
+        let size = size_of::<MemoryRange>() as u64;
         // SAFETY: checked in `boot_main`; the table has as many entries as it says.
-        let ranges = unsafe {
-            let info = &*self.info;
-            let table = layout::direct(info.memory_map) as *const MemoryRange;
-            core::slice::from_raw_parts(table, info.memory_map_entries as usize)
-        };
-        ranges.iter().filter(|r| r.kind == 1).map(|r| Range { start: r.address, end: r.address + r.size })
+        let range = move |n| unsafe { at::<MemoryRange>(memory_map + n * size) };
+        (0..u64::from(memory_map_entries))
+            .map(range)
+            .filter(|r| r.kind == 1)
+            .map(|r| Range { start: r.address, end: r.address + r.size })
     }
 }
