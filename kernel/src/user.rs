@@ -2,7 +2,8 @@
 //!
 //! A copy checks that its range lies below the user limit and then just copies. A page fault on the way is answered by the VM system
 //! as if the program had touched the page; if that fails, the exception table of `arch::user_access` ends the copy.
-//! A copy may sleep: never call these with a spin lock held.
+//! A copy may sleep, for a page that has to be read or for memory: never call these with a spin lock held. Builds with
+//! debug assertions check that.
 
 use alloc::vec::Vec;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
@@ -10,14 +11,18 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 use crate::arch::{io, user_access};
 use crate::errno::{Result, EFAULT, ENAMETOOLONG};
 use crate::mem::layout::USER_END;
+use crate::sync::assert_none_held;
 
 pub use user_access::fixup;
 
 /// Bytes copied between two looks at pending interrupts.
 const CHUNK: usize = 64 * 1024;
 
+/// Every way to user memory comes through here.
 #[inline]
+#[track_caller]
 fn check(va: u64, len: usize) -> Result<()> {
+    assert_none_held();
     match va.checked_add(len as u64) {
         Some(end) if end <= USER_END => Ok(()),
         _ => Err(EFAULT),

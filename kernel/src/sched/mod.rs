@@ -196,6 +196,7 @@ pub fn exit_current() -> ! {
 
 /// Runs the next task, if there is one other than this.
 fn schedule() {
+    crate::sync::assert_none_held();
     let this = current();
     let next = {
         let mut queue = queue().lock();

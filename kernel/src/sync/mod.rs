@@ -12,7 +12,7 @@ mod spin_lock;
 mod wait;
 
 pub use mutex::Mutex;
-pub use spin_lock::{RawSpin, SpinGuard, SpinLock};
+pub use spin_lock::{assert_none_held, RawSpin, SpinGuard, SpinLock};
 pub use wait::{wait_any, WaitQueue, Woken};
 
 pub use ::spin::Once;

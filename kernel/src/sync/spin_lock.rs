@@ -2,6 +2,9 @@
 //!
 //! Waiting reads the word a hundred times before it pauses: under TCG a pause leaves the guest, which costs more than the wait for a
 //! short section, but a loop without any pause would never let the other CPU run where QEMU runs CPUs in turn.
+//!
+//! I1: a CPU that sleeps, switches tasks or touches user memory holds no spin lock. Builds with debug assertions (the
+//! `quick` profile) count what each CPU holds and check it there, by [`assert_none_held`].
 
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
@@ -27,17 +30,28 @@ impl RawSpin {
         if self.0.swap(true, Acquire) {
             self.wait();
         }
+        held::taken();
     }
 
     /// Takes the lock if it is free.
     #[inline]
     pub fn try_lock(&self) -> bool {
+        let taken = self.is_taken_now();
+        if taken {
+            held::taken();
+        }
+        taken
+    }
+
+    #[inline]
+    fn is_taken_now(&self) -> bool {
         !self.0.swap(true, Acquire)
     }
 
     /// Gives the lock back. The caller holds it.
     #[inline]
     pub fn unlock(&self) {
+        held::given_back();
         self.0.store(false, Release);
     }
 
@@ -49,13 +63,48 @@ impl RawSpin {
         }
         for _ in 0..LOST {
             for _ in 0..PATIENCE {
-                if !self.0.load(Relaxed) && self.try_lock() {
+                if !self.0.load(Relaxed) && self.is_taken_now() {
                     return;
                 }
             }
             core::hint::spin_loop();
         }
         panic!("a spin lock is never given back");
+    }
+}
+
+/// Stops the kernel if this CPU holds a spin lock; checks nothing in builds without debug assertions.
+#[inline]
+#[track_caller]
+pub fn assert_none_held() {
+    debug_assert!(held::count() == 0, "a spin lock is held where the kernel may sleep");
+}
+
+/// How many spin locks each CPU holds, where debug assertions are on.
+mod held {
+    use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+    use crate::arch::cpu;
+
+    static HELD: [AtomicUsize; cpu::MAX_CPUS] = [const { AtomicUsize::new(0) }; cpu::MAX_CPUS];
+
+    #[inline]
+    pub(super) fn taken() {
+        if cfg!(debug_assertions) {
+            HELD[cpu::index()].fetch_add(1, Relaxed);
+        }
+    }
+
+    #[inline]
+    pub(super) fn given_back() {
+        if cfg!(debug_assertions) {
+            HELD[cpu::index()].fetch_sub(1, Relaxed);
+        }
+    }
+
+    #[inline]
+    pub(super) fn count() -> usize {
+        HELD[cpu::index()].load(Relaxed)
     }
 }
 
