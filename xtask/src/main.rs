@@ -13,6 +13,7 @@ mod build;
 mod console;
 mod control;
 mod cpio;
+mod debian;
 mod disk;
 mod guest;
 mod image;
@@ -56,6 +57,7 @@ Examples:
   ./uvm run --kernel linux -- /bin/ls           the same on Debian's Linux, for comparison
   ./uvm test                                    every check; ./uvm test pipe runs those with `pipe` in their name
   ./uvm bench micro                             instructions per operation, ours beside Linux
+  ./uvm bench paging                            memory pressure, swap and mapped files, ours beside Linux
   ./uvm profile 'anonymous fault'               where the instructions of one row go, by function and line
 
 Exit codes: the program's own; 1 a check failed; 2 wrong command line; 69 something needed is missing;
@@ -81,6 +83,7 @@ fn main() -> ExitCode {
         Command::Run(args) => run::run(&args),
         Command::Test(args) => test::test(&args),
         Command::Bench(bench::BenchCommand::Micro(args)) => bench::micro(&args),
+        Command::Bench(bench::BenchCommand::Paging(args)) => bench::paging(&args),
         Command::Profile(args) => bench::profile(&args),
         Command::Kernel => build::kernel().map(|path| {
             println!("{}", path.display());

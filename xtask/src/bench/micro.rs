@@ -3,11 +3,11 @@
 //! Time is counted in guest instructions (`-icount shift=0,sleep=off`), which neither the host's speed nor its load
 //! changes. The boot rows are wall time, since booting is where the user waits.
 
-use super::{html, table, Document, Row};
+use super::{about, report, table, Document, Row, Verdict};
 use crate::qemu::{Board, Clock, Ending, Kernel, Machine};
 use crate::run::{self, Root};
 use crate::session::{self, Finished, Input};
-use crate::{build, guest, ui};
+use crate::{guest, ui};
 use anyhow::{bail, Context, Result};
 use clap::Args;
 use std::collections::BTreeMap;
@@ -54,7 +54,7 @@ pub(super) struct Measured {
 }
 
 pub fn micro(args: &MicroArgs) -> Result<u8> {
-    let mut document = Document { rows: Vec::new() };
+    let mut document = Document::default();
     let mut complete = true;
     let mut command = None;
     for (kernel, system) in [(Kernel::Uvm, "uvm"), (Kernel::Linux, "linux")] {
@@ -80,14 +80,19 @@ pub fn micro(args: &MicroArgs) -> Result<u8> {
         }
         command = Some(machine);
     }
-    let machine = about_machine(&command.context("nothing was measured")?);
-    let page = build::scratch("bench")?.join("micro.html");
-    std::fs::write(&page, html::page(&document, &machine)).context("can't write the report")?;
+    let machine = command.context("nothing was measured")?;
+    document.about = format!(
+        "Instruction rows: {}\nBoot rows: the same without -icount.\n{}",
+        about::machine(&machine),
+        about::host()
+    );
+    let page = report::keep("micro", &document)?;
     if args.json {
         println!("{}", serde_json::to_string(&document)?);
     } else {
-        print!("{}", table::render(&document));
-        println!("\n{machine}\nThe same as a page: {}", page.display());
+        print!("{}", table::render(&document, |name| verdict(&document, name)));
+        println!("\nInstructions per operation, unless a unit is named.\n{}", document.about);
+        println!("The same as a page: {}", page.display());
     }
     Ok(if complete { 0 } else { 1 })
 }
@@ -128,7 +133,7 @@ pub(super) fn boot(
 }
 
 /// Wall time from the start of QEMU to the first user instruction; none when the kernel never got there.
-fn boot_row(kernel: Kernel, system: &'static str) -> Result<Option<Row>> {
+fn boot_row(kernel: Kernel, system: &str) -> Result<Option<Row>> {
     let mut times = Vec::new();
     for _ in 0..BOOTS {
         let (_, finished) = boot(kernel, Clock::Wall, &["/bin/micro".to_owned(), "child".to_owned()], None)?;
@@ -140,8 +145,8 @@ fn boot_row(kernel: Kernel, system: &'static str) -> Result<Option<Row>> {
     times.sort_by(f64::total_cmp);
     Ok(Some(Row {
         name: BOOT.to_owned(),
-        system,
-        metric: "us",
+        system: system.to_owned(),
+        metric: "us".to_owned(),
         value: times[BOOTS / 2].round(),
         min: times[0].round(),
         max: times[BOOTS - 1].round(),
@@ -152,7 +157,7 @@ fn boot_row(kernel: Kernel, system: &'static str) -> Result<Option<Row>> {
 }
 
 /// Reads the program's lines (see bench/micro.c).
-pub(super) fn parse(system: &'static str, output: &str) -> Measured {
+pub(super) fn parse(system: &str, output: &str) -> Measured {
     let mut measured = Measured::default();
     for line in output.lines() {
         let parts: Vec<&str> = line.trim_end().split('|').collect();
@@ -162,8 +167,8 @@ pub(super) fn parse(system: &'static str, output: &str) -> Measured {
                 let number = |text: &str| text.parse().unwrap_or(f64::NAN);
                 measured.rows.push(Row {
                     name: name.to_owned(),
-                    system,
-                    metric: "instructions",
+                    system: system.to_owned(),
+                    metric: "instructions".to_owned(),
                     value: number(value),
                     min: number(min),
                     max: number(max),
@@ -196,32 +201,14 @@ fn tail(output: &str) -> String {
     lines[lines.len().saturating_sub(3)..].join(" / ")
 }
 
-/// The command and the machine, for whoever reads the numbers.
-fn about_machine(machine: &Machine) -> String {
-    let mut arguments = machine.arguments("CONTROL".as_ref());
-    for (option, stand_in) in [("-kernel", "KERNEL"), ("-initrd", "ROOT"), ("-append", "SETTINGS")] {
-        if let Some(at) = arguments.iter().position(|argument| argument == option) {
-            arguments[at + 1] = stand_in.to_owned();
-        }
+/// How a row stands against its aim.
+pub fn verdict(document: &Document, name: &str) -> Verdict {
+    match (target(name), document.ratio(name)) {
+        (None, _) => Verdict::NoBar,
+        (Some(limit), None) => Verdict::NotMeasured(limit.to_string()),
+        (Some(limit), Some(ratio)) if ratio <= limit => Verdict::Met(limit.to_string()),
+        (Some(limit), Some(_)) => Verdict::Missed(limit.to_string()),
     }
-    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
-    let cpus = read("/proc/cpuinfo");
-    let model = cpus.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or("unknown CPU");
-    let model = model.trim_start_matches([' ', '\t', ':']);
-    let count = cpus.lines().filter(|line| line.starts_with("processor")).count();
-    let version = std::process::Command::new("qemu-system-x86_64").arg("--version").output();
-    let version =
-        version.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
-    let linux = crate::linux::kernel().ok();
-    let linux =
-        linux.and_then(|path| Some(path.file_name()?.to_string_lossy().into_owned())).unwrap_or_default();
-    format!(
-        "Instruction rows: qemu-system-x86_64 {}\nLinux is {linux}, started with `{}`. Boot rows: the same without -icount.\n\
-         Host: {count} x {model}; {}",
-        arguments.join(" "),
-        crate::linux::COMMAND_LINE,
-        version.lines().next().unwrap_or("")
-    )
 }
 
 #[cfg(test)]

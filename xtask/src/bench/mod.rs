@@ -1,29 +1,39 @@
 //! `./uvm bench`: measurements, each as a table for people, one JSON document for programs, and a page to look at.
 
+mod about;
+mod bars;
+mod figures;
 mod html;
 mod micro;
+mod paging;
 mod profile;
+mod report;
 mod table;
+mod workloads;
 
 pub use micro::{micro, MicroArgs};
+pub use paging::{paging, PagingArgs};
 pub use profile::{profile, ProfileArgs};
 
 use clap::Subcommand;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 #[derive(Subcommand)]
 pub enum BenchCommand {
     /// Instructions per operation, ours beside Linux, under the same QEMU flags.
     Micro(MicroArgs),
+    /// Memory pressure, swap, mapped files, page faults and tables, ours beside Linux, with the same disks.
+    Paging(PagingArgs),
 }
 
 /// One measured value. The names of the fields are those of the JSON document.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Row {
     pub name: String,
-    pub system: &'static str,
-    pub metric: &'static str,
+    pub system: String,
+    pub metric: String,
+    /// The median of the runs.
     pub value: f64,
     pub min: f64,
     pub max: f64,
@@ -35,9 +45,40 @@ pub struct Row {
     pub counters: BTreeMap<String, i64>,
 }
 
-#[derive(Serialize)]
+#[derive(Default, Serialize, Deserialize)]
 pub struct Document {
+    /// The machine and the command, as text.
+    #[serde(default)]
+    pub about: String,
     pub rows: Vec<Row>,
+}
+
+/// How a row stands against what it should be.
+pub enum Verdict {
+    NoBar,
+    NotMeasured(String),
+    Met(String),
+    Missed(String),
+}
+
+impl Row {
+    /// A row of several runs' values, of which there is at least one.
+    pub fn of(name: &str, system: &str, metric: &str, values: &[f64]) -> Row {
+        let mut sorted = values.to_vec();
+        sorted.sort_by(f64::total_cmp);
+        let last = sorted.len() - 1;
+        Row {
+            name: name.to_owned(),
+            system: system.to_owned(),
+            metric: metric.to_owned(),
+            value: (sorted[last / 2] + sorted[last.div_ceil(2)]) / 2.0,
+            min: sorted[0],
+            max: sorted[last],
+            runs: sorted.len() as u64,
+            operations: None,
+            counters: BTreeMap::new(),
+        }
+    }
 }
 
 impl Document {

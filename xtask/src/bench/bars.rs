@@ -1,0 +1,98 @@
+//! What `bench paging` should show, row by row, and whether it does.
+
+use super::table::number;
+use super::{Document, Verdict};
+
+/// A bar for our kernel's value of a row.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Bar {
+    /// At most this part of Linux's.
+    OfLinux(f64),
+    AtLeast(f64),
+    AtMost(f64),
+    /// At least this part of another row on our kernel.
+    OfRow(&'static str, f64),
+}
+
+pub const WRITER: &str = "one sequential writer";
+pub const RAW_READ: &str = "raw sequential read";
+pub const MAPPED_READ: &str = "sequential read of a mapped file";
+
+fn bar(name: &str) -> Option<Bar> {
+    match name {
+        "write 2x of memory" => Some(Bar::OfLinux(0.7)),
+        name if name.starts_with("mean swap write") => Some(Bar::AtLeast(256.0)),
+        name if name.starts_with("page-out bandwidth") => Some(Bar::OfRow(WRITER, 0.8)),
+        MAPPED_READ => Some(Bar::OfRow(RAW_READ, 0.9)),
+        name if name.starts_with("random")
+            && name.ends_with("per page touched")
+            && !name.contains("time") =>
+        {
+            Some(Bar::AtMost(1.0))
+        }
+        name if name.ends_with("second pass: disk reads") => Some(Bar::AtMost(0.0)),
+        name if name.starts_with("1,000 pages over 1 TiB") => Some(Bar::AtMost(1024.0)),
+        "left to programs of 64 MiB" => Some(Bar::AtLeast(75.0)),
+        _ => None,
+    }
+}
+
+pub fn verdict(document: &Document, name: &str) -> Verdict {
+    let Some(bar) = bar(name) else { return Verdict::NoBar };
+    let ours = document.value(name, "uvm").map(|row| row.value);
+    let text = match bar {
+        Bar::OfLinux(part) => format!("at most {part} of Linux"),
+        Bar::AtLeast(least) => format!("at least {}", number(least)),
+        Bar::AtMost(most) => format!("at most {}", number(most)),
+        Bar::OfRow(other, part) => format!("at least {part} of {other}"),
+    };
+    let met = match bar {
+        Bar::OfLinux(part) => document.ratio(name).map(|ratio| ratio <= part),
+        Bar::AtLeast(least) => ours.map(|value| value >= least),
+        Bar::AtMost(most) => ours.map(|value| value <= most),
+        Bar::OfRow(other, part) => {
+            let other = document.value(other, "uvm").map(|row| row.value);
+            ours.zip(other).map(|(value, other)| value >= part * other)
+        }
+    };
+    match met {
+        None => Verdict::NotMeasured(text),
+        Some(true) => Verdict::Met(text),
+        Some(false) => Verdict::Missed(text),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::Row;
+
+    fn document(rows: &[(&str, &str, f64)]) -> Document {
+        let rows = rows.iter().map(|(name, system, value)| Row::of(name, system, "ms", &[*value])).collect();
+        Document { about: String::new(), rows }
+    }
+
+    #[test]
+    fn a_bar_against_linux_needs_both() {
+        let name = "write 2x of memory";
+        let ours = document(&[(name, "uvm", 7.0)]);
+        assert!(matches!(verdict(&ours, name), Verdict::NotMeasured(_)));
+        let both = document(&[(name, "uvm", 7.0), (name, "linux", 10.0)]);
+        assert!(matches!(verdict(&both, name), Verdict::Met(_)));
+        let slow = document(&[(name, "uvm", 8.0), (name, "linux", 10.0)]);
+        assert!(matches!(verdict(&slow, name), Verdict::Missed(_)));
+    }
+
+    #[test]
+    fn a_bar_against_another_row_is_about_the_same_kernel() {
+        let name = "page-out bandwidth, 3x";
+        let rows = [(name, "uvm", 200.0), (WRITER, "uvm", 250.0), (WRITER, "linux", 500.0)];
+        assert!(matches!(verdict(&document(&rows), name), Verdict::Met(_)));
+    }
+
+    #[test]
+    fn times_of_random_reads_have_no_bar() {
+        assert_eq!(bar("random, advised: time per page touched"), None);
+        assert_eq!(bar("random, advised: requests per page touched"), Some(Bar::AtMost(1.0)));
+    }
+}

@@ -1,0 +1,168 @@
+//! `./uvm bench paging`: what paging costs, ours beside Linux on the same machine with the same disks.
+//!
+//! Each run of a workload has a machine that has just booted; the kernels take turns, so that what else this machine
+//! does falls on both alike. Times are wall time: disks know no instructions.
+
+use super::workloads::{self, Repeat, Systems, Workload};
+use super::{about, bars, report, table, Document, Row};
+use crate::qemu::{Board, Clock, Ending, Kernel, Machine};
+use crate::run;
+use crate::session::{self, Input};
+use crate::{guest, ui};
+use anyhow::{bail, Context, Result};
+use clap::Args;
+use std::time::Duration;
+
+#[derive(Args)]
+pub struct PagingArgs {
+    /// Print one JSON document instead of the table.
+    #[arg(long)]
+    json: bool,
+    /// How often what takes time is measured (what is counted comes out the same each time).
+    #[arg(long, default_value_t = 5, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1000))]
+    runs: u64,
+    /// Only the workloads whose name contains this: `write 2x of memory`, `read mapped files`, `map 100 files`,
+    /// `page faults`, `map entries`, `metadata`, `room in 64 MiB`.
+    filter: Option<String>,
+}
+
+const LIMIT: Duration = Duration::from_secs(600);
+const SYSTEMS: [(Kernel, &str); 2] = [(Kernel::Uvm, "uvm"), (Kernel::Linux, "linux")];
+
+/// The values of a row on one kernel, in the order of the runs.
+struct Samples {
+    name: String,
+    system: &'static str,
+    unit: String,
+    values: Vec<f64>,
+}
+
+pub fn paging(args: &PagingArgs) -> Result<u8> {
+    let wanted = |workload: &&Workload| {
+        args.filter.as_ref().is_none_or(|filter| workload.name.contains(filter.as_str()))
+    };
+    let all = workloads::all();
+    let chosen: Vec<&Workload> = all.iter().filter(wanted).collect();
+    if chosen.is_empty() {
+        bail!("no workload has `{}` in its name", args.filter.as_deref().unwrap_or(""));
+    }
+    let (mut samples, mut complete, mut machine) = (Vec::new(), true, None);
+    for workload in chosen {
+        let runs = if workload.repeat == Repeat::Once { 1 } else { args.runs };
+        ui::say(&format!("measuring: {}, {runs} times on each kernel", workload.name));
+        for _ in 0..runs {
+            let systems = if workload.systems == Systems::Both { &SYSTEMS[..] } else { &SYSTEMS[..1] };
+            for (kernel, system) in systems.iter().copied() {
+                let (used, whole) = measure(workload, kernel, system, &mut samples)?;
+                complete &= whole;
+                // One with disks tells more.
+                if machine.as_ref().is_none_or(|old: &Machine| old.disks.len() < used.disks.len()) {
+                    machine = Some(used);
+                }
+            }
+        }
+    }
+    let rows = samples.iter().map(|row| Row::of(&row.name, row.system, &row.unit, &row.values)).collect();
+    let machine = about::machine(&machine.context("nothing was measured")?);
+    let about = format!(
+        "Each run on a machine that has just booted, with memory and disks as the workload needs them (bench/paging.c, \
+         xtask/src/bench/workloads.rs), for example:\n{machine}\n{}",
+        about::host()
+    );
+    let document = Document { about, rows };
+    let page = report::keep("paging", &document)?;
+    if args.json {
+        println!("{}", serde_json::to_string(&document)?);
+    } else {
+        print!("{}", table::render(&document, |name| bars::verdict(&document, name)));
+        println!("{}\nWith figures, as a page: {}", document.about, page.display());
+    }
+    Ok(if complete { 0 } else { 1 })
+}
+
+/// Boots one kernel with one workload; adds what it measured. Says whether it came to its end.
+fn measure(
+    workload: &Workload,
+    kernel: Kernel,
+    system: &'static str,
+    samples: &mut Vec<Samples>,
+) -> Result<(Machine, bool)> {
+    let folder = tempfile::tempdir().context("can't make a temporary folder")?;
+    let disks = workloads::disks(workload, folder.path())?;
+    let mut machine = Machine {
+        board: Board::Q35,
+        clock: Clock::Wall,
+        cpu: "qemu64",
+        memory: workload.memory.to_string(),
+        cpus: 1,
+        kernel: run::kernel_path(kernel)?,
+        initrd: folder.path().join("root.cpio"),
+        command_line: String::new(),
+        plugin: None,
+        disks: disks.list,
+    };
+    let program = format!("{}:/bin/paging", guest::compile("paging", guest::Libc::Musl)?.display());
+    let tree = match workload.root {
+        workloads::Root::Busybox => None,
+        workloads::Root::Debian => Some(workloads::debian_root()?),
+    };
+    let command = ["/bin/busybox", "sh", "-c", &workload.script].map(str::to_owned);
+    let root = run::pack(tree.as_deref(), &[program], &command)?;
+    let mut words = Input::Nothing.words();
+    words.extend(disks.words);
+    run::prepare(&mut machine, kernel, root, &words)?;
+    let finished = session::capture(&machine, Input::Nothing, LIMIT)?;
+    let failures = gather(system, &finished.output, samples);
+    for failure in &failures {
+        ui::say(&format!("{system} could not do: {failure}"));
+    }
+    let ended = matches!(finished.ending, Ending::Exited(0));
+    if !ended && failures.is_empty() {
+        run::explain(&finished.ending, &finished.report, &machine.kernel);
+        let last: Vec<&str> = finished.output.lines().rev().take(3).collect();
+        let last: Vec<&str> = last.into_iter().rev().collect();
+        ui::say(&format!("{system} stopped before the end ({:?}): {}", finished.ending, last.join(" / ")));
+    }
+    Ok((machine, ended && failures.is_empty()))
+}
+
+/// Reads the program's lines; returns what failed.
+fn gather(system: &'static str, output: &str, samples: &mut Vec<Samples>) -> Vec<String> {
+    let mut failures = Vec::new();
+    for line in output.lines() {
+        let parts: Vec<&str> = line.trim_end().split('|').collect();
+        match parts[..] {
+            ["value", name, unit, value] => {
+                let value = value.parse().unwrap_or(f64::NAN);
+                match samples.iter_mut().find(|row| row.name == name && row.system == system) {
+                    Some(row) => row.values.push(value),
+                    None => samples.push(Samples {
+                        name: name.to_owned(),
+                        system,
+                        unit: unit.to_owned(),
+                        values: vec![value],
+                    }),
+                }
+            }
+            ["fail", name, why] => failures.push(format!("{name} ({why})")),
+            _ => {}
+        }
+    }
+    failures
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_of_several_runs_come_together() {
+        let mut samples = Vec::new();
+        for run in ["3.0", "1.0", "2.0"] {
+            gather("uvm", &format!("noise\nvalue|a|ms|{run}\n"), &mut samples);
+        }
+        assert_eq!(gather("uvm", "fail|b|why: not\n", &mut samples), ["b (why: not)"]);
+        let row = Row::of(&samples[0].name, "uvm", &samples[0].unit, &samples[0].values);
+        assert_eq!((row.value, row.min, row.max, row.runs), (2.0, 1.0, 3.0, 3));
+    }
+}

@@ -1,0 +1,85 @@
+//! Folders with Debian packages unpacked in them, for `--root`: programs as Debian ships them, not as this machine has them.
+//!
+//! Packages are downloaded once and unpacked, never installed: no script of theirs runs. A folder is made whole or not at
+//! all, since it is made under another name first.
+
+use crate::{build, ui};
+use anyhow::{bail, Context, Result};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Packages that others depend on for their installation alone.
+const NOT_NEEDED: [&str; 8] =
+    ["debconf", "dpkg", "gawk", "install-info", "libperl", "original-awk", "perl", "tar"];
+
+/// What nobody reads in there.
+const NOT_READ: [&str; 4] = ["usr/share/doc", "usr/share/man", "usr/share/locale", "usr/share/info"];
+
+/// Folders of the root that are links since Debian keeps everything below /usr.
+const MERGED: [&str; 3] = ["bin", "sbin", "lib"];
+
+/// A folder with `packages` and all that they depend on, made on first use.
+pub fn root(packages: &[&str]) -> Result<PathBuf> {
+    let folder = build::scratch("debian")?.join(packages.join("+"));
+    if !folder.exists() {
+        let what = format!("fetching Debian's {}", packages.join(", "));
+        ui::with_progress(&what, || make(&folder, packages))?;
+    }
+    Ok(folder)
+}
+
+fn make(folder: &Path, packages: &[&str]) -> Result<()> {
+    let partial = tempfile::tempdir_in(build::scratch("debian")?).context("can't make a folder")?;
+    let archives = partial.path().join("archives");
+    let root = partial.path().join("root");
+    for made in [archives.clone(), root.join("usr"), root.join("lib64")] {
+        std::fs::create_dir_all(made)?;
+    }
+    for name in MERGED {
+        std::fs::create_dir(root.join("usr").join(name))?;
+        std::os::unix::fs::symlink(format!("usr/{name}"), root.join(name))?;
+    }
+    let all = closure(packages)?;
+    checked(Command::new("apt-get").arg("download").args(&all).current_dir(&archives))?;
+    for archive in std::fs::read_dir(&archives)?.flatten() {
+        checked(Command::new("dpkg").arg("-x").arg(archive.path()).arg(&root))?;
+    }
+    for unread in NOT_READ {
+        // Not every set of packages has it.
+        let _ = std::fs::remove_dir_all(root.join(unread));
+    }
+    Ok(std::fs::rename(&root, folder)?)
+}
+
+/// The packages and those that they depend on, as apt sees it.
+fn closure(packages: &[&str]) -> Result<Vec<String>> {
+    let options = ["recommends", "suggests", "conflicts", "breaks", "replaces", "enhances"];
+    let output = Command::new("apt-cache")
+        .args(["depends", "--recurse"])
+        .args(options.map(|kind| format!("--no-{kind}")))
+        .args(packages)
+        .output()
+        .context("no apt here, which Debian's programs come from")?;
+    if !output.status.success() {
+        bail!("apt does not know {}: run `apt-get update`", packages.join(", "));
+    }
+    let listing = String::from_utf8_lossy(&output.stdout).into_owned();
+    // What a package depends on is indented; a name that no package has stands in angle brackets.
+    let mut names: Vec<String> = listing
+        .lines()
+        .filter(|line| line.starts_with(|first: char| first.is_ascii_alphanumeric()))
+        .filter(|name| !NOT_NEEDED.iter().any(|start| name.starts_with(start)))
+        .map(str::to_owned)
+        .collect();
+    names.sort();
+    names.dedup();
+    Ok(names)
+}
+
+fn checked(command: &mut Command) -> Result<()> {
+    let output = command.output().with_context(|| format!("can't run {command:?}"))?;
+    if !output.status.success() {
+        bail!("{command:?}: {}", String::from_utf8_lossy(&output.stderr).trim());
+    }
+    Ok(())
+}
