@@ -134,6 +134,12 @@ pub const CASES: &[Case] = &[
     guest("pipes and polling", &[("pipes", Libc::Musl)], &["/bin/pipes"]),
     guest("files", &[("files", Libc::Musl)], &["/bin/files"]),
     guest("clocks and limits", &[("clocks", Libc::Musl)], &["/bin/clocks"]),
+    Case {
+        add: &["/usr/bin/od", "/bin/bash"],
+        disks: &[disks::blank(8)],
+        ours_only: true,
+        ..guest("map entries", &[("entries", Libc::Musl)], &["/bin/entries", "/bin/busybox", "/usr/bin/od", "/bin/bash"])
+    },
     guest("locking, advice and limits", &[("locking", Libc::Musl)], &["/bin/locking"]),
     guest("System V and POSIX shared memory", &[("sysv", Libc::Musl)], &["/bin/sysv"]),
     guest("out of memory", &[("memory", Libc::Musl)], &["/bin/memory"]),
