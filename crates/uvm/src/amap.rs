@@ -26,6 +26,7 @@ use machine::{Before, Held, Machine, Ordered, Pages, Pmap, Prot, Shootdown};
 
 use crate::anon::{AnonNo, Anons};
 use crate::cover::Cover;
+use crate::fault::ReadAhead;
 use crate::slots::{Heap, Holders, Slots, LEAF_BYTES};
 
 /// Heap bytes that making an empty amap may need.
@@ -34,6 +35,8 @@ pub(crate) const NEW_BYTES: usize = 512;
 pub(crate) struct AmapBody {
     pub(crate) slots: Slots,
     pub(crate) cover: Cover,
+    /// How the slots have been read from swap lately: a hint.
+    pub(crate) ahead: ReadAhead,
 }
 
 pub(crate) struct Amap<M: Machine> {
@@ -63,7 +66,8 @@ impl<M: Machine> ARef<M> {
     pub(crate) fn with_slots(slots: Slots, slot: Pages, len: Pages) -> Self {
         let mut cover = Cover::new();
         cover.add(slot.0..slot.0 + len.0);
-        ARef { amap: Arc::new(Amap { body: Ordered::new(AmapBody { slots, cover }) }), slot }
+        let body = AmapBody { slots, cover, ahead: ReadAhead::default() };
+        ARef { amap: Arc::new(Amap { body: Ordered::new(body) }), slot }
     }
 
     /// The slots of the first `len` pages.
@@ -89,7 +93,7 @@ impl<M: Machine> ARef<M> {
         down: &mut Shootdown,
     ) {
         let (mut body, mut h) = self.amap.body.lock(held);
-        let AmapBody { slots, cover } = &mut *body;
+        let AmapBody { slots, cover, .. } = &mut *body;
         let mut holders = AnonHolders { machine: uvm.0, anons: uvm.1, held: &mut h, down };
         if cover.is_all(self.range(len)) {
             cover.sub(self.range(len), |_| ());
@@ -166,7 +170,7 @@ impl<M: Machine> ARef<M> {
         down: &mut Shootdown,
     ) {
         let (mut body, mut h) = self.amap.body.lock(held);
-        let AmapBody { slots, cover } = &mut *body;
+        let AmapBody { slots, cover, .. } = &mut *body;
         let mut holders = AnonHolders { machine: uvm.0, anons: uvm.1, held: &mut h, down };
         let (first, end) = (self.slot.0 + from.0, self.slot.0 + from.0 + len.0);
         for (run, count) in cover.runs() {

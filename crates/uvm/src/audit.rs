@@ -1,8 +1,8 @@
 //! Recounts everything and compares it with what is stored.
 //!
 //! Given all spaces and all objects of an instance, at a moment when nothing runs, an audit walks every map and says
-//! which of the stated invariants doesn't hold: `map` I1 to I5, `amap` I1, `anon` I1 and I2, `object` I1 to I3, and
-//! `machine::frames`' own. Tests run it after every step.
+//! which of the stated invariants doesn't hold: `map` I1 to I5, `amap` I1, `anon` I1 and I2, `object` I1 to I3, `swap`
+//! I1, and `machine::frames`' own. Tests run it after every step.
 
 use alloc::collections::BTreeMap;
 use alloc::format;
@@ -12,13 +12,14 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::fmt;
 
+use machine::frames::{PageFlags, Place};
 use machine::{order, Held, Machine, Owner, PageNo, Pmap, Prot};
 
 use crate::amap::Amap;
 use crate::anon::AnonNo;
 use crate::map::{Entry, Map, Writes};
 use crate::pager::Pager;
-use crate::{Space, Uvm};
+use crate::{Slot, Space, Uvm};
 
 /// What doesn't hold.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -47,6 +48,8 @@ struct Count<M: Machine> {
     amaps: BTreeMap<usize, (Arc<Amap<M>>, SlotRefs)>,
     /// By object id: references from entries.
     objects: BTreeMap<u32, usize>,
+    /// Who holds each slot of swap, in words.
+    slots: BTreeMap<Slot, String>,
 }
 
 impl<M: Machine> Uvm<M> {
@@ -60,14 +63,17 @@ impl<M: Machine> Uvm<M> {
         spaces: &[&Space<M>],
         objects: &[Arc<dyn Pager<M>>],
     ) -> Result<(), AuditError> {
-        let mut count = Count { amaps: BTreeMap::new(), objects: BTreeMap::new() };
+        let mut count = Count { amaps: BTreeMap::new(), objects: BTreeMap::new(), slots: BTreeMap::new() };
         for space in spaces {
             self.audit_space(held, space, &mut count)?;
         }
-        self.audit_amaps(held, &count)?;
+        self.audit_amaps(held, &mut count)?;
+        self.audit_orphans(held, &mut count)?;
         for pager in objects {
             self.audit_object(held, &**pager, &count)?;
         }
+        let (_, used) = self.swap_space();
+        ensure!(count.slots.len() == used as usize, "{used} slots are taken, {} held", count.slots.len());
         self.frames().audit(held).map_err(|e| AuditError(e.into()))
     }
 
@@ -172,7 +178,11 @@ impl<M: Machine> Uvm<M> {
         (body.page(e.index(oref, va)), e.writes == Writes::Through)
     }
 
-    fn audit_amaps(&self, held: &mut Held<'_, order::Nothing>, count: &Count<M>) -> Result<(), AuditError> {
+    fn audit_amaps(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        count: &mut Count<M>,
+    ) -> Result<(), AuditError> {
         let mut anons: BTreeMap<AnonNo, u32> = BTreeMap::new();
         let mut leaves = BTreeMap::new();
         for (key, (amap, refs)) in &count.amaps {
@@ -203,11 +213,61 @@ impl<M: Machine> Uvm<M> {
         for (&no, &refs) in &anons {
             let (anon, _) = self.anons.get(no).lock(held);
             ensure!(anon.refs == refs, "anon {no} counts {}, leaves that hold it {refs}", anon.refs);
-            let Some(page) = anon.page else { return Err(AuditError(format!("anon {no} has no page"))) };
-            let owner = self.frames().owner(page);
-            ensure!(owner == Owner::Anon(no.get()), "{page:?} of anon {no} is owned by {owner:?}");
+            let (page, slot) = (anon.page, anon.swap);
+            drop(anon);
+            ensure!(page.is_some() || slot.is_some(), "anon {no} has neither page nor slot");
+            if let Some(page) = page {
+                self.audit_anon_page(no, page)?;
+                ensure!(slot != Some(Slot::LOST), "anon {no} has {page:?} and lost it");
+            }
+            if let Some(slot) = slot.filter(|slot| slot.is_place()) {
+                self.audit_slot(held, count, slot, format!("anon {no}"))?;
+            }
         }
         ensure!(anons.len() == self.anons(), "{} anons in use, {} in reach", self.anons(), anons.len());
+        Ok(())
+    }
+
+    fn audit_anon_page(&self, no: AnonNo, page: PageNo) -> Result<(), AuditError> {
+        let (owner, place) = (self.frames().owner(page), self.frames().place(page));
+        ensure!(owner == Owner::Anon(no.get()), "{page:?} of anon {no} is owned by {owner:?}");
+        let busy = self.frames().flags(page).contains(PageFlags::BUSY);
+        ensure!(!busy || place == Place::Nowhere, "{page:?} is busy and on {place:?}");
+        let wired = self.frames().wire_count(page) != 0;
+        ensure!(busy || wired || place != Place::Nowhere, "{page:?} of anon {no} is on no queue");
+        Ok(())
+    }
+
+    /// A slot has one holder, and is taken.
+    fn audit_slot(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        count: &mut Count<M>,
+        slot: Slot,
+        holder: String,
+    ) -> Result<(), AuditError> {
+        ensure!(self.swap().is_taken(held, slot), "{holder} holds {slot:?}, which is free");
+        if let Some(other) = count.slots.insert(slot, holder) {
+            let holder = &count.slots[&slot];
+            return Err(AuditError(format!("{slot:?} is held by {other} and by {holder}")));
+        }
+        Ok(())
+    }
+
+    /// Pages that their owners left to I/O hold their slots.
+    fn audit_orphans(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        count: &mut Count<M>,
+    ) -> Result<(), AuditError> {
+        for page in (0..self.frames().total() as u32).map(PageNo) {
+            if self.frames().owner(page) == Owner::Orphan {
+                ensure!(self.frames().flags(page).contains(PageFlags::BUSY), "{page:?} is nobody's and idle");
+                if let Some(slot) = Slot::new(self.frames().index(page) as u32) {
+                    self.audit_slot(held, count, slot, format!("orphan {page:?}"))?;
+                }
+            }
+        }
         Ok(())
     }
 

@@ -26,7 +26,7 @@ use arrayvec::ArrayVec;
 use machine::frames::PageFlags;
 use machine::{order, Held, Machine, Owner, PageNo, Pages};
 
-use crate::object::unbusy;
+use crate::swap::Slot;
 use crate::Uvm;
 
 /// The most pages of one read.
@@ -57,6 +57,8 @@ pub enum Outcome {
 pub(crate) enum Source {
     /// A pager's data; the first page's index, the others follow.
     Object { id: u32, index: Pages },
+    /// Swap; the first page's slot, the others follow.
+    Swap(Slot),
 }
 
 /// Pages that wait for their read to be started: a chain through their records.
@@ -70,6 +72,11 @@ impl Start {
     /// A read of consecutive pages of an object.
     pub(crate) fn object(id: u32, index: Pages, chain: &Chain) -> Option<Start> {
         chain.head.map(|head| Start { head, from: Source::Object { id, index } })
+    }
+
+    /// A read of pages from consecutive slots; the chain has at least one.
+    pub(crate) fn swap(slot: Slot, chain: &Chain) -> Option<Start> {
+        chain.head.map(|head| Start { head, from: Source::Swap(slot) })
     }
 }
 
@@ -119,11 +126,13 @@ impl<M: Machine> Uvm<M> {
             pages.push(page);
             next = self.frames().chained(page);
         }
-        let Source::Object { id, index } = start.from;
-        let transfer = match self.pager(held, id) {
-            Some(pager) => pager.start_read(self, held, index, &pages),
-            // Its last reference went, and the pages were left behind.
-            None => Transfer::Failed,
+        let transfer = match start.from {
+            Source::Swap(slot) => self.swap().read(self.machine(), held, slot, &pages),
+            Source::Object { id, index } => match self.pager(held, id) {
+                Some(pager) => pager.start_read(self, held, index, &pages),
+                // Its last reference went, and the pages were left behind.
+                None => Transfer::Failed,
+            },
         };
         match transfer {
             Transfer::Done => self.read_done(held, &pages, Outcome::Done),
@@ -148,7 +157,8 @@ impl<M: Machine> Uvm<M> {
         while let Some(&first) = pages.first() {
             let done = match self.frames().owner(first) {
                 Owner::Object(id) => self.ended_in_object(held, id, pages, end),
-                Owner::Orphan => self.ended_in_orphan(held, first),
+                Owner::Anon(_) => self.ended_in_anons(held, pages, end),
+                Owner::Orphan => self.ended_in_orphan(held, first, end),
                 owner => {
                     debug_assert!(false, "{first:?}, owned by {owner:?}, ended a transfer");
                     1
@@ -156,14 +166,5 @@ impl<M: Machine> Uvm<M> {
             };
             pages = &pages[done..];
         }
-    }
-
-    /// Frees a page that its owner left to the I/O (I4).
-    fn ended_in_orphan(&self, held: &mut Held<'_, order::Nothing>, page: PageNo) -> usize {
-        unbusy(self.machine(), page);
-        if self.frames().unpin(page) {
-            self.frames().free_page(self.machine(), held, page);
-        }
-        1
     }
 }

@@ -37,6 +37,7 @@ extern crate std;
 
 mod amap;
 mod anon;
+mod anon_io;
 mod audit;
 mod cover;
 mod describe;
@@ -46,13 +47,15 @@ pub mod map;
 mod object;
 mod object_ended;
 mod object_io;
+pub mod pageout;
 pub mod pager;
 mod registry;
 mod slots;
 pub mod space;
 pub mod stat;
+pub mod swap;
 
-use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 
 use machine::{order, Frames, Held, Machine, NoMemory, Ticket};
 
@@ -63,9 +66,11 @@ pub use io::{Outcome, Start, Transfer, CLUSTER};
 pub use map::{Advice, Backing, Inherit, Map, MapError, MapRequest, Place, RangeError, RemapPlace, Sharing};
 pub use object::{Object, ObjectBody, ObjectGuard};
 pub use object_io::Intent;
+pub use pageout::{BadShare, Knobs, Progress};
 pub use pager::{Access, AnonObject, GetError, IoError, Pager, Vnode, VnodePager};
 pub use space::Space;
 pub use stat::{Counter, Stat, COUNTERS};
+pub use swap::{Slot, SwapDevice, SwapError, SwapId, SwapInfo};
 
 /// A VM system on a machine: an instance, never a global.
 pub struct Uvm<M: Machine> {
@@ -73,6 +78,12 @@ pub struct Uvm<M: Machine> {
     anons: anon::Anons<M>,
     registry: registry::Registry<M>,
     stat: Stat,
+    knobs: Knobs,
+    pass_lock: pageout::PassLock,
+    /// Pages that are being written so that they can be freed.
+    in_flight: AtomicUsize,
+    /// The anon at which the last search for stale slots ended.
+    sweep_hand: AtomicU32,
     /// The name of the next object; used twice only after 2^32 objects.
     next_object: AtomicU32,
 }
@@ -92,6 +103,10 @@ impl<M: Machine> Uvm<M> {
             anons,
             registry: registry::Registry::new(),
             stat: Stat::new(CPUS),
+            knobs: Knobs::new(),
+            pass_lock: pageout::PassLock::new(),
+            in_flight: AtomicUsize::new(0),
+            sweep_hand: AtomicU32::new(0),
             next_object: AtomicU32::new(1),
         })
     }
@@ -111,7 +126,11 @@ impl<M: Machine> Uvm<M> {
         &self.stat
     }
 
-    /// Pages of anonymous memory.
+    pub(crate) fn swap(&self) -> &swap::Swap<M> {
+        &self.anons.swap
+    }
+
+    /// Pages of anonymous memory, those on swap too.
     pub fn anons(&self) -> usize {
         self.anons.in_use()
     }
@@ -126,7 +145,7 @@ impl<M: Machine> Uvm<M> {
     }
 
     /// Runs attempts of an operation until one succeeds or fails for good: see [`Stop`].
-    pub(crate) fn attempt<T, E: From<NoMemory>>(
+    pub(crate) fn attempt<T, E: From<NoMemory> + PartialEq>(
         &self,
         held: &mut Held<'_, order::Nothing>,
         reserve: usize,
@@ -137,22 +156,30 @@ impl<M: Machine> Uvm<M> {
 
     /// The same, and whether it waited. `once` gets what has been reserved for it.
     #[inline]
-    pub(crate) fn attempt_counted<T, E: From<NoMemory>>(
+    pub(crate) fn attempt_counted<T, E: From<NoMemory> + PartialEq>(
         &self,
         held: &mut Held<'_, order::Nothing>,
         mut reserve: usize,
         mut once: impl FnMut(&mut Held<'_, order::Nothing>, usize) -> Result<T, Stop<E>>,
     ) -> (Result<T, E>, bool) {
         let mut waited = false;
+        let mut effort = pageout::Effort::default();
         loop {
             if reserve != 0 {
                 if let Err(e) = self.machine.reserve_heap(reserve) {
+                    if self.make_room_for(held, &mut effort) {
+                        continue;
+                    }
                     return (Err(e.into()), waited);
                 }
             }
             match once(held, reserve) {
                 Ok(done) => return (Ok(done), waited),
-                Err(Stop::Fail(e)) => return (Err(e), waited),
+                Err(Stop::Fail(e)) => {
+                    if e != E::from(NoMemory) || !self.make_room_for(held, &mut effort) {
+                        return (Err(e), waited);
+                    }
+                }
                 Err(Stop::Heap(bytes)) => reserve = bytes,
                 Err(Stop::Wait(ticket)) => {
                     self.stat.add(self.machine.cpu(), Counter::Waits, 1);

@@ -11,9 +11,11 @@
 
 use alloc::sync::Arc;
 
+use machine::frames::PageFlags;
 use machine::{order, Held, Machine, NoMemory, PageNo, Pages, Pmap, Reserve, Shootdown, VaRange};
 
 use crate::amap::ARef;
+use crate::anon::AnonNo;
 use crate::map::tree::Tree;
 use crate::map::{attach, entry_bytes, Entry, Inherit, Map, MapError, Writes};
 use crate::slots::{Heap, Slots};
@@ -230,7 +232,8 @@ impl<M: Machine> Uvm<M> {
         Ok((self.share_amap(held, entry), Writes::NeedCopy))
     }
 
-    /// A new amap with a copy of every page in the first `len` slots.
+    /// A new amap with a copy of every page in the first `len` slots. An anon that is on swap is shared: no wired
+    /// translation shows it, so nothing has to be lowered, and whoever writes it first copies it.
     fn copy_pages(
         &self,
         held: &mut Held<'_, order::Map>,
@@ -245,7 +248,7 @@ impl<M: Machine> Uvm<M> {
             for (slot, no) in body.slots.range(from.range(len)) {
                 match self.copy_anon(&mut h, no) {
                     Ok(copy) => {
-                        slots.set(slot, copy);
+                        slots.set(slot, copy.unwrap_or(no));
                     }
                     Err(e) => {
                         result = Err(e);
@@ -262,23 +265,27 @@ impl<M: Machine> Uvm<M> {
         Ok(copy)
     }
 
-    /// A new anon with the bytes of another, whose page is resident.
+    /// A new anon with the bytes of another; none, and one more reference to that, if it is not resident.
     pub(crate) fn copy_anon(
         &self,
         held: &mut Held<'_, order::Amap>,
-        from: crate::anon::AnonNo,
-    ) -> Result<crate::anon::AnonNo, NoMemory> {
-        let machine = self.machine();
+        from: AnonNo,
+    ) -> Result<Option<AnonNo>, NoMemory> {
+        let (machine, frames) = (self.machine(), self.frames());
         let to: PageNo = {
-            let (anon, mut h) = self.anons.get(from).lock(held);
-            let to = machine.frames().alloc(machine, &mut h, Reserve::User)?;
-            match anon.page {
-                Some(page) => machine.copy(page, to),
-                None => machine.zero(to),
-            }
+            let (mut anon, mut h) = self.anons.get(from).lock(held);
+            let busy = |&page: &PageNo| frames.flags(page).contains(PageFlags::BUSY);
+            let Some(page) = anon.page.filter(|page| !busy(page)) else {
+                anon.refs += 1;
+                return Ok(None);
+            };
+            let to = frames.alloc(machine, &mut h, Reserve::User)?;
+            machine.copy(page, to);
             to
         };
-        self.anons.make(machine, held, to)
+        let copy = self.anons.make(machine, held, to)?;
+        frames.activate(machine, held, to);
+        Ok(Some(copy))
     }
 
     /// Gives a private entry that waits to copy an amap of its own: a new one, the one it has if nobody else refers

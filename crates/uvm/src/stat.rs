@@ -33,10 +33,38 @@ pub enum Counter {
     FileWrites,
     /// Pages that they were of.
     FilePagesWritten,
+    /// Pages read from swap.
+    SwapIns,
+    /// Reads from swap: divides the pages for the mean size.
+    SwapReads,
+    /// Of the pages read from swap, those for which nobody waited.
+    SwapAhead,
+    /// Pages written to swap.
+    SwapOuts,
+    /// Writes to swap.
+    SwapWrites,
+    /// Pages whose transfer to or from swap failed.
+    SwapErrors,
+    /// Slots taken from pages in memory that had been written to since, because swap was full.
+    SlotsReclaimed,
+    /// Passes of the page daemon, or of a thread in its place.
+    Passes,
+    /// Passes by threads that found no memory.
+    DirectPasses,
+    /// Pages looked at on the inactive queue.
+    Scanned,
+    /// Pages moved to the inactive queue.
+    Deactivated,
+    /// Inactive pages that had been used again, or whose kind of memory is kept.
+    Reactivated,
+    /// Pages freed by passes and by the writes that they started.
+    PagesFreed,
+    /// Of these, pages freed without I/O.
+    FreedClean,
 }
 
 /// Every counter with its name as `/proc/vmstat` has it.
-pub const COUNTERS: [(Counter, &str); 13] = [
+pub const COUNTERS: [(Counter, &str); 27] = [
     (Counter::Faults, "faults"),
     (Counter::FaultsAnon, "faults_anon"),
     (Counter::FaultsAnonCopied, "faults_anon_copied"),
@@ -50,6 +78,20 @@ pub const COUNTERS: [(Counter, &str); 13] = [
     (Counter::FilePagesRead, "file_pages_read"),
     (Counter::FileWrites, "file_writes"),
     (Counter::FilePagesWritten, "file_pages_written"),
+    (Counter::SwapIns, "pswpin"),
+    (Counter::SwapReads, "swap_reads"),
+    (Counter::SwapAhead, "swap_ra"),
+    (Counter::SwapOuts, "pswpout"),
+    (Counter::SwapWrites, "swap_writes"),
+    (Counter::SwapErrors, "swap_errors"),
+    (Counter::SlotsReclaimed, "swap_slots_reclaimed"),
+    (Counter::Passes, "pageout_passes"),
+    (Counter::DirectPasses, "allocstall"),
+    (Counter::Scanned, "pgscan"),
+    (Counter::Deactivated, "pgdeactivate"),
+    (Counter::Reactivated, "pgactivate"),
+    (Counter::PagesFreed, "pgsteal"),
+    (Counter::FreedClean, "pgsteal_clean"),
 ];
 
 #[repr(align(64))]

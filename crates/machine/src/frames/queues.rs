@@ -113,7 +113,9 @@ impl<M: Machine> Frames<M> {
         if record.place.load(Relaxed) != Place::Nowhere as u8 || record.wire.load(Relaxed) != 0 {
             return;
         }
-        record.place.store(Place::Pending as u8, Relaxed);
+        if !record.moves(Place::Nowhere, Place::Pending) {
+            return;
+        }
         let cpu = machine.cpu();
         loop {
             {

@@ -32,30 +32,39 @@ impl<M: Machine> Uvm<M> {
         let Some(no) = found else {
             return self.fault_below(&mut h, fault, entry, Some((&mut body, slot)));
         };
-        let copies = {
-            let (anon, mut h) = self.anons.get(no).lock(&mut h);
-            let Some(page) = anon.page else { return Err(FaultError::Io.into()) };
-            busy_check(self.machine(), page).map_err(Stop::Wait)?;
-            if fault.access == Prot::WRITE && anon.refs > 1 {
-                Some(page)
-            } else {
-                self.stat().add(self.machine().cpu(), Counter::FaultsAnon, 1);
-                let writable = anon.refs == 1 && !shared && entry.writes != Writes::NeedCopy;
-                let prot = if writable { entry.prot } else { entry.prot.without_write() };
-                self.enter(&mut h, fault, entry, page, prot)?;
-                None
+        let copy = loop {
+            {
+                let (anon, mut h) = self.anons.get(no).lock(&mut h);
+                if let Some(page) = anon.page {
+                    busy_check(self.machine(), page).map_err(Stop::Wait)?;
+                    if fault.access == Prot::WRITE && anon.refs > 1 {
+                        let shared_slot = !body.cover.is_exclusive(slot..slot + 1);
+                        let copy = self.copy_for_write(&mut h, page)?;
+                        if shared_slot {
+                            self.forget_everywhere(&mut h, fault, page);
+                        }
+                        break Some(copy);
+                    }
+                    self.stat().add(self.machine().cpu(), Counter::FaultsAnon, 1);
+                    let writable = anon.refs == 1 && !shared && entry.writes != Writes::NeedCopy;
+                    let prot = if writable { entry.prot } else { entry.prot.without_write() };
+                    self.enter(&mut h, fault, entry, page, prot)?;
+                    break None;
+                }
             }
+            self.page_in(&mut h, entry, &mut body, slot, no)?;
         };
-        match copies {
-            None => {
-                self.map_anon_neighbours(&mut h, fault, entry, &body.slots, slot);
-                Ok(())
-            }
-            Some(page) => self.fault_anon_copied(&mut h, fault, entry, (&mut body, slot), no, page),
+        if let Some(copy) = copy {
+            return self.fault_anon_copied(&mut h, fault, entry, (&mut body, slot), no, copy);
         }
+        self.map_anon_neighbours(&mut h, fault, entry, &body.slots, slot);
+        if body.ahead.is_due(slot) {
+            self.swap_ahead(&mut h, fault, entry, &mut body);
+        }
+        Ok(())
     }
 
-    /// Case 1B: a new anon takes the place of one that others refer to as well, whose page is `page`.
+    /// Case 1B: a new anon, with the bytes in `copy`, takes the place of one that others refer to as well.
     #[inline(never)]
     fn fault_anon_copied(
         &self,
@@ -64,31 +73,26 @@ impl<M: Machine> Uvm<M> {
         entry: &Entry<M>,
         (body, slot): (&mut AmapBody, u64),
         old: AnonNo,
-        page: PageNo,
+        copy: PageNo,
     ) -> Result<(), Stop<FaultError>> {
-        let (anon, copy) = self.copy_for_write(held, page)?;
-        if !body.cover.is_exclusive(slot..slot + 1) {
-            self.forget_everywhere(held, fault, page);
-        }
+        let machine = self.machine();
+        let anon = self.anons.make(machine, held, copy).map_err(FaultError::from)?;
+        self.stat().add(machine.cpu(), Counter::FaultsAnonCopied, 1);
         body.slots.set(slot, anon);
         let shown = self.replace(held, fault, entry, copy);
+        machine.frames().activate(machine, held, copy);
         self.drop_copied(held, old);
         shown
     }
 
-    /// A new anon with the bytes of one that others refer to as well. The amap's lock keeps the old one's
-    /// page: our slot refers to it until it is [dropped](Self::drop_copied).
-    fn copy_for_write(
-        &self,
-        held: &mut Held<'_, order::Amap>,
-        page: PageNo,
-    ) -> Result<(AnonNo, PageNo), FaultError> {
+    /// A page with the bytes of an anon's that others refer to as well. The anon's lock keeps the page daemon from
+    /// taking the original away meanwhile.
+    #[inline(never)]
+    fn copy_for_write(&self, held: &mut Held<'_, order::Anon>, page: PageNo) -> Result<PageNo, FaultError> {
         let machine = self.machine();
-        let new_page = machine.frames().alloc(machine, held, Reserve::User)?;
-        machine.copy(page, new_page);
-        let new = self.anons.make(machine, held, new_page)?;
-        self.stat().add(machine.cpu(), Counter::FaultsAnonCopied, 1);
-        Ok((new, new_page))
+        let copy = machine.frames().alloc(machine, held, Reserve::User)?;
+        machine.copy(page, copy);
+        Ok(copy)
     }
 
     /// Drops the slot's reference to an anon that was copied; no translation in reach of the slot shows it any more.

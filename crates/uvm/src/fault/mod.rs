@@ -24,6 +24,7 @@
 mod anon;
 mod neighbours;
 mod object;
+mod swapped;
 
 use machine::{order, Held, Machine, NoMemory, PageNo, Pmap, Prot, Shootdown, Va, VaRange, Wiring};
 
@@ -32,6 +33,7 @@ use crate::map::{Entry, Writes};
 use crate::pager::GetError;
 use crate::stat::Counter;
 use crate::{Space, Stop, Uvm};
+pub(crate) use swapped::ReadAhead;
 
 /// What a resolved fault cost.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

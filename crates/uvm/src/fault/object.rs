@@ -48,7 +48,9 @@ impl<M: Machine> Uvm<M> {
         amap.slots.set(slot, anon);
         self.stat().add(machine.cpu(), Counter::FaultsZero, 1);
         let prot = if entry.writes == Writes::NeedCopy { entry.prot.without_write() } else { entry.prot };
-        self.enter(held, fault, entry, page, prot)
+        let shown = self.enter(held, fault, entry, page, prot);
+        machine.frames().activate(machine, held, page);
+        shown
     }
 
     #[inline]
@@ -94,7 +96,9 @@ impl<M: Machine> Uvm<M> {
         };
         let (Some((anon, page)), Some((amap, slot))) = (promoted, &mut amap) else { return Ok(()) };
         amap.slots.set(*slot, anon);
-        self.replace(held, fault, entry, page)
+        let shown = self.replace(held, fault, entry, page);
+        self.frames().activate(self.machine(), held, page);
+        shown
     }
 
     /// Case 2B: an anon with a copy of the object's page.

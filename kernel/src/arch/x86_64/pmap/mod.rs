@@ -15,8 +15,8 @@
 //! I1: an entry of a last table is present exactly if the page's reverse map names it. I2: a table's count is the number of its
 //! present entries; a table in the cache of zeroed tables is all zero. I3: a space's resident count is the sum over its last tables.
 //!
-//! TLBs: what is lowered is noted only where some CPU may hold it: the space is active there, and the entry had its accessed bit set
-//! (x86 caches no translation without). Raising is never noted: a CPU that remembers less walks the tables again before it faults.
+//! TLBs: what is lowered is noted only where some CPU may hold it: the space is active there, and the entry has its accessed bit set
+//! (x86 caches no translation without), or had it when the page daemon cleared it, which a software bit remembers. Raising is never noted: a CPU that remembers less walks the tables again before it faults.
 //! Few pages are forgotten one by one, many by loading CR3: 150 ns each against 2 us and the refill.
 //!
 //! Lock: one, below all VM locks, above the page allocator's. A lock for each space and page was the road not taken: a removal goes
@@ -39,6 +39,10 @@ use space::{Tables, Walk};
 
 /// A software bit in entries: the mapping is wired.
 const WIRED: u64 = 1 << 9;
+/// A software bit in entries: the accessed bit was set once, and cleared with no CPU told.
+const SEEN: u64 = 1 << 10;
+/// Without these a CPU can't hold the translation.
+const CACHED: u64 = ACCESSED | SEEN;
 
 /// Pages forgotten one by one at most.
 const SINGLY: u64 = 16;
@@ -138,7 +142,7 @@ impl Stale {
     /// The translation of `va` by `entry` is no longer what it was.
     #[inline]
     fn add(&mut self, va: u64, entry: u64) {
-        if entry & ACCESSED != 0 && self.cpus != CpuSet::NONE {
+        if entry & CACHED != 0 && self.cpus != CpuSet::NONE {
             self.range.start = self.range.start.min(Va(va));
             self.range.end = self.range.end.max(Va(va + PAGE_SIZE as u64));
         }
@@ -189,7 +193,7 @@ impl Pmap for X86Pmap {
         }
         let mut stale = Stale::new(space);
         if (old ^ new) & ADDRESS == 0 {
-            slot.store(new | old & (ACCESSED | DIRTY), Relaxed);
+            slot.store(new | old & (ACCESSED | DIRTY | SEEN), Relaxed);
             if old & WRITE > new & WRITE || old & NO_EXECUTE < new & NO_EXECUTE {
                 stale.add(va.0, old);
             }
@@ -374,7 +378,7 @@ impl Pmap for X86Pmap {
         let _state = self.state.lock();
         let was = reverse::gather(page) & ACCESSED != 0;
         if was {
-            reverse::clear(page, ACCESSED, |_, _| {});
+            reverse::clear(page, ACCESSED, |mapping, entry| mapping.store(entry & !ACCESSED | SEEN));
         }
         was
     }

@@ -12,7 +12,7 @@ use machine::order::{Before, Held, PageCache};
 use machine::{Machine, NoMemory, PageNo, Reserve, Shootdown, Va, VaRange, PAGE_SIZE};
 
 use super::space::{self, record};
-use super::NIL;
+use super::{CACHED, NIL};
 use crate::arch::machine::KERNEL;
 use crate::arch::tables::{table, ACCESSED, DIRTY};
 
@@ -76,7 +76,7 @@ impl Mapping {
 
     /// Notes that the translation by `entry` is no longer what it was.
     pub(super) fn note(&self, entry: u64, down: &mut Shootdown) {
-        if entry & ACCESSED != 0 {
+        if entry & CACHED != 0 {
             let (root, va) = space::whose(self.table, self.at);
             let range = VaRange::new(Va(va), Va(va + PAGE_SIZE as u64));
             down.note(u64::from(root.0), range, space::cpus_of(root));

@@ -1,0 +1,241 @@
+//! Bringing anons in from swap, with what will be wanted next.
+//!
+//! ```text
+//!   amap slots     ... 40    41    42    43    44    45 ...
+//!   on swap             s+0   s+1  (res)  s+2   t          one read brings 40, 41, 43; the fault waits for it
+//! ```
+//! The daemon gave neighbours slots that follow one another (`pageout.rs`), so what lies around a fault comes in with
+//! the same read, at the price of none: slots that continue the fault's own, up and down, inside a window of the
+//! amap. Where a program walks upwards the window doubles, and a fault that finds its page already there starts the
+//! read of the next window without waiting for it: the asynchronous page-in that the paper leaves to the future
+//! (1999, section 5.4). `Random` advice brings the one page, `Sequential` starts with the widest window.
+//!
+//! I1: a page under way is its anon's, busy, and on no queue; whoever finds it waits. I2: the pages of a chain come
+//! from consecutive slots, which stay taken until the read has ended, also if the anon goes (`anon_io.rs`).
+//! I3: memory for neighbours is taken only where it is not short.
+//!
+//! Locks: the amap's throughout; each anon's in turn.
+
+use machine::frames::PageFlags;
+use machine::{order, Held, Machine, Owner, PageNo, Reserve};
+
+use super::{Fault, FaultError};
+use crate::amap::AmapBody;
+use crate::anon::AnonNo;
+use crate::io::{Chain, Start, CLUSTER};
+use crate::map::{Advice, Entry};
+use crate::stat::Counter;
+use crate::swap::Slot;
+use crate::{Stop, Uvm};
+
+/// Pages of the first read at a place.
+const FIRST: u8 = 8;
+
+/// How an amap has been read from swap lately.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct ReadAhead {
+    /// A fault in `mark .. mark + span` starts the next read.
+    mark: u64,
+    span: u8,
+    /// The size of the last window, 0 before the first.
+    size: u8,
+    /// The slot behind the last window.
+    next: u64,
+}
+
+impl ReadAhead {
+    /// Whether a fault at a slot finds what the last read brought, and should start another.
+    #[inline]
+    pub(super) fn is_due(&self, slot: u64) -> bool {
+        slot.wrapping_sub(self.mark) < u64::from(self.span)
+    }
+}
+
+/// What a read brings: pages with the slots that they come from, in order.
+struct Cluster {
+    pages: arrayvec::ArrayVec<PageNo, CLUSTER>,
+    first: Slot,
+}
+
+impl<M: Machine> Uvm<M> {
+    /// Prepares the read of an anon that is not resident, and of its neighbours. Nothing to stop for, if it has become
+    /// resident meanwhile.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn page_in(
+        &self,
+        held: &mut Held<'_, order::Amap>,
+        entry: &Entry<M>,
+        body: &mut AmapBody,
+        slot: u64,
+        no: AnonNo,
+    ) -> Result<(), Stop<FaultError>> {
+        let Some((page, from)) = self.begin_read(held, no, None)? else { return Ok(()) };
+        let mut cluster = Cluster { pages: arrayvec::ArrayVec::new(), first: from };
+        cluster.pages.push(page);
+        if !self.swap().is_doubtful(held, from) {
+            self.widen(held, entry, body, slot, &mut cluster);
+        }
+        match self.swap_start(&cluster) {
+            Some(start) => Err(Stop::Start(start)),
+            None => Ok(()),
+        }
+    }
+
+    /// Widens a read by what continues it in the window around the fault, and plans the next.
+    fn widen(
+        &self,
+        held: &mut Held<'_, order::Amap>,
+        entry: &Entry<M>,
+        body: &mut AmapBody,
+        slot: u64,
+        cluster: &mut Cluster,
+    ) {
+        let Some(aref) = entry.amap.as_ref().filter(|_| self.knobs().neighbours()) else { return };
+        let own = aref.range(entry.len());
+        let ahead = &mut body.ahead;
+        let upwards = entry.advice == Advice::Sequential || (ahead.size != 0 && slot == ahead.next);
+        let size = match entry.advice {
+            Advice::Random => return,
+            Advice::Sequential => CLUSTER as u8,
+            Advice::Normal if upwards => (ahead.size * 2).clamp(FIRST, CLUSTER as u8),
+            Advice::Normal => FIRST,
+        };
+        let start = if upwards { slot } else { slot & !(u64::from(size) - 1) };
+        let window = start.max(own.start)..(start + u64::from(size)).min(own.end);
+        let span = if upwards { (window.end - slot) as u8 } else { 0 };
+        *ahead = ReadAhead { mark: slot, span, size, next: window.end };
+        let mut numbers = [0u32; CLUSTER];
+        let numbers = &mut numbers[..(window.end - window.start) as usize];
+        body.slots.window(window.start, numbers);
+        let at = (slot - window.start) as usize;
+        for &number in &numbers[at + 1..] {
+            let next = cluster.first.behind(cluster.pages.len() as u32);
+            if !self.adds(held, number, next, cluster) {
+                break;
+            }
+        }
+        for &number in numbers[..at].iter().rev() {
+            let Some(next) = Slot::new(cluster.first.number() - 1) else { break };
+            let before = cluster.pages.len();
+            if !self.adds(held, number, next, cluster) {
+                break;
+            }
+            if cluster.pages.len() > before {
+                cluster.pages.rotate_right(1);
+                cluster.first = next;
+            }
+        }
+    }
+
+    /// Adds an anon's page to a read if it comes from the slot that continues it. Says whether to go on: an anon that
+    /// is resident is passed by, one that lies elsewhere on swap ends the run.
+    fn adds(&self, held: &mut Held<'_, order::Amap>, number: u32, next: Slot, cluster: &mut Cluster) -> bool {
+        let Some(no) = AnonNo::new(number) else { return true };
+        if cluster.pages.is_full() || self.frames().free() <= self.frames().low_water() / 2 {
+            return false;
+        }
+        match self.begin_read(held, no, Some(next)) {
+            Ok(Some((page, _))) => {
+                cluster.pages.push(page);
+                true
+            }
+            Ok(None) => true,
+            Err(_) => false,
+        }
+    }
+
+    /// Gives an anon that is on swap a page to be read into. `None` if it is resident.
+    ///
+    /// # Errors
+    /// No memory; its data is lost; or it isn't at the slot where it is `expected`.
+    fn begin_read(
+        &self,
+        held: &mut Held<'_, order::Amap>,
+        no: AnonNo,
+        expected: Option<Slot>,
+    ) -> Result<Option<(PageNo, Slot)>, Stop<FaultError>> {
+        let machine = self.machine();
+        let (mut body, mut h) = self.anons.get(no).lock(held);
+        if body.page.is_some() {
+            return Ok(None);
+        }
+        let from = body.swap.filter(|slot| slot.is_place() && expected.is_none_or(|e| e == *slot));
+        let from = from.ok_or(FaultError::Io)?;
+        if expected.is_some() && self.swap().is_doubtful(&mut h, from) {
+            return Err(FaultError::Io.into());
+        }
+        let page = machine.frames().alloc(machine, &mut h, Reserve::User).map_err(FaultError::from)?;
+        self.forget_bits(page);
+        machine.frames().set_owner(page, Owner::Anon(no.get()), 0);
+        machine.frames().set_flags(page, PageFlags::BUSY);
+        body.page = Some(page);
+        Ok(Some((page, from)))
+    }
+
+    fn swap_start(&self, cluster: &Cluster) -> Option<Start> {
+        let cpu = self.machine().cpu();
+        self.stat().add(cpu, Counter::SwapIns, cluster.pages.len() as u64);
+        self.stat().add(cpu, Counter::SwapReads, 1);
+        let mut chain = Chain::default();
+        cluster.pages.iter().for_each(|&page| chain.push(self.machine(), page));
+        Start::swap(cluster.first, &chain)
+    }
+
+    /// A fault found what the last read brought: starts the next window, for which nobody waits.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn swap_ahead(
+        &self,
+        held: &mut Held<'_, order::Amap>,
+        fault: &mut Fault<'_, M>,
+        entry: &Entry<M>,
+        body: &mut AmapBody,
+    ) {
+        let Some(aref) = entry.amap.as_ref().filter(|_| entry.advice != Advice::Random) else { return };
+        let end = aref.range(entry.len()).end;
+        let ahead = &mut body.ahead;
+        let size = (ahead.size * 2).clamp(FIRST, CLUSTER as u8);
+        let window = ahead.next..(ahead.next + u64::from(size)).min(end);
+        *ahead = ReadAhead { mark: window.start, span: 0, size, next: window.end };
+        if window.is_empty() || fault.ahead.is_some() {
+            return;
+        }
+        let mut numbers = [0u32; CLUSTER];
+        let numbers = &mut numbers[..(window.end - window.start) as usize];
+        body.slots.window(window.start, numbers);
+        let Some((first, mut cluster)) = self.first_on_swap(held, numbers) else { return };
+        let mut last = first;
+        let alone = self.swap().is_doubtful(held, cluster.first);
+        for (i, &number) in numbers.iter().enumerate().skip(first + 1) {
+            let (next, before) = (cluster.first.behind(cluster.pages.len() as u32), cluster.pages.len());
+            if alone || !self.adds(held, number, next, &mut cluster) {
+                break;
+            }
+            if cluster.pages.len() > before {
+                last = i;
+            }
+        }
+        // What another run holds is the next one's.
+        body.ahead.next = window.start + last as u64 + 1;
+        body.ahead.span = (last + 1) as u8;
+        self.stat().add(self.machine().cpu(), Counter::SwapAhead, cluster.pages.len() as u64);
+        fault.ahead = self.swap_start(&cluster);
+    }
+
+    /// The first of some anons that is on swap, made ready to be read.
+    fn first_on_swap(&self, held: &mut Held<'_, order::Amap>, numbers: &[u32]) -> Option<(usize, Cluster)> {
+        if self.frames().free() <= self.frames().low_water() {
+            return None;
+        }
+        for (i, &number) in numbers.iter().enumerate() {
+            let Some(no) = AnonNo::new(number) else { continue };
+            if let Ok(Some((page, from))) = self.begin_read(held, no, None) {
+                let mut cluster = Cluster { pages: arrayvec::ArrayVec::new(), first: from };
+                cluster.pages.push(page);
+                return Some((i, cluster));
+            }
+        }
+        None
+    }
+}

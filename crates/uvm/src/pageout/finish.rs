@@ -1,0 +1,207 @@
+//! The second step: what was taken is freed, written, or given back.
+
+use arrayvec::ArrayVec;
+
+use machine::frames::PageFlags;
+use machine::{order, Held, Machine, Owner, PageNo, Pmap, Shootdown};
+
+use super::Pass;
+use crate::anon::AnonNo;
+use crate::io::{Outcome, Transfer};
+use crate::object::unbusy;
+use crate::stat::Counter;
+use crate::swap::{Run, Slot, WRITE_CLUSTER};
+use crate::Uvm;
+
+type Taken = ArrayVec<PageNo, WRITE_CLUSTER>;
+
+/// What became of a taken page.
+enum Fate {
+    /// It is free.
+    Freed,
+    /// It must be written, and is still busy.
+    Write,
+    /// Somebody wants it, or it can't go: it is on a queue again.
+    Kept,
+}
+
+impl<M: Machine> Uvm<M> {
+    /// Finishes with all that has been taken.
+    pub(super) fn finish(&self, held: &mut Held<'_, order::Nothing>, pass: &mut Pass) {
+        pass.down.flush(self.machine().pmap());
+        let taken = core::mem::take(&mut pass.taken);
+        let mut dirty = Taken::new();
+        let mut freed = 0;
+        for page in taken {
+            match self.settle(held, page) {
+                Fate::Freed => freed += 1,
+                Fate::Write => dirty.push(page),
+                Fate::Kept => {}
+            }
+        }
+        let cpu = self.machine().cpu();
+        self.stat().add(cpu, Counter::PagesFreed, freed as u64);
+        self.stat().add(cpu, Counter::FreedClean, freed as u64);
+        pass.progress.freed += freed;
+        self.write_out(held, pass, &dirty);
+    }
+
+    /// Frees a page that is clean, and that nobody waits for.
+    fn settle(&self, held: &mut Held<'_, order::Nothing>, page: PageNo) -> Fate {
+        loop {
+            let fate = match self.frames().owner(page) {
+                Owner::Anon(number) => self.settle_anon(held, page, number),
+                _ => {
+                    self.drop_orphan(held, page);
+                    Some(Fate::Freed)
+                }
+            };
+            // None: its owner has just gone, so it is an orphan now.
+            if let Some(fate) = fate {
+                return fate;
+            }
+        }
+    }
+
+    fn settle_anon(&self, held: &mut Held<'_, order::Nothing>, page: PageNo, number: u32) -> Option<Fate> {
+        let (machine, frames) = (self.machine(), self.frames());
+        let (mut body, mut h) = self.anons.get(AnonNo::new(number)?).lock(held);
+        if body.page != Some(page) || frames.owner(page) != Owner::Anon(number) {
+            return None;
+        }
+        let wanted = frames.flags(page).contains(PageFlags::WANTED);
+        if !wanted && (body.swap.is_none() || !self.is_clean(page)) {
+            return Some(Fate::Write);
+        }
+        unbusy(machine, page);
+        if wanted {
+            frames.activate(machine, &mut h, page);
+            return Some(Fate::Kept);
+        }
+        body.page = None;
+        frames.free_page(machine, &mut h, page);
+        Some(Fate::Freed)
+    }
+
+    /// Frees a page whose owner went while we had it.
+    fn drop_orphan(&self, held: &mut Held<'_, order::Nothing>, page: PageNo) {
+        if let Some(slot) = Slot::new(self.frames().index(page) as u32) {
+            self.swap().free(held, slot);
+        }
+        self.free_orphan(held, page);
+    }
+
+    /// Writes dirty anonymous pages, each run of slots in one transfer.
+    fn write_out(&self, held: &mut Held<'_, order::Nothing>, pass: &mut Pass, mut dirty: &[PageNo]) {
+        while !dirty.is_empty() {
+            let Some(run) = self.run_for(held, dirty) else {
+                dirty.iter().for_each(|&page| self.give_back(held, page));
+                return;
+            };
+            let (now, later) = dirty.split_at(run.len as usize);
+            dirty = later;
+            self.write_run(held, pass, run, now);
+        }
+    }
+
+    /// Slots for pages from the first on; where swap is full, those that the pages themselves no longer need.
+    fn run_for(&self, held: &mut Held<'_, order::Nothing>, dirty: &[PageNo]) -> Option<Run> {
+        let most = dirty.len() as u32;
+        if let Some(run) = self.swap().alloc(held, most) {
+            return Some(run);
+        }
+        for &page in dirty {
+            self.assign(held, page, None);
+        }
+        self.swap().alloc(held, most)
+    }
+
+    /// Gives pages their slots and starts their write.
+    fn write_run(&self, held: &mut Held<'_, order::Nothing>, pass: &mut Pass, run: Run, pages: &[PageNo]) {
+        let (machine, frames) = (self.machine(), self.frames());
+        for (i, &page) in pages.iter().enumerate() {
+            let slot = run.first.behind(i as u32);
+            if !self.assign(held, page, Some(slot)) {
+                // An orphan: written all the same, so that the run stays one, and freed with its slot in the end.
+                frames.set_owner(page, Owner::Orphan, u64::from(slot.number()));
+                frames.set_flags(page, PageFlags::PAGEOUT);
+            }
+        }
+        let cpu = machine.cpu();
+        self.stat().add(cpu, Counter::SwapOuts, pages.len() as u64);
+        self.stat().add(cpu, Counter::SwapWrites, 1);
+        pass.progress.started += pages.len();
+        self.pageout_started(pages.len());
+        match self.swap().write(machine, held, run.first, pages) {
+            Transfer::Done => self.write_done(held, pages, Outcome::Done),
+            Transfer::Failed => self.write_done(held, pages, Outcome::Failed),
+            Transfer::Started => {}
+        }
+    }
+
+    /// Makes `slot` the place of a taken page, which is about to be written there, and frees the one that it had.
+    /// Says whether the page has an owner yet; an orphan's slot is freed too.
+    fn assign(&self, held: &mut Held<'_, order::Nothing>, page: PageNo, slot: Option<Slot>) -> bool {
+        loop {
+            let assigned = match self.frames().owner(page) {
+                Owner::Anon(number) => self.assign_anon(held, page, number, slot),
+                _ => {
+                    if let Some(old) = Slot::new(self.frames().index(page) as u32) {
+                        self.swap().free(held, old);
+                        self.frames().set_owner(page, Owner::Orphan, 0);
+                    }
+                    return false;
+                }
+            };
+            if assigned.is_some() {
+                return true;
+            }
+        }
+    }
+
+    fn assign_anon(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        page: PageNo,
+        number: u32,
+        slot: Option<Slot>,
+    ) -> Option<()> {
+        let (mut body, mut h) = self.anons.get(AnonNo::new(number)?).lock(held);
+        if body.page != Some(page) || self.frames().owner(page) != Owner::Anon(number) {
+            return None;
+        }
+        if let Some(old) = core::mem::replace(&mut body.swap, slot) {
+            self.swap().free(&mut h, old);
+        }
+        self.prepare_write(page, slot);
+        Some(())
+    }
+
+    /// Marks a page as on its way out: clean, unless something says otherwise before the write has ended.
+    fn prepare_write(&self, page: PageNo, slot: Option<Slot>) {
+        if slot.is_some() {
+            let mut down = Shootdown::new();
+            self.machine().pmap().clear_modified(page, &mut down);
+            debug_assert!(!down.is_needed(), "{page:?} is written out and mapped");
+            self.frames().set_flags(page, PageFlags::PAGEOUT | PageFlags::CLEAN);
+        }
+    }
+
+    /// Puts a page back on a queue that swap has no room for.
+    fn give_back(&self, held: &mut Held<'_, order::Nothing>, page: PageNo) {
+        loop {
+            let machine = self.machine();
+            match self.frames().owner(page) {
+                Owner::Anon(number) => {
+                    let Some(no) = AnonNo::new(number) else { return };
+                    let (body, mut h) = self.anons.get(no).lock(held);
+                    if body.page == Some(page) && self.frames().owner(page) == Owner::Anon(number) {
+                        unbusy(machine, page);
+                        return self.frames().activate(machine, &mut h, page);
+                    }
+                }
+                _ => return self.drop_orphan(held, page),
+            }
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! How memory is shared out among its kinds, and what else an administrator may choose.
+//!
+//! Each kind has a least and a most share of memory, in percent, after NetBSD's `vm.anonmin`, `vm.filemax` and so on.
+//! They are no limits: a kind grows as far as memory goes. They say whose pages go first when memory is short.
+//!
+//! A page that has not been used lately is kept all the same if its kind has no more than its least share, or if its
+//! kind has no more than its most and another has. If that would keep everything, it keeps nothing.
+
+use core::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed};
+
+use machine::{Class, Frames, Machine};
+
+/// Percents that the least shares may add up to: something must be free to move.
+const MOST_KEPT: u32 = 95;
+
+/// See the module. Every change holds from the next pass on.
+pub struct Knobs {
+    least: [AtomicU8; 3],
+    most: [AtomicU8; 3],
+    neighbours: AtomicBool,
+}
+
+/// A share was refused: over 100, the least over the most, or the least shares over 95 together.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BadShare;
+
+const CLASSES: [Class; 3] = [Class::Anon, Class::File, Class::Exec];
+
+impl Knobs {
+    /// Anonymous memory 10 to 80 percent, files 10 to 50, programs 5 to 30; neighbours are brought along.
+    pub(crate) fn new() -> Knobs {
+        Knobs {
+            least: [10, 10, 5].map(AtomicU8::new),
+            most: [80, 50, 30].map(AtomicU8::new),
+            neighbours: AtomicBool::new(true),
+        }
+    }
+
+    /// The least and the most share of a kind, in percent.
+    pub fn shares(&self, class: Class) -> (u8, u8) {
+        (self.least[class as usize].load(Relaxed), self.most[class as usize].load(Relaxed))
+    }
+
+    /// Sets the shares of a kind.
+    ///
+    /// # Errors
+    /// [`BadShare`]: nothing has changed.
+    pub fn set_shares(&self, class: Class, least: u8, most: u8) -> Result<(), BadShare> {
+        let others = CLASSES.iter().filter(|&&c| c != class).map(|&c| u32::from(self.shares(c).0));
+        if most > 100 || least > most || u32::from(least) + others.sum::<u32>() > MOST_KEPT {
+            return Err(BadShare);
+        }
+        self.least[class as usize].store(least, Relaxed);
+        self.most[class as usize].store(most, Relaxed);
+        Ok(())
+    }
+
+    /// Whether a fault maps and brings in what lies around it.
+    #[inline]
+    pub fn neighbours(&self) -> bool {
+        self.neighbours.load(Relaxed)
+    }
+
+    /// Lets a fault bring in its own page alone, or what lies around it as well.
+    pub fn set_neighbours(&self, on: bool) {
+        self.neighbours.store(on, Relaxed);
+    }
+
+    /// Which kinds' pages are kept though they have not been used: for [`Class::Anon`], `File` and `Exec`.
+    /// `anon_may_go` says whether swap has room.
+    pub(super) fn kept<M: Machine>(&self, frames: &Frames<M>, anon_may_go: bool) -> [bool; 3] {
+        let total = frames.active() + frames.inactive() + frames.free();
+        let of = CLASSES.map(|class| frames.of_class(class) * 100);
+        let under: [bool; 3] =
+            core::array::from_fn(|i| of[i] <= total * usize::from(self.least[i].load(Relaxed)));
+        let over: [bool; 3] =
+            core::array::from_fn(|i| of[i] > total * usize::from(self.most[i].load(Relaxed)));
+        let kept: [bool; 3] = core::array::from_fn(|i| {
+            let another_over = (0..3).any(|other| other != i && over[other]);
+            under[i] || (!over[i] && another_over)
+        });
+        if kept[1] && kept[2] && (kept[0] || !anon_may_go) {
+            return [false; 3];
+        }
+        kept
+    }
+}

@@ -1,0 +1,219 @@
+//! The page daemon's work: which pages leave memory, and how.
+//!
+//! ```text
+//!   active --(oldest; referenced bit cleared)--> inactive --(oldest; not referenced since)--> taken
+//!      ^                                             |                                          |
+//!      +------------- referenced, or kept -----------+                 one flush for all taken  |
+//!                                                                                               v
+//!   clean (file, or valid copy on swap): freed      dirty, anonymous: slots in a row, one write      dirty, file: put
+//! ```
+//! A pass takes pages in two steps. First, page by page under its owner's lock: the page is marked busy, taken off
+//! its queue, and its translations are removed. Then, after one shootdown for all of them, it is known for certain
+//! who is dirty, and each is freed or written. Dirty anonymous pages from anywhere get a run of new slots and leave
+//! in one write of up to a megabyte; what slots they had before is free again (1999, section 6).
+//!
+//! A host's page daemon waits for [`Channel::PAGE_DAEMON`] and calls [`Uvm::pageout`] until enough is free. A thread
+//! that finds no memory runs a pass itself ([`Uvm::make_room`]). Nothing here allocates from the heap.
+//!
+//! # Against the others
+//! * *A fault finds the page before it is busy:* it holds the owner's lock while it enters it, so the removal of
+//!   translations comes after. *While it is busy:* it waits, and says so (`WANTED`): a wanted page is kept.
+//! * *A page entered ahead, without its owner's lock*: the pmap asks under its own lock whether the page is still its
+//!   owner's and idle (`Frames::is_still`); busy was set before the removal that takes the same lock.
+//! * *A new page, not yet entered:* is on no queue, so it isn't found here (`anon` I3).
+//! * *A store through a stale translation* lands before the flush ends, and the modified bit is looked at after it.
+//! * *Exit, unmap* of a busy page's owner: the page is left to us as an orphan; the second step frees it, or the
+//!   completion of its write does.
+//! * *Fork* raises an anon's count or shares its leaf: neither looks at the page. *Copy-on-write* copies under the
+//!   original anon's lock, from a page that is not busy.
+//! * *Wiring* counts under the owner's lock and waits for a busy page; a wired page isn't taken.
+//! * *A second daemon:* one pass at a time; who comes meanwhile waits for its end.
+//!
+//! I1: a page is busy between the two steps for no longer than one flush, and then freed, under I/O, or on a queue.
+//! I2: `in_flight` counts the pages that are being written in order to be freed.
+
+mod finish;
+mod knobs;
+mod room;
+mod take;
+
+use core::sync::atomic::{AtomicBool, Ordering::AcqRel, Ordering::Release};
+
+use arrayvec::ArrayVec;
+
+use machine::frames::{Queue, SCAN};
+use machine::{order, Channel, Held, Machine, PageNo, Pmap, Shootdown};
+
+use crate::stat::Counter;
+use crate::swap::WRITE_CLUSTER;
+use crate::Uvm;
+pub use knobs::{BadShare, Knobs};
+pub(crate) use room::Effort;
+
+/// What a pass has achieved.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Progress {
+    /// Pages that are free now.
+    pub freed: usize,
+    /// Pages whose write was started: they are freed when it ends, unless somebody wants them by then.
+    pub started: usize,
+    /// Dirty pages of files that their hosts will write in their own time.
+    pub later: usize,
+}
+
+/// How hard a pass tries.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Zeal {
+    /// Pages that were used lately get their second chance, and the balance is kept.
+    Fair,
+    /// Whatever can be taken is.
+    Desperate,
+}
+
+/// Whether a pass runs, and who waits for its end.
+pub(crate) struct PassLock {
+    runs: AtomicBool,
+}
+
+impl PassLock {
+    /// Threads that wait for the end of a pass.
+    const CHANNEL: Channel = Channel(u64::MAX - 2);
+
+    pub(crate) const fn new() -> PassLock {
+        PassLock { runs: AtomicBool::new(false) }
+    }
+}
+
+/// One pass under way.
+struct Pass {
+    zeal: Zeal,
+    /// Free pages at which it ends.
+    target: usize,
+    /// Dirty anonymous pages that swap has room for yet.
+    room: usize,
+    /// By class: pages that are kept though nobody used them.
+    kept: [bool; 3],
+    /// Busy, on no queue, unmapped once `down` is performed.
+    taken: ArrayVec<PageNo, WRITE_CLUSTER>,
+    /// Pages taken at a time, at most.
+    most: usize,
+    down: Shootdown,
+    progress: Progress,
+}
+
+impl<M: Machine> Uvm<M> {
+    /// One pass of the page daemon: frees pages, or starts the writes after which they will be, until
+    /// `target_free` are or will be free, or all inactive pages have been looked at. Waits if another thread is at it.
+    ///
+    /// The caller must not be one that a swap device's or a file's writes depend on.
+    pub fn pageout(&self, held: &mut Held<'_, order::Nothing>, target_free: usize) -> Progress {
+        while !self.begin_pass(held) {}
+        let progress = self.pass(held, target_free, Zeal::Fair);
+        self.end_pass();
+        progress
+    }
+
+    /// Pages that are being written so that they can be freed.
+    pub fn pages_in_flight(&self) -> usize {
+        self.in_flight.load(core::sync::atomic::Ordering::Relaxed)
+    }
+
+    /// What an administrator may choose.
+    pub fn knobs(&self) -> &Knobs {
+        &self.knobs
+    }
+
+    /// Claims the one pass; or waits until another's has ended, and says no.
+    fn begin_pass(&self, held: &mut Held<'_, order::Nothing>) -> bool {
+        let ticket = self.machine().ticket(PassLock::CHANNEL);
+        if !self.pass_lock.runs.swap(true, AcqRel) {
+            return true;
+        }
+        self.machine().wait(held, ticket);
+        false
+    }
+
+    fn end_pass(&self) {
+        self.pass_lock.runs.store(false, Release);
+        self.machine().wake(PassLock::CHANNEL);
+    }
+
+    fn pass(&self, held: &mut Held<'_, order::Nothing>, target: usize, zeal: Zeal) -> Progress {
+        let frames = self.frames();
+        self.stat().add(self.machine().cpu(), Counter::Passes, 1);
+        frames.flush_pending(held);
+        let room = self.room_on_swap(held);
+        let mut pass = Pass {
+            zeal,
+            target,
+            room,
+            kept: match zeal {
+                Zeal::Fair => self.knobs.kept(frames, room > 0),
+                Zeal::Desperate => [false; 3],
+            },
+            taken: ArrayVec::new(),
+            most: (frames.total() / 64).clamp(16, WRITE_CLUSTER),
+            down: Shootdown::new(),
+            progress: Progress::default(),
+        };
+        self.refill_inactive(held, &pass);
+        self.scan_inactive(held, &mut pass);
+        self.finish(held, &mut pass);
+        if pass.progress.freed != 0 {
+            self.machine().wake(Channel::MEMORY);
+        }
+        pass.progress
+    }
+
+    /// Moves active pages to the inactive queue until that holds a third of all; all of them, if need be.
+    fn refill_inactive(&self, held: &mut Held<'_, order::Nothing>, pass: &Pass) {
+        let frames = self.frames();
+        let (active, inactive) = (frames.active(), frames.inactive());
+        let mut short = match pass.zeal {
+            Zeal::Fair => ((active + inactive) / 3).saturating_sub(inactive),
+            Zeal::Desperate => active,
+        };
+        let mut left = active;
+        while short != 0 && left != 0 {
+            let oldest = frames.rotate(held, Queue::Active, short.min(left));
+            if oldest.is_empty() {
+                break;
+            }
+            left -= oldest.len().min(left);
+            let mut moved = ArrayVec::<PageNo, SCAN>::new();
+            for page in oldest {
+                if frames.wire_count(page) == 0 {
+                    self.machine().pmap().clear_referenced(page);
+                    moved.push(page);
+                }
+            }
+            short -= moved.len().min(short);
+            self.stat().add(self.machine().cpu(), Counter::Deactivated, moved.len() as u64);
+            frames.deactivate_all(held, &moved);
+        }
+    }
+
+    fn scan_inactive(&self, held: &mut Held<'_, order::Nothing>, pass: &mut Pass) {
+        let frames = self.frames();
+        let mut left = frames.inactive();
+        while left != 0 && !self.is_enough(pass) {
+            let oldest = frames.rotate(held, Queue::Inactive, left.min(pass.most - pass.taken.len()));
+            if oldest.is_empty() {
+                break;
+            }
+            left -= oldest.len().min(left);
+            self.stat().add(self.machine().cpu(), Counter::Scanned, oldest.len() as u64);
+            for page in oldest {
+                self.look_at(held, pass, page);
+            }
+            if pass.taken.len() == pass.most {
+                self.finish(held, pass);
+            }
+        }
+    }
+
+    /// Whether the pass has reached its aim, when what is under way comes to its end.
+    fn is_enough(&self, pass: &Pass) -> bool {
+        self.frames().free() + self.pages_in_flight() + pass.taken.len() >= pass.target
+    }
+}

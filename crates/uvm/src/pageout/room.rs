@@ -1,0 +1,132 @@
+//! Making room: for a thread that was refused memory, and on swap.
+//!
+//! An operation that fails for lack of memory runs a pass itself and tries again, for as long as that helps. Its aim
+//! doubles each time: a fork that copies many wired pages needs them all at once, and a heap that was refused although
+//! pages are free is given more of them before it is believed. Memory has run out when a desperate pass has found
+//! nothing to take and nothing is being written, or when eight passes in a row have led to no free page.
+
+use core::sync::atomic::Ordering::Relaxed;
+
+use machine::frames::PageFlags;
+use machine::{order, Channel, Held, Machine};
+
+use super::Zeal;
+use crate::anon::AnonNo;
+use crate::stat::Counter;
+use crate::swap::WRITE_CLUSTER;
+use crate::Uvm;
+
+/// Passes of one operation that may be in vain, such as writes that fail.
+const VAIN: u32 = 8;
+
+/// Anons whose slots one pass looks at when swap is nearly full.
+const SWEEP: u32 = 4096;
+
+/// What one operation has done for memory so far.
+#[derive(Default)]
+pub(crate) struct Effort {
+    /// How often the aim has been doubled.
+    doubled: u32,
+    /// Passes since a page was last freed.
+    in_vain: u32,
+}
+
+impl<M: Machine> Uvm<M> {
+    /// Frees memory for a caller that was refused some, and holds nothing: by a pass of its own, or by waiting for
+    /// what others have under way. Says whether it may be worth to try again; if not, memory has run out.
+    ///
+    /// The caller must not be one that a swap device's or a file's writes depend on.
+    pub fn make_room(&self, held: &mut Held<'_, order::Nothing>) -> bool {
+        self.make_room_for(held, &mut Effort::default())
+    }
+
+    /// The same for an operation that may ask again.
+    #[cold]
+    pub(crate) fn make_room_for(&self, held: &mut Held<'_, order::Nothing>, effort: &mut Effort) -> bool {
+        let Some(target) = self.aim(effort) else { return false };
+        let memory = self.machine().ticket(Channel::MEMORY);
+        let freed = self.stat().get(Counter::PagesFreed);
+        if !self.begin_pass(held) {
+            return self.has_helped(effort, freed);
+        }
+        self.stat().add(self.machine().cpu(), Counter::DirectPasses, 1);
+        let mut progress = self.pass(held, target, Zeal::Fair);
+        if progress.freed + progress.started == 0 && self.pages_in_flight() == 0 {
+            let desperate = self.pass(held, target, Zeal::Desperate);
+            progress.freed = desperate.freed;
+            progress.later = desperate.later;
+        }
+        self.end_pass();
+        if progress.freed != 0 {
+            return self.has_helped(effort, freed);
+        }
+        if self.pages_in_flight() == 0 && progress.later == 0 && self.stat().get(Counter::PagesFreed) == freed
+        {
+            return false;
+        }
+        if self.stat().get(Counter::PagesFreed) == freed {
+            self.machine().wait(held, memory);
+        }
+        self.has_helped(effort, freed)
+    }
+
+    /// Whether another try makes sense after one that began when `freed` pages had been freed.
+    fn has_helped(&self, effort: &mut Effort, freed: u64) -> bool {
+        if self.stat().get(Counter::PagesFreed) == freed {
+            effort.in_vain += 1;
+        } else {
+            effort.in_vain = 0;
+        }
+        effort.in_vain < VAIN
+    }
+
+    /// How many pages should be free, more than there are; none if that would be most of memory.
+    fn aim(&self, effort: &mut Effort) -> Option<usize> {
+        let frames = self.frames();
+        let (free, most) = (frames.free(), frames.total() - frames.total() / 4);
+        loop {
+            let target = frames.high_water().checked_shl(effort.doubled).unwrap_or(usize::MAX);
+            if target > free {
+                return Some(target);
+            }
+            if target >= most {
+                return None;
+            }
+            effort.doubled += 1;
+        }
+    }
+
+    /// Dirty anonymous pages that swap has room for, after pages in memory have given up slots whose contents are
+    /// stale, if there is little.
+    pub(super) fn room_on_swap(&self, held: &mut Held<'_, order::Nothing>) -> usize {
+        if self.swap().slots() == 0 {
+            return 0;
+        }
+        let room = self.swap().room(held) as usize;
+        if room >= WRITE_CLUSTER {
+            return room;
+        }
+        self.reclaim_slots(held);
+        self.swap().room(held) as usize
+    }
+
+    /// Goes on from where it ended the last time.
+    fn reclaim_slots(&self, held: &mut Held<'_, order::Nothing>) {
+        let end = self.anons.end(held);
+        let mut hand = self.sweep_hand.load(Relaxed);
+        for _ in 0..SWEEP.min(end) {
+            hand = if hand + 1 >= end { 1 } else { hand + 1 };
+            let Some(no) = AnonNo::new(hand).filter(|no| no.get() < end) else { continue };
+            let (mut body, mut h) = self.anons.get(no).lock(held);
+            let stale = body.page.is_some_and(|page| {
+                !self.frames().flags(page).contains(PageFlags::BUSY) && !self.is_clean(page)
+            });
+            if let (true, Some(slot)) = (stale, body.swap) {
+                body.swap = None;
+                self.swap().free(&mut h, slot);
+                self.stat().add(self.machine().cpu(), Counter::SlotsReclaimed, 1);
+            }
+        }
+        self.sweep_hand.store(hand, Relaxed);
+    }
+}

@@ -1,0 +1,65 @@
+//! The first step: pages are taken from their owners' users, one by one.
+
+use machine::frames::PageFlags;
+use machine::{order, Before, Held, Machine, Owner, PageNo, Pmap, Prot};
+
+use super::{Pass, Zeal};
+use crate::anon::AnonNo;
+use crate::stat::Counter;
+use crate::Uvm;
+
+impl<M: Machine> Uvm<M> {
+    /// Takes a page off the inactive queue's front, or gives it another chance. Nothing is known of it but its number.
+    pub(super) fn look_at(&self, held: &mut Held<'_, order::Nothing>, pass: &mut Pass, page: PageNo) {
+        let frames = self.frames();
+        let used = self.machine().pmap().clear_referenced(page);
+        let kept = pass.kept[frames.class(page) as usize];
+        if frames.wire_count(page) != 0 || (pass.zeal == Zeal::Fair && (used || kept)) {
+            frames.reactivate(held, page);
+            self.stat().add(self.machine().cpu(), Counter::Reactivated, 1);
+            return;
+        }
+        match frames.owner(page) {
+            Owner::Anon(number) => self.look_at_anon(held, pass, page, number),
+            Owner::Object(_) | Owner::Free | Owner::Kernel | Owner::Orphan => {}
+        }
+    }
+
+    fn look_at_anon(&self, held: &mut Held<'_, order::Nothing>, pass: &mut Pass, page: PageNo, number: u32) {
+        let Some(no) = AnonNo::new(number) else { return };
+        let (body, mut h) = self.anons.get(no).lock(held);
+        if body.page != Some(page) || !self.can_go(page) {
+            return;
+        }
+        // A page with a stale slot can always be written: to that one, if there is no other.
+        if body.swap.is_none() && pass.room == 0 {
+            return;
+        }
+        pass.room -= usize::from(body.swap.is_none());
+        self.take(&mut h, pass, page);
+    }
+
+    /// Whether nothing keeps a page, under its owner's lock.
+    fn can_go(&self, page: PageNo) -> bool {
+        let flags = self.frames().flags(page);
+        !flags.intersects(PageFlags::BUSY | PageFlags::ERROR) && self.frames().wire_count(page) == 0
+    }
+
+    /// Whether backing store has the page's bytes, under its owner's lock; certain once nothing maps the page.
+    pub(super) fn is_clean(&self, page: PageNo) -> bool {
+        self.frames().flags(page).contains(PageFlags::CLEAN) && !self.machine().pmap().is_modified(page)
+    }
+
+    /// Makes a page busy and takes it from its queue and its users, under its owner's lock.
+    fn take<P>(&self, held: &mut Held<'_, P>, pass: &mut Pass, page: PageNo)
+    where
+        P: Before<order::PageQueues> + Before<order::PageCache>,
+    {
+        let (machine, frames) = (self.machine(), self.frames());
+        frames.set_flags(page, PageFlags::BUSY);
+        frames.dequeue(held, page);
+        let wired = machine.pmap().page_protect(held, page, Prot::NONE, &mut pass.down);
+        debug_assert_eq!(wired, 0, "{page:?} is mapped wired and not wired");
+        pass.taken.push(page);
+    }
+}
