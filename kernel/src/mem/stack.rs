@@ -1,5 +1,7 @@
 //! Kernel stacks: 32 KiB each, with an unmapped page below, so that an overflow is a fault and not a corruption.
 //!
+//! A library that was written for a desk needs more: [`Stack::large`] is for [`on_stack`](crate::arch::switch::on_stack).
+//!
 //! A stack's pages stay mapped when it is given back, and the next task takes it over: making a task costs no table work, and no CPU
 //! ever has to forget a kernel translation.
 
@@ -15,6 +17,8 @@ use crate::sync::SpinLock;
 pub const SIZE: u64 = 32 * 1024;
 /// Distance of two stacks: the lowest part is the guard.
 const STRIDE: u64 = 64 * 1024;
+/// A large stack takes the room of so many, but for one page.
+const LARGE: u64 = 3;
 /// Stacks at most: what one top-level table entry spans.
 const LIMIT: u64 = (1 << 39) / STRIDE;
 
@@ -47,11 +51,24 @@ impl Stack {
         let made = pool.made as usize + 1;
         pool.free.try_reserve(made).map_err(|_| NoMemory)?;
         let top = layout::STACKS + (pool.made + 1) * STRIDE;
-        for page in 1..=SIZE / PAGE_SIZE as u64 {
-            tables::map_if_absent(top - page * PAGE_SIZE as u64, Reserve::User)?;
-        }
+        map(top, SIZE)?;
         pool.made += 1;
         Ok(Stack { top })
+    }
+
+    /// A stack of 188 KiB, for good.
+    ///
+    /// # Errors
+    /// [`NoMemory`].
+    pub fn large() -> Result<Large, NoMemory> {
+        let mut pool = POOL.lock();
+        if pool.made + LARGE > LIMIT {
+            return Err(NoMemory);
+        }
+        let top = layout::STACKS + (pool.made + LARGE) * STRIDE;
+        map(top, LARGE * STRIDE - PAGE_SIZE as u64)?;
+        pool.made += LARGE;
+        Ok(Large { top })
     }
 
     /// The first address above.
@@ -65,6 +82,23 @@ impl Drop for Stack {
     fn drop(&mut self) {
         POOL.lock().free.push(self.top);
     }
+}
+
+/// A stack to run something on now and then; it is never given back.
+pub struct Large {
+    top: u64,
+}
+
+impl Large {
+    /// The first address above.
+    pub fn top(&self) -> u64 {
+        self.top
+    }
+}
+
+fn map(top: u64, size: u64) -> Result<(), NoMemory> {
+    (1..=size / PAGE_SIZE as u64)
+        .try_for_each(|page| tables::map_if_absent(top - page * PAGE_SIZE as u64, Reserve::User))
 }
 
 /// Whether an address lies below some stack: an overflow came there.
