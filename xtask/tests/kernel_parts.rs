@@ -1,11 +1,13 @@
 //! The kernel's parts that touch no machine, tested on the host: the terminal's line discipline, the ring of
-//! a pipe, the archive reader. The kernel itself has no test harness; these files name nothing of it.
+//! a pipe, the archive reader, a set of ranges. The kernel itself has no test harness; these files name nothing of it.
 
 extern crate alloc;
 
 #[path = "../../kernel/src/fs/cpio.rs"]
 #[allow(dead_code)]
 mod cpio;
+#[path = "../../kernel/src/fs/ext4/ranges.rs"]
+mod ranges;
 #[path = "../../kernel/src/ipc/ring.rs"]
 #[allow(dead_code)]
 mod ring;
@@ -162,5 +164,30 @@ fn an_archive_is_read_member_by_member() {
 fn a_damaged_archive_ends_early() {
     for text in ["", "070701", "070701zzzzzzzz", &format!("070701{}", "f".repeat(104)), "junk junk junk"] {
         assert_eq!(cpio::Reader::new(text.as_bytes()).count(), 0);
+    }
+}
+
+#[test]
+fn ranges_are_a_set_of_numbers() {
+    let mut ranges = ranges::Ranges::new();
+    let mut model = std::collections::BTreeSet::new();
+    let mut state = 7u64;
+    let mut below = |n: u64| {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (state >> 33) % n
+    };
+    for _ in 0..20_000 {
+        let start = below(200);
+        let range = start..start + below(30);
+        let there = model.range(range.clone()).count() as u64;
+        assert_eq!(ranges.count(range.clone()), there);
+        if below(2) == 0 {
+            assert_eq!(ranges.insert(range.clone()), range.end - range.start - there);
+            model.extend(range);
+        } else {
+            assert_eq!(ranges.remove(range.clone()), there);
+            model.retain(|n| !range.contains(n));
+        }
+        assert_eq!(ranges.count(0..300), model.len() as u64);
     }
 }

@@ -34,13 +34,16 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use rsext4::{
-    Clock, Ext4, Ext4Error, FileExtentState, FileExtentTarget, InodeNumber, MountOptions, MountServices,
+    Ext4, Ext4Error, FileExtentState, FileExtentTarget, InodeNumber, MountOptions, MountServices,
     MountedServices, NoopObserver, PreallocationOptions, RangeOperation,
 };
 use spin::Mutex;
 
 pub use names::{Attributes, Change, Entry, New, Rename};
-pub use rsext4::{DirectoryCursor as Cursor, Ext4ErrorKind as ErrorKind, Ext4Timestamp as Timestamp};
+pub use rsext4::{
+    Clock, DirectoryCursor as Cursor, Ext4Error as ClockError, Ext4ErrorKind as ErrorKind,
+    Ext4Timestamp as Timestamp,
+};
 
 use shadow::{Shadow, State};
 

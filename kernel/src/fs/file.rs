@@ -10,7 +10,7 @@
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use linux_raw_sys::general as abi;
 
@@ -32,6 +32,8 @@ pub struct File {
     flags: AtomicU32,
     position: Mutex<u64>,
     seekable: bool,
+    /// Failed writes to the node that this file has been told of.
+    errors_told: AtomicU64,
 }
 
 impl File {
@@ -50,7 +52,15 @@ impl File {
     fn with_io(place: Place, io: InodeRef, flags: u32) -> Arc<File> {
         let kept = flags & !(abi::O_CREAT | abi::O_EXCL | abi::O_TRUNC | abi::O_NOCTTY | abi::O_CLOEXEC);
         let seekable = io.seekable();
-        Arc::new(File { place, io, flags: AtomicU32::new(kept), position: Mutex::new(0), seekable })
+        let errors_told = AtomicU64::new(io.write_errors());
+        Arc::new(File {
+            place,
+            io,
+            flags: AtomicU32::new(kept),
+            position: Mutex::new(0),
+            seekable,
+            errors_told,
+        })
     }
 
     /// The node that `stat` sees.
@@ -168,6 +178,18 @@ impl File {
             }
         }
         Ok(sink.done())
+    }
+
+    /// Carries what was written to the file to stable storage.
+    ///
+    /// Fails if data written since this file was opened could not be carried there: once, whoever has tried.
+    pub fn sync(&self) -> Result<()> {
+        let synced = self.io.sync();
+        let errors = self.io.write_errors();
+        if self.errors_told.swap(errors, Ordering::Relaxed) != errors {
+            return Err(self.io.last_write_error());
+        }
+        synced
     }
 
     /// Runs `f` on the position, alone.

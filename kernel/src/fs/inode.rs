@@ -343,6 +343,21 @@ pub trait Inode: Any + Send + Sync {
         Err(EINVAL)
     }
 
+    /// As [`sync`](Self::sync), for the whole file system.
+    fn sync_fs(&self) -> Result<()> {
+        Ok(())
+    }
+
+    /// How many pages could not be written so far.
+    fn write_errors(&self) -> u64 {
+        0
+    }
+
+    /// Why.
+    fn last_write_error(&self) -> Errno {
+        EIO
+    }
+
     /// The memory behind the file, for `mmap` and `execve`.
     fn object(&self) -> Option<vm::Object> {
         None

@@ -6,7 +6,7 @@
 //!   current -> FdTable -> File -> Inode      what a number refers to      (fdtable, file)
 //!   path walk: FsContext, mount -> Inode     what a name refers to        (path, context, mount)
 //!        |
-//!   tmpfs   devfs   procfs   ipc::pipe   ipc::socket   dev::tty   eventfd   epoll
+//!   tmpfs   ext4   devfs   procfs   ipc::pipe   ipc::socket   dev::tty   eventfd   epoll
 //! ```
 //!
 //! Reading order: `inode` (the trait), `path`, `file`, `tmpfs`. User memory is reached only through
@@ -19,6 +19,7 @@ pub mod current;
 pub mod devfs;
 pub mod epoll;
 pub mod eventfd;
+pub mod ext4;
 pub mod fdtable;
 pub mod file;
 pub mod inode;
@@ -38,7 +39,9 @@ use spin::Once;
 
 pub use file::File;
 
-use crate::errno::Result;
+use crate::dev::block;
+use crate::errno::*;
+use crate::println;
 use crate::sched::{self, Nanos};
 use crate::vm;
 use inode::InodeRef;
@@ -87,6 +90,25 @@ pub fn init(initramfs: Option<&[u8]>) -> Result<usize> {
         }
     }
     Ok(failed)
+}
+
+/// Mounts what the command line names by `mount=DEVICE:FOLDER[:ro]`; in a thread, since it waits for disks.
+pub fn mount_named(cmdline: &str) {
+    for word in cmdline.split_ascii_whitespace().take_while(|&word| word != "--") {
+        let Some(what) = word.strip_prefix("mount=") else { continue };
+        let (what, mode) = match what.strip_suffix(":ro") {
+            Some(what) => (what, ext4::Mode::ReadOnly),
+            None => (what, ext4::Mode::ReadWrite),
+        };
+        let mounted = what.split_once(':').ok_or(EINVAL).and_then(|(device, folder)| {
+            let node = resolve(&root_start(), device.as_bytes(), Follow::Yes)?.inode;
+            let disk = block::by_number(node.stat().rdev).ok_or(ENXIO)?;
+            devfs::mount_at(folder, ext4::mount(disk, mode)?, device, "ext4")
+        });
+        if let Err(errno) = mounted {
+            println!("uvm: {what} can't be mounted: error {}", errno.0);
+        }
+    }
 }
 
 fn root_start() -> Start {

@@ -49,6 +49,11 @@ pub fn mount(covered: InodeRef, root: InodeRef, source: String, fs_type: &'stati
     Ok(())
 }
 
+/// Whether this is the root directory of something mounted.
+pub fn is_root(root: &InodeRef) -> bool {
+    MOUNTS.lock().iter().any(|mount| same(&mount.root, root))
+}
+
 /// Removes the newest mount whose root is `root`.
 pub fn unmount(root: &InodeRef) -> Result<()> {
     let mut mounts = MOUNTS.lock();

@@ -98,6 +98,7 @@ fn open_console() -> Result<()> {
 
 fn try_exec(regs: &mut UserRegs, request: &Request) -> Result<()> {
     open_console()?;
+    fs::mount_named(&request.cmdline);
     if let Some(cwd) = &request.cwd {
         let context = current::context()?;
         context.set_cwd(resolve(&Start::cwd(&context), cwd, Follow::Yes)?.inode);
@@ -133,6 +134,7 @@ pub fn finish(status: ExitStatus) -> ! {
         ExitStatus::Code(code) => i32::from(code),
         ExitStatus::Killed(signal) => 128 + signal.number(),
     };
+    fs::ext4::shut_down();
     sched::shut_down(code)
 }
 

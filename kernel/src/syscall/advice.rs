@@ -1,12 +1,15 @@
 //! System calls by which a program says how it uses its memory, or asks how the kernel does: madvise, minherit, msync,
 //! mincore.
 
+use alloc::vec::Vec;
+
 use super::mem::{current_mm, range, PAGE};
 use super::{calls, Calls, Handler};
 use crate::errno::{Result, EBUSY, EFAULT, EINVAL, ENOMEM};
+use crate::fs::ext4;
 use crate::mem::layout::USER_END;
 use crate::user;
-use crate::vm::{self, Advice, Inherit};
+use crate::vm::{self, Advice, Inherit, Sharing, Space};
 use linux_raw_sys::general as abi;
 
 pub const CALLS: Calls = calls! {
@@ -102,7 +105,23 @@ fn msync(addr: u64, len: u64, flags: u32) -> Result<()> {
     if flags & abi::MS_INVALIDATE != 0 && vm::sums(&mm.space, addr, addr + len).locked != 0 {
         return Err(EBUSY);
     }
-    vm::sync(&mm.space, addr, len)
+    let covered = vm::sync(&mm.space, addr, len);
+    if flags & abi::MS_SYNC != 0 {
+        sync_files(&mm.space, addr, len)?;
+    }
+    covered
+}
+
+/// Has the files that are mapped shared in a range written back. Without being asked to wait, the flusher does it in time.
+fn sync_files(space: &Space, addr: u64, len: u64) -> Result<()> {
+    let mut objects = Vec::new();
+    vm::describe(space, &mut |line| {
+        if line.sharing == Sharing::Shared && line.object != 0 && line.start < addr + len && addr < line.end {
+            objects.push(line.object as u32);
+        }
+    });
+    objects.dedup();
+    objects.into_iter().try_for_each(|id| ext4::sync_object(id).map(|_| ()))
 }
 
 fn mincore(addr: u64, len: u64, out: u64) -> Result<()> {

@@ -7,10 +7,11 @@ use linux_raw_sys::general as abi;
 
 use super::path_args::{find, node, only, path, place, start, CWD};
 use super::{calls, Calls};
+use crate::dev::block;
 use crate::errno::*;
 use crate::fs::inode::*;
 use crate::fs::path::{dir_path, resolve, walk, Follow, Found, PATH_MAX};
-use crate::fs::{access, current, devfs, mount, procfs, tmpfs};
+use crate::fs::{access, current, devfs, ext4, mount, procfs, tmpfs};
 use crate::user;
 
 pub const CALLS: Calls = calls! {
@@ -321,15 +322,31 @@ fn mount(source: u64, target: u64, fs_type: u64, flags: u64, _data: u64) -> Resu
         b"proc" => ("proc", procfs::create()),
         b"tmpfs" | b"ramfs" => ("tmpfs", tmpfs::TmpFs::create(0o1777)),
         b"devtmpfs" => ("devtmpfs", devfs::create()?),
+        b"ext4" | b"ext3" | b"ext2" => ("ext4", mount_disk(source, flags)?),
         _ => return Err(ENODEV),
     };
     let source = if source == 0 { Vec::new() } else { path(source)? };
     mount::mount(target, root, String::from_utf8_lossy(&source).into_owned(), fs_type)
 }
 
+/// The root directory of the file system on the block device at a path.
+fn mount_disk(source: u64, flags: u64) -> Result<InodeRef> {
+    let node = place(CWD, source, Follow::Yes)?.inode;
+    if node.kind() != Kind::Block {
+        return Err(ENOTBLK);
+    }
+    let disk = block::by_number(node.stat().rdev).ok_or(ENXIO)?;
+    let read_only = flags & u64::from(abi::MS_RDONLY) != 0;
+    ext4::mount(disk, if read_only { ext4::Mode::ReadOnly } else { ext4::Mode::ReadWrite })
+}
+
 fn umount2(target: u64, _flags: u32) -> Result<()> {
     access::check_root()?;
     let path = path(target)?;
     let root = resolve(&start(CWD, &path)?, &path, Follow::Yes)?.inode;
+    if !mount::is_root(&root) {
+        return Err(EINVAL);
+    }
+    ext4::unmount(&root)?;
     mount::unmount(&root)
 }

@@ -14,7 +14,7 @@ use crate::fs::inode::*;
 use crate::fs::io::{IoVec, Sink, Source};
 use crate::fs::path::{walk, Follow, Place, Start};
 use crate::fs::tmpfs::TmpNode;
-use crate::fs::{access, current};
+use crate::fs::{access, current, ext4};
 use crate::user;
 
 pub const CALLS: Calls = calls! {
@@ -26,7 +26,7 @@ pub const CALLS: Calls = calls! {
     __NR_preadv2 => preadv2[6], __NR_pwritev2 => pwritev2[6],
     __NR_lseek => lseek[3],
     __NR_truncate => truncate[2], __NR_ftruncate => ftruncate[2], __NR_fallocate => fallocate[4],
-    __NR_fsync => fsync[1], __NR_fdatasync => fsync[1], __NR_sync => sync[0], __NR_syncfs => fsync[1],
+    __NR_fsync => fsync[1], __NR_fdatasync => fsync[1], __NR_sync => sync[0], __NR_syncfs => syncfs[1],
     __NR_sync_file_range => sync_file_range[4], __NR_fadvise64 => fadvise[4], __NR_readahead => readahead[3],
     __NR_sendfile => sendfile[4], __NR_copy_file_range => copy_file_range[6],
 };
@@ -333,12 +333,17 @@ fn fsync(fd: i32) -> Result<()> {
     let file = current::file(fd)?;
     match file.inode().kind() {
         Kind::Fifo | Kind::Socket => Err(EINVAL),
-        _ => file.io().sync(),
+        _ => file.sync(),
     }
 }
 
 fn sync() -> Result<()> {
+    ext4::sync_all();
     Ok(())
+}
+
+fn syncfs(fd: i32) -> Result<()> {
+    current::file(fd)?.io().sync_fs()
 }
 
 fn sync_file_range(fd: i32, _at: u64, _len: u64, _flags: u32) -> Result<()> {

@@ -18,7 +18,7 @@ use crate::errno::Result;
 pub use self::uvm::{Object, Space};
 pub use ::machine::Prot;
 pub use ::uvm::{FaultError, FaultKind, Inherit, Sharing};
-pub use object::{object_io, Dir};
+pub use object::{object_io, pages_read, pages_written, Dir};
 pub use segment::{Locked, Remnant, Segment};
 
 /// The VM system this kernel is built with.

@@ -1,17 +1,18 @@
-//! Memory objects as the kernel keeps them: anonymous memory with a size in bytes.
+//! Memory objects as the kernel keeps them: anonymous memory or a file's pages, with a size in bytes.
 //!
-//! A file of the in-memory file system, a memfd and shared anonymous memory each are one. What is mapped and what is
+//! A file, on disk or in memory, a memfd and shared anonymous memory each are one. What is mapped and what is
 //! read or written is the same page: `object_io` pins it, lets the caller copy with no lock held (the other end may
 //! be user memory, which may fault), and unpins it.
 //!
 //! I1: the object is as many pages long as `size` needs; bytes of the last page behind `size` are zero whenever
 //! `size` changes.
 
+use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use machine::{Machine, PageNo, Pages, Reserve, ThreadCtx, PAGE_SIZE};
-use uvm::{Access, Advice, AnonObject, GetError, Intent, Pager};
+use uvm::{Access, Advice, AnonObject, GetError, Intent, Outcome, Pager, Vnode, VnodePager};
 
 use super::uvm::{entry, shared_pager, with, Space};
 use crate::arch::machine::{KernelMachine, KERNEL};
@@ -29,15 +30,30 @@ pub enum Dir {
     Write,
 }
 
+/// Whose pages they are.
+enum Kind {
+    Anon(Arc<AnonObject<KernelMachine>>),
+    File(Arc<VnodePager<KernelMachine>>),
+}
+
 struct Inner {
-    pager: Arc<AnonObject<KernelMachine>>,
+    kind: Kind,
     size: AtomicU64,
+}
+
+impl Inner {
+    fn pager(&self) -> &dyn Pager<KernelMachine> {
+        match &self.kind {
+            Kind::Anon(pager) => &**pager,
+            Kind::File(pager) => &**pager,
+        }
+    }
 }
 
 impl Drop for Inner {
     /// The last handle goes; mappings keep the memory as long as they need it.
     fn drop(&mut self) {
-        with(|uvm, held| uvm.detach(held, &*self.pager));
+        with(|uvm, held| uvm.detach(held, self.pager()));
     }
 }
 
@@ -51,7 +67,44 @@ impl Object {
     /// A new object of `len` bytes of zeroes.
     pub fn anon(len: u64) -> Result<Object> {
         let pager = with(|uvm, held| AnonObject::new(uvm, held, Pages::ceil(len))).map_err(|_| ENOMEM)?;
-        Ok(Object { inner: Arc::new(Inner { pager, size: AtomicU64::new(len) }) })
+        Ok(Object { inner: Arc::new(Inner { kind: Kind::Anon(pager), size: AtomicU64::new(len) }) })
+    }
+
+    /// The pages of a file of `len` bytes, which `vnode` reads and writes. With the last handle and the last mapping they
+    /// go, dirty or not.
+    pub fn file(vnode: Box<dyn Vnode<KernelMachine>>, len: u64) -> Result<Object> {
+        let pager =
+            with(|uvm, held| VnodePager::new(uvm, held, vnode, Pages::ceil(len))).map_err(|_| ENOMEM)?;
+        Ok(Object { inner: Arc::new(Inner { kind: Kind::File(pager), size: AtomicU64::new(len) }) })
+    }
+
+    /// Its name among all objects.
+    pub fn id(&self) -> u32 {
+        self.inner.pager().object().id()
+    }
+
+    /// Whether a program has it mapped.
+    pub fn is_mapped(&self) -> bool {
+        with(|_, held| self.inner.pager().object().lock(held).0.refs() > 1)
+    }
+
+    /// Writes a file's dirty pages back and waits for them; other objects have nowhere to go.
+    ///
+    /// # Errors
+    /// `EIO`: some could not be written, and stay dirty.
+    pub fn clean(&self) -> Result<()> {
+        match &self.inner.kind {
+            Kind::Anon(_) => Ok(()),
+            Kind::File(pager) => with(|uvm, held| pager.clean(uvm, held, 0..u64::MAX)).map_err(|_| EIO),
+        }
+    }
+
+    /// How many pages of a file could not be written so far.
+    pub fn write_errors(&self) -> u64 {
+        match &self.inner.kind {
+            Kind::Anon(_) => 0,
+            Kind::File(pager) => with(|_, held| pager.write_errors(held)),
+        }
     }
 
     /// Bytes.
@@ -72,7 +125,8 @@ impl Object {
     /// Zeroes the last page behind `size`, if it is there.
     fn clear_tail(&self, size: u64) -> Result<()> {
         let from = (size % PAGE) as usize;
-        if from == 0 || !self.has_page(size) {
+        let is_hole = matches!(self.inner.kind, Kind::Anon(_)) && !self.has_page(size);
+        if from == 0 || is_hole {
             return Ok(());
         }
         let pager = self.pager();
@@ -82,23 +136,23 @@ impl Object {
             })
         })
         .map(|_| ())
-        .map_err(|_| ENOMEM)
+        .map_err(|e| if e == GetError::Io { EIO } else { ENOMEM })
     }
 
     /// Pages that hold something.
     pub fn resident(&self) -> u64 {
-        with(|_, held| self.inner.pager.object().resident(held) as u64)
+        with(|_, held| self.inner.pager().object().resident(held) as u64)
     }
 
     /// Whether the page at byte `at` holds something.
     pub fn has_page(&self, at: u64) -> bool {
-        with(|_, held| self.inner.pager.object().lock(held).0.page(Pages::floor(at)).is_some())
+        with(|_, held| self.inner.pager().object().lock(held).0.page(Pages::floor(at)).is_some())
     }
 
     /// The first byte of the first page at or behind `at` that holds something.
     pub fn next_page(&self, at: u64) -> Option<u64> {
         with(|_, held| {
-            let (body, _) = self.inner.pager.object().lock(held);
+            let (body, _) = self.inner.pager().object().lock(held);
             let next = body.pages(Pages::floor(at).0..body.length().0).next();
             next.map(|(index, _)| index.bytes())
         })
@@ -113,7 +167,28 @@ impl Object {
     }
 
     pub(super) fn pager(&self) -> Arc<dyn Pager<KernelMachine>> {
-        self.inner.pager.clone()
+        match &self.inner.kind {
+            Kind::Anon(pager) => pager.clone(),
+            Kind::File(pager) => pager.clone(),
+        }
+    }
+}
+
+/// Says how a read of pages ended that a [`Vnode`] had started. From interrupts, too.
+pub fn pages_read(pages: &[PageNo], ok: bool) {
+    with(|uvm, held| uvm.read_done(held, pages, outcome(ok)));
+}
+
+/// Says how a write ended.
+pub fn pages_written(pages: &[PageNo], ok: bool) {
+    with(|uvm, held| uvm.write_done(held, pages, outcome(ok)));
+}
+
+fn outcome(ok: bool) -> Outcome {
+    if ok {
+        Outcome::Done
+    } else {
+        Outcome::Failed
     }
 }
 

@@ -37,7 +37,7 @@ use crate::println;
 use crate::sched::{self, Nanos};
 use crate::sync::{Mutex, Once, SpinLock, WaitQueue};
 
-pub use node::{node_number, open};
+pub use node::{by_number, node_number, open};
 pub use text::{diskstats, partitions};
 
 /// Bytes of a sector, the unit of every disk here.

@@ -1,0 +1,327 @@
+//! Where a file's pages come from and go to: the pager's side of a file.
+//!
+//! ```text
+//!   fault, read(2) --> VnodePager --> Backing::read   extents, looked up once per cluster --> one request per run
+//!   flusher, fsync --> VnodePager --> Backing::write  blocks reserved under the volume's lock, then one request per run
+//! ```
+//! A file's extents are remembered: reading, and writing over what is there, takes no lock but for that table.
+//!
+//! I1: what is remembered is the volume's table as of the last change of it; whoever changes it forgets it before the volume is
+//! unlocked. I2: `size` is the size that programs see; it is stored before pages behind it go, so that nobody writes them to
+//! the disk any more. I3: a page in `pending` was written by a program, has no block, and has one set aside in `Fs::pending`.
+
+use alloc::sync::Arc;
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
+
+use machine::{Machine, PageNo, Pages, PAGE_SIZE};
+use uvm::{Transfer, Vnode};
+use volume::Run;
+
+use super::device::Blocks;
+use super::ranges::Ranges;
+use super::{errno, Fs, Volume};
+use crate::arch::machine::{KernelMachine, KERNEL};
+use crate::dev::block::SECTOR;
+use crate::errno::{Errno, Result, EIO, ENOSPC};
+use crate::sync::SpinLock;
+use crate::vm;
+
+const PAGE: u64 = PAGE_SIZE as u64;
+
+type Runs = Arc<[Run]>;
+
+pub(super) struct Backing {
+    pub(super) fs: Arc<Fs>,
+    pub(super) ino: u32,
+    size: AtomicU64,
+    /// The size that the disk has.
+    disk_size: AtomicU64,
+    /// What the disk has allocated, in units of 512 bytes.
+    sectors: AtomicU64,
+    runs: SpinLock<Option<Runs>>,
+    pending: SpinLock<Ranges>,
+    /// Pages may be dirty.
+    dirty: AtomicBool,
+    /// Why the last write failed.
+    failure: AtomicI32,
+}
+
+/// Where a page lies.
+enum Place {
+    /// Nowhere: it is zeroes.
+    Zeroes,
+    Disk(u64),
+    /// In parts: blocks are smaller than pages.
+    Parts,
+}
+
+fn place(runs: &[Run], at: u64, size: u64) -> Place {
+    if at >= size {
+        return Place::Zeroes;
+    }
+    let first = runs.partition_point(|run| run.at + run.len <= at);
+    let mut inside = runs[first..].iter().take_while(|run| run.at < at + PAGE).filter(|run| !run.unwritten);
+    match inside.next() {
+        None => Place::Zeroes,
+        Some(run) if run.at <= at && at + PAGE <= run.at + run.len => Place::Disk(run.disk + (at - run.at)),
+        Some(_) => Place::Parts,
+    }
+}
+
+/// The parts of written runs that lie in a page: offset in the page, place on the disk, bytes.
+fn parts(runs: &[Run], at: u64) -> impl Iterator<Item = (usize, u64, usize)> + '_ {
+    runs.iter().filter(move |run| !run.unwritten && run.at < at + PAGE && run.at + run.len > at).map(
+        move |run| {
+            let (from, to) = (run.at.max(at), (run.at + run.len).min(at + PAGE));
+            ((from - at) as usize, run.disk + (from - run.at), (to - from) as usize)
+        },
+    )
+}
+
+/// Whether written runs leave nothing of a range out.
+fn covers(runs: &[Run], mut at: u64, end: u64) -> bool {
+    let first = runs.partition_point(|run| run.at + run.len <= at);
+    for run in &runs[first..] {
+        if at >= end || run.at > at || run.unwritten {
+            break;
+        }
+        at = run.at + run.len;
+    }
+    at >= end
+}
+
+impl Backing {
+    pub(super) fn new(fs: &Arc<Fs>, ino: u32, size: u64, sectors: u64) -> Backing {
+        Backing {
+            fs: fs.clone(),
+            ino,
+            size: AtomicU64::new(size),
+            disk_size: AtomicU64::new(size),
+            sectors: AtomicU64::new(sectors),
+            runs: SpinLock::new(None),
+            pending: SpinLock::new(Ranges::new()),
+            dirty: AtomicBool::new(false),
+            failure: AtomicI32::new(EIO.0),
+        }
+    }
+
+    pub(super) fn size(&self) -> u64 {
+        self.size.load(Ordering::Acquire)
+    }
+
+    pub(super) fn set_size(&self, size: u64) {
+        self.size.store(size, Ordering::Release);
+        self.mark_dirty();
+    }
+
+    /// Disk space in units of 512 bytes, with what has been promised.
+    pub(super) fn sectors(&self) -> u64 {
+        self.sectors.load(Ordering::Relaxed) + self.pending.lock().count(0..u64::MAX) * (PAGE / 512)
+    }
+
+    pub(super) fn mark_dirty(&self) {
+        self.dirty.store(true, Ordering::Release);
+    }
+
+    pub(super) fn is_dirty(&self) -> bool {
+        self.dirty.load(Ordering::Acquire)
+    }
+
+    /// Says that it is clean, before it is made so; returns what it was.
+    pub(super) fn take_dirty(&self) -> bool {
+        self.dirty.swap(false, Ordering::AcqRel)
+    }
+
+    /// Whether the disk has another size than programs see.
+    pub(super) fn size_differs(&self) -> bool {
+        self.size() != self.disk_size.load(Ordering::Acquire)
+    }
+
+    /// Why pages could not be written, as far as it isn't known already.
+    pub(super) fn take_failure(&self) -> Errno {
+        Errno(self.failure.swap(EIO.0, Ordering::Relaxed))
+    }
+
+    /// Where the file lies.
+    pub(super) fn runs(&self) -> Result<Runs> {
+        if let Some(runs) = &*self.runs.lock() {
+            return Ok(runs.clone());
+        }
+        let mut volume = self.fs.volume();
+        self.load(&mut volume)
+    }
+
+    fn load(&self, volume: &mut Volume) -> Result<Runs> {
+        let runs: Runs = volume.extents(self.ino, 0, i64::MAX as u64).map_err(errno)?.into();
+        *self.runs.lock() = Some(runs.clone());
+        Ok(runs)
+    }
+
+    /// After a change of where the file lies, under the volume's lock (I1).
+    pub(super) fn changed(&self, volume: &mut Volume) {
+        let old = self.runs.lock().take();
+        drop(old);
+        if let Ok(now) = volume.attributes(self.ino) {
+            self.sectors.store(now.blocks, Ordering::Relaxed);
+            self.disk_size.store(now.size, Ordering::Release);
+        }
+        self.fs.changed(volume);
+    }
+
+    /// Sets blocks aside for pages that are about to be written and have none.
+    ///
+    /// # Errors
+    /// `ENOSPC`: the disk has not that many.
+    pub(super) fn promise(&self, at: u64, len: u64) -> Result<()> {
+        let range = at / PAGE..(at + len).div_ceil(PAGE);
+        let runs = self.runs()?;
+        if covers(&runs, range.start * PAGE, at + len) {
+            return Ok(());
+        }
+        let lacks = |page: &u64| !covers(&runs, page * PAGE, ((page + 1) * PAGE).min(at + len));
+        for page in range.filter(lacks) {
+            let new = self.pending.lock().insert(page..page + 1);
+            if new > 0 && !self.fs.set_aside(1) {
+                self.pending.lock().remove(page..page + 1);
+                return Err(ENOSPC);
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives back what was set aside for the pages of a range.
+    pub(super) fn settle(&self, from: u64, to: u64) {
+        let gone = self.pending.lock().remove(from / PAGE..to.div_ceil(PAGE));
+        self.fs.give_back(gone);
+    }
+
+    /// Reads a page that lies in parts, with waiting.
+    fn read_parts(&self, runs: &[Run], at: u64, page: PageNo) {
+        KERNEL.zero(page);
+        let mut bytes = alloc::vec![0; PAGE_SIZE];
+        for (offset, disk, len) in parts(runs, at) {
+            if self.fs.data.disk.read(disk / SECTOR as u64, &mut bytes[offset..offset + len]).is_err() {
+                return vm::pages_read(&[page], false);
+            }
+        }
+        let keep = self.size().saturating_sub(at).min(PAGE) as usize;
+        KERNEL.with_bytes(page, |to| to[..keep].copy_from_slice(&bytes[..keep]));
+        vm::pages_read(&[page], true);
+    }
+
+    /// Writes a page that lies in parts, with waiting.
+    fn write_parts(&self, runs: &[Run], at: u64, page: PageNo) {
+        let mut bytes = alloc::vec![0; PAGE_SIZE];
+        KERNEL.with_bytes(page, |from| bytes.copy_from_slice(from));
+        let ok = parts(runs, at).all(|(offset, disk, len)| {
+            self.fs.data.disk.write(disk / SECTOR as u64, &bytes[offset..offset + len]).is_ok()
+        });
+        vm::pages_written(&[page], ok);
+    }
+
+    /// Has blocks for a range and says where; pages of new ones are announced.
+    fn reserve(&self, at: u64, len: u64, pages: usize) -> Result<(Runs, Blocks)> {
+        let end = at + len;
+        if !self.size_differs() {
+            let runs = self.runs()?;
+            if covers(&runs, at, end) {
+                return Ok((runs, Blocks::Old));
+            }
+        }
+        let mut volume = self.fs.volume();
+        let size = self.size();
+        if at >= size {
+            return Ok((Arc::new([]), Blocks::Old));
+        }
+        let reserved = volume.reserve(self.ino, size, at, len.min(size - at));
+        self.changed(&mut volume);
+        reserved.map_err(errno)?;
+        let runs = self.load(&mut volume)?;
+        self.fs.data.announce(pages);
+        drop(volume);
+        self.settle(at, end);
+        Ok((runs, Blocks::New))
+    }
+}
+
+impl Vnode<KernelMachine> for Arc<Backing> {
+    fn read(&self, _machine: &KernelMachine, index: Pages, pages: &[PageNo]) -> Transfer {
+        let size = self.size();
+        let Ok(runs) = self.runs() else { return Transfer::Failed };
+        let at = |n: usize| index.bytes() + n as u64 * PAGE;
+        let mut first = 0;
+        while first < pages.len() {
+            let mut next = first + 1;
+            match place(&runs, at(first), size) {
+                Place::Zeroes => {
+                    KERNEL.zero(pages[first]);
+                    vm::pages_read(&pages[first..next], true);
+                }
+                Place::Disk(disk) => {
+                    let follows = |n: usize| disk + (n - first) as u64 * PAGE;
+                    while next < pages.len()
+                        && matches!(place(&runs, at(next), size), Place::Disk(there) if there == follows(next))
+                    {
+                        next += 1;
+                    }
+                    let keep = size.saturating_sub(at(next - 1)).min(PAGE) as usize;
+                    self.fs.data.read(disk, &pages[first..next], keep);
+                }
+                Place::Parts => {}
+            }
+            first = next;
+        }
+        // These wait, so they come last.
+        for (n, &page) in pages.iter().enumerate() {
+            if matches!(place(&runs, at(n), size), Place::Parts) {
+                self.read_parts(&runs, at(n), page);
+            }
+        }
+        Transfer::Started
+    }
+
+    fn write(&self, _machine: &KernelMachine, index: Pages, pages: &[PageNo]) -> Transfer {
+        let (start, size) = (index.bytes(), self.size());
+        let end = (start + pages.len() as u64 * PAGE).min(size);
+        if end <= start {
+            return Transfer::Done;
+        }
+        let (runs, blocks) = match self.reserve(start, end - start, pages.len()) {
+            Ok(reserved) => reserved,
+            Err(errno) => {
+                self.failure.store(errno.0, Ordering::Relaxed);
+                return Transfer::Failed;
+            }
+        };
+        let at = |n: usize| start + n as u64 * PAGE;
+        // The last page is written as far as its blocks go.
+        let size = u64::MAX;
+        let mut first = 0;
+        while first < pages.len() {
+            let mut next = first + 1;
+            if let Place::Disk(disk) = place(&runs, at(first), size) {
+                let follows = |n: usize| disk + (n - first) as u64 * PAGE;
+                while next < pages.len()
+                    && matches!(place(&runs, at(next), size), Place::Disk(there) if there == follows(next))
+                {
+                    next += 1;
+                }
+                self.fs.data.write(disk, &pages[first..next], blocks);
+            } else {
+                // In parts, or behind the end by now.
+                self.write_parts(&runs, at(first), pages[first]);
+                if blocks == Blocks::New {
+                    self.fs.data.withdraw(1);
+                }
+            }
+            first = next;
+        }
+        Transfer::Started
+    }
+
+    fn write_later(&self) -> bool {
+        self.mark_dirty();
+        self.fs.wake_flusher();
+        true
+    }
+}

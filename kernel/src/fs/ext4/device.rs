@@ -1,0 +1,152 @@
+//! The disk under a file system: for metadata, with waiting; for file data, straight between pages and disk.
+//!
+//! I1: a flush waits for all writes to blocks that were allocated before it began: see [`InFlight`]. So what a commit makes
+//! reachable holds what was written there, never what the disk held before.
+
+use alloc::sync::Arc;
+use core::sync::atomic::{AtomicUsize, Ordering};
+
+use machine::{PageNo, PAGE_SIZE};
+use volume::{Device, DeviceError};
+
+use crate::arch::machine::KERNEL;
+use crate::dev::block::{self, Disk, Done, Op, SECTOR};
+use crate::errno::{Result, EINVAL};
+use crate::sched;
+use crate::sync::WaitQueue;
+use crate::vm;
+
+/// Data on its way to blocks that no commit has made reachable yet, for each disk.
+struct InFlight {
+    pages: AtomicUsize,
+    none: WaitQueue,
+}
+
+/// Disks that may be mounted at a time.
+const DISKS: usize = 26;
+
+static IN_FLIGHT: [InFlight; DISKS] =
+    [const { InFlight { pages: AtomicUsize::new(0), none: WaitQueue::new() } }; DISKS];
+
+impl InFlight {
+    fn ended(&self, pages: usize) {
+        if self.pages.fetch_sub(pages, Ordering::AcqRel) == pages {
+            self.none.wake_all();
+        }
+    }
+}
+
+/// Whether a write is to blocks that are new.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Blocks {
+    /// A commit must wait for it.
+    New,
+    Old,
+}
+
+/// A disk's data path. Clones are the same one.
+#[derive(Clone)]
+pub(super) struct Data {
+    pub(super) disk: Arc<Disk>,
+    index: usize,
+}
+
+impl Data {
+    pub(super) fn new(disk: &Arc<Disk>) -> Result<Data> {
+        let index = block::disks().position(|other| Arc::ptr_eq(other, disk)).filter(|&index| index < DISKS);
+        Ok(Data { disk: disk.clone(), index: index.ok_or(EINVAL)? })
+    }
+
+    /// Says that as many pages will be written to new blocks; before their volume is unlocked.
+    pub(super) fn announce(&self, pages: usize) {
+        IN_FLIGHT[self.index].pages.fetch_add(pages, Ordering::AcqRel);
+    }
+
+    /// Takes part of that back: they were written, or will not be.
+    pub(super) fn withdraw(&self, pages: usize) {
+        IN_FLIGHT[self.index].ended(pages);
+    }
+
+    /// Starts reads of pages from consecutive places on; of the last one only the first `keep` bytes are the file's.
+    pub(super) fn read(&self, at: u64, pages: &[PageNo], keep: usize) {
+        let most = self.disk.max_pages();
+        for (n, part) in pages.chunks(most).enumerate() {
+            let sector = (at + (n * most * PAGE_SIZE) as u64) / SECTOR as u64;
+            let is_last = n * most + part.len() == pages.len();
+            let done = Done { call: read_ended, token: if is_last { keep as u64 } else { PAGE_SIZE as u64 } };
+            if self.disk.submit(Op::Read, sector, part, done).is_err() {
+                vm::pages_read(part, false);
+            }
+        }
+    }
+
+    /// Starts writes of pages to consecutive places; of new blocks they were [announced](Self::announce).
+    pub(super) fn write(&self, at: u64, pages: &[PageNo], blocks: Blocks) {
+        let most = self.disk.max_pages();
+        for (n, part) in pages.chunks(most).enumerate() {
+            let sector = (at + (n * most * PAGE_SIZE) as u64) / SECTOR as u64;
+            let token = if blocks == Blocks::New { self.index as u64 } else { DISKS as u64 };
+            let done = Done { call: write_ended, token };
+            if self.disk.submit(Op::Write, sector, part, done).is_err() {
+                write_ended(token, part, Err(EINVAL));
+            }
+        }
+    }
+}
+
+/// The end of a read, where a disk's interrupt is answered: behind a file's end there are zeroes.
+fn read_ended(keep: u64, pages: &[PageNo], result: Result<()>) {
+    if let Some(&last) = pages.last().filter(|_| keep < PAGE_SIZE as u64) {
+        KERNEL.with_bytes(last, |bytes| bytes[keep as usize..].fill(0));
+    }
+    vm::pages_read(pages, result.is_ok());
+}
+
+/// The end of a write, where a disk's interrupt is answered.
+fn write_ended(token: u64, pages: &[PageNo], result: Result<()>) {
+    vm::pages_written(pages, result.is_ok());
+    if let Some(flight) = IN_FLIGHT.get(token as usize) {
+        flight.ended(pages.len());
+    }
+}
+
+/// The disk as a volume sees it.
+pub(super) struct Metadata(pub(super) Data);
+
+impl Device for Metadata {
+    fn bytes(&self) -> u64 {
+        self.0.disk.sectors() * SECTOR as u64
+    }
+
+    fn is_read_only(&self) -> bool {
+        self.0.disk.is_read_only()
+    }
+
+    fn read(&mut self, at: u64, to: &mut [u8]) -> core::result::Result<(), DeviceError> {
+        self.0.disk.read(at / SECTOR as u64, to).map_err(|_| DeviceError)
+    }
+
+    fn write(&mut self, at: u64, from: &[u8]) -> core::result::Result<(), DeviceError> {
+        self.0.disk.write(at / SECTOR as u64, from).map_err(|_| DeviceError)
+    }
+
+    fn flush(&mut self) -> core::result::Result<(), DeviceError> {
+        let flight = &IN_FLIGHT[self.0.index];
+        flight.none.wait(|| (flight.pages.load(Ordering::Acquire) == 0).then_some(()));
+        self.0.disk.flush().map_err(|_| DeviceError)
+    }
+}
+
+/// The time of day, for a volume.
+pub(super) struct Now;
+
+impl volume::Clock for Now {
+    fn now(&self) -> core::result::Result<volume::Timestamp, volume::ClockError> {
+        Ok(timestamp(sched::wall()))
+    }
+}
+
+/// A time as a volume has it.
+pub(super) fn timestamp(time: sched::Nanos) -> volume::Timestamp {
+    volume::Timestamp::new((time / 1_000_000_000) as i64, (time % 1_000_000_000) as u32)
+}

@@ -1,0 +1,316 @@
+//! Directories: names and what they lead to.
+//!
+//! Names that were looked up are remembered with their inode's number; the node is in the table, or the volume is asked. A listing
+//! is the whole directory in the order of its names' hashes, kept until the directory changes: a position is a hash, so names that
+//! stay are listed once whatever happens to others between two calls.
+//!
+//! I1: names that are remembered are the volume's; both change with the volume locked (`ext4`, I2). I2: `above` is the directory
+//! that holds this one's name, and keeps it in the table.
+
+use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::hash::{BuildHasher, Hasher};
+use core::sync::atomic::{AtomicBool, Ordering};
+
+use hashbrown::DefaultHashBuilder;
+use volume::{Cursor, New, Rename};
+
+use super::node::{Body, Node};
+use super::{errno, Volume};
+use crate::errno::*;
+use crate::fs::inode::*;
+use crate::sync::SpinLock;
+
+/// Entries taken from the volume at once.
+const BATCH: usize = 128;
+/// The first position behind `.` and `..`.
+const FIRST: u64 = 2;
+
+pub(super) struct Dir {
+    names: SpinLock<BTreeMap<Box<[u8]>, u32>>,
+    listing: SpinLock<Option<Arc<[Listed]>>>,
+    above: SpinLock<Option<(Arc<Node>, Box<[u8]>)>>,
+    covered: AtomicBool,
+}
+
+struct Listed {
+    position: u64,
+    ino: u32,
+    kind: Kind,
+    name: Vec<u8>,
+}
+
+impl Dir {
+    pub(super) fn new() -> Dir {
+        Dir {
+            names: SpinLock::new(BTreeMap::new()),
+            listing: SpinLock::new(None),
+            above: SpinLock::new(None),
+            covered: AtomicBool::new(false),
+        }
+    }
+
+    pub(super) fn above(&self) -> Option<(Arc<Node>, Vec<u8>)> {
+        self.above.lock().as_ref().map(|(node, name)| (node.clone(), name.to_vec()))
+    }
+
+    fn set_above(&self, above: Option<(Arc<Node>, &[u8])>) {
+        let new = above.map(|(node, name)| (node, Box::from(name)));
+        let old = core::mem::replace(&mut *self.above.lock(), new);
+        drop(old);
+    }
+
+    pub(super) fn is_covered(&self) -> bool {
+        self.covered.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_covered(&self, covered: bool) {
+        self.covered.store(covered, Ordering::Relaxed);
+    }
+
+    /// Forgets what is only remembered.
+    pub(super) fn forget(&self) {
+        let names = core::mem::take(&mut *self.names.lock());
+        let listing = self.listing.lock().take();
+        drop((names, listing));
+    }
+
+    /// Forgets a name, and the listing.
+    fn changed(&self, name: &[u8]) {
+        let gone = self.names.lock().remove(name);
+        let listing = self.listing.lock().take();
+        drop((gone, listing));
+    }
+}
+
+fn position(name: &[u8]) -> u64 {
+    // Fixed seeds: positions mean the same for as long as the machine runs.
+    static HASH: spin::Lazy<DefaultHashBuilder> = spin::Lazy::new(DefaultHashBuilder::default);
+    let mut hasher = HASH.build_hasher();
+    hasher.write(name);
+    // Positions are signed in the interface.
+    (hasher.finish() >> 1).max(FIRST)
+}
+
+impl Node {
+    /// The node that a name leads to.
+    pub(super) fn find(&self, name: &[u8]) -> Result<Arc<Node>> {
+        let dir = self.dir()?;
+        {
+            let names = dir.names.lock();
+            if let Some(node) = names.get(name).and_then(|&ino| self.fs().known(ino)) {
+                return Ok(node);
+            }
+        }
+        let mut volume = self.fs().volume();
+        self.find_in(&mut volume, name)
+    }
+
+    fn find_in(&self, volume: &mut Volume, name: &[u8]) -> Result<Arc<Node>> {
+        let dir = self.dir()?;
+        let found = volume.lookup(self.ino, name).map_err(errno)?;
+        let node = self.fs().adopt(&found)?;
+        if let Body::Dir(below) = &node.body {
+            if below.above.lock().is_none() {
+                below.set_above(Some((self.this()?, name)));
+            }
+        }
+        let key: Box<[u8]> = name.into();
+        dir.names.lock().insert(key, node.ino);
+        Ok(node)
+    }
+
+    pub(super) fn make(&self, name: &[u8], new: NewNode<'_>, perm: u32) -> Result<Arc<Node>> {
+        let dir = self.dir()?;
+        let number = |rdev: u64| ((rdev >> 8 & 0xfff) as u32, (rdev & 0xff | rdev >> 12 & 0xf_ff00) as u32);
+        let new = match new {
+            NewNode::File => New::File,
+            NewNode::Dir => New::Dir,
+            NewNode::Symlink(target) => New::Symlink(target),
+            NewNode::Special(Kind::Fifo, _) => New::Fifo,
+            NewNode::Special(Kind::Socket, _) => New::Socket,
+            NewNode::Special(Kind::Block, rdev) => New::BlockDevice(number(rdev).0, number(rdev).1),
+            NewNode::Special(_, rdev) => New::CharDevice(number(rdev).0, number(rdev).1),
+        };
+        let mut volume = self.fs().volume();
+        if self.is_unlinked() {
+            return Err(ENOENT);
+        }
+        let made = volume.create(self.ino, name, new, perm, (0, 0));
+        self.fs().changed(&volume);
+        made.map_err(errno)?;
+        dir.changed(name);
+        self.refresh(&mut volume);
+        self.modified();
+        self.find_in(&mut volume, name)
+    }
+
+    pub(super) fn give_name(&self, name: &[u8], node: &InodeRef) -> Result<()> {
+        let node = self.local(node)?;
+        if node.kind() == Kind::Dir {
+            return Err(EPERM);
+        }
+        let dir = self.dir()?;
+        let mut volume = self.fs().volume();
+        if self.is_unlinked() || node.is_unlinked() {
+            return Err(ENOENT);
+        }
+        let linked = volume.link(node.ino, self.ino, name);
+        self.fs().changed(&volume);
+        linked.map_err(errno)?;
+        dir.changed(name);
+        node.refresh(&mut volume);
+        self.modified();
+        Ok(())
+    }
+
+    pub(super) fn take_name(&self, name: &[u8], what: Unlink) -> Result<()> {
+        let dir = self.dir()?;
+        let mut volume = self.fs().volume();
+        let node = self.find_in(&mut volume, name)?;
+        let taken = match (what, node.kind() == Kind::Dir) {
+            (Unlink::File, true) => return Err(EISDIR),
+            (Unlink::File, false) => volume.unlink(self.ino, name).map(|_| ()),
+            (Unlink::Dir, true) => volume.remove_dir(self.ino, name),
+            (Unlink::Dir, false) => return Err(ENOTDIR),
+        };
+        self.fs().changed(&volume);
+        taken.map_err(errno)?;
+        dir.changed(name);
+        self.detached(&mut volume, &node);
+        self.refresh(&mut volume);
+        self.modified();
+        drop(volume);
+        self.reap(node);
+        Ok(())
+    }
+
+    /// After `node` has lost a name.
+    fn detached(&self, volume: &mut Volume, node: &Arc<Node>) {
+        node.refresh(volume);
+        if let (true, Body::Dir(gone)) = (node.is_unlinked(), &node.body) {
+            gone.set_above(None);
+            gone.forget();
+        }
+    }
+
+    /// Lets a node go that may have lost its last name.
+    fn reap(&self, node: Arc<Node>) {
+        let (ino, unlinked) = (node.ino, node.is_unlinked());
+        drop(node);
+        if unlinked {
+            self.fs().reap(ino);
+        }
+    }
+
+    pub(super) fn move_name(
+        &self,
+        name: &[u8],
+        to_dir: &InodeRef,
+        to_name: &[u8],
+        mode: RenameMode,
+    ) -> Result<()> {
+        let to_node = self.local(to_dir)?;
+        let (from, to) = (self.dir()?, to_node.dir()?);
+        let how = match mode {
+            RenameMode::Replace => Rename::Replace,
+            RenameMode::NoReplace => Rename::NoReplace,
+            RenameMode::Exchange => Rename::Exchange,
+        };
+        let mut volume = self.fs().volume();
+        if to_node.is_unlinked() {
+            return Err(ENOENT);
+        }
+        let node = self.find_in(&mut volume, name)?;
+        let target = match to_node.find_in(&mut volume, to_name) {
+            Ok(target) => Some(target),
+            Err(ENOENT) => None,
+            Err(errno) => return Err(errno),
+        };
+        if mode == RenameMode::Replace && target.as_ref().is_some_and(|target| Arc::ptr_eq(target, &node)) {
+            return Ok(());
+        }
+        let moved = volume.rename(self.ino, name, to_node.ino, to_name, how);
+        self.fs().changed(&volume);
+        moved.map_err(errno)?;
+        from.changed(name);
+        to.changed(to_name);
+        if let Body::Dir(dir) = &node.body {
+            dir.set_above(Some((to_node.this()?, to_name)));
+        }
+        if let (RenameMode::Exchange, Some(Body::Dir(dir))) = (mode, target.as_ref().map(|node| &node.body)) {
+            dir.set_above(Some((self.this()?, name)));
+        }
+        node.refresh(&mut volume);
+        if let Some(target) = &target {
+            self.detached(&mut volume, target);
+        }
+        for dir in [self, to_node] {
+            dir.refresh(&mut volume);
+            dir.modified();
+        }
+        drop((volume, node));
+        if let Some(target) = target {
+            self.reap(target);
+        }
+        Ok(())
+    }
+
+    /// `node` as one of this file system's.
+    fn local<'a>(&self, node: &'a InodeRef) -> Result<&'a Node> {
+        let node = downcast::<Node>(node).ok_or(EXDEV)?;
+        if Arc::ptr_eq(node.fs(), self.fs()) {
+            Ok(node)
+        } else {
+            Err(EXDEV)
+        }
+    }
+
+    pub(super) fn list_names(&self, from: u64, each: &mut dyn FnMut(DirEntry<'_>) -> Flow) -> Result<()> {
+        let above = self.dir()?.above().map_or(self.ino, |(above, _)| above.ino);
+        for (at, name, ino) in [(0, b".".as_slice(), self.ino), (1, b"..", above)] {
+            let entry = DirEntry { ino: u64::from(ino), next: at + 1, kind: Kind::Dir, name };
+            if from <= at && each(entry) == Flow::Stop {
+                return Ok(());
+            }
+        }
+        let listing = self.listing()?;
+        let first = listing.partition_point(|entry| entry.position < from);
+        for entry in &listing[first..] {
+            let next = entry.position + 1;
+            let shown = DirEntry { ino: u64::from(entry.ino), next, kind: entry.kind, name: &entry.name };
+            if each(shown) == Flow::Stop {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn listing(&self) -> Result<Arc<[Listed]>> {
+        let dir = self.dir()?;
+        if let Some(listing) = &*dir.listing.lock() {
+            return Ok(listing.clone());
+        }
+        let mut volume = self.fs().volume();
+        let mut all = Vec::new();
+        let mut from = Cursor::Start;
+        while from != Cursor::End && !self.is_unlinked() {
+            let part = volume.list(self.ino, from, BATCH).map_err(errno)?;
+            let Some(last) = part.last() else { break };
+            from = last.next;
+            for entry in part.into_iter().filter(|entry| !matches!(entry.name.as_slice(), b"." | b"..")) {
+                let kind = match Kind::from_mode(entry.file_type) {
+                    Some(kind) => kind,
+                    None => Kind::from_mode(volume.attributes(entry.ino).map_err(errno)?.mode).ok_or(EIO)?,
+                };
+                all.push(Listed { position: position(&entry.name), ino: entry.ino, kind, name: entry.name });
+            }
+        }
+        all.sort_unstable_by_key(|entry| entry.position);
+        let listing: Arc<[Listed]> = all.into();
+        *dir.listing.lock() = Some(listing.clone());
+        Ok(listing)
+    }
+}

@@ -1,0 +1,286 @@
+//! The contents of a regular file.
+//!
+//! Bytes are read and written in the pages of the file's object; how pages and disk come together is `backing`'s business.
+//!
+//! I1: the object's size, the backing's and what programs see are one. I2: changes of the size and writes hold `writer`, so an
+//! append is one step and a truncation doesn't meet a write. I3: bytes of the last page behind the end are zero when the size
+//! changes.
+
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use volume::Attributes;
+
+use super::backing::Backing;
+use super::node::Node;
+use super::{errno, Fs};
+use crate::errno::*;
+use crate::fs::inode::{Allocate, Position, Seek};
+use crate::fs::io::{outcome, Sink, Source};
+use crate::sync::Mutex;
+use crate::vm::{self, Dir, Object};
+
+const PAGE: u64 = 4096;
+/// Bytes of a file that may wait to be written, at least.
+const WAITING: u64 = 1 << 20;
+/// Beyond that: this part of memory, before the writer has to wait for the disk.
+const WAITING_PART: u64 = 16;
+
+pub(super) struct Contents {
+    backing: Arc<Backing>,
+    object: Object,
+    writer: Mutex<()>,
+    /// Its blocks are found by extents.
+    writable: bool,
+    /// The largest size that the volume can give it.
+    max_size: u64,
+    /// Bytes written since the last write-back.
+    waiting: AtomicU64,
+}
+
+impl Contents {
+    pub(super) fn new(fs: &Arc<Fs>, found: &Attributes) -> Result<Contents> {
+        let backing = Arc::new(Backing::new(fs, found.ino, found.size, found.blocks));
+        let object = Object::file(Box::new(backing.clone()), found.size)?;
+        Ok(Contents {
+            backing,
+            object,
+            writer: Mutex::new(()),
+            writable: found.has_extents,
+            max_size: (u64::from(u32::MAX) << 10).min(i64::MAX as u64),
+            waiting: AtomicU64::new(0),
+        })
+    }
+
+    pub(super) fn object(&self) -> &Object {
+        &self.object
+    }
+
+    pub(super) fn size(&self) -> u64 {
+        self.backing.size()
+    }
+
+    pub(super) fn sectors(&self) -> u64 {
+        self.backing.sectors()
+    }
+
+    pub(super) fn is_writable(&self) -> bool {
+        self.writable
+    }
+
+    pub(super) fn take_failure(&self) -> Errno {
+        self.backing.take_failure()
+    }
+
+    /// Whether anything of it must go to the disk before it may be forgotten.
+    pub(super) fn is_dirty(&self) -> bool {
+        self.backing.is_dirty() || self.backing.size_differs()
+    }
+
+    pub(super) fn read(&self, at: u64, to: &mut Sink<'_>) -> Result<usize> {
+        let start = to.done();
+        let len = self.size().saturating_sub(at).min(to.left() as u64);
+        if len == 0 {
+            return Ok(0);
+        }
+        let result = vm::object_io(&self.object, at, len, Dir::Read, &mut |_, bytes| to.put(bytes));
+        outcome(to.done() - start, result)
+    }
+
+    /// Returns the count and the position after it.
+    pub(super) fn write(&self, at: Position, from: &mut Source<'_>) -> Result<(usize, u64)> {
+        if !self.writable {
+            return Err(EROFS);
+        }
+        let _writer = self.writer.lock();
+        let size = self.size();
+        let at = match at {
+            Position::At(at) => at,
+            Position::Append => size,
+        };
+        if from.left() == 0 {
+            return Ok((0, at));
+        }
+        if at >= self.max_size {
+            return Err(EFBIG);
+        }
+        // The bytes may come from a mapping of this very file: growing must not bring them into being.
+        from.probe()?;
+        let len = self.promise(at, (from.left() as u64).min(self.max_size - at))?;
+        if at + len > size {
+            self.resize(at + len)?;
+        }
+        self.backing.mark_dirty();
+        let start = from.done();
+        let result = vm::object_io(&self.object, at, len, Dir::Write, &mut |_, bytes| from.get(bytes));
+        let done = (from.done() - start) as u64;
+        if done < len && at + len > size {
+            self.resize(size.max(at + done))?;
+        }
+        self.waiting.fetch_add(done, Ordering::Relaxed);
+        Ok((outcome(done as usize, result)?, at + done))
+    }
+
+    /// Sets room on the disk aside for a write; returns how much of it has room.
+    fn promise(&self, at: u64, len: u64) -> Result<u64> {
+        match self.backing.promise(at, len) {
+            Err(ENOSPC) => {}
+            other => return other.map(|()| len),
+        }
+        // What is promised may need less than it was thought to, and deleted files may still have their blocks.
+        self.backing.fs.flush();
+        self.backing.fs.commit()?;
+        if self.backing.promise(at, len).is_ok() {
+            return Ok(len);
+        }
+        let first = (PAGE - at % PAGE).min(len);
+        self.backing.promise(at, first)?;
+        let mut fits = first;
+        while fits < len && self.backing.promise(at + fits, PAGE.min(len - fits)).is_ok() {
+            fits += PAGE.min(len - fits);
+        }
+        Ok(fits)
+    }
+
+    /// Lets the writer of much wait until it is on the disk.
+    pub(super) fn hold_back(&self) -> Result<()> {
+        let most = (vm::stats().total_pages * PAGE / WAITING_PART).max(WAITING);
+        if self.waiting.load(Ordering::Relaxed) > most {
+            self.clean();
+        }
+        Ok(())
+    }
+
+    /// Writes dirty pages back and waits for them; errors are counted by the object.
+    pub(super) fn clean(&self) {
+        self.waiting.store(0, Ordering::Relaxed);
+        let was_dirty = self.backing.take_dirty();
+        if (was_dirty || self.object.is_mapped()) && self.object.clean().is_err() {
+            self.backing.mark_dirty();
+        }
+    }
+
+    /// Gives the disk the size that programs see.
+    pub(super) fn write_size(&self) -> Result<()> {
+        if !self.backing.size_differs() {
+            return Ok(());
+        }
+        let mut volume = self.backing.fs.volume();
+        let done = volume.resize(self.backing.ino, self.size());
+        self.backing.changed(&mut volume);
+        done.map_err(errno)
+    }
+
+    /// Changes the size that programs see; with `writer` held.
+    fn resize(&self, size: u64) -> Result<()> {
+        self.backing.set_size(size);
+        self.object.set_size(size)
+    }
+
+    pub(super) fn truncate(&self, len: u64) -> Result<()> {
+        if len > self.max_size {
+            return Err(EFBIG);
+        }
+        let _writer = self.writer.lock();
+        let size = self.size();
+        if len != size {
+            self.resize(len)?;
+        }
+        if len < size {
+            self.backing.settle(len.next_multiple_of(PAGE), u64::MAX);
+            self.write_size()?;
+        }
+        Ok(())
+    }
+
+    /// Drops all that it holds: it has no name and no user any more.
+    pub(super) fn empty(&self) {
+        let _ = self.resize(0);
+        self.backing.settle(0, u64::MAX);
+    }
+
+    pub(super) fn allocate(&self, how: Allocate, at: u64, len: u64) -> Result<()> {
+        let end = at.checked_add(len).filter(|&end| end <= self.max_size).ok_or(EFBIG)?;
+        let _writer = self.writer.lock();
+        let size = self.size();
+        if matches!(how, Allocate::PunchHole | Allocate::ZeroRange) {
+            self.clear(at.min(size), end.min(size))?;
+        } else {
+            let mut volume = self.backing.fs.volume();
+            let done = volume.allocate(self.backing.ino, at, len);
+            self.backing.changed(&mut volume);
+            done.map_err(errno)?;
+        }
+        if end > size && matches!(how, Allocate::Extend | Allocate::ZeroRange) {
+            self.resize(end)?;
+        }
+        Ok(())
+    }
+
+    /// Makes a range read as zeroes: whole pages lose their blocks, parts of pages are overwritten.
+    fn clear(&self, from: u64, to: u64) -> Result<()> {
+        let first = from.next_multiple_of(PAGE).min(to);
+        let last = if to == self.size() { to.next_multiple_of(PAGE) } else { to & !(PAGE - 1) }.max(first);
+        self.wipe(from, first)?;
+        self.wipe(last.min(to), to)?;
+        if last > first {
+            self.object.free_range(first, last - first)?;
+            self.backing.settle(first, last);
+            let mut volume = self.backing.fs.volume();
+            let done = volume.punch(self.backing.ino, first, last - first);
+            self.backing.changed(&mut volume);
+            drop(volume);
+            done.map_err(errno)?;
+            // Pages that came in meanwhile show what was there before.
+            self.object.free_range(first, last - first)?;
+        }
+        Ok(())
+    }
+
+    fn wipe(&self, from: u64, to: u64) -> Result<()> {
+        if from >= to {
+            return Ok(());
+        }
+        self.backing.promise(from, to - from)?;
+        self.backing.mark_dirty();
+        vm::object_io(&self.object, from, to - from, Dir::Write, &mut |_, bytes| {
+            bytes.fill(0);
+            Ok(bytes.len())
+        })
+    }
+
+    /// Data is what has blocks on the disk, so what was written goes there first.
+    pub(super) fn seek(&self, from: u64, what: Seek) -> Result<u64> {
+        let size = self.size();
+        if from >= size {
+            return Err(ENXIO);
+        }
+        self.clean();
+        let runs = self.backing.runs()?;
+        let mut at = from;
+        for run in runs.iter().filter(|run| !run.unwritten && run.at + run.len > from) {
+            match what {
+                Seek::Data => return Ok(run.at.max(from)),
+                Seek::Hole if run.at > at => return Ok(at),
+                Seek::Hole => at = run.at + run.len,
+            }
+        }
+        match what {
+            Seek::Data => Err(ENXIO),
+            Seek::Hole => Ok(at.min(size)),
+        }
+    }
+}
+
+impl Node {
+    /// Carries contents, size and times to the disk, without a commit. That pages could not be written is for the object to
+    /// remember.
+    pub(super) fn write_back(&self) -> Result<()> {
+        if let Ok(contents) = self.contents() {
+            contents.clean();
+            contents.write_size()?;
+        }
+        self.write_times()
+    }
+}

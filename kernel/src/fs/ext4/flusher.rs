@@ -1,0 +1,210 @@
+//! What happens behind programs' backs: write-back every few seconds, commits, and the forgetting of nodes.
+//!
+//! I1: the flusher never waits for memory that only it could free: it is told of dirty pages by `write_later` and writes them with what
+//! is set aside for that; what it needs of the heap is small and short-lived. I2: an inode without names is freed only after its pages
+//! are gone: a write that is still on its way must not meet the blocks' next owner.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicBool, Ordering};
+
+use super::node::{Body, Node};
+use super::{errno, Fs, MOUNTED};
+use crate::errno::*;
+use crate::fs::inode::{Inode, Kind};
+use crate::sched;
+use crate::sync::{Once, WaitQueue};
+use crate::{println, vm};
+
+/// How often it comes by.
+const INTERVAL: sched::Nanos = 5_000_000_000;
+/// Nodes without pages that stay: one for so many pages of memory.
+const PAGES_PER_IDLE_NODE: u64 = 16;
+
+static CALLED: AtomicBool = AtomicBool::new(false);
+static CALLS: WaitQueue = WaitQueue::new();
+
+/// Starts the thread, once.
+pub(super) fn start() {
+    static STARTED: Once<()> = Once::new();
+    STARTED.call_once(|| {
+        if sched::spawn_kernel("flusher", run).is_err() {
+            println!("ext4: no memory for the flusher: files are written when they are synced");
+        }
+    });
+}
+
+/// Asks it to come by now. From anywhere.
+pub(super) fn wake() {
+    CALLED.store(true, Ordering::Release);
+    CALLS.wake_one();
+}
+
+fn run() {
+    loop {
+        let called = || CALLED.swap(false, Ordering::AcqRel).then_some(());
+        // Being called and the time being over are one to it.
+        let _ = CALLS.wait_intr(Some(sched::now() + INTERVAL), called);
+        for fs in mounted() {
+            fs.flush();
+            if fs.changed.load(Ordering::Acquire) && fs.commit().is_err() {
+                println!("ext4: {}: a commit failed", fs.data.disk.name());
+            }
+        }
+    }
+}
+
+fn mounted() -> Vec<Arc<Fs>> {
+    MOUNTED.lock().clone()
+}
+
+/// Writes everything back, and waits for it.
+pub fn sync_all() {
+    for fs in mounted().iter().filter(|fs| !fs.read_only) {
+        fs.flush();
+        // As in sync(2), nobody is told.
+        let _ = fs.commit();
+    }
+}
+
+/// Before the machine goes off: everything is written, and file systems are left clean as far as nobody uses them.
+pub fn shut_down() {
+    sync_all();
+    for fs in mounted().iter().filter(|fs| !fs.read_only) {
+        let mut volume = fs.volume();
+        if volume.unmount().is_err() {
+            // Files without names are still open: the next mount frees them.
+            let _ = volume.sync();
+        }
+    }
+}
+
+/// Has the file behind a memory object written back and committed; `false` if there is no such file.
+///
+/// # Errors
+/// As `fsync`.
+pub fn sync_object(id: u32) -> Result<bool> {
+    for fs in mounted() {
+        let nodes = fs.all_nodes();
+        let node = nodes.iter().find(|node| node.contents().is_ok_and(|file| file.object().id() == id));
+        if let Some(node) = node {
+            let before = node.write_errors();
+            node.sync()?;
+            if node.write_errors() != before {
+                return Err(node.last_write_error());
+            }
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+impl Fs {
+    fn all_nodes(&self) -> Vec<Arc<Node>> {
+        self.nodes.lock().values().cloned().collect()
+    }
+
+    /// Writes back what is dirty and forgets what nobody needs; no commit.
+    pub(super) fn flush(&self) {
+        if !self.read_only {
+            for node in self.all_nodes() {
+                // Data that can't be written is counted by its object, names and sizes stay to be tried again.
+                let _ = node.write_back();
+            }
+        }
+        self.forget();
+    }
+
+    /// Forgets nodes that nobody uses: those without names at once, those without pages when there are many.
+    fn forget(&self) {
+        let most = (vm::stats().total_pages / PAGES_PER_IDLE_NODE) as usize;
+        let mut unlinked = Vec::new();
+        let mut idle = Vec::new();
+        {
+            let nodes = self.nodes.lock();
+            for (&ino, node) in nodes.iter().filter(|(_, node)| is_unused(node)) {
+                if node.is_unlinked() {
+                    unlinked.push(ino);
+                } else if is_idle(node) {
+                    idle.push(ino);
+                }
+            }
+        }
+        unlinked.into_iter().for_each(|ino| self.reap(ino));
+        let excess = idle.len().saturating_sub(most);
+        for ino in idle.into_iter().take(excess) {
+            let gone = self.take_unused(ino, is_idle);
+            drop(gone);
+        }
+    }
+
+    /// Takes a node out of the table if nobody else has it and it is still as wanted.
+    fn take_unused(&self, ino: u32, wanted: impl Fn(&Arc<Node>) -> bool) -> Option<Arc<Node>> {
+        let mut nodes = self.nodes.lock();
+        let node = nodes.get(&ino)?;
+        if is_unused(node) && wanted(node) {
+            nodes.remove(&ino)
+        } else {
+            None
+        }
+    }
+
+    /// Frees an inode that has no names, if nobody uses it.
+    pub(super) fn reap(&self, ino: u32) {
+        let Some(node) = self.take_unused(ino, |node| node.is_unlinked()) else { return };
+        if let Ok(contents) = node.contents() {
+            contents.empty();
+        }
+        drop(node);
+        let mut volume = self.volume();
+        if let Err(kind) = volume.reap(ino) {
+            println!(
+                "ext4: {}: inode {ino} could not be freed: error {}",
+                self.data.disk.name(),
+                errno(kind).0
+            );
+        }
+        self.changed(&volume);
+    }
+
+    /// Empties the table, for an unmount.
+    ///
+    /// # Errors
+    /// `EBUSY`: some node is in use; the others may have gone.
+    pub(super) fn forget_all(&self) -> Result<()> {
+        loop {
+            let nodes = self.all_nodes();
+            nodes.iter().filter_map(|node| node.dir().ok()).for_each(|dir| dir.forget());
+            let inos: Vec<u32> = nodes.iter().map(|node| node.ino).collect();
+            drop(nodes);
+            let before = inos.len();
+            inos.iter()
+                .for_each(|&ino| drop(self.take_unused(ino, |node| !node.is_unlinked() && !is_dirty(node))));
+            let left = self.nodes.lock().len();
+            // The root is held by the mount, and by whoever asks.
+            if left <= 1 {
+                return Ok(());
+            }
+            if left == before {
+                return Err(EBUSY);
+            }
+        }
+    }
+}
+
+/// Nobody but the table has it, and it isn't mapped.
+fn is_unused(node: &Arc<Node>) -> bool {
+    Arc::strong_count(node) == 1 && node.contents().map_or(true, |contents| !contents.object().is_mapped())
+}
+
+fn is_dirty(node: &Node) -> bool {
+    matches!(&node.body, Body::File(contents) if contents.is_dirty())
+}
+
+/// Nothing would be lost, nor have to be read again but names and attributes.
+fn is_idle(node: &Arc<Node>) -> bool {
+    match &node.body {
+        Body::File(contents) => !contents.is_dirty() && contents.object().resident() == 0,
+        _ => node.kind() != Kind::Fifo,
+    }
+}

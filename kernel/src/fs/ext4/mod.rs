@@ -1,0 +1,223 @@
+//! ext4 on a disk: `crates/volume` keeps the metadata, the VM system the data.
+//!
+//! ```text
+//!   Inode calls --> Node --- names, attributes ------> Volume (rsext4) --> Metadata --> disk, with waiting
+//!                    |  (node, dir, file)                  ^  extents, blocks
+//!                    +-- vm::Object = VnodePager --> Backing --> Data --> disk, many pages a request, without waiting
+//!                             ^                                  (device)
+//!   flusher: every 5 s or when asked: cleans objects, commits, forgets nodes that nobody needs
+//! ```
+//! There is one cache of file data: the pages of the files' objects, which `read`, `write`, `mmap` and `execve` share. Nodes stay
+//! after their last use as long as they have pages, so the number of files that stay cached is bounded by memory alone.
+//!
+//! I1: no user memory is copied, and no page of a file is waited for, with the volume locked: bringing pages in needs the volume.
+//! I2: a name is looked up and its node taken from the table under the volume's lock, or the directory's name table's; both change
+//! under both. I3: a node leaves the table only when nobody else holds it and nobody maps it, so there is one object for a file.
+//! Locks: a file's `writer`, the volume, a directory's names, the table, a node's attributes; the last three spin.
+//!
+//! Road not taken: blocks given out at `write(2)`. They are given out at write-back, where a run of pages is known; until then
+//! their number is set aside, so that a full disk is told to the writer.
+
+mod backing;
+mod device;
+mod dir;
+mod file;
+mod flusher;
+mod locked;
+mod node;
+mod ranges;
+
+use alloc::collections::BTreeMap;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::ops::DerefMut;
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use machine::PAGE_SIZE;
+use volume::{Attributes, ErrorKind};
+
+pub use volume::Mode;
+
+use super::inode::{FsStat, InodeRef};
+use crate::dev::block::Disk;
+use crate::errno::*;
+use crate::sync::{Mutex, SpinLock};
+use crate::vm;
+use device::{Data, Metadata, Now};
+use locked::Volume;
+use node::Node;
+
+pub use flusher::{shut_down, sync_all, sync_object};
+
+/// What `statfs` calls it.
+const MAGIC: u64 = 0xef53;
+/// Pages that are kept for metadata when data is promised room.
+const MARGIN: u64 = 16;
+
+/// All that are mounted.
+static MOUNTED: SpinLock<Vec<Arc<Fs>>> = SpinLock::new(Vec::new());
+
+/// A mounted file system.
+pub(super) struct Fs {
+    dev: u64,
+    data: Data,
+    volume: Mutex<Volume>,
+    nodes: SpinLock<BTreeMap<u32, Arc<Node>>>,
+    read_only: bool,
+    /// Free room, in pages, as of the volume's last change.
+    free: AtomicU64,
+    /// Pages that were promised room and have no blocks yet.
+    pending: AtomicU64,
+    /// There is something to commit.
+    changed: AtomicBool,
+}
+
+/// Mounts a disk; returns the root directory.
+///
+/// # Errors
+/// `EBUSY`: it is mounted; `EINVAL`: there is no ext4 on it; `EACCES`: it can only be read; `EIO`.
+pub fn mount(disk: &Arc<Disk>, mode: Mode) -> Result<InodeRef> {
+    let busy = |fs: &Arc<Fs>| Arc::ptr_eq(&fs.data.disk, disk);
+    if MOUNTED.lock().iter().any(busy) {
+        return Err(EBUSY);
+    }
+    if mode == Mode::ReadWrite && disk.is_read_only() {
+        return Err(EACCES);
+    }
+    let data = Data::new(disk)?;
+    let lines = (vm::stats().total_pages / 64).clamp(64, 4096) as usize;
+    let mounted = Volume::mount(Metadata(data.clone()), Now, mode, lines);
+    let mut volume = mounted.map_err(|kind| match kind {
+        ErrorKind::Io => EIO,
+        ErrorKind::NoMemory => ENOMEM,
+        ErrorKind::ReadOnly => EROFS,
+        _ => EINVAL,
+    })?;
+    let root = volume.root();
+    let root = volume.attributes(root).map_err(errno)?;
+    let fs = Arc::new(Fs {
+        dev: disk.number(),
+        data,
+        free: AtomicU64::new(free_pages(&volume)),
+        volume: Mutex::new(volume),
+        nodes: SpinLock::new(BTreeMap::new()),
+        read_only: mode == Mode::ReadOnly,
+        pending: AtomicU64::new(0),
+        changed: AtomicBool::new(false),
+    });
+    let root = fs.adopt(&root)?;
+    MOUNTED.lock().push(fs);
+    flusher::start();
+    Ok(root)
+}
+
+/// Ends the use of the file system with this root; `false` if it isn't one of these.
+///
+/// # Errors
+/// `EBUSY`: something of it is in use; `EIO`.
+pub fn unmount(root: &InodeRef) -> Result<bool> {
+    let Some(node) = super::inode::downcast::<Node>(root) else { return Ok(false) };
+    let fs = node.fs().clone();
+    fs.flush();
+    fs.forget_all()?;
+    fs.volume().unmount().map_err(errno)?;
+    let gone = {
+        let mut mounted = MOUNTED.lock();
+        let at = mounted.iter().position(|other| Arc::ptr_eq(other, &fs));
+        at.map(|at| mounted.remove(at))
+    };
+    drop(gone);
+    Ok(true)
+}
+
+fn free_pages(volume: &Volume) -> u64 {
+    let space = volume.space();
+    space.free * space.block_size / PAGE_SIZE as u64
+}
+
+/// What became of a volume's call, as a program is told.
+fn errno(kind: ErrorKind) -> Errno {
+    match kind {
+        ErrorKind::Unsupported | ErrorKind::UnsupportedFeature | ErrorKind::UnsupportedCapability => {
+            EOPNOTSUPP
+        }
+        ErrorKind::ReadOnly | ErrorKind::JournalAborted => EROFS,
+        ErrorKind::NoSpace | ErrorKind::QuotaExceeded => ENOSPC,
+        ErrorKind::NoMemory => ENOMEM,
+        ErrorKind::TooManyLinks => EMLINK,
+        ErrorKind::PermissionDenied => EPERM,
+        ErrorKind::NotFound => ENOENT,
+        ErrorKind::AlreadyExists => EEXIST,
+        ErrorKind::NotDirectory => ENOTDIR,
+        ErrorKind::IsDirectory => EISDIR,
+        ErrorKind::NotEmpty => ENOTEMPTY,
+        ErrorKind::Busy => EBUSY,
+        ErrorKind::InvalidInput | ErrorKind::BadFileDescriptor => EINVAL,
+        ErrorKind::Overflow => EOVERFLOW,
+        ErrorKind::FileTooLarge => EFBIG,
+        _ => EIO,
+    }
+}
+
+impl Fs {
+    /// Takes the volume's lock; sleeps for it.
+    fn volume(&self) -> impl DerefMut<Target = Volume> + '_ {
+        self.volume.lock()
+    }
+
+    /// Takes note of a change of the volume.
+    fn changed(&self, volume: &Volume) {
+        self.free.store(free_pages(volume), Ordering::Relaxed);
+        self.changed.store(true, Ordering::Release);
+    }
+
+    /// Sets room for pages aside; `false` if there is none.
+    fn set_aside(&self, pages: u64) -> bool {
+        let fits = |pending: u64| {
+            let want = pending + pages;
+            (want + want / 64 + MARGIN <= self.free.load(Ordering::Relaxed)).then_some(want)
+        };
+        self.pending.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).is_ok()
+    }
+
+    fn give_back(&self, pages: u64) {
+        self.pending.fetch_sub(pages, Ordering::Relaxed);
+    }
+
+    /// The node in the table.
+    fn known(&self, ino: u32) -> Option<Arc<Node>> {
+        self.nodes.lock().get(&ino).cloned()
+    }
+
+    /// The node for an inode, entered in the table if need be; with the volume locked (I2).
+    fn adopt(self: &Arc<Self>, found: &Attributes) -> Result<Arc<Node>> {
+        if let Some(node) = self.known(found.ino) {
+            return Ok(node);
+        }
+        let node = Node::new(self, found)?;
+        self.nodes.lock().insert(found.ino, node.clone());
+        Ok(node)
+    }
+
+    fn stat(&self) -> FsStat {
+        let space = self.volume().space();
+        let pages = |blocks: u64| blocks * space.block_size / PAGE_SIZE as u64;
+        FsStat {
+            magic: MAGIC,
+            blocks: pages(space.blocks),
+            free: pages(space.free).saturating_sub(self.pending.load(Ordering::Relaxed)),
+            files: space.files,
+            files_free: space.files_free,
+        }
+    }
+
+    /// Commits what was done to names and attributes, and what was written before.
+    fn commit(&self) -> Result<()> {
+        self.changed.store(false, Ordering::Release);
+        self.volume().sync().map_err(errno)
+    }
+
+    fn wake_flusher(&self) {
+        flusher::wake();
+    }
+}

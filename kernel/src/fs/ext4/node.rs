@@ -1,0 +1,357 @@
+//! A file, directory or other thing of the file system, as the rest of the kernel sees it.
+//!
+//! I1: attributes are the volume's, but for times and the size, which go to the disk with the data. Access times go only when
+//! something else does.
+
+use alloc::sync::{Arc, Weak};
+use alloc::vec::Vec;
+
+use linux_raw_sys::general as abi;
+use volume::{Attributes, Change};
+
+use super::device::timestamp;
+use super::dir::Dir;
+use super::file::Contents;
+use super::{errno, Fs, Volume};
+use crate::errno::*;
+use crate::fs::cpio::device_number;
+use crate::fs::devfs;
+use crate::fs::file::File;
+use crate::fs::inode::*;
+use crate::fs::io::{Sink, Source};
+use crate::ipc::pipe::Pipe;
+use crate::sched::{self, Nanos};
+use crate::sync::SpinLock;
+use crate::vm;
+
+const SECOND: Nanos = 1_000_000_000;
+
+pub(in crate::fs) struct Node {
+    fs: Arc<Fs>,
+    pub(super) ino: u32,
+    kind: Kind,
+    rdev: u64,
+    attr: SpinLock<Attr>,
+    pub(super) body: Body,
+    me: Weak<Node>,
+}
+
+struct Attr {
+    perm: u32,
+    nlink: u32,
+    uid: u32,
+    gid: u32,
+    size: u64,
+    sectors: u64,
+    atime: Nanos,
+    mtime: Nanos,
+    ctime: Nanos,
+    /// The disk has other times.
+    stale: bool,
+}
+
+pub(super) enum Body {
+    Dir(Dir),
+    File(Contents),
+    Fifo(Arc<Pipe>),
+    /// Symbolic links, devices, sockets.
+    Other,
+}
+
+impl Node {
+    pub(super) fn new(fs: &Arc<Fs>, found: &Attributes) -> Result<Arc<Node>> {
+        let kind = Kind::from_mode(found.mode).ok_or(EIO)?;
+        let body = match kind {
+            Kind::Dir => Body::Dir(Dir::new()),
+            Kind::File => Body::File(Contents::new(fs, found)?),
+            Kind::Fifo => Body::Fifo(Pipe::fifo()),
+            _ => Body::Other,
+        };
+        let time = |seconds: u32| Nanos::from(seconds) * SECOND;
+        let attr = Attr {
+            perm: found.mode & 0o7777,
+            nlink: found.links,
+            uid: found.uid,
+            gid: found.gid,
+            size: found.size,
+            sectors: found.blocks,
+            atime: time(found.atime),
+            mtime: time(found.mtime),
+            ctime: time(found.ctime),
+            stale: false,
+        };
+        Ok(Arc::new_cyclic(|me| Node {
+            fs: fs.clone(),
+            ino: found.ino,
+            kind,
+            rdev: found.device.map_or(0, |(major, minor)| device_number(major, minor)),
+            attr: SpinLock::new(attr),
+            body,
+            me: me.clone(),
+        }))
+    }
+
+    pub(super) fn fs(&self) -> &Arc<Fs> {
+        &self.fs
+    }
+
+    /// Itself. It is called through a reference, so it is alive.
+    pub(super) fn this(&self) -> Result<Arc<Node>> {
+        self.me.upgrade().ok_or(ENOENT)
+    }
+
+    pub(super) fn dir(&self) -> Result<&Dir> {
+        match &self.body {
+            Body::Dir(dir) => Ok(dir),
+            _ => Err(ENOTDIR),
+        }
+    }
+
+    pub(super) fn contents(&self) -> Result<&Contents> {
+        match &self.body {
+            Body::File(contents) => Ok(contents),
+            Body::Dir(_) => Err(EISDIR),
+            _ => Err(EINVAL),
+        }
+    }
+
+    /// Whether it has no name any more.
+    pub(super) fn is_unlinked(&self) -> bool {
+        self.attr.lock().nlink == 0
+    }
+
+    /// Takes over what the volume says of links and room.
+    pub(super) fn refresh(&self, volume: &mut Volume) {
+        if let Ok(now) = volume.attributes(self.ino) {
+            let mut attr = self.attr.lock();
+            attr.nlink = now.links;
+            attr.size = now.size;
+            attr.sectors = now.blocks;
+        }
+        self.attr.lock().ctime = sched::wall();
+    }
+
+    pub(super) fn modified(&self) {
+        let now = sched::wall();
+        let mut attr = self.attr.lock();
+        attr.mtime = now;
+        attr.ctime = now;
+        attr.stale = true;
+    }
+
+    /// The access time follows at most once per change, as with `relatime`.
+    fn accessed(&self) {
+        let mut attr = self.attr.lock();
+        if attr.atime <= attr.mtime && !self.fs.read_only {
+            attr.atime = sched::wall().max(attr.mtime + 1);
+        }
+    }
+
+    /// Carries times to the volume that it doesn't have.
+    pub(super) fn write_times(&self) -> Result<()> {
+        let (atime, mtime) = {
+            let mut attr = self.attr.lock();
+            if !attr.stale || attr.nlink == 0 {
+                return Ok(());
+            }
+            attr.stale = false;
+            (attr.atime, attr.mtime)
+        };
+        let change =
+            Change { atime: Some(timestamp(atime)), mtime: Some(timestamp(mtime)), ..Change::default() };
+        let mut volume = self.fs.volume();
+        volume.change(self.ino, &change).map_err(errno)?;
+        self.fs.changed(&volume);
+        Ok(())
+    }
+}
+
+impl Inode for Node {
+    fn stat(&self) -> Stat {
+        let file = match &self.body {
+            Body::File(contents) => Some((contents.size(), contents.sectors())),
+            _ => None,
+        };
+        let attr = self.attr.lock();
+        let (size, blocks) = file.unwrap_or((attr.size, attr.sectors));
+        Stat {
+            dev: self.fs.dev,
+            ino: u64::from(self.ino),
+            kind: self.kind,
+            perm: attr.perm,
+            nlink: attr.nlink,
+            uid: attr.uid,
+            gid: attr.gid,
+            rdev: self.rdev,
+            size,
+            blocks,
+            atime: attr.atime,
+            mtime: attr.mtime,
+            ctime: attr.ctime,
+        }
+    }
+
+    fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    fn set_attr(&self, change: &SetAttr) -> Result<()> {
+        let now = self.stat();
+        let owner = (change.uid.is_some() || change.gid.is_some())
+            .then(|| (change.uid.unwrap_or(now.uid), change.gid.unwrap_or(now.gid)));
+        let on_disk = Change {
+            perm: change.perm,
+            owner,
+            atime: change.atime.map(timestamp),
+            mtime: change.mtime.map(timestamp),
+        };
+        let mut volume = self.fs.volume();
+        volume.change(self.ino, &on_disk).map_err(errno)?;
+        self.fs.changed(&volume);
+        let mut attr = self.attr.lock();
+        attr.perm = change.perm.map_or(attr.perm, |perm| perm & 0o7777);
+        (attr.uid, attr.gid) = owner.unwrap_or((attr.uid, attr.gid));
+        attr.atime = change.atime.unwrap_or(attr.atime);
+        attr.mtime = change.mtime.unwrap_or(attr.mtime);
+        attr.ctime = sched::wall();
+        Ok(())
+    }
+
+    fn fs_stat(&self) -> FsStat {
+        self.fs.stat()
+    }
+
+    fn lookup(&self, name: &[u8]) -> Result<InodeRef> {
+        Ok(self.find(name)?)
+    }
+
+    fn create(&self, name: &[u8], new: NewNode<'_>, perm: u32) -> Result<InodeRef> {
+        Ok(self.make(name, new, perm)?)
+    }
+
+    fn link(&self, name: &[u8], node: &InodeRef) -> Result<()> {
+        self.give_name(name, node)
+    }
+
+    fn unlink(&self, name: &[u8], what: Unlink) -> Result<()> {
+        self.take_name(name, what)
+    }
+
+    fn rename(&self, name: &[u8], to_dir: &InodeRef, to_name: &[u8], mode: RenameMode) -> Result<()> {
+        self.move_name(name, to_dir, to_name, mode)
+    }
+
+    fn list(&self, from: u64, each: &mut dyn FnMut(DirEntry<'_>) -> Flow) -> Result<()> {
+        self.list_names(from, each)
+    }
+
+    fn parent(&self) -> Option<(InodeRef, Vec<u8>)> {
+        let (above, name) = self.dir().ok()?.above()?;
+        Some((above, name))
+    }
+
+    fn is_mount_point(&self) -> bool {
+        matches!(&self.body, Body::Dir(dir) if dir.is_covered())
+    }
+
+    fn set_mount_point(&self, covered: bool) -> bool {
+        match &self.body {
+            Body::Dir(dir) => {
+                dir.set_covered(covered);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    fn read_link(&self) -> Result<Vec<u8>> {
+        if self.kind != Kind::Symlink {
+            return Err(EINVAL);
+        }
+        self.fs.volume().read_link(self.ino).map_err(errno)
+    }
+
+    fn open(&self, flags: u32) -> Result<Option<InodeRef>> {
+        match &self.body {
+            Body::Fifo(pipe) => Pipe::open_fifo(pipe, flags).map(Some),
+            Body::Other if matches!(self.kind, Kind::Char | Kind::Block) => {
+                devfs::open(self.rdev, flags).map(Some)
+            }
+            Body::Other => Err(ENXIO),
+            Body::File(contents) => {
+                let writes = flags & abi::O_ACCMODE != abi::O_RDONLY || flags & abi::O_TRUNC != 0;
+                if writes && (self.fs.read_only || !contents.is_writable()) {
+                    return Err(EROFS);
+                }
+                Ok(None)
+            }
+            Body::Dir(_) => Ok(None),
+        }
+    }
+
+    fn release(&self, _file: &File) {
+        if self.is_unlinked() {
+            self.fs.wake_flusher();
+        }
+    }
+
+    fn read(&self, _file: &File, at: u64, to: &mut Sink<'_>) -> Result<usize> {
+        let n = self.contents()?.read(at, to)?;
+        self.accessed();
+        Ok(n)
+    }
+
+    fn write(&self, file: &File, at: Position, from: &mut Source<'_>) -> Result<(usize, u64)> {
+        let contents = self.contents()?;
+        let written = contents.write(at, from)?;
+        self.modified();
+        if file.flags() & abi::O_DSYNC != 0 {
+            self.sync()?;
+        } else {
+            contents.hold_back()?;
+        }
+        Ok(written)
+    }
+
+    fn truncate(&self, len: u64) -> Result<()> {
+        self.contents()?.truncate(len)?;
+        self.modified();
+        Ok(())
+    }
+
+    fn allocate(&self, how: Allocate, at: u64, len: u64) -> Result<()> {
+        self.contents().map_err(|_| ENODEV)?.allocate(how, at, len)?;
+        self.modified();
+        Ok(())
+    }
+
+    fn seek_data(&self, from: u64, what: Seek) -> Result<u64> {
+        self.contents()?.seek(from, what)
+    }
+
+    fn object(&self) -> Option<vm::Object> {
+        self.contents().ok().map(|contents| contents.object().clone())
+    }
+
+    fn sync(&self) -> Result<()> {
+        if self.fs.read_only {
+            return Ok(());
+        }
+        let written = self.write_back();
+        let committed = self.fs.commit();
+        written.and(committed)
+    }
+
+    fn sync_fs(&self) -> Result<()> {
+        self.fs.flush();
+        self.fs.commit()
+    }
+
+    fn write_errors(&self) -> u64 {
+        self.contents().map_or(0, |contents| contents.object().write_errors())
+    }
+
+    fn last_write_error(&self) -> Errno {
+        self.contents().map_or(EIO, Contents::take_failure)
+    }
+}
