@@ -20,6 +20,14 @@
 
 extern crate alloc;
 
+/// What page records are made of; loom's, where a test runs all schedules of them.
+mod atomic {
+    #[cfg(not(feature = "loom"))]
+    pub use core::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, AtomicU8, AtomicUsize, Ordering};
+    #[cfg(feature = "loom")]
+    pub use loom::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, AtomicU8, AtomicUsize, Ordering};
+}
+
 pub mod addr;
 pub mod frames;
 pub mod machine;

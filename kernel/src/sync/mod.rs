@@ -2,15 +2,26 @@
 //!
 //! * [`SpinLock`]: short, never held while sleeping, while touching user memory, or across a context switch;
 //! * [`WaitQueue`]: the one way a thread sleeps; [`wait_any`] sleeps on several;
+//! * [`Channels`]: what the VM system's tickets are read from and wait on;
 //! * [`Mutex`]: a lock whose waiters sleep; may be held across user copies.
 //!
 //! The kernel runs with interrupts off except at points where no spin lock is held (`arch::io::interrupt_window`, the idle loop). So
 //! a spin lock excludes interrupt handlers without touching the interrupt flag, and costs three instructions.
 
+mod channels;
 mod mutex;
 mod spin_lock;
 mod wait;
 
+/// What locks and channels are made of. A schedule checker puts its own in their place: `uvm-check/tests/loom`.
+mod word {
+    pub use core::hint::spin_loop as pause;
+    pub use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+    /// Loads of a taken lock before each pause.
+    pub const PATIENCE: u32 = 100;
+}
+
+pub use channels::Channels;
 pub use mutex::Mutex;
 pub use spin_lock::{assert_none_held, RawSpin, SpinGuard, SpinLock};
 pub use wait::{wait_any, WaitQueue, Woken};

@@ -8,10 +8,9 @@
 
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
-use core::sync::atomic::{AtomicBool, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
-/// Loads before each pause.
-const PATIENCE: u32 = 100;
+use super::word::{pause, AtomicBool, Ordering::Acquire, Ordering::Relaxed, Ordering::Release, PATIENCE};
+
 /// Pauses before the holder is taken for lost: a lock held by this very CPU, or across a sleep.
 const LOST: u32 = 100_000_000;
 
@@ -67,7 +66,7 @@ impl RawSpin {
                     return;
                 }
             }
-            core::hint::spin_loop();
+            pause();
         }
         panic!("a spin lock is never given back");
     }

@@ -18,6 +18,7 @@ pub const CHECKS: &[Check] = &[
     Check { name: "host/clippy of the kernel", run: kernel_clippy },
     Check { name: "host/tests", run: tests },
     Check { name: "host/schedules", run: schedules },
+    Check { name: "host/all schedules of small pieces", run: small_pieces },
     Check { name: "host/examples", run: examples },
     Check { name: "host/address sanitizer", run: address_sanitizer },
     Check { name: "host/miri", run: miri },
@@ -96,6 +97,12 @@ fn long_model_runs() -> Result<Verdict> {
 
 fn planted_bugs() -> Result<Verdict> {
     Ok(count_tests(&output(&mut cargo(&["test", "-p", "uvm-check", "--test", "plants", "--", "--ignored"]))?))
+}
+
+/// Locks, tickets, page queues and counted leaves under a checker that tries every schedule of them.
+fn small_pieces() -> Result<Verdict> {
+    let arguments = ["test", "-p", "uvm-check", "--features", "loom", "--test", "loom"];
+    Ok(count_tests(&output(&mut cargo(&arguments))?))
 }
 
 /// Adds up cargo's `test result` lines.

@@ -16,7 +16,7 @@
 //!   thread before the page is published;
 //! * `wire`: whoever makes or ends a wired mapping or a use for I/O, atomically;
 //! * `next`, `prev`: the lock of the list that `place` names; on no list, `next` is the owner's;
-//! * `place`: the lock of the list it names; from `Pending` by compare-and-exchange (see `queues`).
+//! * `place`: the lock of the list it names; to and from `Pending` by compare-and-exchange (see `queues`).
 //!
 //! I1: `place` is `Free` or `Cached` exactly for pages that no one owns (`Owner::Free`).
 //! I2: a page on the free list, in a cache, or in a `Shootdown` is on no queue.
@@ -31,9 +31,9 @@ mod scan;
 
 use alloc::vec::Vec;
 use core::fmt;
-use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
-use core::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, AtomicU8, AtomicUsize};
 
+use crate::atomic::Ordering::{AcqRel, Acquire, Relaxed};
+use crate::atomic::{AtomicU16, AtomicU32, AtomicU64, AtomicU8, AtomicUsize};
 use crate::order::{Before, FreeList, Held, Ordered, PageCache, PageQueues};
 use crate::shootdown::PageChain;
 use crate::{Channel, Machine, Pa, PageNo, PAGE_SHIFT};

@@ -9,10 +9,9 @@
 //!
 //! I1: a page is linked on the queue that its place names, and on no other list.
 
-use core::sync::atomic::AtomicUsize;
-use core::sync::atomic::Ordering::Relaxed;
-
 use super::{link_back, Frames, List, PageFlags, Place, BATCH};
+use crate::atomic::AtomicUsize;
+use crate::atomic::Ordering::Relaxed;
 use crate::order::{Before, Held, PageQueues};
 use crate::{Machine, PageNo};
 

@@ -1,9 +1,8 @@
 //! Reading and writing a page's record: its owner, what is going on with it, its wirings. Who may write what is said in
 //! the module above.
 
-use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
-
 use super::{pack, unpack, Frames, Owner, PageFlags, Place, PLACES};
+use crate::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use crate::order::{Before, Held, PageQueues};
 use crate::{Machine, PageNo};
 

@@ -13,7 +13,7 @@ use super::{link_back, Frames, PageFlags, Place, Queue};
 use crate::order::{Before, Held, PageQueues};
 use crate::{Machine, PageNo};
 
-use core::sync::atomic::Ordering::Relaxed;
+use crate::atomic::Ordering::Relaxed;
 
 /// Pages that one step of a scan hands out at most.
 pub const SCAN: usize = 32;

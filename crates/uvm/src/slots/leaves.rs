@@ -10,10 +10,10 @@
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
-use alloc::sync::Arc;
 use core::ops::Range;
 
 use super::Leaf;
+use crate::counted::Arc;
 
 /// Leaves in a branch; few for the model, as in [`super::LEAF`].
 const BRANCH: u64 = if cfg!(feature = "small-leaves") { 2 } else { 32 };

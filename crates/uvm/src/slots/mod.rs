@@ -22,10 +22,10 @@
 
 mod leaves;
 
-use alloc::sync::Arc;
 use core::num::NonZeroU32;
 use core::ops::Range;
 
+use crate::counted::{fence, Arc, Ordering::Acquire};
 use leaves::{Leaves, PLACE_BYTES};
 
 /// Numbers in a leaf. The model's address spaces are a few dozen pages long, and must cross leaves.
@@ -80,6 +80,17 @@ impl Leaf {
     }
 }
 
+/// Whether other tables hold the leaf. Where none does, all that former holders did with what its numbers name, up to
+/// their letting go, has happened before: whoever is told that it is alone may write there.
+#[inline]
+fn has_others(leaf: &Arc<Leaf>) -> bool {
+    if Arc::strong_count(leaf) > 1 {
+        return true;
+    }
+    fence(Acquire);
+    false
+}
+
 /// Drops one table's hold on a leaf; the last holder's drop releases its numbers.
 fn let_go(leaf: Arc<Leaf>, holders: &mut impl Holders) {
     if let Some(leaf) = Arc::into_inner(leaf) {
@@ -118,7 +129,7 @@ impl Slots {
     #[inline]
     pub(crate) fn find(&self, index: u64) -> (Option<NonZeroU32>, bool) {
         match self.leaves.get(index / LEAF) {
-            Some(leaf) => (NonZeroU32::new(leaf.slots[(index % LEAF) as usize]), Arc::strong_count(leaf) > 1),
+            Some(leaf) => (NonZeroU32::new(leaf.slots[(index % LEAF) as usize]), has_others(leaf)),
             None => (None, false),
         }
     }
@@ -126,7 +137,7 @@ impl Slots {
     /// Whether the leaf around an index hangs in another table too.
     #[inline]
     pub(crate) fn is_shared(&self, index: u64) -> bool {
-        self.leaves.get(index / LEAF).is_some_and(|leaf| Arc::strong_count(leaf) > 1)
+        self.leaves.get(index / LEAF).is_some_and(has_others)
     }
 
     /// Gives the table a leaf of its own around an index.
@@ -249,7 +260,7 @@ impl Slots {
 
     /// Whether any leaf of the range hangs in another table too.
     pub(crate) fn any_shared(&self, range: Range<u64>) -> bool {
-        self.leaves.range(keys_of(&range)).any(|(_, leaf)| Arc::strong_count(leaf) > 1)
+        self.leaves.range(keys_of(&range)).any(|(_, leaf)| has_others(leaf))
     }
 
     /// Heap bytes for [`share_range`](Self::share_range), at most.

@@ -1,14 +1,13 @@
 //! This machine as the VM system sees it: `impl Machine`.
 
 use core::arch::asm;
-use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use machine::order::{Held, Nothing};
 use machine::{Channel, Frames, Machine, NoMemory, Pa, PageNo, Ticket, PAGE_SIZE};
 
 use super::pmap::X86Pmap;
 use crate::mem::{heap, layout};
-use crate::sync::{Once, RawSpin, WaitQueue};
+use crate::sync::{Channels, Once, RawSpin};
 
 /// The machine; its state is in statics, so a reference to it costs nothing.
 pub struct KernelMachine;
@@ -36,19 +35,7 @@ pub fn frames() -> Option<&'static Frames<KernelMachine>> {
     FRAMES.get()
 }
 
-/// Channels that share a wait queue.
-struct Bucket {
-    sequence: AtomicU64,
-    waiters: WaitQueue,
-}
-
-const BUCKETS: usize = 64;
-static CHANNELS: [Bucket; BUCKETS] =
-    [const { Bucket { sequence: AtomicU64::new(0), waiters: WaitQueue::new() } }; BUCKETS];
-
-fn bucket(channel: Channel) -> &'static Bucket {
-    &CHANNELS[(channel.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58) as usize]
-}
+static CHANNELS: Channels = Channels::new();
 
 impl KernelMachine {
     /// A page in the direct map.
@@ -155,17 +142,14 @@ impl Machine for KernelMachine {
     }
 
     fn ticket(&self, channel: Channel) -> Ticket {
-        Ticket { channel, sequence: bucket(channel).sequence.load(Relaxed) }
+        CHANNELS.ticket(channel)
     }
 
     fn wait(&self, _held: &mut Held<'_, Nothing>, ticket: Ticket) {
-        let bucket = bucket(ticket.channel);
-        bucket.waiters.wait(|| (bucket.sequence.load(Relaxed) != ticket.sequence).then_some(()));
+        CHANNELS.wait(ticket);
     }
 
     fn wake(&self, channel: Channel) {
-        let bucket = bucket(channel);
-        bucket.sequence.fetch_add(1, Relaxed);
-        bucket.waiters.wake_all();
+        CHANNELS.wake(channel);
     }
 }

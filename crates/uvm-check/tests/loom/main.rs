@@ -1,0 +1,66 @@
+//! All schedules of the small pieces, under loom: locks, tickets, page queues, counted leaves.
+//!
+//! ```text
+//!   order.rs    Ordered over the kernel's spin lock        does a guard exclude, and order what its holders did?
+//!   tickets.rs  the kernel's channels and wait queues      is a wake-up between unlock and sleep lost?
+//!   queues.rs   Frames: batches, queues, flags, wirings    is a page linked twice, a flag lost?
+//!   counted.rs  the leaves of slots                        is the only holder really alone?
+//! ```
+//! Shuttle tries many schedules of the whole library, loom all schedules of little code, and loads that see old
+//! values besides. So the code here is the real code: the kernel's files and the library's are taken in by their
+//! paths, over loom's atomics. Each law has a twin that breaks it on purpose and must be caught, which shows that the
+//! test can fail.
+//!
+//! The unsafe code here implements what loom has no counterpart for; see `counted.rs`.
+
+extern crate alloc;
+
+mod counted;
+mod host;
+mod order;
+mod queues;
+mod sched;
+mod slots_test;
+mod tickets;
+pub mod word;
+
+/// The kernel's locks and channels.
+#[path = "../../../../kernel/src/sync"]
+#[allow(dead_code)]
+mod sync {
+    pub mod channels;
+    pub mod spin_lock;
+    pub mod wait;
+
+    pub use super::word;
+    pub use spin_lock::{RawSpin, SpinLock};
+    pub use wait::WaitQueue;
+}
+
+/// What the spin lock asks of the machine: that there is another CPU to wait for, and where it counts what is held.
+mod arch {
+    pub mod cpu {
+        pub const MAX_CPUS: usize = 2;
+
+        pub fn index() -> usize {
+            0
+        }
+    }
+}
+
+mod io {
+    pub use uvm::CLUSTER;
+}
+
+/// The library's slots.
+#[path = "../../../uvm/src/slots/mod.rs"]
+#[allow(dead_code)]
+mod slots;
+
+/// Runs a test under every schedule with at most so many preemptions: few find nearly all that many do.
+fn all_schedules(preemptions: usize, test: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(preemptions);
+    builder.max_branches = 10_000;
+    builder.check(test);
+}

@@ -1,0 +1,159 @@
+//! Page records: places, flags and wirings while several CPUs are at them.
+//!
+//! Each test ends with the frames' audit, which walks the lists and compares them with what the records say.
+
+use loom::sync::Arc;
+use loom::thread;
+use machine::frames::{PageFlags, Place, Queue};
+use machine::order::{Nothing, Object};
+use machine::{Held, Machine, Ordered, PageNo, Reserve, ThreadCtx};
+
+use crate::all_schedules;
+use crate::host::{machine, Loom};
+use crate::sync::RawSpin;
+
+const PREEMPTIONS: usize = 3;
+
+type Step = fn(&Loom, &mut Held<'_, Nothing>, PageNo);
+
+/// A page of a machine whose locks have all been taken once.
+fn page(m: &Loom) -> PageNo {
+    let mut ctx = ThreadCtx::new();
+    let held = &mut ctx.held();
+    m.frames().flush_pending(held);
+    m.frames().audit(held).unwrap();
+    m.frames().alloc(m, held, Reserve::Pageout).unwrap()
+}
+
+/// Runs two steps on one page at once, on a CPU each, after `first`; then links what is pending and audits.
+fn at_once(first: Step, one: Step, other: Step) -> Arc<Loom> {
+    let m = machine(3);
+    let no = page(&m);
+    first(&m, &mut ThreadCtx::new().held(), no);
+    let theirs = m.clone();
+    let handle = thread::spawn(move || {
+        theirs.run_on(1);
+        other(&theirs, &mut ThreadCtx::new().held(), no);
+    });
+    one(&m, &mut ThreadCtx::new().held(), no);
+    handle.join().unwrap();
+    let mut ctx = ThreadCtx::new();
+    let held = &mut ctx.held();
+    m.frames().flush_pending(held);
+    m.frames().audit(held).unwrap();
+    m
+}
+
+fn activate(m: &Loom, held: &mut Held<'_, Nothing>, no: PageNo) {
+    m.frames().activate(m, held, no);
+}
+
+fn link(m: &Loom, held: &mut Held<'_, Nothing>, _: PageNo) {
+    m.frames().flush_pending(held);
+}
+
+fn dequeue(m: &Loom, held: &mut Held<'_, Nothing>, no: PageNo) {
+    m.frames().dequeue(held, no);
+}
+
+fn linked(m: &Loom, held: &mut Held<'_, Nothing>, no: PageNo) {
+    activate(m, held, no);
+    link(m, held, no);
+}
+
+#[test]
+fn a_pending_page_that_goes_is_not_linked() {
+    all_schedules(PREEMPTIONS, || {
+        let m = at_once(activate, link, dequeue);
+        assert_eq!(m.frames().active(), 0);
+    });
+}
+
+#[test]
+fn a_pending_page_is_linked_once() {
+    all_schedules(PREEMPTIONS, || {
+        let m = at_once(activate, link, link);
+        assert_eq!(m.frames().active(), 1);
+    });
+}
+
+#[test]
+fn a_page_freed_and_reused_while_pending_is_linked_once() {
+    let reuse: Step = |m, held, no| {
+        m.frames().dequeue(held, no);
+        m.frames().free_page(m, held, no);
+        let again = m.frames().alloc(m, held, Reserve::Pageout).unwrap();
+        assert_eq!(again, no, "a CPU's cache is a stack");
+        m.frames().activate(m, held, again);
+    };
+    all_schedules(2, move || {
+        let m = at_once(activate, link, reuse);
+        assert_eq!(m.frames().active(), 1);
+    });
+}
+
+#[test]
+fn a_page_changes_queue_or_leaves_but_not_both() {
+    all_schedules(PREEMPTIONS, || {
+        let m = at_once(linked, |m, held, no| m.frames().deactivate(held, no), dequeue);
+        assert_eq!((m.frames().active(), m.frames().inactive()), (0, 0));
+    });
+}
+
+#[test]
+fn a_page_activated_by_two_at_once_is_linked_once() {
+    let and_link: Step = |m, held, no| {
+        activate(m, held, no);
+        link(m, held, no);
+    };
+    all_schedules(PREEMPTIONS, move || {
+        let m = at_once(|_, _, _| (), activate, and_link);
+        assert_eq!(m.frames().active(), 1);
+    });
+}
+
+#[test]
+fn the_last_unwiring_sends_a_page_to_the_queue() {
+    let unwire: Step = |m, held, no| m.frames().unwire(m, held, no);
+    let wired_twice: Step = |m, _, no| {
+        m.frames().wire(no);
+        m.frames().wire(no);
+    };
+    all_schedules(PREEMPTIONS, move || {
+        let m = at_once(wired_twice, unwire, unwire);
+        let mut ctx = ThreadCtx::new();
+        assert!(m.frames().oldest(&mut ctx.held(), Queue::Active).is_some());
+    });
+}
+
+/// Two threads that each set a flag, one of them under a lock that both hold or don't.
+fn flags(set: impl Fn(&Loom, &Ordered<Object, RawSpin, ()>, PageNo, PageFlags) + Copy + Send + 'static) {
+    let m = machine(3);
+    let no = page(&m);
+    let owner = Arc::new(Ordered::<Object, RawSpin, ()>::new(()));
+    let (theirs, lock) = (m.clone(), owner.clone());
+    drop(owner.lock(&mut ThreadCtx::new().held()));
+    let handle = thread::spawn(move || set(&theirs, &lock, no, PageFlags::BUSY));
+    set(&m, &owner, no, PageFlags::CLEAN);
+    handle.join().unwrap();
+    assert_eq!(m.frames().flags(no), PageFlags::BUSY | PageFlags::CLEAN, "a flag was lost");
+    assert_eq!(m.frames().place(no), Place::Nowhere);
+}
+
+#[test]
+fn no_flag_is_lost_under_the_owners_lock() {
+    all_schedules(PREEMPTIONS, || {
+        flags(|m, owner, no, flag| {
+            let mut ctx = ThreadCtx::new();
+            let held = &mut ctx.held();
+            let _guard = owner.lock(held);
+            m.frames().set_flags(no, flag);
+        });
+    });
+}
+
+#[test]
+#[should_panic(expected = "a flag was lost")]
+fn flags_set_without_the_owners_lock_are_lost() {
+    all_schedules(PREEMPTIONS, || flags(|m, _, no, flag| m.frames().set_flags(no, flag)));
+}

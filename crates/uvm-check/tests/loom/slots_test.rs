@@ -1,0 +1,133 @@
+//! The leaves of slots: I2, that a table which finds itself a leaf's only holder stays so, and may write.
+//!
+//! Two tables share a leaf, as an amap and its copy do; each belongs to one thread, as an amap to its lock's holder.
+
+use core::num::NonZeroU32;
+
+use loom::cell::UnsafeCell;
+use loom::sync::Arc;
+use loom::thread;
+use machine::order::Anon;
+use machine::{Ordered, ThreadCtx};
+
+use crate::all_schedules;
+use crate::slots::{Heap, Holders, Slots};
+use crate::sync::RawSpin;
+
+const PREEMPTIONS: usize = 4;
+
+/// One anon: how many leaves hold it, and its page's bytes.
+struct Body {
+    refs: Ordered<Anon, RawSpin, u32>,
+    bytes: UnsafeCell<u8>,
+}
+
+/// What counts leaves in the anon.
+struct Counts<'a>(&'a Body);
+
+impl Counts<'_> {
+    fn refs(&self) -> u32 {
+        *self.0.refs.lock(&mut ThreadCtx::new().held()).0
+    }
+}
+
+impl Holders for Counts<'_> {
+    fn reference(&mut self, _: NonZeroU32) {
+        *self.0.refs.lock(&mut ThreadCtx::new().held()).0 += 1;
+    }
+
+    fn release(&mut self, _: NonZeroU32) {
+        *self.0.refs.lock(&mut ThreadCtx::new().held()).0 -= 1;
+    }
+}
+
+fn number() -> NonZeroU32 {
+    NonZeroU32::MIN
+}
+
+/// A table with the anon at 0, and its copy.
+fn two_tables() -> (Arc<Body>, Slots, Slots) {
+    let body = Arc::new(Body { refs: Ordered::new(1), bytes: UnsafeCell::new(0) });
+    assert_eq!(Counts(&body).refs(), 1);
+    let mut a = Slots::new();
+    a.set(0, number());
+    let b = a.share_range(0..4, &mut Counts(&body));
+    (body, a, b)
+}
+
+/// A fault for writing: in place where nobody else can have the page, on a copy else.
+fn write(slots: &mut Slots, body: &Body) {
+    let mut counts = Counts(body);
+    let (found, shared) = slots.find(0);
+    assert_eq!(found, Some(number()));
+    if shared {
+        slots.unshare(0, &mut counts);
+    }
+    if counts.refs() == 1 {
+        // SAFETY: loom reports it if another thread reads.
+        body.bytes.with_mut(|byte| unsafe { *byte += 1 });
+    }
+}
+
+fn read(body: &Body) {
+    // SAFETY: as in `write`.
+    body.bytes.with(|byte| unsafe { *byte });
+}
+
+#[test]
+fn the_last_holder_writes_after_all_others_have_read() {
+    all_schedules(PREEMPTIONS, || {
+        let (body, mut a, mut b) = two_tables();
+        let theirs = body.clone();
+        let child = thread::spawn(move || {
+            read(&theirs);
+            b.take_all(&mut Counts(&theirs));
+        });
+        write(&mut a, &body);
+        child.join().unwrap();
+        a.take_all(&mut Counts(&body));
+        assert_eq!(Counts(&body).refs(), 0);
+    });
+}
+
+#[test]
+fn holders_that_part_at_once_are_counted_once_each() {
+    all_schedules(PREEMPTIONS, || {
+        let (body, mut a, mut b) = two_tables();
+        let theirs = body.clone();
+        let child = thread::spawn(move || {
+            b.unshare(0, &mut Counts(&theirs));
+            b
+        });
+        a.unshare(0, &mut Counts(&body));
+        let mut b = child.join().unwrap();
+        assert!(!a.is_shared(0) && !b.is_shared(0));
+        assert_eq!(Counts(&body).refs(), 2);
+        a.take_range(0..1, Heap::Reserved, &mut Counts(&body));
+        b.take_range(0..1, Heap::Reserved, &mut Counts(&body));
+        assert_eq!(Counts(&body).refs(), 0);
+    });
+}
+
+#[test]
+fn a_copy_of_a_copy_keeps_the_leaf_shared() {
+    all_schedules(PREEMPTIONS, || {
+        let (body, mut a, mut b) = two_tables();
+        let theirs = body.clone();
+        let child = thread::spawn(move || {
+            let c = b.share_range(0..4, &mut Counts(&theirs));
+            b.take_all(&mut Counts(&theirs));
+            c
+        });
+        write(&mut a, &body);
+        let mut c = child.join().unwrap();
+        assert_eq!(c.get(0), Some(number()));
+        assert!(
+            a.is_shared(0) || Counts(&body).refs() == 2,
+            "the copy's leaf is counted, or is the one that both hold"
+        );
+        c.take_all(&mut Counts(&body));
+        a.take_all(&mut Counts(&body));
+        assert_eq!(Counts(&body).refs(), 0);
+    });
+}
