@@ -5,9 +5,9 @@ mod swap_disk;
 use std::sync::Arc;
 
 use machine::order::Nothing;
-use machine::{Held, Pa, Pages, ThreadCtx, Va, VaRange};
+use machine::{Held, Machine, Pa, Pages, Pmap, Prot, ThreadCtx, Va, VaRange};
 use swap_disk::{Mode, SwapDisk};
-use uvm::{Counter, FaultError, MapRequest, Space, SwapId, Uvm};
+use uvm::{Advice, Counter, FaultError, FaultKind, MapRequest, Space, SwapError, SwapId, Uvm};
 use uvm_soft::{Config, Fate, SoftMachine};
 
 type World = Arc<Uvm<SoftMachine>>;
@@ -26,8 +26,17 @@ fn swap_on(uvm: &World, held: &mut Held<'_, Nothing>, slots: u32, mode: Mode) ->
     (disk, id)
 }
 
+/// A fault, by a program on a machine whose page daemon keeps up with it.
+fn fault(uvm: &World, space: &Space<SoftMachine>, va: Va, access: Prot) -> Result<FaultKind, FaultError> {
+    let mut ctx = ThreadCtx::new();
+    if uvm.frames().free() < uvm.frames().low_water() && uvm.pages_in_flight() == 0 {
+        uvm.pageout(&mut ctx.held(), uvm.frames().high_water());
+    }
+    uvm.fault(&mut ctx.held(), space, va, access)
+}
+
 fn store(uvm: &World, space: &Space<SoftMachine>, va: Va, byte: u8) -> Result<(), FaultError> {
-    let fault = |va, access| uvm.fault(&mut ThreadCtx::new().held(), space, va, access).map(|_| ());
+    let fault = |va, access| fault(uvm, space, va, access).map(|_| ());
     uvm.machine().store(0, space.pmap(), va, &[byte], fault).map_err(|e| match e {
         uvm_soft::Denied::Fault(e) => e,
         other => panic!("{other:?}"),
@@ -36,7 +45,7 @@ fn store(uvm: &World, space: &Space<SoftMachine>, va: Va, byte: u8) -> Result<()
 
 fn load(uvm: &World, space: &Space<SoftMachine>, va: Va) -> Result<u8, FaultError> {
     let mut byte = [0];
-    let fault = |va, access| uvm.fault(&mut ThreadCtx::new().held(), space, va, access).map(|_| ());
+    let fault = |va, access| fault(uvm, space, va, access).map(|_| ());
     uvm.machine().load(0, space.pmap(), va, &mut byte, fault).map_err(|e| match e {
         uvm_soft::Denied::Fault(e) => e,
         other => panic!("{other:?}"),
@@ -112,4 +121,389 @@ fn a_bad_slot_loses_its_page_and_nothing_else() {
         assert_empty(&uvm);
         assert!(uvm.swap_info(held)[0].bad as usize >= lost.len());
     }
+}
+
+#[test]
+fn a_failed_write_costs_a_slot_and_nobody_a_page() {
+    for mode in [Mode::AtOnce, Mode::Later] {
+        let (uvm, mut ctx) = (world(256), ThreadCtx::new());
+        let held = &mut ctx.held();
+        let (disk, _) = swap_on(&uvm, held, 2048, mode);
+        disk.spoil((0..2048).step_by(40));
+        let (s, va) = filled(&uvm, held, 512);
+        for _ in 0..3 {
+            check(&uvm, &s, va, 512);
+        }
+        let bad = uvm.swap_info(held)[0].bad;
+        assert!(uvm.stat().get(Counter::SwapErrors) > 0 && bad <= 2048 / 40 + 1, "{bad} bad slots");
+        audit(&uvm, held, &[&s]);
+        uvm.space_destroy(held, s);
+        assert_empty(&uvm);
+    }
+}
+
+#[test]
+fn clean_pages_leave_without_being_written_again() {
+    let (uvm, mut ctx) = (world(256), ThreadCtx::new());
+    let held = &mut ctx.held();
+    swap_on(&uvm, held, 2048, Mode::AtOnce);
+    let (s, va) = filled(&uvm, held, 512);
+    (0..2).for_each(|_| check(&uvm, &s, va, 512));
+    let (out, clean) = (uvm.stat().get(Counter::SwapOuts), uvm.stat().get(Counter::FreedClean));
+    (0..3).for_each(|_| check(&uvm, &s, va, 512));
+    assert_eq!(uvm.stat().get(Counter::SwapOuts), out);
+    assert!(uvm.stat().get(Counter::FreedClean) - clean > 512);
+    // What has been written since must be written out again.
+    (0..512).for_each(|i| store(&uvm, &s, va + Pages(i), !(i as u8)).unwrap());
+    (0..512).for_each(|i| assert_eq!(load(&uvm, &s, va + Pages(i)), Ok(!(i as u8))));
+    assert!(uvm.stat().get(Counter::SwapOuts) > out + 256);
+    uvm.space_destroy(held, s);
+    assert_empty(&uvm);
+}
+
+#[test]
+fn dirty_pages_leave_in_large_writes_and_come_back_in_large_reads() {
+    for mode in [Mode::AtOnce, Mode::Later] {
+        let (uvm, mut ctx) = (world(8192), ThreadCtx::new());
+        let held = &mut ctx.held();
+        let (disk, _) = swap_on(&uvm, held, 32768, mode);
+        let (s, va) = filled(&uvm, held, 16384);
+        let mean = |log: &[swap_disk::Request], write: bool| {
+            let lens: Vec<usize> = log.iter().filter(|r| r.write == write).map(|r| r.pages.len()).collect();
+            lens.iter().sum::<usize>() / lens.len().max(1)
+        };
+        let log = disk.take_log();
+        assert!(mean(&log, true) >= 64, "mean write: {} pages", mean(&log, true));
+        check(&uvm, &s, va, 16384);
+        let log = disk.take_log();
+        assert!(mean(&log, false) >= 32, "mean read: {} pages", mean(&log, false));
+        let stat = uvm.stat();
+        assert!(stat.get(Counter::SwapAhead) * 2 > stat.get(Counter::SwapIns), "half comes in unasked");
+        uvm.space_destroy(held, s);
+        assert_empty(&uvm);
+    }
+}
+
+#[test]
+fn random_advice_brings_in_single_pages() {
+    let (uvm, mut ctx) = (world(256), ThreadCtx::new());
+    let held = &mut ctx.held();
+    let (disk, _) = swap_on(&uvm, held, 1024, Mode::AtOnce);
+    let (s, va) = filled(&uvm, held, 512);
+    uvm.advise(held, &s, VaRange::new(va, va + Pages(512)), Advice::Random).unwrap();
+    disk.take_log();
+    (0..512).step_by(7).for_each(|i| assert_eq!(load(&uvm, &s, va + Pages(i)), Ok(i as u8)));
+    assert!(disk.take_log().iter().all(|r| r.write || r.pages.len() == 1));
+    uvm.space_destroy(held, s);
+    assert_empty(&uvm);
+}
+
+#[test]
+fn a_walk_upwards_seldom_waits() {
+    let (uvm, mut ctx) = (world(2048), ThreadCtx::new());
+    let held = &mut ctx.held();
+    swap_on(&uvm, held, 8192, Mode::Later);
+    let (s, va) = filled(&uvm, held, 4096);
+    let (mut major, mut minor) = (0, 0);
+    for i in 0..2048 {
+        if uvm.machine().access(0, s.pmap(), va + Pages(i), Prot::READ).is_ok() {
+            continue;
+        }
+        match fault(&uvm, &s, va + Pages(i), Prot::READ).unwrap() {
+            FaultKind::Major => major += 1,
+            FaultKind::Minor => minor += 1,
+        }
+        // The disk is fast enough: what was started is there before the walk comes to it.
+        while uvm.machine().complete(0, Fate::Works) {}
+    }
+    assert!(major <= 24 && minor > major, "{major} faults waited, {minor} did not");
+    uvm.space_destroy(held, s);
+    assert_empty(&uvm);
+}
+
+#[test]
+fn a_full_swap_is_an_error_and_loses_nothing() {
+    let (uvm, mut ctx) = (world(256), ThreadCtx::new());
+    let held = &mut ctx.held();
+    swap_on(&uvm, held, 100, Mode::Later);
+    let s = space(&uvm, held);
+    let va = uvm.map(held, &s, &MapRequest::zero(Pages(1024))).unwrap();
+    let stored = (0..1024).take_while(|&i| store(&uvm, &s, va + Pages(i), i as u8).is_ok()).count() as u64;
+    assert!((320..=356).contains(&stored), "{stored} pages of 256 and 100 slots");
+    assert_eq!(store(&uvm, &s, va + Pages(stored), 1), Err(FaultError::NoMemory));
+    audit(&uvm, held, &[&s]);
+    uvm.unmap(held, &s, VaRange::new(va, va + Pages(32))).unwrap();
+    (32..stored).for_each(|i| assert_eq!(load(&uvm, &s, va + Pages(i)), Ok(i as u8), "page {i}"));
+    audit(&uvm, held, &[&s]);
+    uvm.space_destroy(held, s);
+    assert_empty(&uvm);
+}
+
+#[test]
+fn without_swap_memory_runs_out_at_once() {
+    let (uvm, mut ctx) = (world(256), ThreadCtx::new());
+    let held = &mut ctx.held();
+    let s = space(&uvm, held);
+    let va = uvm.map(held, &s, &MapRequest::zero(Pages(1024))).unwrap();
+    let stored = (0..1024).take_while(|&i| store(&uvm, &s, va + Pages(i), i as u8).is_ok()).count();
+    assert!(stored > 240 && uvm.stat().get(Counter::DirectPasses) <= 2);
+    uvm.space_destroy(held, s);
+    assert_empty(&uvm);
+}
+
+#[test]
+fn a_nearly_full_swap_takes_back_what_is_stale() {
+    let (uvm, mut ctx) = (world(256), ThreadCtx::new());
+    let held = &mut ctx.held();
+    swap_on(&uvm, held, 96, Mode::AtOnce);
+    // 300 pages fit into 240 frames and 96 slots only if pages in memory keep no slots.
+    let (s, va) = filled(&uvm, held, 300);
+    let mut seed = 1u64;
+    for round in 0..5000u64 {
+        seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        let i = (seed >> 33) % 300;
+        store(&uvm, &s, va + Pages(i), i as u8).unwrap_or_else(|e| panic!("round {round}: {e:?}"));
+    }
+    assert!(uvm.stat().get(Counter::SlotsReclaimed) > 0);
+    check(&uvm, &s, va, 300);
+    audit(&uvm, held, &[&s]);
+    uvm.space_destroy(held, s);
+    assert_empty(&uvm);
+}
+
+#[test]
+fn exit_leaves_pages_to_their_writes() {
+    let (uvm, mut ctx) = (world(256), ThreadCtx::new());
+    let held = &mut ctx.held();
+    swap_on(&uvm, held, 1024, Mode::Later);
+    let (s, _) = filled(&uvm, held, 200);
+    let progress = uvm.pageout(held, 160);
+    assert!(progress.started >= 64 && uvm.pages_in_flight() == progress.started, "{progress:?}");
+    uvm.space_destroy(held, s);
+    assert_eq!((uvm.anons(), uvm.swap_space().1 as usize), (0, progress.started));
+    uvm.audit(held, &[], &[]).unwrap();
+    assert_empty(&uvm);
+}
+
+#[test]
+fn exit_leaves_pages_to_their_reads() {
+    let (uvm, mut ctx) = (world(256), ThreadCtx::new());
+    let held = &mut ctx.held();
+    swap_on(&uvm, held, 1024, Mode::Later);
+    let (s, va) = filled(&uvm, held, 400);
+    while uvm.machine().complete(0, Fate::Works) {}
+    for i in (0..400).step_by(8) {
+        let _ = uvm.fault(held, &s, va + Pages(i), Prot::READ);
+        if uvm.machine().under_way() != 0 {
+            break;
+        }
+    }
+    uvm.space_destroy(held, s);
+    uvm.audit(held, &[], &[]).unwrap();
+    assert_empty(&uvm);
+}
+
+#[test]
+fn a_page_wanted_while_it_is_written_stays() {
+    let (uvm, mut ctx) = (world(256), ThreadCtx::new());
+    let held = &mut ctx.held();
+    swap_on(&uvm, held, 1024, Mode::Later);
+    let (s, va) = filled(&uvm, held, 200);
+    let progress = uvm.pageout(held, 160);
+    let (reads, freed) = (uvm.stat().get(Counter::SwapReads), uvm.frames().free());
+    // The oldest page is among them: the fault waits for the write, and finds the page where it was.
+    store(&uvm, &s, va, 77).unwrap();
+    assert_eq!((uvm.stat().get(Counter::SwapReads), load(&uvm, &s, va)), (reads, Ok(77)));
+    while uvm.machine().complete(0, Fate::Works) {}
+    assert_eq!(uvm.frames().free(), freed + progress.started - 1);
+    audit(&uvm, held, &[&s]);
+    uvm.space_destroy(held, s);
+    assert_empty(&uvm);
+}
+
+#[test]
+fn wired_pages_stay_in_memory() {
+    let (uvm, mut ctx) = (world(256), ThreadCtx::new());
+    let held = &mut ctx.held();
+    swap_on(&uvm, held, 1024, Mode::AtOnce);
+    let (s, va) = filled(&uvm, held, 64);
+    uvm.wire(held, &s, VaRange::new(va, va + Pages(32))).unwrap();
+    let (t, there) = filled(&uvm, held, 512);
+    for i in 0..32 {
+        assert!(uvm.machine().pmap().extract(s.pmap(), va + Pages(i)).is_some(), "page {i} was taken");
+    }
+    uvm.unwire(held, &s, VaRange::new(va, va + Pages(32))).unwrap();
+    check(&uvm, &t, there, 512);
+    check(&uvm, &s, va, 64);
+    audit(&uvm, held, &[&s, &t]);
+    [s, t].into_iter().for_each(|s| uvm.space_destroy(held, s));
+    assert_empty(&uvm);
+}
+
+#[test]
+fn forks_share_what_is_on_swap() {
+    let (uvm, mut ctx) = (world(256), ThreadCtx::new());
+    let held = &mut ctx.held();
+    swap_on(&uvm, held, 2048, Mode::Later);
+    let (parent, va) = filled(&uvm, held, 400);
+    let child = uvm.fork(held, &parent).unwrap();
+    audit(&uvm, held, &[&parent, &child]);
+    (0..400).step_by(3).for_each(|i| store(&uvm, &child, va + Pages(i), 200).unwrap());
+    check(&uvm, &parent, va, 400);
+    (0..400).step_by(5).for_each(|i| store(&uvm, &parent, va + Pages(i), 100).unwrap());
+    for i in 0..400 {
+        let child_has = if i % 3 == 0 { 200 } else { i as u8 };
+        let parent_has = if i % 5 == 0 { 100 } else { i as u8 };
+        assert_eq!(
+            (load(&uvm, &child, va + Pages(i)), load(&uvm, &parent, va + Pages(i))),
+            (Ok(child_has), Ok(parent_has))
+        );
+    }
+    audit(&uvm, held, &[&parent, &child]);
+    uvm.space_destroy(held, child);
+    audit(&uvm, held, &[&parent]);
+    uvm.space_destroy(held, parent);
+    assert_empty(&uvm);
+}
+
+#[test]
+fn a_wired_fork_shares_what_is_not_resident() {
+    let (uvm, mut ctx) = (world(256), ThreadCtx::new());
+    let held = &mut ctx.held();
+    swap_on(&uvm, held, 1024, Mode::Later);
+    let (parent, va) = filled(&uvm, held, 16);
+    let range = VaRange::new(va, va + Pages(16));
+    uvm.protect(held, &parent, range, Prot::NONE).unwrap();
+    let (other, there) = filled(&uvm, held, 400);
+    // Wired without access: marked, and not brought in.
+    uvm.wire(held, &parent, range).unwrap();
+    let child = uvm.fork(held, &parent).unwrap();
+    audit(&uvm, held, &[&parent, &child, &other]);
+    [&parent, &child].into_iter().for_each(|s| uvm.protect(held, s, range, Prot::READ_WRITE).unwrap());
+    store(&uvm, &child, va, 99).unwrap();
+    check(&uvm, &parent, va, 16);
+    assert_eq!(load(&uvm, &child, va), Ok(99));
+    check(&uvm, &other, there, 400);
+    audit(&uvm, held, &[&parent, &child, &other]);
+    [parent, child, other].into_iter().for_each(|s| uvm.space_destroy(held, s));
+    assert_empty(&uvm);
+}
+
+#[test]
+fn discarded_and_unmapped_pages_leave_swap_at_once() {
+    let (uvm, mut ctx) = (world(256), ThreadCtx::new());
+    let held = &mut ctx.held();
+    swap_on(&uvm, held, 1024, Mode::AtOnce);
+    let (s, va) = filled(&uvm, held, 512);
+    let used = uvm.swap_space().1;
+    assert!(used > 256);
+    uvm.discard(held, &s, VaRange::new(va, va + Pages(200))).unwrap();
+    assert!(uvm.swap_space().1 <= used - 190);
+    assert_eq!(load(&uvm, &s, va), Ok(0));
+    uvm.unmap(held, &s, VaRange::new(va + Pages(100), va + Pages(512))).unwrap();
+    assert_eq!((uvm.swap_space().1, uvm.anons()), (0, 1));
+    audit(&uvm, held, &[&s]);
+    uvm.space_destroy(held, s);
+    assert_empty(&uvm);
+}
+
+#[test]
+fn devices_fill_by_priority_and_take_turns() {
+    let (uvm, mut ctx) = (world(256), ThreadCtx::new());
+    let held = &mut ctx.held();
+    let disks: Vec<_> = [(5, 64), (9, 100), (5, 64)]
+        .map(|(priority, slots)| {
+            let disk = SwapDisk::new(&uvm, slots, Mode::AtOnce);
+            uvm.swap_on(held, disk.clone(), priority).unwrap();
+            disk
+        })
+        .into();
+    let (s, va) = filled(&uvm, held, 380);
+    let info = uvm.swap_info(held);
+    assert_eq!(info.iter().map(|d| (d.priority, d.slots)).collect::<Vec<_>>(), [(9, 100), (5, 64), (5, 64)]);
+    assert!(info[0].used > 90 && info[1].used > 0 && info[2].used > 0, "{info:?}");
+    assert!(disks.iter().all(|d| !d.take_log().is_empty()));
+    check(&uvm, &s, va, 380);
+    uvm.space_destroy(held, s);
+    assert_empty(&uvm);
+}
+
+#[test]
+fn too_much_swap_is_refused_in_a_sentence() {
+    let (uvm, mut ctx) = (world(256), ThreadCtx::new());
+    let held = &mut ctx.held();
+    let on =
+        |held: &mut Held<'_, Nothing>, slots| uvm.swap_on(held, SwapDisk::new(&uvm, slots, Mode::AtOnce), 0);
+    assert_eq!(on(held, 0), Err(SwapError::Empty));
+    assert_eq!(on(held, 8 * 256 + 1), Err(SwapError::TooMuch));
+    on(held, 8 * 256).unwrap();
+    let refused = on(held, 1).unwrap_err();
+    assert_eq!(refused.to_string(), "more than eight times the memory can't be kept on swap");
+}
+
+#[test]
+fn swapoff_brings_everything_home() {
+    for mode in [Mode::AtOnce, Mode::Later] {
+        let (uvm, mut ctx) = (world(512), ThreadCtx::new());
+        let held = &mut ctx.held();
+        let (_, small) = swap_on(&uvm, held, 512, mode);
+        let (s, va) = filled(&uvm, held, 640);
+        uvm.unmap(held, &s, VaRange::new(va + Pages(380), va + Pages(640))).unwrap();
+        assert!(uvm.swap_space().1 > 100);
+        uvm.swap_off(held, small).unwrap();
+        assert_eq!((uvm.swap_space(), uvm.swap_off(held, small)), ((0, 0), Err(SwapError::NotFound)));
+        check(&uvm, &s, va, 380);
+        audit(&uvm, held, &[&s]);
+        uvm.space_destroy(held, s);
+        assert_empty(&uvm);
+    }
+}
+
+#[test]
+fn swapoff_moves_to_another_device() {
+    let (uvm, mut ctx) = (world(256), ThreadCtx::new());
+    let held = &mut ctx.held();
+    let (_, first) = swap_on(&uvm, held, 512, Mode::Later);
+    let (s, va) = filled(&uvm, held, 512);
+    let (_, second) = swap_on(&uvm, held, 512, Mode::Later);
+    uvm.swap_off(held, first).unwrap();
+    assert_eq!(uvm.swap_info(held).iter().map(|d| d.id).collect::<Vec<_>>(), [second]);
+    check(&uvm, &s, va, 512);
+    audit(&uvm, held, &[&s]);
+    uvm.space_destroy(held, s);
+    assert_empty(&uvm);
+}
+
+#[test]
+fn swapoff_without_room_leaves_the_device_on() {
+    let (uvm, mut ctx) = (world(256), ThreadCtx::new());
+    let held = &mut ctx.held();
+    let (_, id) = swap_on(&uvm, held, 512, Mode::Later);
+    let (s, va) = filled(&uvm, held, 512);
+    assert_eq!(uvm.swap_off(held, id), Err(SwapError::NoMemory));
+    audit(&uvm, held, &[&s]);
+    (0..512).for_each(|i| store(&uvm, &s, va + Pages(i), i as u8).unwrap());
+    check(&uvm, &s, va, 512);
+    uvm.unmap(held, &s, VaRange::new(va + Pages(100), va + Pages(512))).unwrap();
+    uvm.swap_off(held, id).unwrap();
+    check(&uvm, &s, va, 100);
+    uvm.space_destroy(held, s);
+    assert_empty(&uvm);
+}
+
+#[test]
+fn swapoff_says_what_it_could_not_read() {
+    let (uvm, mut ctx) = (world(512), ThreadCtx::new());
+    let held = &mut ctx.held();
+    let (disk, id) = swap_on(&uvm, held, 512, Mode::Later);
+    let (s, va) = filled(&uvm, held, 640);
+    uvm.unmap(held, &s, VaRange::new(va + Pages(380), va + Pages(640))).unwrap();
+    disk.spoil([3, 40]);
+    assert_eq!(uvm.swap_off(held, id), Err(SwapError::Io));
+    uvm.swap_off(held, id).unwrap();
+    let lost = (0..380).filter(|&i| load(&uvm, &s, va + Pages(i)) == Err(FaultError::Io)).count();
+    assert!((1..=2).contains(&lost));
+    audit(&uvm, held, &[&s]);
+    uvm.space_destroy(held, s);
+    assert_empty(&uvm);
 }

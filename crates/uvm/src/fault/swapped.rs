@@ -197,7 +197,7 @@ impl<M: Machine> Uvm<M> {
         let ahead = &mut body.ahead;
         let size = (ahead.size * 2).clamp(FIRST, CLUSTER as u8);
         let window = ahead.next..(ahead.next + u64::from(size)).min(end);
-        *ahead = ReadAhead { mark: window.start, span: 0, size, next: window.end };
+        *ahead = ReadAhead { mark: window.start, span: 0, size: ahead.size, next: window.start };
         if window.is_empty() || fault.ahead.is_some() {
             return;
         }
@@ -217,8 +217,8 @@ impl<M: Machine> Uvm<M> {
             }
         }
         // What another run holds is the next one's.
-        body.ahead.next = window.start + last as u64 + 1;
-        body.ahead.span = (last + 1) as u8;
+        let span = last as u8 + 1;
+        body.ahead = ReadAhead { mark: window.start, span, size, next: window.start + u64::from(span) };
         self.stat().add(self.machine().cpu(), Counter::SwapAhead, cluster.pages.len() as u64);
         fault.ahead = self.swap_start(&cluster);
     }
