@@ -1,11 +1,14 @@
 //! The kernel's parts that touch no machine, tested on the host: the terminal's line discipline, the ring of
-//! a pipe, the archive reader, a set of ranges. The kernel itself has no test harness; these files name nothing of it.
+//! a pipe, the archive reader, a set of ranges, the header of a swap area. The kernel itself has no test harness; these files
+//! name nothing of it.
 
 extern crate alloc;
 
 #[path = "../../kernel/src/fs/cpio.rs"]
 #[allow(dead_code)]
 mod cpio;
+#[path = "../../kernel/src/fs/swap/header.rs"]
+mod header;
 #[path = "../../kernel/src/fs/ext4/ranges.rs"]
 mod ranges;
 #[path = "../../kernel/src/ipc/ring.rs"]
@@ -190,4 +193,44 @@ fn ranges_are_a_set_of_numbers() {
         }
         assert_eq!(ranges.count(0..300), model.len() as u64);
     }
+}
+
+/// The first page of an area with pages up to `last`, some of them bad.
+fn swap_header(last: u32, bad: &[u32]) -> Vec<u8> {
+    let mut page = vec![0; 4096];
+    let mut put = |at: usize, word: u32| page[at..at + 4].copy_from_slice(&word.to_le_bytes());
+    put(1024, 1);
+    put(1028, last);
+    put(1032, bad.len() as u32);
+    bad.iter().enumerate().for_each(|(n, &bad)| put(1536 + 4 * n, bad));
+    page[4086..].copy_from_slice(b"SWAPSPACE2");
+    page
+}
+
+fn good_pages(page: &[u8], part: std::ops::Range<u64>) -> Vec<std::ops::Range<u64>> {
+    let mut good = Vec::new();
+    header::Header::parse(page).unwrap().good(part, |range| good.push(range));
+    good
+}
+
+#[test]
+fn a_swap_area_has_good_pages() {
+    assert_eq!(good_pages(&swap_header(9, &[]), 0..10), [1..10]);
+    assert_eq!(good_pages(&swap_header(5, &[]), 0..10), [1..6]);
+    assert_eq!(good_pages(&swap_header(9, &[7, 3, 4]), 0..10), [1..3, 5..7, 8..10]);
+    assert_eq!(good_pages(&swap_header(9, &[1, 9]), 0..5), [2..5]);
+    assert_eq!(good_pages(&swap_header(9, &[1, 9]), 5..20), [5..9]);
+    assert_eq!(good_pages(&swap_header(9, &[]), 12..20), []);
+}
+
+#[test]
+fn what_is_no_swap_area_is_refused() {
+    assert!(header::Header::parse(&swap_header(0, &[])).is_none());
+    assert!(header::Header::parse(&swap_header(9, &[10])).is_none());
+    assert!(header::Header::parse(&swap_header(9, &[0])).is_none());
+    assert!(header::Header::parse(&[0; 4096]).is_none());
+    assert!(header::Header::parse(&[0; 100]).is_none());
+    let mut many = swap_header(9, &[]);
+    many[1032..1036].copy_from_slice(&u32::MAX.to_le_bytes());
+    assert!(header::Header::parse(&many).is_none());
 }

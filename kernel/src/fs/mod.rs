@@ -29,6 +29,7 @@ pub mod mount;
 pub mod path;
 pub mod procfs;
 pub mod random;
+pub mod swap;
 pub mod tmpfs;
 mod unpack;
 

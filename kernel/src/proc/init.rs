@@ -99,6 +99,7 @@ fn open_console() -> Result<()> {
 fn try_exec(regs: &mut UserRegs, request: &Request) -> Result<()> {
     open_console()?;
     fs::mount_named(&request.cmdline);
+    fs::swap::on_named(&request.cmdline);
     if let Some(cwd) = &request.cwd {
         let context = current::context()?;
         context.set_cwd(resolve(&Start::cwd(&context), cwd, Follow::Yes)?.inode);

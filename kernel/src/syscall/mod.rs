@@ -30,6 +30,7 @@ pub mod shm;
 pub mod signal;
 pub mod socket;
 pub mod stat;
+pub mod swap;
 pub mod sys;
 pub mod time;
 
@@ -122,6 +123,7 @@ const MODULES: &[Calls] = &[
     poll::CALLS,
     ioctl::CALLS,
     socket::CALLS,
+    swap::CALLS,
 ];
 
 static TABLE: [Handler; SIZE] = build();

@@ -127,6 +127,8 @@ fn sysinfo(at: u64) -> Result<()> {
         uptime: (sched::now() / 1_000_000_000) as i64,
         total_ram: stats.total_pages * 4096,
         free_ram: stats.free_pages * 4096,
+        total_swap: stats.swap_pages * 4096,
+        free_swap: (stats.swap_pages - stats.swap_used) * 4096,
         processes: table::count().min(u16::MAX as usize) as u16,
         unit: 1,
         ..SysInfo::default()

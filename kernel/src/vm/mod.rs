@@ -8,9 +8,11 @@
 mod advice;
 mod object;
 mod segment;
+mod swap;
 mod uvm;
 
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 use core::fmt;
 
 use crate::errno::Result;
@@ -20,6 +22,7 @@ pub use ::machine::Prot;
 pub use ::uvm::{FaultError, FaultKind, Inherit, Sharing};
 pub use object::{object_io, pages_read, pages_written, Dir};
 pub use segment::{Locked, Remnant, Segment};
+pub use swap::{Area as SwapArea, Run as SwapRun, SwapId, SwapUse};
 
 /// The VM system this kernel is built with.
 type System = self::uvm::Uvm;
@@ -219,6 +222,10 @@ pub struct Stats {
     pub inactive_pages: u64,
     /// Anonymous memory.
     pub anon_pages: u64,
+    /// What swap areas have room for.
+    pub swap_pages: u64,
+    /// What is there.
+    pub swap_used: u64,
     /// Event counts with their names.
     pub events: [(&'static str, u64); ::uvm::COUNTERS.len()],
 }
@@ -289,6 +296,12 @@ vm_system! {
     fn describe(space: &Space, each: &mut dyn FnMut(&MapLine<'_>));
     /// The space as the papers draw it.
     fn dump(space: &Space, out: &mut dyn fmt::Write) -> fmt::Result;
+    /// Swaps on an area from now on; those of higher priority fill first.
+    fn swap_on(area: Arc<SwapArea>, priority: i16) -> Result<SwapId>;
+    /// Brings home what is on an area, and swaps on it no more: `ENOMEM` if that has no room.
+    fn swap_off(id: SwapId) -> Result<()>;
+    /// The areas in use.
+    fn swap_list() -> Vec<SwapUse>;
     /// Counts.
     fn stats() -> Stats;
     /// Whether so little is free that a new process should be refused.

@@ -10,7 +10,7 @@ use uvm::{FaultError, FaultKind, Inherit, MapError, MapRequest, RangeError, Shar
 
 use super::{
     advice, Access, Advice, Backing, MapArgs, MapLine, OldRange, Place, Populate, RemapPlace, Stats, Sums,
-    VmSystem,
+    SwapArea, SwapId, SwapUse, VmSystem,
 };
 use crate::arch::machine::{KernelMachine, KERNEL};
 use crate::errno::{Result, EACCES, EEXIST, EFAULT, EINVAL, ENOMEM};
@@ -357,6 +357,19 @@ impl VmSystem for Uvm {
         lines.iter().try_for_each(|e| writeln!(out, "{e}"))
     }
 
+    fn swap_on(area: Arc<SwapArea>, priority: i16) -> Result<SwapId> {
+        with(|uvm, held| uvm.swap_on(held, area, priority)).map_err(super::swap::errno)
+    }
+
+    fn swap_off(id: SwapId) -> Result<()> {
+        with(|uvm, held| uvm.swap_off(held, id)).map_err(super::swap::errno)
+    }
+
+    fn swap_list() -> Vec<SwapUse> {
+        let areas = with(|uvm, held| uvm.swap_info(held));
+        areas.iter().map(|area| SwapUse { id: area.id, used: u64::from(area.used) }).collect()
+    }
+
     fn stats() -> Stats {
         let uvm = system();
         let frames = uvm.frames();
@@ -366,13 +379,17 @@ impl VmSystem for Uvm {
             active_pages: frames.active() as u64,
             inactive_pages: frames.inactive() as u64,
             anon_pages: uvm.anons() as u64,
+            swap_pages: u64::from(uvm.swap_space().0),
+            swap_used: u64::from(uvm.swap_space().1),
             events: uvm::COUNTERS.map(|(counter, name)| (name, uvm.stat().get(counter))),
         }
     }
 
     fn is_short_of_memory() -> bool {
+        // What swap has room for, the page daemon makes free.
+        let (slots, used) = system().swap_space();
         let frames = system().frames();
-        frames.free() < frames.total() / FORK_RESERVE
+        frames.free() + ((slots - used) as usize) < frames.total() / FORK_RESERVE
     }
 }
 

@@ -150,6 +150,22 @@ pub const CASES: &[Case] = &[
         ours_only: true,
         ..guest("disks of a microvm", &[("disks", Libc::Musl)], &["/bin/disks"])
     },
+    Case {
+        disks: &[disks::idle_swap(64), disks::blank(32), disks::blank(1).read_only()],
+        memory: "160M",
+        seconds: 300,
+        ..guest("swap", &[("swap", Libc::Musl)], &["/bin/swap"])
+    },
+    Case {
+        disks: &[
+            disks::idle_swap(64).faulty(&[Fault::Read(801), Fault::Read(2002), Fault::Read(2008), Fault::Read(4805)]),
+            disks::idle_swap(64).faulty(&[Fault::Write(801), Fault::Write(2002), Fault::Write(2008), Fault::Write(4805)]),
+        ],
+        memory: "160M",
+        seconds: 300,
+        ours_only: true,
+        ..guest("swap on disks that fail", &[("badswap", Libc::Musl)], &["/bin/badswap"])
+    },
     guest("mappings on the host's libc", &[("mappings", Libc::Host)], &["/bin/mappings"]),
     guest("signals on the host's libc", &[("signals", Libc::Host)], &["/bin/signals"]),
     guest("threads on the host's libc", &[("threads", Libc::Host)], &["/bin/threads"]),

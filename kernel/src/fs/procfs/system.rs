@@ -6,7 +6,7 @@ use core::fmt::Write;
 
 use super::{dir, link, setting, settings, text, Member, Show};
 use crate::dev::block;
-use crate::fs::{mount, random};
+use crate::fs::{mount, random, swap};
 use crate::proc;
 use crate::sched;
 use crate::vm;
@@ -33,7 +33,7 @@ pub(super) static ROOT: &[Member] = &[
     text("interrupts", interrupts),
     text("partitions", block::partitions),
     text("diskstats", block::diskstats),
-    text("swaps", swaps),
+    text("swaps", swap::table),
     link("sysrq-trigger", Show::Trigger),
     dir("sysvipc", settings::SYSVIPC),
     dir("sys", &[dir("kernel", KERNEL), dir("vm", VM), dir("fs", FS)]),
@@ -112,8 +112,8 @@ fn meminfo() -> String {
         ("Inactive", stats.inactive_pages),
         ("Unevictable", wired),
         ("Mlocked", 0),
-        ("SwapTotal", 0),
-        ("SwapFree", 0),
+        ("SwapTotal", stats.swap_pages),
+        ("SwapFree", stats.swap_pages - stats.swap_used),
         ("Dirty", 0),
         ("Writeback", 0),
         ("AnonPages", stats.anon_pages),
@@ -202,10 +202,6 @@ fn cmdline() -> String {
 
 fn devices() -> String {
     String::from("Character devices:\n  1 mem\n  4 ttyS\n  5 /dev/tty\n  5 /dev/console\n\nBlock devices:\n254 virtblk\n")
-}
-
-fn swaps() -> String {
-    String::from("Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority\n")
 }
 
 fn uuid() -> String {

@@ -1,0 +1,145 @@
+//! Swap areas by name: what swapon(2) takes, what `/proc/swaps` shows.
+//!
+//! I1: an area in the table has its node's extents, and gives them back when it is switched off.
+
+mod header;
+
+use alloc::boxed::Box;
+use alloc::format;
+use alloc::string::String;
+use alloc::sync::Arc;
+use alloc::vec;
+use alloc::vec::Vec;
+use core::fmt::Write;
+
+use linux_raw_sys::general::O_RDWR;
+use machine::PAGE_SIZE;
+
+use self::header::Header;
+use super::file::File;
+use super::inode::{same, Extent, InodeRef, Kind};
+use crate::dev::block::SECTOR;
+use crate::errno::*;
+use crate::println;
+use crate::sync::Mutex;
+use crate::vm::{self, SwapArea, SwapId, SwapRun};
+
+/// The priority of the first area that asks for none; the next gets one less, and so on.
+const FIRST_PRIORITY: i16 = -2;
+
+/// An area in use.
+struct Area {
+    file: Arc<File>,
+    id: SwapId,
+    pages: u64,
+    priority: i16,
+}
+
+static AREAS: Mutex<Vec<Area>> = Mutex::new(Vec::new());
+
+/// The good pages of an area as runs of slots.
+fn runs(extents: &[Extent], header: &Header) -> Vec<SwapRun> {
+    let mut list: Vec<SwapRun> = Vec::new();
+    let mut first = 0;
+    for extent in extents {
+        header.good(first..first + extent.pages, |pages| {
+            let slot = list.last().map_or(0, |run| run.slot + run.slots);
+            let sector = extent.sector + (pages.start - first) * (PAGE_SIZE / SECTOR) as u64;
+            let slots = (pages.end - pages.start) as u32;
+            list.push(SwapRun { slot, slots, disk: extent.disk.clone(), sector });
+        });
+        first += extent.pages;
+    }
+    list
+}
+
+/// Whether two nodes are the same file or the same device.
+fn same_place(a: &InodeRef, b: &InodeRef) -> bool {
+    let (one, other) = (a.stat(), b.stat());
+    same(a, b) || one.kind == Kind::Block && other.kind == Kind::Block && one.rdev == other.rdev
+}
+
+/// Swaps on what the command line names by `swapon=DEVICE[:PRIORITY]`; in a thread, since it waits for disks.
+pub fn on_named(cmdline: &str) {
+    for word in cmdline.split_ascii_whitespace().take_while(|&word| word != "--") {
+        let Some(what) = word.strip_prefix("swapon=") else { continue };
+        let (device, priority) = match what.split_once(':') {
+            Some((device, priority)) => (device, priority.parse().ok()),
+            None => (what, None),
+        };
+        let switched = super::open_kernel(device, O_RDWR).and_then(|file| on(file, priority));
+        if let Err(errno) = switched {
+            println!("uvm: can't swap on {device}: error {}", errno.0);
+        }
+    }
+}
+
+/// Swaps on a file from now on. Areas with a higher priority fill first; without one it comes after all others.
+pub fn on(file: Arc<File>, priority: Option<i16>) -> Result<()> {
+    let kind = file.inode().kind();
+    if !matches!(kind, Kind::Block | Kind::File) {
+        return Err(EINVAL);
+    }
+    let mut areas = AREAS.lock();
+    if areas.iter().any(|area| same_place(area.file.inode(), file.inode())) {
+        return Err(EBUSY);
+    }
+    let extents = file.io().swap_extents()?;
+    let lowest = areas.iter().map(|area| area.priority).min().unwrap_or(0).min(FIRST_PRIORITY + 1);
+    let priority = priority.unwrap_or(lowest.saturating_sub(1));
+    match switch_on(&extents, kind, priority) {
+        Ok((id, pages)) => {
+            areas.push(Area { file, id, pages, priority });
+            Ok(())
+        }
+        Err(errno) => {
+            file.io().swap_release();
+            Err(errno)
+        }
+    }
+}
+
+fn switch_on(extents: &[Extent], kind: Kind, priority: i16) -> Result<(SwapId, u64)> {
+    let there: u64 = extents.iter().map(|extent| extent.pages).sum();
+    let first = extents.first().filter(|first| first.pages > 0).ok_or(EINVAL)?;
+    let mut page = vec![0; PAGE_SIZE];
+    first.disk.read(first.sector, &mut page)?;
+    let header = Header::parse(&page).ok_or(EINVAL)?;
+    if header.last_page >= there || kind == Kind::File && !header.bad.is_empty() {
+        return Err(EINVAL);
+    }
+    let runs = runs(extents, &header);
+    let pages = runs.iter().map(|run| u64::from(run.slots)).sum();
+    let id = vm::swap_on(Arc::new(SwapArea::new(Box::from(runs))), priority)?;
+    Ok((id, pages))
+}
+
+/// Brings everything home that is on a file, and swaps on it no more.
+pub fn off(file: &File) -> Result<()> {
+    let find = |areas: &[Area]| areas.iter().position(|area| same_place(area.file.inode(), file.inode()));
+    let id = {
+        let areas = AREAS.lock();
+        areas[find(&areas).ok_or(EINVAL)?].id
+    };
+    vm::swap_off(id)?;
+    let mut areas = AREAS.lock();
+    let at = areas.iter().position(|area| area.id == id).ok_or(EINVAL)?;
+    let area = areas.remove(at);
+    area.file.io().swap_release();
+    Ok(())
+}
+
+/// `/proc/swaps`: sizes in KiB.
+pub fn table() -> String {
+    let mut out = String::from("Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority\n");
+    let uses = vm::swap_list();
+    for area in AREAS.lock().iter() {
+        let used = uses.iter().find(|one| one.id == area.id).map_or(0, |one| one.used);
+        let name = String::from_utf8_lossy(&area.file.path()).into_owned();
+        let kind = if area.file.inode().kind() == Kind::Block { "partition" } else { "file\t" };
+        let column = |kib: u64| format!("{kib}{}", if kib < 10_000_000 { "\t" } else { "" });
+        let (size, used) = (column(area.pages * 4), column(used * 4));
+        let _ = writeln!(out, "{name:<39} {kind}\t{size}\t{used}\t{}", area.priority);
+    }
+    out
+}
