@@ -73,7 +73,7 @@ pub use map::{Advice, Backing, Inherit, Map, MapError, MapRequest, Place, RangeE
 pub use object::{Object, ObjectBody, ObjectGuard};
 pub use object_io::Intent;
 pub use pageout::{BadShare, Knobs, Progress};
-pub use pager::{Access, AnonObject, GetError, IoError, Pager, Vnode, VnodePager};
+pub use pager::{Access, AnonObject, GetError, IoError, Launder, Pager, Put, Vnode, VnodePager};
 pub use space::Space;
 pub use stat::{Counter, Stat, COUNTERS};
 pub use swap::{Slot, SwapDevice, SwapError, SwapId, SwapInfo};

@@ -30,14 +30,16 @@ impl<M: Machine> Uvm<M> {
         let (mut body, mut h) = pager.object().lock(held);
         // The owner was read without its lock: what isn't its own any more is looked at again.
         let own = pages.iter().take_while(|&&page| self.frames().owner(page) == Owner::Object(id));
-        let mut count = 0;
+        let (mut count, mut written) = (0, 0);
         for &page in own {
+            written += usize::from(self.frames().flags(page).contains(PageFlags::PAGEOUT));
             match end.direction {
                 Direction::Read => self.object_page_read(&mut body, &mut h, page, end),
                 Direction::Write => self.object_page_written(&mut body, &mut h, page, end),
             }
             count += 1;
         }
+        self.pageout_ended(written);
         count
     }
 

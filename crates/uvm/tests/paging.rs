@@ -1,13 +1,16 @@
 //! Anonymous memory larger than the machine: page-out, page-in, swap devices, what fails. On the software machine.
 
-mod swap_disk;
+mod stores;
 
 use std::sync::Arc;
 
 use machine::order::Nothing;
 use machine::{Held, Machine, Pa, Pages, Pmap, Prot, ThreadCtx, Va, VaRange};
-use swap_disk::{Mode, SwapDisk};
-use uvm::{Advice, Counter, FaultError, FaultKind, MapRequest, Space, SwapError, SwapId, Uvm};
+use stores::file::TestFile;
+use stores::{Mode, SwapDisk};
+use uvm::{
+    Advice, Counter, FaultError, FaultKind, MapRequest, Sharing, Space, SwapError, SwapId, Uvm, VnodePager,
+};
 use uvm_soft::{Config, Fate, SoftMachine};
 
 type World = Arc<Uvm<SoftMachine>>;
@@ -168,7 +171,7 @@ fn dirty_pages_leave_in_large_writes_and_come_back_in_large_reads() {
         let held = &mut ctx.held();
         let (disk, _) = swap_on(&uvm, held, 32768, mode);
         let (s, va) = filled(&uvm, held, 16384);
-        let mean = |log: &[swap_disk::Request], write: bool| {
+        let mean = |log: &[stores::Request], write: bool| {
             let lens: Vec<usize> = log.iter().filter(|r| r.write == write).map(|r| r.pages.len()).collect();
             lens.iter().sum::<usize>() / lens.len().max(1)
         };
@@ -506,4 +509,26 @@ fn swapoff_says_what_it_could_not_read() {
     audit(&uvm, held, &[&s]);
     uvm.space_destroy(held, s);
     assert_empty(&uvm);
+}
+
+#[test]
+fn file_pages_go_before_memory_runs_out() {
+    for mode in [Mode::AtOnce, Mode::Later] {
+        let (uvm, mut ctx) = (world(256), ThreadCtx::new());
+        let held = &mut ctx.held();
+        let file = TestFile::new(&uvm, mode);
+        let pager = VnodePager::new(&uvm, held, Box::new(file.clone()), Pages(1024)).unwrap();
+        let s = space(&uvm, held);
+        let request = MapRequest::object(pager.clone(), Pages(0), Pages(1024), Sharing::Shared);
+        let va = uvm.map(held, &s, &request).unwrap();
+        (0..1024).for_each(|i| assert_eq!(load(&uvm, &s, va + Pages(i)), Ok(TestFile::byte(i))));
+        assert_eq!(file.writes(), 0, "clean pages are dropped");
+        (0..1024).for_each(|i| store(&uvm, &s, va + Pages(i), !(i as u8)).unwrap());
+        (0..1024).for_each(|i| assert_eq!(load(&uvm, &s, va + Pages(i)), Ok(!(i as u8))));
+        assert!((4..=512).contains(&file.writes()), "{} writes", file.writes());
+        uvm.space_destroy(held, s);
+        pager.clean(&uvm, held, 0..1024).unwrap();
+        uvm.detach(held, &*pager);
+        assert_empty(&uvm);
+    }
 }

@@ -3,7 +3,7 @@
 use arrayvec::ArrayVec;
 
 use machine::frames::PageFlags;
-use machine::{order, Held, Machine, Owner, PageNo, Pmap, Shootdown};
+use machine::{order, Held, Machine, Owner, PageNo, Pages, Pmap, Shootdown};
 
 use super::Pass;
 use crate::anon::AnonNo;
@@ -51,6 +51,7 @@ impl<M: Machine> Uvm<M> {
         loop {
             let fate = match self.frames().owner(page) {
                 Owner::Anon(number) => self.settle_anon(held, page, number),
+                Owner::Object(id) => self.settle_in_object(held, page, id),
                 _ => {
                     self.drop_orphan(held, page);
                     Some(Fate::Freed)
@@ -80,6 +81,27 @@ impl<M: Machine> Uvm<M> {
         }
         body.page = None;
         frames.free_page(machine, &mut h, page);
+        Some(Fate::Freed)
+    }
+
+    fn settle_in_object(&self, held: &mut Held<'_, order::Nothing>, page: PageNo, id: u32) -> Option<Fate> {
+        let (machine, frames) = (self.machine(), self.frames());
+        let pager = self.pager(held, id)?;
+        let (mut body, mut h) = pager.object().lock(held);
+        let index = Pages(frames.index(page));
+        if frames.owner(page) != Owner::Object(id) || body.page(index) != Some(page) {
+            return None;
+        }
+        let wanted = frames.flags(page).contains(PageFlags::WANTED);
+        let clean = self.is_clean(page);
+        unbusy(machine, page);
+        if wanted || !clean {
+            frames.activate(machine, &mut h, page);
+            return Some(Fate::Kept);
+        }
+        let mut down = Shootdown::new();
+        body.remove(frames, &mut h, index, &mut down);
+        down.perform(machine, &mut h);
         Some(Fate::Freed)
     }
 

@@ -1,10 +1,13 @@
 //! The first step: pages are taken from their owners' users, one by one.
 
+use alloc::sync::Arc;
+
 use machine::frames::PageFlags;
-use machine::{order, Before, Held, Machine, Owner, PageNo, Pmap, Prot};
+use machine::{order, Before, Held, Machine, Owner, PageNo, Pages, Pmap, Prot};
 
 use super::{Pass, Zeal};
 use crate::anon::AnonNo;
+use crate::pager::{Launder, Pager, Put};
 use crate::stat::Counter;
 use crate::Uvm;
 
@@ -21,7 +24,12 @@ impl<M: Machine> Uvm<M> {
         }
         match frames.owner(page) {
             Owner::Anon(number) => self.look_at_anon(held, pass, page, number),
-            Owner::Object(_) | Owner::Free | Owner::Kernel | Owner::Orphan => {}
+            Owner::Object(id) => {
+                if let Some(pager) = self.pager(held, id) {
+                    self.look_at_object(held, pass, page, &pager);
+                }
+            }
+            Owner::Free | Owner::Kernel | Owner::Orphan => {}
         }
     }
 
@@ -37,6 +45,39 @@ impl<M: Machine> Uvm<M> {
         }
         pass.room -= usize::from(body.swap.is_none());
         self.take(&mut h, pass, page);
+    }
+
+    fn look_at_object(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        pass: &mut Pass,
+        page: PageNo,
+        pager: &Arc<dyn Pager<M>>,
+    ) {
+        let index = Pages(self.frames().index(page));
+        {
+            let (body, mut h) = pager.object().lock(held);
+            if body.page(index) != Some(page) || !self.can_go(page) {
+                return;
+            }
+            // The host's own use, which the pmap doesn't see; flags are written under the owner's lock.
+            let flags = self.frames().clear_flags(page, PageFlags::TOUCHED);
+            if flags.contains(PageFlags::TOUCHED) && pass.zeal == Zeal::Fair {
+                self.frames().reactivate(&mut h, page);
+                self.stat().add(self.machine().cpu(), Counter::Reactivated, 1);
+                return;
+            }
+            if self.is_clean(page) {
+                return self.take(&mut h, pass, page);
+            }
+        }
+        if pager.launder() == Launder::Put {
+            match pager.put(self, held, index) {
+                Put::Started(pages) => pass.progress.started += pages,
+                Put::Later => pass.progress.later += 1,
+                Put::Nothing => {}
+            }
+        }
     }
 
     /// Whether nothing keeps a page, under its owner's lock.

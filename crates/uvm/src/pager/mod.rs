@@ -65,6 +65,28 @@ impl From<Ticket> for GetError {
     }
 }
 
+/// What becomes of an object's dirty pages when memory is short.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Launder {
+    /// They stay.
+    Keep,
+    /// They are [put](Pager::put) where they came from.
+    Put,
+    /// They go to swap.
+    Swap,
+}
+
+/// What a pager has done about a dirty page.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Put {
+    /// Nothing: it is no longer dirty, or under I/O.
+    Nothing,
+    /// The host writes it in its own time, and wakes [`machine::Channel::MEMORY`] then.
+    Later,
+    /// The write of so many pages was started. They have `PAGEOUT` set and were counted by the pager.
+    Started(usize),
+}
+
 /// A source of pages.
 pub trait Pager<M: Machine>: Send + Sync {
     /// The embedded object.
@@ -109,6 +131,17 @@ pub trait Pager<M: Machine>: Send + Sync {
         _index: Pages,
     ) -> Option<Start> {
         None
+    }
+
+    /// What becomes of dirty pages when memory is short; always the same.
+    fn launder(&self) -> Launder {
+        Launder::Keep
+    }
+
+    /// The page daemon has met a dirty page, unused for some time. Called with nothing locked; must not wait for
+    /// memory.
+    fn put(&self, _uvm: &Uvm<M>, _held: &mut Held<'_, order::Nothing>, _index: Pages) -> Put {
+        Put::Nothing
     }
 
     /// Whether a page that isn't resident can only be zeroes, so that a reader needs none.

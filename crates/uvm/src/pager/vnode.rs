@@ -19,10 +19,10 @@ use core::ops::Range;
 use arrayvec::ArrayVec;
 use machine::frames::PageFlags;
 use machine::order;
-use machine::{Held, Machine, NoMemory, PageNo, Pages, Pmap, Reserve, Shootdown, Ticket};
+use machine::{Channel, Held, Machine, NoMemory, PageNo, Pages, Pmap, Reserve, Shootdown, Ticket};
 
 use super::ahead::Plan;
-use super::{Access, GetError, IoError, Pager};
+use super::{Access, GetError, IoError, Launder, Pager, Put};
 use crate::io::{Chain, Outcome, Start, Transfer, CLUSTER};
 use crate::object::{busy_check, Object, ObjectBody};
 use crate::{Counter, Uvm};
@@ -109,6 +109,8 @@ impl<M: Machine> VnodePager<M> {
             }
         }
         self.wait_idle(uvm, held, range);
+        // Who found only pages that the host would write in its own time waits for this.
+        uvm.machine().wake(Channel::MEMORY);
         if self.write_errors(held) == before {
             Ok(())
         } else {
@@ -204,6 +206,18 @@ impl<M: Machine> VnodePager<M> {
         Start::object(self.object.id(), Pages(first), &chain).ok_or(NoMemory)
     }
 
+    /// The dirty pages that lie around one in a row, as far as one write goes.
+    fn around(&self, uvm: &Uvm<M>, held: &mut Held<'_, order::Nothing>, index: Pages) -> Range<u64> {
+        let (body, _) = self.object.lock(held);
+        let goes = |&n: &u64| {
+            let idle = |page: &PageNo| !uvm.frames().flags(*page).contains(PageFlags::BUSY);
+            body.page(Pages(n)).filter(idle).is_some_and(|page| is_dirty(uvm.machine(), page))
+        };
+        let lowest = index.0.saturating_sub(WRITE_CLUSTER as u64 / 2);
+        let first = (lowest..index.0).rev().take_while(goes).last().unwrap_or(index.0);
+        first..first + WRITE_CLUSTER as u64
+    }
+
     fn write(&self, uvm: &Uvm<M>, held: &mut Held<'_, order::Nothing>, run: &Run) {
         let (stat, cpu) = (uvm.stat(), uvm.machine().cpu());
         stat.add(cpu, Counter::FileWrites, 1);
@@ -283,6 +297,29 @@ impl<M: Machine> Pager<M> for VnodePager<M> {
         pages: &[PageNo],
     ) -> Transfer {
         self.vnode.read(uvm.machine(), index, pages)
+    }
+
+    fn launder(&self) -> Launder {
+        Launder::Put
+    }
+
+    /// Pages around the one go with it. They stay where they are when that has ended, clean, for the next pass.
+    fn put(&self, uvm: &Uvm<M>, held: &mut Held<'_, order::Nothing>, index: Pages) -> Put {
+        if self.vnode.write_later() {
+            return Put::Later;
+        }
+        let range = self.around(uvm, held, index);
+        let mut run = Run { index, pages: ArrayVec::new() };
+        if self.take_dirty(uvm, held, range, &mut run).is_err() || run.pages.is_empty() {
+            return Put::Nothing;
+        }
+        {
+            let _locked = self.object.lock(held);
+            run.pages.iter().for_each(|&page| uvm.frames().set_flags(page, PageFlags::PAGEOUT));
+        }
+        uvm.pageout_started(run.pages.len());
+        self.write(uvm, held, &run);
+        Put::Started(run.pages.len())
     }
 
     /// The host has given its handle back: nobody can want the pages again. What was modified and not

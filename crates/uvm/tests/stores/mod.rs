@@ -7,6 +7,8 @@ use machine::{Machine, PageNo, ThreadCtx, PAGE_SIZE};
 use uvm::{Outcome, SwapDevice, Transfer, Uvm, CLUSTER};
 use uvm_soft::{Fate, SoftMachine};
 
+pub mod file;
+
 /// When transfers end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mode {
