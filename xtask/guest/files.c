@@ -1,4 +1,4 @@
-// Files and folders of the in-memory file system, and the devices: what the calls promise, and their errors.
+// Files and folders, of the in-memory file system or at FILES_AT, and the devices: what the calls promise, and their errors.
 #include "check.h"
 #include <dirent.h>
 #include <sys/time.h>
@@ -6,7 +6,8 @@
 
 static void fresh(void) {
     char path[64];
-    snprintf(path, sizeof path, "/tmp/files.%d", getpid());
+    const char *at = getenv("FILES_AT");
+    snprintf(path, sizeof path, "%s/files.%d", at ? at : "/tmp", getpid());
     NEED(!mkdir(path, 0755) && !chdir(path));
 }
 

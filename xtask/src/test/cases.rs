@@ -143,6 +143,15 @@ pub const CASES: &[Case] = &[
     guest("locking, advice and limits", &[("locking", Libc::Musl)], &["/bin/locking"]),
     guest("System V and POSIX shared memory", &[("sysv", Libc::Musl)], &["/bin/sysv"]),
     guest("out of memory", &[("memory", Libc::Musl)], &["/bin/memory"]),
+    Case {
+        disks: &[disks::ext4(64)],
+        seconds: 300,
+        ..guest("files on a disk", &[("ext4", Libc::Musl)], &["/bin/ext4"])
+    },
+    Case {
+        disks: &[disks::ext4(32)],
+        ..guest("the same calls on a disk", &[("files", Libc::Musl)], &["/bin/busybox", "env", "FILES_AT=/mnt", "/bin/files"])
+    },
     Case { disks: DISKS, ..guest("disks", &[("disks", Libc::Musl)], &["/bin/disks"]) },
     Case {
         disks: DISKS,

@@ -1,0 +1,346 @@
+// A file system on a disk, mounted on /mnt: one cache for read, write and mmap, what a full disk says, what stays after an unmount.
+#include "check.h"
+#include <dirent.h>
+#include <sys/mount.h>
+#include <sys/statfs.h>
+#include <sys/uio.h>
+
+static void fresh(void) {
+    char path[64];
+    snprintf(path, sizeof path, "/mnt/t.%d", getpid());
+    NEED(!mkdir(path, 0755) && !chdir(path));
+}
+
+static int make(const char *name, size_t size, unsigned seed) {
+    int fd = open(name, O_RDWR | O_CREAT | O_TRUNC, 0644);
+    NEED(fd >= 0);
+    unsigned char *bytes = malloc(size ? size : 1);
+    for (size_t i = 0; i < size; i++) bytes[i] = (unsigned char)(i * 31 + (i >> 12) * 7 + seed);
+    for (size_t done = 0; done < size;) {
+        ssize_t n = write(fd, bytes + done, size - done);
+        NEED(n > 0);
+        done += n;
+    }
+    free(bytes);
+    return fd;
+}
+
+static int is(const char *name, size_t size, unsigned seed) {
+    int fd = open(name, O_RDONLY);
+    if (fd < 0) return 0;
+    struct stat about;
+    if (fstat(fd, &about) || (size_t)about.st_size != size) return close(fd), 0;
+    unsigned char bytes[8192];
+    size_t at = 0;
+    for (ssize_t n; (n = read(fd, bytes, sizeof bytes)) > 0; at += n)
+        for (ssize_t i = 0; i < n; i++)
+            if (bytes[i] != (unsigned char)((at + i) * 31 + ((at + i) >> 12) * 7 + seed)) return close(fd), 0;
+    close(fd);
+    return at == size;
+}
+
+// Reads, sectors read, writes and sectors written of the first disk.
+static void disk(unsigned long counts[4]) {
+    FILE *file = fopen("/proc/diskstats", "r");
+    NEED(file);
+    char name[32];
+    NEED(fscanf(file, "%*d %*d %31s %lu %*u %lu %*u %lu %*u %lu", name, &counts[0], &counts[1], &counts[2], &counts[3]) == 5);
+    fclose(file);
+}
+
+static void remount(void) {
+    NEED(!chdir("/") && !umount("/mnt"));
+    NEED(!mount("/dev/vda", "/mnt", "ext4", 0, ""));
+}
+
+static void one_cache(void) {
+    fresh();
+    int fd = make("a", 3 * PAGE + 100, 1);
+    unsigned char *map = mmap(0, 4 * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    NEED(map != MAP_FAILED);
+    CHECK(map[PAGE] == (unsigned char)(PAGE * 31 + 7 + 1));
+    CHECK(pwrite(fd, "hello", 5, PAGE + 10) == 5 && !memcmp(map + PAGE + 10, "hello", 5));
+    memcpy(map + 2 * PAGE, "there", 5);
+    char got[6] = {0};
+    CHECK(pread(fd, got, 5, 2 * PAGE) == 5 && !strcmp(got, "there"));
+    unsigned char *private = mmap(0, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE, fd, PAGE);
+    private[10] = 'J';
+    CHECK(map[PAGE + 10] == 'h' && pread(fd, got, 5, PAGE + 10) == 5 && !strcmp(got, "hello"));
+    CHECK(!msync(map, 4 * PAGE, MS_SYNC) && !msync(map, PAGE, MS_ASYNC));
+    CHECK(map[3 * PAGE + 99] && !map[3 * PAGE + 100]);
+    // From one part of the file to another, through its own mapping.
+    CHECK(pwrite(fd, map, PAGE, 2 * PAGE) == PAGE && !memcmp(map, map + 2 * PAGE, PAGE));
+}
+
+static char *mapped;
+static void touch_end(void) { ((volatile char *)mapped)[PAGE]; }
+
+static void truncation_of_a_mapped_file(void) {
+    fresh();
+    int fd = make("a", 4 * PAGE, 3);
+    mapped = mmap(0, 4 * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    memset(mapped, 'x', 4 * PAGE);
+    CHECK(!ftruncate(fd, 100));
+    CHECK(mapped[99] == 'x' && !mapped[100] && !mapped[PAGE - 1]);
+    int status = in_child(touch_end);
+    CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGBUS);
+    mapped[200] = 'y';
+    CHECK(!ftruncate(fd, 2 * PAGE + 5));
+    char got[PAGE];
+    CHECK(pread(fd, got, PAGE, 0) == PAGE && got[99] == 'x' && !got[100] && !got[200] && !mapped[PAGE]);
+    CHECK(!ftruncate(fd, 0) && !ftruncate(fd, PAGE) && !mapped[0] && !mapped[99]);
+    struct stat about;
+    CHECK(!fstat(fd, &about) && about.st_size == PAGE);
+}
+
+static void holes(void) {
+    fresh();
+    int fd = open("a", O_RDWR | O_CREAT, 0644);
+    CHECK(pwrite(fd, "end", 3, 5 << 20) == 3);
+    char got[4] = {1, 1, 1, 0};
+    CHECK(pread(fd, got, 3, 1 << 20) == 3 && !got[0] && !got[2]);
+    CHECK(!fsync(fd));
+    struct stat about;
+    CHECK(!fstat(fd, &about) && about.st_size == (5 << 20) + 3 && about.st_blocks <= 64);
+    CHECK(lseek(fd, 0, SEEK_HOLE) == 0);
+    off_t data = lseek(fd, 0, SEEK_DATA);
+    CHECK(data > (4 << 20) && data <= (5 << 20));
+    FAILS(lseek(fd, (5 << 20) + 3, SEEK_DATA), ENXIO);
+    close(fd);
+    fd = make("b", 64 * PAGE, 5);
+    CHECK(!fsync(fd) && !fstat(fd, &about) && about.st_blocks >= 64 * 8);
+    CHECK(!fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, PAGE + 10, 32 * PAGE));
+    CHECK(!fsync(fd) && !fstat(fd, &about) && about.st_size == 64 * PAGE && about.st_blocks <= 40 * 8);
+    CHECK(pread(fd, got, 3, PAGE + 9) == 3 && got[0] == (char)((PAGE + 9) * 31 + 7 + 5) && !got[1]);
+    CHECK(pread(fd, got, 1, 20 * PAGE) == 1 && !got[0] && pread(fd, got, 1, 33 * PAGE + 10) == 1 && got[0]);
+    CHECK(!fallocate(fd, 0, 64 * PAGE, 8 * PAGE) && !fstat(fd, &about) && about.st_size == 72 * PAGE);
+    CHECK(pread(fd, got, 3, 70 * PAGE) == 3 && !got[0]);
+}
+
+static void what_stays(void) {
+    fresh();
+    char folder[64];
+    NEED(getcwd(folder, sizeof folder));
+    close(make("a", 300000, 9));
+    close(make("empty", 0, 0));
+    int fd = make("grown", 5000, 4);
+    CHECK(!ftruncate(fd, 1 << 20) && !ftruncate(fd, 5000));
+    close(fd);
+    fd = make("mapped", 10 * PAGE, 6);
+    unsigned char *map = mmap(0, 10 * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    for (size_t i = 0; i < 10 * PAGE; i++) map[i] = (unsigned char)(i * 31 + (i >> 12) * 7 + 8);
+    munmap(map, 10 * PAGE);
+    close(fd);
+    char target[200];
+    memset(target, 't', 199), target[199] = 0;
+    CHECK(!symlink(target, "long") && !symlink("a", "short") && !link("a", "other") && !chmod("a", 0640));
+    struct timespec times[2] = {{1000000000, 5}, {1100000000, 7}};
+    CHECK(!utimensat(AT_FDCWD, "a", times, 0) && !chown("a", 12, 34567) && !mknod("pipe", S_IFIFO | 0600, 0));
+    remount();
+    NEED(!chdir(folder));
+    CHECK(is("a", 300000, 9) && is("other", 300000, 9) && is("short", 300000, 9) && is("empty", 0, 0));
+    CHECK(is("grown", 5000, 4) && is("mapped", 10 * PAGE, 8));
+    char got[300] = {0};
+    CHECK(readlink("long", got, 300) == 199 && !strcmp(got, target));
+    struct stat about;
+    CHECK(!stat("a", &about) && about.st_nlink == 2 && (about.st_mode & 07777) == 0640);
+    CHECK(about.st_mtime == 1100000000 && about.st_uid == 12 && about.st_gid == 34567);
+    CHECK(!stat("pipe", &about) && S_ISFIFO(about.st_mode));
+}
+
+static void names_of_open_files(void) {
+    fresh();
+    int fd = make("a", 200000, 2), other = make("b", 100, 3);
+    struct statfs before, after;
+    CHECK(!unlink("a") && is("b", 100, 3));
+    char got[2];
+    CHECK(pread(fd, got, 1, 199999) == 1 && got[0] == (char)(199999 * 31 + (199999 >> 12) * 7 + 2));
+    CHECK(!fsync(fd) && !statfs(".", &before));
+    struct stat about;
+    CHECK(!fstat(fd, &about) && about.st_nlink == 0);
+    close(fd);
+    for (int i = 0; i < 100; i++) {
+        CHECK(!statfs(".", &after));
+        if (after.f_bfree * after.f_bsize >= before.f_bfree * before.f_bsize + 190000) break;
+        usleep(50000);
+    }
+    CHECK(after.f_bfree * after.f_bsize >= before.f_bfree * before.f_bsize + 190000);
+    close(make("c", 10, 4));
+    CHECK(!rename("c", "b") && is("b", 10, 4) && pread(other, got, 1, 99) == 1 && got[0] == (char)(99 * 31 + 3));
+    CHECK(!mkdir("d", 0700) && !mkdir("d/e", 0700) && !rename("d/e", "e") && !rmdir("d"));
+    FAILS(rename("e", "e/f"), EINVAL);
+    FAILS(rmdir("b"), ENOTDIR);
+    FAILS(unlink("e"), EISDIR);
+    CHECK(!stat(".", &about) && about.st_nlink == 3);
+    CHECK(!chdir("e") && !rmdir("../e"));
+    FAILS(open("x", O_CREAT | O_RDWR, 0600), ENOENT);
+}
+
+static void a_large_folder(void) {
+    fresh();
+    char name[64];
+    for (int i = 0; i < 2000; i++) {
+        snprintf(name, sizeof name, "a file with the number %d", i);
+        int fd = open(name, O_CREAT | O_EXCL | O_WRONLY, 0600);
+        NEED(fd >= 0);
+        close(fd);
+    }
+    // Removing while listing: each name is seen once.
+    DIR *folder = opendir(".");
+    int seen = 0;
+    for (struct dirent *entry; (entry = readdir(folder));) {
+        if (entry->d_name[0] == '.') continue;
+        seen++;
+        CHECK(entry->d_type == DT_REG && !unlink(entry->d_name));
+    }
+    closedir(folder);
+    CHECK(seen == 2000);
+    char here[64];
+    CHECK(getcwd(here, sizeof here) && !chdir("/") && !rmdir(here));
+}
+
+static void a_full_disk(void) {
+    fresh();
+    struct statfs space;
+    NEED(!statfs(".", &space));
+    int fd = open("big", O_CREAT | O_RDWR, 0600);
+    static char bytes[1 << 16];
+    memset(bytes, 'f', sizeof bytes);
+    off_t total = 0;
+    ssize_t n;
+    while ((n = write(fd, bytes, sizeof bytes)) > 0) total += n;
+    CHECK(n == -1 && errno == ENOSPC);
+    CHECK(total > (off_t)(space.f_bavail * space.f_bsize) * 8 / 10);
+    // What was accepted has its place.
+    CHECK(!fsync(fd) && lseek(fd, 0, SEEK_END) == total);
+    char last;
+    CHECK(pread(fd, &last, 1, total - 1) == 1 && last == 'f');
+    CHECK(!ftruncate(fd, 0) && !fsync(fd) && write(fd, bytes, sizeof bytes) == sizeof bytes && !fsync(fd));
+    close(fd);
+    CHECK(!unlink("big"));
+    close(make("after", 1 << 20, 7));
+    sync();
+    CHECK(is("after", 1 << 20, 7));
+}
+
+static void synced_writes(void) {
+    fresh();
+    unsigned long before[4], after[4];
+    int fd = open("a", O_CREAT | O_RDWR | O_DSYNC, 0600);
+    disk(before);
+    CHECK(write(fd, "now", 3) == 3);
+    disk(after);
+    CHECK(after[3] > before[3]);
+    CHECK(!fdatasync(fd) && !fsync(fd) && !syncfs(fd));
+    int folder = open(".", O_RDONLY | O_DIRECTORY);
+    CHECK(!fsync(folder));
+}
+
+static void reading_twice(void) {
+    fresh();
+    char folder[64], name[32];
+    NEED(getcwd(folder, sizeof folder));
+    for (int i = 0; i < 300; i++) {
+        snprintf(name, sizeof name, "f%d", i);
+        close(make(name, 3000 + i * 10, i));
+    }
+    remount();
+    NEED(!chdir(folder));
+    unsigned long counts[3][4];
+    for (int pass = 0; pass < 2; pass++) {
+        disk(counts[pass]);
+        for (int i = 0; i < 300; i++) {
+            snprintf(name, sizeof name, "f%d", i);
+            int fd = open(name, O_RDONLY);
+            unsigned char *map = mmap(0, PAGE, PROT_READ, MAP_SHARED, fd, 0);
+            CHECK(map[100] == (unsigned char)(100 * 31 + i));
+            munmap(map, PAGE);
+            close(fd);
+        }
+    }
+    disk(counts[2]);
+    CHECK(counts[1][0] > counts[0][0] && counts[2][0] == counts[1][0]);
+}
+
+static void random_reading(void) {
+    fresh();
+    char folder[64];
+    NEED(getcwd(folder, sizeof folder));
+    close(make("a", 2048 * PAGE, 3));
+    remount();
+    NEED(!chdir(folder));
+    int fd = open("a", O_RDONLY);
+    unsigned char *map = mmap(0, 2048 * PAGE, PROT_READ, MAP_SHARED, fd, 0);
+    NEED(map != MAP_FAILED && !madvise(map, 2048 * PAGE, MADV_RANDOM));
+    unsigned long before[4], after[4];
+    disk(before);
+    for (int i = 0; i < 100; i++) {
+        size_t page = (size_t)i * 977 % 2048;
+        CHECK(map[page * PAGE] == (unsigned char)(page * PAGE * 31 + page * 7 + 3));
+    }
+    disk(after);
+    // A few sectors more are the file's extents.
+    CHECK(after[1] - before[1] <= 100 * 8 + 64);
+    CHECK(!madvise(map, 2048 * PAGE, MADV_SEQUENTIAL));
+    disk(before);
+    for (size_t page = 0; page < 2048; page++) NEED(map[page * PAGE + 1] == (unsigned char)((page * PAGE + 1) * 31 + page * 7 + 3));
+    disk(after);
+    CHECK(after[0] - before[0] <= 2048 / 16);
+}
+
+static void mounting(void) {
+    fresh();
+    char folder[64];
+    NEED(getcwd(folder, sizeof folder));
+    int fd = make("a", 100, 1);
+    NEED(!chdir("/"));
+    FAILS(umount("/mnt"), EBUSY);
+    FAILS(mount("/dev/vda", "/tmp", "ext4", 0, ""), EBUSY);
+    close(fd);
+    NEED(!umount("/mnt"));
+    CHECK(access(folder, F_OK) == -1 && !mount("/dev/vda", "/mnt", "ext4", MS_RDONLY, ""));
+    NEED(!chdir(folder));
+    CHECK(is("a", 100, 1));
+    FAILS(open("a", O_RDWR), EROFS);
+    FAILS(open("b", O_CREAT | O_WRONLY, 0600), EROFS);
+    FAILS(mkdir("d", 0700), EROFS);
+    FAILS(unlink("a"), EROFS);
+    FAILS(chmod("a", 0600), EROFS);
+    remount();
+    NEED(!chdir(folder));
+    CHECK(is("a", 100, 1) && !unlink("a"));
+}
+
+static void programs_run_from_it(void) {
+    fresh();
+    pid_t copier = fork();
+    if (!copier) execl("/bin/busybox", "cp", "/bin/ext4", "prog", NULL), _exit(1);
+    int copied;
+    CHECK(waitpid(copier, &copied, 0) == copier && copied == 0);
+    char *argv[] = {"prog", "nothing", 0}, *none[] = {0};
+    pid_t child = fork();
+    if (!child) execve("./prog", argv, none), _exit(1);
+    int status;
+    CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+static void nothing(void) {}
+
+int main(int argc, char **argv) {
+    static const struct test_case cases[] = {
+        {"nothing", nothing},
+        {"one_cache", one_cache},
+        {"truncation_of_a_mapped_file", truncation_of_a_mapped_file},
+        {"holes", holes},
+        {"what_stays", what_stays},
+        {"names_of_open_files", names_of_open_files},
+        {"a_large_folder", a_large_folder},
+        {"synced_writes", synced_writes},
+        {"reading_twice", reading_twice},
+        {"random_reading", random_reading},
+        {"mounting", mounting},
+        {"programs_run_from_it", programs_run_from_it},
+        {"a_full_disk", a_full_disk},
+    };
+    return RUN(cases, argc, argv);
+}
