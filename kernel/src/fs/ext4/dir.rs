@@ -168,6 +168,7 @@ impl Node {
 
     pub(super) fn take_name(&self, name: &[u8], what: Unlink) -> Result<()> {
         let dir = self.dir()?;
+        self.fs().reap_closed();
         let mut volume = self.fs().volume();
         let node = self.find_in(&mut volume, name)?;
         let taken = match (what, node.kind() == Kind::Dir) {
@@ -182,26 +183,20 @@ impl Node {
         self.detached(&mut volume, &node);
         self.refresh(&mut volume);
         self.modified();
-        drop(volume);
-        self.reap(node);
         Ok(())
     }
 
-    /// After `node` has lost a name.
+    /// After `node` has lost a name. Whoever found it still holds it, so it is freed later.
     fn detached(&self, volume: &mut Volume, node: &Arc<Node>) {
         node.refresh(volume);
-        if let (true, Body::Dir(gone)) = (node.is_unlinked(), &node.body) {
+        if !node.is_unlinked() {
+            return;
+        }
+        self.fs().unlinked.lock().push(node.ino);
+        super::flusher::closed();
+        if let Body::Dir(gone) = &node.body {
             gone.set_above(None);
             gone.forget();
-        }
-    }
-
-    /// Lets a node go that may have lost its last name.
-    fn reap(&self, node: Arc<Node>) {
-        let (ino, unlinked) = (node.ino, node.is_unlinked());
-        drop(node);
-        if unlinked {
-            self.fs().reap(ino);
         }
     }
 
@@ -219,6 +214,7 @@ impl Node {
             RenameMode::NoReplace => Rename::NoReplace,
             RenameMode::Exchange => Rename::Exchange,
         };
+        self.fs().reap_closed();
         let mut volume = self.fs().volume();
         if to_node.is_unlinked() {
             return Err(ENOENT);
@@ -231,6 +227,17 @@ impl Node {
         };
         if mode == RenameMode::Replace && target.as_ref().is_some_and(|target| Arc::ptr_eq(target, &node)) {
             return Ok(());
+        }
+        match (mode, &target) {
+            (RenameMode::NoReplace, Some(_)) => return Err(EEXIST),
+            (RenameMode::Exchange, None) => return Err(ENOENT),
+            (RenameMode::Replace, Some(target)) => match (node.kind(), target.kind()) {
+                (Kind::Dir, Kind::Dir) => {}
+                (Kind::Dir, _) => return Err(ENOTDIR),
+                (_, Kind::Dir) => return Err(EISDIR),
+                _ => {}
+            },
+            _ => {}
         }
         let moved = volume.rename(self.ino, name, to_node.ino, to_name, how);
         self.fs().changed(&volume);
@@ -250,10 +257,6 @@ impl Node {
         for dir in [self, to_node] {
             dir.refresh(&mut volume);
             dir.modified();
-        }
-        drop((volume, node));
-        if let Some(target) = target {
-            self.reap(target);
         }
         Ok(())
     }

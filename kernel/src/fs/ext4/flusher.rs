@@ -21,7 +21,10 @@ const INTERVAL: sched::Nanos = 5_000_000_000;
 /// Nodes without pages that stay: one for so many pages of memory.
 const PAGES_PER_IDLE_NODE: u64 = 16;
 
+/// Dirty pages are in the way of somebody.
 static CALLED: AtomicBool = AtomicBool::new(false);
+/// A file without a name was closed.
+static CLOSED: AtomicBool = AtomicBool::new(false);
 static CALLS: WaitQueue = WaitQueue::new();
 
 /// Starts the thread, once.
@@ -34,17 +37,31 @@ pub(super) fn start() {
     });
 }
 
-/// Asks it to come by now. From anywhere.
+/// Asks it to write back now. From anywhere.
 pub(super) fn wake() {
     CALLED.store(true, Ordering::Release);
     CALLS.wake_one();
 }
 
+/// Asks it to free what has no name and was closed.
+pub(super) fn closed() {
+    CLOSED.store(true, Ordering::Release);
+    CALLS.wake_one();
+}
+
 fn run() {
+    let mut next = sched::now() + INTERVAL;
     loop {
-        let called = || CALLED.swap(false, Ordering::AcqRel).then_some(());
+        let called = || CALLED.load(Ordering::Acquire) || CLOSED.load(Ordering::Acquire);
         // Being called and the time being over are one to it.
-        let _ = CALLS.wait_intr(Some(sched::now() + INTERVAL), called);
+        let _ = CALLS.wait_intr(Some(next), || called().then_some(()));
+        if CLOSED.swap(false, Ordering::AcqRel) {
+            mounted().iter().for_each(|fs| fs.reap_closed());
+        }
+        if !CALLED.swap(false, Ordering::AcqRel) && sched::now() < next {
+            continue;
+        }
+        next = sched::now() + INTERVAL;
         for fs in mounted() {
             fs.flush();
             if fs.changed.load(Ordering::Acquire) && fs.commit().is_err() {
@@ -117,24 +134,17 @@ impl Fs {
 
     /// Forgets nodes that nobody uses: those without names at once, those without pages when there are many.
     fn forget(&self) {
+        self.reap_closed();
         let most = (vm::stats().total_pages / PAGES_PER_IDLE_NODE) as usize;
-        let mut unlinked = Vec::new();
-        let mut idle = Vec::new();
-        {
+        let idle: Vec<u32> = {
             let nodes = self.nodes.lock();
-            for (&ino, node) in nodes.iter().filter(|(_, node)| is_unused(node)) {
-                if node.is_unlinked() {
-                    unlinked.push(ino);
-                } else if is_idle(node) {
-                    idle.push(ino);
-                }
-            }
-        }
-        unlinked.into_iter().for_each(|ino| self.reap(ino));
+            let idle =
+                nodes.iter().filter(|(_, node)| is_unused(node) && !node.is_unlinked() && is_idle(node));
+            idle.map(|(&ino, _)| ino).collect()
+        };
         let excess = idle.len().saturating_sub(most);
         for ino in idle.into_iter().take(excess) {
-            let gone = self.take_unused(ino, is_idle);
-            drop(gone);
+            drop(self.take_unused(ino, is_idle));
         }
     }
 
@@ -149,9 +159,19 @@ impl Fs {
         }
     }
 
-    /// Frees an inode that has no names, if nobody uses it.
-    pub(super) fn reap(&self, ino: u32) {
-        let Some(node) = self.take_unused(ino, |node| node.is_unlinked()) else { return };
+    /// Frees what has no name and that nobody uses any more. The list of the others on the disk should stay short: it is walked
+    /// at every change of it.
+    pub(super) fn reap_closed(&self) {
+        let waiting = core::mem::take(&mut *self.unlinked.lock());
+        let open: Vec<u32> = waiting.into_iter().filter(|&ino| !self.reap(ino)).collect();
+        if !open.is_empty() {
+            self.unlinked.lock().extend(open);
+        }
+    }
+
+    /// Frees an inode that has no names; `false` if it is in use.
+    fn reap(&self, ino: u32) -> bool {
+        let Some(node) = self.take_unused(ino, |node| node.is_unlinked()) else { return false };
         if let Ok(contents) = node.contents() {
             contents.empty();
         }
@@ -165,6 +185,7 @@ impl Fs {
             );
         }
         self.changed(&volume);
+        true
     }
 
     /// Empties the table, for an unmount.

@@ -63,6 +63,8 @@ pub(super) struct Fs {
     data: Data,
     volume: Mutex<Volume>,
     nodes: SpinLock<BTreeMap<u32, Arc<Node>>>,
+    /// Inodes without names that were not freed yet.
+    unlinked: SpinLock<Vec<u32>>,
     read_only: bool,
     /// Free room, in pages, as of the volume's last change.
     free: AtomicU64,
@@ -101,6 +103,7 @@ pub fn mount(disk: &Arc<Disk>, mode: Mode) -> Result<InodeRef> {
         free: AtomicU64::new(free_pages(&volume)),
         volume: Mutex::new(volume),
         nodes: SpinLock::new(BTreeMap::new()),
+        unlinked: SpinLock::new(Vec::new()),
         read_only: mode == Mode::ReadOnly,
         pending: AtomicU64::new(0),
         changed: AtomicBool::new(false),
@@ -200,6 +203,7 @@ impl Fs {
     }
 
     fn stat(&self) -> FsStat {
+        self.reap_closed();
         let space = self.volume().space();
         let pages = |blocks: u64| blocks * space.block_size / PAGE_SIZE as u64;
         FsStat {

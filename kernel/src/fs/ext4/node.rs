@@ -291,7 +291,7 @@ impl Inode for Node {
 
     fn release(&self, _file: &File) {
         if self.is_unlinked() {
-            self.fs.wake_flusher();
+            super::flusher::closed();
         }
     }
 
