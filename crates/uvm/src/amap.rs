@@ -1,13 +1,13 @@
 //! Amaps: the anons that are mapped together.
 //!
 //! ```text
-//!   map entry --aref--> amap    slots  | 0: anon 7 | 3: anon 9 | ...      (sparse: slots.rs)
-//!              slot 0           cover  [0, 16) counted once               (per range: cover.rs)
+//!   map entry --aref--> amap    slots  | 32: anon 7 | 35: anon 9 | ...    (sparse: slots.rs)
+//!              slot 32          cover  [32, 48) counted once              (per range: cover.rs)
 //! ```
 //!
 //! An entry refers to a range of an amap's slots by an [`ARef`]. Several entries may refer to the same slots: after
 //! fork they wait to copy (`NEEDS_COPY`), after sharing by inheritance they all write. Slots past any reference are
-//! free to grow into, so a heap grows in place.
+//! free to grow into, at both ends, so a heap and a stack grow in place.
 //!
 //! Copies of an amap share its leaves (`slots.rs`) until one of them changes; an anon may be written in place if one
 //! leaf holds it, one amap holds that, and the entry need not copy.
@@ -22,7 +22,7 @@ use alloc::sync::Arc;
 use core::ops::Range;
 
 use machine::order;
-use machine::{Before, Held, Machine, Ordered, Pages, Pmap, Prot, Shootdown};
+use machine::{Before, Held, Machine, Ordered, Pages, Pmap, Prot, Shootdown, VaRange, PAGE_SHIFT};
 
 use crate::anon::{AnonNo, Anons};
 use crate::cover::Cover;
@@ -58,9 +58,11 @@ impl<M: Machine> Clone for ARef<M> {
 }
 
 impl<M: Machine> ARef<M> {
-    /// A new amap whose first `len` slots, all empty, are referred to once.
-    pub(crate) fn new(len: Pages) -> Self {
-        Self::with_slots(Slots::new(), Pages(0), len)
+    /// A new amap for a range of addresses, whose slots, all empty, are referred to once. They have the numbers of the
+    /// range's pages: an entry that grows at either end finds free slots there, and what lies around an address in one
+    /// page of tables lies in one leaf.
+    pub(crate) fn new(range: VaRange) -> Self {
+        Self::with_slots(Slots::new(), Pages(range.start.0 >> PAGE_SHIFT), range.pages())
     }
 
     pub(crate) fn with_slots(slots: Slots, slot: Pages, len: Pages) -> Self {

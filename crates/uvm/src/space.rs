@@ -293,7 +293,7 @@ impl<M: Machine> Uvm<M> {
     pub(crate) fn copy_amap(&self, held: &mut Held<'_, order::Map>, entry: &mut Entry<M>) {
         let len = entry.len();
         match &entry.amap {
-            None => entry.amap = Some(ARef::new(len)),
+            None => entry.amap = Some(ARef::new(entry.range)),
             Some(aref) if aref.is_exclusive(held, len) => {}
             Some(aref) => {
                 let copy = aref.copy(self.parts(), held, len);

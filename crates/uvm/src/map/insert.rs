@@ -1,7 +1,7 @@
 //! Making a mapping: one call, one hold of the lock, every attribute.
 //!
 //! BSD VM made a mapping with default attributes and changed them after, in the open (1999, section 3.1). Here the
-//! mapping appears with all of them. A mapping of zeroes that follows another of the same kind becomes part of it.
+//! mapping appears with all of them. One that continues a neighbour becomes part of it (`merge`).
 
 use alloc::sync::Arc;
 
@@ -9,7 +9,7 @@ use machine::{order, Held, Machine, NoMemory, Pages, Pmap, Prot, Shootdown, Va, 
 
 use super::remove::release_bytes;
 use super::tree::Tree;
-use super::{attach, clip, entry_bytes, Advice, Entry, Inherit, Map, ORef, Writes};
+use super::{clip, entry_bytes, Advice, Entry, Inherit, Map, ORef, Writes};
 use crate::pager::Pager;
 use crate::slots::Heap;
 use crate::{Space, Stop, Uvm};
@@ -25,6 +25,8 @@ pub enum Place {
     Fixed(Va),
     /// Here, or not at all.
     FixedNoReplace(Va),
+    /// Here, where a [reservation](MapRequest::reservation) keeps the place.
+    Reserved(Va),
 }
 
 /// Who sees stores to a mapping.
@@ -97,6 +99,13 @@ impl<M: Machine> MapRequest<M> {
         }
     }
 
+    /// `len` pages of addresses, anywhere, at which nothing may be until a mapping takes their
+    /// [place](Place::Reserved), in parts or whole. A child does not inherit them. Source: UVM's `uvm_map_reserve` and
+    /// `uvm_map_replace`, which it has for passing map entries and for growing the kernel.
+    pub fn reservation(len: Pages) -> Self {
+        MapRequest { prot: Prot::NONE, max_prot: Prot::NONE, inherit: Some(Inherit::None), ..Self::zero(len) }
+    }
+
     /// `len` pages of an object from `offset` on, readable and writable, anywhere.
     pub fn object(pager: Arc<dyn Pager<M>>, offset: Pages, len: Pages, sharing: Sharing) -> Self {
         MapRequest { backing: Backing::Object { pager, offset }, sharing, ..Self::zero(len) }
@@ -126,7 +135,7 @@ pub enum MapError {
     NoMemory,
     /// Empty, unaligned, outside the space, past the end of an object's offsets, or more protection than its most.
     Invalid,
-    /// The old range of a move is not all mapped.
+    /// The old range of a move is not all mapped, or a place not all reserved.
     NoMapping,
 }
 
@@ -173,7 +182,7 @@ impl<M: Machine> Uvm<M> {
             if need > reserved {
                 return Err(Stop::Heap(need));
             }
-            if matches!(request.place, Place::Fixed(_)) && !tree.is_free(range) {
+            if matches!(request.place, Place::Fixed(_) | Place::Reserved(_)) && !tree.is_free(range) {
                 clip(&mut tree, &mut h, range);
                 old = tree.take(range);
                 self.unwire_entries(&mut h, space, &mut old);
@@ -196,7 +205,7 @@ impl<M: Machine> Uvm<M> {
             request.len.0.checked_add(first).is_some_and(|end| end <= u64::MAX >> machine::PAGE_SHIFT);
         let placed = match request.place {
             Place::Anywhere | Place::Hint(_) => true,
-            Place::Fixed(va) | Place::FixedNoReplace(va) => {
+            Place::Fixed(va) | Place::FixedNoReplace(va) | Place::Reserved(va) => {
                 let range = VaRange::sized(va, request.len);
                 va.is_page_aligned() && range.is_some_and(|r| r.intersect(map.bounds) == r)
             }
@@ -245,76 +254,7 @@ impl<M: Machine> Uvm<M> {
             submap: None,
             name: request.name.clone(),
         };
-        if extends(tree, held, &entry) {
-            self.extend(tree, held, &entry);
-            return;
-        }
-        if let Some(oref) = &entry.object {
-            attach(held, &oref.pager);
-            if entry.prot.contains(Prot::EXECUTE) {
-                oref.pager.object().runs(held);
-            }
-        }
-        tree.insert(entry);
-        self.stat().add(self.machine().cpu(), crate::Counter::EntriesMade, 1);
-    }
-
-    /// Makes the range of `entry` part of the entry before it; [`extends`] has said that it can be.
-    pub(super) fn extend(
-        &self,
-        tree: &mut Tree<Entry<M>>,
-        held: &mut Held<'_, order::Map>,
-        entry: &Entry<M>,
-    ) {
-        let Some(mut before) = tree.remove(Va(entry.range.start.0 - 1)) else { return };
-        if let Some(aref) = &before.amap {
-            let (mut body, _) = aref.amap.body.lock(held);
-            let first = aref.slot.0 + before.len().0;
-            body.cover.add(first..first + entry.len().0);
-        }
-        before.range.end = entry.range.end;
-        tree.insert(before);
-    }
-
-    /// Makes one entry of two neighbours that differ in nothing, at every boundary from the start to the end of the
-    /// range: what was cut for a change that has been undone, or has spread, grows together again.
-    pub(super) fn join(&self, tree: &mut Tree<Entry<M>>, held: &mut Held<'_, order::Map>, range: VaRange) {
-        let mut at = range.start;
-        while at <= range.end {
-            self.join_at(tree, held, at);
-            match tree.get(at) {
-                Some(entry) => at = entry.range.end,
-                None => return,
-            }
-        }
-    }
-
-    fn join_at(&self, tree: &mut Tree<Entry<M>>, held: &mut Held<'_, order::Map>, at: Va) {
-        let before = at.0.checked_sub(1).and_then(|last| tree.get(Va(last)));
-        let (Some(before), Some(after)) = (before, tree.get(at)) else { return };
-        if after.range.start != at || !before.is_like(after) {
-            return;
-        }
-        let continues = before.is_continued_by(after);
-        if !continues && (after.amap.is_some() || after.object.is_some()) {
-            return;
-        }
-        let Some(after) = tree.remove(at) else { return };
-        if !continues {
-            if extends(tree, held, &after) {
-                self.extend(tree, held, &after);
-            } else {
-                tree.insert(after);
-            }
-            return;
-        }
-        if let Some(mut before) = tree.remove(Va(at.0 - 1)) {
-            before.range.end = after.range.end;
-            tree.insert(before);
-        }
-        if let Some(oref) = &after.object {
-            oref.pager.object().body.lock(held).0.refs -= 1;
-        }
+        self.add(tree, held, entry);
     }
 }
 
@@ -335,28 +275,13 @@ fn choose<M: Machine>(
         Place::Fixed(va) => Ok(va),
         Place::FixedNoReplace(va) if free(va) => Ok(va),
         Place::FixedNoReplace(_) => Err(Stop::Fail(MapError::Exists)),
+        Place::Reserved(va) if is_reserved(tree, VaRange::new(va, va + request.len)) => Ok(va),
+        Place::Reserved(_) => Err(Stop::Fail(MapError::NoMapping)),
     }
 }
 
-/// Whether `entry` can become the tail of the entry that ends where it starts: the same attributes, no object, and
-/// an amap, if there is one, whose slots behind are free and whose slots before are this entry's alone.
-pub(super) fn extends<M: Machine>(
-    tree: &Tree<Entry<M>>,
-    held: &mut Held<'_, order::Map>,
-    entry: &Entry<M>,
-) -> bool {
-    let Some(before) = entry.range.start.0.checked_sub(1).and_then(|last| tree.get(Va(last))) else {
-        return false;
-    };
-    let same = before.object.is_none()
-        && entry.object.is_none()
-        && before.writes != Writes::Through
-        && !before.wired
-        && before.is_like(entry);
-    same && before.amap.as_ref().is_none_or(|aref| {
-        let (body, _) = aref.amap.body.lock(held);
-        let first = aref.slot.0 + before.len().0;
-        body.cover.is_exclusive(aref.range(before.len()))
-            && body.cover.is_unused(first..first + entry.len().0)
-    })
+/// Whether reservations cover the range.
+fn is_reserved<M: Machine>(tree: &Tree<Entry<M>>, range: VaRange) -> bool {
+    let kept = tree.try_each(range, &mut |e| if e.is_reservation() { Ok(()) } else { Err(()) });
+    kept.is_ok() && tree.is_covered(range)
 }

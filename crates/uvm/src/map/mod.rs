@@ -17,10 +17,11 @@
 //! Operations hold the map's lock over look-up and change only. What they take out keeps its references until the
 //! lock is released (the second phase of unmap, 1999, section 3.1).
 //!
-//! Reading order: `tree`, this file, `insert`, `remove`, `attributes`, `wire`, `remap`.
+//! Reading order: `tree`, this file, `insert`, `merge`, `remove`, `attributes`, `wire`, `remap`.
 
 mod attributes;
 mod insert;
+mod merge;
 mod remap;
 mod remove;
 pub(crate) mod tree;
@@ -146,6 +147,11 @@ impl<M: Machine> Entry<M> {
 
     pub(crate) fn len(&self) -> Pages {
         self.range.pages()
+    }
+
+    /// Whether the entry only keeps its addresses for one that will take its place.
+    pub(crate) fn is_reservation(&self) -> bool {
+        self.max_prot == Prot::NONE && self.object.is_none() && self.submap.is_none()
     }
 
     /// Whether two entries have the same attributes, whatever their layers.

@@ -5,10 +5,9 @@
 
 use machine::{order, Held, Machine, Pages, Pmap, Shootdown, Va, VaRange};
 
-use super::insert::extends;
 use super::remove::release_bytes;
 use super::tree::Tree;
-use super::{attach, clip, entry_bytes, Entry, MapError, ORef, Writes};
+use super::{clip, entry_bytes, Entry, MapError, ORef, Writes};
 use crate::slots::Heap;
 use crate::{Space, Stop, Uvm};
 
@@ -81,6 +80,7 @@ impl<M: Machine> Uvm<M> {
             }
             wired = self.shift(&mut tree, &mut h, space, old, start, &mut down);
             self.grow(&mut tree, &mut h, VaRange::new(start + old.pages(), new.end));
+            self.join(&mut tree, &mut h, new);
             Ok(start)
         });
         self.release_entries(held, replaced, Heap::Reserved, &mut down);
@@ -159,13 +159,6 @@ impl<M: Machine> Uvm<M> {
             name: last.name.clone(),
             ..*last
         };
-        if let Some(oref) = &more.object {
-            attach(held, &oref.pager);
-        }
-        if extends(tree, held, &more) {
-            self.extend(tree, held, &more);
-        } else {
-            tree.insert(more);
-        }
+        self.add(tree, held, more);
     }
 }

@@ -395,6 +395,53 @@ mod tests {
         assert_eq!(t.get(Va(200)), None);
     }
 
+    std::thread_local! {
+        static LOOKS: core::cell::Cell<u64> = const { core::cell::Cell::new(0) };
+    }
+
+    /// An entry that counts how often one is looked at. The depth of a treap of a million is twice that of a thousand.
+    struct Counted(VaRange);
+
+    impl Span for Counted {
+        fn range(&self) -> VaRange {
+            LOOKS.set(LOOKS.get() + 1);
+            self.0
+        }
+    }
+
+    /// Looks per call, at most, of each operation on a tree of `n` entries, over a thousand places.
+    fn looks(n: u64) -> [u64; 5] {
+        let mut t = Tree::new();
+        (0..n).for_each(|i| t.insert(Counted(r(i * 10, i * 10 + 5))));
+        let counted = |work: &mut dyn FnMut()| {
+            let before = LOOKS.get();
+            work();
+            LOOKS.get() - before
+        };
+        let mut most = [0; 5];
+        for place in (0..1000).map(|i| i * (n / 1000) * 10) {
+            let range = r(place, place + 5);
+            let here = [
+                counted(&mut || assert!(t.get(Va(place + 3)).is_some())),
+                counted(&mut || assert!(!t.is_free(r(place, place + 10)))),
+                counted(&mut || assert!(t.find_space(r(0, place + 40), 5).is_some())),
+                counted(&mut || assert_eq!(t.take(range).len(), 1)),
+                counted(&mut || t.insert(Counted(range))),
+            ];
+            most.iter_mut().zip(here).for_each(|(most, here)| *most = here.max(*most));
+        }
+        most
+    }
+
+    #[test]
+    fn a_million_entries_cost_a_few_looks_more_than_a_thousand() {
+        let (thousand, million) = (looks(1000), looks(1_000_000));
+        std::println!("looks for get, is_free, find_space, take, insert: {thousand:?}, {million:?}");
+        for (few, many) in thousand.into_iter().zip(million) {
+            assert!(many <= 2 * few + 20, "{thousand:?} for a thousand, {million:?} for a million");
+        }
+    }
+
     #[test]
     fn a_million_entries_stay_shallow() {
         let mut t = Tree::new();

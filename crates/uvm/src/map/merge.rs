@@ -1,0 +1,160 @@
+//! Growing together: neighbours that differ in nothing are one entry.
+//!
+//! ```text
+//!   [ before )[ new )                [ new )[ after )
+//!     amap: slots behind are free      amap: slots ahead are free    -> they become the new pages', nothing is copied
+//! ```
+//! Every cut of an entry costs all who look something up, and an entry once cut stays so unless somebody mends it
+//! (1999, section 3). So a mapping that continues a neighbour, upwards or downwards, becomes part of it: a heap that
+//! grows by brk, a stack that grows down and an allocator whose mappings the kernel stacks from the top each keep one
+//! entry and one amap. An amap's slots are numbered by the addresses where it was made, so that there is room on both
+//! sides.
+//!
+//! A neighbour that waits to copy may grow too: its new slots are its own, in an amap that it shares with others for
+//! the old ones; whoever copies, copies what the amap has in the whole range.
+
+use alloc::sync::Arc;
+
+use machine::{order, Held, Machine, Prot, Va, VaRange};
+
+use super::tree::Tree;
+use super::{attach, Entry, Writes};
+use crate::Uvm;
+
+impl<M: Machine> Uvm<M> {
+    /// Adds an entry that has no amap where nothing is, as part of a neighbour if it continues one. Its object is
+    /// attached if the entry stays one of its own. Heap bytes of one entry have been reserved.
+    pub(super) fn add(&self, tree: &mut Tree<Entry<M>>, held: &mut Held<'_, order::Map>, entry: Entry<M>) {
+        let VaRange { start, end } = entry.range;
+        if entry.prot.contains(Prot::EXECUTE) {
+            if let Some(oref) = &entry.object {
+                oref.pager.object().runs(held);
+            }
+        }
+        if before(tree, start).is_some_and(|b| b.is_like(&entry) && grows_up(held, b, &entry)) {
+            stretch_up(tree, held, start, end);
+            self.join_at(tree, held, end);
+        } else if starts_at(tree, end).is_some_and(|a| a.is_like(&entry) && grows_down(held, a, &entry)) {
+            stretch_down(tree, held, end, start);
+        } else {
+            if let Some(oref) = &entry.object {
+                attach(held, &oref.pager);
+            }
+            tree.insert(entry);
+            self.stat().add(self.machine().cpu(), crate::Counter::EntriesMade, 1);
+        }
+    }
+
+    /// Makes one entry of two neighbours that differ in nothing, at every boundary from the start to the end of the
+    /// range: what was cut for a change that has been undone, or has spread, grows together again.
+    pub(super) fn join(&self, tree: &mut Tree<Entry<M>>, held: &mut Held<'_, order::Map>, range: VaRange) {
+        let mut at = range.start;
+        while at <= range.end {
+            self.join_at(tree, held, at);
+            match tree.get(at) {
+                Some(entry) => at = entry.range.end,
+                None => return,
+            }
+        }
+    }
+
+    fn join_at(&self, tree: &mut Tree<Entry<M>>, held: &mut Held<'_, order::Map>, at: Va) {
+        let (Some(before), Some(after)) = (before(tree, at), starts_at(tree, at)) else { return };
+        if !before.is_like(after) {
+            return;
+        }
+        let gone = if before.is_continued_by(after) {
+            let Some(after) = tree.remove(at) else { return };
+            let Some(mut before) = tree.remove(last_page(at)) else { return };
+            before.range.end = after.range.end;
+            tree.insert(before);
+            after
+        } else if after.amap.is_none() && grows_up(held, before, after) {
+            let Some(after) = tree.remove(at) else { return };
+            stretch_up(tree, held, at, after.range.end);
+            after
+        } else if before.amap.is_none() && grows_down(held, after, before) {
+            let Some(before) = tree.remove(last_page(at)) else { return };
+            stretch_down(tree, held, at, before.range.start);
+            before
+        } else {
+            return;
+        };
+        if let Some(oref) = &gone.object {
+            oref.pager.object().body.lock(held).0.refs -= 1;
+        }
+    }
+}
+
+/// An address in the page before a boundary.
+fn last_page(at: Va) -> Va {
+    Va(at.0 - 1)
+}
+
+/// The entry that ends at a boundary.
+fn before<M: Machine>(tree: &Tree<Entry<M>>, at: Va) -> Option<&Entry<M>> {
+    tree.get(Va(at.0.checked_sub(1)?)).filter(|e| e.range.end == at)
+}
+
+/// The entry that starts at a boundary.
+fn starts_at<M: Machine>(tree: &Tree<Entry<M>>, at: Va) -> Option<&Entry<M>> {
+    tree.get(at).filter(|e| e.range.start == at)
+}
+
+/// Whether stores to both entries go the same way, and their objects' pages follow one another.
+fn continues<M: Machine>(low: &Entry<M>, high: &Entry<M>) -> bool {
+    let objects = match (&low.object, &high.object) {
+        (None, None) => true,
+        (Some(a), Some(b)) => {
+            core::ptr::addr_eq(Arc::as_ptr(&a.pager), Arc::as_ptr(&b.pager))
+                && a.offset + low.len() == b.offset
+        }
+        _ => false,
+    };
+    objects && (low.writes == Writes::Through) == (high.writes == Writes::Through)
+}
+
+/// Whether `entry` has room for `tail`, which has no amap, behind it.
+fn grows_up<M: Machine>(held: &mut Held<'_, order::Map>, entry: &Entry<M>, tail: &Entry<M>) -> bool {
+    continues(entry, tail)
+        && entry.amap.as_ref().is_none_or(|aref| {
+            let (body, _) = aref.amap.body.lock(held);
+            let first = aref.slot.0 + entry.len().0;
+            body.cover.is_unused(first..first + tail.len().0)
+        })
+}
+
+/// Whether `entry` has room for `head`, which has no amap, ahead of it.
+fn grows_down<M: Machine>(held: &mut Held<'_, order::Map>, entry: &Entry<M>, head: &Entry<M>) -> bool {
+    continues(head, entry)
+        && entry.amap.as_ref().is_none_or(|aref| {
+            let (body, _) = aref.amap.body.lock(held);
+            aref.slot >= head.len() && body.cover.is_unused(aref.slot.0 - head.len().0..aref.slot.0)
+        })
+}
+
+/// Moves the end of the entry that ends at `at` up to `end`.
+fn stretch_up<M: Machine>(tree: &mut Tree<Entry<M>>, held: &mut Held<'_, order::Map>, at: Va, end: Va) {
+    let Some(mut entry) = tree.remove(last_page(at)) else { return };
+    if let Some(aref) = &entry.amap {
+        let first = aref.slot.0 + entry.len().0;
+        aref.amap.body.lock(held).0.cover.add(first..first + (end - at).0);
+    }
+    entry.range.end = end;
+    tree.insert(entry);
+}
+
+/// Moves the start of the entry that starts at `at` down to `start`.
+fn stretch_down<M: Machine>(tree: &mut Tree<Entry<M>>, held: &mut Held<'_, order::Map>, at: Va, start: Va) {
+    let Some(mut entry) = tree.remove(at) else { return };
+    let more = at - start;
+    if let Some(aref) = &mut entry.amap {
+        aref.amap.body.lock(held).0.cover.add(aref.slot.0 - more.0..aref.slot.0);
+        aref.slot = machine::Pages(aref.slot.0 - more.0);
+    }
+    if let Some(oref) = &mut entry.object {
+        oref.offset = machine::Pages(oref.offset.0 - more.0);
+    }
+    entry.range.start = start;
+    tree.insert(entry);
+}

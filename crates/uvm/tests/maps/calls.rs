@@ -1,0 +1,324 @@
+//! The calls: one step to map, two phases to unmap, reservations, moves.
+
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use machine::order::{self, Nothing};
+use machine::{Held, PageNo, Pages, Prot, Shootdown, ThreadCtx, Va, VaRange};
+use uvm::pager::Access;
+use uvm::{
+    Advice, AnonObject, Backing, Counter, FaultError, GetError, Inherit, MapError, MapRequest, Object,
+    ObjectBody, Pager, Place, RangeError, RemapPlace, Sharing, Space, Transfer, Uvm, Vnode, VnodePager,
+};
+
+use crate::count::locks;
+use crate::world::{audit, end, entries, load, part, space, store, world, zeroes, Soft, World};
+
+#[test]
+fn a_mapping_appears_at_once_with_all_its_attributes() {
+    let (uvm, mut ctx) = (world(64), ThreadCtx::new());
+    let held = &mut ctx.held();
+    let s = space(&uvm, held);
+    let request = MapRequest {
+        place: Place::FixedNoReplace(Va(0x40_0000)),
+        max_prot: Prot::READ_WRITE,
+        inherit: Some(Inherit::Zero),
+        advice: Advice::Random,
+        name: Some("heap".into()),
+        ..MapRequest::zero(Pages(8)).prot(Prot::READ)
+    };
+    let before = locks();
+    let va = uvm.map(held, &s, &request).unwrap();
+    assert_eq!(locks() - before, 1, "the map's lock, once: nobody sees the mapping half made");
+    let e = uvm.entry_at(held, &s, va).unwrap();
+    assert_eq!(
+        (e.range, e.prot, e.max_prot),
+        (VaRange::new(va, va + Pages(8)), Prot::READ, Prot::READ_WRITE)
+    );
+    assert_eq!((e.inherit, e.advice, e.sharing), (Inherit::Zero, Advice::Random, Sharing::Private));
+    assert_eq!(e.name.as_deref(), Some("heap"));
+    // A shared object's mapping takes the object's lock besides, to count itself.
+    let object: Arc<dyn Pager<Soft>> = AnonObject::new(&uvm, held, Pages(8)).unwrap();
+    let before = locks();
+    uvm.map(held, &s, &MapRequest::object(object.clone(), Pages(2), Pages(4), Sharing::Shared)).unwrap();
+    assert_eq!(locks() - before, 2);
+    audit(&uvm, held, &[&s], std::slice::from_ref(&object));
+    uvm.space_destroy(held, s);
+    uvm.detach(held, &*object);
+}
+
+/// What runs while nobody may hold the map's lock: another thread uses the map, and must come back.
+type Probe = Box<dyn Fn() + Send + Sync>;
+
+fn probe(uvm: &World, space: &Arc<Space<Soft>>) -> Probe {
+    let (uvm, space) = (uvm.clone(), space.clone());
+    Box::new(move || {
+        let (uvm, space, (done, answer)) = (uvm.clone(), space.clone(), channel());
+        let other = std::thread::spawn(move || {
+            let mut ctx = ThreadCtx::new();
+            let range = zeroes(&uvm, &mut ctx.held(), &space, 1);
+            store(&uvm, &space, range.start, 1).unwrap();
+            uvm.unmap(&mut ctx.held(), &space, range).unwrap();
+            let _ = done.send(());
+        });
+        answer.recv_timeout(Duration::from_secs(10)).expect("the map is locked");
+        other.join().unwrap();
+    })
+}
+
+/// A pager that runs a probe when it is told that nobody refers to it any more.
+struct LastWords {
+    object: Object<Soft>,
+    probe: Mutex<Option<Probe>>,
+    ended: AtomicUsize,
+}
+
+impl Pager<Soft> for LastWords {
+    fn object(&self) -> &Object<Soft> {
+        &self.object
+    }
+
+    fn kind(&self) -> &'static str {
+        "last words"
+    }
+
+    fn get(
+        &self,
+        _: &Uvm<Soft>,
+        _: &mut ObjectBody,
+        _: &mut Held<'_, order::Object>,
+        _: Pages,
+        _: Access,
+    ) -> Result<PageNo, GetError> {
+        Err(GetError::Io)
+    }
+
+    fn last_reference(
+        &self,
+        _: &Uvm<Soft>,
+        _: &mut ObjectBody,
+        _: &mut Held<'_, order::Object>,
+        _: &mut Shootdown,
+    ) {
+        if let Some(probe) = &*self.probe.lock().unwrap() {
+            probe();
+        }
+        self.ended.fetch_add(1, Relaxed);
+    }
+}
+
+/// Maps a `LastWords` whose only reference is the mapping, at an address.
+fn map_last_words(
+    uvm: &World,
+    held: &mut Held<'_, Nothing>,
+    space: &Arc<Space<Soft>>,
+    va: Va,
+) -> Arc<LastWords> {
+    let pager = Arc::new(LastWords {
+        object: Object::new(uvm, Pages(4)),
+        probe: Mutex::new(None),
+        ended: AtomicUsize::new(0),
+    });
+    let request = MapRequest::object(pager.clone(), Pages(0), Pages(4), Sharing::Shared).at(va);
+    uvm.map(held, space, &request).unwrap();
+    uvm.detach(held, &*pager);
+    *pager.probe.lock().unwrap() = Some(probe(uvm, space));
+    pager
+}
+
+#[test]
+fn the_last_reference_goes_after_the_maps_lock() {
+    let (uvm, mut ctx) = (world(64), ThreadCtx::new());
+    let held = &mut ctx.held();
+    let s = Arc::new(space(&uvm, held));
+    let (low, high) = (Va(0x10_0000), Va(0x20_0000));
+    let range = VaRange::new(low, low + Pages(4));
+    type Call = fn(&World, &mut Held<'_, Nothing>, &Space<Soft>, VaRange, Va);
+    let calls: [(&str, Call); 4] = [
+        ("unmap", |uvm, held, s, range, _| uvm.unmap(held, s, range).unwrap()),
+        ("a fixed mapping in its place", |uvm, held, s, range, _| {
+            uvm.map(held, s, &MapRequest::zero(Pages(4)).at(range.start)).unwrap();
+        }),
+        ("a move into its place", |uvm, held, s, range, high| {
+            uvm.map(held, s, &MapRequest::zero(Pages(4)).at(high)).unwrap();
+            let old = VaRange::new(high, high + Pages(4));
+            uvm.remap(held, s, old, Pages(4), RemapPlace::Fixed(range.start)).unwrap();
+        }),
+        ("exec and exit", |uvm, held, s, _, _| uvm.space_clear(held, s)),
+    ];
+    for (name, call) in calls {
+        let pager = map_last_words(&uvm, held, &s, low);
+        call(&uvm, held, &s, range, high);
+        assert_eq!(pager.ended.load(Relaxed), 1, "{name}");
+        *pager.probe.lock().unwrap() = None;
+    }
+    let s = Arc::into_inner(s).expect("the probes are gone");
+    end(&uvm, held, [s]);
+}
+
+/// A file whose every transfer runs a probe.
+struct Probed(Arc<Mutex<Option<Probe>>>, Arc<AtomicUsize>);
+
+impl Probed {
+    fn transfer(&self) -> Transfer {
+        if let Some(probe) = &*self.0.lock().unwrap() {
+            probe();
+        }
+        self.1.fetch_add(1, Relaxed);
+        Transfer::Done
+    }
+}
+
+impl Vnode<Soft> for Probed {
+    fn read(&self, machine: &Soft, _: Pages, pages: &[PageNo]) -> Transfer {
+        pages.iter().for_each(|&page| machine::Machine::zero(machine, page));
+        self.transfer()
+    }
+
+    fn write(&self, _: &Soft, _: Pages, _: &[PageNo]) -> Transfer {
+        self.transfer()
+    }
+}
+
+#[test]
+fn no_lock_is_held_over_a_files_transfers() {
+    let (uvm, mut ctx) = (world(256), ThreadCtx::new());
+    let held = &mut ctx.held();
+    let s = Arc::new(space(&uvm, held));
+    let (hook, transfers) = (Arc::new(Mutex::new(None)), Arc::new(AtomicUsize::new(0)));
+    let vnode = Probed(hook.clone(), transfers.clone());
+    let pager = VnodePager::new(&uvm, held, Box::new(vnode), Pages(8)).unwrap();
+    let dynamic: Arc<dyn Pager<Soft>> = pager.clone();
+    *hook.lock().unwrap() = Some(probe(&uvm, &s));
+    let va =
+        uvm.map(held, &s, &MapRequest::object(dynamic.clone(), Pages(0), Pages(8), Sharing::Shared)).unwrap();
+    store(&uvm, &s, va, 7).unwrap();
+    let read = transfers.load(Relaxed);
+    assert!(read > 0, "the fault read the file");
+    pager.clean(&uvm, held, 0..8).unwrap();
+    assert!(transfers.load(Relaxed) > read, "msync wrote it");
+    uvm.unmap(held, &s, VaRange::new(va, va + Pages(8))).unwrap();
+    *hook.lock().unwrap() = None;
+    let s = Arc::into_inner(s).expect("the probe is gone");
+    uvm.space_destroy(held, s);
+    uvm.detach(held, &*dynamic);
+    assert_eq!(uvm.frames().free(), uvm.frames().total());
+}
+
+#[test]
+fn a_reservation_keeps_its_addresses_until_mappings_take_them() {
+    let (uvm, mut ctx) = (world(64), ThreadCtx::new());
+    let held = &mut ctx.held();
+    let s = space(&uvm, held);
+    let va = uvm.map(held, &s, &MapRequest::reservation(Pages(8))).unwrap();
+    let kept = VaRange::new(va, va + Pages(8));
+    // Nothing can be there, and nothing else comes there.
+    assert_eq!(load(&uvm, &s, va), Err(FaultError::Protection));
+    assert_eq!(uvm.protect(held, &s, kept, Prot::READ), Err(RangeError::Access));
+    let elsewhere = zeroes(&uvm, held, &s, 8);
+    assert!(elsewhere.intersect(kept).is_empty());
+    // Two mappings take its place in parts; the middle stays reserved.
+    let at =
+        |page, len| MapRequest { place: Place::Reserved(va + Pages(page)), ..MapRequest::zero(Pages(len)) };
+    assert_eq!(uvm.map(held, &s, &at(0, 2)), Ok(va));
+    let object: Arc<dyn Pager<Soft>> = AnonObject::new(&uvm, held, Pages(2)).unwrap();
+    let backing = Backing::Object { pager: object.clone(), offset: Pages(0) };
+    uvm.map(held, &s, &MapRequest { backing, sharing: Sharing::Shared, ..at(6, 2) }).unwrap();
+    store(&uvm, &s, va, 1).unwrap();
+    store(&uvm, &s, va + Pages(7), 2).unwrap();
+    assert_eq!(load(&uvm, &s, va + Pages(3)), Err(FaultError::Protection));
+    // What is taken, in whole or in part, can't be taken again.
+    for (page, len) in [(0, 1), (1, 2), (5, 2), (4, 3)] {
+        assert_eq!(uvm.map(held, &s, &at(page, len)), Err(MapError::NoMapping), "{page}, {len}");
+    }
+    assert_eq!((load(&uvm, &s, va), load(&uvm, &s, va + Pages(7))), (Ok(1), Ok(2)));
+    // A child gets what is mapped, not what is kept.
+    let child = uvm.fork(held, &s).unwrap();
+    assert_eq!(load(&uvm, &child, va + Pages(3)), Err(FaultError::NoMapping));
+    audit(&uvm, held, &[&s, &child], std::slice::from_ref(&object));
+    [child, s].into_iter().for_each(|s| uvm.space_destroy(held, s));
+    uvm.detach(held, &*object);
+    assert_eq!(uvm.frames().free(), uvm.frames().total());
+}
+
+#[test]
+fn a_submap_is_used_while_its_parents_map_is_locked_by_nobody() {
+    let (uvm, mut ctx) = (world(64), ThreadCtx::new());
+    let held = &mut ctx.held();
+    let s = space(&uvm, held);
+    let sub = uvm.submap(held, &s, VaRange::new(Va(0x10_0000), Va(0x20_0000))).unwrap();
+    let (parents, subs) = (entries(&uvm, held, &s).len(), 5);
+    let before = locks();
+    let ranges: Vec<VaRange> = (0..subs)
+        .map(|n| {
+            let at = Place::Fixed(Va(0x10_0000 + n * 0x4000));
+            let va = uvm.map(held, &sub, &MapRequest { place: at, ..MapRequest::zero(Pages(2)) }).unwrap();
+            VaRange::new(va, va + Pages(2))
+        })
+        .collect();
+    assert_eq!(locks() - before, subs, "the submap's lock alone");
+    assert_eq!((entries(&uvm, held, &s).len(), entries(&uvm, held, &sub).len()), (parents, subs as usize));
+    ranges.iter().for_each(|r| store(&uvm, &s, r.start, 9).unwrap());
+    uvm.unmap(held, &sub, ranges[1]).unwrap();
+    assert_eq!(load(&uvm, &s, ranges[1].start), Err(FaultError::NoMapping));
+    // What does not lie in the submap is not mapped through it.
+    let outside = MapRequest::zero(Pages(1)).at(Va(0x20_0000));
+    assert_eq!(uvm.map(held, &sub, &outside), Err(MapError::Invalid));
+    audit(&uvm, held, &[&s], &[]);
+    uvm.space_destroy(held, sub);
+    end(&uvm, held, [s]);
+}
+
+#[test]
+fn a_move_copies_nothing_and_keeps_all_attributes() {
+    let (uvm, mut ctx) = (world(256), ThreadCtx::new());
+    let held = &mut ctx.held();
+    let s = space(&uvm, held);
+    let range = zeroes(&uvm, held, &s, 16);
+    range.iter_pages().for_each(|va| store(&uvm, &s, va, (va.0 >> 12) as u8).unwrap());
+    uvm.inherit(held, &s, part(range, 4..8), Inherit::None).unwrap();
+    uvm.protect(held, &s, part(range, 8..12), Prot::READ).unwrap();
+    let (anons, copied) = (uvm.anons(), uvm.stat().get(Counter::FaultsAnonCopied));
+    let to = Va(0x7000_0000_0000 - 0x100_0000);
+    let new = uvm.remap(held, &s, range, Pages(20), RemapPlace::Fixed(to)).unwrap();
+    assert_eq!((new, uvm.anons(), uvm.stat().get(Counter::FaultsAnonCopied)), (to, anons, copied));
+    let moved = entries(&uvm, held, &s);
+    let seen: Vec<_> = moved.iter().map(|e| (e.range.pages().0, e.prot, e.inherit)).collect();
+    let rw = Prot::READ_WRITE;
+    let copy = Inherit::Copy;
+    assert_eq!(seen, [(4, rw, copy), (4, rw, Inherit::None), (4, Prot::READ, copy), (8, rw, copy)]);
+    for (old, va) in range.iter_pages().zip((0..).map(|n| new + Pages(n))) {
+        assert_eq!(load(&uvm, &s, va), Ok((old.0 >> 12) as u8));
+    }
+    assert_eq!(
+        (load(&uvm, &s, new + Pages(19)), load(&uvm, &s, range.start)),
+        (Ok(0), Err(FaultError::NoMapping))
+    );
+    // A shrink frees at once what it cuts off.
+    uvm.remap(held, &s, VaRange::new(new, new + Pages(20)), Pages(2), RemapPlace::Stay).unwrap();
+    assert_eq!(uvm.anons(), 2);
+    audit(&uvm, held, &[&s], &[]);
+    end(&uvm, held, [s]);
+}
+
+#[test]
+fn a_range_that_was_cut_grows_together_where_it_is_moved() {
+    let (uvm, mut ctx) = (world(64), ThreadCtx::new());
+    let held = &mut ctx.held();
+    let s = space(&uvm, held);
+    let range = zeroes(&uvm, held, &s, 8);
+    store(&uvm, &s, range.start, 3).unwrap();
+    // Away and back, in two halves: the halves meet again as one entry.
+    let away = Va(0x10_0000);
+    let high = part(range, 4..8);
+    uvm.remap(held, &s, high, Pages(4), RemapPlace::Fixed(away)).unwrap();
+    assert_eq!(entries(&uvm, held, &s).len(), 2);
+    uvm.remap(held, &s, VaRange::new(away, away + Pages(4)), Pages(4), RemapPlace::Fixed(high.start))
+        .unwrap();
+    assert_eq!(entries(&uvm, held, &s).len(), 1);
+    assert_eq!(load(&uvm, &s, range.start), Ok(3));
+    audit(&uvm, held, &[&s], &[]);
+    end(&uvm, held, [s]);
+}

@@ -1,0 +1,175 @@
+//! What is kept and done for each thing: bytes, locks, entries; never seconds.
+
+use machine::order::Nothing;
+use machine::{Held, Machine, Pages, Reserve, ThreadCtx, Va, VaRange};
+use uvm::{Counter, Inherit, MapRequest};
+
+use crate::count::{heap, locks};
+use crate::world::{audit, end, entries, load, part, space, store, world, zeroes, World};
+
+/// Makes the machine's memory, which it makes as it is touched, so that it is not counted later.
+fn touch_all_frames(uvm: &World, held: &mut Held<'_, Nothing>) {
+    let (machine, frames) = (uvm.machine(), uvm.frames());
+    let all: Vec<_> = std::iter::from_fn(|| frames.alloc(machine, held, Reserve::Pageout).ok()).collect();
+    assert_eq!(all.len(), frames.total());
+    all.iter().for_each(|&page| machine.zero(page));
+    all.into_iter().for_each(|page| frames.free_page(machine, held, page));
+}
+
+#[test]
+fn a_sparse_terabyte_costs_by_what_was_touched() {
+    const TOUCHED: u64 = 1000;
+    let (uvm, mut ctx) = (world(2048), ThreadCtx::new());
+    let held = &mut ctx.held();
+    let s = space(&uvm, held);
+    touch_all_frames(&uvm, held);
+    let before = heap();
+    let range = zeroes(&uvm, held, &s, 1 << 28);
+    assert_eq!(range.pages().bytes(), 1 << 40);
+    // Places far from one another, each in a leaf of its own.
+    let places = |n: u64| range.start + Pages(n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 36);
+    (0..TOUCHED).for_each(|n| store(&uvm, &s, places(n), n as u8).unwrap());
+    assert_eq!(uvm.anons(), TOUCHED as usize);
+    // The software MMU's tables are the port's, not the library's.
+    uvm.machine().pmap().forget_all();
+    let used = heap() - before;
+    println!("{used} bytes for {TOUCHED} pages of a tebibyte, {} each", used / TOUCHED as isize);
+    assert!(used < 1 << 20, "{used} bytes");
+    // A child costs by its amap's branches while it copies nothing, and nothing once it is gone.
+    let before = heap();
+    let child = uvm.fork(held, &s).unwrap();
+    store(&uvm, &child, places(1), 7).unwrap();
+    uvm.machine().pmap().forget_all();
+    assert!(heap() - before < 1 << 20, "{} bytes for a child", heap() - before);
+    assert_eq!((load(&uvm, &s, places(1)), uvm.anons()), (Ok(1), TOUCHED as usize + 1));
+    uvm.space_destroy(held, child);
+    assert_eq!(uvm.anons(), TOUCHED as usize);
+    // Unmapping all but the last page frees all that lies there, at once.
+    uvm.unmap(held, &s, part(range, 0..(1 << 28) - 1)).unwrap();
+    assert!(uvm.anons() <= 1);
+    end(&uvm, held, [s]);
+}
+
+#[test]
+fn a_fork_costs_by_entries_and_not_by_pages() {
+    let (uvm, mut ctx) = (world(8192), ThreadCtx::new());
+    let held = &mut ctx.held();
+    let cost = |held: &mut _, pages: u64, pieces: u64| {
+        let s = space(&uvm, held);
+        for piece in 0..pieces {
+            let at = Va(0x1000_0000 + piece * 0x1000_0000);
+            let va = uvm.map(held, &s, &MapRequest::zero(Pages(pages)).at(at)).unwrap();
+            (0..pages).for_each(|n| store(&uvm, &s, va + Pages(n), 1).unwrap());
+        }
+        let before = locks();
+        let child = uvm.fork(held, &s).unwrap();
+        let forked = locks() - before;
+        assert_eq!(uvm.anons(), (pages * pieces) as usize);
+        [child, s].into_iter().for_each(|s| uvm.space_destroy(held, s));
+        forked
+    };
+    let few = cost(held, 4, 1);
+    assert_eq!(cost(held, 4096, 1), few, "a thousand times the pages take no lock more");
+    let many = cost(held, 4, 32);
+    let each = (many - few).div_ceil(31);
+    assert!(each <= 6 && many <= few + 31 * each, "{few} locks for one entry, {many} for 32");
+    assert_eq!((uvm.stat().get(Counter::FaultsAnonCopied), uvm.stat().get(Counter::AmapCopies)), (0, 0));
+}
+
+#[test]
+fn the_first_write_after_a_fork_copies_a_leaf_and_a_page() {
+    const PAGES: u64 = 4096;
+    let (uvm, mut ctx) = (world(8192), ThreadCtx::new());
+    let held = &mut ctx.held();
+    let s = space(&uvm, held);
+    let range = zeroes(&uvm, held, &s, PAGES);
+    range.iter_pages().for_each(|va| store(&uvm, &s, va, 1).unwrap());
+    let child = uvm.fork(held, &s).unwrap();
+    let before = locks();
+    store(&uvm, &child, range.start, 2).unwrap();
+    let taken = locks() - before;
+    assert!(taken < 64 + 32, "{taken} locks: a leaf has 64 anons, the amap {PAGES}");
+    assert_eq!((uvm.stat().get(Counter::FaultsAnonCopied), uvm.anons()), (1, PAGES as usize + 1));
+    end(&uvm, held, [child, s]);
+}
+
+#[test]
+fn a_page_with_one_reference_is_reassigned_and_not_copied() {
+    let (uvm, mut ctx) = (world(256), ThreadCtx::new());
+    let held = &mut ctx.held();
+    let s = space(&uvm, held);
+    let range = zeroes(&uvm, held, &s, 64);
+    range.iter_pages().for_each(|va| store(&uvm, &s, va, 1).unwrap());
+    let copied = || uvm.stat().get(Counter::FaultsAnonCopied);
+    // The child ends: the parent's stores copy nothing.
+    let child = uvm.fork(held, &s).unwrap();
+    uvm.space_destroy(held, child);
+    range.iter_pages().for_each(|va| store(&uvm, &s, va, 2).unwrap());
+    assert_eq!(copied(), 0);
+    // The parent ends: so do the child's.
+    let child = uvm.fork(held, &s).unwrap();
+    uvm.space_destroy(held, s);
+    range.iter_pages().for_each(|va| store(&uvm, &child, va, 3).unwrap());
+    assert_eq!((copied(), uvm.anons()), (0, 64));
+    // Both write the same page: one of the two copies, the other has it.
+    let second = uvm.fork(held, &child).unwrap();
+    for va in range.iter_pages() {
+        store(&uvm, &child, va, 4).unwrap();
+        store(&uvm, &second, va, 5).unwrap();
+    }
+    assert_eq!((copied(), uvm.anons()), (64, 128));
+    audit(&uvm, held, &[&child, &second], &[]);
+    end(&uvm, held, [child, second]);
+}
+
+#[test]
+fn a_partial_unmap_frees_at_once_what_nobody_else_has() {
+    let (uvm, mut ctx) = (world(512), ThreadCtx::new());
+    let held = &mut ctx.held();
+    let s = space(&uvm, held);
+    let range = zeroes(&uvm, held, &s, 128);
+    range.iter_pages().for_each(|va| store(&uvm, &s, va, 1).unwrap());
+    let free = uvm.frames().free();
+    uvm.unmap(held, &s, part(range, 10..20)).unwrap();
+    assert_eq!((uvm.anons(), uvm.frames().free()), (118, free + 10));
+    // While a child has them they stay; they go with its unmapping, not with its end.
+    let child = uvm.fork(held, &s).unwrap();
+    uvm.unmap(held, &s, part(range, 30..100)).unwrap();
+    assert_eq!((uvm.anons(), uvm.frames().free()), (118, free + 10));
+    uvm.unmap(held, &child, part(range, 35..95)).unwrap();
+    assert_eq!((uvm.anons(), uvm.frames().free()), (58, free + 70));
+    // Memory shared by inheritance: the same.
+    uvm.inherit(held, &s, part(range, 0..10), Inherit::Share).unwrap();
+    let second = uvm.fork(held, &s).unwrap();
+    uvm.unmap(held, &second, part(range, 0..5)).unwrap();
+    uvm.space_destroy(held, child);
+    assert_eq!(uvm.anons(), 10 + 10 + 28);
+    uvm.unmap(held, &s, part(range, 0..5)).unwrap();
+    assert_eq!(uvm.anons(), 5 + 10 + 28);
+    audit(&uvm, held, &[&s, &second], &[]);
+    end(&uvm, held, [s, second]);
+}
+
+#[test]
+fn calls_take_the_same_locks_among_a_hundred_thousand_entries() {
+    let (uvm, mut ctx) = (world(256), ThreadCtx::new());
+    let held = &mut ctx.held();
+    let s = space(&uvm, held);
+    let work = |held: &mut _, at: Va| {
+        let before = locks();
+        let va = uvm.map(held, &s, &MapRequest::zero(Pages(4)).at(at)).unwrap();
+        store(&uvm, &s, va, 1).unwrap();
+        uvm.inherit(held, &s, VaRange::new(va, va + Pages(1)), Inherit::None).unwrap();
+        uvm.unmap(held, &s, VaRange::new(va, va + Pages(4))).unwrap();
+        locks() - before
+    };
+    work(held, Va(0x1000_0000)); // The first finds no page in the CPU's cache.
+    let few = work(held, Va(0x1000_0000));
+    for n in 0..100_000u64 {
+        uvm.map(held, &s, &MapRequest::zero(Pages(1)).at(Va(0x1_0000_0000 + n * 0x4000))).unwrap();
+    }
+    assert_eq!(s.map().entries(held), 100_000);
+    assert_eq!(work(held, Va(0x1_0000_0000 + 0x4000 * 50_000 + 0x1000 * 8)), few);
+    assert_eq!(entries(&uvm, held, &s).len(), 100_000 - 1);
+    uvm.space_destroy(held, s);
+}
