@@ -56,6 +56,7 @@ fn start(info: &BootInfo) -> ! {
     clock::init();
     sched::init();
     vm::init();
+    vm::start_daemon().expect("enough memory for the page daemon");
     // SAFETY: the boot loader put the module there, and nothing else has been given that memory.
     let module = unsafe {
         let len = (info.module.end - info.module.start) as usize;

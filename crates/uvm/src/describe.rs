@@ -88,36 +88,6 @@ impl<M: Machine> Uvm<M> {
         self.describe(held, space, |e| sum += e.layers.amap.map_or(0, |(_, anons, _)| anons));
         sum
     }
-
-    /// Which pages of a range are resident, as mincore reports: `each` gets every mapped page's place in the range.
-    /// Says whether the range has no hole.
-    pub fn resident(
-        &self,
-        held: &mut Held<'_, order::Nothing>,
-        space: &Space<M>,
-        range: VaRange,
-        mut each: impl FnMut(Pages),
-    ) -> bool {
-        let (tree, mut h) = space.map.tree.lock(held);
-        tree.each(range, |e| {
-            for va in e.range.intersect(range).iter_pages() {
-                let above = e.amap.as_ref().is_some_and(|a| {
-                    let (body, _) = a.amap.body.lock(&mut h);
-                    body.slots.get(e.slot(a, va)).is_some()
-                });
-                let mut below = || {
-                    e.object.as_ref().is_some_and(|o| {
-                        let (body, _) = o.pager.object().lock(&mut h);
-                        body.page(e.index(o, va)).is_some()
-                    })
-                };
-                if above || below() {
-                    each(va - range.start);
-                }
-            }
-        });
-        tree.is_covered(range)
-    }
 }
 
 fn info<M: Machine>(e: &Entry<M>, held: &mut Held<'_, order::Map>) -> EntryInfo {

@@ -60,6 +60,7 @@ mod slots;
 pub mod space;
 pub mod stat;
 pub mod swap;
+mod tally;
 
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 
@@ -77,6 +78,7 @@ pub use pager::{Access, AnonObject, GetError, IoError, Launder, Pager, Put, Vnod
 pub use space::Space;
 pub use stat::{Counter, Stat, COUNTERS};
 pub use swap::{Slot, SwapDevice, SwapError, SwapId, SwapInfo};
+pub use tally::Tally;
 
 /// A VM system on a machine: an instance, never a global.
 pub struct Uvm<M: Machine> {

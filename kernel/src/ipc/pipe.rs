@@ -23,7 +23,7 @@ use crate::fs::file::File;
 use crate::fs::inode::*;
 use crate::fs::io::{outcome, Sink, Source};
 use crate::sync::{Mutex, WaitQueue, Woken};
-use crate::vm;
+use crate::vm::{self, Asks};
 
 const PAGE: usize = 4096;
 /// Writes of up to so many bytes are not mixed with others'.
@@ -91,9 +91,7 @@ impl Pipe {
     ///
     /// Fails with `ENFILE` when memory is short.
     pub fn pair(flags: u32) -> Result<(Arc<File>, Arc<File>)> {
-        if vm::is_short_of_memory() {
-            return Err(ENFILE);
-        }
+        vm::leave_memory(Asks::Process).map_err(|_| ENFILE)?;
         let inode: InodeRef = Arc::new(PipeInode::new(Self::new()));
         let end = |access| {
             if let Some(pipe) = inode.pipe() {

@@ -15,6 +15,7 @@ use crate::fs::file::File;
 use crate::fs::inode::*;
 use crate::fs::io::{Sink, Source};
 use crate::sync::WaitQueue;
+use crate::vm::{self, Asks};
 
 /// Which directions were shut down.
 const SHUT_READ: u32 = 1;
@@ -31,9 +32,7 @@ pub struct Socket {
 impl Socket {
     /// Two sockets that are connected to each other.
     pub fn pair(flags: u32) -> Result<(Arc<File>, Arc<File>)> {
-        if crate::vm::is_short_of_memory() {
-            return Err(ENFILE);
-        }
+        vm::leave_memory(Asks::Process).map_err(|_| ENFILE)?;
         let (a, b) = (Pipe::open_both(), Pipe::open_both());
         let end = |incoming: &Arc<Pipe>, outgoing: &Arc<Pipe>| {
             let socket: InodeRef = Arc::new(Socket {

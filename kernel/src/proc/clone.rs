@@ -14,9 +14,10 @@ use super::table::{self, Pid};
 use super::thread::{Completion, Thread};
 use super::{current_thread, wait};
 use crate::arch::UserRegs;
-use crate::errno::{Result, EAGAIN, EINVAL, ENOMEM, ESRCH};
+use crate::errno::{Result, EAGAIN, EINVAL, ESRCH};
 use crate::mem::heap;
-use crate::{sched, user, vm};
+use crate::vm::{self, Asks};
+use crate::{sched, user};
 use bitflags::bitflags;
 
 bitflags! {
@@ -85,9 +86,8 @@ impl Request {
 pub fn clone(regs: &UserRegs, request: &Request) -> Result<Pid> {
     request.check()?;
     let caller = current_thread();
-    if vm::is_short_of_memory() || heap::reserve(HEAP_NEED).is_err() {
-        return Err(ENOMEM);
-    }
+    vm::leave_memory(Asks::Process)?;
+    vm::with_room(|| heap::reserve(HEAP_NEED))?;
     let mut regs = regs.clone();
     regs.rax = 0;
     super::signal::deliver::forget_call(&mut regs);
@@ -186,7 +186,7 @@ fn start(caller: &Arc<Thread>, child: Arc<Thread>, regs: UserRegs, request: &Req
     let vfork = flags.contains(Flags::VFORK).then(Completion::new);
     child.vfork.lock().clone_from(&vfork);
     enter(caller, &child, flags);
-    let task = match sched::spawn_user(child.clone(), &regs) {
+    let task = match vm::with_room(|| sched::spawn_user(child.clone(), &regs)) {
         Ok(task) => task,
         Err(error) => {
             withdraw(&child);

@@ -1,6 +1,6 @@
-//! Memory has run out: somebody has to go.
+//! Memory and swap have run out: somebody has to go.
 //!
-//! The largest process is killed, by resident pages; it may be the one that asks. While one victim is on its way out no
+//! The largest process is killed, by pages in memory and on swap; it may be the one that asks. While one victim is on its way out no
 //! second is chosen: whoever needs memory waits until it has gone and tries again. One line on the debug console says
 //! who it was. Nothing here allocates more than a place in a wait queue.
 //!
@@ -11,6 +11,7 @@ use alloc::sync::{Arc, Weak};
 use super::process::{ExitStatus, Process};
 use super::signal::{send, SIGKILL};
 use super::{current_process, current_thread, table};
+use crate::mem::layout::USER_END;
 use crate::sync::{SpinLock, WaitQueue};
 use crate::vm;
 
@@ -75,22 +76,37 @@ fn present_victim() -> Arc<Process> {
     chosen
 }
 
+/// Pages a process has: what it has mapped, and what of it lies on swap.
+#[derive(Clone, Copy)]
+struct Size {
+    resident: u64,
+    swapped: u64,
+}
+
+impl Size {
+    fn of(process: &Process) -> Size {
+        let Some(space) = process.space() else { return Size { resident: 0, swapped: 0 } };
+        let swapped = vm::tally(&space, 0, USER_END).swapped as u64;
+        Size { resident: vm::resident_pages(&space), swapped }
+    }
+}
+
 fn largest() -> Option<Arc<Process>> {
-    let size = |process: &Process| process.space().map_or(0, |space| vm::resident_pages(&space));
     table::with(|tree| {
-        let sizes = tree.nodes().map(|node| (size(&node.process), &node.process));
-        sizes.max_by_key(|(size, _)| *size).map(|(_, process)| process.clone())
+        let sizes = tree.nodes().map(|node| (Size::of(&node.process), &node.process));
+        sizes.max_by_key(|(size, _)| size.resident + size.swapped).map(|(_, process)| process.clone())
     })
 }
 
 fn announce(victim: &Process) {
-    let pages = victim.space().map_or(0, |space| vm::resident_pages(&space));
+    let size = Size::of(victim);
     let name = victim.leader().map_or([0; 16], |thread| thread.comm_bytes());
     let end = name.iter().position(|&byte| byte == 0).unwrap_or(name.len());
     let name = core::str::from_utf8(&name[..end]).unwrap_or("?");
     crate::control!(
-        "trace out of memory: killed process {} ({name}), {} KiB resident",
+        "trace out of memory: killed process {} ({name}), {} KiB in memory, {} KiB on swap",
         victim.pid,
-        pages * 4
+        size.resident * 4,
+        size.swapped * 4
     );
 }

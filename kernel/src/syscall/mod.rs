@@ -164,7 +164,7 @@ pub fn dispatch(regs: &mut UserRegs) {
 /// The kernel lives on its last memory: somebody has to go before another call takes more.
 #[cold]
 fn make_room() -> Verdict {
-    while heap::restock().is_err() {
+    while crate::vm::with_room(heap::restock).is_err() {
         if oom::make_room() == Verdict::Myself {
             return Verdict::Myself;
         }

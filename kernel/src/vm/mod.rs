@@ -6,6 +6,7 @@
 //! but for `activate`, `deactivate` and the counters.
 
 mod advice;
+mod daemon;
 mod object;
 mod segment;
 mod swap;
@@ -17,9 +18,10 @@ use core::fmt;
 
 use crate::errno::Result;
 
+pub use self::daemon::with_room;
 pub use self::uvm::{Object, Space};
 pub use ::machine::Prot;
-pub use ::uvm::{FaultError, FaultKind, Inherit, Sharing};
+pub use ::uvm::{FaultError, FaultKind, Inherit, Sharing, Tally};
 pub use object::{object_io, pages_read, pages_written, Dir};
 pub use segment::{Locked, Remnant, Segment};
 pub use swap::{Area as SwapArea, Run as SwapRun, SwapId, SwapUse};
@@ -166,6 +168,15 @@ pub enum Advice {
     Hint,
 }
 
+/// Who asks for memory and can be refused it while there is some.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Asks {
+    /// A new process.
+    Process,
+    /// A file that lives in memory.
+    File,
+}
+
 /// Sums over mappings, in bytes.
 #[derive(Clone, Copy, Default)]
 pub struct Sums {
@@ -304,6 +315,12 @@ vm_system! {
     fn swap_list() -> Vec<SwapUse>;
     /// Counts.
     fn stats() -> Stats;
-    /// Whether so little is free that a new process should be refused.
-    fn is_short_of_memory() -> bool;
+    /// Starts what frees memory before it runs out.
+    fn start_daemon() -> Result<()>;
+    /// Frees memory, now. `false`: neither memory nor swap has any left to give.
+    fn make_room() -> bool;
+    /// Leaves some memory to others than `who` asks: `ENOMEM` if so little is left that it should be refused.
+    fn leave_memory(who: Asks) -> Result<()>;
+    /// Counts where pages are, over the part of the space's mappings from `start` to `end`.
+    fn tally(space: &Space, start: u64, end: u64) -> Tally;
 }

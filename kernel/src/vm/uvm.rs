@@ -6,11 +6,11 @@ use core::fmt;
 
 use machine::order::Nothing;
 use machine::{Held, Machine, Pages, Pmap, Prot, ThreadCtx, Va, VaRange};
-use uvm::{FaultError, FaultKind, Inherit, MapError, MapRequest, RangeError, Sharing};
+use uvm::{FaultError, FaultKind, Inherit, MapError, MapRequest, RangeError, Sharing, Tally};
 
 use super::{
-    advice, Access, Advice, Backing, MapArgs, MapLine, OldRange, Place, Populate, RemapPlace, Stats, Sums,
-    SwapArea, SwapId, SwapUse, VmSystem,
+    advice, daemon, Access, Advice, Asks, Backing, MapArgs, MapLine, OldRange, Place, Populate, RemapPlace,
+    Stats, Sums, SwapArea, SwapId, SwapUse, VmSystem,
 };
 use crate::arch::machine::{KernelMachine, KERNEL};
 use crate::errno::{Result, EACCES, EEXIST, EFAULT, EINVAL, ENOMEM};
@@ -21,8 +21,9 @@ pub use super::object::Object;
 
 /// The lowest address that is ever mapped, so that a null pointer with a small offset faults.
 const USER_START: u64 = 0x1000;
-/// One of so many pages is kept free of new processes.
-const FORK_RESERVE: usize = 64;
+/// One of so many pages is left free by a new process, and by a file in memory, which leaves enough for processes.
+const PROCESS_LEAVES: usize = 64;
+const FILE_LEAVES: usize = 32;
 
 static SYSTEM: Once<uvm::Uvm<KernelMachine>> = Once::new();
 
@@ -385,11 +386,22 @@ impl VmSystem for Uvm {
         }
     }
 
-    fn is_short_of_memory() -> bool {
-        // What swap has room for, the page daemon makes free.
-        let (slots, used) = system().swap_space();
-        let frames = system().frames();
-        frames.free() + ((slots - used) as usize) < frames.total() / FORK_RESERVE
+    fn start_daemon() -> Result<()> {
+        daemon::start()
+    }
+
+    fn make_room() -> bool {
+        daemon::make_room()
+    }
+
+    fn leave_memory(who: Asks) -> Result<()> {
+        let fraction = if who == Asks::Process { PROCESS_LEAVES } else { FILE_LEAVES };
+        Ok(daemon::keep_free(fraction)?)
+    }
+
+    fn tally(space: &Space, start: u64, end: u64) -> Tally {
+        let range = VaRange::new(Va(start), Va(end));
+        with(|uvm, held| uvm.tally(held, space.get(), range))
     }
 }
 

@@ -107,6 +107,9 @@ impl<M: Machine> Uvm<M> {
     ///
     /// The caller must not be one that a swap device's or a file's writes depend on.
     pub fn pageout(&self, held: &mut Held<'_, order::Nothing>, target_free: usize) -> Progress {
+        if !self.could_take_any(held) {
+            return Progress::default();
+        }
         while !self.begin_pass(held) {}
         let progress = self.pass(held, target_free, Zeal::Fair);
         self.end_pass();

@@ -8,7 +8,7 @@
 use core::sync::atomic::Ordering::Relaxed;
 
 use machine::frames::PageFlags;
-use machine::{order, Channel, Held, Machine};
+use machine::{order, Channel, Class, Held, Machine};
 
 use super::Zeal;
 use crate::anon::AnonNo;
@@ -43,6 +43,9 @@ impl<M: Machine> Uvm<M> {
     /// The same for an operation that may ask again.
     #[cold]
     pub(crate) fn make_room_for(&self, held: &mut Held<'_, order::Nothing>, effort: &mut Effort) -> bool {
+        if !self.could_take_any(held) {
+            return false;
+        }
         let Some(target) = self.aim(effort) else { return false };
         let memory = self.machine().ticket(Channel::MEMORY);
         let freed = self.stat().get(Counter::PagesFreed);
@@ -68,6 +71,16 @@ impl<M: Machine> Uvm<M> {
             self.machine().wait(held, memory);
         }
         self.has_helped(effort, freed)
+    }
+
+    /// Whether there is any page that a pass could take, be it unlikely: without swap, and without pages of files,
+    /// there is none, and a thousand threads that are refused memory need not each look at all of it.
+    pub(super) fn could_take_any(&self, held: &mut Held<'_, order::Nothing>) -> bool {
+        if self.swap().slots() != 0 || self.pages_in_flight() != 0 {
+            return true;
+        }
+        self.frames().flush_pending(held);
+        self.frames().of_class(Class::File) + self.frames().of_class(Class::Exec) != 0
     }
 
     /// Whether another try makes sense after one that began when `freed` pages had been freed.

@@ -14,7 +14,7 @@ use crate::errno::*;
 use crate::fs::inode::{Allocate, Position, Seek};
 use crate::fs::io::{outcome, Sink, Source};
 use crate::sync::Mutex;
-use crate::vm::{self, Dir, Object};
+use crate::vm::{self, Asks, Dir, Object};
 
 const PAGE: u64 = 4096;
 /// The largest file.
@@ -76,15 +76,17 @@ impl Data {
             if seals & abi::F_SEAL_GROW != 0 {
                 return Err(EPERM);
             }
-            if vm::is_short_of_memory() {
-                return Err(ENOSPC);
-            }
             // The bytes may come from a mapping of this very file: growing must not bring them into being.
             from.probe()?;
             self.object.set_size(at + len)?;
         }
         let start = from.done();
-        let result = vm::object_io(&self.object, at, len, Dir::Write, &mut |_, bytes| from.get(bytes));
+        let result = vm::object_io(&self.object, at, len, Dir::Write, &mut |_, bytes| {
+            vm::leave_memory(Asks::File)?;
+            from.get(bytes)
+        });
+        // Memory is this file system's disk.
+        let result = result.map_err(|errno| if errno == ENOMEM { ENOSPC } else { errno });
         let done = (from.done() - start) as u64;
         if done < len && at + len > size {
             self.object.set_size(size.max(at + done))?;

@@ -34,7 +34,7 @@ use crate::errno::*;
 use crate::ipc::pipe::Pipe;
 use crate::sched::{self, Nanos};
 use crate::sync::{Mutex, SpinLock};
-use crate::vm;
+use crate::vm::{self, Asks};
 use data::Data;
 use dir::Dir;
 
@@ -231,9 +231,7 @@ impl Inode for TmpNode {
     }
 
     fn create(&self, name: &[u8], new: NewNode<'_>, perm: u32) -> Result<InodeRef> {
-        if vm::is_short_of_memory() {
-            return Err(ENOSPC);
-        }
+        vm::leave_memory(Asks::Process).map_err(|_| ENOSPC)?;
         let (kind, body) = match new {
             NewNode::File => (Kind::File, Body::File(Data::new(abi::F_SEAL_SEAL)?)),
             NewNode::Dir => (Kind::Dir, Body::Dir(Dir::new(Some(self.me.clone()), name))),

@@ -1,0 +1,108 @@
+//! Where a space's memory is: in memory, on swap, mapped. For mincore, `/proc`, and the choice of who has to go.
+//!
+//! All of it is counted when asked for, under the map's lock: nothing is kept up to date for it on the way of a fault.
+
+use machine::{order, Before, Held, Machine, Pages, Pmap, VaRange};
+
+use crate::anon::AnonNo;
+use crate::map::Entry;
+use crate::{Space, Uvm};
+
+/// A range's pages, by where they are; a moment's value.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Tally {
+    /// Pages of anonymous memory in the range's amaps that are in memory.
+    pub anonymous: usize,
+    /// Pages of anonymous memory in the range's amaps that are on swap alone.
+    pub swapped: usize,
+    /// Pages of objects that translations in the range lead to.
+    pub mapped: usize,
+}
+
+impl<M: Machine> Uvm<M> {
+    /// Counts a range's pages. Cost: by pages that are there, not by addresses.
+    pub fn tally(&self, held: &mut Held<'_, order::Nothing>, space: &Space<M>, range: VaRange) -> Tally {
+        let mut sum = Tally::default();
+        let (tree, mut h) = space.map.tree.lock(held);
+        tree.each(range, |e| {
+            self.tally_anons(&mut h, e, range, &mut sum);
+            self.tally_object(&mut h, space, e, range, &mut sum);
+        });
+        sum
+    }
+
+    fn tally_anons<P: Before<order::Amap>>(
+        &self,
+        held: &mut Held<'_, P>,
+        e: &Entry<M>,
+        range: VaRange,
+        sum: &mut Tally,
+    ) {
+        let Some(aref) = &e.amap else { return };
+        let part = e.range.intersect(range);
+        let first = e.slot(aref, part.start);
+        let (body, mut h) = aref.amap.body.lock(held);
+        for (_, anon) in body.slots.range(first..first + part.pages().0) {
+            if self.anon_is_resident(&mut h, anon) {
+                sum.anonymous += 1;
+            } else {
+                sum.swapped += 1;
+            }
+        }
+    }
+
+    fn tally_object(
+        &self,
+        held: &mut Held<'_, order::Map>,
+        space: &Space<M>,
+        e: &Entry<M>,
+        range: VaRange,
+        sum: &mut Tally,
+    ) {
+        let Some(oref) = &e.object else { return };
+        let part = e.range.intersect(range);
+        let first = e.index(oref, part.start);
+        let (body, _) = oref.pager.object().lock(held);
+        let there = body.pages(first.0..first.0 + part.pages().0);
+        let maps = |&(index, page): &(Pages, _)| {
+            let found = self.machine().pmap().extract(&space.pmap, part.start + (index - first));
+            found.is_some_and(|(mapped, _)| mapped == page)
+        };
+        sum.mapped += there.filter(maps).count();
+    }
+
+    /// Which pages of a range are in memory, as mincore reports: `each` gets every such page's place in the range.
+    /// Says whether the range has no hole.
+    pub fn resident(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        space: &Space<M>,
+        range: VaRange,
+        mut each: impl FnMut(Pages),
+    ) -> bool {
+        let (tree, mut h) = space.map.tree.lock(held);
+        tree.each(range, |e| {
+            for va in e.range.intersect(range).iter_pages() {
+                let anon = e.amap.as_ref().and_then(|a| {
+                    let (body, mut h) = a.amap.body.lock(&mut h);
+                    let anon = body.slots.get(e.slot(a, va))?;
+                    Some(self.anon_is_resident(&mut h, anon))
+                });
+                let is_in_object = |h: &mut Held<'_, order::Map>| {
+                    e.object.as_ref().is_some_and(|o| {
+                        let (body, _) = o.pager.object().lock(h);
+                        body.page(e.index(o, va)).is_some()
+                    })
+                };
+                if anon.unwrap_or_else(|| is_in_object(&mut h)) {
+                    each(va - range.start);
+                }
+            }
+        });
+        tree.is_covered(range)
+    }
+
+    fn anon_is_resident<P: Before<order::Anon>>(&self, held: &mut Held<'_, P>, anon: AnonNo) -> bool {
+        self.anons.get(anon).lock(held).0.page.is_some()
+    }
+}

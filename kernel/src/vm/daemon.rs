@@ -1,0 +1,87 @@
+//! The page daemon's thread, and room for what the kernel itself needs.
+//!
+//! The library decides what leaves memory (`uvm::pageout`); here is only when. The daemon sleeps until free pages fall
+//! under the low water mark, which stands above what is kept for the kernel, so that it runs before anybody is refused;
+//! then it makes passes until the high one is reached or being written for. A pass that finds nothing is followed by a
+//! rest: were it not, every few pages that somebody takes would cost a look at all of memory.
+//!
+//! Who is refused memory makes room without it: operations of the library by themselves, the kernel's own by
+//! [`with_room`].
+
+use machine::{Channel, Machine, NoMemory};
+
+use super::uvm::{system, with};
+use crate::arch::machine::KERNEL;
+use crate::errno::Result;
+use crate::sched;
+use crate::sync::WaitQueue;
+
+/// How long the daemon rests after a pass in vain.
+const REST: u64 = 20_000_000;
+/// How often an allocation is tried again after room was made.
+const TRIES: usize = 16;
+
+/// Starts the daemon; before the first program.
+pub(super) fn start() -> Result<()> {
+    sched::spawn_kernel("pagedaemon", || run())?;
+    Ok(())
+}
+
+fn run() -> ! {
+    loop {
+        // Read before the look at what is free: a wake-up between the two isn't lost.
+        let ticket = KERNEL.ticket(Channel::PAGE_DAEMON);
+        if free_soon() < system().frames().low_water() {
+            work();
+        }
+        with(|_, held| KERNEL.wait(held, ticket));
+    }
+}
+
+/// Pages that are free, and those that will be once their writes end.
+fn free_soon() -> usize {
+    system().frames().free() + system().pages_in_flight()
+}
+
+fn work() {
+    static RESTING: WaitQueue = WaitQueue::new();
+    let high = system().frames().high_water();
+    while free_soon() < high {
+        let progress = with(|uvm, held| uvm.pageout(held, high));
+        if progress.freed + progress.started == 0 {
+            let end = sched::now() + REST;
+            let _ = RESTING.wait_intr(Some(end), || None::<()>);
+            return;
+        }
+    }
+}
+
+/// Makes room for an allocation of the kernel's own. `false`: memory and swap are full.
+pub(super) fn make_room() -> bool {
+    with(|uvm, held| uvm.make_room(held))
+}
+
+/// Tries an allocation of the kernel's own, and again as long as room can be made for it. Holds nothing meanwhile, and
+/// must not be called on the way of a write that paging waits for.
+///
+/// # Errors
+/// What the last try said.
+pub fn with_room<T>(mut attempt: impl FnMut() -> Result<T, NoMemory>) -> Result<T, NoMemory> {
+    for _ in 0..TRIES {
+        match attempt() {
+            Err(NoMemory) if make_room() => {}
+            done => return done,
+        }
+    }
+    attempt()
+}
+
+/// Fails if less than one page of `fraction` is free and no more can be made so.
+pub(super) fn keep_free(fraction: usize) -> Result<(), NoMemory> {
+    let frames = system().frames();
+    let is_enough = || frames.free() >= frames.total() / fraction;
+    if is_enough() {
+        return Ok(());
+    }
+    with_room(|| if is_enough() { Ok(()) } else { Err(NoMemory) })
+}
