@@ -138,7 +138,7 @@ pub fn disks(workload: &Workload, folder: &Path) -> Result<Disks> {
     match workload.disks {
         Wanted::Nothing => {}
         Wanted::Swap => {
-            disks.swap(folder.join("swap"), u64::from(workload.memory) * 4 << 20)?;
+            disks.swap(folder.join("swap"), u64::from(workload.memory) << 22)?;
             let spare = folder.join("spare");
             std::fs::File::create(&spare)?.set_len(u64::from(workload.memory) << 20)?;
             disks.add(spare, Access::ReadWrite);

@@ -46,7 +46,8 @@ pub enum Expect {
 use Expect::{Contains, Exactly, Lacks, Matches};
 use Step::{Expect as Wait, Type};
 
-const CASE: Case = Case {
+/// What most cases have in common.
+pub const CASE: Case = Case {
     name: "",
     command: &[],
     guests: &[],

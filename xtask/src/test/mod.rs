@@ -8,6 +8,7 @@ mod disks;
 mod host;
 mod kernel;
 mod prepare;
+mod stress;
 mod terminal;
 
 use crate::qemu::Kernel;
@@ -22,8 +23,8 @@ pub struct TestArgs {
     /// Run the kernel tests on this kernel; on Linux they prove themselves right, and the host's checks are left out.
     #[arg(long, value_enum, default_value_t = Kernel::Uvm)]
     kernel: Kernel,
-    /// Also the checks that take many minutes: more random operations, and bugs planted in the library that the tests
-    /// must find.
+    /// Also the checks that take many minutes: more random operations, bugs planted in the library that the tests must
+    /// find, and more stress.
     #[arg(long)]
     long: bool,
     /// Only list the names of the checks.
@@ -85,7 +86,9 @@ pub fn test(args: &TestArgs) -> Result<u8> {
     let long = if args.long { host::LONG } else { &[] };
     let checks = host::CHECKS.iter().chain(long);
     let host: Vec<_> = checks.filter(|check| args.kernel == Kernel::Uvm && wanted(check.name)).collect();
-    let cases: Vec<_> = cases::CASES.iter().filter(|case| wanted(&case.full_name())).collect();
+    let long = if args.long { stress::LONG } else { &[] };
+    let all = long.iter().chain(stress::SHORT).chain(cases::CASES);
+    let cases: Vec<_> = all.filter(|case| wanted(&case.full_name())).collect();
     if host.is_empty() && cases.is_empty() {
         bail!(
             "no check has `{}` in its name; `./uvm test --list` shows them",
