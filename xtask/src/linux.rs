@@ -11,7 +11,7 @@ use std::process::Command;
 
 /// The mitigations and the address randomisation would cost Linux time that we don't pay either.
 pub const COMMAND_LINE: &str =
-    "console=ttyS0 quiet loglevel=3 panic=-1 nokaslr mitigations=off rdinit=/.uvm-init printk.devkmsg=off";
+    "console=ttyS0 quiet loglevel=3 panic=-1 nokaslr mitigations=off no_timer_check rdinit=/.uvm-init printk.devkmsg=off";
 
 const META_PACKAGE: &str = "linux-image-cloud-amd64";
 
