@@ -12,7 +12,8 @@
 //!
 //! I1: a page under way is its anon's, busy, and on no queue; whoever finds it waits. I2: the pages of a chain come
 //! from consecutive slots, which stay taken until the read has ended, also if the anon goes (`anon_io.rs`).
-//! I3: memory for neighbours is taken only where it is not short.
+//! I3: memory for what may not be wanted is taken only where it is not short. A walk's next pages are wanted: for them
+//! anything goes but the reserves.
 //!
 //! Locks: the amap's throughout; each anon's in turn.
 
@@ -55,6 +56,8 @@ impl ReadAhead {
 struct Cluster {
     pages: arrayvec::ArrayVec<PageNo, CLUSTER>,
     first: Slot,
+    /// Free pages that must be left for it to grow.
+    leave: usize,
 }
 
 impl<M: Machine> Uvm<M> {
@@ -71,7 +74,8 @@ impl<M: Machine> Uvm<M> {
         no: AnonNo,
     ) -> Result<(), Stop<FaultError>> {
         let Some((page, from)) = self.begin_read(held, no, None)? else { return Ok(()) };
-        let mut cluster = Cluster { pages: arrayvec::ArrayVec::new(), first: from };
+        let leave = self.frames().low_water() / 2;
+        let mut cluster = Cluster { pages: arrayvec::ArrayVec::new(), first: from, leave };
         cluster.pages.push(page);
         if !self.swap().is_doubtful(held, from) {
             self.widen(held, entry, body, slot, &mut cluster);
@@ -101,6 +105,9 @@ impl<M: Machine> Uvm<M> {
             Advice::Normal if upwards => (ahead.size * 2).clamp(FIRST, CLUSTER as u8),
             Advice::Normal => FIRST,
         };
+        if upwards {
+            cluster.leave = 0;
+        }
         let start = if upwards { slot } else { slot & !(u64::from(size) - 1) };
         let window = start.max(own.start)..(start + u64::from(size)).min(own.end);
         let span = if upwards { (window.end - slot) as u8 } else { 0 };
@@ -132,7 +139,7 @@ impl<M: Machine> Uvm<M> {
     /// is resident is passed by, one that lies elsewhere on swap ends the run.
     fn adds(&self, held: &mut Held<'_, order::Amap>, number: u32, next: Slot, cluster: &mut Cluster) -> bool {
         let Some(no) = AnonNo::new(number) else { return true };
-        if cluster.pages.is_full() || self.frames().free() <= self.frames().low_water() / 2 {
+        if cluster.pages.is_full() || self.frames().free() <= cluster.leave {
             return false;
         }
         match self.begin_read(held, no, Some(next)) {
@@ -225,13 +232,10 @@ impl<M: Machine> Uvm<M> {
 
     /// The first of some anons that is on swap, made ready to be read.
     fn first_on_swap(&self, held: &mut Held<'_, order::Amap>, numbers: &[u32]) -> Option<(usize, Cluster)> {
-        if self.frames().free() <= self.frames().low_water() {
-            return None;
-        }
         for (i, &number) in numbers.iter().enumerate() {
             let Some(no) = AnonNo::new(number) else { continue };
             if let Ok(Some((page, from))) = self.begin_read(held, no, None) {
-                let mut cluster = Cluster { pages: arrayvec::ArrayVec::new(), first: from };
+                let mut cluster = Cluster { pages: arrayvec::ArrayVec::new(), first: from, leave: 0 };
                 cluster.pages.push(page);
                 return Some((i, cluster));
             }
