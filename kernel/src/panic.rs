@@ -7,6 +7,7 @@ use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use crate::arch::{self, serial};
 use crate::mem::layout;
+use crate::sched;
 
 /// Debug-exit value after a panic.
 const EXIT_PANIC: u32 = 0x11;
@@ -28,7 +29,10 @@ fn panic(info: &core::panic::PanicInfo) -> ! {
 pub fn report(message: fmt::Arguments<'_>, rip: Option<u64>, rbp: u64) -> ! {
     static ONCE: AtomicBool = AtomicBool::new(false);
     if !ONCE.swap(true, Relaxed) {
-        let _ = writeln!(serial::Control, "panic {}", OneLine(message));
+        let _ = match sched::kernel_thread() {
+            Some(name) => writeln!(serial::Control, "panic {} (thread {name})", OneLine(message)),
+            None => writeln!(serial::Control, "panic {}", OneLine(message)),
+        };
         if let Some(rip) = rip {
             let _ = writeln!(serial::Control, "bt {rip:#x}");
         }

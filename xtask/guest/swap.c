@@ -1,4 +1,5 @@
-// Swapping on disks: /dev/vda has a swap area of 64 MiB, /dev/vdb 32 MiB of zeroes, /dev/vdc is read-only. The machine has little memory.
+// Swapping on disks: /dev/vda has a swap area of 64 MiB, /dev/vdb 32 MiB of zeroes, /dev/vdc is read-only, and
+// /mnt is an ext4 file system. The machine has little memory.
 #include "check.h"
 #include <sys/swap.h>
 #include <sys/sysinfo.h>
@@ -236,6 +237,58 @@ static void the_higher_priority_fills_first(void) {
     CHECK(!swapoff("/dev/vda") && !swapoff("/dev/vdb"));
 }
 
+// --- files ----------------------------------------------------------------------------------------------------------
+
+enum { FILE_PAGES = (24 * MIB) / PAGE };
+
+static void make_file(const char *name, long pages) {
+    static char block[16 * PAGE];
+    int fd = open(name, O_RDWR | O_CREAT | O_TRUNC, 0600);
+    NEED(fd >= 0);
+    for (long page = 0; page < pages; page += 16) NEED(write(fd, block, 16 * PAGE) == 16 * PAGE);
+    // Cached pages would be taken before any are swapped.
+    NEED(!fsync(fd));
+    posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+    close(fd);
+}
+
+static void a_file_can_be_swapped_on(void) {
+    nothing_is_on();
+    make_file("/mnt/swap", FILE_PAGES);
+    NEED(system("/bin/busybox mkswap /mnt/swap >/dev/null") == 0);
+    CHECK(!swapon("/mnt/swap", 0));
+    FAILS(swapon("/mnt/swap", 0), EBUSY);
+    struct line line;
+    CHECK(listed("/mnt/swap", &line) && !strcmp(line.kind, "file") && line.size <= (FILE_PAGES - 1) * (PAGE / 1024));
+    CHECK(line.size > (FILE_PAGES - 20) * (PAGE / 1024)); // a page that lies in two places is left out
+    FAILS(truncate("/mnt/swap", PAGE), ETXTBSY);
+    FAILS(unlink("/mnt/swap"), EPERM);
+    FAILS(rename("/mnt/swap", "/mnt/other"), EPERM);
+    long pages = memory_pages() + FILE_PAGES * 2 / 3;
+    uint64_t *at = take(pages);
+    for (int round = 0; round < 2; round++) {
+        fill(at, 0, pages, round);
+        CHECK(wrong(at, 0, pages, round) == 0);
+    }
+    CHECK(listed("/mnt/swap", &line) && line.used > 0);
+    NEED(!munmap(at, pages * PAGE));
+    CHECK(!swapoff("/mnt/swap"));
+    CHECK(!unlink("/mnt/swap"));
+}
+
+static void files_that_cannot_be_swapped_on(void) {
+    make_file("/tmp/swap", 64);
+    NEED(system("/bin/busybox mkswap /tmp/swap >/dev/null") == 0);
+    FAILS(swapon("/tmp/swap", 0), EINVAL); // in memory
+    unlink("/tmp/swap");
+    make_file("/mnt/holes", 64);
+    NEED(!truncate("/mnt/holes", 256 * PAGE));
+    NEED(system("/bin/busybox mkswap /mnt/holes >/dev/null") == 0);
+    FAILS(swapon("/mnt/holes", 0), EINVAL);
+    NEED(!unlink("/mnt/holes"));
+    FAILS(swapon("/dev/vdd", 0), EBUSY); // mounted
+}
+
 int main(int argc, char **argv) {
     static const struct test_case cases[] = {
         {"mkswap makes what swapon takes", mkswap_makes_what_swapon_takes},
@@ -247,6 +300,8 @@ int main(int argc, char **argv) {
         {"swapoff fails when memory is short", swapoff_fails_when_memory_is_short},
         {"copies of swapped pages differ", copies_of_swapped_pages_differ},
         {"the higher priority fills first", the_higher_priority_fills_first},
+        {"a file can be swapped on", a_file_can_be_swapped_on},
+        {"files that cannot be swapped on", files_that_cannot_be_swapped_on},
     };
     return RUN(cases, argc, argv);
 }

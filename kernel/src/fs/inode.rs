@@ -203,8 +203,10 @@ pub enum Allocate {
     ZeroRange,
 }
 
-/// Pages that lie together on a disk.
+/// Pages of a file that lie together on a disk.
 pub struct Extent {
+    /// The first of them.
+    pub page: u64,
     pub disk: Arc<Disk>,
     pub sector: u64,
     pub pages: u64,
@@ -320,8 +322,8 @@ pub trait Inode: Any + Send + Sync {
         Ok(())
     }
 
-    /// Where on disks its pages lie, for swapping on it, past its file system: from the first page on, without a hole. It stays so,
-    /// and nobody writes or truncates it, until `swap_release`.
+    /// Where on disks its pages lie, in order, for swapping on it past its file system; pages that lie in parts are left out. It
+    /// stays so, and nobody writes or truncates it, until `swap_release`.
     ///
     /// Fails with `EINVAL` if it can't be swapped on, with `EBUSY` if somebody does or has its disk for himself.
     fn swap_extents(&self) -> Result<Vec<Extent>> {

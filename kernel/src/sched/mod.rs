@@ -103,6 +103,12 @@ pub fn spawn_kernel(
     Ok(task)
 }
 
+/// The name of the thread of the kernel that runs, if one does.
+pub fn kernel_thread() -> Option<&'static str> {
+    IDLE[cpu::index()].get()?;
+    current().kernel_name()
+}
+
 /// The life of a thread of the kernel.
 pub fn run_kernel_task() -> ! {
     finish_switch();

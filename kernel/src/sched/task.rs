@@ -42,7 +42,7 @@ enum Kind {
         thread: Arc<proc::Thread>,
         fpu: SpinLock<fpu::State>,
     },
-    /// The name is for whoever debugs; the work is taken when the thread starts.
+    /// The work is taken when the thread starts.
     Kernel {
         name: &'static str,
         main: SpinLock<Option<Main>>,

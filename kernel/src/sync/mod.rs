@@ -22,7 +22,7 @@ mod word {
 }
 
 pub use channels::Channels;
-pub use mutex::Mutex;
+pub use mutex::{Mutex, MutexGuard};
 pub use spin_lock::{assert_none_held, RawSpin, SpinGuard, SpinLock};
 pub use wait::{wait_any, WaitQueue, Woken};
 

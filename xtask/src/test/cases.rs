@@ -161,7 +161,7 @@ pub const CASES: &[Case] = &[
         ..guest("disks of a microvm", &[("disks", Libc::Musl)], &["/bin/disks"])
     },
     Case {
-        disks: &[disks::idle_swap(64), disks::blank(32), disks::blank(1).read_only()],
+        disks: &[disks::idle_swap(64), disks::blank(32), disks::blank(1).read_only(), disks::ext4(64)],
         memory: "160M",
         seconds: 300,
         ..guest("swap", &[("swap", Libc::Musl)], &["/bin/swap"])
@@ -325,6 +325,27 @@ pub const CASES: &[Case] = &[
         board: Board::Microvm,
         code: 9,
         ours_only: true,
+        ..CASE
+    },
+    Case {
+        name: "the console of a microvm is heard",
+        command: &["/bin/busybox", "sh", "-c", "md5sum; echo end"],
+        input: Input::Stream(b"a line\n"),
+        expect: &[Exactly("bdd6a92cd10ae454d62ed203abe3fe92  -\nend\n")],
+        board: Board::Microvm,
+        ours_only: true,
+        ..CASE
+    },
+    Case {
+        name: "swap from the start",
+        command: &["/bin/busybox", "sh", "-c", "cat /proc/swaps; free | tail -n 1; swapoff /dev/vda; cat /proc/swaps"],
+        disks: &[disks::swap(32)],
+        expect: &[Exactly(
+            "Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority\n\
+             /dev/vda                                partition\t32764\t\t0\t\t-2\n\
+             Swap:         32764           0       32764\n\
+             Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority\n",
+        )],
         ..CASE
     },
     Case {

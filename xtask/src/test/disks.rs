@@ -1,7 +1,5 @@
 //! Disks for the kernel's tests, made anew for each run.
 
-#![allow(dead_code)]
-
 use crate::disk::{self, Disks};
 use crate::qemu::{Access, Fault};
 use anyhow::{bail, Context, Result};

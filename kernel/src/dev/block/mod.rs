@@ -258,22 +258,6 @@ impl Disk {
         Ok(())
     }
 
-    /// Reads whole pages and waits for them.
-    ///
-    /// # Errors
-    /// As [`submit`](Self::submit); `EIO` when the disk says so.
-    pub fn read_pages(&self, sector: u64, pages: &[PageNo]) -> Result<()> {
-        self.transfer_pages(Op::Read, sector, pages)
-    }
-
-    /// Writes whole pages and waits until the disk has them; they may be in its cache: see [`flush`](Self::flush).
-    ///
-    /// # Errors
-    /// As [`read_pages`](Self::read_pages).
-    pub fn write_pages(&self, sector: u64, pages: &[PageNo]) -> Result<()> {
-        self.transfer_pages(Op::Write, sector, pages)
-    }
-
     /// Reads whole sectors into kernel memory and waits for them.
     ///
     /// # Errors
@@ -301,6 +285,7 @@ impl Disk {
         self.wait(self.start(QueueOp::Flush, 0, Memory::None, None))
     }
 
+    /// Moves whole pages and waits for them.
     fn transfer_pages(&self, op: Op, sector: u64, pages: &[PageNo]) -> Result<()> {
         self.check(op, sector, pages.len() * machine::PAGE_SIZE)?;
         self.wait(self.start(op.into(), sector, Memory::Pages(pages), None))

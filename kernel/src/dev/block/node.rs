@@ -210,7 +210,7 @@ impl Inode for Node {
         }
         self.disk.claim()?;
         let pages = self.size() / PAGE_SIZE as u64;
-        Ok(vec![Extent { disk: self.disk.clone(), sector: 0, pages }])
+        Ok(vec![Extent { page: 0, disk: self.disk.clone(), sector: 0, pages }])
     }
 
     fn swap_release(&self) {

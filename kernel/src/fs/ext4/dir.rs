@@ -171,6 +171,7 @@ impl Node {
         self.fs().reap_closed();
         let mut volume = self.fs().volume();
         let node = self.find_in(&mut volume, name)?;
+        node.may_lose_names()?;
         let taken = match (what, node.kind() == Kind::Dir) {
             (Unlink::File, true) => return Err(EISDIR),
             (Unlink::File, false) => volume.unlink(self.ino, name).map(|_| ()),
@@ -228,6 +229,8 @@ impl Node {
         if mode == RenameMode::Replace && target.as_ref().is_some_and(|target| Arc::ptr_eq(target, &node)) {
             return Ok(());
         }
+        node.may_lose_names()?;
+        target.as_ref().map_or(Ok(()), |target| target.may_lose_names())?;
         match (mode, &target) {
             (RenameMode::NoReplace, Some(_)) => return Err(EEXIST),
             (RenameMode::Exchange, None) => return Err(ENOENT),

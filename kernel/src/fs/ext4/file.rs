@@ -4,21 +4,23 @@
 //!
 //! I1: the object's size, the backing's and what programs see are one. I2: changes of the size and writes hold `writer`, so an
 //! append is one step and a truncation doesn't meet a write. I3: bytes of the last page behind the end are zero when the size
-//! changes.
+//! changes. I4: what is swapped on keeps its blocks, and nobody writes it; checked with `writer` held.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
-use core::sync::atomic::{AtomicU64, Ordering};
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use volume::Attributes;
+use volume::{Attributes, Run};
 
 use super::backing::Backing;
 use super::node::Node;
 use super::{errno, Fs};
+use crate::dev::block::SECTOR;
 use crate::errno::*;
-use crate::fs::inode::{Allocate, Position, Seek};
+use crate::fs::inode::{Allocate, Extent, Position, Seek};
 use crate::fs::io::{outcome, Sink, Source};
-use crate::sync::Mutex;
+use crate::sync::{Mutex, MutexGuard};
 use crate::vm::{self, Dir, Object};
 
 const PAGE: u64 = 4096;
@@ -37,6 +39,8 @@ pub(super) struct Contents {
     max_size: u64,
     /// Bytes written since the last write-back.
     waiting: AtomicU64,
+    /// I4.
+    swapped: AtomicBool,
 }
 
 impl Contents {
@@ -50,6 +54,7 @@ impl Contents {
             writable: found.has_extents,
             max_size: (u64::from(u32::MAX) << 10).min(i64::MAX as u64),
             waiting: AtomicU64::new(0),
+            swapped: AtomicBool::new(false),
         })
     }
 
@@ -93,7 +98,7 @@ impl Contents {
         if !self.writable {
             return Err(EROFS);
         }
-        let _writer = self.writer.lock();
+        let _writer = self.begin_change()?;
         let size = self.size();
         let at = match at {
             Position::At(at) => at,
@@ -120,6 +125,58 @@ impl Contents {
         }
         self.waiting.fetch_add(done, Ordering::Relaxed);
         Ok((outcome(done as usize, result)?, at + done))
+    }
+
+    /// Takes `writer`, if the file may be changed.
+    fn begin_change(&self) -> Result<MutexGuard<'_, ()>> {
+        let writer = self.writer.lock();
+        if self.is_swapped_on() {
+            return Err(ETXTBSY);
+        }
+        Ok(writer)
+    }
+
+    pub(super) fn is_swapped_on(&self) -> bool {
+        self.swapped.load(Ordering::Acquire)
+    }
+
+    /// See `Inode::swap_extents`.
+    pub(super) fn swap_extents(&self) -> Result<Vec<Extent>> {
+        let _writer = self.writer.lock();
+        if self.is_swapped_on() {
+            return Err(EBUSY);
+        }
+        if !self.writable || self.backing.fs.read_only {
+            return Err(EINVAL);
+        }
+        self.clean();
+        self.write_size()?;
+        let extents = self.extents()?;
+        self.swapped.store(true, Ordering::Release);
+        Ok(extents)
+    }
+
+    /// The whole pages on disk, but for those that lie in parts where blocks are smaller; `EINVAL` for a file with holes.
+    fn extents(&self) -> Result<Vec<Extent>> {
+        let (runs, end) = (self.backing.runs()?, self.size() / PAGE * PAGE);
+        let mut list = Vec::new();
+        let mut at = 0;
+        while at < end {
+            let (disk, len) = together(&runs, at).ok_or(EINVAL)?;
+            let (first, last) = (at.next_multiple_of(PAGE), (at + len).min(end) / PAGE * PAGE);
+            if first < last {
+                let sector = (disk + (first - at)) / SECTOR as u64;
+                let disk = self.backing.fs.data.disk.clone();
+                list.push(Extent { page: first / PAGE, disk, sector, pages: (last - first) / PAGE });
+            }
+            at += len;
+        }
+        Ok(list)
+    }
+
+    /// See `Inode::swap_release`.
+    pub(super) fn swap_release(&self) {
+        self.swapped.store(false, Ordering::Release);
     }
 
     /// Sets room on the disk aside for a write; returns how much of it has room.
@@ -182,7 +239,7 @@ impl Contents {
         if len > self.max_size {
             return Err(EFBIG);
         }
-        let _writer = self.writer.lock();
+        let _writer = self.begin_change()?;
         let size = self.size();
         if len != size {
             self.resize(len)?;
@@ -202,7 +259,7 @@ impl Contents {
 
     pub(super) fn allocate(&self, how: Allocate, at: u64, len: u64) -> Result<()> {
         let end = at.checked_add(len).filter(|&end| end <= self.max_size).ok_or(EFBIG)?;
-        let _writer = self.writer.lock();
+        let _writer = self.begin_change()?;
         let size = self.size();
         if matches!(how, Allocate::PunchHole | Allocate::ZeroRange) {
             self.clear(at.min(size), end.min(size))?;
@@ -271,6 +328,14 @@ impl Contents {
             Seek::Hole => Ok(at.min(size)),
         }
     }
+}
+
+/// Where byte `at` of a file lies, and how many bytes lie together from there on.
+fn together(runs: &[Run], at: u64) -> Option<(u64, u64)> {
+    let first = runs.iter().position(|run| run.at == at)?;
+    let disk = runs[first].disk;
+    let next = runs[first..].iter().take_while(|run| run.disk.wrapping_sub(disk) == run.at - at).last()?;
+    Some((disk, next.at + next.len - at))
 }
 
 impl Node {

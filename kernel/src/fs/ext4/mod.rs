@@ -77,15 +77,16 @@ pub(super) struct Fs {
 /// Mounts a disk; returns the root directory.
 ///
 /// # Errors
-/// `EBUSY`: it is mounted; `EINVAL`: there is no ext4 on it; `EACCES`: it can only be read; `EIO`.
+/// `EBUSY`: it is mounted or swapped on; `EINVAL`: there is no ext4 on it; `EACCES`: it can only be read; `EIO`.
 pub fn mount(disk: &Arc<Disk>, mode: Mode) -> Result<InodeRef> {
-    let busy = |fs: &Arc<Fs>| Arc::ptr_eq(&fs.data.disk, disk);
-    if MOUNTED.lock().iter().any(busy) {
-        return Err(EBUSY);
-    }
     if mode == Mode::ReadWrite && disk.is_read_only() {
         return Err(EACCES);
     }
+    disk.claim()?;
+    mount_claimed(disk, mode).inspect_err(|_| disk.release_claim())
+}
+
+fn mount_claimed(disk: &Arc<Disk>, mode: Mode) -> Result<InodeRef> {
     let data = Data::new(disk)?;
     let lines = (vm::stats().total_pages / 64).clamp(64, 4096) as usize;
     let mounted = Volume::mount(Metadata(data.clone()), Now, mode, lines);
@@ -129,7 +130,9 @@ pub fn unmount(root: &InodeRef) -> Result<bool> {
         let at = mounted.iter().position(|other| Arc::ptr_eq(other, &fs));
         at.map(|at| mounted.remove(at))
     };
-    drop(gone);
+    if let Some(fs) = gone {
+        fs.data.disk.release_claim();
+    }
     Ok(true)
 }
 

@@ -120,6 +120,14 @@ impl Node {
         self.attr.lock().nlink == 0
     }
 
+    /// Whether it may be unlinked or renamed: not what is swapped on.
+    pub(super) fn may_lose_names(&self) -> Result<()> {
+        match &self.body {
+            Body::File(contents) if contents.is_swapped_on() => Err(EPERM),
+            _ => Ok(()),
+        }
+    }
+
     /// Takes over what the volume says of links and room.
     pub(super) fn refresh(&self, volume: &mut Volume) {
         if let Ok(now) = volume.attributes(self.ino) {
@@ -323,6 +331,16 @@ impl Inode for Node {
         self.contents().map_err(|_| ENODEV)?.allocate(how, at, len)?;
         self.modified();
         Ok(())
+    }
+
+    fn swap_extents(&self) -> Result<Vec<Extent>> {
+        self.contents()?.swap_extents()
+    }
+
+    fn swap_release(&self) {
+        if let Ok(contents) = self.contents() {
+            contents.swap_release();
+        }
     }
 
     fn seek_data(&self, from: u64, what: Seek) -> Result<u64> {

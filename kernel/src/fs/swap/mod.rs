@@ -40,15 +40,13 @@ static AREAS: Mutex<Vec<Area>> = Mutex::new(Vec::new());
 /// The good pages of an area as runs of slots.
 fn runs(extents: &[Extent], header: &Header) -> Vec<SwapRun> {
     let mut list: Vec<SwapRun> = Vec::new();
-    let mut first = 0;
     for extent in extents {
-        header.good(first..first + extent.pages, |pages| {
+        header.good(extent.page..extent.page + extent.pages, |pages| {
             let slot = list.last().map_or(0, |run| run.slot + run.slots);
-            let sector = extent.sector + (pages.start - first) * (PAGE_SIZE / SECTOR) as u64;
+            let sector = extent.sector + (pages.start - extent.page) * (PAGE_SIZE / SECTOR) as u64;
             let slots = (pages.end - pages.start) as u32;
             list.push(SwapRun { slot, slots, disk: extent.disk.clone(), sector });
         });
-        first += extent.pages;
     }
     list
 }
@@ -87,7 +85,8 @@ pub fn on(file: Arc<File>, priority: Option<i16>) -> Result<()> {
     let extents = file.io().swap_extents()?;
     let lowest = areas.iter().map(|area| area.priority).min().unwrap_or(0).min(FIRST_PRIORITY + 1);
     let priority = priority.unwrap_or(lowest.saturating_sub(1));
-    match switch_on(&extents, kind, priority) {
+    let there = file.io().stat().size / PAGE_SIZE as u64;
+    match switch_on(&extents, there, kind, priority) {
         Ok((id, pages)) => {
             areas.push(Area { file, id, pages, priority });
             Ok(())
@@ -99,9 +98,9 @@ pub fn on(file: Arc<File>, priority: Option<i16>) -> Result<()> {
     }
 }
 
-fn switch_on(extents: &[Extent], kind: Kind, priority: i16) -> Result<(SwapId, u64)> {
-    let there: u64 = extents.iter().map(|extent| extent.pages).sum();
-    let first = extents.first().filter(|first| first.pages > 0).ok_or(EINVAL)?;
+/// Swaps on an area of `there` pages; returns how many of them are good.
+fn switch_on(extents: &[Extent], there: u64, kind: Kind, priority: i16) -> Result<(SwapId, u64)> {
+    let first = extents.first().filter(|first| first.page == 0 && first.pages > 0).ok_or(EINVAL)?;
     let mut page = vec![0; PAGE_SIZE];
     first.disk.read(first.sector, &mut page)?;
     let header = Header::parse(&page).ok_or(EINVAL)?;
