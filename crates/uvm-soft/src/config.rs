@@ -7,6 +7,8 @@ use machine::Pa;
 pub struct Config {
     /// Physical memory: address and frames of each segment.
     pub segments: Vec<(Pa, u32)>,
+    /// Memory of devices, behind it: address and frames of each.
+    pub devices: Vec<(Pa, u32)>,
     /// Simulated CPUs, at most 64.
     pub cpus: usize,
     /// Seed of all that happens at random.
@@ -25,6 +27,7 @@ impl Default for Config {
     fn default() -> Config {
         Config {
             segments: vec![(Pa(0x10_0000), 1024)],
+            devices: Vec::new(),
             cpus: 4,
             seed: 0,
             forget_one_in: 0,

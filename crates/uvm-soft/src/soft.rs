@@ -68,8 +68,9 @@ impl<T: Threads> SoftMachine<T> {
     /// If the host has no memory for the frames' records.
     #[must_use]
     pub fn with_threads(config: &Config) -> SoftMachine<T> {
-        let pages = config.segments.iter().map(|&(_, n)| n as usize).sum();
-        let Ok(frames) = Frames::new(&config.segments, config.cpus) else {
+        let all = config.segments.iter().chain(&config.devices);
+        let pages = all.map(|&(_, n)| n as usize).sum();
+        let Ok(frames) = Frames::with_devices(&config.segments, &config.devices, config.cpus) else {
             panic!("the host has no memory for the records of {pages} frames");
         };
         SoftMachine {

@@ -55,6 +55,7 @@ mod object_ended;
 mod object_io;
 pub mod pageout;
 pub mod pager;
+mod pin;
 mod registry;
 mod slots;
 pub mod space;
@@ -74,7 +75,8 @@ pub use map::{Advice, Backing, Inherit, Map, MapError, MapRequest, Place, RangeE
 pub use object::{Object, ObjectBody, ObjectGuard};
 pub use object_io::Intent;
 pub use pageout::{BadShare, Knobs, Progress};
-pub use pager::{Access, AnonObject, GetError, IoError, Launder, Pager, Put, Vnode, VnodePager};
+pub use pager::{Access, AnonObject, DevicePager, GetError, IoError, Launder, Pager, Put, Vnode, VnodePager};
+pub use pin::Pinned;
 pub use space::Space;
 pub use stat::{Counter, Stat, COUNTERS};
 pub use swap::{Slot, SwapDevice, SwapError, SwapId, SwapInfo};

@@ -256,6 +256,8 @@ fn drop_page<M: Machine>(
     if frames.wire_count(page) == 0 {
         frames.release(held, page, down);
     } else {
+        // Whoever takes the last pin frees it, and knows of no queue.
+        frames.dequeue(held, page);
         frames.set_owner(page, Owner::Kernel, 0);
     }
 }

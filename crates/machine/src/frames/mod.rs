@@ -39,6 +39,7 @@ use crate::shootdown::PageChain;
 use crate::{Channel, Machine, Pa, PageNo, PAGE_SHIFT};
 pub use queues::{Balance, Class, Queue};
 use queues::{Pending, Queues};
+use record::pack;
 pub use scan::SCAN;
 
 /// No page, table or heap memory is left; nothing has changed.
@@ -168,6 +169,8 @@ pub struct Segment {
 /// All physical memory of a machine. Size: 40 bytes a page.
 pub struct Frames<M: Machine> {
     segments: Vec<Segment>,
+    /// Frames of memory: their numbers end here, those of devices follow.
+    total: usize,
     pages: Vec<Page>,
     free: Ordered<FreeList, M::Lock, List>,
     caches: Vec<Ordered<PageCache, M::Lock, Cache>>,
@@ -191,31 +194,36 @@ impl<M: Machine> Frames<M> {
     /// # Errors
     /// [`NoMemory`] if the heap can't hold the records.
     pub fn new(segments: &[(Pa, u32)], cpus: usize) -> Result<Self, NoMemory> {
-        let mut table = Vec::new();
-        let mut total = 0u32;
-        for &(start, pages) in segments {
-            table.push(Segment { start, pages, first: PageNo(total) });
-            total = total.checked_add(pages).ok_or(NoMemory)?;
+        Self::with_devices(segments, &[], cpus)
+    }
+
+    /// The same, with runs of frames that belong to devices: they have numbers and records, so that they can be mapped,
+    /// but are never free. Their owner is [`Owner::Kernel`].
+    ///
+    /// # Errors
+    /// [`NoMemory`] if the heap can't hold the records.
+    pub fn with_devices(
+        segments: &[(Pa, u32)],
+        devices: &[(Pa, u32)],
+        cpus: usize,
+    ) -> Result<Self, NoMemory> {
+        let (mut table, mut numbers) = (Vec::new(), 0u32);
+        for &(start, pages) in segments.iter().chain(devices) {
+            table.push(Segment { start, pages, first: PageNo(numbers) });
+            numbers = numbers.checked_add(pages).ok_or(NoMemory)?;
         }
+        let total = table.get(segments.len()).map_or(numbers, |device| device.first.0);
         let mut records = Vec::new();
-        records.try_reserve_exact(total as usize).map_err(|_| NoMemory)?;
-        for n in 0..total {
-            records.push(Page {
-                owner: AtomicU64::new(pack(Owner::Free)),
-                index: AtomicU64::new(0),
-                wire: AtomicU32::new(0),
-                next: AtomicU32::new(if n + 1 < total { n + 1 } else { NIL }),
-                prev: AtomicU32::new(n.wrapping_sub(1)),
-                flags: AtomicU16::new(0),
-                place: AtomicU8::new(Place::Free as u8),
-            });
-        }
+        records.try_reserve_exact(numbers as usize).map_err(|_| NoMemory)?;
+        records.extend((0..total).map(|n| Page::new(Owner::Free, Place::Free, n, total)));
+        records.extend((total..numbers).map(|n| Page::new(Owner::Kernel, Place::Nowhere, n, 0)));
         let list =
             if total == 0 { List::EMPTY } else { List { head: 0, tail: total - 1, len: total as usize } };
         let reserve_pageout = (total as usize / 512).clamp(2, 64);
         let slack = (total as usize / 64).clamp(4, 2048);
         Ok(Frames {
             segments: table,
+            total: total as usize,
             pages: records,
             free: Ordered::new(list),
             caches: (0..cpus).map(|_| Ordered::new(Cache { pages: [NIL; CACHE], len: 0 })).collect(),
@@ -231,8 +239,13 @@ impl<M: Machine> Frames<M> {
         })
     }
 
-    /// Page frames in all.
+    /// Page frames of memory.
     pub fn total(&self) -> usize {
+        self.total
+    }
+
+    /// Page frames in all, those of devices too: what a column keyed by [`PageNo`] must hold.
+    pub fn numbers(&self) -> usize {
         self.pages.len()
     }
 
@@ -259,7 +272,7 @@ impl<M: Machine> Frames<M> {
         self.high_water.store(high.max(low), Relaxed);
     }
 
-    /// The physical memory handed in.
+    /// The physical memory handed in, then the devices'.
     pub fn segments(&self) -> &[Segment] {
         &self.segments
     }
@@ -568,26 +581,5 @@ impl Page {
     fn next(&self) -> Option<PageNo> {
         let no = self.next.load(Relaxed);
         (no != NIL).then_some(PageNo(no))
-    }
-}
-
-const fn pack(owner: Owner) -> u64 {
-    match owner {
-        Owner::Free => 0,
-        Owner::Kernel => 1 << 32,
-        Owner::Anon(n) => 2 << 32 | n as u64,
-        Owner::Object(n) => 3 << 32 | n as u64,
-        Owner::Orphan => 4 << 32,
-    }
-}
-
-fn unpack(word: u64) -> Owner {
-    let n = word as u32;
-    match word >> 32 {
-        0 => Owner::Free,
-        1 => Owner::Kernel,
-        2 => Owner::Anon(n),
-        3 => Owner::Object(n),
-        _ => Owner::Orphan,
     }
 }

@@ -1,8 +1,9 @@
 //! Reading and writing a page's record: its owner, what is going on with it, its wirings. Who may write what is said in
 //! the module above.
 
-use super::{pack, unpack, Frames, Owner, PageFlags, Place, PLACES};
+use super::{Frames, Owner, Page, PageFlags, Place, NIL, PLACES};
 use crate::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use crate::atomic::{AtomicU16, AtomicU32, AtomicU64, AtomicU8};
 use crate::order::{Before, Held, PageQueues};
 use crate::{Machine, PageNo};
 
@@ -25,6 +26,19 @@ impl<M: Machine> Frames<M> {
         page.index.store(index, Relaxed);
         // Who reads the owner without its lock, to find it, finds the index that belongs to it.
         page.owner.store(pack(owner), Release);
+    }
+
+    /// The number that the owner keeps with the page, its place on backing store say; 0 if none. Gone with the owner.
+    pub fn slot(&self, page: PageNo) -> u32 {
+        (self.page(page).owner.load(Relaxed) >> SLOT_SHIFT) as u32
+    }
+
+    /// Keeps a number below 2^29 with a page that has an owner, whose lock is held.
+    pub fn set_slot(&self, page: PageNo, slot: u32) {
+        debug_assert!(slot < 1 << (64 - SLOT_SHIFT), "slot {slot} has no room in a page's record");
+        let owner = &self.page(page).owner;
+        let who = owner.load(Relaxed) & ((1 << SLOT_SHIFT) - 1);
+        owner.store(u64::from(slot) << SLOT_SHIFT | who, Release);
     }
 
     /// What is going on with the page.
@@ -91,5 +105,43 @@ impl<M: Machine> Frames<M> {
     /// Where the page is linked.
     pub fn place(&self, page: PageNo) -> Place {
         PLACES[usize::from(self.page(page).place.load(Relaxed))]
+    }
+}
+
+impl Page {
+    pub(super) fn new(owner: Owner, place: Place, n: u32, end: u32) -> Page {
+        Page {
+            owner: AtomicU64::new(pack(owner)),
+            index: AtomicU64::new(0),
+            wire: AtomicU32::new(0),
+            next: AtomicU32::new(if n + 1 < end { n + 1 } else { NIL }),
+            prev: AtomicU32::new(n.wrapping_sub(1)),
+            flags: AtomicU16::new(0),
+            place: AtomicU8::new(place as u8),
+        }
+    }
+}
+
+/// Bits of an owner's word: who, in which table; above them the number that the owner keeps with the page.
+const SLOT_SHIFT: u32 = 35;
+
+pub(super) const fn pack(owner: Owner) -> u64 {
+    match owner {
+        Owner::Free => 0,
+        Owner::Kernel => 1 << 32,
+        Owner::Anon(n) => 2 << 32 | n as u64,
+        Owner::Object(n) => 3 << 32 | n as u64,
+        Owner::Orphan => 4 << 32,
+    }
+}
+
+fn unpack(word: u64) -> Owner {
+    let n = word as u32;
+    match word >> 32 & 7 {
+        0 => Owner::Free,
+        1 => Owner::Kernel,
+        2 => Owner::Anon(n),
+        3 => Owner::Object(n),
+        _ => Owner::Orphan,
     }
 }

@@ -55,7 +55,6 @@ impl<M: Machine> Frames<M> {
     #[inline]
     pub fn is_still(&self, page: PageNo, owner: super::Owner) -> bool {
         let record = self.page(page);
-        record.owner.load(Relaxed) == super::pack(owner)
-            && record.flags.load(Relaxed) & PageFlags::BUSY.bits() == 0
+        self.owner(page) == owner && record.flags.load(Relaxed) & PageFlags::BUSY.bits() == 0
     }
 }

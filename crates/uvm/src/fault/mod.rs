@@ -91,6 +91,16 @@ struct Fault<'a, M: Machine> {
     down: &'a mut Shootdown,
     /// A read that nobody waits for, to be started when the fault is resolved.
     ahead: Option<Start>,
+    pin: Pin,
+}
+
+/// Whether whoever resolves a fault wants the page pinned.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Pin {
+    No,
+    Wanted,
+    /// It is.
+    Page(PageNo),
 }
 
 impl<M: Machine> Uvm<M> {
@@ -109,13 +119,40 @@ impl<M: Machine> Uvm<M> {
         access: Prot,
     ) -> Result<FaultKind, FaultError> {
         let mut down = Shootdown::new();
-        let mut fault = Fault { space, va: va.page_floor(), access, down: &mut down, ahead: None };
+        let mut fault =
+            Fault { space, va: va.page_floor(), access, down: &mut down, ahead: None, pin: Pin::No };
+        self.resolve(held, &mut fault)
+    }
+
+    /// Resolves an access as [`fault`](Self::fault) does, and pins the page that it finds.
+    pub(crate) fn fault_and_pin(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        space: &Space<M>,
+        va: Va,
+        access: Prot,
+    ) -> Result<PageNo, FaultError> {
+        let mut down = Shootdown::new();
+        let mut fault =
+            Fault { space, va: va.page_floor(), access, down: &mut down, ahead: None, pin: Pin::Wanted };
+        self.resolve(held, &mut fault)?;
+        match fault.pin {
+            Pin::Page(page) => Ok(page),
+            Pin::No | Pin::Wanted => unreachable!("a fault was resolved without a page"),
+        }
+    }
+
+    #[inline]
+    fn resolve(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        fault: &mut Fault<'_, M>,
+    ) -> Result<FaultKind, FaultError> {
         let (result, waited) = self.attempt_counted(held, BYTES, |held, reserved| {
-            self.fault_once(held, &mut fault, &space.map, reserved)
+            self.fault_once(held, fault, &fault.space.map, reserved)
         });
-        let ahead = fault.ahead;
-        down.perform(self.machine(), held);
-        if let Some(start) = ahead {
+        fault.down.perform(self.machine(), held);
+        if let Some(start) = fault.ahead {
             self.start(held, start);
         }
         self.stat().add(self.machine().cpu(), Counter::Faults, 1);
@@ -196,7 +233,18 @@ impl<M: Machine> Uvm<M> {
         }
         let (pmap, space) = (self.machine().pmap(), &fault.space.pmap);
         pmap.enter(held, space, fault.va, page, prot, fault.access, Wiring::Pageable, fault.down)
-            .map_err(|e| FaultError::from(e).into())
+            .map_err(FaultError::from)?;
+        self.pin_if_wanted(fault, page);
+        Ok(())
+    }
+
+    /// Pins the page that a fault has just shown: its owner's lock is held, or it is on no queue yet.
+    #[inline]
+    fn pin_if_wanted(&self, fault: &mut Fault<'_, M>, page: PageNo) {
+        if fault.pin != Pin::No {
+            self.frames().wire(page);
+            fault.pin = Pin::Page(page);
+        }
     }
 
     /// Makes `page` what the address shows in place of another, which every CPU forgets first. On an error the
@@ -220,7 +268,9 @@ impl<M: Machine> Uvm<M> {
             return self.enter_wired(held, fault, page, entry.prot);
         }
         pmap.replace(held, space, fault.va, page, entry.prot, fault.access, fault.down)
-            .map_err(|e| FaultError::from(e).into())
+            .map_err(FaultError::from)?;
+        self.pin_if_wanted(fault, page);
+        Ok(())
     }
 
     #[cold]
@@ -239,6 +289,7 @@ impl<M: Machine> Uvm<M> {
         pmap.enter(held, space, fault.va, page, prot, fault.access, Wiring::Wired, fault.down)
             .map_err(FaultError::from)?;
         self.machine().frames().wire(page);
+        self.pin_if_wanted(fault, page);
         Ok(())
     }
 

@@ -4,8 +4,8 @@
 //!   window read      |M . . . . . . .|M . . . . . . . . . . . . . . .|
 //!   reader                            ^ meets the mark: the next window is started, twice as long
 //! ```
-//! A *stream* is a reader that goes upwards: it missed a page just where the last read ended. Its windows double from 4
-//! pages to 64, and the first page of each carries a mark (the flag `AHEAD`): whoever comes to it starts the next window,
+//! A *stream* is a reader that goes upwards: it missed a page just where the last read ended. Its windows double up to
+//! 64 pages, and from 4 pages on the first page of each carries a mark (the flag `AHEAD`): whoever comes to it starts the next window,
 //! so the device works on one while another is used up. A few streams per object are kept, for a few readers.
 //!
 //! A fault that follows no stream reads the missing pages *around* it, as many as has paid off lately: if nobody has
@@ -23,7 +23,7 @@ use crate::map::Advice;
 
 /// The longest window.
 const MOST: u64 = CLUSTER as u64;
-/// The first window of a stream, and of a file that is read from its start.
+/// The first window that is marked, and the first of a file that is read from its start.
 const LEAST: u64 = 4;
 /// The most pages around a fault.
 const AROUND: u64 = 16;
@@ -89,10 +89,11 @@ impl ReadAhead {
                 Advice::Normal => match self.streams.iter().position(|s| s.window.end == index && index != 0)
                 {
                     Some(at) => {
-                        let size = self.longer(at).max(asked);
+                        let (size, marked) = self.longer(at);
+                        let pages = index..index + size.max(asked);
                         self.streams[..=at].rotate_right(1);
-                        self.streams[0].window = index..index + size;
-                        Plan { pages: index..index + size, marked: true }
+                        self.streams[0].window = pages.clone();
+                        Plan { pages, marked }
                     }
                     None => self.aside(index, access, used),
                 },
@@ -105,7 +106,7 @@ impl ReadAhead {
     /// What to read next, as somebody has come to the marked page at `index`.
     pub(crate) fn touch(&mut self, index: u64, len: u64) -> Option<Plan> {
         let at = self.streams.iter().position(|s| s.window.contains(&index))?;
-        let (start, size) = (self.streams[at].window.end, self.longer(at));
+        let (start, (size, _)) = (self.streams[at].window.end, self.longer(at));
         let pages = start..(start + size).min(len);
         if pages.is_empty() {
             return None;
@@ -121,9 +122,11 @@ impl ReadAhead {
         self.alone = start..index + 1;
     }
 
-    fn longer(&self, at: usize) -> u64 {
+    /// The size of the window behind a stream's last, and whether it is marked: two pages in a row may be an accident.
+    fn longer(&self, at: usize) -> (u64, bool) {
         let window = &self.streams[at].window;
-        ((window.end - window.start) * 2).clamp(LEAST, MOST)
+        let size = (window.end - window.start) * 2;
+        (size.min(MOST), size >= LEAST)
     }
 
     /// The first window of a new stream.

@@ -7,9 +7,11 @@
 
 pub(crate) mod ahead;
 mod anon_object;
+mod device;
 mod vnode;
 
 pub use anon_object::AnonObject;
+pub use device::DevicePager;
 pub use vnode::{Vnode, VnodePager};
 
 use machine::order;

@@ -24,7 +24,7 @@ static PMAP: X86Pmap = X86Pmap::new();
 /// [`NoMemory`].
 pub fn init(segments: &[(Pa, u32)]) -> Result<(), NoMemory> {
     let frames = Frames::new(segments, super::cpu::MAX_CPUS)?;
-    super::pmap::init(frames.total())?;
+    super::pmap::init(frames.numbers())?;
     FRAMES.call_once(|| frames);
     Ok(())
 }

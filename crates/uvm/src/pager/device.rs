@@ -1,0 +1,94 @@
+//! The device pager: memory that belongs to a device, shown to programs.
+//!
+//! A frame buffer or a device's shared memory is a run of frames that the page allocator doesn't have, or has given
+//! away for good. They have numbers and records like all frames ([`Frames::with_devices`](machine::Frames)), so that
+//! maps, faults and the pmap need know nothing of them.
+//!
+//! I1: every page of a device has a wiring that is the pager's. So it is on no queue, the page daemon never meets it,
+//! and taking it out of the object leaves it allocated.
+//! I2: a frame belongs to one device pager at a time; mappings share the pager.
+
+use alloc::sync::Arc;
+
+use machine::{order, Held, Machine, NoMemory, PageNo, Pages, Shootdown};
+
+use super::{Access, GetError, Pager};
+use crate::object::{Object, ObjectBody};
+use crate::Uvm;
+
+/// See the module.
+pub struct DevicePager<M: Machine> {
+    object: Object<M>,
+    first: PageNo,
+    len: Pages,
+}
+
+impl<M: Machine> DevicePager<M> {
+    /// A pager for `len` frames from `first` on, with one reference: the handle that the caller keeps and gives back by
+    /// [`Uvm::detach`]. The frames are the caller's (their owner is [`Owner::Kernel`](machine::Owner)), and are the
+    /// caller's again, unmapped, when the last reference is gone.
+    ///
+    /// # Errors
+    /// [`NoMemory`] if the heap has no room for the head.
+    pub fn new(
+        uvm: &Uvm<M>,
+        held: &mut Held<'_, order::Nothing>,
+        first: PageNo,
+        len: Pages,
+    ) -> Result<Arc<Self>, NoMemory> {
+        uvm.machine().reserve_heap(size_of::<Self>() + 64)?;
+        let pager = Arc::new(DevicePager { object: Object::new(uvm, len), first, len });
+        let known: Arc<dyn Pager<M>> = pager.clone();
+        uvm.register(held, &known)?;
+        for page in run(first, len) {
+            uvm.frames().wire(page);
+        }
+        Ok(pager)
+    }
+}
+
+fn run(first: PageNo, len: Pages) -> impl Iterator<Item = PageNo> {
+    (first.0..first.0 + len.0 as u32).map(PageNo)
+}
+
+impl<M: Machine> Pager<M> for DevicePager<M> {
+    fn object(&self) -> &Object<M> {
+        &self.object
+    }
+
+    fn kind(&self) -> &'static str {
+        "device"
+    }
+
+    fn get(
+        &self,
+        uvm: &Uvm<M>,
+        body: &mut ObjectBody,
+        held: &mut Held<'_, order::Object>,
+        index: Pages,
+        _: Access,
+    ) -> Result<PageNo, GetError> {
+        if index >= body.length().min(self.len) {
+            return Err(GetError::PastEnd);
+        }
+        let page = PageNo(self.first.0 + index.0 as u32);
+        self.object.insert(uvm.machine(), body, held, index, page);
+        Ok(page)
+    }
+
+    /// The device has its frames back.
+    fn last_reference(
+        &self,
+        uvm: &Uvm<M>,
+        body: &mut ObjectBody,
+        held: &mut Held<'_, order::Object>,
+        down: &mut Shootdown,
+    ) {
+        body.remove_all(uvm, held, down);
+        // Nobody may write to them through a translation that a CPU remembers.
+        down.flush(uvm.machine().pmap());
+        for page in run(self.first, self.len) {
+            uvm.frames().unpin(page);
+        }
+    }
+}

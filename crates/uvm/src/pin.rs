@@ -1,0 +1,114 @@
+//! Pages pinned for a device: physio's transient wiring.
+//!
+//! A raw read or write moves bytes between a device and a program's pages, which must stay where they are meanwhile.
+//! That is no property of the mapping, so the map isn't told: no entry is split, none is marked, and nobody looks one
+//! up to take it back. What is pinned stands in a value on the caller's stack (1999, section 3.2).
+//!
+//! A pinned page may be unmapped, truncated or replaced meanwhile: it then has no owner any more, and is freed with
+//! its last pin. A child that is forked meanwhile shares a pinned private page until one of them writes.
+//!
+//! I1: each page of a [`Pinned`] has one wiring that is the value's; it is given back once, by
+//! [`Uvm::unwire_pages`].
+//!
+//! Locks: a fault's, one page at a time; then each page's owner's.
+
+use arrayvec::ArrayVec;
+
+use machine::frames::PageFlags;
+use machine::{order, Held, Machine, Owner, PageNo, Prot, VaRange};
+
+use crate::anon::AnonNo;
+use crate::fault::FaultError;
+use crate::io::CLUSTER;
+use crate::{Space, Uvm};
+
+/// Pages of a program, pinned. Give them back by [`Uvm::unwire_pages`]: dropping this does not.
+#[must_use = "pages stay pinned until `unwire_pages` gets this back"]
+pub struct Pinned {
+    pages: ArrayVec<PageNo, CLUSTER>,
+    access: Prot,
+}
+
+impl Pinned {
+    /// The pages, in order of their addresses.
+    pub fn pages(&self) -> &[PageNo] {
+        &self.pages
+    }
+}
+
+impl<M: Machine> Uvm<M> {
+    /// Makes the pages of a range resident, as an access would, and pins them: at most [`CLUSTER`] pages, else as many
+    /// as that from the range's start. `access` is what the device will do: [`Prot::READ`], or [`Prot::WRITE`] into
+    /// them. No entry of the map changes. Cost: a fault for each page.
+    ///
+    /// # Errors
+    /// [`FaultError`], as for a program's access; nothing is pinned then.
+    pub fn wire_pages(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        space: &Space<M>,
+        range: VaRange,
+        access: Prot,
+    ) -> Result<Pinned, FaultError> {
+        let mut pinned = Pinned { pages: ArrayVec::new(), access };
+        for va in range.iter_pages().take(CLUSTER) {
+            match self.fault_and_pin(held, space, va, access) {
+                Ok(page) => pinned.pages.push(page),
+                Err(e) => {
+                    self.unwire_pages(held, pinned);
+                    return Err(e);
+                }
+            }
+        }
+        Ok(pinned)
+    }
+
+    /// Takes the pins back. What a device has written counts as changed from now.
+    pub fn unwire_pages(&self, held: &mut Held<'_, order::Nothing>, pinned: Pinned) {
+        let changed = pinned.access.contains(Prot::WRITE);
+        for page in pinned.pages {
+            while !self.unpin_owned(held, page, changed) {}
+        }
+    }
+
+    /// Takes one pin back under the lock of the page's owner. Says no if the owner has just gone: look again.
+    fn unpin_owned(&self, held: &mut Held<'_, order::Nothing>, page: PageNo, changed: bool) -> bool {
+        let frames = self.frames();
+        let flags = if changed { PageFlags::CLEAN } else { PageFlags::empty() };
+        match frames.owner(page) {
+            Owner::Object(id) => {
+                let Some(pager) = self.pager(held, id) else {
+                    // An object that is in no table, or has just gone: the page is on no queue that it could be missed on.
+                    return frames.owner(page) == Owner::Object(id) && self.unpin_unknown(held, page);
+                };
+                let (_body, mut h) = pager.object().lock(held);
+                if frames.owner(page) != Owner::Object(id) {
+                    return false;
+                }
+                frames.clear_flags(page, flags);
+                frames.unwire(self.machine(), &mut h, page);
+            }
+            Owner::Anon(number) => {
+                let Some(no) = AnonNo::new(number) else { return false };
+                let (body, mut h) = self.anons.get(no).lock(held);
+                if frames.owner(page) != Owner::Anon(number) || body.page != Some(page) {
+                    return false;
+                }
+                frames.clear_flags(page, flags);
+                frames.unwire(self.machine(), &mut h, page);
+            }
+            Owner::Kernel | Owner::Orphan | Owner::Free => {
+                if frames.unpin(page) {
+                    frames.free_page(self.machine(), held, page);
+                }
+            }
+        }
+        true
+    }
+
+    /// Takes a pin of a page back whose object is not registered.
+    fn unpin_unknown(&self, held: &mut Held<'_, order::Nothing>, page: PageNo) -> bool {
+        self.frames().unwire(self.machine(), held, page);
+        true
+    }
+}

@@ -1,0 +1,207 @@
+//! A disk with one file, for tests: says what it was asked for, fails where it is told to, answers at once or later.
+#![allow(dead_code)]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+
+use machine::order::Nothing;
+use machine::{Held, Machine, PageNo, Pages, ThreadCtx, Va, VaRange, PAGE_SIZE};
+use uvm::{FaultError, Outcome, Pager, Space, Transfer, Uvm, Vnode, VnodePager};
+use uvm_soft::{Config, Denied, Fate, IoBy, SoftMachine, Stage};
+
+pub type World = Uvm<SoftMachine>;
+
+/// When a transfer is answered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Answers {
+    AtOnce,
+    Later,
+}
+
+#[derive(Default)]
+pub struct State {
+    /// Bytes that were written; other pages hold their own number in every byte.
+    pub written: BTreeMap<u64, u8>,
+    /// Pages that can't be transferred.
+    pub bad: BTreeSet<u64>,
+    pub reads: Vec<Range<u64>>,
+    pub writes: Vec<Range<u64>>,
+    /// Whether the page daemon is told that the host writes dirty pages itself, and how often it was.
+    pub flusher: bool,
+    pub told: usize,
+}
+
+pub struct Disk {
+    pub state: Mutex<State>,
+    answers: Answers,
+    uvm: OnceLock<Weak<World>>,
+}
+
+impl Disk {
+    pub fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Pages read since the last call.
+    pub fn take_reads(&self) -> Vec<Range<u64>> {
+        std::mem::take(&mut self.state().reads)
+    }
+
+    pub fn take_writes(&self) -> Vec<Range<u64>> {
+        std::mem::take(&mut self.state().writes)
+    }
+
+    fn byte(&self, page: u64) -> u8 {
+        self.state().written.get(&page).copied().unwrap_or(page as u8)
+    }
+
+    fn end(&self, pages: Range<u64>, fate: Fate, end: impl FnOnce(Outcome)) -> Transfer {
+        let bad = pages.clone().any(|n| self.state().bad.contains(&n)) || fate == Fate::Fails;
+        end(if bad { Outcome::Failed } else { Outcome::Done });
+        if bad {
+            Transfer::Failed
+        } else {
+            Transfer::Done
+        }
+    }
+}
+
+/// The disk as the library sees it.
+pub struct Node(pub Arc<Disk>);
+
+impl Vnode<SoftMachine> for Node {
+    fn read(&self, machine: &SoftMachine, index: Pages, pages: &[PageNo]) -> Transfer {
+        let range = index.0..index.0 + pages.len() as u64;
+        self.0.state().reads.push(range.clone());
+        let fill = |disk: &Disk, machine: &SoftMachine, range: Range<u64>, pages: &[PageNo]| {
+            for (n, &page) in range.zip(pages) {
+                machine.write(page, 0, &[disk.byte(n); PAGE_SIZE]);
+            }
+        };
+        if self.0.answers == Answers::AtOnce {
+            fill(&self.0, machine, range.clone(), pages);
+            return self.0.end(range, Fate::Works, |_| ());
+        }
+        let (disk, pages) = (self.0.clone(), pages.to_vec());
+        machine.begin(move |machine, fate| {
+            let Some(uvm) = disk.uvm.get().and_then(Weak::upgrade) else { return };
+            fill(&disk, machine, range.clone(), &pages);
+            disk.end(range, fate, |outcome| {
+                uvm.read_done(&mut ThreadCtx::new().held(), &pages, outcome);
+            });
+        });
+        Transfer::Started
+    }
+
+    fn write(&self, machine: &SoftMachine, index: Pages, pages: &[PageNo]) -> Transfer {
+        let range = index.0..index.0 + pages.len() as u64;
+        self.0.state().writes.push(range.clone());
+        let keep = |disk: &Disk, machine: &SoftMachine, range: Range<u64>, pages: &[PageNo]| {
+            for (n, &page) in range.zip(pages) {
+                let mut byte = [0];
+                machine.read(page, 0, &mut byte);
+                let mut state = disk.state();
+                if !state.bad.contains(&n) {
+                    state.written.insert(n, byte[0]);
+                }
+            }
+        };
+        if self.0.answers == Answers::AtOnce {
+            keep(&self.0, machine, range.clone(), pages);
+            return self.0.end(range, Fate::Works, |_| ());
+        }
+        let (disk, pages) = (self.0.clone(), pages.to_vec());
+        machine.begin(move |machine, fate| {
+            let Some(uvm) = disk.uvm.get().and_then(Weak::upgrade) else { return };
+            keep(&disk, machine, range.clone(), &pages);
+            disk.end(range, fate, |outcome| {
+                uvm.write_done(&mut ThreadCtx::new().held(), &pages, outcome);
+            });
+        });
+        Transfer::Started
+    }
+
+    fn write_later(&self) -> bool {
+        let mut state = self.0.state();
+        state.told += usize::from(state.flusher);
+        state.flusher
+    }
+}
+
+/// A system, a disk, and the pager of its file.
+pub struct Desk {
+    pub uvm: Arc<World>,
+    pub disk: Arc<Disk>,
+    pub file: Arc<VnodePager<SoftMachine>>,
+    pub pager: Arc<dyn Pager<SoftMachine>>,
+}
+
+impl Desk {
+    pub fn new(answers: Answers, len: u64) -> Desk {
+        Desk::on(Config::default(), answers, len)
+    }
+
+    /// With a device that only the test answers for.
+    pub fn slow(len: u64) -> Desk {
+        Desk::on(
+            Config { io: IoBy::Test, stage: Stage::Concurrent, ..Config::default() },
+            Answers::Later,
+            len,
+        )
+    }
+
+    pub fn on(config: Config, answers: Answers, len: u64) -> Desk {
+        let uvm = Arc::new(Uvm::new(SoftMachine::new(config)).unwrap());
+        let disk = Arc::new(Disk { state: Mutex::default(), answers, uvm: OnceLock::new() });
+        disk.uvm.set(Arc::downgrade(&uvm)).unwrap();
+        let node = Box::new(Node(disk.clone()));
+        let file = VnodePager::new(&uvm, &mut ThreadCtx::new().held(), node, Pages(len)).unwrap();
+        let pager = file.clone();
+        Desk { uvm, disk, file, pager }
+    }
+
+    pub fn space(&self, held: &mut Held<'_, Nothing>) -> Space<SoftMachine> {
+        self.uvm.space_create(held, VaRange::new(Va(0x1000), Va(1 << 40))).unwrap()
+    }
+
+    pub fn load(&self, space: &Space<SoftMachine>, va: Va) -> Result<u8, FaultError> {
+        load(&self.uvm, space, va)
+    }
+
+    pub fn store(&self, space: &Space<SoftMachine>, va: Va, byte: u8) -> Result<(), FaultError> {
+        store(&self.uvm, space, va, byte)
+    }
+
+    /// Ends the world and counts what came back.
+    pub fn close(self, held: &mut Held<'_, Nothing>, spaces: Vec<Space<SoftMachine>>) {
+        while self.uvm.machine().complete(0, Fate::Works) {}
+        let all: Vec<_> = spaces.iter().collect();
+        self.uvm.audit(held, &all, std::slice::from_ref(&self.pager)).unwrap();
+        self.uvm.machine().tlb_audit().unwrap();
+        for space in spaces {
+            self.uvm.space_destroy(held, space);
+        }
+        self.uvm.detach(held, &*self.pager);
+        assert_eq!(self.uvm.frames().free(), self.uvm.frames().total(), "pages leaked");
+    }
+}
+
+pub fn store(uvm: &World, space: &Space<SoftMachine>, va: Va, byte: u8) -> Result<(), FaultError> {
+    let fault = |va, access| uvm.fault(&mut ThreadCtx::new().held(), space, va, access).map(drop);
+    uvm.machine().store(0, space.pmap(), va, &[byte], fault).map_err(refused)
+}
+
+pub fn load(uvm: &World, space: &Space<SoftMachine>, va: Va) -> Result<u8, FaultError> {
+    let mut byte = [0];
+    let fault = |va, access| uvm.fault(&mut ThreadCtx::new().held(), space, va, access).map(drop);
+    uvm.machine().load(0, space.pmap(), va, &mut byte, fault).map_err(refused)?;
+    Ok(byte[0])
+}
+
+fn refused(denied: Denied<FaultError>) -> FaultError {
+    match denied {
+        Denied::Fault(e) => e,
+        other => panic!("{other:?}"),
+    }
+}

@@ -1,0 +1,270 @@
+//! The file pager on a desk: what it reads and when, what it writes and when, and what becomes of errors.
+
+mod disk;
+
+use disk::{Answers, Desk};
+use machine::{Machine, PageNo, Pages, ThreadCtx, Va};
+use uvm::{Access, Advice, Counter, FaultError, GetError, Intent, IoError, MapRequest, Sharing};
+use uvm_soft::{Fate, SoftMachine};
+
+fn map(desk: &Desk, space: &uvm::Space<SoftMachine>, len: u64, sharing: Sharing, advice: Advice) -> Va {
+    let request = MapRequest::object(desk.pager.clone(), Pages(0), Pages(len), sharing);
+    desk.uvm.map(&mut ThreadCtx::new().held(), space, &MapRequest { advice, ..request }).unwrap()
+}
+
+fn pages(reads: &[std::ops::Range<u64>]) -> u64 {
+    reads.iter().map(|r| r.end - r.start).sum()
+}
+
+fn byte(m: &SoftMachine, page: PageNo) -> u8 {
+    let mut byte = [0];
+    m.read(page, 100, &mut byte);
+    byte[0]
+}
+
+#[test]
+fn a_sequential_reader_of_a_mapping_reads_each_page_once_in_growing_clusters() {
+    for answers in [Answers::AtOnce, Answers::Later] {
+        let (desk, mut ctx) = (Desk::new(answers, 500), ThreadCtx::new());
+        let held = &mut ctx.held();
+        let space = desk.space(held);
+        let va = map(&desk, &space, 500, Sharing::Shared, Advice::Normal);
+        for n in 0..500 {
+            assert_eq!(desk.load(&space, va + Pages(n)), Ok(n as u8));
+        }
+        let reads = desk.disk.take_reads();
+        assert_eq!(pages(&reads), 500, "{reads:?}");
+        assert!(reads.len() <= 11, "{reads:?}");
+        assert_eq!(desk.uvm.stat().get(Counter::FilePagesRead), 500);
+        desk.close(held, vec![space]);
+    }
+}
+
+#[test]
+fn the_device_has_the_next_window_before_this_one_is_used_up() {
+    let (desk, mut ctx) = (Desk::new(Answers::Later, 400), ThreadCtx::new());
+    let held = &mut ctx.held();
+    let space = desk.space(held);
+    let va = map(&desk, &space, 400, Sharing::Shared, Advice::Normal);
+    for n in 0..300 {
+        desk.load(&space, va + Pages(n)).unwrap();
+        let asked = desk.disk.state().reads.iter().map(|r| r.end).max().unwrap();
+        assert!(n < 24 || asked > n + 8, "page {n} is in use, and only {asked} pages were asked for");
+    }
+    desk.close(held, vec![space]);
+}
+
+#[test]
+fn a_sequential_reader_by_calls_is_read_ahead_for_too() {
+    let (desk, mut ctx) = (Desk::new(Answers::Later, 300), ThreadCtx::new());
+    let held = &mut ctx.held();
+    for n in 0..300 {
+        let seen = desk.uvm.with_page(held, &desk.pager, Pages(n), Intent::Read, Access::PAGE, byte);
+        assert_eq!(seen, Ok(Some(n as u8)));
+    }
+    let reads = desk.disk.take_reads();
+    assert_eq!(pages(&reads), 300, "{reads:?}");
+    assert!(reads.len() <= 10, "{reads:?}");
+    desk.close(held, vec![]);
+}
+
+#[test]
+fn advice_says_how_much_is_read() {
+    let (desk, mut ctx) = (Desk::new(Answers::AtOnce, 200), ThreadCtx::new());
+    let held = &mut ctx.held();
+    let space = desk.space(held);
+    let va = map(&desk, &space, 100, Sharing::Shared, Advice::Random);
+    for n in [7, 8, 9, 50] {
+        desk.load(&space, va + Pages(n)).unwrap();
+    }
+    assert_eq!(desk.disk.take_reads(), [7..8, 8..9, 9..10, 50..51]);
+    desk.uvm.truncate(held, &desk.pager, Pages(0));
+    desk.uvm.truncate(held, &desk.pager, Pages(200));
+    let va = map(&desk, &space, 200, Sharing::Private, Advice::Sequential);
+    desk.load(&space, va).unwrap();
+    assert_eq!(desk.disk.take_reads(), [0..64, 64..128]);
+    desk.close(held, vec![space]);
+}
+
+#[test]
+fn random_access_reads_no_more_than_it_touches() {
+    let (desk, mut ctx) = (Desk::new(Answers::AtOnce, 1 << 20), ThreadCtx::new());
+    let held = &mut ctx.held();
+    let space = desk.space(held);
+    let va = map(&desk, &space, 1 << 20, Sharing::Shared, Advice::Normal);
+    for n in 0..300u64 {
+        let at = n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 44;
+        desk.load(&space, va + Pages(at)).unwrap();
+    }
+    let reads = desk.disk.take_reads();
+    assert!(pages(&reads) <= 300 + 11, "{} pages for 300", pages(&reads));
+    desk.close(held, vec![space]);
+}
+
+#[test]
+fn a_bad_page_fails_alone() {
+    for answers in [Answers::AtOnce, Answers::Later] {
+        let (desk, mut ctx) = (Desk::new(answers, 64), ThreadCtx::new());
+        let held = &mut ctx.held();
+        desk.disk.state().bad.insert(21);
+        let space = desk.space(held);
+        let va = map(&desk, &space, 64, Sharing::Shared, Advice::Normal);
+        for n in 0..64 {
+            let ought = if n == 21 { Err(FaultError::Io) } else { Ok(n as u8) };
+            assert_eq!(desk.load(&space, va + Pages(n)), ought, "page {n}");
+        }
+        let read = desk.uvm.with_page(held, &desk.pager, Pages(21), Intent::Read, Access::PAGE, byte);
+        assert_eq!(read, Err(GetError::Io));
+        desk.disk.state().bad.clear();
+        assert_eq!(desk.load(&space, va + Pages(21)), Ok(21));
+        desk.close(held, vec![space]);
+    }
+}
+
+#[test]
+fn consecutive_dirty_pages_leave_in_one_write_and_all_writes_at_once() {
+    let (desk, mut ctx) = (Desk::slow(1000), ThreadCtx::new());
+    let disk = desk.disk.clone();
+    let held = &mut ctx.held();
+    let space = desk.space(held);
+    let uvm = desk.uvm.clone();
+    let ends = std::thread::spawn(move || {
+        // Reads are answered as they come; writes not before there are three.
+        let mut rounds = 0;
+        while rounds < 3000 {
+            let writes = disk.state().writes.len();
+            if writes == 0 || writes >= 3 {
+                uvm.machine().complete(0, Fate::Works);
+            }
+            std::thread::sleep(std::time::Duration::from_micros(100));
+            rounds += usize::from(uvm.machine().under_way() == 0);
+        }
+    });
+    let va = map(&desk, &space, 1000, Sharing::Shared, Advice::Random);
+    for n in (10..20).chain(30..31).chain(600..900) {
+        desk.store(&space, va + Pages(n), 7).unwrap();
+    }
+    desk.file.clean(&desk.uvm, held, 0..700).unwrap();
+    assert_eq!(desk.disk.take_writes(), [10..20, 30..31, 600..700]);
+    ends.join().unwrap();
+    assert_eq!(desk.disk.state().written.len(), 111);
+    desk.close(held, vec![space]);
+}
+
+#[test]
+fn only_what_changed_is_written_again() {
+    let (desk, mut ctx) = (Desk::new(Answers::Later, 600), ThreadCtx::new());
+    let held = &mut ctx.held();
+    let space = desk.space(held);
+    let va = map(&desk, &space, 600, Sharing::Shared, Advice::Sequential);
+    for n in 0..600 {
+        desk.store(&space, va + Pages(n), 1).unwrap();
+    }
+    desk.file.clean(&desk.uvm, held, 0..600).unwrap();
+    assert_eq!(desk.disk.take_writes(), [0..256, 256..512, 512..600]);
+    desk.load(&space, va + Pages(3)).unwrap();
+    desk.store(&space, va + Pages(5), 2).unwrap();
+    let write = |m: &SoftMachine, page| m.write(page, 0, &[9]);
+    desk.uvm.with_page(held, &desk.pager, Pages(40), Intent::Write, Access::PAGE, write).unwrap();
+    desk.file.clean(&desk.uvm, held, 0..600).unwrap();
+    assert_eq!(desk.disk.take_writes(), [5..6, 40..41]);
+    desk.file.clean(&desk.uvm, held, 0..600).unwrap();
+    assert_eq!(desk.disk.take_writes(), []);
+    let disk = desk.disk.clone();
+    assert_eq!([5, 40].map(|n| disk.state().written[&n]), [2, 9]);
+    desk.close(held, vec![space]);
+}
+
+#[test]
+fn a_page_changed_during_its_write_is_written_again() {
+    let (desk, mut ctx) = (Desk::new(Answers::Later, 4), ThreadCtx::new());
+    let held = &mut ctx.held();
+    // The write begins, and is not answered before the pin has changed the page.
+    let file = desk.file.clone();
+    let uvm = desk.uvm.clone();
+    let work = |m: &SoftMachine, page: PageNo| {
+        m.write(page, 0, &[1]);
+        file.clean(&uvm, &mut ThreadCtx::new().held(), 0..4).unwrap();
+        m.write(page, 0, &[2]);
+    };
+    desk.uvm.with_page(held, &desk.pager, Pages(0), Intent::Write, Access::PAGE, work).unwrap();
+    assert_eq!(desk.disk.state().written[&0], 1);
+    desk.file.clean(&desk.uvm, held, 0..4).unwrap();
+    assert_eq!(desk.disk.state().written[&0], 2);
+    desk.close(held, vec![]);
+}
+
+#[test]
+fn a_failed_write_is_counted_and_the_page_stays_dirty() {
+    for answers in [Answers::AtOnce, Answers::Later] {
+        let (desk, mut ctx) = (Desk::new(answers, 16), ThreadCtx::new());
+        let held = &mut ctx.held();
+        let space = desk.space(held);
+        let va = map(&desk, &space, 16, Sharing::Shared, Advice::Normal);
+        for n in 0..16 {
+            desk.store(&space, va + Pages(n), 5).unwrap();
+        }
+        desk.disk.state().bad.insert(4);
+        assert_eq!(desk.file.clean(&desk.uvm, held, 0..16), Err(IoError));
+        let errors = desk.file.write_errors(held);
+        assert!(errors > 0);
+        desk.disk.state().bad.clear();
+        assert_eq!(desk.file.clean(&desk.uvm, held, 0..16), Ok(()));
+        assert_eq!(desk.file.write_errors(held), errors);
+        assert_eq!(desk.disk.state().written.len(), 16);
+        desk.close(held, vec![space]);
+    }
+}
+
+#[test]
+fn truncation_waits_for_a_read_under_way_and_takes_its_page() {
+    let (desk, mut ctx) = (Desk::slow(64), ThreadCtx::new());
+    let held = &mut ctx.held();
+    let space = std::sync::Arc::new(desk.space(held));
+    let va = map(&desk, &space, 64, Sharing::Shared, Advice::Normal);
+    let reader = {
+        let (uvm, space) = (desk.uvm.clone(), space.clone());
+        std::thread::spawn(move || disk::load(&uvm, &space, va + Pages(3)))
+    };
+    while desk.uvm.machine().under_way() == 0 {
+        std::thread::yield_now();
+    }
+    let cutter = {
+        let (uvm, pager) = (desk.uvm.clone(), desk.pager.clone());
+        std::thread::spawn(move || uvm.truncate(&mut ThreadCtx::new().held(), &pager, Pages(2)))
+    };
+    while desk.pager.object().len(held) != Pages(2) {
+        std::thread::yield_now();
+    }
+    assert!(!cutter.is_finished());
+    desk.uvm.machine().complete(0, Fate::Works);
+    cutter.join().unwrap();
+    // It came before the page went, or after.
+    assert!(matches!(reader.join().unwrap(), Ok(3) | Err(FaultError::Bus)));
+    assert_eq!(desk.load(&space, va + Pages(3)), Err(FaultError::Bus));
+    assert_eq!(desk.load(&space, va + Pages(1)), Ok(1), "what lies before the end was read along");
+    assert_eq!(desk.pager.object().resident(held), 2);
+    desk.close(held, vec![std::sync::Arc::into_inner(space).unwrap()]);
+}
+
+#[test]
+fn a_file_whose_last_reference_goes_leaves_its_pages_to_the_io() {
+    let (desk, mut ctx) = (Desk::slow(400), ThreadCtx::new());
+    let held = &mut ctx.held();
+    let (uvm, pager) = (desk.uvm.clone(), desk.pager.clone());
+    let reader = std::thread::spawn(move || {
+        let access = Access::Call(Advice::Sequential, 1);
+        uvm.with_page(&mut ThreadCtx::new().held(), &pager, Pages(0), Intent::Read, access, byte)
+    });
+    // The window that is waited for, and the next, for which nobody waits.
+    while desk.uvm.machine().under_way() < 2 {
+        std::thread::yield_now();
+    }
+    desk.uvm.machine().complete(0, Fate::Works);
+    assert_eq!(reader.join().unwrap(), Ok(Some(0)));
+    desk.uvm.detach(held, &*desk.pager);
+    assert_eq!(desk.uvm.frames().free(), desk.uvm.frames().total() - 64);
+    desk.uvm.machine().complete(0, Fate::Works);
+    assert_eq!(desk.uvm.frames().free(), desk.uvm.frames().total());
+    desk.uvm.audit(held, &[], &[]).unwrap();
+}

@@ -1,0 +1,214 @@
+//! Pagers whose pages are not the allocator's, and pages pinned for a device.
+
+mod disk;
+
+use std::sync::Arc;
+
+use disk::{load, store, Answers, Desk, World};
+use machine::frames::Place;
+use machine::order::{self, Held};
+use machine::{Machine, Owner, Pa, PageNo, Pages, Prot, Shootdown, ThreadCtx, Va, VaRange};
+use uvm::{
+    Access, Advice, DevicePager, FaultError, GetError, MapRequest, Object, ObjectBody, Pager, Sharing, Space,
+    Uvm, CLUSTER,
+};
+use uvm_soft::{Config, SoftMachine};
+
+fn space(uvm: &World) -> Space<SoftMachine> {
+    let bounds = VaRange::new(Va(0x1000), Va(1 << 40));
+    uvm.space_create(&mut ThreadCtx::new().held(), bounds).unwrap()
+}
+
+fn map(uvm: &World, space: &Space<SoftMachine>, pager: &Arc<dyn Pager<SoftMachine>>, sharing: Sharing) -> Va {
+    let len = pager.object().len(&mut ThreadCtx::new().held());
+    let request = MapRequest::object(pager.clone(), Pages(0), len, sharing);
+    uvm.map(&mut ThreadCtx::new().held(), space, &request).unwrap()
+}
+
+#[test]
+fn a_device_is_mapped_by_many_and_never_freed() {
+    let config = Config { devices: vec![(Pa(1 << 32), 32)], ..Config::default() };
+    let (uvm, mut ctx) = (Uvm::new(SoftMachine::new(config)).unwrap(), ThreadCtx::new());
+    let held = &mut ctx.held();
+    let first = uvm.frames().page_at(Pa(1 << 32)).unwrap();
+    assert_eq!((uvm.frames().total(), uvm.frames().numbers()), (1024, 1056));
+    let pager: Arc<dyn Pager<SoftMachine>> = DevicePager::new(&uvm, held, first, Pages(32)).unwrap();
+    let (a, b) = (space(&uvm), space(&uvm));
+    let (at, bt) = (map(&uvm, &a, &pager, Sharing::Shared), map(&uvm, &b, &pager, Sharing::Private));
+    for n in 0..32 {
+        store(&uvm, &a, at + Pages(n), n as u8 + 1).unwrap();
+        assert_eq!(load(&uvm, &b, bt + Pages(n)), Ok(n as u8 + 1));
+        assert_eq!(uvm.frames().place(PageNo(first.0 + n as u32)), Place::Nowhere);
+    }
+    store(&uvm, &b, bt, 99).unwrap();
+    assert_eq!((load(&uvm, &a, at), load(&uvm, &b, bt)), (Ok(1), Ok(99)));
+    uvm.audit(held, &[&a, &b], std::slice::from_ref(&pager)).unwrap();
+    let mut byte = [0];
+    uvm.machine().read(PageNo(first.0 + 31), 0, &mut byte);
+    assert_eq!(byte, [32], "the device itself was written");
+    uvm.space_destroy(held, a);
+    uvm.space_destroy(held, b);
+    uvm.detach(held, &*pager);
+    assert_eq!((uvm.frames().owner(first), uvm.frames().wire_count(first)), (Owner::Kernel, 0));
+    uvm.frames().audit(held).unwrap();
+    assert_eq!(uvm.frames().free(), uvm.frames().total());
+    // What has been given back may be shown again.
+    let again: Arc<dyn Pager<SoftMachine>> = DevicePager::new(&uvm, held, first, Pages(1)).unwrap();
+    let c = space(&uvm);
+    let ct = map(&uvm, &c, &again, Sharing::Shared);
+    assert_eq!((load(&uvm, &c, ct), load(&uvm, &c, ct + Pages(1))), (Ok(1), Err(FaultError::NoMapping)));
+    uvm.space_destroy(held, c);
+    uvm.detach(held, &*again);
+}
+
+/// The paper's case of a pager that chooses its own pages: a ROM, whose pages are there already and show again and
+/// again: page 2 of the object is chip 0, page 3 is chip 1, page 4 chip 0 in turn.
+struct Rom {
+    object: Object<SoftMachine>,
+    chips: Vec<PageNo>,
+}
+
+impl Pager<SoftMachine> for Rom {
+    fn object(&self) -> &Object<SoftMachine> {
+        &self.object
+    }
+
+    fn kind(&self) -> &'static str {
+        "rom"
+    }
+
+    /// The page belongs to nobody's table: the next fault asks again.
+    fn get(
+        &self,
+        _: &Uvm<SoftMachine>,
+        body: &mut ObjectBody,
+        _: &mut Held<'_, order::Object>,
+        index: Pages,
+        _: Access,
+    ) -> Result<PageNo, GetError> {
+        if index >= body.length() {
+            return Err(GetError::PastEnd);
+        }
+        Ok(self.chips[index.0 as usize % self.chips.len()])
+    }
+
+    fn last_reference(
+        &self,
+        _: &Uvm<SoftMachine>,
+        _: &mut ObjectBody,
+        _: &mut Held<'_, order::Object>,
+        _: &mut Shootdown,
+    ) {
+    }
+}
+
+#[test]
+fn a_pager_may_choose_its_pages_itself() {
+    let (uvm, mut ctx) = (Uvm::new(SoftMachine::new(Config::default())).unwrap(), ThreadCtx::new());
+    let held = &mut ctx.held();
+    let first = uvm.frames().alloc_run(held, 2).unwrap();
+    let chips = vec![first, PageNo(first.0 + 1)];
+    for &chip in &chips {
+        uvm.machine().write(chip, 0, &[chip.0 as u8; 8]);
+        // On no queue, whatever is wired and unwired.
+        uvm.frames().wire(chip);
+    }
+    let rom: Arc<dyn Pager<SoftMachine>> =
+        Arc::new(Rom { object: Object::new(&uvm, Pages(6)), chips: chips.clone() });
+    let s = space(&uvm);
+    let shared = map(&uvm, &s, &rom, Sharing::Shared);
+    let private = map(&uvm, &s, &rom, Sharing::Private);
+    let free = uvm.frames().free();
+    for n in 0..6 {
+        assert_eq!(load(&uvm, &s, shared + Pages(n)), Ok(chips[n as usize % 2].0 as u8));
+        assert_eq!(load(&uvm, &s, private + Pages(n)), Ok(chips[n as usize % 2].0 as u8));
+    }
+    assert!(uvm.frames().free() + 2 >= free, "the ROM's pages were copied");
+    store(&uvm, &s, private, 77).unwrap();
+    assert_eq!(load(&uvm, &s, private), Ok(77));
+    assert_eq!(load(&uvm, &s, shared), Ok(chips[0].0 as u8));
+    uvm.wire(held, &s, VaRange::new(shared, shared + Pages(6))).unwrap();
+    uvm.unwire(held, &s, VaRange::new(shared, shared + Pages(6))).unwrap();
+    uvm.space_destroy(held, s);
+    uvm.detach(held, &*rom);
+    for chip in chips {
+        assert!(uvm.frames().unpin(chip));
+        uvm.frames().free_page(uvm.machine(), held, chip);
+    }
+    assert_eq!(uvm.frames().free(), uvm.frames().total());
+}
+
+#[test]
+fn pinned_pages_stay_and_no_entry_is_split() {
+    let (desk, mut ctx) = (Desk::new(Answers::Later, 64), ThreadCtx::new());
+    let held = &mut ctx.held();
+    let uvm = desk.uvm.clone();
+    let s = desk.space(held);
+    let file = map(&uvm, &s, &desk.pager, Sharing::Shared);
+    let zero = uvm.map(held, &s, &MapRequest::zero(Pages(64))).unwrap();
+    let entries = s.map().entries(held);
+    let range = |va: Va, from: u64, to: u64| VaRange::new(va + Pages(from), va + Pages(to));
+    // A device reads from the file's pages, and writes into anonymous ones.
+    let out = uvm.wire_pages(held, &s, range(file, 3, 9), Prot::READ).unwrap();
+    let into = uvm.wire_pages(held, &s, range(zero, 10, 20), Prot::WRITE).unwrap();
+    assert_eq!(s.map().entries(held), entries, "an entry was split");
+    assert_eq!((out.pages().len(), into.pages().len()), (6, 10));
+    assert!(out.pages().iter().chain(into.pages()).all(|&page| uvm.frames().wire_count(page) == 1));
+    for (n, &page) in into.pages().iter().enumerate() {
+        uvm.machine().write(page, 0, &[n as u8 + 100]);
+    }
+    // Meanwhile half of both goes away: the pages are the device's until it is done.
+    let used = uvm.frames().total() - uvm.frames().free();
+    uvm.unmap(held, &s, range(zero, 10, 15)).unwrap();
+    uvm.punch(held, &desk.pager, 3..5);
+    assert_eq!(uvm.frames().total() - uvm.frames().free(), used, "a pinned page was freed");
+    let gone = into.pages()[0];
+    assert!(uvm.frames().owner(gone) == Owner::Kernel);
+    uvm.unwire_pages(held, out);
+    uvm.unwire_pages(held, into);
+    assert_eq!(uvm.frames().total() - uvm.frames().free(), used - 7);
+    for n in 15..20 {
+        assert_eq!(load(&uvm, &s, zero + Pages(n)), Ok(n as u8 + 90));
+    }
+    desk.close(held, vec![s]);
+}
+
+#[test]
+fn what_a_device_wrote_to_a_mapped_file_is_written_back() {
+    let (desk, mut ctx) = (Desk::new(Answers::AtOnce, 8), ThreadCtx::new());
+    let held = &mut ctx.held();
+    let uvm = desk.uvm.clone();
+    let s = desk.space(held);
+    let va = map(&uvm, &s, &desk.pager, Sharing::Shared);
+    let pinned = uvm.wire_pages(held, &s, VaRange::new(va, va + Pages(1)), Prot::WRITE).unwrap();
+    // Written back before the device is done, and again after.
+    desk.file.clean(&uvm, held, 0..8).unwrap();
+    uvm.machine().write(pinned.pages()[0], 0, &[42]);
+    uvm.unwire_pages(held, pinned);
+    desk.file.clean(&uvm, held, 0..8).unwrap();
+    assert_eq!(desk.disk.state().written[&0], 42);
+    desk.close(held, vec![s]);
+}
+
+#[test]
+fn pinning_fails_as_an_access_would_and_leaves_nothing_pinned() {
+    let (desk, mut ctx) = (Desk::new(Answers::AtOnce, 200), ThreadCtx::new());
+    let held = &mut ctx.held();
+    let uvm = desk.uvm.clone();
+    let s = desk.space(held);
+    let request = MapRequest::object(desk.pager.clone(), Pages(0), Pages(200), Sharing::Shared);
+    let request = MapRequest { advice: Advice::Random, ..request };
+    let va = uvm.map(held, &s, &request.prot(Prot::READ)).unwrap();
+    let range = |from, to| VaRange::new(va + Pages(from), va + Pages(to));
+    let refused = |access, r| uvm.wire_pages(&mut ThreadCtx::new().held(), &s, r, access).err();
+    assert_eq!(refused(Prot::WRITE, range(0, 4)), Some(FaultError::Protection));
+    assert_eq!(refused(Prot::READ, range(198, 202)), Some(FaultError::NoMapping));
+    desk.disk.state().bad.insert(6);
+    assert_eq!(refused(Prot::READ, range(4, 8)), Some(FaultError::Io));
+    let pages = |range: std::ops::Range<u32>| range.map(PageNo);
+    assert!(pages(0..1024).all(|page| uvm.frames().wire_count(page) == 0));
+    let pinned = uvm.wire_pages(held, &s, range(100, 200), Prot::READ).unwrap();
+    assert_eq!(pinned.pages().len(), CLUSTER, "more than a cluster was pinned at once");
+    uvm.unwire_pages(held, pinned);
+    desk.close(held, vec![s]);
+}
