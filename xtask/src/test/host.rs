@@ -29,6 +29,7 @@ pub const CHECKS: &[Check] = &[
 pub const LONG: &[Check] = &[
     Check { name: "host/long model runs", run: long_model_runs },
     Check { name: "host/planted bugs", run: planted_bugs },
+    Check { name: "host/a million fork patterns", run: million_forks },
 ];
 
 fn cargo(arguments: &[&str]) -> Command {
@@ -93,6 +94,11 @@ const LONG_OPERATIONS: &str = "4000000";
 fn long_model_runs() -> Result<Verdict> {
     let mut command = cargo(&["test", "-p", "uvm-check", "--test", "model"]);
     Ok(count_tests(&output(command.env("UVM_OPS", LONG_OPERATIONS))?))
+}
+
+fn million_forks() -> Result<Verdict> {
+    let mut command = cargo(&["test", "-p", "uvm", "--test", "maps", "--", "for_ever"]);
+    Ok(count_tests(&output(command.env("UVM_LOOPS", "1000000"))?))
 }
 
 fn planted_bugs() -> Result<Verdict> {

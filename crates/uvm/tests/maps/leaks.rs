@@ -1,1 +1,126 @@
+//! The paper's fork patterns for ever: no memory stays behind.
+//!
+//! Under 4.4BSD a process that forks, writes, and goes on in the child grows a chain of shadow objects whose pages
+//! nobody can reach (the swap leak; 1999, section 5.1). Here each pattern is repeated, and frames, anons and bytes of
+//! heap are the same before and after.
+//!
+//! `UVM_LOOPS` sets how often; the default is short, and `./uvm test --long` runs a million.
 
+use machine::order::Nothing;
+use machine::{Held, ThreadCtx, VaRange};
+use uvm::{Inherit, Space};
+
+use crate::count::heap;
+use crate::world::{end, load, part, space, store, world, zeroes, Soft, World};
+
+fn loops() -> u64 {
+    std::env::var("UVM_LOOPS").ok().and_then(|n| n.parse().ok()).unwrap_or(20_000)
+}
+
+struct Pattern<'a> {
+    uvm: &'a World,
+    range: VaRange,
+}
+
+impl Pattern<'_> {
+    fn store(&self, s: &Space<Soft>, page: u64, n: u64) {
+        store(self.uvm, s, part(self.range, page..page + 1).start, n as u8).unwrap();
+    }
+
+    fn shows(&self, s: &Space<Soft>, page: u64, n: u64) {
+        assert_eq!(load(self.uvm, s, part(self.range, page..page + 1).start), Ok(n as u8), "page {page}");
+    }
+
+    /// The child ends after both have written: figure 3's life.
+    fn child_ends(&self, held: &mut Held<'_, Nothing>, parent: Space<Soft>, n: u64) -> Space<Soft> {
+        let child = self.uvm.fork(held, &parent).unwrap();
+        self.store(&parent, 1, n);
+        self.store(&child, 1, n + 1);
+        self.store(&child, 2, n + 2);
+        self.shows(&parent, 1, n);
+        self.uvm.space_destroy(held, child);
+        parent
+    }
+
+    /// The parent ends, and the child is the next one's parent: the chain that grew without end.
+    fn parent_ends(&self, held: &mut Held<'_, Nothing>, parent: Space<Soft>, n: u64) -> Space<Soft> {
+        self.store(&parent, 0, n);
+        let child = self.uvm.fork(held, &parent).unwrap();
+        self.store(&parent, 0, n + 1);
+        self.uvm.space_destroy(held, parent);
+        self.shows(&child, 0, n);
+        self.store(&child, 3, n);
+        child
+    }
+
+    /// A grandchild outlives both, with parts unmapped and mapped again on the way.
+    fn grandchild_stays(&self, held: &mut Held<'_, Nothing>, parent: Space<Soft>, n: u64) -> Space<Soft> {
+        let uvm = self.uvm;
+        let child = uvm.fork(held, &parent).unwrap();
+        uvm.unmap(held, &child, part(self.range, 4..6)).unwrap();
+        self.store(&parent, 4, n);
+        let grandchild = uvm.fork(held, &child).unwrap();
+        self.store(&child, 6, n);
+        self.store(&grandchild, 6, n + 1);
+        uvm.space_destroy(held, parent);
+        uvm.space_destroy(held, child);
+        let hole = part(self.range, 4..6);
+        uvm.map(held, &grandchild, &uvm::MapRequest::zero(hole.pages()).at(hole.start)).unwrap();
+        self.shows(&grandchild, 4, 0);
+        self.shows(&grandchild, 6, n + 1);
+        grandchild
+    }
+
+    /// Memory shared by inheritance that one of the two copies later, and that is forgotten.
+    fn shares_and_copies(&self, held: &mut Held<'_, Nothing>, parent: Space<Soft>, n: u64) -> Space<Soft> {
+        let (uvm, shared) = (self.uvm, part(self.range, 7..9));
+        uvm.inherit(held, &parent, shared, Inherit::Share).unwrap();
+        let child = uvm.fork(held, &parent).unwrap();
+        self.store(&child, 7, n);
+        self.shows(&parent, 7, n);
+        uvm.inherit(held, &parent, shared, Inherit::Copy).unwrap();
+        let second = uvm.fork(held, &parent).unwrap();
+        self.store(&parent, 7, n + 1);
+        self.shows(&second, 7, n);
+        self.shows(&child, 7, n + 1);
+        [child, second].into_iter().for_each(|s| uvm.space_destroy(held, s));
+        uvm.discard(held, &parent, part(self.range, 8..10)).unwrap();
+        parent
+    }
+
+    fn all(&self, held: &mut Held<'_, Nothing>, mut s: Space<Soft>, n: u64) -> Space<Soft> {
+        s = self.child_ends(held, s, n);
+        s = self.parent_ends(held, s, n);
+        s = self.grandchild_stays(held, s, n);
+        self.shares_and_copies(held, s, n)
+    }
+}
+
+#[test]
+fn fork_patterns_for_ever_keep_memory_constant() {
+    let (uvm, mut ctx) = (world(128), ThreadCtx::new());
+    let held = &mut ctx.held();
+    let mut s = space(&uvm, held);
+    let range = zeroes(&uvm, held, &s, 12);
+    let pattern = Pattern { uvm: &uvm, range };
+    let used =
+        |held: &mut _, s: &Space<Soft>| (uvm.frames().free(), uvm.anons(), s.map().entries(held), heap());
+    // The machine's own tables reach their size in the first rounds.
+    for n in 0..300 {
+        s = pattern.all(held, s, n);
+    }
+    let before = used(held, &s);
+    for n in 0..loops() {
+        s = pattern.all(held, s, n);
+        if n % 1000 == 0 {
+            assert_eq!(
+                used(held, &s),
+                before,
+                "free frames, anons, entries, bytes of heap, after {n} rounds"
+            );
+        }
+    }
+    assert_eq!(used(held, &s), before, "free frames, anons, entries, bytes of heap");
+    uvm.audit(held, &[&s], &[]).unwrap();
+    end(&uvm, held, [s]);
+}

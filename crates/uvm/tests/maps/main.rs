@@ -7,5 +7,7 @@ mod calls;
 mod costs;
 mod count;
 
+mod inheritance;
+mod leaks;
 mod merging;
 mod world;
