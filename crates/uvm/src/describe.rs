@@ -42,7 +42,48 @@ pub struct Layers {
     pub object: Option<(&'static str, u32, Pages)>,
 }
 
+/// A map entry without what lies in its layers, which takes no counting.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Outline {
+    /// Its addresses.
+    pub range: VaRange,
+    /// What accesses may do.
+    pub prot: Prot,
+    /// The most that they may be allowed.
+    pub max_prot: Prot,
+    /// Whether stores are seen by others.
+    pub sharing: Sharing,
+    /// Whether it is locked in memory.
+    pub wired: bool,
+    /// The object below: its id, and its page at the entry's first address.
+    pub object: Option<(u32, Pages)>,
+}
+
 impl<M: Machine> Uvm<M> {
+    /// Calls `each` with the outline of every entry that overlaps the range, in order of address, under the map's
+    /// lock: `each` must not wait. Cost: by those entries.
+    pub fn outline(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        space: &Space<M>,
+        range: VaRange,
+        mut each: impl FnMut(&Outline),
+    ) {
+        space.map.tree.lock(held).0.each(range, |e| each(&outline(e)));
+    }
+
+    /// The first entry that overlaps the range: with it a host goes through a range entry by entry and may wait, or
+    /// change them, in between.
+    pub fn first_in(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        space: &Space<M>,
+        range: VaRange,
+    ) -> Option<Outline> {
+        let (tree, _) = space.map.tree.lock(held);
+        tree.try_each(range, &mut |e| Err(outline(e))).err()
+    }
+
     /// Calls `each` with every entry of a space, in order of address, under the map's lock: `each` must not wait.
     pub fn describe(
         &self,
@@ -90,6 +131,25 @@ impl<M: Machine> Uvm<M> {
     }
 }
 
+fn outline<M: Machine>(e: &Entry<M>) -> Outline {
+    Outline {
+        range: e.range,
+        prot: e.prot,
+        max_prot: e.max_prot,
+        sharing: sharing(e),
+        wired: e.wired,
+        object: e.object.as_ref().map(|o| (o.pager.object().id(), o.offset)),
+    }
+}
+
+fn sharing<M: Machine>(e: &Entry<M>) -> Sharing {
+    if e.writes == Writes::Through {
+        Sharing::Shared
+    } else {
+        Sharing::Private
+    }
+}
+
 fn info<M: Machine>(e: &Entry<M>, held: &mut Held<'_, order::Map>) -> EntryInfo {
     let amap = e.amap.as_ref().map(|a| {
         let (body, _) = a.amap.body.lock(held);
@@ -100,7 +160,7 @@ fn info<M: Machine>(e: &Entry<M>, held: &mut Held<'_, order::Map>) -> EntryInfo 
         range: e.range,
         prot: e.prot,
         max_prot: e.max_prot,
-        sharing: if e.writes == Writes::Through { Sharing::Shared } else { Sharing::Private },
+        sharing: sharing(e),
         inherit: e.inherit,
         advice: e.advice,
         wired: e.wired,

@@ -68,7 +68,7 @@ use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 use machine::{order, Frames, Held, Machine, NoMemory, Ticket};
 
 pub use audit::AuditError;
-pub use describe::{EntryInfo, Layers};
+pub use describe::{EntryInfo, Layers, Outline};
 pub use fault::{FaultError, FaultKind};
 pub use io::{Outcome, Start, Transfer, CLUSTER};
 pub use map::{Advice, Backing, Inherit, Map, MapError, MapRequest, Place, RangeError, RemapPlace, Sharing};

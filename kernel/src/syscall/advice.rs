@@ -115,8 +115,8 @@ fn msync(addr: u64, len: u64, flags: u32) -> Result<()> {
 /// Has the files that are mapped shared in a range written back. Without being asked to wait, the flusher does it in time.
 fn sync_files(space: &Space, addr: u64, len: u64) -> Result<()> {
     let mut objects = Vec::new();
-    vm::describe(space, &mut |line| {
-        if line.sharing == Sharing::Shared && line.object != 0 && line.start < addr + len && addr < line.end {
+    vm::outline(space, addr, addr + len, &mut |line| {
+        if line.sharing == Sharing::Shared && line.object != 0 {
             objects.push(line.object as u32);
         }
     });

@@ -10,7 +10,7 @@ use crate::mem::layout::USER_END;
 use crate::proc::current_process;
 use crate::proc::limits::RLIMIT_MEMLOCK;
 use crate::user;
-use crate::vm::{self, Backing, MapArgs, Place, Prot, Sharing};
+use crate::vm::{self, Backing, MapArgs, Place, Prot, Sharing, Space};
 
 pub const CALLS: Calls = calls! {
     __NR_shmget => shmget[3],
@@ -113,6 +113,17 @@ fn shmat(id: i32, addr: u64, flags: u32) -> Result<u64> {
     Ok(at)
 }
 
+/// The segment whose mapping lies where an attachment at `addr` would put it, and where that would end.
+fn segment_from(space: &Space, addr: u64, until: u64) -> Option<(u64, u64)> {
+    let mut found = None;
+    vm::outline(space, addr, until, &mut |line| {
+        if found.is_none() && line.start >= addr && line.start - addr == line.offset {
+            found = shm::size_of(line.object).map(|size| (line.object, addr + size.next_multiple_of(PAGE)));
+        }
+    });
+    found
+}
+
 /// Unmaps what is left of the attachment that started at `addr`: every mapping of the segment that lies where that
 /// attachment put it. The first such mapping at or behind `addr` says which segment it is.
 fn shmdt(addr: u64) -> Result<()> {
@@ -120,20 +131,16 @@ fn shmdt(addr: u64) -> Result<()> {
         return Err(EINVAL);
     }
     let mm = mem::current_mm()?;
-    let mut found: Option<(u64, u64)> = None;
+    // It starts there, unless its first pages have been unmapped.
+    let start =
+        segment_from(&mm.space, addr, addr + PAGE).or_else(|| segment_from(&mm.space, addr, USER_END));
+    let (object, end) = start.ok_or(EINVAL)?;
     let mut parts = alloc::vec::Vec::new();
-    vm::describe(&mm.space, &mut |line| {
-        if line.object == 0 || line.start < addr || line.start - addr != line.offset {
-            return;
-        }
-        if found.is_none() {
-            found = shm::size_of(line.object).map(|size| (line.object, addr + size.next_multiple_of(PAGE)));
-        }
-        if found.is_some_and(|(object, end)| line.object == object && line.start < end) {
+    vm::outline(&mm.space, addr, end, &mut |line| {
+        if line.object == object && line.start >= addr && line.start - addr == line.offset {
             parts.push((line.start, line.end - line.start));
         }
     });
-    let (object, _) = found.ok_or(EINVAL)?;
     for (start, len) in parts {
         vm::unmap(&mm.space, start, len)?;
     }

@@ -3,39 +3,58 @@
 //! As on Linux, advice is given to every mapping in the range; a hole is an error, but only after all of them have had
 //! it. Which mappings a piece of advice suits is decided here, before the library is asked: [`suits`].
 
-use alloc::vec::Vec;
+use machine::{Pages, Prot, Va, VaRange};
+use uvm::{FaultError, Inherit, Outline, RangeError, Sharing};
 
-use machine::{Prot, Va, VaRange};
-use uvm::{EntryInfo, FaultError, Inherit, RangeError, Sharing};
-
-use super::uvm::{range_errno, ranges, with, Space};
+use super::uvm::{range_errno, with, Space};
 use super::{object, Advice, Populate};
 use crate::errno::{Result, EACCES, EFAULT, EINVAL, ENOMEM};
 
-/// The mappings in a range, each cut to it, and whether they cover it.
-struct Parts {
-    parts: Vec<EntryInfo>,
-    covered: bool,
+/// Calls `each` with every mapping in a range, cut to it, until one fails; says whether they cover it. Nothing is
+/// locked or allocated in between, so mappings may change meanwhile.
+pub(super) fn each_part(
+    space: &Space,
+    range: VaRange,
+    mut each: impl FnMut(&Outline) -> Result<()>,
+) -> Result<Covered> {
+    let (mut at, mut covered) = (range.start, Covered::Whole);
+    while at < range.end {
+        let rest = VaRange::new(at, range.end);
+        let Some(mut part) = with(|uvm, held| uvm.first_in(held, space.get(), rest)) else {
+            return Ok(Covered::WithHoles);
+        };
+        let skipped = part.range.start.0.max(at.0) - at.0;
+        covered = if part.range.start > at { Covered::WithHoles } else { covered };
+        if let Some((_, first)) = &mut part.object {
+            *first = *first + Pages::floor((at.0 + skipped) - part.range.start.0);
+        }
+        part.range = part.range.intersect(rest);
+        each(&part)?;
+        at = part.range.end;
+    }
+    Ok(covered)
 }
 
-fn parts(space: &Space, range: VaRange) -> Parts {
-    let mut parts = Vec::with_capacity(ranges(space).len() + 8);
-    let mut end = range.start;
-    with(|uvm, held| {
-        uvm.describe(held, space.get(), |entry| {
-            let part = entry.range.intersect(range);
-            if !part.is_empty() {
-                end = if part.start == end { part.end } else { end };
-                parts.push(EntryInfo { range: part, ..entry.clone() });
-            }
-        });
-    });
-    Parts { parts, covered: end == range.end }
+/// Whether mappings cover a range.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Covered {
+    Whole,
+    WithHoles,
+}
+
+impl Covered {
+    /// A hole is an error.
+    pub(super) fn check(self) -> Result<()> {
+        match self {
+            Covered::Whole => Ok(()),
+            Covered::WithHoles => Err(ENOMEM),
+        }
+    }
 }
 
 /// Whether Linux takes this advice for such a mapping.
-fn suits(advice: Advice, part: &EntryInfo) -> Result<()> {
-    let anonymous = part.layers.object.is_none();
+fn suits(advice: Advice, part: &Outline) -> Result<()> {
+    let anonymous = part.object.is_none();
     let shared = part.sharing == Sharing::Shared;
     let fits = match advice {
         Advice::DontNeed | Advice::Cold | Advice::PageOut => !part.wired,
@@ -56,20 +75,15 @@ pub(super) fn advise(space: &Space, range: VaRange, advice: Advice) -> Result<()
     if let Some(access) = populates(advice) {
         return populate(space, range, access);
     }
-    let Parts { parts, covered } = parts(space, range);
-    for part in &parts {
+    let covered = each_part(space, range, |part| {
         suits(advice, part)?;
-        one(space, part, advice)?;
-    }
-    if covered {
-        Ok(())
-    } else {
-        Err(ENOMEM)
-    }
+        one(space, part, advice)
+    });
+    covered?.check()
 }
 
 /// Gives one mapping its advice. One that has gone meanwhile has none to take.
-fn one(space: &Space, part: &EntryInfo, advice: Advice) -> Result<()> {
+fn one(space: &Space, part: &Outline, advice: Advice) -> Result<()> {
     let set = |advice| with(|uvm, held| uvm.advise(held, space.get(), part.range, advice));
     let inherit = |inherit| with(|uvm, held| uvm.inherit(held, space.get(), part.range, inherit));
     let done = match advice {
@@ -96,7 +110,7 @@ fn discard(space: &Space, range: VaRange) -> core::result::Result<(), RangeError
 }
 
 /// Forgets the pages of a mapping that may be locked; what is touched of it then is locked again.
-fn discard_locked(space: &Space, part: &EntryInfo) -> Result<()> {
+fn discard_locked(space: &Space, part: &Outline) -> Result<()> {
     let range = part.range;
     if !part.wired {
         return discard(space, range).map_err(range_errno);
@@ -107,7 +121,7 @@ fn discard_locked(space: &Space, part: &EntryInfo) -> Result<()> {
 }
 
 /// What a mapping was made with.
-fn default_inheritance(part: &EntryInfo) -> Inherit {
+fn default_inheritance(part: &Outline) -> Inherit {
     if part.sharing == Sharing::Shared {
         Inherit::Share
     } else {
@@ -146,9 +160,10 @@ pub(super) fn inherit(space: &Space, range: VaRange, inherit: Inherit) -> Result
 
 /// Locks every mapping, as far as memory goes; a mapping whose pages can't be had stays as it was.
 pub(super) fn lock_all(space: &Space, when: Populate) {
-    for range in ranges(space) {
-        let _ = lock(space, range, when);
-    }
+    let _ = each_part(space, space.get().bounds(), |part| {
+        let _ = lock(space, part.range, when);
+        Ok(())
+    });
 }
 
 /// Locks a range in memory. What may not be accessed can't be brought in, which is an error, though it is locked.
@@ -158,21 +173,19 @@ pub(super) fn lock(space: &Space, range: VaRange, when: Populate) -> Result<()> 
         Populate::OnTouch => uvm.wire_as_touched(held, space.get(), range),
     });
     done.map_err(|e| if e == RangeError::Access { ENOMEM } else { range_errno(e) })?;
-    let inaccessible =
-        when == Populate::Now && parts(space, range).parts.iter().any(|e| e.prot == Prot::NONE);
-    if inaccessible {
-        Err(ENOMEM)
-    } else {
-        Ok(())
+    if when == Populate::OnTouch {
+        return Ok(());
     }
+    each_part(space, range, |part| if part.prot == Prot::NONE { Err(ENOMEM) } else { Ok(()) }).map(|_| ())
 }
 
 /// Sums over the part of the space's mappings from `start` to `end`.
 pub(super) fn sums(space: &Space, start: u64, end: u64) -> super::Sums {
     let mut sums = super::Sums::default();
+    let range = VaRange::new(Va(start), Va(end));
     with(|uvm, held| {
-        uvm.describe(held, space.get(), |entry| {
-            let bytes = entry.range.intersect(VaRange::new(Va(start), Va(end))).pages().bytes();
+        uvm.outline(held, space.get(), range, |entry| {
+            let bytes = entry.range.intersect(range).pages().bytes();
             let private = entry.sharing == Sharing::Private;
             let only_if = |holds| if holds { bytes } else { 0 };
             sums.mapped += bytes;

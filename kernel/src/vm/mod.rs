@@ -303,6 +303,9 @@ vm_system! {
     fn writes_through(space: &Space, object: &Object) -> bool;
     /// Names shared memory at an address: object and byte.
     fn shared_key(space: &Space, va: u64) -> Option<(u64, u64)>;
+    /// The mappings that reach into the addresses from `start` to `end`, in order and without their names, under a
+    /// lock: `each` must not sleep.
+    fn outline(space: &Space, start: u64, end: u64, each: &mut dyn FnMut(&MapLine<'_>));
     /// Every mapping, in order.
     fn describe(space: &Space, each: &mut dyn FnMut(&MapLine<'_>));
     /// The space as the papers draw it.

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use core::fmt;
 
 use machine::order::Nothing;
-use machine::{Held, Machine, Pages, Pmap, Prot, ThreadCtx, Va, VaRange};
+use machine::{Held, Machine, Pages, Pmap, Prot, ThreadCtx, Va, VaRange, PAGE_SIZE};
 use uvm::{FaultError, FaultKind, Inherit, MapError, MapRequest, RangeError, Sharing, Tally};
 
 use super::{
@@ -125,15 +125,16 @@ fn request(args: &MapArgs) -> MapRequest<KernelMachine> {
     }
 }
 
-/// The ranges of all mappings.
-pub(super) fn ranges(space: &Space) -> Vec<VaRange> {
-    let mut all = Vec::new();
-    with(|uvm, held| {
-        let count = space.get().map().entries(held);
-        all.reserve(count + 8);
-        uvm.describe(held, space.get(), |e| all.push(e.range));
-    });
-    all
+/// Calls `each` with every mapping, whole, with nothing locked in between.
+fn each_entry<E>(space: &Space, mut each: impl FnMut(uvm::EntryInfo) -> Result<(), E>) -> Result<(), E> {
+    let mut rest = space.get().bounds();
+    while let Some(next) = with(|uvm, held| uvm.first_in(held, space.get(), rest)) {
+        if let Some(info) = entry(space, next.range.start.0) {
+            each(info)?;
+        }
+        rest = VaRange::new(next.range.end, rest.end);
+    }
+    Ok(())
 }
 
 /// See [`VmSystem`].
@@ -285,8 +286,11 @@ impl VmSystem for Uvm {
     }
 
     fn unlock_all(space: &Space) -> Result<()> {
-        let unlock = |r: VaRange| Self::unlock(space, r.start.0, r.pages().bytes());
-        ranges(space).into_iter().try_for_each(unlock)
+        let range = space.get().bounds();
+        advice::each_part(space, range, |part| {
+            Self::unlock(space, part.range.start.0, part.range.pages().bytes())
+        })
+        .map(|_| ())
     }
 
     /// Every object here lives in memory, so there is nothing to write.
@@ -316,8 +320,8 @@ impl VmSystem for Uvm {
         let wanted = object.pager().object().id();
         let mut found = false;
         with(|uvm, held| {
-            uvm.describe(held, space.get(), |e| {
-                let shows = e.layers.object.is_some_and(|(_, id, _)| id == wanted);
+            uvm.outline(held, space.get(), space.get().bounds(), |e| {
+                let shows = e.object.is_some_and(|(id, _)| id == wanted);
                 found |= shows && e.sharing == Sharing::Shared && e.max_prot.contains(Prot::WRITE);
             });
         });
@@ -325,37 +329,45 @@ impl VmSystem for Uvm {
     }
 
     fn shared_key(space: &Space, va: u64) -> Option<(u64, u64)> {
-        let entry = with(|uvm, held| uvm.entry_at(held, space.get(), Va(va)))?;
-        let (_, id, first) = entry.layers.object?;
+        let here = range(va & !(PAGE_SIZE as u64 - 1), PAGE_SIZE as u64);
+        let entry = with(|uvm, held| uvm.first_in(held, space.get(), here))?;
+        let (id, first) = entry.object?;
         let offset = first.bytes() + (va - entry.range.start.0);
         (entry.sharing == Sharing::Shared).then_some((u64::from(id), offset))
     }
 
+    fn outline(space: &Space, start: u64, end: u64, each: &mut dyn FnMut(&MapLine<'_>)) {
+        let range = VaRange::new(Va(start), Va(end));
+        with(|uvm, held| uvm.outline(held, space.get(), range, |e| each(&line(e, ""))));
+    }
+
     fn describe(space: &Space, each: &mut dyn FnMut(&MapLine<'_>)) {
-        let mut lines = Vec::with_capacity(ranges(space).len() + 8);
-        with(|uvm, held| uvm.describe(held, space.get(), |e| lines.push(e.clone())));
-        for e in lines {
-            let object = e.layers.object;
-            each(&MapLine {
-                start: e.range.start.0,
-                end: e.range.end.0,
-                prot: e.prot,
-                sharing: e.sharing,
-                offset: object.map_or(0, |(_, _, first)| first.bytes()),
-                object: object.map_or(0, |(_, id, _)| u64::from(id)),
-                name: e.name.as_deref().unwrap_or(""),
-                locked: e.wired,
-            });
+        let mut rest = space.get().bounds();
+        while let Some(e) = with(|uvm, held| uvm.first_in(held, space.get(), rest)) {
+            let name = entry(space, e.range.start.0).and_then(|info| info.name);
+            each(&line(&e, name.as_deref().unwrap_or("")));
+            rest = VaRange::new(e.range.end, rest.end);
         }
     }
 
     fn dump(space: &Space, out: &mut dyn fmt::Write) -> fmt::Result {
-        let mut lines = Vec::with_capacity(ranges(space).len() + 8);
-        with(|uvm, held| uvm.describe(held, space.get(), |e| lines.push(e.clone())));
-        let anons: usize = lines.iter().map(|e| e.layers.amap.map_or(0, |(_, anons, _)| anons)).sum();
+        let (mut entries, mut anons) = (0, 0);
+        each_entry(space, |e| {
+            entries += 1;
+            anons += e.layers.amap.map_or(0, |(_, anons, _)| anons);
+            Ok(())
+        })?;
+        let tally = Self::tally(space, 0, USER_END);
         let resident = Self::resident_pages(space);
-        writeln!(out, "map: {} entries, {anons} anons, {resident} translations", lines.len())?;
-        lines.iter().try_for_each(|e| writeln!(out, "{e}"))
+        let swapped = tally.swapped;
+        writeln!(out, "map: {entries} entries, {anons} anons, {swapped} on swap, {resident} translations")?;
+        each_entry(space, |e| {
+            write!(out, "{e}")?;
+            match Self::tally(space, e.range.start.0, e.range.end.0).swapped {
+                0 => writeln!(out),
+                swapped => writeln!(out, " | {swapped} on swap"),
+            }
+        })
     }
 
     fn swap_on(area: Arc<SwapArea>, priority: i16) -> Result<SwapId> {
@@ -402,6 +414,19 @@ impl VmSystem for Uvm {
     fn tally(space: &Space, start: u64, end: u64) -> Tally {
         let range = VaRange::new(Va(start), Va(end));
         with(|uvm, held| uvm.tally(held, space.get(), range))
+    }
+}
+
+fn line<'a>(e: &uvm::Outline, name: &'a str) -> MapLine<'a> {
+    MapLine {
+        start: e.range.start.0,
+        end: e.range.end.0,
+        prot: e.prot,
+        sharing: e.sharing,
+        offset: e.object.map_or(0, |(_, first)| first.bytes()),
+        object: e.object.map_or(0, |(id, _)| u64::from(id)),
+        name,
+        locked: e.wired,
     }
 }
 
