@@ -23,6 +23,7 @@ pub const CHECKS: &[Check] = &[
     Check { name: "host/address sanitizer", run: address_sanitizer },
     Check { name: "host/miri", run: miri },
     Check { name: "host/a shell on a terminal", run: super::terminal::check },
+    Check { name: "host/machines that go off while they write", run: super::crashes::a_few },
 ];
 
 /// What `./uvm test --long` runs besides.
@@ -30,6 +31,7 @@ pub const LONG: &[Check] = &[
     Check { name: "host/long model runs", run: long_model_runs },
     Check { name: "host/planted bugs", run: planted_bugs },
     Check { name: "host/a million fork patterns", run: million_forks },
+    Check { name: "host/a hundred machines that go off while they write", run: super::crashes::a_hundred },
 ];
 
 fn cargo(arguments: &[&str]) -> Command {

@@ -4,6 +4,7 @@
 //! can't check is said, and counted as neither.
 
 mod cases;
+mod crashes;
 mod disks;
 mod host;
 mod kernel;

@@ -1,0 +1,169 @@
+//! Machines that go off in the middle of writing to a disk.
+//!
+//! A guest works on the files of an ext4 image and says what it has synced; QEMU is killed at a random moment; `e2fsck` must be able
+//! to repair the image, and `debugfs` must find there what was synced. The next machine goes on with the same image.
+//!
+//! What QEMU had of the guest's writes by then is on the image, in the order in which the guest made them: this finds data and
+//! metadata that were not written when the guest was told so. That writes may also be lost that were not flushed is tested on the
+//! host (`crates/volume/tests/e2fsprogs/crashes.rs`).
+
+use super::{failed, Verdict};
+use crate::disk::Disks;
+use crate::guest::{self, Libc};
+use crate::qemu::{Access, Board, Clock, Ending, Kernel, Machine};
+use crate::run;
+use crate::session::{self, Input};
+use anyhow::{bail, Context, Result};
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// When the machine goes off at the earliest, and how much later at most. It needs the first to start.
+const EARLIEST: u64 = 1500;
+const SPREAD: u64 = 3000;
+const IMAGE_MIB: u64 = 64;
+
+/// What must be there: size and seed by name.
+type Kept = BTreeMap<String, (usize, u8)>;
+
+pub fn a_few() -> Result<Verdict> {
+    crash(4)
+}
+
+pub fn a_hundred() -> Result<Verdict> {
+    crash(100)
+}
+
+fn crash(times: u64) -> Result<Verdict> {
+    let folder = tempfile::tempdir().context("can't make a temporary folder")?;
+    let image = folder.path().join("disk");
+    std::fs::File::create(&image)?.set_len(IMAGE_MIB << 20)?;
+    tool("mkfs.ext4", &["-q", "-F", "-b", "4096", "-J", "size=4"], &image)?;
+    let kernel = run::kernel_path(Kernel::Uvm)?;
+    let program = format!("{}:/bin/crash", guest::compile("crash", Libc::Musl)?.display());
+    let mut seed = SystemTime::now().duration_since(UNIX_EPOCH)?.as_nanos() as u64 | 1;
+    let mut kept = Kept::new();
+    let mut synced = 0;
+    for round in 1..=times {
+        seed ^= seed << 13;
+        seed ^= seed >> 7;
+        seed ^= seed << 17;
+        let moment = Duration::from_millis(EARLIEST + seed % SPREAD);
+        let output = one(&kernel, &program, &image, folder.path(), seed, moment)?;
+        synced += take_in(&output, &mut kept);
+        let complaints = judge(&image, folder.path(), &kept)?;
+        if !complaints.is_empty() {
+            let mut details = format!("crash {round} of {times}, after {moment:?}, seed {seed}:");
+            complaints.iter().take(20).for_each(|text| details.push_str(&format!("\n{text}")));
+            return Ok(failed(details));
+        }
+    }
+    if synced < times {
+        return Ok(failed(format!("only {synced} files were synced in {times} runs: that tests nothing")));
+    }
+    Ok(Verdict::Passed { tests: times })
+}
+
+/// Runs a machine until it is killed; returns what the guest said.
+fn one(
+    kernel: &Path,
+    program: &str,
+    image: &Path,
+    folder: &Path,
+    seed: u64,
+    moment: Duration,
+) -> Result<String> {
+    let mut disks = Disks::default();
+    disks.mount_image(image.to_owned(), Access::ReadWrite);
+    let mut machine = Machine {
+        board: Board::Q35,
+        clock: Clock::Wall,
+        cpu: "max,-erms",
+        memory: "128M".to_owned(),
+        cpus: 1,
+        kernel: kernel.to_owned(),
+        initrd: folder.join("root.cpio"),
+        command_line: String::new(),
+        plugin: None,
+        disks: disks.list,
+    };
+    let command = ["/bin/crash".to_owned(), (seed >> 1).to_string()];
+    let root = run::pack(None, &[program.to_owned()], &command)?;
+    let words = [Input::Nothing.words(), disks.words].concat();
+    run::prepare(&mut machine, Kernel::Uvm, root, &words)?;
+    let finished = session::capture(&machine, Input::Nothing, moment)?;
+    match finished.ending {
+        Ending::Stopped(_) => Ok(finished.output),
+        other => bail!("the guest ended by itself, with {other:?}:\n{}", finished.output),
+    }
+}
+
+/// Takes in what the guest has said; returns how many files it has synced. The last line may be half a line.
+fn take_in(output: &str, kept: &mut Kept) -> u64 {
+    let mut synced = 0;
+    let whole = output.rfind('\n').map_or("", |end| &output[..end]);
+    for line in whole.lines() {
+        let words: Vec<&str> = line.trim_end().split(' ').collect();
+        match words[..] {
+            ["touch", name] => {
+                kept.remove(name);
+            }
+            ["synced", name, size, seed] => {
+                if let (Ok(size), Ok(seed)) = (size.parse(), seed.parse()) {
+                    kept.insert(name.to_owned(), (size, seed));
+                    synced += 1;
+                }
+            }
+            _ => {}
+        }
+    }
+    // A half line may have begun to say that something changes.
+    if let Some(name) = output[whole.len()..].trim().strip_prefix("touch ") {
+        kept.retain(|kept, _| !kept.starts_with(name));
+    }
+    synced
+}
+
+/// What is wrong with the image; it is repaired.
+fn judge(image: &Path, folder: &Path, kept: &Kept) -> Result<Vec<String>> {
+    let repaired = Command::new("e2fsck").args(["-fy"]).arg(image).output().context("can't run e2fsck")?;
+    if repaired.status.code().is_none_or(|code| code > 1) {
+        return Ok(vec![String::from_utf8_lossy(&repaired.stdout).into_owned()]);
+    }
+    if let Err(error) = tool("e2fsck", &["-fn"], image) {
+        return Ok(vec![format!("e2fsck has not repaired all: {error:#}")]);
+    }
+    let dump = folder.join("dump");
+    let _ = std::fs::remove_dir_all(&dump);
+    std::fs::create_dir(&dump)?;
+    tool("debugfs", &["-R", &format!("rdump / {}", dump.display())], image)?;
+    let complain = |(name, &(size, seed)): (&String, &(usize, u8))| match std::fs::read(dump.join(name)) {
+        Err(_) => Some(format!("{name} was synced and is not there")),
+        Ok(got) if got.len() != size => {
+            Some(format!("{name} was synced with {size} bytes and has {}", got.len()))
+        }
+        Ok(got) => {
+            let wrong = got.iter().enumerate().find(|&(at, &byte)| byte != expected(at, seed));
+            wrong.map(|(at, byte)| {
+                format!("{name}, {size} bytes, has {byte} at {at} and not {}", expected(at, seed))
+            })
+        }
+    };
+    Ok(kept.iter().filter_map(complain).collect())
+}
+
+/// What `crash.c` writes.
+fn expected(at: usize, seed: u8) -> u8 {
+    (at as u32).wrapping_mul(31).wrapping_add((at >> 12) as u32 * 7).wrapping_add(u32::from(seed)) as u8
+}
+
+fn tool(name: &str, arguments: &[&str], image: &Path) -> Result<()> {
+    let output = Command::new(name).args(arguments).arg(image).output();
+    let output = output.with_context(|| format!("can't run {name} (package e2fsprogs)"))?;
+    if !output.status.success() {
+        let text = [output.stdout, output.stderr].concat();
+        bail!("{name} failed: {}", String::from_utf8_lossy(&text).trim());
+    }
+    Ok(())
+}
