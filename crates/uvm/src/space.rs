@@ -110,23 +110,15 @@ impl<M: Machine> Uvm<M> {
         let mut down = Shootdown::new();
         let mut entries = Tree::new();
         let result = self.attempt(held, 0, |held, reserved| {
-            let (mut tree, mut h) = parent.map.tree.lock(held);
-            let need = self.fork_bytes(&tree, &mut h);
-            if need > reserved {
-                return Err(Stop::Heap(need));
+            let forked = self.fork_entries(held, parent, reserved, &mut entries, &mut down);
+            if let Err(Stop::Fail(_)) = forked {
+                // The next attempt begins anew, with the memory that this one took.
+                let mut undo = Shootdown::new();
+                let half = core::mem::replace(&mut entries, Tree::new());
+                self.release_entries(held, half, Heap::Exhausted, &mut undo);
+                undo.perform(self.machine(), held);
             }
-            let mut result = Ok(());
-            tree.each_mut(parent.map.bounds, |entry| {
-                if result.is_ok() {
-                    result = self.fork_entry(&mut h, parent, entry, &mut down).map(|e| {
-                        e.into_iter().for_each(|e| entries.insert(e));
-                    });
-                }
-            });
-            // Under the lock: another thread of the parent must not resolve a copy while a third still writes
-            // through the translation that was just lowered.
-            down.flush(self.machine().pmap());
-            result.map_err(Stop::Fail)
+            forked
         });
         let result = match result {
             Ok(()) => {
@@ -134,13 +126,39 @@ impl<M: Machine> Uvm<M> {
                 Ok(child)
             }
             Err(e) => {
-                self.release_entries(held, entries, Heap::Exhausted, &mut down);
                 self.space_destroy(held, child);
                 Err(e)
             }
         };
         down.perform(self.machine(), held);
         result
+    }
+
+    fn fork_entries(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        parent: &Space<M>,
+        reserved: usize,
+        entries: &mut Tree<Entry<M>>,
+        down: &mut Shootdown,
+    ) -> Result<(), Stop<NoMemory>> {
+        let (mut tree, mut h) = parent.map.tree.lock(held);
+        let need = self.fork_bytes(&tree, &mut h);
+        if need > reserved {
+            return Err(Stop::Heap(need));
+        }
+        let mut result = Ok(());
+        tree.each_mut(parent.map.bounds, |entry| {
+            if result.is_ok() {
+                result = self.fork_entry(&mut h, parent, entry, down).map(|e| {
+                    e.into_iter().for_each(|e| entries.insert(e));
+                });
+            }
+        });
+        // Under the lock: another thread of the parent must not resolve a copy while a third still writes through the
+        // translation that was just lowered.
+        down.flush(self.machine().pmap());
+        result.map_err(Stop::Fail)
     }
 
     fn fork_bytes(&self, tree: &Tree<Entry<M>>, held: &mut Held<'_, order::Map>) -> usize {
