@@ -32,6 +32,10 @@ use crate::Uvm;
 /// The most pages of one read.
 pub const CLUSTER: usize = 64;
 
+/// Pages that reading ahead leaves to users: who reads a page to copy it needs another beside it, or the page daemon
+/// makes room by taking the first, for ever.
+pub(crate) const FOR_COPIES: usize = 2;
+
 /// What became of a transfer that a host was asked for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Transfer {

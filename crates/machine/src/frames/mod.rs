@@ -254,6 +254,11 @@ impl<M: Machine> Frames<M> {
         self.free_list_len.load(Relaxed) + self.cached.iter().map(|c| c.load(Relaxed)).sum::<usize>()
     }
 
+    /// Free page frames that [`Reserve::User`] may take; a moment's value.
+    pub fn for_users(&self) -> usize {
+        self.free().saturating_sub(self.reserve_kernel)
+    }
+
     /// Free pages under which [`Channel::PAGE_DAEMON`] is woken. Above both reserves, so that the daemon runs before
     /// anyone is refused.
     pub fn low_water(&self) -> usize {

@@ -13,7 +13,7 @@
 //! I1: a page under way is its anon's, busy, and on no queue; whoever finds it waits. I2: the pages of a chain come
 //! from consecutive slots, which stay taken until the read has ended, also if the anon goes (`anon_io.rs`).
 //! I3: memory for what may not be wanted is taken only where it is not short. A walk's next pages are wanted: for them
-//! anything goes but the reserves.
+//! anything goes but the reserves and [`FOR_COPIES`].
 //!
 //! Locks: the amap's throughout; each anon's in turn.
 
@@ -23,7 +23,7 @@ use machine::{order, Held, Machine, Owner, PageNo, Reserve};
 use super::{Fault, FaultError};
 use crate::amap::AmapBody;
 use crate::anon::AnonNo;
-use crate::io::{Chain, Start, CLUSTER};
+use crate::io::{Chain, Start, CLUSTER, FOR_COPIES};
 use crate::map::{Advice, Entry};
 use crate::stat::Counter;
 use crate::swap::Slot;
@@ -139,7 +139,8 @@ impl<M: Machine> Uvm<M> {
     /// is resident is passed by, one that lies elsewhere on swap ends the run.
     fn adds(&self, held: &mut Held<'_, order::Amap>, number: u32, next: Slot, cluster: &mut Cluster) -> bool {
         let Some(no) = AnonNo::new(number) else { return true };
-        if cluster.pages.is_full() || self.frames().free() <= cluster.leave {
+        let frames = self.frames();
+        if cluster.pages.is_full() || frames.free() <= cluster.leave || frames.for_users() <= FOR_COPIES {
             return false;
         }
         match self.begin_read(held, no, Some(next)) {

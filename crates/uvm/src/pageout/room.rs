@@ -3,7 +3,9 @@
 //! An operation that fails for lack of memory runs a pass itself and tries again, for as long as that helps. Its aim
 //! doubles each time: a fork that copies many wired pages needs them all at once, and a heap that was refused although
 //! pages are free is given more of them before it is believed. Memory has run out when a desperate pass has found
-//! nothing to take and nothing is being written, or when eight passes in a row have led to no free page.
+//! nothing to take and nothing is being written, or when eight passes in a row have led to no free page, or when so many
+//! have that the operation undoes what they free: it reads the last page that memory has room for, needs another beside
+//! it, and the pass takes the first.
 
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -19,6 +21,9 @@ use crate::Uvm;
 /// Passes of one operation that may be in vain, such as writes that fail.
 const VAIN: u32 = 8;
 
+/// Passes of one operation that may free pages without an end to it.
+const CIRCLE: u32 = 100;
+
 /// Anons whose slots one pass looks at when swap is nearly full.
 const SWEEP: u32 = 4096;
 
@@ -29,6 +34,8 @@ pub(crate) struct Effort {
     doubled: u32,
     /// Passes since a page was last freed.
     in_vain: u32,
+    /// Passes in all.
+    passes: u32,
 }
 
 impl<M: Machine> Uvm<M> {
@@ -90,7 +97,8 @@ impl<M: Machine> Uvm<M> {
         } else {
             effort.in_vain = 0;
         }
-        effort.in_vain < VAIN
+        effort.passes += 1;
+        effort.in_vain < VAIN && effort.passes < CIRCLE
     }
 
     /// How many pages should be free, more than there are; none if that would be most of memory.

@@ -23,7 +23,7 @@ use machine::{Channel, Held, Machine, NoMemory, PageNo, Pages, Pmap, Reserve, Sh
 
 use super::ahead::Plan;
 use super::{Access, GetError, IoError, Launder, Pager, Put};
-use crate::io::{Chain, Outcome, Start, Transfer, CLUSTER};
+use crate::io::{Chain, Outcome, Start, Transfer, CLUSTER, FOR_COPIES};
 use crate::object::{busy_check, Object, ObjectBody};
 use crate::{Counter, Uvm};
 
@@ -190,6 +190,9 @@ impl<M: Machine> VnodePager<M> {
         let mut pages = ArrayVec::<PageNo, CLUSTER>::new();
         pages.push(frames.alloc(machine, held, Reserve::User)?);
         for _ in first + 1..end {
+            if frames.for_users() <= FOR_COPIES {
+                break;
+            }
             let Ok(page) = frames.alloc(machine, held, Reserve::User) else { break };
             pages.push(page);
         }
