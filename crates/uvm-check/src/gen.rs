@@ -1,12 +1,34 @@
 //! Lists of operations: at random by seed, or all of a length over a small alphabet.
 
+use std::collections::VecDeque;
+
 use uvm_soft::Rng;
 
 use crate::model::{Expect, Model};
-use crate::op::{At, Back, Inh, Kind, Op, Rights, Span, OBJECTS, SPACES, WINDOW, WORDS};
+use crate::op::{At, Back, Inh, Kind, Op, Rights, Span, DEVICES, OBJECTS, SPACES, WINDOW, WORDS};
 
 /// A random list. A model runs along, so that most operations find something to work on.
 pub fn random_list(seed: u64, len: usize) -> Vec<Op> {
+    list(seed, len, Paging::None)
+}
+
+/// What a list does about paging.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Paging {
+    /// Nothing.
+    None,
+    /// Pages leave memory and come back, transfers end, swap is switched on and off.
+    Works,
+    /// The same, and transfers fail.
+    Fails,
+}
+
+/// A random list that fills memory and pages it out.
+pub fn paging_list(seed: u64, len: usize, paging: Paging) -> Vec<Op> {
+    list(seed, len, paging)
+}
+
+fn list(seed: u64, len: usize, paging: Paging) -> Vec<Op> {
     let mut rng = Rng::new(seed);
     let window = *rng.pick(&[6, 16, WINDOW]);
     let spaces = 2 + rng.below(SPACES as u64 - 1);
@@ -16,12 +38,16 @@ pub fn random_list(seed: u64, len: usize) -> Vec<Op> {
         Habit::Sharing => 6,
         Habit::OnePage => 1,
     };
-    let mut g = Gen { rng, model: Model::default(), window, spaces, habit };
+    let mut g = Gen { rng, model: Model::default(), window, spaces, habit, paging, next: VecDeque::new() };
     let mut list = Vec::with_capacity(len);
     while list.len() < len {
-        let op = g.op();
-        if g.model.apply(&op) != Expect::Skip {
+        let op = g.next.pop_front().unwrap_or_else(|| g.op());
+        let expect = g.model.apply(&op);
+        if expect != Expect::Skip {
             list.push(op);
+        }
+        if let (Op::Map { s, len, .. }, Expect::Placed(page)) = (op, expect) {
+            g.fill(s, Span(page, len));
         }
     }
     list
@@ -34,6 +60,9 @@ struct Gen {
     window: u64,
     spaces: u64,
     habit: Habit,
+    paging: Paging,
+    /// Operations that belong together with one before.
+    next: VecDeque<Op>,
 }
 
 /// What a list does most.
@@ -50,6 +79,9 @@ enum Habit {
 
 impl Gen {
     fn op(&mut self) -> Op {
+        if self.paging != Paging::None && self.rng.one_in(4) {
+            return self.paging();
+        }
         let s = self.space();
         if self.model.spaces[s].is_none() {
             return self.first_of(s);
@@ -86,6 +118,25 @@ impl Gen {
             97 if self.rng.one_in(2) => Op::Clean { o: self.object(), span: self.indices() },
             97 => Op::Punch { o: self.object(), span: self.indices() },
             _ => self.new_object(),
+        }
+    }
+
+    fn paging(&mut self) -> Op {
+        match self.rng.below(16) {
+            0..=6 => Op::PageOut { n: 1 + self.rng.below(16) as usize },
+            7..=11 => Op::CompleteIo { k: self.rng.below(4) as usize },
+            12 => Op::SwapOn { d: self.rng.below(DEVICES as u64) as usize },
+            13 => Op::SwapOff { d: self.rng.below(DEVICES as u64) as usize },
+            _ if self.paging == Paging::Fails => Op::FailIo { k: self.rng.below(4) as usize },
+            _ => Op::Forget,
+        }
+    }
+
+    /// Where paging is the point, what has been mapped is mostly written too: all of it, one page after the other.
+    fn fill(&mut self, s: usize, span: Span) {
+        if self.paging != Paging::None && self.rng.one_in(2) {
+            let (cpu, word) = (self.cpu(), self.word());
+            self.next.extend(span.pages().map(|page| Op::Write { s, page, cpu, word }));
         }
     }
 

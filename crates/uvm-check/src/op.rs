@@ -8,6 +8,8 @@
 pub const SPACES: usize = 4;
 /// Objects that may live at once.
 pub const OBJECTS: usize = 4;
+/// Swap devices.
+pub const DEVICES: usize = 2;
 /// Pages of addresses in each space.
 pub const WINDOW: u64 = 48;
 /// Words of a page that are written and compared, spread over it.
@@ -73,7 +75,8 @@ impl Span {
     }
 }
 
-/// One step of a list. `s` names a space, `o` an object, `cpu` a simulated CPU.
+/// One step of a list. `s` names a space, `o` an object, `cpu` a simulated CPU, `d` a swap device, `k` a transfer that
+/// is under way, by age; `n` is how many pages a pass should free.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs)]
 pub enum Op {
@@ -102,4 +105,9 @@ pub enum Op {
     Punch { o: usize, span: Span },
     Detach { o: usize },
     Forget,
+    PageOut { n: usize },
+    SwapOn { d: usize },
+    SwapOff { d: usize },
+    CompleteIo { k: usize },
+    FailIo { k: usize },
 }

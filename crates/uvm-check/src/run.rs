@@ -25,7 +25,7 @@ impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "step {} of {}: {}", self.step, self.list.len(), self.why)?;
         if let Some(seed) = self.seed {
-            writeln!(f, "replay: UVM_SEED={seed} cargo test -p uvm-check --test model random")?;
+            writeln!(f, "replay: UVM_SEED={seed} before the command that ran this test")?;
         }
         f.write_str(&code(&self.list))
     }
@@ -68,6 +68,9 @@ pub fn run(list: &[Op], setup: &Setup) -> Result<(), Failure> {
         for (n, op) in list.iter().enumerate() {
             step.set(n);
             world.step(op)?;
+            if world.is_over() {
+                break;
+            }
         }
         step.set(list.len());
         world.finish()

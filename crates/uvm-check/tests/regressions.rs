@@ -2,7 +2,7 @@
 
 use uvm_check::op::{At::*, Back::*, Inh, Kind, Op, Op::*, Span};
 use uvm_check::run::run;
-use uvm_check::world::{Setup, Watch};
+use uvm_check::world::{Memory, Setup, Watch};
 use uvm_soft::Config;
 
 fn check(list: &[Op]) {
@@ -61,4 +61,54 @@ fn wired_memory_without_access_is_wired_again_when_it_is_touched() {
         Protect { s: 1, span: Span(32, 2), rights: 0 },
         Unwire { s: 1, span: Span(32, 1) },
     ]);
+}
+
+/// The same with this many page frames and some swap.
+fn check_small(frames: u32, list: &[Op]) {
+    for watch in [Watch::Peek, Watch::Look] {
+        let machine = Config { segments: vec![(machine::Pa(0x10_0000), frames)], ..Config::default() };
+        let setup = Setup { swaps: [120, 40], memory: Memory::MayRunOut, ..Setup::new(machine, watch) };
+        if let Err(failure) = run(list, &setup) {
+            panic!("{frames} frames: {failure}");
+        }
+    }
+}
+
+#[test]
+fn a_fork_that_finds_no_memory_begins_anew() {
+    for frames in 16..32 {
+        check_small(
+            frames,
+            &[
+                Spawn { s: 0 },
+                Map { s: 0, at: Any, len: 8, back: Zero, rights: 3, inherit: Some(Inh::Copy) },
+                Wire { s: 0, span: Span(44, 3) },
+                Map { s: 0, at: Fixed(3), len: 3, back: Zero, rights: 3, inherit: Some(Inh::Share) },
+                Fork { s: 0, child: 1 },
+                Fork { s: 1, child: 2 },
+            ],
+        );
+    }
+}
+
+/// The page to be copied took the last frame but the copy's; the pass that made room for the copy took it again.
+#[test]
+fn a_read_and_its_copy_do_not_chase_each_other() {
+    for frames in 16..32 {
+        check_small(
+            frames,
+            &[
+                Spawn { s: 0 },
+                Map { s: 0, at: Any, len: 6, back: Zero, rights: 3, inherit: Some(Inh::Copy) },
+                Remap { s: 0, span: Span(47, 1), new_len: 8, at: Fixed(2) },
+                NewObject { o: 1, kind: Kind::File, len: 12 },
+                Map { s: 0, at: Fixed(12), len: 6, back: Zero, rights: 3, inherit: None },
+                Wire { s: 0, span: Span(2, 4) },
+                SwapOff { d: 0 },
+                Map { s: 0, at: Fixed(20), len: 7, back: Private(1, 0), rights: 3, inherit: None },
+                Write { s: 0, page: 20, cpu: 2, word: 0 },
+                Write { s: 0, page: 21, cpu: 2, word: 0 },
+            ],
+        );
+    }
 }

@@ -1,6 +1,7 @@
 //! The machine itself: memory, frames, MMU, sleeping threads, and what can be made to fail.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 
 use machine::order::Nothing;
@@ -15,6 +16,9 @@ use crate::rng::Rng;
 use crate::threads::{Sleepers, StdThreads, Threads};
 
 type Transfer<T> = Box<dyn FnOnce(&SoftMachine<T>, Fate) + Send>;
+
+/// Waits in one operation of a lone thread that can only be a circle.
+const CIRCLE: u64 = 10_000;
 
 /// How a transfer ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -50,6 +54,8 @@ pub struct SoftMachine<T: Threads = StdThreads> {
     transfers: Mutex<VecDeque<Transfer<T>>>,
     io: IoBy,
     order: Mutex<Rng>,
+    /// Waits since `stir`.
+    waits: AtomicU64,
     kept: Mutex<Vec<PageNo>>,
 }
 
@@ -83,6 +89,7 @@ impl<T: Threads> SoftMachine<T> {
             sleepers: T::Sleepers::default(),
             transfers: Mutex::new(VecDeque::new()),
             io: config.io,
+            waits: AtomicU64::new(0),
             order: Mutex::new(Rng::new(config.seed)),
             kept: Mutex::new(Vec::new()),
         }
@@ -129,6 +136,11 @@ impl<T: Threads> SoftMachine<T> {
             end(self, fate);
             true
         })
+    }
+
+    /// Begins to count waits anew. A machine with one thread takes a great many in one operation for a circle.
+    pub fn stir(&self) {
+        self.waits.store(0, Relaxed);
     }
 
     /// Ends some transfer, as the seed has it.
@@ -225,6 +237,8 @@ impl<T: Threads> Machine for SoftMachine<T> {
     }
 
     fn wait(&self, _held: &mut Held<'_, Nothing>, ticket: Ticket) {
+        let waits = self.waits.fetch_add(1, Relaxed);
+        assert!(self.stage != Stage::Sequential || waits < CIRCLE, "an operation waits for ever: {ticket:?}");
         if self.io == IoBy::Waiters && self.complete_one() {
             return;
         }

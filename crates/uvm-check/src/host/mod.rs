@@ -2,6 +2,8 @@
 
 mod file;
 mod store;
+mod swap;
 
 pub use file::File;
 pub use store::{Line, Lost, Manner};
+pub use swap::SwapDisk;

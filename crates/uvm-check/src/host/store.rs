@@ -50,6 +50,7 @@ struct LineState {
     rng: Rng,
     trouble: Option<String>,
     lost: Vec<Lost>,
+    unwritten: Vec<(usize, u64)>,
 }
 
 /// A block that could not be read, and what it holds.
@@ -66,7 +67,7 @@ pub struct Lost {
 impl Line {
     /// Storage that behaves as the seed says.
     pub fn new(manner: Manner, seed: u64) -> Arc<Line> {
-        let state = LineState { rng: Rng::new(seed), trouble: None, lost: Vec::new() };
+        let state = LineState { rng: Rng::new(seed), trouble: None, lost: Vec::new(), unwritten: Vec::new() };
         Arc::new(Line {
             reads: Injector::default(),
             writes: Injector::default(),
@@ -86,6 +87,11 @@ impl Line {
     /// The blocks that could not be read since the last call.
     pub fn take_lost(&self) -> Vec<Lost> {
         std::mem::take(&mut self.lock().lost)
+    }
+
+    /// The files' blocks, by object, that could not be written since the last call.
+    pub fn take_unwritten(&self) -> Vec<(usize, u64)> {
+        std::mem::take(&mut self.lock().unwritten)
     }
 
     fn note(&self, trouble: String) {
@@ -142,6 +148,8 @@ impl State {
 #[derive(Default)]
 struct State {
     blocks: BTreeMap<u64, Block>,
+    /// Swap blocks that were written since the device was switched on.
+    written: BTreeSet<u64>,
     /// Blocks that fail for good.
     bad: BTreeSet<u64>,
     /// Blocks with a transfer under way.
@@ -168,6 +176,11 @@ impl<T: Threads> Store<T> {
     /// Makes a block fail for good.
     pub(super) fn spoil(&self, block: u64) {
         self.lock().bad.insert(block);
+    }
+
+    /// Takes what the blocks hold for nobody's from now on; they hold it still.
+    pub(super) fn age(&self) {
+        self.lock().written.clear();
     }
 
     /// Makes blocks hold zeroes.
@@ -296,12 +309,17 @@ impl<T: Threads> Store<T> {
                 self.line.lock().lost.push(lost);
             }
             Way::Write => {
+                if let (false, Keeps::File(object)) = (works, self.keeps) {
+                    self.line.lock().unwritten.push((object, piece.block));
+                }
                 let bytes = match &piece.early {
                     _ if !works => Box::new([GARBAGE; PAGE_SIZE]),
                     Some(bytes) => bytes.clone(),
                     None => bytes_of(machine, piece.page),
                 };
-                self.lock().blocks.insert(piece.block, bytes);
+                let mut state = self.lock();
+                state.blocks.insert(piece.block, bytes);
+                state.written.insert(piece.block);
             }
         }
     }
@@ -319,7 +337,7 @@ impl<T: Threads> Store<T> {
             return;
         } else if let Some(how) = machine.pmap().reach(page) {
             format!("a page in reach: {how}")
-        } else if self.keeps == Keeps::Swap && way == Way::Read && !self.lock().blocks.contains_key(&block) {
+        } else if self.keeps == Keeps::Swap && way == Way::Read && !self.lock().written.contains(&block) {
             "a block that was never written".into()
         } else {
             return;

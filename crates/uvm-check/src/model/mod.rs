@@ -10,14 +10,18 @@
 //! cell shows the object's page below, or zeroes. To share by inheritance is to name the same cell; to copy is to
 //! make a new cell with the same contents, at once. There is nothing to defer, so nothing to get wrong.
 //!
+//! Where pages are, in memory or on a device, makes no difference to what is shown: paging is no part of the model.
+//! Only a device's failure is: see `loss`.
+//!
 //! Contents are [`WORDS`] words of a page; every store writes a number that was never stored before.
 
+mod loss;
 mod object;
 mod space;
 
 use std::collections::BTreeMap;
 
-use crate::op::{At, Back, Inh, Kind, Op, Rights, Span, OBJECTS, SPACES, WINDOW, WORDS};
+use crate::op::{At, Back, Inh, Kind, Op, Rights, Span, DEVICES, OBJECTS, SPACES, WINDOW, WORDS};
 
 /// What a page shows.
 pub type Contents = [u64; WORDS];
@@ -86,6 +90,33 @@ pub struct Object {
     pub len: u64,
     /// What was stored, by index.
     pub pages: BTreeMap<u64, Contents>,
+    /// What became of pages that a device failed to read, by index.
+    pub fates: BTreeMap<u64, Fate>,
+}
+
+/// Whether contents can be had.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Fate {
+    /// They can.
+    #[default]
+    Sure,
+    /// A device failed to read something that looks like them. The next access tells.
+    Doubtful,
+    /// They can't, ever.
+    Lost,
+}
+
+/// Private contents.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+struct Cell {
+    own: Option<Contents>,
+    fate: Fate,
+}
+
+impl Cell {
+    fn of(contents: Contents) -> Cell {
+        Cell { own: Some(contents), fate: Fate::Sure }
+    }
 }
 
 /// The addresses of a space.
@@ -125,7 +156,9 @@ pub struct Model {
     pub objects: Vec<Object>,
     /// Which object a slot names.
     pub slots: [Option<usize>; OBJECTS],
-    cells: Vec<Option<Contents>>,
+    /// Which swap devices are on.
+    pub swaps: [bool; DEVICES],
+    cells: Vec<Cell>,
     stores: u64,
 }
 
@@ -140,7 +173,8 @@ impl Model {
 
     fn page_shows(&self, at: &Page) -> Result<Contents, Refusal> {
         match (at.writes, self.cells[at.cell], at.object) {
-            (Writes::Cell, Some(own), _) => Ok(own),
+            (Writes::Cell, Cell { own: Some(_), fate: Fate::Lost }, _) => Err(Refusal::Io),
+            (Writes::Cell, Cell { own: Some(own), .. }, _) => Ok(own),
             (_, _, None) => Ok([0; WORDS]),
             (_, _, Some((object, index))) => self.object_shows(object, index),
         }
@@ -154,6 +188,7 @@ impl Model {
         let o = &self.objects[object];
         match (o.pages.get(&index), o.kind) {
             _ if index >= o.len => Err(Refusal::Bus),
+            _ if o.fates.get(&index) == Some(&Fate::Lost) => Err(Refusal::Io),
             (Some(contents), _) => Ok(*contents),
             (None, Kind::Anon) => Ok([0; WORDS]),
             (None, Kind::File) if index == BAD_PAGE => Err(Refusal::Io),
@@ -176,7 +211,7 @@ impl Model {
         let at = self.page(s, page)?;
         match (at.writes, at.object) {
             (Writes::Object, Some((object, index))) => Some(Identity::Object(object, index)),
-            (Writes::Cell, Some((object, index))) if self.cells[at.cell].is_none() => {
+            (Writes::Cell, Some((object, index))) if self.cells[at.cell].own.is_none() => {
                 Some(Identity::Object(object, index))
             }
             _ => Some(Identity::Cell(at.cell)),
@@ -186,7 +221,7 @@ impl Model {
     /// Whether a store to the address goes where a load comes from.
     pub fn stores_in_place(&self, s: usize, page: u64) -> bool {
         let at = self.page(s, page);
-        at.is_some_and(|at| at.writes == Writes::Object || self.cells[at.cell].is_some())
+        at.is_some_and(|at| at.writes == Writes::Object || self.cells[at.cell].own.is_some())
     }
 
     /// The number that the next store writes.
@@ -218,8 +253,18 @@ impl Model {
                 None => Expect::Skip,
                 Some(_) => Expect::Done,
             },
-            Op::Forget => Expect::Done,
+            Op::Forget | Op::PageOut { .. } | Op::CompleteIo { .. } | Op::FailIo { .. } => Expect::Done,
+            Op::SwapOn { d } => self.switch(d, true),
+            Op::SwapOff { d } => self.switch(d, false),
             _ => self.apply_to_space(op),
+        }
+    }
+
+    fn switch(&mut self, d: usize, on: bool) -> Expect {
+        if std::mem::replace(&mut self.swaps[d], on) == on {
+            Expect::Skip
+        } else {
+            Expect::Done
         }
     }
 

@@ -2,13 +2,21 @@
 
 use super::*;
 
+impl Object {
+    /// New contents, which can be had whatever became of the old.
+    pub(super) fn store(&mut self, index: u64, contents: Contents) {
+        self.fates.remove(&index);
+        self.pages.insert(index, contents);
+    }
+}
+
 impl Model {
     pub(super) fn new_object(&mut self, o: usize, kind: Kind, len: u64) -> Expect {
         if self.slots[o].is_some() {
             return Expect::Skip;
         }
         self.slots[o] = Some(self.objects.len());
-        self.objects.push(Object { kind, len, pages: BTreeMap::new() });
+        self.objects.push(Object { kind, len, pages: BTreeMap::new(), fates: BTreeMap::new() });
         Expect::Done
     }
 
@@ -17,6 +25,7 @@ impl Model {
         let object = &mut self.objects[object];
         object.len = len;
         object.pages.split_off(&len);
+        object.fates.split_off(&len);
         Expect::Done
     }
 
@@ -27,7 +36,7 @@ impl Model {
             Ok(mut contents) => {
                 self.stores += 1;
                 contents[word] = self.stores;
-                self.objects[object].pages.insert(page, contents);
+                self.objects[object].store(page, contents);
                 Expect::Done
             }
         }
@@ -37,8 +46,8 @@ impl Model {
     pub(super) fn punch(&mut self, o: usize, span: Span) -> Expect {
         let Some(object) = self.slots[o] else { return Expect::Skip };
         let object = &mut self.objects[object];
-        for index in span.pages().filter(|&index| index < object.len) {
-            object.pages.insert(index, [0; WORDS]);
+        for index in span.0..span.pages().end.min(object.len) {
+            object.store(index, [0; WORDS]);
         }
         Expect::Done
     }

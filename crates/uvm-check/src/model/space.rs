@@ -74,14 +74,14 @@ impl Model {
     /// Maps `len` pages that follow one another, with empty cells.
     fn fill(&mut self, space: &mut Space, from: u64, len: u64, first: Page) {
         for i in 0..len {
-            let cell = self.new_cell(None);
+            let cell = self.new_cell(Cell::default());
             let object = first.object.map(|(o, index)| (o, index + i));
             space.insert(from + i, Page { cell, object, ..first });
         }
     }
 
-    fn new_cell(&mut self, contents: Option<Contents>) -> usize {
-        self.cells.push(contents);
+    fn new_cell(&mut self, cell: Cell) -> usize {
+        self.cells.push(cell);
         self.cells.len() - 1
     }
 
@@ -93,12 +93,13 @@ impl Model {
                 Inh::None => continue,
                 Inh::Share => {}
                 Inh::Copy => {
-                    let own = (page.writes == Writes::Cell).then(|| self.cells[page.cell]).flatten();
+                    let own =
+                        if page.writes == Writes::Cell { self.cells[page.cell] } else { Cell::default() };
                     page.cell = self.new_cell(own);
                     page.writes = Writes::Cell;
                 }
                 Inh::Zero => {
-                    page.cell = self.new_cell(None);
+                    page.cell = self.new_cell(Cell::default());
                     page.object = None;
                     page.writes = Writes::Cell;
                 }
@@ -118,7 +119,7 @@ impl Model {
             let shared =
                 others.filter(|other| other.cell == page.cell).any(|other| other.writes == Writes::Cell);
             if page.writes == Writes::Cell && !shared {
-                self.cells[page.cell] = None;
+                self.cells[page.cell] = Cell::default();
             }
         }
         if covers(space, span) {
@@ -185,7 +186,7 @@ impl Model {
         if page.rights != 0 {
             let contents = self.page_shows(page)?;
             if page.rights & 2 != 0 && page.writes == Writes::Cell {
-                self.cells[page.cell] = Some(contents);
+                self.cells[page.cell] = Cell::of(contents);
             }
         }
         Ok(())
@@ -207,9 +208,9 @@ impl Model {
                 let at = space[&page];
                 match (at.writes, at.object) {
                     (Writes::Object, Some((object, index))) => {
-                        self.objects[object].pages.insert(index, contents);
+                        self.objects[object].store(index, contents);
                     }
-                    _ => self.cells[at.cell] = Some(contents),
+                    _ => self.cells[at.cell] = Cell::of(contents),
                 }
                 Expect::Done
             }

@@ -12,14 +12,27 @@ pub(super) enum Got {
     Sees(Contents),
     Refused(FaultError),
     Object(GetError),
+    Swap(SwapError),
     NoMemory,
 }
 
 impl Got {
+    /// Whether a device's failure is what it says.
+    pub(super) fn is_io(self) -> bool {
+        matches!(
+            self,
+            Got::Refused(FaultError::Io)
+                | Got::Object(GetError::Io)
+                | Got::Range(RangeError::Fault)
+                | Got::Swap(SwapError::Io)
+        )
+    }
+
     pub(super) fn is_no_memory(self) -> bool {
         matches!(
             self,
             Got::NoMemory
+                | Got::Swap(SwapError::NoMemory)
                 | Got::Map(MapError::NoMemory)
                 | Got::Range(RangeError::NoMemory)
                 | Got::Refused(FaultError::NoMemory)

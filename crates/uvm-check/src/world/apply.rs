@@ -2,8 +2,16 @@
 
 use super::*;
 
+/// How much of what was dirty has been written.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Cleaned {
+    All,
+    Part,
+}
+
 impl World {
     pub(super) fn apply(&mut self, op: &Op, word: u64) -> Result<Got, String> {
+        self.machine().stir();
         let mut ctx = ThreadCtx::new();
         let held = &mut ctx.held();
         match *op {
@@ -53,13 +61,13 @@ impl World {
                 Ok(written.map_or_else(Got::Object, |_| Got::Done))
             }
             Op::Sync { o } => self.sync(held, o),
-            Op::Clean { o, span } => self.clean(held, o, span),
+            Op::Clean { o, span } => self.clean(held, o, span).map(|_| Got::Done),
             Op::Punch { o, span } => {
+                self.uvm.punch(held, &self.object(o), span.pages());
                 if let Some(file) = self.file(o) {
                     let len = self.model.objects[self.model.slots[o].expect("the file has a slot")].len;
                     file.punch(span.0..span.pages().end.min(len));
                 }
-                self.uvm.punch(held, &self.object(o), span.pages());
                 Ok(Got::Done)
             }
             Op::Detach { o } => {
@@ -89,10 +97,48 @@ impl World {
                     Got::Done
                 }))
             }
+            Op::PageOut { n } => {
+                let free = self.machine().frames().free();
+                self.uvm.pageout(held, free + n);
+                Ok(Got::Done)
+            }
+            Op::SwapOn { d } => Ok(self.swap_on(held, d)),
+            Op::SwapOff { d } => Ok(self.swap_off(held, d)),
+            Op::CompleteIo { k } => {
+                self.machine().complete(k, Fate::Works);
+                Ok(Got::Done)
+            }
+            Op::FailIo { k } => {
+                self.machine().complete(k, Fate::Fails);
+                Ok(Got::Done)
+            }
             Op::Read { s, page, cpu } => self.load(s, page, cpu),
             Op::Write { s, page, cpu, word: at } => self.store(s, page, cpu, at, word),
             Op::Execute { s, page, cpu } => self.execute(s, page, cpu),
             _ => Ok(self.apply_to_range(held, op)),
+        }
+    }
+
+    /// The second device is preferred.
+    fn swap_on(&mut self, held: &mut Held<'_, Nothing>, d: usize) -> Got {
+        self.swaps[d].renew();
+        match self.uvm.swap_on(held, self.swaps[d].clone(), d as i16) {
+            Ok(id) => {
+                self.on[d] = Some(id);
+                Got::Done
+            }
+            Err(e) => Got::Swap(e),
+        }
+    }
+
+    fn swap_off(&mut self, held: &mut Held<'_, Nothing>, d: usize) -> Got {
+        let id = self.on[d].expect("the model says that it is on");
+        match self.uvm.swap_off(held, id) {
+            Ok(()) => {
+                self.on[d] = None;
+                Got::Done
+            }
+            Err(e) => Got::Swap(e),
         }
     }
 
@@ -178,27 +224,37 @@ impl World {
         }
     }
 
-    /// Writes part of a file back, and compares what arrived with what ought to be stored.
-    fn clean(&self, held: &mut Held<'_, Nothing>, o: usize, span: Span) -> Result<Got, String> {
-        let Some(file) = self.file(o) else { return Ok(Got::Done) };
-        let object = &self.model.objects[self.model.slots[o].expect("the model has this object")];
-        file.pager().clean(&self.uvm, held, span.pages()).map_err(|_| "a file can't be written back")?;
-        for (index, ought) in object.pages.range(span.pages()) {
+    /// Writes part of a file back, and compares what arrived with what ought to be stored. An error must be told
+    /// exactly if a page could not be written; says whether it was.
+    fn clean(&self, held: &mut Held<'_, Nothing>, o: usize, span: Span) -> Result<Cleaned, String> {
+        let Some(file) = self.file(o) else { return Ok(Cleaned::All) };
+        let number = self.model.slots[o].expect("the model has this object");
+        self.line.take_unwritten();
+        let result = file.pager().clean(&self.uvm, held, span.pages());
+        let mut failed = self.line.take_unwritten();
+        failed.retain(|&(object, _)| object == number);
+        let inside = failed.iter().any(|(_, index)| span.pages().contains(index));
+        if result.is_err() && failed.is_empty() || result.is_ok() && inside {
+            return Err(format!("writing back said {result:?}, and what failed is {failed:?}"));
+        }
+        for (index, ought) in self.model.objects[number].pages.range(span.pages()) {
             let stored = file.stored(*index);
-            if stored != *ought {
+            if stored != *ought && !failed.contains(&(number, *index)) {
                 return Err(format!(
                     "file page {index} was written back as {stored:x?}, ought to be {ought:x?}"
                 ));
             }
         }
-        Ok(Got::Done)
+        Ok(if failed.is_empty() { Cleaned::All } else { Cleaned::Part })
     }
 
     /// Writes a file back, and drops the pages, as a host does that needs memory.
     fn sync(&self, held: &mut Held<'_, Nothing>, o: usize) -> Result<Got, String> {
         let object = self.model.slots[o].expect("the model has this object");
         let len = self.model.objects[object].len;
-        self.clean(held, o, Span(0, len))?;
+        if self.clean(held, o, Span(0, len))? == Cleaned::Part {
+            return Ok(Got::Done);
+        }
         let pager = self.object(o);
         for index in 0..len {
             let page = pager.object().lock(held).0.page(Pages(index));

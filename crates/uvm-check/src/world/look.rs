@@ -89,7 +89,7 @@ impl World {
     }
 
     /// Reads the pages that an operation concerned, in every space.
-    pub(super) fn look_at(&self, op: &Op) -> Result<(), String> {
+    pub(super) fn look_at(&mut self, op: &Op) -> Result<(), String> {
         let pages = match *op {
             Op::Map { len, at: At::Fixed(page) | At::Free(page) | At::Hint(page), .. } => page..page + len,
             Op::Unmap { span, .. } | Op::Protect { span, .. } | Op::Inherit { span, .. } => span.pages(),
@@ -104,15 +104,5 @@ impl World {
             }
         }
         Ok(())
-    }
-
-    /// Reads one page as a program does, and compares.
-    pub(super) fn look(&self, s: usize, page: u64, cpu: usize) -> Result<(), String> {
-        if self.spaces[s].is_none() {
-            return Ok(());
-        }
-        let expect = self.model.reads(s, page);
-        let got = self.load(s, page, cpu)?;
-        compare(&expect, &got).map_err(|e| format!("space {s} page {page}: {e}"))
     }
 }

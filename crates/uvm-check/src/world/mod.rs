@@ -5,6 +5,7 @@
 
 mod answer;
 mod apply;
+mod judge;
 mod look;
 mod maps;
 
@@ -17,39 +18,20 @@ use machine::{
 };
 use uvm::{
     Access, Advice, AnonObject, Backing, EntryInfo, FaultError, GetError, Inherit, Intent, MapError,
-    MapRequest, Pager, Place, RangeError, RemapPlace, Sharing, Space, Uvm,
+    MapRequest, Pager, Place, RangeError, RemapPlace, Sharing, Space, SwapError, SwapId, Uvm,
 };
-use uvm_soft::{Config, Denied, SoftMachine};
+use uvm_soft::{Config, Denied, Fate, SoftMachine};
 
-use crate::host::{File, Line, Manner};
+use crate::host::{File, Line, Manner, SwapDisk};
 use crate::model::{Contents, Expect, Identity, Model, Refusal, Writes};
-use crate::op::{At, Back, Inh, Kind, Op, Span, SPACES, WINDOW, WORDS};
+use crate::op::{At, Back, Inh, Kind, Op, Span, DEVICES, SPACES, WINDOW, WORDS};
 
 pub(crate) use answer::word_offset;
 use answer::{accessed, advice, compare, inheritance, placed, prot, range, ranged, va, Got};
+pub use judge::Scarce;
 
 /// Address of the window's first page: 16 pages below the end of a table page's span.
 pub const BASE: Va = Va((2 << 20) - 16 * PAGE_SIZE as u64);
-
-/// What runs short.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Scarce {
-    /// Heap reservations.
-    Heap,
-    /// Page tables.
-    Tables,
-    /// Page frames.
-    Frames,
-}
-
-/// Operations of several steps: one that fails may leave the first of them done, as its documentation says.
-fn partial(op: &Op) -> bool {
-    match op {
-        Op::Wire { .. } => true,
-        Op::Remap { span, new_len, .. } => *new_len < span.1,
-        _ => false,
-    }
-}
 
 /// How a list is watched.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -71,6 +53,15 @@ pub enum Shape {
     Nested,
 }
 
+/// Whether memory and swap together may run out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Memory {
+    /// They never do: it is an error to say so.
+    Suffices,
+    /// They may. An operation that says so has done nothing.
+    MayRunOut,
+}
+
 /// How a list is run.
 #[derive(Clone, Debug)]
 pub struct Setup {
@@ -80,12 +71,25 @@ pub struct Setup {
     pub watch: Watch,
     /// What spaces are.
     pub shape: Shape,
+    /// Whether an operation may say that there is no memory.
+    pub memory: Memory,
+    /// When transfers end.
+    pub manner: Manner,
+    /// Slots of each swap device; the first is on from the beginning if it has any.
+    pub swaps: [u32; DEVICES],
 }
 
 impl Setup {
     /// Flat spaces on this machine.
     pub fn new(machine: Config, watch: Watch) -> Setup {
-        Setup { machine, watch, shape: Shape::Flat }
+        Setup {
+            machine,
+            watch,
+            shape: Shape::Flat,
+            memory: Memory::Suffices,
+            manner: Manner::Either,
+            swaps: [0; DEVICES],
+        }
     }
 }
 
@@ -113,7 +117,14 @@ pub struct World {
     /// Those of the objects that are files; the host keeps a handle on each.
     files: BTreeMap<usize, File>,
     line: Arc<Line>,
+    swaps: [Arc<SwapDisk>; DEVICES],
+    /// The names of those that are on.
+    on: [Option<SwapId>; DEVICES],
     model: Model,
+    /// Operations that found no memory.
+    shortages: u64,
+    /// What the model can't know has happened: the list ends here.
+    over: bool,
     free: usize,
     setup: Setup,
 }
@@ -124,16 +135,26 @@ impl World {
         let machine = SoftMachine::new(setup.machine.clone());
         let uvm = Arc::new(Uvm::new(machine).expect("a new machine has memory"));
         let free = uvm.machine().frames().free();
-        World {
+        let line = Line::new(setup.manner, setup.machine.seed);
+        let swaps = setup.swaps.map(|slots| SwapDisk::new(&uvm, &line, slots));
+        let mut world = World {
             uvm,
             spaces: [None, None, None, None],
             objects: Vec::new(),
             files: BTreeMap::new(),
-            line: Line::new(Manner::Either, setup.machine.seed),
+            line,
+            swaps,
+            on: [None; DEVICES],
             model: Model::default(),
+            shortages: 0,
+            over: false,
             free,
             setup: setup.clone(),
+        };
+        if setup.swaps[0] != 0 {
+            world.step(&Op::SwapOn { d: 0 }).expect("an empty world takes a device");
         }
+        world
     }
 
     /// The machine underneath.
@@ -141,86 +162,24 @@ impl World {
         self.uvm.machine()
     }
 
+    /// Whether the list has come to where the model can't follow. What follows it is left out.
+    pub fn is_over(&self) -> bool {
+        self.over
+    }
+
+    /// Operations that were refused since no memory was left.
+    pub fn shortages(&self) -> u64 {
+        self.shortages
+    }
+
+    /// All storage: for tests that make it fail.
+    pub fn line(&self) -> &Line {
+        &self.line
+    }
+
     /// The model, as it is now.
     pub fn model(&self) -> &Model {
         &self.model
-    }
-
-    /// Runs one operation on both and compares.
-    ///
-    /// # Errors
-    /// A sentence that says what differs.
-    pub fn step(&mut self, op: &Op) -> Result<(), String> {
-        let word = self.model.next_store();
-        let mut after = self.model.clone();
-        let expect = after.apply(op);
-        if expect == Expect::Skip {
-            return Ok(());
-        }
-        let got = self.apply(op, word)?;
-        self.commit(op, after, &expect, &got)
-    }
-
-    /// Runs one operation again and again, the first time with the first call that can fail failing, then the
-    /// second, until it needs no more calls. Each failure must leave everything as it was. Says how many there were.
-    ///
-    /// # Errors
-    /// A sentence that says what differs.
-    pub fn step_against(&mut self, op: &Op, scarce: Scarce) -> Result<u64, String> {
-        let word = self.model.next_store();
-        let mut after = self.model.clone();
-        let expect = after.apply(op);
-        if expect == Expect::Skip {
-            return Ok(0);
-        }
-        if self.wires_as_it_can(op) {
-            return self.step(op).map(|()| 0);
-        }
-        let mut failures = 0;
-        loop {
-            self.arm(scarce, failures);
-            let got = self.apply(op, word);
-            self.disarm();
-            let got = got?;
-            if !got.is_no_memory() {
-                return self.commit(op, after, &expect, &got).map(|()| failures);
-            }
-            let checked = if partial(op) { self.check_system() } else { self.check() };
-            checked.map_err(|e| format!("after failure {failures} of {scarce:?} in {op:?}: {e}"))?;
-            failures += 1;
-        }
-    }
-
-    fn commit(&mut self, op: &Op, after: Model, expect: &Expect, got: &Got) -> Result<(), String> {
-        compare(expect, got)?;
-        self.model = after;
-        self.check()?;
-        if self.setup.watch == Watch::Look {
-            self.look_at(op)?;
-            self.check()?;
-        }
-        Ok(())
-    }
-
-    /// Whether the operation wires its result again by best effort, so that a shortage shows in what is wired.
-    fn wires_as_it_can(&self, op: &Op) -> bool {
-        let wired = |s, page| self.model.page(s, page).is_some_and(|at| at.wired);
-        matches!(*op, Op::Remap { s, span, .. } if span.pages().any(|page| wired(s, page)))
-    }
-
-    /// Makes the call fail that follows `n` calls that work.
-    fn arm(&self, scarce: Scarce, n: u64) {
-        match scarce {
-            Scarce::Heap => self.machine().heap.fail_nth(n + 1),
-            Scarce::Tables => self.machine().pmap().tables.fail_nth(n + 1),
-            Scarce::Frames => self.machine().leave_free(n as usize),
-        }
-    }
-
-    fn disarm(&self) {
-        self.machine().heap.fail_nth(0);
-        self.machine().pmap().tables.fail_nth(0);
-        self.machine().give_back();
     }
 
     /// Reads everything, takes everything down, and counts what came back.
@@ -233,19 +192,27 @@ impl World {
                 self.look(s, page, page as usize % self.machine().cpus())?;
             }
         }
-        self.check()?;
+        if self.over {
+            self.check_system()?;
+        } else {
+            self.check()?;
+        }
         for s in 0..SPACES {
             self.step(&Op::Exit { s })?;
         }
         for o in 0..self.model.slots.len() {
             self.step(&Op::Detach { o })?;
         }
+        while self.machine().complete(0, Fate::Works) {}
         let mut ctx = ThreadCtx::new();
         let held = &mut ctx.held();
         for object in self.files.keys() {
             self.uvm.truncate(held, &self.objects[*object], Pages(0));
         }
         self.machine().tlb_audit()?;
+        if let Some(device) = self.uvm.swap_info(held).iter().find(|device| device.used != 0) {
+            return Err(format!("slots leaked: {device:?}"));
+        }
         match self.machine().frames().free() {
             free if free == self.free => Ok(()),
             free => Err(format!("{} page frames leaked", self.free as isize - free as isize)),

@@ -1,0 +1,46 @@
+//! A swap device.
+
+use std::sync::Arc;
+
+use machine::PageNo;
+use uvm::{SwapDevice, Transfer, Uvm};
+use uvm_soft::{SoftMachine, StdThreads, Threads};
+
+use super::store::{Keeps, Line, Store, Way};
+
+/// A swap device with some slots. What it holds stays there when it is switched off, as on a disk.
+pub struct SwapDisk<T: Threads = StdThreads> {
+    slots: u32,
+    store: Arc<Store<T>>,
+}
+
+impl<T: Threads> SwapDisk<T> {
+    /// A device with `slots` slots.
+    pub fn new(uvm: &Arc<Uvm<SoftMachine<T>>>, line: &Arc<Line>, slots: u32) -> Arc<SwapDisk<T>> {
+        Arc::new(SwapDisk { slots, store: Store::new(Keeps::Swap, line, uvm) })
+    }
+
+    /// Makes a slot fail for good.
+    pub fn spoil(&self, slot: u32) {
+        self.store.spoil(u64::from(slot));
+    }
+
+    /// Notes that the device is switched on anew: what it holds is nobody's.
+    pub fn renew(&self) {
+        self.store.age();
+    }
+}
+
+impl<T: Threads> SwapDevice<SoftMachine<T>> for SwapDisk<T> {
+    fn slots(&self) -> u32 {
+        self.slots
+    }
+
+    fn read(&self, machine: &SoftMachine<T>, slot: u32, pages: &[PageNo]) -> Transfer {
+        self.store.transfer(machine, Way::Read, u64::from(slot), pages)
+    }
+
+    fn write(&self, machine: &SoftMachine<T>, slot: u32, pages: &[PageNo]) -> Transfer {
+        self.store.transfer(machine, Way::Write, u64::from(slot), pages)
+    }
+}

@@ -1,0 +1,193 @@
+//! One step on model and system, and what may be answered: once as it comes, or with everything failing in turn.
+
+use super::*;
+
+/// What runs short.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Scarce {
+    /// Heap reservations.
+    Heap,
+    /// Page tables.
+    Tables,
+    /// Page frames.
+    Frames,
+}
+
+/// Operations of several steps: one that fails may leave the first of them done, as its documentation says.
+fn partial(op: &Op) -> bool {
+    match op {
+        Op::Wire { .. } => true,
+        Op::Remap { span, new_len, .. } => *new_len < span.1,
+        _ => false,
+    }
+}
+
+impl World {
+    /// Runs one operation on both and compares.
+    ///
+    /// # Errors
+    /// A sentence that says what differs.
+    pub fn step(&mut self, op: &Op) -> Result<(), String> {
+        let word = self.model.next_store();
+        let mut after = self.model.clone();
+        let expect = after.apply(op);
+        if expect == Expect::Skip || self.leaves_out(op) {
+            return Ok(());
+        }
+        let got = self.apply(op, word)?;
+        self.judge(op, after, &expect, &got)
+    }
+
+    /// Runs one operation again and again, the first time with the first call that can fail failing, then the
+    /// second, until it needs no more calls. Each failure must leave everything as it was. Says how many there were.
+    ///
+    /// # Errors
+    /// A sentence that says what differs.
+    pub fn step_against(&mut self, op: &Op, scarce: Scarce) -> Result<u64, String> {
+        let word = self.model.next_store();
+        let mut after = self.model.clone();
+        let expect = after.apply(op);
+        if expect == Expect::Skip || matches!(op, Op::SwapOn { .. } | Op::SwapOff { .. }) {
+            return self.step(op).map(|()| 0);
+        }
+        if self.wires_as_it_can(op) {
+            return self.step(op).map(|()| 0);
+        }
+        let mut failures = 0;
+        loop {
+            self.arm(scarce, failures);
+            let got = self.apply(op, word);
+            self.disarm();
+            let got = got?;
+            if !got.is_no_memory() {
+                return self.judge(op, after, &expect, &got).map(|()| failures);
+            }
+            let checked = if partial(op) { self.check_system() } else { self.check() };
+            checked.map_err(|e| format!("after failure {failures} of {scarce:?} in {op:?}: {e}"))?;
+            failures += 1;
+        }
+    }
+
+    /// Compares an answer with what the model expects, and accepts what a device's failure or a lack of memory excuse.
+    fn judge(&mut self, op: &Op, after: Model, expect: &Expect, got: &Got) -> Result<(), String> {
+        if self.learn_losses() != 0 {
+            return self.judge_anew(op, got);
+        }
+        match compare(expect, got) {
+            Ok(()) => {
+                self.model = after;
+                if matches!(got, Got::Sees(_) | Got::Done) {
+                    self.model.trust(op);
+                }
+            }
+            // What a device has may not fit elsewhere, and what it can't read is told once.
+            Err(_) if *got == Got::Swap(SwapError::NoMemory) => {}
+            Err(_) if *got == Got::Swap(SwapError::Io) && self.model.doubts_anything() => {}
+            Err(_) if got.is_no_memory() && self.setup.memory == Memory::MayRunOut => {
+                self.excuse_shortage()?;
+                self.shortages += 1;
+                self.over |= partial(op);
+            }
+            Err(_) if got.is_io() && self.model.after_loss(op).is_some() => {
+                self.model = self.model.after_loss(op).expect("it was there a moment ago");
+            }
+            // Which of its pages it was that is lost, and what was done before it was met, can't be told.
+            Err(_) if (got.is_io() || self.wires_as_it_can(op)) && self.model.doubts(op) => self.over = true,
+            Err(why) => return Err(why),
+        }
+        if self.over {
+            return self.check_system();
+        }
+        self.check()?;
+        if self.setup.watch == Watch::Look {
+            self.look_at(op)?;
+            self.check()?;
+        }
+        Ok(())
+    }
+
+    /// No memory is no excuse while swap has room, unless most of memory is wired.
+    fn excuse_shortage(&self) -> Result<(), String> {
+        let devices = self.uvm.swap_info(&mut ThreadCtx::new().held());
+        let room: u32 = devices.iter().map(|d| d.slots - d.used - d.bad).sum();
+        let wired = self.model.spaces.iter().flatten().flat_map(|s| s.values()).filter(|at| at.wired).count();
+        let frames = self.machine().frames();
+        if self.model.objects.is_empty()
+            && room >= 16
+            && wired * 3 < frames.total()
+            && self.machine().under_way() == 0
+        {
+            return Err(format!(
+                "no memory is said to be left, while swap has room for {room} pages, {wired} of {} are wired, {} are free",
+                frames.total(),
+                frames.free()
+            ));
+        }
+        Ok(())
+    }
+
+    /// The same, after the model has learnt of a failure that happened during the operation.
+    fn judge_anew(&mut self, op: &Op, got: &Got) -> Result<(), String> {
+        let mut after = self.model.clone();
+        let expect = after.apply(op);
+        self.judge(op, after, &expect, got)
+    }
+
+    /// Tells the model which blocks could not be read, and says how many they were.
+    pub(super) fn learn_losses(&mut self) -> usize {
+        let lost = self.line.take_lost();
+        lost.iter().for_each(|lost| self.model.doubt(lost));
+        lost.len()
+    }
+
+    /// Reads one page as a program does, and compares.
+    pub(super) fn look(&mut self, s: usize, page: u64, cpu: usize) -> Result<(), String> {
+        self.machine().stir();
+        if self.spaces[s].is_none() {
+            return Ok(());
+        }
+        let got = self.load(s, page, cpu)?;
+        self.learn_losses();
+        let op = Op::Read { s, page, cpu };
+        match compare(&self.model.reads(s, page), &got) {
+            Ok(()) if matches!(got, Got::Sees(_)) => self.model.trust(&op),
+            Ok(()) => {}
+            Err(_) if got.is_no_memory() && self.setup.memory == Memory::MayRunOut => {}
+            Err(why) => match self.model.after_loss(&op) {
+                Some(after) if got.is_io() => self.model = after,
+                _ => return Err(format!("space {s} page {page}: {why}")),
+            },
+        }
+        Ok(())
+    }
+
+    /// What this world can't run: a device without slots, and what shortage makes a matter of luck.
+    fn leaves_out(&self, op: &Op) -> bool {
+        match *op {
+            Op::SwapOn { d } => self.setup.swaps[d] == 0,
+            Op::Remap { .. } => self.setup.memory == Memory::MayRunOut && self.wires_as_it_can(op),
+            _ => false,
+        }
+    }
+
+    /// Whether the operation wires its result again by best effort, so that a shortage shows in what is wired.
+    fn wires_as_it_can(&self, op: &Op) -> bool {
+        let wired = |s, page| self.model.page(s, page).is_some_and(|at| at.wired);
+        matches!(*op, Op::Remap { s, span, .. } if span.pages().any(|page| wired(s, page)))
+    }
+
+    /// Makes the call fail that follows `n` calls that work.
+    fn arm(&self, scarce: Scarce, n: u64) {
+        match scarce {
+            Scarce::Heap => self.machine().heap.fail_nth(n + 1),
+            Scarce::Tables => self.machine().pmap().tables.fail_nth(n + 1),
+            Scarce::Frames => self.machine().leave_free(n as usize),
+        }
+    }
+
+    fn disarm(&self) {
+        self.machine().heap.fail_nth(0);
+        self.machine().pmap().tables.fail_nth(0);
+        self.machine().give_back();
+    }
+}
