@@ -129,6 +129,11 @@ pub fn reserve(bytes: usize) -> Result<(), NoMemory> {
     back.map_to(want, Reserve::Kernel)
 }
 
+/// Bytes of memory that the heap has.
+pub fn bytes() -> u64 {
+    BACK.lock().mapped - layout::HEAP
+}
+
 /// Whether the cushion is being used: whoever can should make room.
 #[inline]
 pub fn is_low() -> bool {

@@ -101,6 +101,11 @@ fn map(top: u64, size: u64) -> Result<(), NoMemory> {
         .try_for_each(|page| tables::map_if_absent(top - page * PAGE_SIZE as u64, Reserve::User))
 }
 
+/// Pages of all stacks, in use or not.
+pub fn pages() -> u64 {
+    POOL.lock().made * (SIZE / PAGE_SIZE as u64)
+}
+
 /// Whether an address lies below some stack: an overflow came there.
 pub fn is_guard(va: u64) -> bool {
     (layout::STACKS..layout::STACKS + (1 << 39)).contains(&va)

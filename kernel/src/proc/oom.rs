@@ -7,6 +7,7 @@
 //! Locks: `VICTIM` before the table's.
 
 use alloc::sync::{Arc, Weak};
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::process::{ExitStatus, Process};
 use super::signal::{send, SIGKILL};
@@ -20,6 +21,9 @@ const PATIENCE: u64 = 1_000_000_000;
 /// How many of those who wait try again when a process has gone. Each that gets on wakes another, so nobody is forgotten,
 /// and thousands of them don't come running for one page.
 const WAKE: usize = 8;
+
+/// How many had to go since boot.
+pub static KILLS: AtomicU64 = AtomicU64::new(0);
 
 /// Who was told to go last.
 static VICTIM: SpinLock<Weak<Process>> = SpinLock::new(Weak::new());
@@ -71,6 +75,7 @@ fn present_victim() -> Arc<Process> {
     }
     let chosen = largest().unwrap_or_else(|| current_process().clone());
     *victim = Arc::downgrade(&chosen);
+    KILLS.fetch_add(1, Relaxed);
     announce(&chosen);
     send::kill_all(&mut chosen.group.lock(), ExitStatus::Killed(SIGKILL));
     chosen

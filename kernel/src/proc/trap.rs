@@ -1,6 +1,6 @@
 //! What the trap code calls when user code faults: the VM resolves it, or the program gets its signal.
 
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU64, Ordering};
 
 use super::signal::{code, send, SigInfo, Signal, SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGTRAP};
 use super::{current_thread, oom, Thread};
@@ -35,6 +35,9 @@ pub fn user_page_fault(_regs: &mut UserRegs, va: u64, access: Access) {
     send::force(SigInfo::fault(signal, code, va));
 }
 
+/// Faults of all processes that waited for a disk.
+pub static MAJOR_FAULTS: AtomicU64 = AtomicU64::new(0);
+
 /// Lets the VM resolve a fault of this thread, counting it; memory that has run out is made by killing somebody.
 /// `NoMemory` comes back only when it was this thread's own process that had to go.
 pub fn resolve(thread: &Thread, va: u64, access: Access) -> Result<(), FaultError> {
@@ -43,7 +46,10 @@ pub fn resolve(thread: &Thread, va: u64, access: Access) -> Result<(), FaultErro
     loop {
         let count = match vm::fault(&space, va, access) {
             Ok(FaultKind::Minor) => &thread.minor_faults,
-            Ok(FaultKind::Major) => &thread.major_faults,
+            Ok(FaultKind::Major) => {
+                MAJOR_FAULTS.fetch_add(1, Ordering::Relaxed);
+                &thread.major_faults
+            }
             Err(FaultError::NoMemory) if oom::make_room() == oom::Verdict::Another => {
                 waited = true;
                 continue;

@@ -6,6 +6,7 @@
 //! but for `activate`, `deactivate` and the counters.
 
 mod advice;
+mod census;
 mod daemon;
 mod object;
 mod segment;
@@ -18,9 +19,10 @@ use core::fmt;
 
 use crate::errno::Result;
 
+pub use self::census::Census;
 pub use self::daemon::with_room;
 pub use self::uvm::{Object, Space};
-pub use ::machine::Prot;
+pub use ::machine::{Class, Prot};
 pub use ::uvm::{FaultError, FaultKind, Inherit, Sharing, Tally};
 pub use object::{object_io, pages_read, pages_written, Dir};
 pub use segment::{Locked, Remnant, Segment};
@@ -227,6 +229,8 @@ pub struct Stats {
     pub total_pages: u64,
     /// Free ones.
     pub free_pages: u64,
+    /// Free pages under which the page daemon runs.
+    pub low_water: u64,
     /// On the active queue.
     pub active_pages: u64,
     /// On the inactive queue.
@@ -318,6 +322,18 @@ vm_system! {
     fn swap_list() -> Vec<SwapUse>;
     /// Counts.
     fn stats() -> Stats;
+    /// What pages are used for. Cost: by the machine's memory.
+    fn census() -> Census;
+    /// The least and the most share of memory that a kind of pages is to have, in percent.
+    fn shares(class: Class) -> (u8, u8);
+    /// Sets them: `EINVAL` for shares that can't be.
+    fn set_shares(class: Class, least: u8, most: u8) -> Result<()>;
+    /// Whether a fault brings in and maps what lies around its page.
+    fn neighbours() -> bool;
+    /// Sets that.
+    fn set_neighbours(on: bool);
+    /// Sets how many pages are free before the page daemon runs: `EINVAL` for most of memory.
+    fn set_low_water(pages: u64) -> Result<()>;
     /// Starts what frees memory before it runs out.
     fn start_daemon() -> Result<()>;
     /// Frees memory, now. `false`: neither memory nor swap has any left to give.

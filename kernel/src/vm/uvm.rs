@@ -5,12 +5,12 @@ use alloc::vec::Vec;
 use core::fmt;
 
 use machine::order::Nothing;
-use machine::{Held, Machine, Pages, Pmap, Prot, ThreadCtx, Va, VaRange, PAGE_SIZE};
+use machine::{Class, Held, Machine, Pages, Pmap, Prot, ThreadCtx, Va, VaRange, PAGE_SIZE};
 use uvm::{FaultError, FaultKind, Inherit, MapError, MapRequest, RangeError, Sharing, Tally};
 
 use super::{
-    advice, daemon, Access, Advice, Asks, Backing, MapArgs, MapLine, OldRange, Place, Populate, RemapPlace,
-    Stats, Sums, SwapArea, SwapId, SwapUse, VmSystem,
+    advice, census, daemon, Access, Advice, Asks, Backing, Census, MapArgs, MapLine, OldRange, Place,
+    Populate, RemapPlace, Stats, Sums, SwapArea, SwapId, SwapUse, VmSystem,
 };
 use crate::arch::machine::{KernelMachine, KERNEL};
 use crate::errno::{Result, EACCES, EEXIST, EFAULT, EINVAL, ENOMEM};
@@ -389,6 +389,7 @@ impl VmSystem for Uvm {
         Stats {
             total_pages: frames.total() as u64,
             free_pages: frames.free() as u64,
+            low_water: frames.low_water() as u64,
             active_pages: frames.active() as u64,
             inactive_pages: frames.inactive() as u64,
             anon_pages: uvm.anons() as u64,
@@ -396,6 +397,37 @@ impl VmSystem for Uvm {
             swap_used: u64::from(uvm.swap_space().1),
             events: uvm::COUNTERS.map(|(counter, name)| (name, uvm.stat().get(counter))),
         }
+    }
+
+    fn census() -> Census {
+        census::count()
+    }
+
+    fn shares(class: Class) -> (u8, u8) {
+        system().knobs().shares(class)
+    }
+
+    fn set_shares(class: Class, least: u8, most: u8) -> Result<()> {
+        system().knobs().set_shares(class, least, most).map_err(|_| EINVAL)
+    }
+
+    fn neighbours() -> bool {
+        system().knobs().neighbours()
+    }
+
+    fn set_neighbours(on: bool) {
+        system().knobs().set_neighbours(on);
+    }
+
+    fn set_low_water(pages: u64) -> Result<()> {
+        let frames = system().frames();
+        if pages > frames.total() as u64 / 4 {
+            return Err(EINVAL);
+        }
+        let low = pages as usize;
+        let high = low + (frames.high_water() - frames.low_water());
+        frames.set_water_marks(low, high);
+        Ok(())
     }
 
     fn start_daemon() -> Result<()> {

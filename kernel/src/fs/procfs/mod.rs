@@ -10,6 +10,7 @@
 //! file's text is made when it is opened, so that a reader sees one moment.
 
 mod maps;
+mod memory;
 mod process;
 mod settings;
 mod system;

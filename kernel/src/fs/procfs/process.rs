@@ -20,6 +20,7 @@ pub(super) fn members(pid: Pid) -> Vec<(&'static str, Show)> {
         ("statm", Show::Text(pid, statm)),
         ("maps", Show::Text(pid, maps::maps)),
         ("smaps", Show::Text(pid, maps::smaps)),
+        ("smaps_rollup", Show::Text(pid, maps::smaps_rollup)),
         ("uvm", Show::Text(pid, maps::uvm)),
         ("cmdline", Show::Text(pid, |process| Ok(process.cmdline()))),
         ("comm", Show::Text(pid, |process| Ok(format!("{}\n", process.comm()).into_bytes()))),
@@ -86,15 +87,15 @@ fn status(process: &Process) -> Result<Vec<u8>> {
         ("VmPin", 0),
         ("VmHWM", process.total_usage().max_resident.max(memory.resident)),
         ("VmRSS", memory.resident),
-        ("RssAnon", memory.resident.saturating_sub(memory.shared)),
-        ("RssFile", memory.shared),
+        ("RssAnon", memory.resident.saturating_sub(memory.file)),
+        ("RssFile", memory.file),
         ("RssShmem", 0),
         ("VmData", memory.data),
         ("VmStk", memory.stack),
         ("VmExe", memory.text),
         ("VmLib", 0),
         ("VmPTE", 0),
-        ("VmSwap", 0),
+        ("VmSwap", memory.swapped),
     ] {
         let _ = writeln!(out, "{name}:\t{:>8} kB", pages * 4);
     }

@@ -7,6 +7,7 @@ use core::fmt::Write;
 use super::{text, Member, Setting};
 use crate::errno::*;
 use crate::ipc::shm;
+use crate::vm::{self, Class};
 
 /// A number as a program writes it.
 fn number(text: &str) -> Result<u64> {
@@ -31,6 +32,66 @@ pub(super) static SHMMNI: Setting = Setting {
             Ok(())
         }
         _ => Err(EINVAL),
+    },
+};
+
+/// Memory is promised without being counted: nothing else is on offer.
+pub(super) static OVERCOMMIT: Setting = Setting {
+    show: || String::from("1\n"),
+    set: |text| if number(text)? == 1 { Ok(()) } else { Err(EINVAL) },
+};
+
+/// Linux's one number for what the shares below say in six: shown for programs that look, and not to be set.
+pub(super) static SWAPPINESS: Setting = Setting { show: || String::from("60\n"), set: |_| Err(EINVAL) };
+
+/// The low water mark; the high one stays as far above it as it is.
+pub(super) static MIN_FREE: Setting = Setting {
+    show: || format!("{}\n", vm::stats().low_water * 4),
+    set: |text| vm::set_low_water(number(text)? / 4),
+};
+
+/// Which of a kind's two shares of memory.
+#[derive(Clone, Copy)]
+enum Share {
+    Least,
+    Most,
+}
+
+fn show_share(class: Class, share: Share) -> String {
+    let (least, most) = vm::shares(class);
+    format!("{}\n", if matches!(share, Share::Least) { least } else { most })
+}
+
+fn set_share(class: Class, share: Share, text: &str) -> Result<()> {
+    let percent = u8::try_from(number(text)?).map_err(|_| EINVAL)?;
+    let (least, most) = vm::shares(class);
+    match share {
+        Share::Least => vm::set_shares(class, percent, most),
+        Share::Most => vm::set_shares(class, least, percent),
+    }
+}
+
+/// Declares the settings of the page daemon's balance, after NetBSD's of the same names.
+macro_rules! shares {
+    ($($name:ident: $class:ident $share:ident),* $(,)?) => {
+        $(pub(super) static $name: Setting = Setting {
+            show: || show_share(Class::$class, Share::$share),
+            set: |text| set_share(Class::$class, Share::$share, text),
+        };)*
+    };
+}
+shares! {
+    ANON_MIN: Anon Least, ANON_MAX: Anon Most,
+    FILE_MIN: File Least, FILE_MAX: File Most,
+    EXEC_MIN: Exec Least, EXEC_MAX: Exec Most,
+}
+
+/// Whether a fault brings in and maps what lies around its page.
+pub(super) static NEIGHBOURS: Setting = Setting {
+    show: || String::from(if vm::neighbours() { "1\n" } else { "0\n" }),
+    set: |text| {
+        vm::set_neighbours(number(text)? != 0);
+        Ok(())
     },
 };
 

@@ -4,12 +4,11 @@ use alloc::format;
 use alloc::string::String;
 use core::fmt::Write;
 
-use super::{dir, link, setting, settings, text, Member, Show};
+use super::{dir, link, memory, setting, settings, text, Member, Show};
 use crate::dev::block;
 use crate::fs::{mount, random, swap};
 use crate::proc;
 use crate::sched;
-use crate::vm;
 
 /// What `uname` and `/proc` say the kernel is.
 const VERSION: &str = "#1 SMP";
@@ -20,8 +19,8 @@ pub(super) static ROOT: &[Member] = &[
     link("self", Show::SelfLink),
     link("thread-self", Show::ThreadSelf),
     link("mounts", Show::MountsLink),
-    text("meminfo", meminfo),
-    text("vmstat", vmstat),
+    text("meminfo", memory::meminfo),
+    text("vmstat", memory::vmstat),
     text("stat", stat),
     text("uptime", uptime),
     text("loadavg", loadavg),
@@ -65,11 +64,19 @@ static RANDOM: &[Member] = &[
 ];
 
 static VM: &[Member] = &[
-    text("overcommit_memory", || String::from("1\n")),
+    setting("overcommit_memory", &settings::OVERCOMMIT),
     text("overcommit_ratio", || String::from("50\n")),
     text("max_map_count", || String::from("1048576\n")),
     text("mmap_min_addr", || String::from("65536\n")),
-    text("swappiness", || String::from("60\n")),
+    setting("swappiness", &settings::SWAPPINESS),
+    setting("min_free_kbytes", &settings::MIN_FREE),
+    setting("anonmin", &settings::ANON_MIN),
+    setting("anonmax", &settings::ANON_MAX),
+    setting("filemin", &settings::FILE_MIN),
+    setting("filemax", &settings::FILE_MAX),
+    setting("execmin", &settings::EXEC_MIN),
+    setting("execmax", &settings::EXEC_MAX),
+    setting("uvm_neighbours", &settings::NEIGHBOURS),
 ];
 
 static FS: &[Member] = &[
@@ -93,57 +100,6 @@ fn osrelease() -> String {
 
 fn version() -> String {
     format!("Linux version {} (uvm) {VERSION}\n", crate::syscall::sys::RELEASE)
-}
-
-fn meminfo() -> String {
-    let stats = vm::stats();
-    let mut out = String::new();
-    let busy = stats.active_pages + stats.inactive_pages;
-    let cached = busy.saturating_sub(stats.anon_pages);
-    let wired = stats.total_pages.saturating_sub(stats.free_pages + busy);
-    let lines = [
-        ("MemTotal", stats.total_pages),
-        ("MemFree", stats.free_pages),
-        ("MemAvailable", stats.free_pages),
-        ("Buffers", 0),
-        ("Cached", cached),
-        ("SwapCached", 0),
-        ("Active", stats.active_pages),
-        ("Inactive", stats.inactive_pages),
-        ("Unevictable", wired),
-        ("Mlocked", 0),
-        ("SwapTotal", stats.swap_pages),
-        ("SwapFree", stats.swap_pages - stats.swap_used),
-        ("Dirty", 0),
-        ("Writeback", 0),
-        ("AnonPages", stats.anon_pages),
-        ("Shmem", cached),
-        ("CommitLimit", stats.total_pages),
-        ("Committed_AS", stats.anon_pages + cached),
-    ];
-    for (name, pages) in lines {
-        let _ = writeln!(out, "{:<16}{:>8} kB", format!("{name}:"), pages * 4);
-    }
-    out
-}
-
-fn vmstat() -> String {
-    let stats = vm::stats();
-    let mut out = String::new();
-    let pages = [
-        ("nr_free_pages", stats.free_pages),
-        ("nr_active", stats.active_pages),
-        ("nr_inactive", stats.inactive_pages),
-        ("nr_anon_pages", stats.anon_pages),
-    ];
-    for (name, value) in pages.iter().chain(&stats.events) {
-        let _ = writeln!(out, "{name} {value}");
-        if *name == "faults" {
-            // The same under the name that Linux's tools look for.
-            let _ = writeln!(out, "pgfault {value}");
-        }
-    }
-    out
 }
 
 /// Times on the processors in ticks: user, system, idle.

@@ -79,6 +79,16 @@ impl X86Pmap {
     }
 }
 
+/// Frames that hold programs' page tables.
+pub fn tables() -> usize {
+    space::TABLES.load(Relaxed)
+}
+
+/// Whether any space maps a page.
+pub fn is_mapped(page: PageNo) -> bool {
+    reverse::first(page).is_some()
+}
+
 /// The entry for a page: what its mapping allows, and that `access` has happened.
 #[inline]
 fn entry_for(page: PageNo, prot: Prot, access: Prot, wiring: Wiring) -> u64 {

@@ -14,7 +14,7 @@
 
 mod walk;
 
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -310,6 +310,9 @@ impl Stack {
     }
 }
 
+/// Frames that hold tables, in use or kept for use.
+pub(super) static TABLES: AtomicUsize = AtomicUsize::new(0);
+
 impl Tables {
     pub(super) const fn new() -> Tables {
         Tables { zeroed: Stack::new(), roots: Stack::new(), retired: Stack::new() }
@@ -321,6 +324,7 @@ impl Tables {
         }
         let page = KERNEL.frames().alloc(&KERNEL, held, Reserve::Kernel)?;
         KERNEL.zero(page);
+        TABLES.fetch_add(1, Relaxed);
         Ok(page)
     }
 
@@ -449,6 +453,7 @@ impl Tables {
         if self.zeroed.len < KEPT_TABLES {
             self.zeroed.push(page);
         } else {
+            TABLES.fetch_sub(1, Relaxed);
             make_plain(page);
             KERNEL.frames().free_page(&KERNEL, held, page);
         }
@@ -473,6 +478,7 @@ impl Tables {
         if self.roots.len < KEPT_ROOTS {
             self.roots.push(space.root);
         } else {
+            TABLES.fetch_sub(1, Relaxed);
             make_plain(space.root);
             KERNEL.frames().free_page(&KERNEL, held, space.root);
         }
