@@ -349,6 +349,11 @@ pub const CASES: &[Case] = &[
         ..CASE
     },
     Case {
+        memory: "64M",
+        ours_only: true,
+        ..guest("sixty-four megabytes", &[("small", Libc::Musl)], &["/bin/small"])
+    },
+    Case {
         name: "a small machine",
         command: &["/bin/busybox", "sh", "-c", "free | head -n 2; dd if=/dev/zero of=/tmp/big bs=1M count=200 2>/dev/null; rm /tmp/big; echo alive"],
         expect: &[Contains("Mem:"), Contains("alive")],
