@@ -7,7 +7,7 @@
 //!   | and pages   | `reserve`      |
 //!   | of the classes
 //! ```
-//! Sizes up to 2 KiB come from size classes: a list of free blocks for each, per CPU, filled a page at a time and never emptied; a
+//! Sizes up to 2 KiB come from size classes: a list of free blocks for each, per CPU, filled a run of pages at a time and never emptied; a
 //! dozen instructions each way. Everything else comes from `talc` behind a lock.
 //!
 //! [`reserve`] is how the kernel gets by with containers that can't fail: it maps as much as the operation announces before the
@@ -123,9 +123,9 @@ pub fn lay_cushion(memory: usize) -> Result<(), NoMemory> {
 /// [`NoMemory`]; nothing has changed but that some memory may be mapped ahead.
 #[inline]
 pub fn reserve(bytes: usize) -> Result<(), NoMemory> {
-    // Twice for what the classes round up; a page of slack for each class, and talc's largest hole.
+    // Twice for what the classes round up; a new run for each class, and talc's largest hole.
     let mut back = BACK.lock();
-    let want = bytes as u64 * 2 + (SIZES.len() * PAGE_SIZE) as u64 + STEP + back.cushion;
+    let want = bytes as u64 * 2 + RUNS + STEP + back.cushion;
     back.map_to(want, Reserve::Kernel)
 }
 
@@ -222,27 +222,47 @@ fn class_of(layout: Layout) -> Option<usize> {
     Some(usize::from(CLASS[size.div_ceil(16)]))
 }
 
-/// Cuts a new page into blocks of a class and takes the first.
+/// Bytes that a class is filled by: pages, as few as leave no more than an eighth over, less what talc puts before each
+/// block that it gives, so that one run follows close on another. Whole pages would each leave a hole of one.
+const fn run_of(size: usize) -> usize {
+    let mut bytes = PAGE_SIZE - 64;
+    while bytes % size > bytes / 8 {
+        bytes += PAGE_SIZE;
+    }
+    bytes
+}
+
+/// A run for each class.
+const RUNS: u64 = {
+    let (mut sum, mut class) = (0, 0);
+    while class < SIZES.len() {
+        sum += run_of(SIZES[class]) + PAGE_SIZE;
+        class += 1;
+    }
+    sum as u64
+};
+
+/// Cuts a new run into blocks of a class and takes the first.
 #[cold]
 fn refill(class: usize, list: &mut *mut Block) -> *mut u8 {
     let size = SIZES[class];
-    let page =
-        BACK.lock().alloc(Layout::from_size_align(PAGE_SIZE, PAGE_SIZE).expect("a page is a valid layout"));
-    if page.is_null() {
-        return page;
+    let bytes = run_of(size);
+    let run = BACK.lock().alloc(Layout::from_size_align(bytes, 64).expect("64 is a power of two"));
+    if run.is_null() {
+        return run;
     }
-    for n in (1..PAGE_SIZE / size).rev() {
-        // SAFETY: block `n` lies in the page, which is ours, and a `Block` fits into the smallest class.
+    for n in (1..bytes / size).rev() {
+        // SAFETY: block `n` lies in the run, which is ours, and a `Block` fits into the smallest class.
         unsafe {
-            let block = page.add(n * size).cast::<Block>();
+            let block = run.add(n * size).cast::<Block>();
             block.write(Block { next: *list });
             *list = block;
         }
     }
-    page
+    run
 }
 
-// SAFETY: blocks are disjoint: talc's by its contract, the classes' by `refill`, which cuts pages into blocks of the class's size at
+// SAFETY: blocks are disjoint: talc's by its contract, the classes' by `refill`, which cuts runs into blocks of the class's size at
 // multiples of it, so that alignments up to 16, and up to 64 for sizes rounded to 64, are kept.
 unsafe impl GlobalAlloc for Heap {
     #[inline]

@@ -128,6 +128,8 @@ pub const CASES: &[Case] = &[
     },
     guest("faults", &[("faults", Libc::Musl)], &["/bin/faults"]),
     guest("mappings", &[("mappings", Libc::Musl)], &["/bin/mappings"]),
+    guest("growth of mappings", &[("growth", Libc::Musl)], &["/bin/growth"]),
+    Case { ours_only: true, ..guest("inheritance", &[("inherit", Libc::Musl)], &["/bin/inherit"]) },
     guest("pointers", &[("pointers", Libc::Musl)], &["/bin/pointers"]),
     guest("processes", &[("processes", Libc::Musl)], &["/bin/processes"]),
     guest("signals", &[("signals", Libc::Musl)], &["/bin/signals"]),
