@@ -237,6 +237,72 @@ static void the_higher_priority_fills_first(void) {
     CHECK(!swapoff("/dev/vda") && !swapoff("/dev/vdb"));
 }
 
+// --- while others work ----------------------------------------------------------------------------------------------
+
+static long working_pages;
+
+// Writes all its pages over and over, and finds what it wrote.
+static void work(uint64_t seed) {
+    uint64_t *at = take(working_pages);
+    for (uint64_t round = 0;; round++) {
+        fill(at, 0, working_pages, seed + round);
+        if (wrong(at, 0, working_pages, seed + round)) _exit(1);
+    }
+}
+
+static pid_t start_work(uint64_t seed) {
+    pid_t child = fork();
+    NEED(child >= 0);
+    if (child == 0) work(seed);
+    return child;
+}
+
+// It must have been at work until now.
+static void stop_work(pid_t child) {
+    int status;
+    CHECK(waitpid(child, &status, WNOHANG) == 0);
+    CHECK(!kill(child, SIGKILL));
+    CHECK(waitpid(child, &status, 0) == child && WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+}
+
+static void areas_come_and_go_under_load(void) {
+    enum { WORKERS = 3, ROUNDS = 12 };
+    pid_t workers[WORKERS];
+    nothing_is_on();
+    NEED(system("/bin/busybox mkswap /dev/vdb >/dev/null") == 0);
+    NEED(!swapon("/dev/vda", 0));
+    working_pages = (memory_pages() + VDB_PAGES / 2) / WORKERS;
+    for (int i = 0; i < WORKERS; i++) workers[i] = start_work(i * 1000000);
+    int moved = 0;
+    for (int round = 0; round < ROUNDS; round++) {
+        const char *to = round % 2 ? "/dev/vda" : "/dev/vdb", *from = round % 2 ? "/dev/vdb" : "/dev/vda";
+        usleep(100000);
+        CHECK(!swapon(to, 0) || errno == EBUSY);
+        usleep(100000);
+        if (!swapoff(from)) moved++;
+        else CHECK(errno == ENOMEM);
+    }
+    CHECK(moved > 0);
+    for (int i = 0; i < WORKERS; i++) stop_work(workers[i]);
+    CHECK(swapped_out() < 1000);
+    nothing_is_on();
+}
+
+static void death_leaves_nothing_behind(void) {
+    nothing_is_on();
+    NEED(!swapon("/dev/vda", 0));
+    long before = memory_pages();
+    working_pages = before + VDA_PAGES / 3;
+    for (int round = 0; round < 25; round++) {
+        pid_t child = start_work(round);
+        usleep(5000 + round * 23000); // at some moment of its first round, with writes under way
+        stop_work(child);
+    }
+    CHECK(swapped_out() < 1000);
+    CHECK(!swapoff("/dev/vda"));
+    CHECK(memory_pages() > before - 1000);
+}
+
 // --- files ----------------------------------------------------------------------------------------------------------
 
 enum { FILE_PAGES = (24 * MIB) / PAGE };
@@ -300,6 +366,8 @@ int main(int argc, char **argv) {
         {"swapoff fails when memory is short", swapoff_fails_when_memory_is_short},
         {"copies of swapped pages differ", copies_of_swapped_pages_differ},
         {"the higher priority fills first", the_higher_priority_fills_first},
+        {"areas come and go under load", areas_come_and_go_under_load},
+        {"death leaves nothing behind", death_leaves_nothing_behind},
         {"a file can be swapped on", a_file_can_be_swapped_on},
         {"files that cannot be swapped on", files_that_cannot_be_swapped_on},
     };

@@ -165,7 +165,7 @@ pub const CASES: &[Case] = &[
     Case {
         disks: &[disks::idle_swap(64), disks::blank(32), disks::blank(1).read_only(), disks::ext4(64)],
         memory: "160M",
-        seconds: 300,
+        seconds: 600,
         ..guest("swap", &[("swap", Libc::Musl)], &["/bin/swap"])
     },
     Case {
