@@ -64,6 +64,12 @@ impl<M: Machine> Uvm<M> {
                 self.swap().trust(held, slot);
             }
             frames.set_flags(page, PageFlags::CLEAN);
+            if let Some(slot) = body.swap.filter(|&slot| self.swap().is_leaving(held, slot)) {
+                // Home: it must not be dropped as clean and read again.
+                frames.clear_flags(page, PageFlags::CLEAN);
+                body.swap = None;
+                self.swap().free(held, slot);
+            }
             unbusy(machine, page);
             frames.activate(machine, held, page);
             return;

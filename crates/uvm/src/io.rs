@@ -21,10 +21,12 @@
 //!
 //! The road not taken is starting I/O under the owner's lock, which asks of every file system that it never sleep.
 
+use core::sync::atomic::Ordering::Relaxed;
+
 use arrayvec::ArrayVec;
 
 use machine::frames::PageFlags;
-use machine::{order, Held, Machine, Owner, PageNo, Pages};
+use machine::{order, Channel, Held, Machine, Owner, PageNo, Pages};
 
 use crate::swap::Slot;
 use crate::Uvm;
@@ -130,6 +132,7 @@ impl<M: Machine> Uvm<M> {
             pages.push(page);
             next = self.frames().chained(page);
         }
+        self.coming_in.fetch_add(pages.len(), Relaxed);
         let transfer = match start.from {
             Source::Swap(slot) => self.swap().read(self.machine(), held, slot, &pages),
             Source::Object { id, index } => match self.pager(held, id) {
@@ -150,6 +153,9 @@ impl<M: Machine> Uvm<M> {
     /// that holds nothing.
     pub fn read_done(&self, held: &mut Held<'_, order::Nothing>, pages: &[PageNo], outcome: Outcome) {
         self.ended(held, pages, Ended { direction: Direction::Read, outcome, pages: pages.len() });
+        self.coming_in.fetch_sub(pages.len(), Relaxed);
+        // Who found nothing to take while these were under way looks again.
+        self.machine().wake(Channel::MEMORY);
     }
 
     /// Ends a write, as [`read_done`](Self::read_done) ends a read.

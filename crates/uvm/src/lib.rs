@@ -92,6 +92,8 @@ pub struct Uvm<M: Machine> {
     pass_lock: pageout::PassLock,
     /// Pages that are being written so that they can be freed.
     in_flight: AtomicUsize,
+    /// Pages that are being read.
+    coming_in: AtomicUsize,
     /// The anon at which the last search for stale slots ended.
     sweep_hand: AtomicU32,
     /// The name of the next object; used twice only after 2^32 objects.
@@ -116,6 +118,7 @@ impl<M: Machine> Uvm<M> {
             knobs: Knobs::new(),
             pass_lock: pageout::PassLock::new(),
             in_flight: AtomicUsize::new(0),
+            coming_in: AtomicUsize::new(0),
             sweep_hand: AtomicU32::new(0),
             next_object: AtomicU32::new(1),
         })

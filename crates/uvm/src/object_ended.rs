@@ -8,7 +8,7 @@ use machine::{order, Held, Machine, Owner, PageNo, Pages};
 use crate::io::{Direction, Ended, Outcome};
 use crate::object::{unbusy, ObjectBody};
 use crate::pager::Pager;
-use crate::Uvm;
+use crate::{Counter, Uvm};
 
 impl<M: Machine> Uvm<M> {
     /// Ends the I/O of those of `pages` at the front that belong to the object with this name, and says how many.
@@ -76,6 +76,7 @@ impl<M: Machine> Uvm<M> {
         if end.outcome == Outcome::Failed {
             self.frames().clear_flags(page, PageFlags::CLEAN);
             body.write_errors += 1;
+            self.stat().add(self.machine().cpu(), Counter::FileErrors, 1);
         }
         unbusy(self.machine(), page);
         self.frames().activate(self.machine(), held, page);

@@ -33,6 +33,8 @@ pub enum Counter {
     FileWrites,
     /// Pages that they were of.
     FilePagesWritten,
+    /// Pages of files that could not be written.
+    FileErrors,
     /// Pages read from swap.
     SwapIns,
     /// Reads from swap: divides the pages for the mean size.
@@ -64,7 +66,7 @@ pub enum Counter {
 }
 
 /// Every counter with its name as `/proc/vmstat` has it.
-pub const COUNTERS: [(Counter, &str); 27] = [
+pub const COUNTERS: [(Counter, &str); 28] = [
     (Counter::Faults, "faults"),
     (Counter::FaultsAnon, "faults_anon"),
     (Counter::FaultsAnonCopied, "faults_anon_copied"),
@@ -78,6 +80,7 @@ pub const COUNTERS: [(Counter, &str); 27] = [
     (Counter::FilePagesRead, "file_pages_read"),
     (Counter::FileWrites, "file_writes"),
     (Counter::FilePagesWritten, "file_pages_written"),
+    (Counter::FileErrors, "file_errors"),
     (Counter::SwapIns, "pswpin"),
     (Counter::SwapReads, "swap_reads"),
     (Counter::SwapAhead, "swap_ra"),

@@ -74,7 +74,7 @@ impl<M: Machine> Uvm<M> {
         no: AnonNo,
     ) -> Result<(), Stop<FaultError>> {
         let Some((page, from)) = self.begin_read(held, no, None)? else { return Ok(()) };
-        let leave = self.frames().low_water() / 2;
+        let leave = self.frames().low_water();
         let mut cluster = Cluster { pages: arrayvec::ArrayVec::new(), first: from, leave };
         cluster.pages.push(page);
         if !self.swap().is_doubtful(held, from) {
@@ -233,6 +233,9 @@ impl<M: Machine> Uvm<M> {
 
     /// The first of some anons that is on swap, made ready to be read.
     fn first_on_swap(&self, held: &mut Held<'_, order::Amap>, numbers: &[u32]) -> Option<(usize, Cluster)> {
+        if self.frames().for_users() <= FOR_COPIES {
+            return None;
+        }
         for (i, &number) in numbers.iter().enumerate() {
             let Some(no) = AnonNo::new(number) else { continue };
             if let Ok(Some((page, from))) = self.begin_read(held, no, None) {

@@ -37,7 +37,8 @@ mod knobs;
 mod room;
 mod take;
 
-use core::sync::atomic::{AtomicBool, Ordering::AcqRel, Ordering::Release};
+use core::sync::atomic::Ordering::{AcqRel, Relaxed, Release};
+use core::sync::atomic::{AtomicBool, AtomicU64};
 
 use arrayvec::ArrayVec;
 
@@ -73,6 +74,8 @@ pub(crate) enum Zeal {
 /// Whether a pass runs, and who waits for its end.
 pub(crate) struct PassLock {
     runs: AtomicBool,
+    /// The state of memory when a desperate pass last took nothing.
+    in_vain: AtomicU64,
 }
 
 impl PassLock {
@@ -80,7 +83,7 @@ impl PassLock {
     const CHANNEL: Channel = Channel(u64::MAX - 2);
 
     pub(crate) const fn new() -> PassLock {
-        PassLock { runs: AtomicBool::new(false) }
+        PassLock { runs: AtomicBool::new(false), in_vain: AtomicU64::new(0) }
     }
 }
 
@@ -118,7 +121,12 @@ impl<M: Machine> Uvm<M> {
 
     /// Pages that are being written so that they can be freed.
     pub fn pages_in_flight(&self) -> usize {
-        self.in_flight.load(core::sync::atomic::Ordering::Relaxed)
+        self.in_flight.load(Relaxed)
+    }
+
+    /// Pages whose read has been started and has not ended.
+    pub fn pages_coming_in(&self) -> usize {
+        self.coming_in.load(Relaxed)
     }
 
     /// What an administrator may choose.

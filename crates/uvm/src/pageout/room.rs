@@ -3,23 +3,23 @@
 //! An operation that fails for lack of memory runs a pass itself and tries again, for as long as that helps. Its aim
 //! doubles each time: a fork that copies many wired pages needs them all at once, and a heap that was refused although
 //! pages are free is given more of them before it is believed. Memory has run out when a desperate pass has found
-//! nothing to take and nothing is being written, or when eight passes in a row have led to no free page, or when so many
-//! have that the operation undoes what they free: it reads the last page that memory has room for, needs another beside
-//! it, and the pass takes the first.
+//! nothing to take and nothing is being written or read; or when 32 passes in a row have led to failed writes and to no
+//! free page; or when a hundred have not helped, since the operation undoes what they free: it reads the last page that
+//! memory has room for, needs another beside it, and the pass takes the first.
 
 use core::sync::atomic::Ordering::Relaxed;
 
 use machine::frames::PageFlags;
 use machine::{order, Channel, Class, Held, Machine};
 
-use super::Zeal;
+use super::{Progress, Zeal};
 use crate::anon::AnonNo;
 use crate::stat::Counter;
 use crate::swap::WRITE_CLUSTER;
 use crate::Uvm;
 
-/// Passes of one operation that may be in vain, such as writes that fail.
-const VAIN: u32 = 8;
+/// Passes of one operation that may lead to nothing but writes that fail.
+const VAIN: u32 = 32;
 
 /// Passes of one operation that may free pages without an end to it.
 const CIRCLE: u32 = 100;
@@ -32,7 +32,7 @@ const SWEEP: u32 = 4096;
 pub(crate) struct Effort {
     /// How often the aim has been doubled.
     doubled: u32,
-    /// Passes since a page was last freed.
+    /// Passes since a page was last freed, of which writes failed.
     in_vain: u32,
     /// Passes in all.
     passes: u32,
@@ -50,34 +50,70 @@ impl<M: Machine> Uvm<M> {
     /// The same for an operation that may ask again.
     #[cold]
     pub(crate) fn make_room_for(&self, held: &mut Held<'_, order::Nothing>, effort: &mut Effort) -> bool {
-        if !self.could_take_any(held) {
-            return false;
-        }
         let Some(target) = self.aim(effort) else { return false };
         let memory = self.machine().ticket(Channel::MEMORY);
-        let freed = self.stat().get(Counter::PagesFreed);
-        if !self.begin_pass(held) {
-            return self.has_helped(effort, freed);
+        let (freed, errors) = (self.stat().get(Counter::PagesFreed), self.write_errors());
+        let is_stuck = || self.stat().get(Counter::PagesFreed) == freed;
+        while !self.begin_pass(held) {
+            if !is_stuck() {
+                return true;
+            }
         }
-        self.stat().add(self.machine().cpu(), Counter::DirectPasses, 1);
-        let mut progress = self.pass(held, target, Zeal::Fair);
-        if progress.freed + progress.started == 0 && self.pages_in_flight() == 0 {
-            let desperate = self.pass(held, target, Zeal::Desperate);
-            progress.freed = desperate.freed;
-            progress.later = desperate.later;
-        }
+        let progress = self.direct_pass(held, target);
         self.end_pass();
-        if progress.freed != 0 {
-            return self.has_helped(effort, freed);
-        }
-        if self.pages_in_flight() == 0 && progress.later == 0 && self.stat().get(Counter::PagesFreed) == freed
-        {
+        if is_stuck() && progress.later == 0 && !self.is_under_way() {
             return false;
         }
-        if self.stat().get(Counter::PagesFreed) == freed {
+        if is_stuck() {
             self.machine().wait(held, memory);
         }
-        self.has_helped(effort, freed)
+        effort.in_vain = match is_stuck() {
+            true if self.write_errors() != errors => effort.in_vain + 1,
+            true => effort.in_vain,
+            false => 0,
+        };
+        effort.passes += 1;
+        effort.in_vain < VAIN && effort.passes < CIRCLE
+    }
+
+    fn write_errors(&self) -> u64 {
+        self.stat().get(Counter::SwapErrors) + self.stat().get(Counter::FileErrors)
+    }
+
+    /// A pass for a thread that was refused memory, desperate if there is no other way; none where the last one took
+    /// nothing and nothing has changed.
+    fn direct_pass(&self, held: &mut Held<'_, order::Nothing>, target: usize) -> Progress {
+        let state = self.state_of_memory();
+        if !self.could_take_any(held)
+            || (self.pass_lock.in_vain.load(Relaxed) == state && !self.is_under_way())
+        {
+            return Progress::default();
+        }
+        self.stat().add(self.machine().cpu(), Counter::DirectPasses, 1);
+        let fair = self.pass(held, target, Zeal::Fair);
+        if fair.freed + fair.started != 0 || self.is_under_way() {
+            return fair;
+        }
+        let desperate = self.pass(held, target, Zeal::Desperate);
+        if desperate == Progress::default() && !self.is_under_way() {
+            self.pass_lock.in_vain.store(self.state_of_memory(), Relaxed);
+        }
+        desperate
+    }
+
+    /// Whether I/O has pages that can be taken, or are free, when it has ended.
+    fn is_under_way(&self) -> bool {
+        self.pages_in_flight() + self.pages_coming_in() != 0
+    }
+
+    /// A number that changes whenever a pass might find what the last one did not.
+    fn state_of_memory(&self) -> u64 {
+        let (frames, stat) = (self.frames(), self.stat());
+        let (slots, used) = self.swap_space();
+        let counts = [Counter::PagesFreed, Counter::SwapIns, Counter::SwapErrors, Counter::FilePagesRead];
+        let sizes = [frames.free(), frames.active() + frames.inactive(), slots as usize, used as usize];
+        let all = counts.map(|c| stat.get(c)).into_iter().chain(sizes.map(|n| n as u64));
+        all.fold(0, |sum: u64, n| sum.rotate_left(9).wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ n)
     }
 
     /// Whether there is any page that a pass could take, be it unlikely: without swap, and without pages of files,
@@ -88,17 +124,6 @@ impl<M: Machine> Uvm<M> {
         }
         self.frames().flush_pending(held);
         self.frames().of_class(Class::File) + self.frames().of_class(Class::Exec) != 0
-    }
-
-    /// Whether another try makes sense after one that began when `freed` pages had been freed.
-    fn has_helped(&self, effort: &mut Effort, freed: u64) -> bool {
-        if self.stat().get(Counter::PagesFreed) == freed {
-            effort.in_vain += 1;
-        } else {
-            effort.in_vain = 0;
-        }
-        effort.passes += 1;
-        effort.in_vain < VAIN && effort.passes < CIRCLE
     }
 
     /// How many pages should be free, more than there are; none if that would be most of memory.

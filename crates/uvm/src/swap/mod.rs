@@ -211,6 +211,8 @@ pub(crate) struct Swap<M: Machine> {
     table: Ordered<order::Swap, M::Lock, Table<M>>,
     slots: AtomicU32,
     used: AtomicU32,
+    /// Devices that are being switched off.
+    leaving: AtomicU32,
 }
 
 impl<M: Machine> Table<M> {
@@ -261,7 +263,12 @@ impl<M: Machine> Table<M> {
 impl<M: Machine> Swap<M> {
     pub(crate) fn new() -> Self {
         let table = Table { devices: ArrayVec::new(), turn: 0, next_id: 1 };
-        Swap { table: Ordered::new(table), slots: AtomicU32::new(0), used: AtomicU32::new(0) }
+        Swap {
+            table: Ordered::new(table),
+            slots: AtomicU32::new(0),
+            used: AtomicU32::new(0),
+            leaving: AtomicU32::new(0),
+        }
     }
 
     /// Free slots on devices that are not being switched off.
@@ -329,6 +336,15 @@ impl<M: Machine> Swap<M> {
     /// Whether the slot must be tried alone.
     pub(crate) fn is_doubtful<P: Before<order::Swap>>(&self, held: &mut Held<'_, P>, slot: Slot) -> bool {
         self.change(held, slot, |bits, at| bits.is_doubtful(at))
+    }
+
+    /// Whether a slot's device is being switched off.
+    pub(crate) fn is_leaving<P: Before<order::Swap>>(&self, held: &mut Held<'_, P>, slot: Slot) -> bool {
+        if self.leaving.load(Relaxed) == 0 {
+            return false;
+        }
+        let (mut table, _) = self.table.lock(held);
+        table.device_of(slot).is_some_and(|(device, _)| device.state == State::Leaving)
     }
 
     /// Whether a slot is taken.

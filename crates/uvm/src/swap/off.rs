@@ -2,13 +2,14 @@
 //!
 //! The device gets no new data, then every anon and every anonymous object that has a slot there is visited. One that
 //! is in memory gives its slot back, and must be written elsewhere the next time it leaves; one that is not is read
-//! in, many at a time and consecutive slots in one read, and met again on the next round. Meanwhile everybody goes on
-//! working: pages that are read come in by faults too, and leave for other devices if memory is short.
+//! in, many at a time and consecutive slots in one read; its slot is free when the read has ended. Meanwhile everybody
+//! goes on working: pages that are read come in by faults too, and leave for other devices if memory is short.
 //!
 //! I1: when the device has no slot in use, nothing knows its numbers and no I/O is under way (`swap` I2), since no new
 //! ones are given: then it is taken out. I2: where it can't be emptied, it is on again, with what is left on it.
 
 use core::ops::Range;
+use core::sync::atomic::Ordering::Relaxed;
 
 use arrayvec::ArrayVec;
 
@@ -50,7 +51,7 @@ impl<M: Machine> Uvm<M> {
             match table.devices.iter().position(|d| d.id == id) {
                 Some(at) if result.is_ok() => {
                     let device = table.devices.remove(at);
-                    self.swap().slots.fetch_sub(device.bits.len(), core::sync::atomic::Ordering::Relaxed);
+                    self.swap().slots.fetch_sub(device.bits.len(), Relaxed);
                     Some(device)
                 }
                 Some(at) => {
@@ -60,6 +61,7 @@ impl<M: Machine> Uvm<M> {
                 None => None,
             }
         };
+        self.swap().leaving.fetch_sub(1, Relaxed);
         drop(device);
         result
     }
@@ -72,6 +74,7 @@ impl<M: Machine> Uvm<M> {
             return Err(SwapError::Busy);
         }
         device.state = State::Leaving;
+        self.swap().leaving.fetch_add(1, Relaxed);
         Ok(device.numbers())
     }
 
@@ -87,8 +90,7 @@ impl<M: Machine> Uvm<M> {
         numbers: &Range<u32>,
     ) -> Result<(), SwapError> {
         let errors = self.stat().get(Counter::SwapErrors);
-        let mut effort = Effort::default();
-        let mut last = 0;
+        let (mut last, mut effort) = (0, Effort::default());
         loop {
             let used = self.used_on(held, id);
             if used == 0 {
@@ -97,6 +99,9 @@ impl<M: Machine> Uvm<M> {
             let memory = self.machine().ticket(Channel::MEMORY);
             let mut wait = None;
             let home = self.anons_home(held, numbers, &mut wait);
+            if self.used_on(held, id) < used {
+                effort = Effort::default();
+            }
             if let Err(NoMemory) = home {
                 if !self.make_room_for(held, &mut effort) {
                     return Err(SwapError::NoMemory);
@@ -201,6 +206,7 @@ impl<M: Machine> Uvm<M> {
         let cpu = self.machine().cpu();
         self.stat().add(cpu, Counter::SwapIns, pages.len() as u64);
         self.stat().add(cpu, Counter::SwapReads, 1);
+        self.coming_in.fetch_add(pages.len(), Relaxed);
         match self.swap().read(self.machine(), held, first, pages) {
             Transfer::Done => self.read_done(held, pages, Outcome::Done),
             Transfer::Failed => self.read_done(held, pages, Outcome::Failed),

@@ -1,4 +1,6 @@
-//! A swap device in memory, whose transfers end at once or when the machine waits, and fail as told.
+//! A swap device in memory, whose transfers end at once or when the machine waits, and fail as told; and a file.
+// Each test binary uses a part.
+#![allow(dead_code)]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, Weak};
