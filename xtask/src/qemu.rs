@@ -68,6 +68,8 @@ pub struct Disk {
 pub enum Fault {
     Read(u64),
     Write(u64),
+    /// Only the first write fails.
+    WriteOnce(u64),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -97,12 +99,14 @@ impl Disk {
             ));
         }
         for (index, fault) in self.faults.iter().enumerate() {
-            let (kind, sector) = match fault {
-                Fault::Read(sector) => ("read", sector),
-                Fault::Write(sector) => ("write", sector),
+            let (kind, sector, once) = match fault {
+                Fault::Read(sector) => ("read", sector, "off"),
+                Fault::Write(sector) => ("write", sector, "off"),
+                Fault::WriteOnce(sector) => ("write", sector, "on"),
             };
             let inject = format!("file.inject-error.{index}");
             drive.push_str(&format!(",{inject}.event=none,{inject}.iotype={kind},{inject}.sector={sector}"));
+            drive.push_str(&format!(",{inject}.once={once}"));
         }
         match self.access {
             // What a guest flushes is safe from its own crash, which is all that a machine in QEMU can test.

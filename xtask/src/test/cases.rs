@@ -152,6 +152,12 @@ pub const CASES: &[Case] = &[
         ..guest("files on a disk", &[("ext4", Libc::Musl)], &["/bin/ext4"])
     },
     Case {
+        disks: &[disks::ext4(32).faulty(&[Fault::WriteOnce(10_000), Fault::Read(12_000)])],
+        // Linux gives up what it could not write; here the next fsync tries again.
+        ours_only: true,
+        ..guest("files on a disk with faults", &[("faulty", Libc::Musl)], &["/bin/faulty"])
+    },
+    Case {
         disks: &[disks::ext4(32)],
         ..guest("the same calls on a disk", &[("files", Libc::Musl)], &["/bin/busybox", "env", "FILES_AT=/mnt", "/bin/files"])
     },
