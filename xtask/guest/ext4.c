@@ -299,7 +299,9 @@ static void mounting(void) {
     FAILS(umount("/mnt"), EBUSY);
     FAILS(mount("/dev/vda", "/tmp", "ext4", 0, ""), EBUSY);
     close(fd);
-    NEED(!umount("/mnt"));
+    NEED(!chdir("/mnt"));
+    FAILS(umount("/mnt"), EBUSY);
+    NEED(!chdir("/") && !umount("/mnt"));
     CHECK(access(folder, F_OK) == -1 && !mount("/dev/vda", "/mnt", "ext4", MS_RDONLY, ""));
     NEED(!chdir(folder));
     CHECK(is("a", 100, 1));
@@ -308,6 +310,8 @@ static void mounting(void) {
     FAILS(mkdir("d", 0700), EROFS);
     FAILS(unlink("a"), EROFS);
     FAILS(chmod("a", 0600), EROFS);
+    struct statfs space;
+    CHECK(!statfs(".", &space) && space.f_flags & 1);
     remount();
     NEED(!chdir(folder));
     CHECK(is("a", 100, 1) && !unlink("a"));

@@ -54,7 +54,7 @@ pub type Result<T> = core::result::Result<T, ErrorKind>;
 const STEP: u64 = 128 << 10;
 
 /// Changes of names that are committed at once.
-const MAX_CHANGES: u32 = 128;
+const MAX_CHANGES: u32 = 64;
 
 /// A transfer failed.
 #[derive(Debug)]

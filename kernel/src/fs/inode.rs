@@ -174,12 +174,13 @@ pub struct FsStat {
     pub free: u64,
     pub files: u64,
     pub files_free: u64,
+    pub read_only: bool,
 }
 
 impl FsStat {
     /// A file system without storage.
     pub const fn empty(magic: u64) -> FsStat {
-        FsStat { magic, blocks: 0, free: 0, files: 0, files_free: 0 }
+        FsStat { magic, blocks: 0, free: 0, files: 0, files_free: 0, read_only: false }
     }
 }
 

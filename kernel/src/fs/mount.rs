@@ -21,6 +21,17 @@ pub struct Mount {
     pub fs_type: &'static str,
 }
 
+impl Mount {
+    /// `rw` or `ro`, as the table shows it.
+    pub fn mode(&self) -> &'static str {
+        if self.root.fs_stat().read_only {
+            "ro"
+        } else {
+            "rw"
+        }
+    }
+}
+
 /// More than any program needs; bounds the table.
 const MAX_MOUNTS: usize = 256;
 

@@ -186,6 +186,9 @@ struct StatFsAbi {
     spare: [u64; 4],
 }
 
+/// `statvfs`'s flag of what can't be written.
+const ST_RDONLY: u64 = 1;
+
 fn put_statfs(addr: u64, node: &InodeRef) -> Result<()> {
     let fs = node.fs_stat();
     user::put(
@@ -201,7 +204,7 @@ fn put_statfs(addr: u64, node: &InodeRef) -> Result<()> {
             id: node.stat().dev,
             name_len: crate::fs::path::NAME_MAX as u64,
             fragment: BLOCK,
-            flags: 0,
+            flags: if fs.read_only { ST_RDONLY } else { 0 },
             spare: [0; 4],
         },
     )

@@ -11,7 +11,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use super::node::{Body, Node};
 use super::{errno, Fs, MOUNTED};
 use crate::errno::*;
-use crate::fs::inode::{Inode, Kind};
+use crate::fs::inode::{Inode, InodeRef, Kind};
 use crate::sched;
 use crate::sync::{Once, WaitQueue};
 use crate::{println, vm};
@@ -25,6 +25,9 @@ const PAGES_PER_IDLE_NODE: u64 = 16;
 static CALLED: AtomicBool = AtomicBool::new(false);
 /// A file without a name was closed.
 static CLOSED: AtomicBool = AtomicBool::new(false);
+/// References to the root directory while it is unmounted: the table's, the mount's, and of whoever asks.
+const HOLD_ROOT: usize = 3;
+
 static CALLS: WaitQueue = WaitQueue::new();
 
 /// Starts the thread, once.
@@ -192,7 +195,7 @@ impl Fs {
     ///
     /// # Errors
     /// `EBUSY`: some node is in use; the others may have gone.
-    pub(super) fn forget_all(&self) -> Result<()> {
+    pub(super) fn forget_all(&self, root: &InodeRef) -> Result<()> {
         loop {
             let nodes = self.all_nodes();
             nodes.iter().filter_map(|node| node.dir().ok()).for_each(|dir| dir.forget());
@@ -202,9 +205,9 @@ impl Fs {
             inos.iter()
                 .for_each(|&ino| drop(self.take_unused(ino, |node| !node.is_unlinked() && !is_dirty(node))));
             let left = self.nodes.lock().len();
-            // The root is held by the mount, and by whoever asks.
             if left <= 1 {
-                return Ok(());
+                let busy = Arc::strong_count(root) > HOLD_ROOT;
+                return if busy { Err(EBUSY) } else { Ok(()) };
             }
             if left == before {
                 return Err(EBUSY);

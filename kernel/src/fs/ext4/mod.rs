@@ -41,6 +41,7 @@ pub use volume::Mode;
 use super::inode::{FsStat, InodeRef};
 use crate::dev::block::Disk;
 use crate::errno::*;
+use crate::mem::heap;
 use crate::sync::{Mutex, SpinLock};
 use crate::vm;
 use device::{Data, Metadata, Now};
@@ -53,6 +54,9 @@ pub use flusher::{shut_down, sync_all, sync_object};
 const MAGIC: u64 = 0xef53;
 /// Pages that are kept for metadata when data is promised room.
 const MARGIN: u64 = 16;
+
+/// Heap that a call of the crate may need.
+const ROOM: usize = 256 << 10;
 
 /// All that are mounted.
 static MOUNTED: SpinLock<Vec<Arc<Fs>>> = SpinLock::new(Vec::new());
@@ -123,7 +127,7 @@ pub fn unmount(root: &InodeRef) -> Result<bool> {
     let Some(node) = super::inode::downcast::<Node>(root) else { return Ok(false) };
     let fs = node.fs().clone();
     fs.flush();
-    fs.forget_all()?;
+    fs.forget_all(root)?;
     fs.volume().unmount().map_err(errno)?;
     let gone = {
         let mut mounted = MOUNTED.lock();
@@ -166,9 +170,17 @@ fn errno(kind: ErrorKind) -> Errno {
 }
 
 impl Fs {
-    /// Takes the volume's lock; sleeps for it.
+    /// Takes the volume's lock; sleeps for it. On the way of writes too, which memory may be waiting for: so it makes no room.
     fn volume(&self) -> impl DerefMut<Target = Volume> + '_ {
+        // The crate's containers can't fail. What isn't there now comes from the heap's cushion.
+        let _ = heap::reserve(ROOM);
         self.volume.lock()
+    }
+
+    /// The same for those who may wait for memory.
+    fn volume_with_room(&self) -> impl DerefMut<Target = Volume> + '_ {
+        let _ = vm::with_room(|| heap::reserve(ROOM));
+        self.volume()
     }
 
     /// Takes note of a change of the volume.
@@ -215,6 +227,7 @@ impl Fs {
             free: pages(space.free).saturating_sub(self.pending.load(Ordering::Relaxed)),
             files: space.files,
             files_free: space.files_free,
+            read_only: self.read_only,
         }
     }
 

@@ -213,7 +213,7 @@ impl Inode for Node {
             atime: change.atime.map(timestamp),
             mtime: change.mtime.map(timestamp),
         };
-        let mut volume = self.fs.volume();
+        let mut volume = self.fs.volume_with_room();
         volume.change(self.ino, &on_disk).map_err(errno)?;
         self.fs.changed(&volume);
         let mut attr = self.attr.lock();
@@ -276,7 +276,7 @@ impl Inode for Node {
         if self.kind != Kind::Symlink {
             return Err(EINVAL);
         }
-        self.fs.volume().read_link(self.ino).map_err(errno)
+        self.fs.volume_with_room().read_link(self.ino).map_err(errno)
     }
 
     fn open(&self, flags: u32) -> Result<Option<InodeRef>> {

@@ -48,7 +48,9 @@ fn mountinfo() -> String {
         let path = crate::fs::path::dir_path(&mount.covered, None).unwrap_or_default();
         let path = String::from_utf8_lossy(&path);
         let id = index + 2;
-        let _ = writeln!(out, "{id} 1 0:{} / {path} rw - {} {} rw", id + 16, mount.fs_type, mount.source);
+        let mode = mount.mode();
+        let _ =
+            writeln!(out, "{id} 1 0:{} / {path} {mode} - {} {} {mode}", id + 16, mount.fs_type, mount.source);
     }
     out
 }

@@ -223,6 +223,7 @@ impl Inode for TmpNode {
             free,
             files: files + free,
             files_free: free,
+            read_only: false,
         }
     }
 
