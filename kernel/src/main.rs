@@ -56,6 +56,7 @@ fn start(info: &BootInfo) -> ! {
     clock::init();
     sched::init();
     vm::init();
+    dev::framebuffer::init().expect("enough memory for a display's tables");
     vm::start_daemon().expect("enough memory for the page daemon");
     // SAFETY: the boot loader put the module there, and nothing else has been given that memory.
     let module = unsafe {

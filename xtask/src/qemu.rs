@@ -36,6 +36,15 @@ pub enum Clock {
     Instructions,
 }
 
+/// Whether the machine has a display card; nobody looks at it.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub enum Display {
+    #[default]
+    Absent,
+    /// 16 MiB of memory on the PCI bus, /dev/fb0.
+    Bochs,
+}
+
 #[derive(Clone, Debug)]
 pub struct Machine {
     pub board: Board,
@@ -48,6 +57,7 @@ pub struct Machine {
     pub command_line: String,
     /// A plugin of QEMU's with its arguments, as `-plugin` takes them.
     pub plugin: Option<String>,
+    pub display: Display,
     /// virtio disks: /dev/vda, /dev/vdb, ...
     pub disks: Vec<Disk>,
 }
@@ -174,6 +184,9 @@ impl Machine {
         push(&["-chardev", &format!("socket,id=control,path={}", control.display())]);
         push(&["-device", "isa-serial,index=1,chardev=control"]);
         push(&["-device", "isa-debug-exit,iobase=0xf4,iosize=4"]);
+        if self.display == Display::Bochs {
+            push(&["-device", "bochs-display"]);
+        }
         let bus = if self.board == Board::Q35 { "virtio-blk-pci" } else { "virtio-blk-device" };
         for (index, disk) in self.disks.iter().enumerate() {
             let id = format!("disk{index}");

@@ -3,7 +3,7 @@
 use crate::control::Traces;
 use crate::disk::{self, Disks};
 use crate::image::{self, Image, Libraries};
-use crate::qemu::{Board, Clock, Ending, Kernel, Machine, Stopped};
+use crate::qemu::{Board, Clock, Display, Ending, Kernel, Machine, Stopped};
 use crate::{build, console, linux, symbols, ui};
 use anyhow::{bail, Context, Result};
 use clap::Args;
@@ -77,6 +77,7 @@ pub fn run(args: &RunArgs) -> Result<u8> {
         initrd,
         command_line: String::new(),
         plugin: None,
+        display: Display::Absent,
         disks: disks.list,
     };
     prepare(&mut machine, args.kernel, root, &words)?;

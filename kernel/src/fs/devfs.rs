@@ -12,7 +12,7 @@ use super::inode::*;
 use super::io::{Sink, Source};
 use super::path::{resolve, Follow, Start};
 use super::{mount, random, tmpfs};
-use crate::dev::{block, tty};
+use crate::dev::{block, framebuffer, tty};
 use crate::errno::*;
 use crate::vm;
 
@@ -36,6 +36,9 @@ pub fn open(rdev: u64, flags: u32) -> Result<InodeRef> {
         KMSG => Memory::Log,
         TTY => return tty::open_controlling(),
         CONSOLE | TTY_S0 => return tty::open_console(flags),
+        framebuffer::NUMBER if framebuffer::memory().is_some() => {
+            return Ok(Arc::new(framebuffer::FrameBuffer))
+        }
         _ => return Err(ENXIO),
     };
     Ok(Arc::new(MemoryDevice { what, rdev }))
@@ -123,6 +126,9 @@ pub fn create() -> Result<InodeRef> {
     ];
     for (name, rdev, perm) in nodes {
         root.create(name.as_bytes(), NewNode::Special(Kind::Char, rdev), perm)?;
+    }
+    if framebuffer::memory().is_some() {
+        root.create(b"fb0", NewNode::Special(Kind::Char, framebuffer::NUMBER), 0o660)?;
     }
     for disk in block::disks() {
         root.create(disk.name().as_bytes(), NewNode::Special(Kind::Block, disk.number()), 0o660)?;

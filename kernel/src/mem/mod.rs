@@ -13,6 +13,7 @@ use machine::{NoMemory, Pa, Reserve, ThreadCtx, PAGE_SHIFT, PAGE_SIZE};
 use crate::arch::machine::KERNEL;
 use crate::arch::{machine as host, tables};
 use crate::boot::{BootInfo, Range};
+use crate::dev::framebuffer;
 use crate::sync::SpinLock;
 
 /// Memory ranges at most; QEMU reports three usable ones.
@@ -35,11 +36,13 @@ pub fn init(info: &BootInfo) -> Result<(), NoMemory> {
     let top = info.memory().map(|r| r.end).max().ok_or(NoMemory)?;
     *EARLY.lock() = usable;
     tables::init(top)?;
-    heap::init(pages as usize * RECORD + HEAP_START)?;
+    let devices: ArrayVec<(Pa, u32), 1> = framebuffer::find().into_iter().collect();
+    let records = pages as usize + devices.iter().map(|(_, pages)| *pages as usize).sum::<usize>();
+    heap::init(records * RECORD + HEAP_START)?;
     let rest = core::mem::take(&mut *EARLY.lock());
     let segments: ArrayVec<(Pa, u32), RANGES> =
         rest.iter().map(|r| (Pa(r.start), ((r.end - r.start) >> PAGE_SHIFT) as u32)).collect();
-    host::init(&segments)?;
+    host::init(&segments, &devices)?;
     heap::lay_cushion(pages as usize * PAGE_SIZE)
 }
 

@@ -11,12 +11,12 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use machine::{Machine, PageNo, Pages, Reserve, ThreadCtx, PAGE_SIZE};
-use uvm::{Access, Advice, AnonObject, GetError, Intent, Outcome, Pager, Vnode, VnodePager};
+use machine::{Machine, Pa, PageNo, Pages, Reserve, ThreadCtx, PAGE_SIZE};
+use uvm::{Access, Advice, AnonObject, DevicePager, GetError, Intent, Outcome, Pager, Vnode, VnodePager};
 
 use super::uvm::{entry, shared_pager, with, Space};
 use crate::arch::machine::{KernelMachine, KERNEL};
-use crate::errno::{Result, EINVAL, EIO, ENOMEM};
+use crate::errno::{Result, EINVAL, EIO, ENODEV, ENOMEM};
 use crate::sync::Once;
 
 const PAGE: u64 = PAGE_SIZE as u64;
@@ -34,6 +34,7 @@ pub enum Dir {
 enum Kind {
     Anon(Arc<AnonObject<KernelMachine>>),
     File(Arc<VnodePager<KernelMachine>>),
+    Device(Arc<DevicePager<KernelMachine>>),
 }
 
 struct Inner {
@@ -46,6 +47,7 @@ impl Inner {
         match &self.kind {
             Kind::Anon(pager) => &**pager,
             Kind::File(pager) => &**pager,
+            Kind::Device(pager) => &**pager,
         }
     }
 }
@@ -78,6 +80,14 @@ impl Object {
         Ok(Object { inner: Arc::new(Inner { kind: Kind::File(pager), size: AtomicU64::new(len) }) })
     }
 
+    /// A device's memory of `len` bytes at a physical address that was named when memory was handed over.
+    pub fn device(start: Pa, len: u64) -> Result<Object> {
+        let first = KERNEL.frames().page_at(start).ok_or(ENODEV)?;
+        let pager =
+            with(|uvm, held| DevicePager::new(uvm, held, first, Pages::floor(len))).map_err(|_| ENOMEM)?;
+        Ok(Object { inner: Arc::new(Inner { kind: Kind::Device(pager), size: AtomicU64::new(len) }) })
+    }
+
     /// Its name among all objects.
     pub fn id(&self) -> u32 {
         self.inner.pager().object().id()
@@ -94,7 +104,7 @@ impl Object {
     /// `EIO`: some could not be written, and stay dirty.
     pub fn clean(&self) -> Result<()> {
         match &self.inner.kind {
-            Kind::Anon(_) => Ok(()),
+            Kind::Anon(_) | Kind::Device(_) => Ok(()),
             Kind::File(pager) => with(|uvm, held| pager.clean(uvm, held, 0..u64::MAX)).map_err(|_| EIO),
         }
     }
@@ -102,7 +112,7 @@ impl Object {
     /// How many pages of a file could not be written so far.
     pub fn write_errors(&self) -> u64 {
         match &self.inner.kind {
-            Kind::Anon(_) => 0,
+            Kind::Anon(_) | Kind::Device(_) => 0,
             Kind::File(pager) => with(|_, held| pager.write_errors(held)),
         }
     }
@@ -170,6 +180,7 @@ impl Object {
         match &self.inner.kind {
             Kind::Anon(pager) => pager.clone(),
             Kind::File(pager) => pager.clone(),
+            Kind::Device(pager) => pager.clone(),
         }
     }
 }

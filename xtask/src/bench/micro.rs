@@ -4,7 +4,7 @@
 //! changes. The boot rows are wall time, since booting is where the user waits.
 
 use super::{about, report, table, Document, Row, Verdict};
-use crate::qemu::{Board, Clock, Ending, Kernel, Machine};
+use crate::qemu::{Board, Clock, Display, Ending, Kernel, Machine};
 use crate::run::{self, Root};
 use crate::session::{self, Finished, Input};
 use crate::{guest, ui};
@@ -124,6 +124,7 @@ pub(super) fn boot(
         initrd: folder.path().join("root.cpio"),
         command_line: String::new(),
         plugin,
+        display: Display::Absent,
         disks: Vec::new(),
     };
     let root = Root { image, command: command.to_vec() };

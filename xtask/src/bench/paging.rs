@@ -5,7 +5,7 @@
 
 use super::workloads::{self, Repeat, Systems, Workload};
 use super::{about, bars, report, table, Document, Row};
-use crate::qemu::{Board, Clock, Ending, Kernel, Machine};
+use crate::qemu::{Board, Clock, Display, Ending, Kernel, Machine};
 use crate::run;
 use crate::session::{self, Input};
 use crate::{guest, ui};
@@ -99,6 +99,7 @@ fn measure(
         initrd: folder.path().join("root.cpio"),
         command_line: String::new(),
         plugin: None,
+        display: Display::Absent,
         disks: disks.list,
     };
     let program = format!("{}:/bin/paging", guest::compile("paging", guest::Libc::Musl)?.display());

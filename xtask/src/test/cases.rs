@@ -5,7 +5,7 @@
 use super::disks::{self, TestDisk};
 use super::prepare::{self, Preparation};
 use crate::guest::Libc;
-use crate::qemu::{Board, Fault};
+use crate::qemu::{Board, Display, Fault};
 use crate::session::{Input, Step};
 
 pub struct Case {
@@ -19,6 +19,7 @@ pub struct Case {
     pub input: Input,
     /// /dev/vda, /dev/vdb, ...
     pub disks: &'static [TestDisk],
+    pub display: Display,
     pub expect: &'static [Expect],
     /// The exit code that it must end with.
     pub code: u8,
@@ -55,6 +56,7 @@ pub const CASE: Case = Case {
     prepare: prepare::nothing,
     input: Input::Nothing,
     disks: &[],
+    display: Display::Absent,
     expect: &[],
     code: 0,
     memory: "512M",
@@ -355,6 +357,11 @@ pub const CASES: &[Case] = &[
              Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority\n",
         )],
         ..CASE
+    },
+    Case {
+        display: Display::Bochs,
+        ours_only: true,
+        ..guest("device memory", &[("device", Libc::Musl)], &["/bin/device"])
     },
     Case {
         memory: "64M",

@@ -10,7 +10,7 @@
 use super::{failed, Verdict};
 use crate::disk::Disks;
 use crate::guest::{self, Libc};
-use crate::qemu::{Access, Board, Clock, Ending, Kernel, Machine};
+use crate::qemu::{Access, Board, Clock, Display, Ending, Kernel, Machine};
 use crate::run;
 use crate::session::{self, Input};
 use anyhow::{bail, Context, Result};
@@ -86,6 +86,7 @@ fn one(
         initrd: folder.join("root.cpio"),
         command_line: String::new(),
         plugin: None,
+        display: Display::Absent,
         disks: disks.list,
     };
     let command = ["/bin/crash".to_owned(), (seed >> 1).to_string()];

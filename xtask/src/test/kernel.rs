@@ -66,6 +66,7 @@ fn one(kernel: Kernel, path: &Path, case: &Case) -> Result<Verdict> {
         initrd: folder.path().join("root.cpio"),
         command_line: String::new(),
         plugin: None,
+        display: case.display,
         disks: Vec::new(),
     };
     let disks = disks::make(case.disks, folder.path())?;

@@ -249,6 +249,12 @@ impl<M: Machine> Frames<M> {
         self.pages.len()
     }
 
+    /// Whether a frame is a device's.
+    #[inline]
+    pub fn is_device(&self, page: PageNo) -> bool {
+        page.0 as usize >= self.total
+    }
+
     /// Free page frames (I3); a moment's value where several CPUs run.
     pub fn free(&self) -> usize {
         self.free_list_len.load(Relaxed) + self.cached.iter().map(|c| c.load(Relaxed)).sum::<usize>()

@@ -18,12 +18,12 @@ pub static KERNEL: KernelMachine = KernelMachine;
 static FRAMES: Once<Frames<KernelMachine>> = Once::new();
 static PMAP: X86Pmap = X86Pmap::new();
 
-/// Hands over all memory that start-up has left.
+/// Hands over all memory that start-up has left, and names the memory that devices have.
 ///
 /// # Errors
 /// [`NoMemory`].
-pub fn init(segments: &[(Pa, u32)]) -> Result<(), NoMemory> {
-    let frames = Frames::new(segments, super::cpu::MAX_CPUS)?;
+pub fn init(segments: &[(Pa, u32)], devices: &[(Pa, u32)]) -> Result<(), NoMemory> {
+    let frames = Frames::with_devices(segments, devices, super::cpu::MAX_CPUS)?;
     super::pmap::init(frames.numbers())?;
     FRAMES.call_once(|| frames);
     Ok(())

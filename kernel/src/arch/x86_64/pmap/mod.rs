@@ -31,7 +31,7 @@ use machine::order::{Before, Held, PageCache};
 use machine::{CpuSet, Machine, NoMemory, PageNo, Pmap, Prot, Shootdown, Va, VaRange, Wiring, PAGE_SIZE};
 
 use super::machine::KERNEL;
-use super::tables::{index, ACCESSED, ADDRESS, DIRTY, NO_EXECUTE, PRESENT, USER, WRITE};
+use super::tables::{index, ACCESSED, ADDRESS, DIRTY, NO_EXECUTE, PRESENT, UNCACHED, USER, WRITE};
 use super::{cpu, io};
 use crate::sync::SpinLock;
 pub use space::{init, Space};
@@ -107,6 +107,9 @@ fn entry_for(page: PageNo, prot: Prot, access: Prot, wiring: Wiring) -> u64 {
     }
     if wiring == Wiring::Wired {
         entry |= WIRED;
+    }
+    if KERNEL.frames().is_device(page) {
+        entry |= UNCACHED;
     }
     entry
 }
