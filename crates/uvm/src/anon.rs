@@ -213,3 +213,19 @@ fn new_chunk<M: Machine>() -> Box<[Cell<M>]> {
         })
         .collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use uvm_soft::SoftMachine;
+
+    use super::*;
+    use crate::map::{tree::Node, Entry};
+
+    /// The figures of docs/decisions/052-paging.md; the kernel's lock is no larger than std's.
+    #[test]
+    fn an_anon_and_a_map_entry_are_as_small_as_stated() {
+        assert_eq!((size_of::<Cell<SoftMachine>>(), size_of::<Node<Entry<SoftMachine>>>()), (24, 136));
+        let directory = size_of::<Once<Box<[Cell<SoftMachine>]>>>();
+        assert!(directory <= 24, "{directory} bytes for {CHUNK} anons");
+    }
+}

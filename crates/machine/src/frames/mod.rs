@@ -166,7 +166,7 @@ pub struct Segment {
     pub first: PageNo,
 }
 
-/// All physical memory of a machine. Size: 40 bytes a page.
+/// All physical memory of a machine. Size: 32 bytes a page.
 pub struct Frames<M: Machine> {
     segments: Vec<Segment>,
     /// Frames of memory: their numbers end here, those of devices follow.

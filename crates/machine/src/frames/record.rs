@@ -145,3 +145,12 @@ fn unpack(word: u64) -> Owner {
         _ => Owner::Orphan,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    /// The figure of docs/decisions/052-paging.md.
+    #[test]
+    fn a_page_costs_32_bytes() {
+        assert_eq!(size_of::<super::super::Page>(), 32);
+    }
+}

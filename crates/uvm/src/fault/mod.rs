@@ -149,7 +149,10 @@ impl<M: Machine> Uvm<M> {
         fault: &mut Fault<'_, M>,
     ) -> Result<FaultKind, FaultError> {
         let (result, waited) = self.attempt_counted(held, BYTES, |held, reserved| {
-            self.fault_once(held, fault, &fault.space.map, reserved)
+            self.fault_once(held, fault, &fault.space.map, reserved).map_err(|stop| {
+                // Before anything is waited for: somebody may wait for these pages, and hold up what we wait for.
+                fault.ahead.take().map_or(stop, Stop::Start)
+            })
         });
         fault.down.perform(self.machine(), held);
         if let Some(start) = fault.ahead {
