@@ -8,7 +8,9 @@
 //! and sleep, so no spin lock is held by a caller.
 
 use crate::errno::{Errno, Result, EFAULT};
+use crate::mem::layout::USER_END;
 use crate::user;
+use machine::PAGE_SIZE;
 
 /// The most that one call transfers, as on Linux.
 pub const MAX_TRANSFER: usize = 0x7fff_f000;
@@ -24,6 +26,13 @@ enum Target<'a> {
     User(u64),
     Vector(&'a [IoVec]),
     Kernel(&'a mut [u8]),
+}
+
+/// The whole pages in `len` bytes at `addr`, if they begin there; none outside user memory.
+fn whole_pages(addr: u64, len: usize) -> Option<(u64, u64)> {
+    let pages = (len / PAGE_SIZE) as u64;
+    let end = addr.checked_add(pages * PAGE_SIZE as u64)?;
+    (addr.is_multiple_of(PAGE_SIZE as u64) && pages > 0 && end <= USER_END).then_some((addr, pages))
 }
 
 /// Where a read puts its bytes.
@@ -71,6 +80,24 @@ impl<'a> Sink<'a> {
                 Ok(())
             }
         })
+    }
+
+    /// The whole pages of user memory that come next, if the next byte goes to the start of one: their address and
+    /// number. For a device that fills them itself.
+    pub fn whole_pages(&self) -> Option<(u64, u64)> {
+        match self.target {
+            Target::User(addr) => whole_pages(addr + self.done as u64, self.left),
+            Target::Vector(vector) => {
+                let (addr, room) = locate(vector, self.done)?;
+                whole_pages(addr, room.min(self.left))
+            }
+            Target::Kernel(_) => None,
+        }
+    }
+
+    /// Counts bytes as put that a device has.
+    pub fn skip(&mut self, len: usize) {
+        self.advance(len.min(self.left));
     }
 
     /// As [`Sink::put`] with `len` zero bytes.
@@ -144,6 +171,18 @@ impl<'a> Source<'a> {
 
     pub fn kernel(bytes: &'a [u8]) -> Self {
         Source { left: bytes.len(), origin: Origin::Kernel(bytes), done: 0 }
+    }
+
+    /// The whole pages of user memory that come next, as in [`Sink::whole_pages`].
+    pub fn whole_pages(&self) -> Option<(u64, u64)> {
+        match self.origin {
+            Origin::User(addr) => whole_pages(addr + self.done as u64, self.left),
+            Origin::Vector(vector) => {
+                let (addr, room) = locate(vector, self.done)?;
+                whole_pages(addr, room.min(self.left))
+            }
+            Origin::Kernel(_) => None,
+        }
     }
 
     /// Bytes that were not taken yet.

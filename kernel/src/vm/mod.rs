@@ -9,6 +9,7 @@ mod advice;
 mod census;
 mod daemon;
 mod object;
+mod pin;
 mod segment;
 mod swap;
 mod uvm;
@@ -25,6 +26,7 @@ pub use self::uvm::{Object, Space};
 pub use ::machine::{Class, Prot};
 pub use ::uvm::{FaultError, FaultKind, Inherit, Sharing, Tally};
 pub use object::{object_io, pages_read, pages_written, Dir};
+pub use pin::Pins;
 pub use segment::{Locked, Remnant, Segment};
 pub use swap::{Area as SwapArea, Run as SwapRun, SwapId, SwapUse};
 

@@ -89,7 +89,7 @@ fn range(addr: u64, len: u64) -> VaRange {
     VaRange::new(Va(addr), Va(addr + len))
 }
 
-fn access_prot(access: Access) -> Prot {
+pub(super) fn access_prot(access: Access) -> Prot {
     match access {
         Access::Read => Prot::READ,
         Access::Write => Prot::WRITE,

@@ -2,7 +2,8 @@
 //!
 //! Every transfer goes to the disk itself, through page frames that it takes for the time being: there is no cache between, so what
 //! a file system on the same disk has not written yet is not seen, and nothing that is written here waits to be flushed but by the
-//! disk. Where a transfer doesn't begin or end with a sector, that sector is read first, under the disk's `partial` lock.
+//! disk. With `O_DIRECT` whole pages move to and from the program's own, pinned for the time of one request and with nothing
+//! of that in its map. Where a transfer doesn't begin or end with a sector, that sector is read first, under the disk's `partial` lock.
 //!
 //! Road not taken: a page cache of the device's own. It would serve `mkfs` and little else, and would have to agree with the
 //! file system's.
@@ -22,11 +23,13 @@ use crate::fs::cpio::device_number;
 use crate::fs::inode::{Extent, Inode, InodeRef, Kind, Position, Stat};
 use crate::fs::io::{Sink, Source};
 use crate::fs::File;
-use crate::user;
+use crate::{proc, user, vm};
 
 /// Major number of virtio disks, and minors that each has.
 const MAJOR: u32 = 254;
 const MINORS: u32 = 16;
+/// Pages of a program that one request pins at most.
+const DIRECT_PAGES: u64 = 32;
 
 /// The device number of a disk by its place in the table.
 pub fn node_number(index: usize) -> u64 {
@@ -156,11 +159,17 @@ impl Inode for Node {
         true
     }
 
-    fn read(&self, _file: &File, at: u64, to: &mut Sink<'_>) -> Result<usize> {
+    fn read(&self, file: &File, at: u64, to: &mut Sink<'_>) -> Result<usize> {
         let start = to.done();
         while to.left() > 0 {
             let Some(mut part) = self.part(at + (to.done() - start) as u64, to.left()) else { break };
+            let direct = to.whole_pages().filter(|_| is_direct(file, &part));
             let moved = (|| {
+                if let Some((addr, pages)) = direct {
+                    part.len = self.direct(Op::Read, &part, addr, pages)?;
+                    to.skip(part.len);
+                    return Ok(part.len);
+                }
                 let frames = Frames::take(part.pages)?;
                 part.len = part.len.min(frames.0.len() * PAGE_SIZE - part.skip);
                 self.transfer(Op::Read, &part, &frames.0)?;
@@ -176,7 +185,7 @@ impl Inode for Node {
         Ok(to.done() - start)
     }
 
-    fn write(&self, _file: &File, at: Position, from: &mut Source<'_>) -> Result<(usize, u64)> {
+    fn write(&self, file: &File, at: Position, from: &mut Source<'_>) -> Result<(usize, u64)> {
         if self.disk.is_read_only() {
             return Err(EPERM);
         }
@@ -184,7 +193,14 @@ impl Inode for Node {
         let mut done = 0;
         while from.left() > 0 {
             let Some(part) = self.part(at + done as u64, from.left()) else { break };
-            match self.write_part(part, from) {
+            let direct = from.whole_pages().filter(|_| is_direct(file, &part));
+            let written = match direct {
+                Some((addr, pages)) => {
+                    self.direct(Op::Write, &part, addr, pages).map(|len| (from.skip(len), Whole::Yes))
+                }
+                None => self.write_part(part, from),
+            };
+            match written {
                 Ok((moved, Whole::Yes)) => done += moved,
                 Ok((moved, Whole::No)) => {
                     done += moved;
@@ -232,6 +248,12 @@ impl Inode for Node {
     }
 }
 
+/// Whether a part goes to or comes from the program's own pages: asked for by `O_DIRECT`, from a sector's start on, for
+/// a page at least.
+fn is_direct(file: &File, part: &Part) -> bool {
+    file.flags() & linux_raw_sys::general::O_DIRECT != 0 && part.skip == 0 && part.len >= PAGE_SIZE
+}
+
 /// Whether a write took all that it was offered.
 enum Whole {
     Yes,
@@ -239,6 +261,17 @@ enum Whole {
 }
 
 impl Node {
+    /// Moves whole pages between the disk and the program's pages at `addr`, which are pinned meanwhile: physio. Returns
+    /// how many bytes that were.
+    fn direct(&self, op: Op, part: &Part, addr: u64, pages: u64) -> Result<usize> {
+        let access = if op == Op::Read { vm::Access::Write } else { vm::Access::Read };
+        let space = proc::current_thread().space().ok_or(EFAULT)?;
+        let pages = pages.min((part.len / PAGE_SIZE) as u64).min(DIRECT_PAGES);
+        let pins = vm::Pins::new(&space, addr, pages, access)?;
+        self.disk.transfer_pages(op, part.sector, pins.pages())?;
+        Ok(pins.pages().len() * PAGE_SIZE)
+    }
+
     /// Writes one part; what its first and last sector hold beside it is read first.
     fn write_part(&self, mut part: Part, from: &mut Source<'_>) -> Result<(usize, Whole)> {
         let frames = Frames::take(part.pages)?;
