@@ -488,3 +488,26 @@ fn a_truncated_page_is_out_of_reach() {
         assert_eq!(w.uvm.frames().free(), w.uvm.frames().total(), "the pinned page was lost");
     });
 }
+
+/// A page that is truncated while its wiring is taken back is freed by one of the two.
+#[test]
+fn munlock_and_truncation_lose_no_page() {
+    check(|| {
+        let w = World::new();
+        let pager: Arc<dyn Pager<Soft>> =
+            AnonObject::new(&w.uvm, &mut ThreadCtx::new().held(), Pages(1)).expect("there is memory");
+        let (space, range) = (w.space(), VaRange::new(P, Q));
+        w.map(&space, MapRequest::object(pager.clone(), Pages(0), Pages(1), Sharing::Shared));
+        w.uvm.wire(&mut ThreadCtx::new().held(), &space, range).expect("there is memory");
+        let other = {
+            let (w, space) = (w.clone(), space.clone());
+            spawn(move || w.uvm.unwire(&mut ThreadCtx::new().held(), &space, range))
+        };
+        w.uvm.truncate(&mut ThreadCtx::new().held(), &pager, Pages(0));
+        other.join().unwrap().expect("the range is mapped");
+        w.check(&[&space], std::slice::from_ref(&pager));
+        w.end(vec![space]);
+        w.uvm.detach(&mut ThreadCtx::new().held(), &*pager);
+        assert_eq!(w.uvm.frames().free(), w.uvm.frames().total(), "the page was lost");
+    });
+}

@@ -349,7 +349,10 @@ impl Pmap for SoftPmap {
     }
 
     fn unwire(&self, space: &SoftSpace, va: Va) -> bool {
-        self.enter_call().tables.unwire(spot(space, va))
+        let was = self.enter_call().tables.unwire(spot(space, va));
+        // What the caller makes of the answer comes later than the answer.
+        (self.pause)();
+        was
     }
 
     fn extract(&self, space: &SoftSpace, va: Va) -> Option<(PageNo, Prot)> {

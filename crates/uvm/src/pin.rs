@@ -15,7 +15,7 @@
 use arrayvec::ArrayVec;
 
 use machine::frames::PageFlags;
-use machine::{order, Held, Machine, Owner, PageNo, Prot, VaRange};
+use machine::{order, Before, Held, Machine, Owner, PageNo, Prot, VaRange};
 
 use crate::anon::AnonNo;
 use crate::fault::FaultError;
@@ -71,8 +71,22 @@ impl<M: Machine> Uvm<M> {
         }
     }
 
+    /// Takes one wiring of a page back, whoever owns it by now: its owner may let it go at this moment, and one of the
+    /// two frees it.
+    pub(crate) fn unwire_page<P>(&self, held: &mut Held<'_, P>, page: PageNo)
+    where
+        P: Before<order::Object> + Before<order::Anon> + Before<order::Registry> + Before<order::PageQueues>,
+        P: Before<order::PageCache>,
+    {
+        while !self.unpin_owned(held, page, false) {}
+    }
+
     /// Takes one pin back under the lock of the page's owner. Says no if the owner has just gone: look again.
-    fn unpin_owned(&self, held: &mut Held<'_, order::Nothing>, page: PageNo, changed: bool) -> bool {
+    fn unpin_owned<P>(&self, held: &mut Held<'_, P>, page: PageNo, changed: bool) -> bool
+    where
+        P: Before<order::Object> + Before<order::Anon> + Before<order::Registry> + Before<order::PageQueues>,
+        P: Before<order::PageCache>,
+    {
         let frames = self.frames();
         let flags = if changed { PageFlags::CLEAN } else { PageFlags::empty() };
         match frames.owner(page) {
@@ -107,7 +121,7 @@ impl<M: Machine> Uvm<M> {
     }
 
     /// Takes a pin of a page back whose object is not registered.
-    fn unpin_unknown(&self, held: &mut Held<'_, order::Nothing>, page: PageNo) -> bool {
+    fn unpin_unknown<P: Before<order::PageQueues>>(&self, held: &mut Held<'_, P>, page: PageNo) -> bool {
         self.frames().unwire(self.machine(), held, page);
         true
     }

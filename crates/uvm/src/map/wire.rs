@@ -183,11 +183,11 @@ impl<M: Machine> Uvm<M> {
         space: &Space<M>,
         range: VaRange,
     ) {
-        let (machine, pmap) = (self.machine(), self.machine().pmap());
+        let pmap = self.machine().pmap();
         for va in range.iter_pages() {
             if let Some((page, _)) = pmap.extract(&space.pmap, va) {
                 if pmap.unwire(&space.pmap, va) {
-                    machine.frames().unwire(machine, held, page);
+                    self.unwire_page(held, page);
                 }
             }
         }
