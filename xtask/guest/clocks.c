@@ -58,6 +58,30 @@ static void processor_time(void) {
     CHECK(times(&times_now) > 0);
 }
 
+// A child that has a child which touches many pages, and waits for it.
+static void use_pages(void) {
+    enum { PAGES = 4096 };
+    pid_t child = fork();
+    if (child == 0) {
+        char *at = mmap(0, PAGES * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        madvise(at, PAGES * PAGE, MADV_NOHUGEPAGE);
+        for (int i = 0; i < PAGES; i++) at[i * PAGE] = 1;
+        _exit(0);
+    }
+    waitpid(child, 0, 0);
+}
+
+static void usage_counts_grandchildren(void) {
+    struct rusage usage, all;
+    pid_t child = fork();
+    if (child == 0) {
+        use_pages();
+        _exit(0);
+    }
+    CHECK(wait4(child, 0, 0, &usage) == child && usage.ru_minflt >= 4096 && usage.ru_minflt < 8192);
+    CHECK(!getrusage(RUSAGE_CHILDREN, &all) && all.ru_minflt == usage.ru_minflt);
+}
+
 static void limits(void) {
     struct rlimit limit, again;
     CHECK(!getrlimit(RLIMIT_STACK, &limit) && limit.rlim_cur == 8 << 20);
@@ -119,6 +143,7 @@ int main(int argc, char **argv) {
         {"clocks_run_forward", clocks_run_forward},
         {"sleeping", sleeping},
         {"processor_time", processor_time},
+        {"usage_counts_grandchildren", usage_counts_grandchildren},
         {"limits", limits},
         {"about_the_system", about_the_system},
         {"a_busy_loop_is_interrupted", a_busy_loop_is_interrupted},

@@ -290,3 +290,22 @@ fn a_read_only_object_refuses_more_than_its_most() {
     uvm.space_destroy(held, s);
     uvm.detach(held, &*object);
 }
+
+#[test]
+fn the_knob_says_whether_a_fault_maps_its_neighbours() {
+    for (neighbours, expected) in [(true, 8), (false, 1)] {
+        let (uvm, mut ctx) = (world(), ThreadCtx::new());
+        let held = &mut ctx.held();
+        uvm.knobs().set_neighbours(neighbours);
+        let space = space(&uvm, held);
+        let va = uvm.map(held, &space, &MapRequest::zero(Pages(8))).unwrap();
+        (0..8).for_each(|i| store(&uvm, &space, va + Pages(i), 1).unwrap());
+        // The fork took every store away; its child is gone, so one fault may give them all back.
+        let child = uvm.fork(held, &space).unwrap();
+        uvm.space_destroy(held, child);
+        let before = uvm.stat().get(Counter::Faults);
+        (0..8).for_each(|i| store(&uvm, &space, va + Pages(i), 2).unwrap());
+        let faults = uvm.stat().get(Counter::Faults) - before;
+        assert_eq!(8 / faults, expected, "neighbours {neighbours}: {faults} faults");
+    }
+}

@@ -118,10 +118,8 @@ fn look(parent: &Arc<Process>, which: Which, options: Options) -> Look {
         let gone = collect(tree, &result, options);
         (result, gone)
     });
-    if let (Some(child), Look::Found(report)) = (&gone, &result) {
-        let mut total = parent.child_usage.lock();
-        total.add(&report.usage);
-        total.add(&child.child_usage.lock());
+    if let (true, Look::Found(report)) = (gone.is_some(), &result) {
+        parent.child_usage.lock().add(&report.usage);
     }
     result
 }
@@ -154,7 +152,10 @@ fn report(child: &Node, options: Options) -> Option<Report> {
             Event::Changed(found)
         }
     };
-    Some(Report { pid: process.pid, uid: process.cred.lock().uid, event, usage: process.total_usage() })
+    // With what its own children had used when it waited for them.
+    let mut usage = process.total_usage();
+    usage.add(&process.child_usage.lock());
+    Some(Report { pid: process.pid, uid: process.cred.lock().uid, event, usage })
 }
 
 /// Takes a child that ended out of the table, unless it is to stay waitable.

@@ -1,7 +1,7 @@
 //! Mapping what lies around a fault and is resident anyway.
 //!
 //! The window is 16 pages aligned to 16, so it lies in one page of tables and costs the pmap one walk. `Random`
-//! advice asks for none; `Sequential` for those ahead. UVM maps three pages back and four ahead; a wider window
+//! advice and the knob ask for none; `Sequential` for those ahead. UVM maps three pages back and four ahead; a wider window
 //! pays here since a trap costs as much as mapping ten pages (`./uvm bench micro`: file fault rows).
 //!
 //! Anons are mapped along only where they can be mapped writable: after a fork has come and gone, the parent gets
@@ -29,18 +29,19 @@ struct Window {
     fault: usize,
 }
 
-fn window<M: Machine>(fault: &Fault<'_, M>, entry: &Entry<M>) -> Option<Window> {
-    if entry.advice == Advice::Random || entry.wired {
-        return None;
-    }
-    let aligned = Va(fault.va.0 & !(Pages(WINDOW as u64).bytes() - 1));
-    let start = if entry.advice == Advice::Sequential { fault.va } else { aligned.max(entry.range.start) };
-    let end = (aligned + Pages(WINDOW as u64)).min(entry.range.end);
-    let len = (end - start).0 as usize;
-    (len > 1).then(|| Window { start, len, fault: (fault.va - start).0 as usize })
-}
-
 impl<M: Machine> Uvm<M> {
+    fn window(&self, fault: &Fault<'_, M>, entry: &Entry<M>) -> Option<Window> {
+        if entry.advice == Advice::Random || entry.wired || !self.knobs().neighbours() {
+            return None;
+        }
+        let aligned = Va(fault.va.0 & !(Pages(WINDOW as u64).bytes() - 1));
+        let start =
+            if entry.advice == Advice::Sequential { fault.va } else { aligned.max(entry.range.start) };
+        let end = (aligned + Pages(WINDOW as u64)).min(entry.range.end);
+        let len = (end - start).0 as usize;
+        (len > 1).then(|| Window { start, len, fault: (fault.va - start).0 as usize })
+    }
+
     #[allow(clippy::too_many_arguments)]
     pub(super) fn map_object_neighbours(
         &self,
@@ -52,7 +53,7 @@ impl<M: Machine> Uvm<M> {
         amap: Option<(&Slots, u64)>,
         prot: Prot,
     ) {
-        let Some(w) = window(fault, entry) else { return };
+        let Some(w) = self.window(fault, entry) else { return };
         let mut pages = [0u32; WINDOW];
         let pages = &mut pages[..w.len];
         body.window(entry.index(oref, w.start).0, pages);
@@ -92,7 +93,7 @@ impl<M: Machine> Uvm<M> {
         if entry.writes != Writes::Copied || !entry.prot.contains(Prot::WRITE) {
             return;
         }
-        let Some(w) = window(fault, entry) else { return };
+        let Some(w) = self.window(fault, entry) else { return };
         let first = slot - w.fault as u64;
         if slots.any_shared(first..first + w.len as u64) {
             return;
