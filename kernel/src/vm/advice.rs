@@ -96,7 +96,15 @@ fn one(space: &Space, part: &Outline, advice: Advice) -> Result<()> {
         Advice::DontNeed | Advice::Free => discard(space, part.range),
         Advice::DontNeedLocked => return discard_locked(space, part),
         Advice::Remove => return object::punch(space, part.range.start.0, part.range.pages().bytes()),
-        Advice::WillNeed | Advice::Cold | Advice::PageOut | Advice::Hint => Ok(()),
+        Advice::Cold => {
+            with(|uvm, held| uvm.cool_range(held, space.get(), part.range));
+            Ok(())
+        }
+        Advice::PageOut => {
+            with(|uvm, held| uvm.pageout_range(held, space.get(), part.range));
+            Ok(())
+        }
+        Advice::WillNeed | Advice::Hint => Ok(()),
         Advice::PopulateRead | Advice::PopulateWrite => Ok(()),
     };
     match done {

@@ -359,6 +359,11 @@ pub const CASES: &[Case] = &[
         ..CASE
     },
     Case {
+        disks: &[disks::ext4(32), disks::swap(64)],
+        ours_only: true,
+        ..guest("page-out on request", &[("pageout", Libc::Musl)], &["/bin/pageout"])
+    },
+    Case {
         display: Display::Bochs,
         ours_only: true,
         ..guest("device memory", &[("device", Libc::Musl)], &["/bin/device"])

@@ -34,6 +34,7 @@
 
 mod finish;
 mod knobs;
+mod range;
 mod room;
 mod take;
 
@@ -149,12 +150,12 @@ impl<M: Machine> Uvm<M> {
         self.machine().wake(PassLock::CHANNEL);
     }
 
-    fn pass(&self, held: &mut Held<'_, order::Nothing>, target: usize, zeal: Zeal) -> Progress {
+    fn new_pass(&self, held: &mut Held<'_, order::Nothing>, target: usize, zeal: Zeal) -> Pass {
         let frames = self.frames();
         self.stat().add(self.machine().cpu(), Counter::Passes, 1);
         frames.flush_pending(held);
         let room = self.room_on_swap(held);
-        let mut pass = Pass {
+        Pass {
             zeal,
             target,
             room,
@@ -166,7 +167,11 @@ impl<M: Machine> Uvm<M> {
             most: (frames.total() / 64).clamp(16, WRITE_CLUSTER),
             down: Shootdown::new(),
             progress: Progress::default(),
-        };
+        }
+    }
+
+    fn pass(&self, held: &mut Held<'_, order::Nothing>, target: usize, zeal: Zeal) -> Progress {
+        let mut pass = self.new_pass(held, target, zeal);
         self.refill_inactive(held, &pass);
         self.scan_inactive(held, &mut pass);
         self.finish(held, &mut pass);

@@ -1,0 +1,127 @@
+//! Page-out on request: a range's pages leave memory, or come next when it is short; MADV_PAGEOUT and MADV_COLD.
+//!
+//! The pages are found layer by layer, a few at a time, and looked at like those of a desperate pass, with nothing
+//! locked that a write could wait for. A page that others use too goes all the same: its data is safe.
+
+use arrayvec::ArrayVec;
+
+use machine::frames::SCAN;
+use machine::{order, Held, Machine, PageNo, Pages, Pmap, Va, VaRange};
+
+use super::{Progress, Zeal};
+use crate::map::Entry;
+use crate::{Space, Uvm};
+
+/// A layer of a map entry.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Layer {
+    Amap,
+    Object,
+}
+
+const LAYERS: [Layer; 2] = [Layer::Amap, Layer::Object];
+
+/// Pages with their addresses.
+type Found = ArrayVec<(Va, PageNo), SCAN>;
+
+impl<M: Machine> Uvm<M> {
+    /// Writes a range's pages out as far as they have to be, and frees them when that is done; those that are wired or
+    /// have nowhere to go stay. Waits for no write. Cost: by pages that are there.
+    pub fn pageout_range(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        space: &Space<M>,
+        range: VaRange,
+    ) -> Progress {
+        while !self.begin_pass(held) {}
+        let mut pass = self.new_pass(held, usize::MAX, Zeal::Desperate);
+        self.each_page(held, space, range, |held, page| {
+            self.look_at(held, &mut pass, page);
+            if pass.taken.len() == pass.most {
+                self.finish(held, &mut pass);
+            }
+        });
+        self.finish(held, &mut pass);
+        self.end_pass();
+        pass.progress
+    }
+
+    /// Takes a range's pages for unused until they are used again.
+    pub fn cool_range(&self, held: &mut Held<'_, order::Nothing>, space: &Space<M>, range: VaRange) {
+        let frames = self.frames();
+        frames.flush_pending(held);
+        self.each_page(held, space, range, |held, page| {
+            self.machine().pmap().clear_referenced(page);
+            frames.deactivate(held, page);
+        });
+    }
+
+    /// Calls `each` with every resident page of a range, with nothing locked: by then it may be another's.
+    fn each_page(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        space: &Space<M>,
+        range: VaRange,
+        mut each: impl FnMut(&mut Held<'_, order::Nothing>, PageNo),
+    ) {
+        for layer in LAYERS {
+            let mut rest = range;
+            loop {
+                let found = self.next_pages(held, space, rest, layer);
+                let Some(&(last, _)) = found.last() else { break };
+                for &(_, page) in &found {
+                    each(held, page);
+                }
+                rest = VaRange::new(last + Pages(1), range.end);
+            }
+        }
+    }
+
+    /// The first pages of one layer in a range.
+    fn next_pages(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        space: &Space<M>,
+        range: VaRange,
+        layer: Layer,
+    ) -> Found {
+        let mut found = Found::new();
+        let (tree, mut h) = space.map.tree.lock(held);
+        let _ = tree.try_each(range, &mut |e| {
+            let part = e.range.intersect(range);
+            match layer {
+                Layer::Amap => self.pages_above(&mut h, e, part, &mut found),
+                Layer::Object => self.pages_below(&mut h, e, part, &mut found),
+            }
+            if found.is_full() {
+                Err(())
+            } else {
+                Ok(())
+            }
+        });
+        found
+    }
+
+    fn pages_above(&self, held: &mut Held<'_, order::Map>, e: &Entry<M>, part: VaRange, found: &mut Found) {
+        let Some(aref) = &e.amap else { return };
+        let first = e.slot(aref, part.start);
+        let (body, mut h) = aref.amap.body.lock(held);
+        for (slot, anon) in body.slots.range(first..first + part.pages().0) {
+            if found.is_full() {
+                return;
+            }
+            if let Some(page) = self.anons.get(anon).lock(&mut h).0.page {
+                found.push((part.start + Pages(slot - first), page));
+            }
+        }
+    }
+
+    fn pages_below(&self, held: &mut Held<'_, order::Map>, e: &Entry<M>, part: VaRange, found: &mut Found) {
+        let Some(oref) = &e.object else { return };
+        let first = e.index(oref, part.start);
+        let (body, _) = oref.pager.object().lock(held);
+        let room = found.remaining_capacity();
+        let there = body.pages(first.0..first.0 + part.pages().0).take(room);
+        found.extend(there.map(|(index, page)| (part.start + (index - first), page)));
+    }
+}
