@@ -320,6 +320,8 @@ vm_system! {
     fn swap_on(area: Arc<SwapArea>, priority: i16) -> Result<SwapId>;
     /// Brings home what is on an area, and swaps on it no more: `ENOMEM` if that has no room.
     fn swap_off(id: SwapId) -> Result<()>;
+    /// Pages that areas may have beside those in use.
+    fn swap_room() -> u64;
     /// The areas in use.
     fn swap_list() -> Vec<SwapUse>;
     /// Counts.

@@ -378,6 +378,10 @@ impl VmSystem for Uvm {
         with(|uvm, held| uvm.swap_off(held, id)).map_err(super::swap::errno)
     }
 
+    fn swap_room() -> u64 {
+        system().swap_room()
+    }
+
     fn swap_list() -> Vec<SwapUse> {
         let areas = with(|uvm, held| uvm.swap_info(held));
         areas.iter().map(|area| SwapUse { id: area.id, used: u64::from(area.used) }).collect()

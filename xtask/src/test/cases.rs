@@ -374,6 +374,18 @@ pub const CASES: &[Case] = &[
         ..guest("sixty-four megabytes", &[("small", Libc::Musl)], &["/bin/small"])
     },
     Case {
+        name: "more swap than memory can have",
+        command: &["/bin/busybox", "sh", "-c", "free | tail -n 1; swapoff /dev/vda && echo off"],
+        disks: &[disks::swap(1024)],
+        memory: "64M",
+        expect: &[
+            Matches(r"^uvm: \d+ KiB of 1048572 KiB are swapped on, all that this memory can keep track of\n"),
+            Matches(r"Swap: +4\d{5} +0 +4\d{5}\noff\n$"),
+        ],
+        ours_only: true,
+        ..CASE
+    },
+    Case {
         name: "a small machine",
         command: &["/bin/busybox", "sh", "-c", "free | head -n 2; dd if=/dev/zero of=/tmp/big bs=1M count=200 2>/dev/null; rm /tmp/big; echo alive"],
         expect: &[Contains("Mem:"), Contains("alive")],

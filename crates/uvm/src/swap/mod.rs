@@ -426,12 +426,17 @@ impl<M: Machine> Uvm<M> {
         if slots == 0 {
             return Err(SwapError::Empty);
         }
-        let most = self.frames().total() as u64 * u64::from(SLOTS_PER_FRAME);
-        if u64::from(slots) + u64::from(self.swap().slots()) > most {
+        if u64::from(slots) > self.swap_room() {
             return Err(SwapError::TooMuch);
         }
         let bits = Bits::new(slots)?;
         self.swap().add(held, device, priority, bits)
+    }
+
+    /// Slots that devices may have beside those that are on.
+    pub fn swap_room(&self) -> u64 {
+        let most = self.frames().total() as u64 * u64::from(SLOTS_PER_FRAME);
+        most.saturating_sub(u64::from(self.swap().slots()))
     }
 
     /// All swap devices, in the order in which they fill.

@@ -67,9 +67,20 @@ pub fn on_named(cmdline: &str) {
         };
         let switched = super::open_kernel(device, O_RDWR).and_then(|file| on(file, priority));
         if let Err(errno) = switched {
-            println!("uvm: can't swap on {device}: error {}", errno.0);
+            println!("uvm: can't swap on {device}: {}", reason(errno));
         }
     }
+}
+
+fn reason(errno: Errno) -> String {
+    String::from(match errno {
+        ENOENT | ENXIO => "there is no such disk",
+        EINVAL => "there is no swap area on it that this kernel can use",
+        EBUSY => "it is in use",
+        ENOMEM => "there is as much swap already as this memory can have",
+        EIO => "it can't be read",
+        Errno(number) => return format!("error {number}"),
+    })
 }
 
 /// Swaps on a file from now on. Areas with a higher priority fill first; without one it comes after all others.
@@ -107,8 +118,21 @@ fn switch_on(extents: &[Extent], there: u64, kind: Kind, priority: i16) -> Resul
     if header.last_page >= there || kind == Kind::File && !header.bad.is_empty() {
         return Err(EINVAL);
     }
-    let runs = runs(extents, &header);
-    let pages = runs.iter().map(|run| u64::from(run.slots)).sum();
+    let mut runs = runs(extents, &header);
+    let room = vm::swap_room();
+    let pages: u64 = runs.iter().map(|run| u64::from(run.slots)).sum();
+    if pages > room {
+        println!(
+            "uvm: {} KiB of {} KiB are swapped on, all that this memory can keep track of",
+            room * 4,
+            pages * 4
+        );
+        runs.retain(|run| u64::from(run.slot) < room);
+        if let Some(last) = runs.last_mut() {
+            last.slots = last.slots.min((room - u64::from(last.slot)) as u32);
+        }
+    }
+    let pages = pages.min(room);
     let id = vm::swap_on(Arc::new(SwapArea::new(Box::from(runs))), priority)?;
     Ok((id, pages))
 }
