@@ -379,7 +379,7 @@ pub const CASES: &[Case] = &[
         disks: &[disks::swap(1024)],
         memory: "64M",
         expect: &[
-            Matches(r"^uvm: \d+ KiB of 1048572 KiB are swapped on, all that this memory can keep track of\n"),
+            Matches(r"^uvm: \d+ KiB of 1048572 KiB are swapped on, all that this memory can keep track of\r?\n"),
             Matches(r"Swap: +4\d{5} +0 +4\d{5}\noff\n$"),
         ],
         ours_only: true,
