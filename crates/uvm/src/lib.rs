@@ -5,7 +5,8 @@
 //! *anons*, each one page of memory that has been written privately; below, an *object*, a file's or a shared
 //! segment's pages, which a *pager* brings in. There are never more than two, so a look-up ends after two steps, and
 //! reference counts alone say when a page may be written in place and when it must be freed. The *pmap* caches what
-//! the maps say for the MMU and may forget it.
+//! the maps say for the MMU and may forget it. When memory is short the page daemon takes pages from their owners, who
+//! find them again on swap or in their files.
 //!
 //! ```text
 //!   Space ── Map ── Entry ─┬─ ARef ── Amap ── slots ── Anon ── page
@@ -19,9 +20,9 @@
 //!
 //! # Reading order
 //! [`map`](mod@map) (entries and what is done to them), [`space`](mod@space) (fork), [`fault`](mod@fault) (the four
-//! cases), `amap`, `anon`, `object`, [`pager`](mod@pager), `io` (how a page is
-//! read and written), then `audit`, which checks the invariants that the others
-//! state.
+//! cases), `amap`, `anon`, `object`, [`pager`](mod@pager), `io` (how a page is read and written),
+//! [`pageout`](mod@pageout) and [`swap`](mod@swap) (how one leaves; `docs/paging.md` follows it), then `audit`, which
+//! checks the invariants that the others state.
 //!
 //! # Laws
 //! * No unsafe code. * No operation sleeps but by [`machine::Machine::wait`], with nothing locked. * What can fail is

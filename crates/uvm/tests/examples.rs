@@ -4,6 +4,8 @@
 mod custom_pager;
 #[path = "../examples/fork_cow.rs"]
 mod fork_cow;
+#[path = "../examples/paging.rs"]
+mod paging;
 
 #[test]
 fn fork_cow_says_what_it_copies() {
@@ -13,4 +15,9 @@ fn fork_cow_says_what_it_copies() {
 #[test]
 fn custom_pager_makes_only_what_is_read() {
     custom_pager::main();
+}
+
+#[test]
+fn paging_brings_back_what_did_not_fit() {
+    paging::main();
 }
