@@ -34,7 +34,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use rsext4::{
-    Ext4, Ext4Error, FileExtentState, FileExtentTarget, InodeNumber, MountOptions, MountServices,
+    Ext4, Ext4Error, FileExtentState, FileExtentTarget, FileName, InodeNumber, MountOptions, MountServices,
     MountedServices, NoopObserver, PreallocationOptions, RangeOperation,
 };
 use spin::Mutex;
@@ -53,7 +53,7 @@ pub type Result<T> = core::result::Result<T, ErrorKind>;
 /// The most that is called written in one step of the crate's.
 const STEP: u64 = 128 << 10;
 
-/// Changes of names that are committed at once.
+/// Changes that are committed at once.
 const MAX_CHANGES: u32 = 64;
 
 /// A transfer failed.
@@ -120,8 +120,11 @@ pub struct Volume<D: Device> {
     block_size: u64,
     /// Blocks were freed and that isn't committed yet.
     freed: bool,
-    /// Changes of names since the last commit.
+    /// Changes since the last commit.
     changes: u32,
+    /// Nothing has been done since the last commit.
+    fresh: bool,
+    mode: Mode,
 }
 
 fn kind(error: Ext4Error) -> ErrorKind {
@@ -159,7 +162,7 @@ impl<D: Device> Volume<D> {
         let fs = Ext4::mount(shadow, MountServices::new(clock, (), NoopObserver), options).map_err(kind)?;
         let block_size = fs.statfs().block_size;
         state.lock().block_size = block_size;
-        Ok(Volume { fs, state, block_size, freed: false, changes: 0 })
+        Ok(Volume { fs, state, block_size, freed: false, changes: 0, fresh: true, mode })
     }
 
     /// The root directory's inode.
@@ -191,6 +194,7 @@ impl<D: Device> Volume<D> {
         if len == 0 {
             return Ok(Vec::new());
         }
+        self.make_log_room();
         let map =
             self.fs.inode_extents(number(ino)?, at, len, FileExtentTarget::Data, usize::MAX).map_err(kind)?;
         let runs = map.extents.into_iter().filter(|e| e.state != FileExtentState::Inline).map(|e| Run {
@@ -220,6 +224,7 @@ impl<D: Device> Volume<D> {
         if self.freed {
             self.sync()?;
         }
+        self.settle()?;
         self.allocate(ino, at, full_end - at)?;
         for run in self.extents(ino, at, full_end - at)? {
             if run.unwritten {
@@ -265,6 +270,7 @@ impl<D: Device> Volume<D> {
     /// # Errors
     /// [`ErrorKind::NoSpace`]: what could be had stays reserved.
     pub fn allocate(&mut self, ino: u32, at: u64, len: u64) -> Result<()> {
+        self.make_log_room();
         let (at, end) = (self.floor(at), self.ceil(at + len));
         let operation = RangeOperation::Allocate(PreallocationOptions::KEEP_SIZE);
         self.fs.operate_inode_range(number(ino)?, at, end - at, operation).map_err(kind)
@@ -276,6 +282,7 @@ impl<D: Device> Volume<D> {
     /// # Errors
     /// I/O and damage; [`ErrorKind::FileTooLarge`].
     pub fn resize(&mut self, ino: u32, size: u64) -> Result<()> {
+        self.settle()?;
         let old = self.fs.inode(number(ino)?).map_err(kind)?.size;
         let tail = old.min(size);
         if tail % self.block_size != 0 {
@@ -301,6 +308,7 @@ impl<D: Device> Volume<D> {
         if from >= to {
             return Ok(());
         }
+        self.settle()?;
         self.unshield(ino, from, to - from)?;
         self.freed = true;
         self.fs.operate_inode_range(number(ino)?, from, to - from, RangeOperation::PunchHole).map_err(kind)
@@ -311,6 +319,7 @@ impl<D: Device> Volume<D> {
     /// # Errors
     /// I/O and damage; mounting again frees it then.
     pub fn reap(&mut self, ino: u32) -> Result<()> {
+        self.settle()?;
         let info = self.fs.inode(number(ino)?).map_err(kind)?;
         if info.mode & 0o170000 == 0o100000 && info.size > 0 {
             self.unshield(ino, 0, self.ceil(info.size))?;
@@ -324,20 +333,39 @@ impl<D: Device> Volume<D> {
     /// # Errors
     /// I/O. The journal takes nothing more after a failure.
     pub fn sync(&mut self) -> Result<()> {
+        self.make_log_room();
         self.fs.sync().map_err(kind)?;
         self.freed = false;
         self.changes = 0;
+        self.fresh = true;
         Ok(())
     }
 
-    /// Before a change of names: commits if there were many since the last time, since the crate copies the whole of
-    /// what is not committed at each change, to be able to take it back.
+    /// Before a change: commits if there were many since the last time, since the crate copies the whole of what is not
+    /// committed at each change, to be able to take it back.
     fn settle(&mut self) -> Result<()> {
         self.changes += 1;
         if self.changes > MAX_CHANGES {
             self.sync()?;
         }
+        self.make_log_room();
         Ok(())
+    }
+
+    /// Before anything after a commit: lets the crate make room in its journal.
+    ///
+    /// It does so when a transaction begins, but refuses (`Busy`) if what begins it is a single block, which it has in
+    /// its hands then: a superblock, an inode that leaves its cache. A link to a directory begins a transaction
+    /// properly, is refused in it, and leaves nothing behind.
+    fn make_log_room(&mut self) {
+        if !core::mem::take(&mut self.fresh) || self.mode == Mode::ReadOnly {
+            return;
+        }
+        if let Ok(name) = FileName::new(b"none") {
+            let root = self.fs.root_inode();
+            let refused = self.fs.hard_link(root, root, name);
+            debug_assert!(refused.is_err(), "a directory has been given a second name");
+        }
     }
 
     /// Makes the volume clean and ends its use.
@@ -345,6 +373,7 @@ impl<D: Device> Volume<D> {
     /// # Errors
     /// [`ErrorKind::Busy`]: there are inodes without names that were not reaped; I/O.
     pub fn unmount(&mut self) -> Result<()> {
+        self.make_log_room();
         self.fs.unmount().map_err(kind)
     }
 

@@ -114,12 +114,14 @@ impl<D: Device> Volume<D> {
     /// # Errors
     /// [`ErrorKind::NotFound`]: no such inode; I/O and damage.
     pub fn attributes(&mut self, ino: u32) -> Result<Attributes> {
+        self.make_log_room();
         Ok(self.fs.inode(number(ino)?).map_err(kind)?.into())
     }
 
     /// # Errors
     /// I/O and damage; [`ErrorKind::ReadOnly`].
     pub fn change(&mut self, ino: u32, change: &Change) -> Result<Attributes> {
+        self.settle()?;
         let update = InodeMetadataUpdate {
             permissions: change.perm.map(permissions).transpose()?,
             owner: change.owner,
@@ -135,6 +137,7 @@ impl<D: Device> Volume<D> {
     /// # Errors
     /// [`ErrorKind::NotFound`]; I/O and damage.
     pub fn lookup(&mut self, dir: u32, text: &[u8]) -> Result<Attributes> {
+        self.make_log_room();
         let found = self.fs.lookup_child(number(dir)?, name(text)?).map_err(kind)?;
         found.map(Attributes::from).ok_or(ErrorKind::NotFound)
     }
@@ -144,6 +147,7 @@ impl<D: Device> Volume<D> {
     /// # Errors
     /// I/O and damage; [`ErrorKind::InvalidInput`]: a cursor of another kind of directory.
     pub fn list(&mut self, dir: u32, from: Cursor, max: usize) -> Result<Vec<Entry>> {
+        self.make_log_room();
         let entries = self.fs.read_directory(number(dir)?, from, max).map_err(kind)?;
         Ok(entries
             .into_iter()
@@ -243,6 +247,7 @@ impl<D: Device> Volume<D> {
     /// # Errors
     /// I/O and damage.
     pub fn read_link(&mut self, ino: u32) -> Result<Vec<u8>> {
+        self.make_log_room();
         let size = self.fs.inode(number(ino)?).map_err(kind)?.size;
         let mut target = alloc::vec![0; size.min(4096) as usize];
         let n = self.fs.read_inode(number(ino)?, 0, &mut target).map_err(kind)?;

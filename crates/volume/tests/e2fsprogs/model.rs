@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::common::{fsck, make, mount, read, write_back, Disk, Random};
-use volume::{Cursor, ErrorKind, New, Rename, Volume};
+use volume::{Change, Cursor, ErrorKind, New, Rename, Volume};
 
 /// A file as it should be.
 #[derive(Clone, Default)]
@@ -436,6 +436,32 @@ fn ten_thousand_files_in_a_directory() {
         let ino = volume.lookup(root, name.as_bytes()).expect("lookup").ino;
         assert!(volume.unlink(root, name.as_bytes()).expect("unlink"));
         volume.reap(ino).expect("reap");
+    }
+    volume.unmount().expect("unmount");
+    std::fs::write(&image, &disk.0.lock().unwrap().now).expect("room for an image");
+    let (code, text) = fsck(&image, "-n");
+    assert_eq!(code, 0, "{text}");
+}
+
+#[test]
+fn small_changes_fill_the_journal_again_and_again() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let image = folder.path().join("made.img");
+    make(&image, 32, &["-b", "4096", "-J", "size=4"]);
+    let disk = Disk::open(&image);
+    let mut volume = mount(&disk);
+    let root = volume.root();
+    let mut files = Vec::new();
+    for n in 0..200 {
+        let made = volume.create(root, format!("{n}").as_bytes(), New::File, 0o644, (0, 0)).expect("create");
+        files.push(made.ino);
+    }
+    for n in 0..1200_u32 {
+        let change = Change { perm: Some(n & 0o777), ..Change::default() };
+        volume.change(files[n as usize * 7 % 200], &change).expect("change");
+        volume.resize(files[n as usize % 200], u64::from(n)).expect("resize");
+        volume.sync().expect("sync");
+        volume.lookup(root, format!("{}", n * 13 % 200).as_bytes()).expect("lookup");
     }
     volume.unmount().expect("unmount");
     std::fs::write(&image, &disk.0.lock().unwrap().now).expect("room for an image");
