@@ -82,7 +82,10 @@ impl<M: Machine> Uvm<M> {
     }
 
     /// What is left of a slot that was part of a read that failed.
-    fn unreadable(&self, held: &mut Held<'_, order::Anon>, slot: Slot, end: Ended) -> Slot {
+    pub(crate) fn unreadable<P>(&self, held: &mut Held<'_, P>, slot: Slot, end: Ended) -> Slot
+    where
+        P: machine::Before<order::Swap>,
+    {
         if end.pages > 1 {
             self.swap().doubt(held, slot);
             return slot;

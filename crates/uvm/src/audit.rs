@@ -13,11 +13,12 @@ use alloc::vec::Vec;
 use core::fmt;
 
 use machine::frames::{PageFlags, Place};
-use machine::{order, Held, Machine, Owner, PageNo, Pmap, Prot};
+use machine::{order, Held, Machine, Owner, PageNo, Pages, Pmap, Prot};
 
 use crate::amap::Amap;
 use crate::anon::AnonNo;
 use crate::map::{Entry, Map, Writes};
+use crate::object::Stored;
 use crate::pager::Pager;
 use crate::{Slot, Space, Uvm};
 
@@ -70,8 +71,9 @@ impl<M: Machine> Uvm<M> {
         self.audit_amaps(held, &mut count)?;
         self.audit_orphans(held, &mut count)?;
         for pager in objects {
-            self.audit_object(held, &**pager, &count)?;
+            self.audit_handle(held, &**pager, &count)?;
         }
+        self.audit_objects(held, objects, &mut count)?;
         let (_, used) = self.swap_space();
         ensure!(count.slots.len() == used as usize, "{used} slots are taken, {} held", count.slots.len());
         self.frames().audit(held).map_err(|e| AuditError(e.into()))
@@ -271,7 +273,31 @@ impl<M: Machine> Uvm<M> {
         Ok(())
     }
 
-    fn audit_object(
+    /// Checks the tables of all objects, those too that only mappings hold.
+    fn audit_objects(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        objects: &[Arc<dyn Pager<M>>],
+        count: &mut Count<M>,
+    ) -> Result<(), AuditError> {
+        let mut all: BTreeMap<u32, Arc<dyn Pager<M>>> =
+            objects.iter().map(|pager| (pager.object().id(), pager.clone())).collect();
+        let mut next = 0;
+        while let Some((id, pager)) = self.registry.next(held, next) {
+            all.insert(id, pager);
+            next = id + 1;
+        }
+        for (id, pager) in all {
+            let mut slots = Vec::new();
+            self.audit_pages(held, &*pager, &mut slots)?;
+            for (index, slot) in slots {
+                self.audit_slot(held, count, slot, format!("page {} of object {id}", index.0))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn audit_handle(
         &self,
         held: &mut Held<'_, order::Nothing>,
         pager: &dyn Pager<M>,
@@ -285,8 +311,28 @@ impl<M: Machine> Uvm<M> {
             "object {id} counts {}, {entries} entries and a handle refer",
             body.refs()
         );
-        for (index, page) in body.pages(0..u64::MAX >> 1) {
+        Ok(())
+    }
+
+    /// Checks an object's table, and collects the places on swap that it holds.
+    fn audit_pages(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        pager: &dyn Pager<M>,
+        slots: &mut Vec<(Pages, Slot)>,
+    ) -> Result<(), AuditError> {
+        let id = pager.object().id();
+        let (body, _) = pager.object().lock(held);
+        for (index, what) in body.contents(0..u64::MAX >> 1) {
             ensure!(index < body.length(), "object {id} holds page {} past its end", index.0);
+            let page = match what {
+                Stored::Page(page) => page,
+                Stored::Slot(slot) => {
+                    slots.extend(slot.is_place().then_some((index, slot)));
+                    continue;
+                }
+            };
+            slots.extend(Slot::new(self.frames().slot(page)).map(|slot| (index, slot)));
             let owner = (self.frames().owner(page), self.frames().index(page));
             ensure!(owner == (Owner::Object(id), index.0), "{page:?} of object {id} is owned by {owner:?}");
         }

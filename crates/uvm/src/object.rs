@@ -5,7 +5,9 @@
 //!
 //! I1: a page in `pages` at index `i` has owner `Object(id)` and index `i`. I2: no page lies at or past `len`.
 //! I3: `refs` counts map entries and the handles that the host keeps; a pager may free its pages when it drops to
-//! none.
+//! none. I4: an index without a page may have a place on swap; one with a page keeps that place in the page's record,
+//! until the page is written elsewhere or removed. So where a page goes when it leaves is written where it was found,
+//! and paging out needs no memory for it.
 //!
 //! Locks: `ObjectBody` by the object's; it guards its pages' identity, `flags` and `wire` too.
 
@@ -21,11 +23,15 @@ use crate::io::Chain;
 use crate::pager::ahead::{Plan, ReadAhead};
 use crate::pager::Access;
 use crate::slots::Slots;
+use crate::swap::Slot;
 use crate::Uvm;
 
 /// What an object's lock guards.
 pub struct ObjectBody {
+    /// By index: the page, or its place on swap ([`Stored`]).
     pages: Slots,
+    /// How many of them are on swap.
+    swapped: usize,
     pub(crate) len: Pages,
     pub(crate) refs: usize,
     /// Pages that could not be written back, ever.
@@ -55,6 +61,7 @@ impl<M: Machine> Object<M> {
             id: uvm.name_object(),
             body: Ordered::new(ObjectBody {
                 pages: Slots::new(),
+                swapped: 0,
                 len,
                 refs: 1,
                 write_errors: 0,
@@ -79,6 +86,12 @@ impl<M: Machine> Object<M> {
 
     /// Pages that are resident.
     pub fn resident<P: Before<order::Object>>(&self, held: &mut Held<'_, P>) -> usize {
+        let (body, _) = self.body.lock(held);
+        body.pages.len() - body.swapped
+    }
+
+    /// Pages that the object holds, in memory or on swap.
+    pub fn stored<P: Before<order::Object>>(&self, held: &mut Held<'_, P>) -> usize {
         self.body.lock(held).0.pages.len()
     }
 
@@ -111,20 +124,32 @@ impl<M: Machine> Object<M> {
         page: PageNo,
         chain: &mut Chain,
     ) {
+        self.insert_reading(machine, body, index, page);
+        chain.push(machine, page);
+    }
+
+    /// The same for a page that is in no chain.
+    pub(crate) fn insert_reading(&self, machine: &M, body: &mut ObjectBody, index: Pages, page: PageNo) {
         self.enter(machine, body, index, page);
-        machine.frames().set_flags(page, PageFlags::CLEAN);
+        machine.frames().set_flags(page, PageFlags::CLEAN | PageFlags::BUSY);
         // Bits that whoever had the frame before left behind would make the page look dirty. Nothing maps it.
         let mut none = Shootdown::new();
         machine.pmap().clear_modified(page, &mut none);
         machine.pmap().clear_referenced(page);
-        chain.push(machine, page);
     }
 
     fn enter(&self, machine: &M, body: &mut ObjectBody, index: Pages, page: PageNo) {
         debug_assert!(index < body.len, "a page past its object's end");
-        let old = body.pages.set(index.0, number(page));
-        debug_assert!(old.is_none(), "two pages at one index of an object");
+        let old = body.pages.set(index.0, number(page)).map(stored);
         machine.frames().set_owner(page, Owner::Object(self.id), index.0);
+        match old {
+            None => {}
+            Some(Stored::Page(_)) => debug_assert!(false, "two pages at one index of an object"),
+            Some(Stored::Slot(slot)) => {
+                body.swapped -= 1;
+                machine.frames().set_slot(page, slot.number());
+            }
+        }
         machine.frames().set_flags(page, body.class);
     }
 
@@ -142,12 +167,40 @@ impl ObjectBody {
     /// The resident page at an index.
     #[inline]
     pub fn page(&self, index: Pages) -> Option<PageNo> {
-        self.pages.get(index.0).map(page_no)
+        match self.pages.get(index.0) {
+            Some(number) if number.get() < ON_SWAP => Some(page_no(number)),
+            _ => None,
+        }
+    }
+
+    /// Where the page at an index lies on swap, if it is not resident; [`Slot::LOST`] if it can't be read.
+    pub fn slot(&self, index: Pages) -> Option<Slot> {
+        match stored(self.pages.get(index.0)?) {
+            Stored::Slot(slot) => Some(slot),
+            Stored::Page(_) => None,
+        }
+    }
+
+    /// The first index at or behind one that holds something, in memory or on swap.
+    pub fn next_stored(&self, from: Pages) -> Option<Pages> {
+        self.pages.range(from.0..u64::MAX >> 1).next().map(|(index, _)| Pages(index))
+    }
+
+    /// What lies in a range of indices, in order.
+    pub(crate) fn contents(
+        &self,
+        range: core::ops::Range<u64>,
+    ) -> impl Iterator<Item = (Pages, Stored)> + '_ {
+        self.pages.range(range).map(|(i, number)| (Pages(i), stored(number)))
     }
 
     /// Resident pages in a range of indices, in order.
     pub fn pages(&self, range: core::ops::Range<u64>) -> impl Iterator<Item = (Pages, PageNo)> + '_ {
-        self.pages.range(range).map(|(i, n)| (Pages(i), page_no(n)))
+        let pages = |(i, number)| match stored(number) {
+            Stored::Page(page) => Some((Pages(i), page)),
+            Stored::Slot(_) => None,
+        };
+        self.pages.range(range).filter_map(pages)
     }
 
     /// References: map entries and the host's handles.
@@ -168,7 +221,8 @@ impl ObjectBody {
             host || machine.pmap().is_referenced(page)
         };
         self.ahead.miss(index.0, access, self.len.0, |read, wanted| {
-            pages.range(read).any(|(i, number)| i != wanted && touched(page_no(number)))
+            let page = |number: NonZeroU32| Some(page_no(number)).filter(|_| number.get() < ON_SWAP);
+            pages.range(read).any(|(i, number)| i != wanted && page(number).is_some_and(touched))
         })
     }
 
@@ -178,23 +232,50 @@ impl ObjectBody {
         self.pages.window(start, out)
     }
 
-    /// Takes the page at `index` out of the object and frees it by `down`. Its mappings must be gone. A page that is
-    /// wired for I/O stays allocated, without an owner, and is freed with its last wiring.
+    /// Takes the page at `index` out of the object and frees it by `down`, with its place on swap. Its mappings must be
+    /// gone. A page that is wired for I/O stays allocated, without an owner, and is freed with its last wiring.
     pub(crate) fn remove<M: Machine>(
         &mut self,
-        frames: &Frames<M>,
+        uvm: &Uvm<M>,
         held: &mut Held<'_, order::Object>,
         index: Pages,
         down: &mut Shootdown,
     ) {
-        if let Some(page) = self.pages.clear(index.0).map(page_no) {
-            drop_page(frames, held, page, down);
+        match self.pages.clear(index.0).map(stored) {
+            None => {}
+            Some(Stored::Page(page)) => {
+                if let Some(slot) = Slot::new(uvm.frames().slot(page)) {
+                    uvm.swap().free(held, slot);
+                }
+                drop_page(uvm.frames(), held, page, down);
+            }
+            Some(Stored::Slot(slot)) => {
+                self.swapped -= 1;
+                uvm.swap().free(held, slot);
+            }
         }
     }
 
-    /// Takes the page at `index` out of the table and leaves it to the caller.
-    pub(crate) fn clear(&mut self, index: Pages) {
-        self.pages.clear(index.0);
+    /// Takes the page at `index`, which is clean and mapped nowhere, from the object and leaves in its place where it lies
+    /// on swap; nothing, if it is its pager's to read again. The page is the caller's.
+    pub(crate) fn evict<M: Machine>(&mut self, frames: &Frames<M>, index: Pages, page: PageNo) {
+        match Slot::new(frames.slot(page)) {
+            Some(slot) => self.set_slot(index, slot),
+            None => {
+                self.pages.clear(index.0);
+            }
+        }
+    }
+
+    /// Puts a place on swap where a page was.
+    fn set_slot(&mut self, index: Pages, slot: Slot) {
+        self.pages.set(index.0, on_swap(slot));
+        self.swapped += 1;
+    }
+
+    /// Changes what is known of a place on swap.
+    pub(crate) fn reset_slot(&mut self, index: Pages, slot: Slot) {
+        self.pages.set(index.0, on_swap(slot));
     }
 
     /// Removes everything, for [`last_reference`](crate::Pager::last_reference): a page that I/O has is left to it.
@@ -214,7 +295,8 @@ impl ObjectBody {
             frames.dequeue(held, page);
             self.pages.clear(index.0);
             frames.wire(page);
-            frames.set_owner(page, Owner::Orphan, 0);
+            // Its place on swap is the I/O's, and freed with it.
+            frames.set_owner(page, Owner::Orphan, u64::from(frames.slot(page)));
         }
     }
 
@@ -231,8 +313,15 @@ impl ObjectBody {
     ) -> Result<(), Ticket> {
         let machine = uvm.machine();
         loop {
-            let next = self.pages(range.clone()).next();
-            let Some((index, page)) = next else { return Ok(()) };
+            let next = self.contents(range.clone()).next();
+            let (index, page) = match next {
+                None => return Ok(()),
+                Some((index, Stored::Page(page))) => (index, page),
+                Some((index, Stored::Slot(_))) => {
+                    self.remove(uvm, held, index, down);
+                    continue;
+                }
+            };
             busy_check(machine, page)?;
             for _ in 0..machine.pmap().page_protect(held, page, Prot::NONE, down) {
                 machine.frames().unwire(machine, held, page);
@@ -241,7 +330,7 @@ impl ObjectBody {
                 // Whoever pinned it frees it as soon as this lock goes, and doesn't know of `down`.
                 down.flush(machine.pmap());
             }
-            self.remove(machine.frames(), held, index, down);
+            self.remove(uvm, held, index, down);
         }
     }
 }
@@ -282,12 +371,41 @@ pub(crate) fn unbusy<M: Machine>(machine: &M, page: PageNo) {
     }
 }
 
+/// Where an object has a page.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Stored {
+    Page(PageNo),
+    Slot(Slot),
+}
+
+/// Numbers in a table from here on are places on swap.
+const ON_SWAP: u32 = 1 << 31;
+
+#[inline]
+fn stored(number: NonZeroU32) -> Stored {
+    match (number.get() < ON_SWAP, Slot::new(number.get() & !ON_SWAP)) {
+        (false, Some(slot)) if number != NonZeroU32::MAX => Stored::Slot(slot),
+        (false, _) => Stored::Slot(Slot::LOST),
+        (true, _) => Stored::Page(page_no(number)),
+    }
+}
+
+fn on_swap(slot: Slot) -> NonZeroU32 {
+    NonZeroU32::new(slot.number() | ON_SWAP).unwrap_or(NonZeroU32::MAX)
+}
+
+/// The page of a number in an object's table, as a window has them; `None` if it is on swap.
+#[inline]
+pub(crate) fn resident(number: u32) -> Option<PageNo> {
+    NonZeroU32::new(number).filter(|n| n.get() < ON_SWAP).map(page_no)
+}
+
 fn number(page: PageNo) -> NonZeroU32 {
-    // Page numbers end below 2^32 - 1, so the sum is neither zero nor wrapped.
+    // Page numbers end below 2^31, so the sum is neither zero nor a place on swap.
     NonZeroU32::MIN.saturating_add(page.0)
 }
 
 #[inline]
-pub(crate) fn page_no(number: NonZeroU32) -> PageNo {
+fn page_no(number: NonZeroU32) -> PageNo {
     PageNo(number.get() - 1)
 }

@@ -8,6 +8,7 @@ use machine::{order, Held, Machine, Owner, PageNo, Pages};
 use crate::io::{Direction, Ended, Outcome};
 use crate::object::{unbusy, ObjectBody};
 use crate::pager::Pager;
+use crate::swap::Slot;
 use crate::{Counter, Uvm};
 
 impl<M: Machine> Uvm<M> {
@@ -50,20 +51,38 @@ impl<M: Machine> Uvm<M> {
         page: PageNo,
         end: Ended,
     ) {
-        let frames = self.frames();
-        let index = frames.index(page);
-        if end.outcome == Outcome::Failed {
-            if end.pages > 1 {
-                // One of them is bad, nobody knows which: each is read by itself when it is asked for.
-                body.ahead.failed(index);
-                body.clear(Pages(index));
-                unbusy(self.machine(), page);
-                return frames.free_page(self.machine(), held, page);
+        let (machine, frames) = (self.machine(), self.frames());
+        let (index, slot) = (Pages(frames.index(page)), Slot::new(frames.slot(page)));
+        if end.outcome == Outcome::Failed && (end.pages > 1 || slot.is_some()) {
+            match slot {
+                Some(slot) => {
+                    self.stat().add(machine.cpu(), Counter::SwapErrors, 1);
+                    body.evict(frames, index, page);
+                    body.reset_slot(index, self.unreadable(held, slot, end));
+                }
+                None => {
+                    // One of them is bad, nobody knows which: each is read by itself when it is asked for.
+                    body.ahead.failed(index.0);
+                    body.evict(frames, index, page);
+                }
             }
-            frames.set_flags(page, PageFlags::ERROR);
+            unbusy(machine, page);
+            return frames.free_page(machine, held, page);
         }
-        unbusy(self.machine(), page);
-        frames.activate(self.machine(), held, page);
+        match (end.outcome, slot) {
+            (Outcome::Failed, _) => frames.set_flags(page, PageFlags::ERROR),
+            (Outcome::Done, Some(slot)) => {
+                if end.pages == 1 {
+                    self.swap().trust(held, slot);
+                }
+                if self.swap().is_leaving(held, slot) {
+                    self.give_slot_back(held, page);
+                }
+            }
+            (Outcome::Done, None) => {}
+        }
+        unbusy(machine, page);
+        frames.activate(machine, held, page);
     }
 
     fn object_page_written(
@@ -73,12 +92,33 @@ impl<M: Machine> Uvm<M> {
         page: PageNo,
         end: Ended,
     ) {
-        if end.outcome == Outcome::Failed {
-            self.frames().clear_flags(page, PageFlags::CLEAN);
-            body.write_errors += 1;
-            self.stat().add(self.machine().cpu(), Counter::FileErrors, 1);
+        let (machine, frames) = (self.machine(), self.frames());
+        let slot = Slot::new(frames.slot(page));
+        match (end.outcome, slot) {
+            (Outcome::Failed, Some(slot)) => {
+                self.stat().add(machine.cpu(), Counter::SwapErrors, 1);
+                frames.clear_flags(page, PageFlags::CLEAN);
+                frames.set_slot(page, 0);
+                self.unwritable(held, slot, end);
+            }
+            (Outcome::Failed, None) => {
+                frames.clear_flags(page, PageFlags::CLEAN);
+                body.write_errors += 1;
+                self.stat().add(machine.cpu(), Counter::FileErrors, 1);
+            }
+            (Outcome::Done, Some(slot)) => {
+                if end.pages == 1 {
+                    self.swap().trust(held, slot);
+                }
+                if self.is_done_with(page) {
+                    body.evict(frames, Pages(frames.index(page)), page);
+                    self.stat().add(machine.cpu(), Counter::PagesFreed, 1);
+                    return frames.free_page(machine, held, page);
+                }
+            }
+            (Outcome::Done, None) => {}
         }
-        unbusy(self.machine(), page);
-        self.frames().activate(self.machine(), held, page);
+        unbusy(machine, page);
+        frames.activate(machine, held, page);
     }
 }

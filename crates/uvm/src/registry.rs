@@ -35,6 +35,16 @@ impl<M: Machine> Registry<M> {
         drop(gone);
     }
 
+    /// The object with the lowest name from `id` on, and its name.
+    pub(crate) fn next<P: Before<order::Registry>>(
+        &self,
+        held: &mut Held<'_, P>,
+        id: u32,
+    ) -> Option<(u32, Arc<dyn Pager<M>>)> {
+        let (pagers, _) = self.pagers.lock(held);
+        pagers.range(id..).find_map(|(&id, pager)| Some((id, pager.upgrade()?)))
+    }
+
     fn get<P: Before<order::Registry>>(&self, held: &mut Held<'_, P>, id: u32) -> Option<Arc<dyn Pager<M>>> {
         self.pagers.lock(held).0.get(&id)?.upgrade()
     }

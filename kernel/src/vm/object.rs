@@ -151,20 +151,19 @@ impl Object {
 
     /// Pages that hold something.
     pub fn resident(&self) -> u64 {
-        with(|_, held| self.inner.pager().object().resident(held) as u64)
+        with(|_, held| self.inner.pager().object().stored(held) as u64)
     }
 
     /// Whether the page at byte `at` holds something.
     pub fn has_page(&self, at: u64) -> bool {
-        with(|_, held| self.inner.pager().object().lock(held).0.page(Pages::floor(at)).is_some())
+        with(|_, held| self.inner.pager().object().lock(held).0.next_stored(Pages::floor(at)) == Some(Pages::floor(at)))
     }
 
     /// The first byte of the first page at or behind `at` that holds something.
     pub fn next_page(&self, at: u64) -> Option<u64> {
         with(|_, held| {
             let (body, _) = self.inner.pager().object().lock(held);
-            let next = body.pages(Pages::floor(at).0..body.length().0).next();
-            next.map(|(index, _)| index.bytes())
+            body.next_stored(Pages::floor(at)).map(|index| index.bytes())
         })
     }
 

@@ -15,7 +15,7 @@ use machine::{order, Held, Machine, Owner, Pages, Pmap, Prot, Va};
 use super::Fault;
 use crate::anon::AnonNo;
 use crate::map::{Advice, Entry, ORef, Writes};
-use crate::object::{page_no, ObjectBody};
+use crate::object::{resident, ObjectBody};
 use crate::slots::Slots;
 use crate::Uvm;
 
@@ -67,10 +67,9 @@ impl<M: Machine> Uvm<M> {
         // Who comes to a marked page must be noticed.
         let special = PageFlags::BUSY | PageFlags::ERROR | PageFlags::AHEAD;
         for i in 0..w.len {
-            let Some(number) = AnonNo::new(pages[i]).filter(|_| i != w.fault && anons[i] == 0) else {
+            let Some(page) = resident(pages[i]).filter(|_| i != w.fault && anons[i] == 0) else {
                 continue;
             };
-            let page = page_no(number);
             if frames.flags(page).intersects(special) {
                 continue;
             }

@@ -160,7 +160,7 @@ impl<M: Machine> Uvm<M> {
         busy_check(self.machine(), page)?;
         if flags.contains(PageFlags::ERROR) {
             let mut down = machine::Shootdown::new();
-            body.remove(frames, held, index, &mut down);
+            body.remove(self, held, index, &mut down);
             down.perform(self.machine(), held);
             return Err(GetError::Io);
         }

@@ -3,7 +3,7 @@
 use arrayvec::ArrayVec;
 
 use machine::frames::PageFlags;
-use machine::{order, Held, Machine, Owner, PageNo, Pages, Pmap, Shootdown};
+use machine::{order, Held, Machine, Owner, PageNo, Pmap, Shootdown};
 
 use super::Pass;
 use crate::anon::AnonNo;
@@ -16,7 +16,7 @@ use crate::Uvm;
 type Taken = ArrayVec<PageNo, WRITE_CLUSTER>;
 
 /// What became of a taken page.
-enum Fate {
+pub(super) enum Fate {
     /// It is free.
     Freed,
     /// It must be written, and is still busy.
@@ -84,27 +84,6 @@ impl<M: Machine> Uvm<M> {
         Some(Fate::Freed)
     }
 
-    fn settle_in_object(&self, held: &mut Held<'_, order::Nothing>, page: PageNo, id: u32) -> Option<Fate> {
-        let (machine, frames) = (self.machine(), self.frames());
-        let pager = self.pager(held, id)?;
-        let (mut body, mut h) = pager.object().lock(held);
-        let index = Pages(frames.index(page));
-        if frames.owner(page) != Owner::Object(id) || body.page(index) != Some(page) {
-            return None;
-        }
-        let wanted = frames.flags(page).contains(PageFlags::WANTED);
-        let clean = self.is_clean(page);
-        unbusy(machine, page);
-        if wanted || !clean {
-            frames.activate(machine, &mut h, page);
-            return Some(Fate::Kept);
-        }
-        let mut down = Shootdown::new();
-        body.remove(frames, &mut h, index, &mut down);
-        down.perform(machine, &mut h);
-        Some(Fate::Freed)
-    }
-
     /// Frees a page whose owner went while we had it.
     fn drop_orphan(&self, held: &mut Held<'_, order::Nothing>, page: PageNo) {
         if let Some(slot) = Slot::new(self.frames().index(page) as u32) {
@@ -167,6 +146,7 @@ impl<M: Machine> Uvm<M> {
         loop {
             let assigned = match self.frames().owner(page) {
                 Owner::Anon(number) => self.assign_anon(held, page, number, slot),
+                Owner::Object(id) => self.assign_in_object(held, page, id, slot),
                 _ => {
                     if let Some(old) = Slot::new(self.frames().index(page) as u32) {
                         self.swap().free(held, old);
@@ -200,7 +180,7 @@ impl<M: Machine> Uvm<M> {
     }
 
     /// Marks a page as on its way out: clean, unless something says otherwise before the write has ended.
-    fn prepare_write(&self, page: PageNo, slot: Option<Slot>) {
+    pub(super) fn prepare_write(&self, page: PageNo, slot: Option<Slot>) {
         if slot.is_some() {
             let mut down = Shootdown::new();
             self.machine().pmap().clear_modified(page, &mut down);
@@ -220,6 +200,11 @@ impl<M: Machine> Uvm<M> {
                     if body.page == Some(page) && self.frames().owner(page) == Owner::Anon(number) {
                         unbusy(machine, page);
                         return self.frames().activate(machine, &mut h, page);
+                    }
+                }
+                Owner::Object(id) => {
+                    if self.give_back_in_object(held, page, id) {
+                        return;
                     }
                 }
                 _ => return self.drop_orphan(held, page),

@@ -34,6 +34,7 @@
 
 mod finish;
 mod knobs;
+mod objects;
 mod range;
 mod room;
 mod take;

@@ -67,7 +67,13 @@ impl<M: Machine> Uvm<M> {
                 self.stat().add(self.machine().cpu(), Counter::Reactivated, 1);
                 return;
             }
-            if self.is_clean(page) {
+            let swaps = pager.launder() == Launder::Swap;
+            let is_new = swaps && self.frames().slot(page) == 0;
+            if is_new && pass.room == 0 {
+                return;
+            }
+            if swaps || self.is_clean(page) {
+                pass.room -= usize::from(is_new);
                 return self.take(&mut h, pass, page);
             }
         }

@@ -4,16 +4,27 @@
 //! all are one of these: pages of zeroes until written, freed with the last reference. UVM's "aobj" (1999,
 //! section 5 and 6).
 //!
-//! I1: pages are freed when `refs` drops to none, and by [`Uvm::truncate`].
+//! When memory is short its pages go to swap with everybody's, in the page daemon's clusters, and leave their place on
+//! swap in the object's table. A page that is wanted again comes with its neighbours, as far as their places follow its
+//! own.
+//!
+//! I1: pages and places on swap are freed when `refs` drops to none, and by [`Uvm::truncate`] and [`Uvm::punch`].
 
 use alloc::sync::Arc;
 
+use arrayvec::ArrayVec;
 use machine::order;
 use machine::{Held, Machine, NoMemory, PageNo, Pages, Reserve, Shootdown};
 
-use super::{Access, GetError, Pager};
+use super::{Access, GetError, Launder, Pager};
+use crate::io::{Chain, Start, CLUSTER, FOR_COPIES};
+use crate::map::Advice;
 use crate::object::{Object, ObjectBody};
-use crate::Uvm;
+use crate::swap::Slot;
+use crate::{Counter, Uvm};
+
+/// Pages of a read around a fault.
+const AROUND: u64 = 16;
 
 /// See the module.
 pub struct AnonObject<M: Machine> {
@@ -33,6 +44,68 @@ impl<M: Machine> AnonObject<M> {
         uvm.register(held, &known)?;
         Ok(pager)
     }
+
+    /// Prepares the read of a page from swap, and of those around it whose places continue its own.
+    ///
+    /// # Errors
+    /// [`NoMemory`] if there is no page for the one.
+    fn page_in(
+        &self,
+        uvm: &Uvm<M>,
+        body: &mut ObjectBody,
+        held: &mut Held<'_, order::Object>,
+        (index, slot): (Pages, Slot),
+        access: Access,
+    ) -> Result<Start, NoMemory> {
+        let (machine, frames) = (uvm.machine(), uvm.frames());
+        let window = window(index.0, if uvm.knobs().neighbours() { access } else { ONE });
+        // A place that failed among others is tried alone.
+        let mut follows = |n: u64| {
+            let place = u64::from(slot.number()).checked_add_signed(n as i64 - index.0 as i64);
+            let place = place.and_then(|place| Slot::new(place as u32));
+            place.is_some()
+                && body.slot(Pages(n)) == place
+                && place.is_some_and(|place| !uvm.swap().is_doubtful(held, place))
+        };
+        let alone = !follows(index.0);
+        let first = (window.start..index.0).rev().take_while(|&n| !alone && follows(n)).last();
+        let last = (index.0 + 1..window.end).take_while(|&n| !alone && follows(n)).last();
+        let (mut first, last) = (first.unwrap_or(index.0), last.unwrap_or(index.0));
+        let mut pages = ArrayVec::<PageNo, CLUSTER>::new();
+        pages.push(frames.alloc(machine, held, Reserve::User)?);
+        while pages.len() as u64 <= last - first && frames.for_users() > FOR_COPIES {
+            let Ok(page) = frames.alloc(machine, held, Reserve::User) else { break };
+            pages.push(page);
+        }
+        first = first.max(index.0.min(last + 1 - pages.len() as u64));
+        let mut chain = Chain::default();
+        for (&page, n) in pages.iter().zip(first..) {
+            self.object.insert_busy(machine, body, Pages(n), page, &mut chain);
+        }
+        uvm.stat().add(machine.cpu(), Counter::SwapIns, pages.len() as u64);
+        uvm.stat().add(machine.cpu(), Counter::SwapReads, 1);
+        let from = Slot::new(slot.number() - (index.0 - first) as u32).ok_or(NoMemory)?;
+        Start::swap(from, &chain).ok_or(NoMemory)
+    }
+}
+
+/// An access that says nothing of neighbours but that there are none.
+const ONE: Access = Access::Fault(Advice::Random);
+
+/// The indices that may be read along with one.
+fn window(index: u64, access: Access) -> core::ops::Range<u64> {
+    let aligned = index & !(AROUND - 1);
+    match access {
+        Access::Fault(Advice::Random) => index..index + 1,
+        Access::Fault(Advice::Sequential) | Access::Call(Advice::Sequential, _) => {
+            index..index + CLUSTER as u64
+        }
+        Access::Call(_, pages) if u64::from(pages) > AROUND => {
+            index..index + u64::from(pages).min(CLUSTER as u64)
+        }
+        Access::Call(Advice::Random, pages) => index..index + u64::from(pages),
+        Access::Fault(Advice::Normal) | Access::Call(Advice::Normal, _) => aligned..aligned + AROUND,
+    }
 }
 
 impl<M: Machine> Pager<M> for AnonObject<M> {
@@ -50,10 +123,17 @@ impl<M: Machine> Pager<M> for AnonObject<M> {
         body: &mut ObjectBody,
         held: &mut Held<'_, order::Object>,
         index: Pages,
-        _: Access,
+        access: Access,
     ) -> Result<PageNo, GetError> {
         if index >= body.length() {
             return Err(GetError::PastEnd);
+        }
+        match body.slot(index) {
+            None => {}
+            Some(Slot::LOST) => return Err(GetError::Io),
+            Some(slot) => {
+                return Err(GetError::Start(self.page_in(uvm, body, held, (index, slot), access)?));
+            }
         }
         let machine = uvm.machine();
         let page = machine.frames().alloc(machine, held, Reserve::User)?;
@@ -63,7 +143,11 @@ impl<M: Machine> Pager<M> for AnonObject<M> {
     }
 
     fn is_hole(&self, body: &ObjectBody, index: Pages) -> bool {
-        index < body.length()
+        index < body.length() && body.slot(index).is_none()
+    }
+
+    fn launder(&self) -> Launder {
+        Launder::Swap
     }
 
     fn last_reference(

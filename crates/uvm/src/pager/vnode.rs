@@ -24,6 +24,7 @@ use machine::{Channel, Held, Machine, NoMemory, PageNo, Pages, Pmap, Reserve, Sh
 use super::ahead::Plan;
 use super::{Access, GetError, IoError, Launder, Pager, Put};
 use crate::io::{Chain, Outcome, Start, Transfer, CLUSTER, FOR_COPIES};
+use crate::map::Advice;
 use crate::object::{busy_check, Object, ObjectBody};
 use crate::{Counter, Uvm};
 
@@ -275,6 +276,8 @@ impl<M: Machine> Pager<M> for VnodePager<M> {
         if index >= len {
             return Err(GetError::PastEnd);
         }
+        let alone = matches!(access, Access::Fault(_)) && !uvm.knobs().neighbours();
+        let access = if alone { Access::Fault(Advice::Random) } else { access };
         let plan = body.plan(uvm.machine(), index, access);
         Err(GetError::Start(self.prepare(uvm, body, held, index, &plan)?))
     }

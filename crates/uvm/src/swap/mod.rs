@@ -20,6 +20,7 @@
 //! reference count per slot, as kernels have that share a slot among address spaces: here the anon is what is shared.
 
 mod bits;
+mod objects;
 mod off;
 
 use alloc::sync::Arc;

@@ -25,7 +25,7 @@ use crate::stat::Counter;
 use crate::Uvm;
 
 /// Pages on their way home, by slot.
-type Batch = ArrayVec<(Slot, PageNo), CLUSTER>;
+pub(super) type Batch = ArrayVec<(Slot, PageNo), CLUSTER>;
 
 /// What an anon's visit came to.
 enum Visit {
@@ -98,7 +98,9 @@ impl<M: Machine> Uvm<M> {
             }
             let memory = self.machine().ticket(Channel::MEMORY);
             let mut wait = None;
-            let home = self.anons_home(held, numbers, &mut wait);
+            let home = self
+                .anons_home(held, numbers, &mut wait)
+                .and_then(|()| self.objects_home(held, numbers, &mut wait));
             if self.used_on(held, id) < used {
                 effort = Effort::default();
             }
@@ -182,7 +184,7 @@ impl<M: Machine> Uvm<M> {
     }
 
     /// Starts the reads of a batch, consecutive slots together; doubtful ones alone.
-    fn read_batch(&self, held: &mut Held<'_, order::Nothing>, batch: &mut Batch) {
+    pub(super) fn read_batch(&self, held: &mut Held<'_, order::Nothing>, batch: &mut Batch) {
         batch.sort_unstable_by_key(|&(slot, _)| slot);
         let mut rest = &batch[..];
         while let Some(&(first, _)) = rest.first() {
