@@ -160,6 +160,11 @@ pub const CASES: &[Case] = &[
         ..guest("files on a disk with faults", &[("faulty", Libc::Musl)], &["/bin/faulty"])
     },
     Case {
+        disks: &[disks::ext4(128), disks::swap(256)],
+        memory: "64M",
+        ..guest("files and memory beyond memory", &[("pressure", Libc::Musl)], &["/bin/pressure"])
+    },
+    Case {
         disks: &[disks::ext4(32)],
         ..guest("the same calls on a disk", &[("files", Libc::Musl)], &["/bin/busybox", "env", "FILES_AT=/mnt", "/bin/files"])
     },

@@ -92,6 +92,24 @@ pub fn make(wanted: &[TestDisk], folder: &Path) -> Result<Disks> {
     Ok(disks)
 }
 
+/// What e2fsck finds on the file systems that a machine has left behind when it went off in order.
+pub fn judge(wanted: &[TestDisk], folder: &Path) -> Vec<String> {
+    let mut complaints = Vec::new();
+    for (index, disk) in wanted.iter().enumerate() {
+        if !matches!((disk.holds, disk.access), (Holds::Ext4, Access::ReadWrite)) {
+            continue;
+        }
+        match Command::new("e2fsck").arg("-fn").arg(folder.join(format!("disk{index}"))).output() {
+            Ok(output) if output.status.success() => {}
+            Ok(output) => {
+                complaints.push(format!("disk {index}: {}", String::from_utf8_lossy(&output.stdout).trim()))
+            }
+            Err(error) => complaints.push(format!("can't run e2fsck (package e2fsprogs): {error}")),
+        }
+    }
+    complaints
+}
+
 fn format(image: &Path) -> Result<()> {
     let output = Command::new("mkfs.ext4").args(["-q", "-F"]).arg(image).output();
     let output = output.context("can't run mkfs.ext4 (package e2fsprogs)")?;

@@ -74,7 +74,10 @@ fn one(kernel: Kernel, path: &Path, case: &Case) -> Result<Verdict> {
     let words = [case.input.words(), disks.words].concat();
     run::prepare(&mut machine, kernel, root, &words)?;
     let finished = session::capture(&machine, case.input, Duration::from_secs(case.seconds))?;
-    let complaints = judge(case, &prepared, &finished);
+    let mut complaints = judge(case, &prepared, &finished);
+    if let Ending::Exited(_) = finished.ending {
+        complaints.extend(disks::judge(case.disks, folder.path()));
+    }
     if complaints.is_empty() {
         return Ok(Verdict::Passed { tests: 1 });
     }
