@@ -23,7 +23,14 @@ pub fn root(packages: &[&str]) -> Result<PathBuf> {
     let folder = build::scratch("debian")?.join(packages.join("+"));
     if !folder.exists() {
         let what = format!("fetching Debian's {}", packages.join(", "));
-        ui::with_progress(&what, || make(&folder, packages))?;
+        ui::with_progress(&what, || {
+            make(&folder, packages).or_else(|_| {
+                // Package lists that are missing or old name what is not there. Where they can't be fetched, the
+                // second try says what is wrong.
+                let _ = Command::new("apt-get").arg("update").output();
+                make(&folder, packages)
+            })
+        })?;
     }
     Ok(folder)
 }
