@@ -26,7 +26,7 @@ pub(super) fn each_part(
         let skipped = part.range.start.0.max(at.0) - at.0;
         covered = if part.range.start > at { Covered::WithHoles } else { covered };
         if let Some((_, first)) = &mut part.object {
-            *first = *first + Pages::floor((at.0 + skipped) - part.range.start.0);
+            *first += Pages::floor((at.0 + skipped) - part.range.start.0);
         }
         part.range = part.range.intersect(rest);
         each(&part)?;

@@ -28,10 +28,13 @@ const BATCH: usize = 128;
 /// The first position behind `.` and `..`.
 const FIRST: u64 = 2;
 
+/// A directory and a name in it.
+type Above = (Arc<Node>, Box<[u8]>);
+
 pub(super) struct Dir {
     names: SpinLock<BTreeMap<Box<[u8]>, u32>>,
     listing: SpinLock<Option<Arc<[Listed]>>>,
-    above: SpinLock<Option<(Arc<Node>, Box<[u8]>)>>,
+    above: SpinLock<Option<Above>>,
     covered: AtomicBool,
 }
 
