@@ -72,7 +72,7 @@ impl Case {
 }
 
 /// A guest test program that judges itself, linked statically with musl.
-const fn guest(
+pub const fn guest(
     name: &'static str,
     programs: &'static [(&'static str, Libc)],
     command: &'static [&'static str],

@@ -9,6 +9,7 @@ mod disks;
 mod host;
 mod kernel;
 mod prepare;
+mod pressure;
 mod stress;
 mod terminal;
 
@@ -87,8 +88,8 @@ pub fn test(args: &TestArgs) -> Result<u8> {
     let long = if args.long { host::LONG } else { &[] };
     let checks = host::CHECKS.iter().chain(long);
     let host: Vec<_> = checks.filter(|check| args.kernel == Kernel::Uvm && wanted(check.name)).collect();
-    let long = if args.long { stress::LONG } else { &[] };
-    let all = long.iter().chain(stress::SHORT).chain(cases::CASES);
+    let long: &[&[cases::Case]] = if args.long { &[stress::LONG, pressure::LONG] } else { &[] };
+    let all = long.iter().copied().flatten().chain(stress::SHORT).chain(pressure::SHORT).chain(cases::CASES);
     let cases: Vec<_> = all.filter(|case| wanted(&case.full_name())).collect();
     if host.is_empty() && cases.is_empty() {
         bail!(

@@ -1,0 +1,39 @@
+//! The kernel with less memory than its programs use: contents are checked, and whoever has to go goes.
+//!
+//! A short run of each stands in every `./uvm test`; `--long` has ten minutes of over-commitment.
+
+use super::cases::{guest, Case, Expect, CASE};
+use super::disks::{self, TestDisk};
+use crate::guest::Libc;
+
+const DISKS: &[TestDisk] = &[disks::ext4(192), disks::swap(256)];
+
+/// A run of `overcommit` with 64 MiB, a file system and four times as much swap.
+const fn overcommitted(name: &'static str, command: &'static [&'static str], seconds: u64) -> Case {
+    Case {
+        name,
+        guests: &[("overcommit", Libc::Musl)],
+        command,
+        disks: DISKS,
+        memory: "64M",
+        expect: &[Expect::Contains("every page was right"), Expect::Lacks("FAILED")],
+        seconds,
+        ..CASE
+    }
+}
+
+pub const SHORT: &[Case] = &[
+    overcommitted("memory over-committed three times", &["/bin/overcommit", "30", "15", "/mnt"], 240),
+    Case {
+        memory: "96M",
+        disks: &[disks::swap(48)],
+        seconds: 240,
+        ..guest("out of memory and swap", &[("memory", Libc::Musl)], &["/bin/memory"])
+    },
+];
+
+pub const LONG: &[Case] = &[overcommitted(
+    "memory over-committed three times, for ten minutes",
+    &["/bin/overcommit", "30", "600", "/mnt"],
+    1500,
+)];
