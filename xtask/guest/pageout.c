@@ -126,6 +126,17 @@ static void a_mapped_file(void) {
     unlink("/mnt/pageout.data");
 }
 
+static void shared_memory(void) {
+    char *at = map(512, MAP_SHARED | MAP_ANONYMOUS, -1);
+    fill(at, 512);
+    pid_t child = fork();
+    if (child == 0) _exit(wrong(at, 512) != 0);
+    CHECK(out(at, 512) <= 512 / 50);
+    int status;
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    CHECK(wrong(at, 512) == 0);
+}
+
 int main(int argc, char **argv) {
     static const struct test_case cases[] = {
         {"private_memory", private_memory},
@@ -133,6 +144,7 @@ int main(int argc, char **argv) {
         {"cold_memory_stays", cold_memory_stays},
         {"locked_memory_stays", locked_memory_stays},
         {"a_mapped_file", a_mapped_file},
+        {"shared_memory", shared_memory},
     };
     return RUN(cases, argc, argv);
 }

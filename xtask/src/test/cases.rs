@@ -72,7 +72,7 @@ impl Case {
 }
 
 /// A guest test program that judges itself, linked statically with musl.
-pub const fn guest(
+const fn guest(
     name: &'static str,
     programs: &'static [(&'static str, Libc)],
     command: &'static [&'static str],

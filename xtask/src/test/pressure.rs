@@ -2,7 +2,7 @@
 //!
 //! A short run of each stands in every `./uvm test`; `--long` has ten minutes of over-commitment.
 
-use super::cases::{guest, Case, Expect, CASE};
+use super::cases::{Case, Expect, CASE};
 use super::disks::{self, TestDisk};
 use crate::guest::Libc;
 
@@ -22,15 +22,8 @@ const fn overcommitted(name: &'static str, command: &'static [&'static str], sec
     }
 }
 
-pub const SHORT: &[Case] = &[
-    overcommitted("memory over-committed three times", &["/bin/overcommit", "30", "15", "/mnt"], 240),
-    Case {
-        memory: "96M",
-        disks: &[disks::swap(48)],
-        seconds: 240,
-        ..guest("out of memory and swap", &[("memory", Libc::Musl)], &["/bin/memory"])
-    },
-];
+pub const SHORT: &[Case] =
+    &[overcommitted("memory over-committed three times", &["/bin/overcommit", "30", "15", "/mnt"], 240)];
 
 pub const LONG: &[Case] = &[overcommitted(
     "memory over-committed three times, for ten minutes",
