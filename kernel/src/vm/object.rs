@@ -156,7 +156,9 @@ impl Object {
 
     /// Whether the page at byte `at` holds something.
     pub fn has_page(&self, at: u64) -> bool {
-        with(|_, held| self.inner.pager().object().lock(held).0.next_stored(Pages::floor(at)) == Some(Pages::floor(at)))
+        with(|_, held| {
+            self.inner.pager().object().lock(held).0.next_stored(Pages::floor(at)) == Some(Pages::floor(at))
+        })
     }
 
     /// The first byte of the first page at or behind `at` that holds something.

@@ -28,7 +28,7 @@ const BATCH: usize = 128;
 /// The first position behind `.` and `..`.
 const FIRST: u64 = 2;
 
-/// A directory and a name in it.
+/// The directory that has a name, and the name.
 type Above = (Arc<Node>, Box<[u8]>);
 
 pub(super) struct Dir {
@@ -85,6 +85,21 @@ impl Dir {
         let gone = self.names.lock().remove(name);
         let listing = self.listing.lock().take();
         drop((gone, listing));
+    }
+}
+
+/// Whether `node` may take the name that `target` has, or nobody.
+fn may_replace(mode: RenameMode, node: &Node, target: Option<&Node>) -> Result<()> {
+    match (mode, target) {
+        (RenameMode::NoReplace, Some(_)) => Err(EEXIST),
+        (RenameMode::Exchange, None) => Err(ENOENT),
+        (RenameMode::Replace, Some(target)) => match (node.kind(), target.kind()) {
+            (Kind::Dir, Kind::Dir) => Ok(()),
+            (Kind::Dir, _) => Err(ENOTDIR),
+            (_, Kind::Dir) => Err(EISDIR),
+            _ => Ok(()),
+        },
+        _ => Ok(()),
     }
 }
 
@@ -234,17 +249,7 @@ impl Node {
         }
         node.may_lose_names()?;
         target.as_ref().map_or(Ok(()), |target| target.may_lose_names())?;
-        match (mode, &target) {
-            (RenameMode::NoReplace, Some(_)) => return Err(EEXIST),
-            (RenameMode::Exchange, None) => return Err(ENOENT),
-            (RenameMode::Replace, Some(target)) => match (node.kind(), target.kind()) {
-                (Kind::Dir, Kind::Dir) => {}
-                (Kind::Dir, _) => return Err(ENOTDIR),
-                (_, Kind::Dir) => return Err(EISDIR),
-                _ => {}
-            },
-            _ => {}
-        }
+        may_replace(mode, &node, target.as_deref())?;
         let moved = volume.rename(self.ino, name, to_node.ino, to_name, how);
         self.fs().changed(&volume);
         moved.map_err(errno)?;
