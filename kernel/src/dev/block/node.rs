@@ -66,14 +66,15 @@ struct Frames(ArrayVec<PageNo, MAX_PAGES>);
 impl Frames {
     /// At most `count` frames, at least one.
     fn take(count: usize) -> Result<Frames> {
-        let mut thread = ThreadCtx::new();
+        let one = || {
+            let mut thread = ThreadCtx::new();
+            KERNEL.frames().alloc(&KERNEL, &mut thread.held(), Reserve::User)
+        };
         let mut frames = Frames(ArrayVec::new());
+        frames.0.push(vm::with_room(one)?);
         while frames.0.len() < count.min(MAX_PAGES) {
-            match KERNEL.frames().alloc(&KERNEL, &mut thread.held(), Reserve::User) {
-                Ok(page) => frames.0.push(page),
-                Err(_) if frames.0.is_empty() => return Err(ENOMEM),
-                Err(_) => break,
-            }
+            let Ok(page) = one() else { break };
+            frames.0.push(page);
         }
         Ok(frames)
     }
