@@ -124,8 +124,6 @@ impl Model {
 
 impl Object {
     fn doubt(&mut self, index: u64) {
-        if self.fates.get(&index).is_none() {
-            self.fates.insert(index, Fate::Doubtful);
-        }
+        self.fates.entry(index).or_insert(Fate::Doubtful);
     }
 }
