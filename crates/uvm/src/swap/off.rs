@@ -78,9 +78,10 @@ impl<M: Machine> Uvm<M> {
         Ok(device.numbers())
     }
 
-    fn used_on(&self, held: &mut Held<'_, order::Nothing>, id: SwapId) -> u32 {
+    /// Slots in use on a device, and bad ones.
+    fn used_on(&self, held: &mut Held<'_, order::Nothing>, id: SwapId) -> (u32, u32) {
         let (table, _) = self.swap().table.lock(held);
-        table.devices.iter().find(|d| d.id == id).map_or(0, |d| d.bits.used())
+        table.devices.iter().find(|d| d.id == id).map_or((0, 0), |d| (d.bits.used(), d.bits.bad()))
     }
 
     fn empty(
@@ -89,19 +90,19 @@ impl<M: Machine> Uvm<M> {
         id: SwapId,
         numbers: &Range<u32>,
     ) -> Result<(), SwapError> {
-        let errors = self.stat().get(Counter::SwapErrors);
+        let (_, bad) = self.used_on(held, id);
         let (mut last, mut effort) = (0, Effort::default());
         loop {
-            let used = self.used_on(held, id);
+            let (used, bad_now) = self.used_on(held, id);
             if used == 0 {
-                break;
+                return if bad_now == bad { Ok(()) } else { Err(SwapError::Io) };
             }
             let memory = self.machine().ticket(Channel::MEMORY);
             let mut wait = None;
             let home = self
                 .anons_home(held, numbers, &mut wait)
                 .and_then(|()| self.objects_home(held, numbers, &mut wait));
-            if self.used_on(held, id) < used {
+            if self.used_on(held, id).0 < used {
                 effort = Effort::default();
             }
             if let Err(NoMemory) = home {
@@ -112,16 +113,11 @@ impl<M: Machine> Uvm<M> {
             }
             if let Some(ticket) = wait {
                 self.machine().wait(held, ticket);
-            } else if used == last && self.used_on(held, id) == used {
+            } else if used == last && self.used_on(held, id).0 == used {
                 // Orphans under I/O have the rest, and give it back when that ends.
                 self.machine().wait(held, memory);
             }
             last = used;
-        }
-        if self.stat().get(Counter::SwapErrors) == errors {
-            Ok(())
-        } else {
-            Err(SwapError::Io)
         }
     }
 
