@@ -69,6 +69,7 @@ impl<M: Machine> Uvm<M> {
         for page in pinned.pages {
             while !self.unpin_owned(held, page, changed) {}
         }
+        self.pages_may_go();
     }
 
     /// Takes one wiring of a page back, whoever owns it by now: its owner may let it go at this moment, and one of the
@@ -79,6 +80,7 @@ impl<M: Machine> Uvm<M> {
         P: Before<order::PageCache>,
     {
         while !self.unpin_owned(held, page, false) {}
+        self.pages_may_go();
     }
 
     /// Takes one pin back under the lock of the page's owner. Says no if the owner has just gone: look again.

@@ -83,7 +83,7 @@ impl<M: Machine> Uvm<M> {
     /// A pass for a thread that was refused memory, desperate if there is no other way; none where the last one took
     /// nothing and nothing has changed.
     fn direct_pass(&self, held: &mut Held<'_, order::Nothing>, target: usize) -> Progress {
-        let state = self.state_of_memory();
+        let state = self.state_of_memory(held);
         if !self.could_take_any(held)
             || (self.pass_lock.in_vain.load(Relaxed) == state && !self.is_under_way())
         {
@@ -96,7 +96,8 @@ impl<M: Machine> Uvm<M> {
         }
         let desperate = self.pass(held, target, Zeal::Desperate);
         if desperate == Progress::default() && !self.is_under_way() {
-            self.pass_lock.in_vain.store(self.state_of_memory(), Relaxed);
+            let state = self.state_of_memory(held);
+            self.pass_lock.in_vain.store(state, Relaxed);
         }
         desperate
     }
@@ -106,12 +107,19 @@ impl<M: Machine> Uvm<M> {
         self.pages_in_flight() + self.pages_coming_in() != 0
     }
 
-    /// A number that changes whenever a pass might find what the last one did not.
-    fn state_of_memory(&self) -> u64 {
+    /// Pages are no longer wired: a pass might find what the last one did not.
+    #[inline]
+    pub(crate) fn pages_may_go(&self) {
+        self.pass_lock.in_vain.store(0, Relaxed);
+    }
+
+    /// A number that changes whenever a pass might find what the last one did not, but for wirings.
+    fn state_of_memory(&self, held: &mut Held<'_, order::Nothing>) -> u64 {
         let (frames, stat) = (self.frames(), self.stat());
-        let (slots, used) = self.swap_space();
+        let (_, used) = self.swap_space();
         let counts = [Counter::PagesFreed, Counter::SwapIns, Counter::SwapErrors, Counter::FilePagesRead];
-        let sizes = [frames.free(), frames.active() + frames.inactive(), slots as usize, used as usize];
+        let room = self.swap().room(held);
+        let sizes = [frames.free(), frames.active() + frames.inactive(), used as usize, room as usize];
         let all = counts.map(|c| stat.get(c)).into_iter().chain(sizes.map(|n| n as u64));
         all.fold(0, |sum: u64, n| sum.rotate_left(9).wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ n)
     }
