@@ -95,6 +95,13 @@ impl<M: Machine> Object<M> {
         self.body.lock(held).0.pages.len()
     }
 
+    /// Whether no mapping refers to the object, nobody but the host's one handle, and none of its pages is left: a
+    /// vnode may be recycled then, and one with pages is worth keeping, as memory alone bounds the cache of files.
+    pub fn is_idle<P: Before<order::Object>>(&self, held: &mut Held<'_, P>) -> bool {
+        let (body, _) = self.body.lock(held);
+        body.refs <= 1 && body.pages.len() == 0
+    }
+
     /// The object's length.
     pub fn len<P: Before<order::Object>>(&self, held: &mut Held<'_, P>) -> Pages {
         self.body.lock(held).0.len

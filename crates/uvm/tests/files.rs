@@ -3,9 +3,9 @@
 mod disk;
 
 use disk::{Answers, Desk};
-use machine::{Machine, PageNo, Pages, ThreadCtx, Va};
+use machine::{Machine, Pa, PageNo, Pages, ThreadCtx, Va};
 use uvm::{Access, Advice, Counter, FaultError, GetError, Intent, IoError, MapRequest, Sharing};
-use uvm_soft::{Fate, SoftMachine};
+use uvm_soft::{Config, Fate, SoftMachine};
 
 fn map(desk: &Desk, space: &uvm::Space<SoftMachine>, len: u64, sharing: Sharing, advice: Advice) -> Va {
     let request = MapRequest::object(desk.pager.clone(), Pages(0), Pages(len), sharing);
@@ -267,4 +267,56 @@ fn a_file_whose_last_reference_goes_leaves_its_pages_to_the_io() {
     desk.uvm.machine().complete(0, Fate::Works);
     assert_eq!(desk.uvm.frames().free(), desk.uvm.frames().total());
     desk.uvm.audit(held, &[], &[]).unwrap();
+}
+
+#[test]
+fn files_that_nobody_maps_stay_until_memory_is_short_and_are_idle_then() {
+    let config = Config { segments: vec![(Pa(0x10_0000), 256)], ..Config::default() };
+    let (desk, mut ctx) = (Desk::on(config, Answers::AtOnce, 100), ThreadCtx::new());
+    let held = &mut ctx.held();
+    let space = desk.space(held);
+    let va = map(&desk, &space, 100, Sharing::Shared, Advice::Normal);
+    (0..100).for_each(|n| assert_eq!(desk.load(&space, va + Pages(n)), Ok(n as u8)));
+    desk.store(&space, va + Pages(7), 70).unwrap();
+    desk.uvm.space_destroy(held, space);
+    // The second pass over the file does no I/O.
+    desk.disk.take_reads();
+    for n in 0..100 {
+        let seen = desk.uvm.with_page(held, &desk.pager, Pages(n), Intent::Read, Access::PAGE, byte);
+        assert_eq!(seen, Ok(Some(n as u8)));
+    }
+    assert_eq!((desk.disk.take_reads(), desk.pager.object().is_idle(held)), (vec![], false));
+    // Others want the memory.
+    for _ in 0..20 {
+        desk.uvm.pageout(held, 256);
+    }
+    let left = desk.pager.object().resident(held);
+    assert!(left < 30, "{left} pages of a file that nobody uses are left");
+    assert_eq!(desk.disk.state().written[&7], 70, "what was changed has been written");
+    desk.uvm.punch(held, &desk.pager, 0..100);
+    assert!(desk.pager.object().is_idle(held));
+    desk.close(held, vec![]);
+}
+
+#[test]
+fn a_flusher_is_told_of_dirty_pages_and_writes_them_itself() {
+    let config = Config { segments: vec![(Pa(0x10_0000), 256)], ..Config::default() };
+    let (desk, mut ctx) = (Desk::on(config, Answers::AtOnce, 100), ThreadCtx::new());
+    let held = &mut ctx.held();
+    desk.disk.state().flusher = true;
+    let space = desk.space(held);
+    let va = map(&desk, &space, 100, Sharing::Shared, Advice::Normal);
+    (0..100).for_each(|n| desk.store(&space, va + Pages(n), 1).unwrap());
+    for _ in 0..10 {
+        desk.uvm.pageout(held, 256);
+    }
+    assert!(desk.disk.state().told > 0);
+    assert_eq!(desk.disk.take_writes(), []);
+    desk.file.clean(&desk.uvm, held, 0..100).unwrap();
+    assert_eq!(desk.disk.take_writes(), [0..100]);
+    for _ in 0..20 {
+        desk.uvm.pageout(held, 256);
+    }
+    assert!(desk.pager.object().resident(held) < 30);
+    desk.close(held, vec![space]);
 }
