@@ -76,12 +76,17 @@ pub fn with_room<T>(mut attempt: impl FnMut() -> Result<T, NoMemory>) -> Result<
     attempt()
 }
 
-/// Fails if less than one page of `fraction` is free and no more can be made so.
+/// Fails if less than one page of `fraction` is free and memory and swap are full. Where others take what is made free
+/// before we see it, memory is short but has not run out: who asks goes on.
 pub(super) fn keep_free(fraction: usize) -> Result<(), NoMemory> {
     let frames = system().frames();
-    let is_enough = || frames.free() >= frames.total() / fraction;
-    if is_enough() {
-        return Ok(());
+    for _ in 0..TRIES {
+        if frames.free() >= frames.total() / fraction {
+            return Ok(());
+        }
+        if !make_room() {
+            return Err(NoMemory);
+        }
     }
-    with_room(|| if is_enough() { Ok(()) } else { Err(NoMemory) })
+    Ok(())
 }
