@@ -2,13 +2,15 @@
 //!
 //! Under 4.4BSD a process that forks, writes, and goes on in the child grows a chain of shadow objects whose pages
 //! nobody can reach (the swap leak; 1999, section 5.1). Here each pattern is repeated, and frames, anons and bytes of
-//! heap are the same before and after.
+//! heap are the same before and after; with memory too small for all of it, no slot of swap stays behind either.
 //!
 //! `UVM_LOOPS` sets how often; the default is short, and `./uvm test --long` runs a million.
 
+use std::sync::{Arc, Mutex};
+
 use machine::order::Nothing;
-use machine::{Held, ThreadCtx, VaRange};
-use uvm::{Inherit, Space};
+use machine::{Held, Machine, PageNo, ThreadCtx, VaRange, PAGE_SIZE};
+use uvm::{Counter, Inherit, Space, SwapDevice, Transfer};
 
 use crate::count::heap;
 use crate::world::{end, load, part, space, store, world, zeroes, Soft, World};
@@ -123,4 +125,61 @@ fn fork_patterns_for_ever_keep_memory_constant() {
     assert_eq!(used(held, &s), before, "free frames, anons, entries, bytes of heap");
     uvm.audit(held, &[&s], &[]).unwrap();
     end(&uvm, held, [s]);
+}
+
+/// A swap disk that is an array.
+struct Disk(Mutex<Vec<u8>>);
+
+impl SwapDevice<Soft> for Disk {
+    fn slots(&self) -> u32 {
+        (self.0.lock().unwrap().len() / PAGE_SIZE) as u32
+    }
+
+    fn read(&self, machine: &Soft, slot: u32, pages: &[PageNo]) -> Transfer {
+        let bytes = self.0.lock().unwrap();
+        let places = bytes.chunks_exact(PAGE_SIZE).skip(slot as usize);
+        pages.iter().zip(places).for_each(|(&page, place)| machine.write(page, 0, place));
+        Transfer::Done
+    }
+
+    fn write(&self, machine: &Soft, slot: u32, pages: &[PageNo]) -> Transfer {
+        let mut bytes = self.0.lock().unwrap();
+        let places = bytes.chunks_exact_mut(PAGE_SIZE).skip(slot as usize);
+        pages.iter().zip(places).for_each(|(&page, place)| machine.read(page, 0, place));
+        Transfer::Done
+    }
+}
+
+#[test]
+fn fork_patterns_for_ever_leave_no_slot_of_swap_behind() {
+    let (uvm, mut ctx) = (world(64), ThreadCtx::new());
+    let held = &mut ctx.held();
+    let swap = uvm.swap_on(held, Arc::new(Disk(Mutex::new(vec![0; 400 * PAGE_SIZE]))), 0).unwrap();
+    let mut s = space(&uvm, held);
+    // What the patterns work on, and more than memory holds beside it, touched on the way.
+    let (range, ballast) = (zeroes(&uvm, held, &s, 12), zeroes(&uvm, held, &s, 100));
+    let pattern = Pattern { uvm: &uvm, range };
+    let round = |held: &mut _, s: Space<Soft>, n: u64| {
+        let pages = part(ballast, n % 10 * 10..(n % 10 + 1) * 10);
+        pages.iter_pages().for_each(|va| store(&uvm, &s, va, n as u8).unwrap());
+        pattern.all(held, s, n)
+    };
+    for n in 0..300 {
+        s = round(held, s, n);
+    }
+    let used = |held: &mut _, s: &Space<Soft>| (uvm.anons(), s.map().entries(held), heap());
+    let before = used(held, &s);
+    for n in 0..loops() / 10 {
+        s = round(held, s, n);
+        if n % 1000 == 0 {
+            assert_eq!(used(held, &s), before, "anons, entries, bytes of heap, after {n} rounds");
+            assert!(uvm.swap_space().1 as usize <= uvm.anons(), "a slot belongs to no anon");
+        }
+    }
+    assert_eq!(used(held, &s), before, "anons, entries, bytes of heap");
+    assert!(uvm.stat().get(Counter::SwapOuts) > loops() / 10, "nothing was paged");
+    uvm.audit(held, &[&s], &[]).unwrap();
+    end(&uvm, held, [s]);
+    assert_eq!(uvm.swap_space().1, 0);
+    uvm.swap_off(held, swap).unwrap();
 }
