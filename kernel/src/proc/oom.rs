@@ -78,6 +78,9 @@ fn present_victim() -> Arc<Process> {
     KILLS.fetch_add(1, Relaxed);
     announce(&chosen);
     send::kill_all(&mut chosen.group.lock(), ExitStatus::Killed(SIGKILL));
+    for task in chosen.group.lock().threads.iter().filter_map(|thread| thread.task()) {
+        crate::sched::hurry(&task);
+    }
     chosen
 }
 
@@ -96,9 +99,11 @@ impl Size {
     }
 }
 
+/// The largest, but for the first process: with it the machine would go.
 fn largest() -> Option<Arc<Process>> {
     table::with(|tree| {
-        let sizes = tree.nodes().map(|node| (Size::of(&node.process), &node.process));
+        let others = tree.nodes().filter(|node| node.process.pid != 1);
+        let sizes = others.map(|node| (Size::of(&node.process), &node.process));
         sizes.max_by_key(|(size, _)| size.resident + size.swapped).map(|(_, process)| process.clone())
     })
 }
