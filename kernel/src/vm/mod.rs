@@ -233,10 +233,6 @@ pub struct Stats {
     pub free_pages: u64,
     /// Free pages under which the page daemon runs.
     pub low_water: u64,
-    /// On the active queue.
-    pub active_pages: u64,
-    /// On the inactive queue.
-    pub inactive_pages: u64,
     /// Anonymous memory.
     pub anon_pages: u64,
     /// What swap areas have room for.
@@ -340,8 +336,6 @@ vm_system! {
     fn set_low_water(pages: u64) -> Result<()>;
     /// Starts what frees memory before it runs out.
     fn start_daemon() -> Result<()>;
-    /// Frees memory, now. `false`: neither memory nor swap has any left to give.
-    fn make_room() -> bool;
     /// Leaves some memory to others than `who` asks: `ENOMEM` if so little is left that it should be refused.
     fn leave_memory(who: Asks) -> Result<()>;
     /// Counts where pages are, over the part of the space's mappings from `start` to `end`.

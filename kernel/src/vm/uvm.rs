@@ -394,8 +394,6 @@ impl VmSystem for Uvm {
             total_pages: frames.total() as u64,
             free_pages: frames.free() as u64,
             low_water: frames.low_water() as u64,
-            active_pages: frames.active() as u64,
-            inactive_pages: frames.inactive() as u64,
             anon_pages: uvm.anons() as u64,
             swap_pages: u64::from(uvm.swap_space().0),
             swap_used: u64::from(uvm.swap_space().1),
@@ -436,10 +434,6 @@ impl VmSystem for Uvm {
 
     fn start_daemon() -> Result<()> {
         daemon::start()
-    }
-
-    fn make_room() -> bool {
-        daemon::make_room()
     }
 
     fn leave_memory(who: Asks) -> Result<()> {
