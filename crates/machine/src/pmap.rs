@@ -12,6 +12,11 @@
 //! P4. *Referenced and modified*: a page's bits are the union over all its mappings, past and present, since they
 //!     were cleared. A removed mapping's bits are kept with the page. They may be said too often, never too rarely.
 //! P5. A page's mappings are found from the page ([`Pmap::page_protect`]), at a cost of their number.
+//! P6. *What nobody may overtake*: a mapping that has left the tables may be used by a CPU until its shootdown is
+//!     flushed, and whoever looks into the tables meanwhile finds nothing to tell the CPUs. A space's map and a page's
+//!     owner have different locks. So a port counts the shootdowns that are not flushed ([`Shootdown::begin_count`]);
+//!     while there are others, `remove` and `protect` note the whole range, and `page_protect` all that CPUs know.
+//!     Else an unmapping would return, or the page daemon free a page, while a CPU still reaches it.
 //!
 //! # Locks
 //! A pmap's own locks rank below every VM lock but those of the page allocator, from which it takes its tables.

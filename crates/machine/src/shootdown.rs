@@ -62,6 +62,8 @@ pub struct Shootdown {
     cpus: CpuSet,
     /// Too many ranges to keep: these CPUs forget everything.
     everything: bool,
+    /// A port counts it among those whose flush others must not overtake (pmap law P6).
+    counted: bool,
     pub(crate) freed: PageChain,
 }
 
@@ -79,6 +81,7 @@ impl Shootdown {
             ranges: ArrayVec::new(),
             cpus: CpuSet::NONE,
             everything: false,
+            counted: false,
             freed: PageChain::default(),
         }
     }
@@ -105,6 +108,26 @@ impl Shootdown {
             self.everything = true;
             self.ranges.clear();
         }
+    }
+
+    /// Notes that these CPUs must forget all that they know.
+    pub fn note_all(&mut self, cpus: CpuSet) {
+        if cpus != CpuSet::NONE {
+            self.cpus = self.cpus.union(cpus);
+            self.everything = true;
+            self.ranges.clear();
+        }
+    }
+
+    /// Has itself counted by a port that has noted something here: whether it must be, and wasn't yet.
+    pub fn begin_count(&mut self) -> bool {
+        self.is_needed() && !core::mem::replace(&mut self.counted, true)
+    }
+
+    /// Whether a port counts it, until its flush has been done.
+    #[must_use]
+    pub fn is_counted(&self) -> bool {
+        self.counted
     }
 
     /// CPUs that must be told.
@@ -148,6 +171,7 @@ impl Shootdown {
             pmap.flush(self);
             self.ranges.clear();
             self.everything = false;
+            self.counted = false;
             self.cpus = CpuSet::NONE;
         }
     }

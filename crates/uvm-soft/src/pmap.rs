@@ -68,6 +68,8 @@ pub(crate) struct State {
     pub(crate) counters: Counters,
     rng: Rng,
     next_space: u64,
+    /// Shootdowns that are not flushed (law P6).
+    counted: u32,
 }
 
 /// Places for other threads to run before a flush is done.
@@ -93,6 +95,7 @@ impl SoftPmap {
                 counters: Counters::default(),
                 rng: Rng::new(config.seed),
                 next_space: 1,
+                counted: 0,
             }),
             tables: Injector::default(),
             forget_one_in: config.forget_one_in,
@@ -186,6 +189,14 @@ impl State {
             return;
         }
         self.note(spot, down);
+    }
+
+    /// Law P6, for a range.
+    fn overtake_nobody(&mut self, space: u64, range: VaRange, down: &mut Shootdown) {
+        if self.counted != u32::from(down.is_counted()) {
+            down.note(space, range, self.tables.space(space).held_by);
+        }
+        self.counted += u32::from(down.begin_count());
     }
 
     fn note(&self, (space, vpn): Spot, down: &mut Shootdown) {
@@ -329,6 +340,7 @@ impl Pmap for SoftPmap {
             state.lower(spot, Prot::NONE, down);
         }
         state.tables.drop_empty_tables(space.id);
+        state.overtake_nobody(space.id, range, down);
     }
 
     fn protect<P: Before<PageCache>>(
@@ -346,6 +358,7 @@ impl Pmap for SoftPmap {
         for spot in state.spots_in(space.id, range) {
             state.lower(spot, prot, down);
         }
+        state.overtake_nobody(space.id, range, down);
     }
 
     fn unwire(&self, space: &SoftSpace, va: Va) -> bool {
@@ -384,6 +397,10 @@ impl Pmap for SoftPmap {
             wired += u32::from(removes && state.tables.get(spot).is_some_and(|pte| pte.wired));
             state.lower(spot, prot, down);
         }
+        if state.counted != u32::from(down.is_counted()) {
+            down.note_all((0..state.tlbs.len()).map(CpuSet::one).fold(CpuSet::NONE, CpuSet::union));
+        }
+        state.counted += u32::from(down.begin_count());
         wired
     }
 
@@ -417,6 +434,7 @@ impl Pmap for SoftPmap {
         // Interrupts take their time: the longest wait in any operation, so the likeliest place for others to run.
         (0..FLUSH_STEPS).for_each(|_| (self.pause)());
         let state = &mut *self.lock();
+        state.counted -= u32::from(down.is_counted());
         let here = (self.cpu)() % state.tlbs.len();
         let mut told = CpuSet::NONE;
         for cpu in (0..state.tlbs.len()).filter(|&cpu| down.cpus().contains(cpu)) {

@@ -5,7 +5,7 @@
 
 use alloc::sync::Arc;
 
-use machine::{order, Held, Machine, NoMemory, Pages, Pmap, Prot, Shootdown, Va, VaRange};
+use machine::{order, Held, Machine, NoMemory, Pages, Prot, Shootdown, Va, VaRange};
 
 use super::remove::release_bytes;
 use super::tree::Tree;
@@ -186,7 +186,7 @@ impl<M: Machine> Uvm<M> {
                 clip(&mut tree, &mut h, range);
                 old = tree.take(range);
                 self.unwire_entries(&mut h, space, &mut old);
-                self.machine().pmap().remove(&mut h, &space.pmap, range, &mut down);
+                self.forget_range(&mut h, space, range, &mut down);
             }
             self.place_entry(&mut tree, &mut h, range, request);
             Ok(start)

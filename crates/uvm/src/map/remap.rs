@@ -3,7 +3,7 @@
 //! An entry's layers are named by slot and index, not by address, so a move changes the entry's range and nothing
 //! below it: no page is copied, and the pages are mapped again as they are touched.
 
-use machine::{order, Held, Machine, Pages, Pmap, Shootdown, Va, VaRange};
+use machine::{order, Held, Machine, Pages, Shootdown, Va, VaRange};
 
 use super::remove::release_bytes;
 use super::tree::Tree;
@@ -76,7 +76,7 @@ impl<M: Machine> Uvm<M> {
                 clip(&mut tree, &mut h, new);
                 replaced = tree.take(new);
                 self.unwire_entries(&mut h, space, &mut replaced);
-                self.machine().pmap().remove(&mut h, &space.pmap, new, &mut down);
+                self.forget_range(&mut h, space, new, &mut down);
             }
             wired = self.shift(&mut tree, &mut h, space, old, start, &mut down);
             self.grow(&mut tree, &mut h, VaRange::new(start + old.pages(), new.end));
@@ -132,7 +132,7 @@ impl<M: Machine> Uvm<M> {
         let mut wired = false;
         moved.each(old, |e| wired |= e.wired);
         self.unwire_entries(held, space, &mut moved);
-        self.machine().pmap().remove(held, &space.pmap, old, down);
+        self.forget_range(held, space, old, down);
         moved.drain(|mut entry| {
             let to = start + (entry.range.start - old.start);
             entry.range = VaRange::new(to, to + entry.len());

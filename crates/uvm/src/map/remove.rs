@@ -35,7 +35,7 @@ impl<M: Machine> Uvm<M> {
             let mut old = tree.take(range);
             self.unwire_entries(&mut h, space, &mut old);
             if !old.is_empty() {
-                self.machine().pmap().remove(&mut h, &space.pmap, range, &mut down);
+                self.forget_range(&mut h, space, range, &mut down);
             }
             Ok(old)
         });
@@ -53,12 +53,26 @@ impl<M: Machine> Uvm<M> {
             let need = release_bytes(&tree, &mut h, space.map.bounds);
             let mut old = tree.take(space.map.bounds);
             self.unwire_entries(&mut h, space, &mut old);
-            self.machine().pmap().remove(&mut h, &space.pmap, space.map.bounds, &mut down);
+            self.forget_range(&mut h, space, space.map.bounds, &mut down);
             (old, need)
         };
         let heap = if self.machine().reserve_heap(need).is_ok() { Heap::Reserved } else { Heap::Exhausted };
         self.release_entries(held, old, heap, &mut down);
         down.perform(self.machine(), held);
+    }
+
+    /// Takes a range's translations away, from every CPU before this returns. The map's lock is held: while it is, what
+    /// the range showed has its owner, and the page daemon, which finds no translation in the tables any more, may free
+    /// or write the page at once. No CPU must reach it by one that has merely left the tables.
+    pub(crate) fn forget_range(
+        &self,
+        held: &mut Held<'_, order::Map>,
+        space: &Space<M>,
+        range: VaRange,
+        down: &mut Shootdown,
+    ) {
+        self.machine().pmap().remove(held, &space.pmap, range, down);
+        down.flush(self.machine().pmap());
     }
 
     /// Second phase: drops what entries refer to. Their translations are gone.
@@ -100,7 +114,7 @@ impl<M: Machine> Uvm<M> {
                 return Err(Stop::Heap(need));
             }
             let covered = tree.is_covered(range);
-            self.machine().pmap().remove(&mut h, &space.pmap, range, &mut down);
+            self.forget_range(&mut h, space, range, &mut down);
             tree.each_mut(range, |entry| self.discard_part(&mut h, entry, range, &mut down));
             if covered {
                 Ok(())

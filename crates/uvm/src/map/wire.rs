@@ -67,7 +67,7 @@ impl<M: Machine> Uvm<M> {
         {
             let (_tree, mut h) = space.map.tree.lock(held);
             self.unwire_translations(&mut h, space, range);
-            self.machine().pmap().remove(&mut h, &space.pmap, range, &mut down);
+            self.forget_range(&mut h, space, range, &mut down);
             down.flush(self.machine().pmap());
         }
         down.perform(self.machine(), held);

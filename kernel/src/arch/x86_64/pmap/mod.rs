@@ -59,12 +59,16 @@ pub struct X86Pmap {
 struct State {
     tables: Tables,
     nodes: reverse::Nodes,
+    /// Shootdowns that are not flushed (law P6).
+    counted: u32,
 }
 
 impl X86Pmap {
     /// Nothing mapped, nothing cached.
     pub const fn new() -> X86Pmap {
-        X86Pmap { state: SpinLock::new(State { tables: Tables::new(), nodes: reverse::Nodes::new() }) }
+        X86Pmap {
+            state: SpinLock::new(State { tables: Tables::new(), nodes: reverse::Nodes::new(), counted: 0 }),
+        }
     }
 
     /// Makes a space this CPU's; nothing happens if it is already.
@@ -295,7 +299,9 @@ impl Pmap for X86Pmap {
         down: &mut Shootdown,
     ) {
         let mut state = self.state.lock();
+        state.overtake_nobody(space, range, down);
         if space.resident() == 0 {
+            state.counted += u32::from(down.begin_count());
             return;
         }
         let mut stale = Stale::new(space);
@@ -310,6 +316,7 @@ impl Pmap for X86Pmap {
             }
         }
         stale.note(down);
+        state.counted += u32::from(down.begin_count());
     }
 
     fn protect<P: Before<PageCache>>(
@@ -323,8 +330,10 @@ impl Pmap for X86Pmap {
         if prot.is_empty() {
             return self.remove(held, space, range, down);
         }
-        let _state = self.state.lock();
+        let mut state = self.state.lock();
+        state.overtake_nobody(space, range, down);
         if space.resident() == 0 {
+            state.counted += u32::from(down.begin_count());
             return;
         }
         let mut stale = Stale::new(space);
@@ -339,6 +348,7 @@ impl Pmap for X86Pmap {
             });
         }
         stale.note(down);
+        state.counted += u32::from(down.begin_count());
     }
 
     fn unwire(&self, space: &Space, va: Va) -> bool {
@@ -369,7 +379,9 @@ impl Pmap for X86Pmap {
     ) -> u32 {
         let mut state = self.state.lock();
         if prot.is_empty() {
-            return state.remove_everywhere(page, down);
+            let wired = state.remove_everywhere(page, down);
+            state.overtake_nobody_by_page(down);
+            return wired;
         }
         reverse::each(page, |mapping| {
             let old = mapping.load();
@@ -379,6 +391,7 @@ impl Pmap for X86Pmap {
                 mapping.note(old, down);
             }
         });
+        state.overtake_nobody_by_page(down);
         0
     }
 
@@ -412,6 +425,7 @@ impl Pmap for X86Pmap {
 
     fn flush(&self, down: &Shootdown) {
         if !down.cpus().contains(cpu::index()) {
+            self.state.lock().counted -= u32::from(down.is_counted());
             return;
         }
         let here = space::active();
@@ -426,11 +440,29 @@ impl Pmap for X86Pmap {
             // SAFETY: the root that is active already.
             _ => unsafe { io::write_cr3(io::read_cr3()) },
         }
-        self.state.lock().tables.retired_are_forgotten();
+        let mut state = self.state.lock();
+        state.counted -= u32::from(down.is_counted());
+        state.tables.retired_are_forgotten();
     }
 }
 
 impl State {
+    /// Law P6, before a range is lowered.
+    #[inline]
+    fn overtake_nobody(&self, space: &Space, range: VaRange, down: &mut Shootdown) {
+        if self.counted != u32::from(down.is_counted()) {
+            down.note(u64::from(space.root.0), range, space.cpus());
+        }
+    }
+
+    /// Law P6, after a page was lowered.
+    fn overtake_nobody_by_page(&mut self, down: &mut Shootdown) {
+        if self.counted != u32::from(down.is_counted()) {
+            down.note_all(CpuSet::one(cpu::index()));
+        }
+        self.counted += u32::from(down.begin_count());
+    }
+
     /// Removes the entries of one table within a part; how many there were.
     fn remove_part(&mut self, part: &space::Part, stale: &mut Stale) -> u32 {
         let mut removed = 0;

@@ -1,0 +1,331 @@
+//! The page daemon, a device that ends transfers when it likes, and whoever else wants the pages.
+//!
+//! The device is a thread of its own; its storage (`uvm_check::host`) takes I/O on a page that a CPU can reach, or
+//! that changes hands, for an error of its own.
+
+use std::sync::Arc;
+
+use shuttle::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use shuttle::thread::JoinHandle;
+
+use machine::{Pages, ThreadCtx, VaRange};
+use uvm::{AnonObject, FaultError, MapRequest, Pager, Sharing, Space, SwapError, SwapId};
+use uvm_check::host::{File, Line, Manner, SwapDisk};
+use uvm_soft::{Fate, IoBy, ShuttleThreads};
+
+use super::world::{check_rounds, spawn, Soft, World, P, Q};
+
+const ROUNDS: usize = 2500;
+const BOTH: VaRange = VaRange { start: P, end: machine::Va(Q.0 + 0x1000) };
+
+/// A world with a swap device, and the thread that is its hardware.
+struct Paged {
+    w: Arc<World>,
+    line: Arc<Line>,
+    swap: SwapId,
+    stop: Arc<AtomicBool>,
+    device: Option<JoinHandle<()>>,
+}
+
+impl Paged {
+    fn new(fate: Fate) -> Paged {
+        let w = World::with(64, IoBy::Test);
+        let line = Line::new(Manner::Later, 1);
+        let disk: Arc<SwapDisk<ShuttleThreads>> = SwapDisk::new(&w.uvm, &line, 64);
+        let swap = w.uvm.swap_on(&mut ThreadCtx::new().held(), disk, 0).expect("there is room for a device");
+        let stop = Arc::new(AtomicBool::new(false));
+        let device = {
+            let (w, stop) = (w.clone(), stop.clone());
+            spawn(move || {
+                // The first transfer ends as the test wants it, the others well.
+                let mut fate = fate;
+                while !stop.load(SeqCst) {
+                    match w.uvm.machine().complete(0, fate) {
+                        true => fate = Fate::Works,
+                        false => shuttle::thread::yield_now(),
+                    }
+                }
+            })
+        };
+        Paged { w, line, swap, stop, device: Some(device) }
+    }
+
+    /// Passes of the daemon that take whatever was not used since the one before.
+    fn daemon(&self, passes: usize) -> JoinHandle<()> {
+        let w = self.w.clone();
+        spawn(move || {
+            for _ in 0..passes {
+                w.uvm.pageout(&mut ThreadCtx::new().held(), 64);
+            }
+        })
+    }
+
+    /// A space with two pages of zeroes, of which both have been written.
+    fn written(&self) -> Arc<Space<Soft>> {
+        let space = self.w.space();
+        self.w.map(&space, MapRequest::zero(Pages(2)));
+        self.w.store(0, &space, P, 1);
+        self.w.store(0, &space, Q, 1);
+        space
+    }
+
+    /// Two pages that are on swap, or on their way.
+    fn swapped(&self) -> Arc<Space<Soft>> {
+        let space = self.written();
+        for _ in 0..2 {
+            self.w.uvm.pageout(&mut ThreadCtx::new().held(), 64);
+        }
+        space
+    }
+
+    fn stop(&mut self) {
+        self.stop.store(true, SeqCst);
+        self.device.take().into_iter().for_each(|device| device.join().unwrap());
+        while self.w.uvm.machine().complete(0, Fate::Works) {}
+        self.line.trouble().unwrap();
+    }
+
+    /// Stops the device, checks, takes everything down and counts what came back.
+    fn end(mut self, spaces: Vec<Arc<Space<Soft>>>, objects: &[Arc<dyn Pager<Soft>>]) {
+        self.stop();
+        let open: Vec<&Space<Soft>> = spaces.iter().map(|space| &**space).collect();
+        self.w.check(&open, objects);
+        self.w.end(spaces);
+        let mut ctx = ThreadCtx::new();
+        for object in objects {
+            self.w.uvm.truncate(&mut ctx.held(), object, Pages(0));
+        }
+        let used: u32 = self.w.uvm.swap_info(&mut ctx.held()).iter().map(|device| device.used).sum();
+        assert_eq!(used, 0, "slots leaked");
+        assert_eq!(self.w.uvm.frames().free(), self.w.uvm.frames().total(), "pages leaked");
+    }
+}
+
+#[test]
+fn a_store_is_not_lost_to_the_page_daemon() {
+    check_rounds(ROUNDS, || {
+        let p = Paged::new(Fate::Works);
+        let space = p.written();
+        let daemon = p.daemon(3);
+        let other = {
+            let (w, space) = (p.w.clone(), space.clone());
+            spawn(move || {
+                for n in 2..4 {
+                    w.store(1, &space, Q, n);
+                    assert_eq!(w.load(1, &space, Q), n);
+                }
+            })
+        };
+        for n in 2..4 {
+            p.w.store(2, &space, P, n);
+            assert_eq!(p.w.load(2, &space, P), n);
+        }
+        daemon.join().unwrap();
+        other.join().unwrap();
+        assert_eq!((p.w.load(0, &space, P), p.w.load(0, &space, Q)), (3, 3));
+        p.end(vec![space], &[]);
+    });
+}
+
+/// Data that a write failed to bring out is still in memory; nobody notices.
+#[test]
+fn a_failed_write_is_noticed_by_nobody() {
+    check_rounds(ROUNDS, || {
+        let p = Paged::new(Fate::Fails);
+        let space = p.written();
+        let daemon = p.daemon(3);
+        for n in 2..4 {
+            p.w.store(2, &space, P, n);
+        }
+        assert_eq!((p.w.load(1, &space, P), p.w.load(1, &space, Q)), (3, 1));
+        daemon.join().unwrap();
+        assert_eq!((p.w.load(0, &space, P), p.w.load(0, &space, Q)), (3, 1));
+        p.end(vec![space], &[]);
+    });
+}
+
+/// A fork while pages leave and come back copies one moment, and parent and child don't write to each other.
+#[test]
+fn a_fork_meets_the_page_daemon() {
+    check_rounds(ROUNDS, || {
+        let p = Paged::new(Fate::Works);
+        let parent = p.written();
+        let daemon = p.daemon(3);
+        let writer = {
+            let (w, parent) = (p.w.clone(), parent.clone());
+            spawn(move || {
+                for n in 2..4 {
+                    w.store(1, &parent, P, n);
+                    w.store(1, &parent, Q, n);
+                }
+            })
+        };
+        let child = p.w.uvm.fork(&mut ThreadCtx::new().held(), &parent).expect("there is memory");
+        let child = Arc::new(child);
+        let (b, a) = (p.w.load(2, &child, Q), p.w.load(2, &child, P));
+        assert!(a == b || a == b + 1, "the child has P of store {a} and Q of store {b}");
+        p.w.store(2, &child, P, 9);
+        writer.join().unwrap();
+        daemon.join().unwrap();
+        assert_eq!((p.w.load(0, &child, P), p.w.load(0, &child, Q)), (9, b));
+        assert_eq!((p.w.load(0, &parent, P), p.w.load(0, &parent, Q)), (3, 3));
+        p.end(vec![parent, child], &[]);
+    });
+}
+
+/// Memory that is unmapped while it is on its way out or in goes, with its slots, as soon as the device lets it.
+#[test]
+fn unmapping_meets_the_page_daemon() {
+    check_rounds(ROUNDS, || {
+        let p = Paged::new(Fate::Works);
+        let space = p.swapped();
+        let daemon = p.daemon(2);
+        let reader = {
+            let (w, space) = (p.w.clone(), space.clone());
+            spawn(move || {
+                let seen = w.try_load(1, &space, P);
+                assert!(matches!(seen, Ok(1) | Err(FaultError::NoMapping)), "{seen:?}");
+            })
+        };
+        p.w.uvm.unmap(&mut ThreadCtx::new().held(), &space, BOTH).expect("there is heap");
+        reader.join().unwrap();
+        daemon.join().unwrap();
+        p.end(vec![space], &[]);
+    });
+}
+
+#[test]
+fn a_process_ends_while_its_pages_are_written_out() {
+    check_rounds(ROUNDS, || {
+        let p = Paged::new(Fate::Works);
+        let (space, other) = (p.written(), p.written());
+        let daemon = p.daemon(3);
+        p.w.end(vec![space]);
+        assert_eq!(p.w.load(1, &other, P), 1);
+        daemon.join().unwrap();
+        p.end(vec![other], &[]);
+    });
+}
+
+#[test]
+fn swap_is_switched_off_under_load() {
+    check_rounds(ROUNDS, || {
+        let p = Paged::new(Fate::Works);
+        let space = p.swapped();
+        let daemon = p.daemon(2);
+        let writer = {
+            let (w, space) = (p.w.clone(), space.clone());
+            spawn(move || (2..4).for_each(|n| w.store(1, &space, P, n)))
+        };
+        let off = p.w.uvm.swap_off(&mut ThreadCtx::new().held(), p.swap);
+        assert!(matches!(off, Ok(()) | Err(SwapError::NoMemory)), "{off:?}");
+        writer.join().unwrap();
+        daemon.join().unwrap();
+        assert_eq!((p.w.load(0, &space, P), p.w.load(0, &space, Q)), (3, 1));
+        p.end(vec![space], &[]);
+    });
+}
+
+/// A child has all of a range that is unmapped in its parent meanwhile, or nothing.
+#[test]
+fn a_fork_meets_an_unmapping() {
+    check_rounds(ROUNDS, || {
+        let p = Paged::new(Fate::Works);
+        let parent = p.written();
+        let forker = {
+            let (w, parent) = (p.w.clone(), parent.clone());
+            spawn(move || {
+                let child = w.uvm.fork(&mut ThreadCtx::new().held(), &parent).expect("there is memory");
+                let seen = (w.try_load(1, &child, P), w.try_load(1, &child, Q));
+                let none = (Err(FaultError::NoMapping), Err(FaultError::NoMapping));
+                assert!(seen == (Ok(1), Ok(1)) || seen == none, "{seen:?}");
+                Arc::new(child)
+            })
+        };
+        p.w.uvm.unmap(&mut ThreadCtx::new().held(), &parent, BOTH).expect("there is heap");
+        assert_eq!(p.w.try_load(0, &parent, P), Err(FaultError::NoMapping));
+        let child = forker.join().unwrap();
+        p.end(vec![parent, child], &[]);
+    });
+}
+
+/// A third space maps a file's page that the daemon is about to take: it reads the file's bytes, whatever comes first.
+#[test]
+fn an_eviction_meets_a_new_mapping_of_the_same_page() {
+    check_rounds(ROUNDS, || {
+        let p = Paged::new(Fate::Works);
+        let file =
+            File::new(&p.w.uvm, &mut ThreadCtx::new().held(), &p.line, 0, Pages(2)).expect("there is heap");
+        let pager: Arc<dyn Pager<Soft>> = file.pager().clone();
+        let request = || MapRequest::object(pager.clone(), Pages(0), Pages(2), Sharing::Shared);
+        let one = p.w.space();
+        p.w.map(&one, request());
+        let first = p.w.load(0, &one, P);
+        let daemon = p.daemon(3);
+        let two = p.w.space();
+        p.w.map(&two, request());
+        assert_eq!(p.w.load(1, &two, P), first);
+        p.w.store(1, &two, P, 7);
+        assert_eq!(p.w.load(2, &one, P), 7, "two mappings of one page disagree");
+        daemon.join().unwrap();
+        assert_eq!((p.w.load(0, &one, P), p.w.load(1, &two, P)), (7, 7));
+        p.end(vec![one, two], &[pager]);
+    });
+}
+
+/// A file is cut while a fault waits for the page, the daemon looks at it, and the device reads or writes it.
+#[test]
+fn a_truncation_meets_a_fault_and_the_page_daemon() {
+    check_rounds(ROUNDS, || {
+        let p = Paged::new(Fate::Works);
+        let file =
+            File::new(&p.w.uvm, &mut ThreadCtx::new().held(), &p.line, 0, Pages(2)).expect("there is heap");
+        let pager: Arc<dyn Pager<Soft>> = file.pager().clone();
+        let space = p.w.space();
+        p.w.map(&space, MapRequest::object(pager.clone(), Pages(0), Pages(2), Sharing::Shared));
+        let writer = {
+            let (w, space) = (p.w.clone(), space.clone());
+            spawn(move || {
+                let stored = [P, Q].map(|va| w.try_store(1, &space, va, 5));
+                assert!(stored.iter().all(|s| matches!(s, Ok(()) | Err(FaultError::Bus))), "{stored:?}");
+            })
+        };
+        let daemon = p.daemon(2);
+        p.w.uvm.truncate(&mut ThreadCtx::new().held(), &pager, Pages(0));
+        assert_eq!(p.w.try_load(0, &space, P), Err(FaultError::Bus));
+        writer.join().unwrap();
+        daemon.join().unwrap();
+        assert_eq!(p.w.try_load(2, &space, Q), Err(FaultError::Bus));
+        p.end(vec![space], &[pager]);
+    });
+}
+
+/// Shared memory that two spaces write is paged like any other, and goes with its last reference.
+#[test]
+fn shared_memory_meets_the_page_daemon() {
+    check_rounds(ROUNDS, || {
+        let p = Paged::new(Fate::Works);
+        let mut ctx = ThreadCtx::new();
+        let object = AnonObject::new(&p.w.uvm, &mut ctx.held(), Pages(2)).expect("there is heap");
+        let pager: Arc<dyn Pager<Soft>> = object;
+        let request = || MapRequest::object(pager.clone(), Pages(0), Pages(2), Sharing::Shared);
+        let (one, two) = (p.w.space(), p.w.space());
+        p.w.map(&one, request());
+        p.w.map(&two, request());
+        p.w.store(0, &one, P, 1);
+        let daemon = p.daemon(3);
+        let writer = {
+            let (w, two) = (p.w.clone(), two.clone());
+            spawn(move || {
+                w.store(1, &two, Q, 4);
+                assert_eq!(w.load(1, &two, P), 1);
+            })
+        };
+        p.w.store(2, &one, machine::Va(P.0 + 8), 3);
+        writer.join().unwrap();
+        daemon.join().unwrap();
+        assert_eq!((p.w.load(1, &two, machine::Va(P.0 + 8)), p.w.load(0, &one, Q)), (3, 4));
+        p.w.uvm.detach(&mut ctx.held(), &*pager);
+        p.end(vec![one, two], &[]);
+    });
+}
