@@ -1,18 +1,30 @@
 //! Every list of four operations over small alphabets: what chance might miss.
 
 use uvm_check::gen::all_lists;
+use uvm_check::host::Manner;
 use uvm_check::op::{At::*, Back::*, Inh, Kind, Op, Op::*, Span};
 use uvm_check::run::run_and_shrink;
-use uvm_check::world::{Setup, Watch};
+use uvm_check::world::{Memory, Setup, Watch};
 use uvm_soft::Config;
 
 fn check_all(beginning: &[Op], alphabet: &[Op], watch: Watch) {
     let machine = Config { segments: vec![(machine::Pa(0x10_0000), 96)], cpus: 2, ..Config::default() };
-    let setup = Setup::new(machine, watch);
+    check_all_in(&Setup::new(machine, watch), beginning, alphabet);
+}
+
+/// 20 page frames, a device of few slots, and transfers that end when an operation says so or somebody waits.
+fn check_all_paging(beginning: &[Op], alphabet: &[Op]) {
+    let machine = Config { segments: vec![(machine::Pa(0x10_0000), 20)], cpus: 2, ..Config::default() };
+    let memory = Memory::MayRunOut;
+    let setup = Setup { swaps: [12, 0], manner: Manner::Later, memory, ..Setup::new(machine, Watch::Peek) };
+    check_all_in(&setup, beginning, alphabet);
+}
+
+fn check_all_in(setup: &Setup, beginning: &[Op], alphabet: &[Op]) {
     let mut lists = 0;
     for list in all_lists(beginning, alphabet, 4) {
         lists += 1;
-        if let Err(failure) = run_and_shrink(&list, &setup) {
+        if let Err(failure) = run_and_shrink(&list, setup) {
             panic!("{failure}");
         }
     }
@@ -142,4 +154,67 @@ fn all_lists_over_an_object() {
         Forget,
     ];
     check_all(&beginning, &alphabet, Watch::Peek);
+}
+
+/// Two pages that go out and come in.
+#[test]
+fn all_lists_over_pages_on_swap() {
+    let beginning = [
+        Spawn { s: 0 },
+        Map { s: 0, at: Fixed(0), len: 2, back: Zero, rights: 3, inherit: None },
+        Write { s: 0, page: 0, cpu: 0, word: 0 },
+        Write { s: 0, page: 1, cpu: 0, word: 0 },
+        PageOut { n: 16 },
+    ];
+    let alphabet = [
+        PageOut { n: 16 },
+        CompleteIo { k: 0 },
+        FailIo { k: 0 },
+        SwapOff { d: 0 },
+        Read { s: 0, page: 0, cpu: 0 },
+        Write { s: 0, page: 0, cpu: 1, word: 1 },
+        Write { s: 0, page: 1, cpu: 0, word: 1 },
+        Fork { s: 0, child: 1 },
+        Write { s: 1, page: 0, cpu: 1, word: 2 },
+        Read { s: 1, page: 1, cpu: 0 },
+        Unmap { s: 0, span: Span(1, 1) },
+        Discard { s: 0, span: Span(0, 1) },
+        Wire { s: 0, span: Span(0, 1) },
+        Exit { s: 0 },
+        Exit { s: 1 },
+    ];
+    check_all_paging(&beginning, &alphabet);
+}
+
+/// A file's pages and a private copy go out and come in, and the file is cut and written meanwhile.
+#[test]
+fn all_lists_over_a_file_whose_pages_go() {
+    let beginning = [
+        Spawn { s: 0 },
+        NewObject { o: 0, kind: Kind::File, len: 3 },
+        Map { s: 0, at: Fixed(0), len: 2, back: Shared(0, 0), rights: 3, inherit: None },
+        Map { s: 0, at: Fixed(4), len: 2, back: Private(0, 0), rights: 3, inherit: None },
+        Write { s: 0, page: 0, cpu: 0, word: 0 },
+        Write { s: 0, page: 5, cpu: 0, word: 0 },
+        PageOut { n: 16 },
+    ];
+    let alphabet = [
+        PageOut { n: 16 },
+        CompleteIo { k: 0 },
+        FailIo { k: 0 },
+        Read { s: 0, page: 0, cpu: 0 },
+        Read { s: 0, page: 5, cpu: 0 },
+        Write { s: 0, page: 0, cpu: 1, word: 1 },
+        Write { s: 0, page: 4, cpu: 1, word: 1 },
+        Clean { o: 0, span: Span(0, 2) },
+        Punch { o: 0, span: Span(0, 1) },
+        Truncate { o: 0, len: 0 },
+        Truncate { o: 0, len: 3 },
+        ObjectWrite { o: 0, page: 1, word: 2 },
+        Unmap { s: 0, span: Span(0, 1) },
+        Fork { s: 0, child: 1 },
+        Write { s: 1, page: 0, cpu: 1, word: 2 },
+        Exit { s: 0 },
+    ];
+    check_all_paging(&beginning, &alphabet);
 }

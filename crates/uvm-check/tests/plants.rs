@@ -15,36 +15,97 @@ struct Plant {
     what: &'static str,
     /// Under `crates/`.
     file: &'static str,
-    /// Text that stands there once.
-    from: &'static str,
-    to: &'static str,
+    /// Texts that stand there once, and what takes their place.
+    changes: &'static [(&'static str, &'static str)],
     /// The tests that must find it: arguments for `cargo test -p uvm-check`.
     found_by: &'static [&'static str],
 }
 
 const RANDOM: &[&str] = &["--test", "model", "random"];
+const PAGING: &[&str] = &["--test", "paging", "most_pages"];
+const SCHEDULES: &[&str] = &["--features", "shuttle", "--test", "schedules", "paging"];
 
 const PLANTS: &[Plant] = &[
     Plant {
         what: "a copy on write leaves the old page to those who share the slot",
         file: "uvm/src/fault/anon.rs",
-        from: "self.forget_everywhere(held, fault, page);",
-        to: "let _ = (&fault, page);",
+        changes: &[("self.forget_everywhere(held, fault, page);", "let _ = (&fault, page);")],
         found_by: RANDOM,
     },
     Plant {
         what: "a promotion leaves the object's page to those who share the slot",
         file: "uvm/src/fault/object.rs",
-        from: "self.forget_everywhere(&mut h, fault, page);",
-        to: "let _ = (&fault, page);",
+        changes: &[("self.forget_everywhere(&mut h, fault, page);", "let _ = (&fault, page);")],
         found_by: RANDOM,
     },
     Plant {
         what: "memory shared by inheritance is forgotten for all who share it",
         file: "uvm/src/amap.rs",
-        from: "if count == 1 && !part.is_empty() {",
-        to: "if count != 0 && !part.is_empty() {",
+        changes: &[("if count == 1 && !part.is_empty() {", "if count != 0 && !part.is_empty() {")],
         found_by: RANDOM,
+    },
+    Plant {
+        what: "the page daemon writes before the CPUs have forgotten",
+        file: "uvm/src/pageout/finish.rs",
+        changes: &[
+            ("        pass.down.flush(self.machine().pmap());\n        let taken", "        let taken"),
+            (
+                "        self.write_out(held, pass, &dirty);",
+                "        self.write_out(held, pass, &dirty);\n        pass.down.flush(self.machine().pmap());",
+            ),
+        ],
+        found_by: PAGING,
+    },
+    Plant {
+        what: "the page daemon frees a page that is mapped",
+        file: "uvm/src/pageout/take.rs",
+        changes: &[(
+            "machine.pmap().page_protect(held, page, Prot::NONE, &mut pass.down);",
+            "{ let _ = (machine, Prot::NONE); 0 };",
+        )],
+        found_by: PAGING,
+    },
+    Plant {
+        what: "a slot is free while its page is written there",
+        file: "uvm/src/pageout/finish.rs",
+        changes: &[(
+            "        self.prepare_write(page, slot);\n        Some(())",
+            "        slot.into_iter().for_each(|slot| self.swap().free(&mut h, slot));\n        self.prepare_write(page, slot);\n        Some(())",
+        )],
+        found_by: PAGING,
+    },
+    Plant {
+        what: "a dirty page is dropped as clean",
+        file: "uvm/src/pageout/finish.rs",
+        changes: &[("(body.swap.is_none() || !self.is_clean(page))", "body.swap.is_none()")],
+        found_by: PAGING,
+    },
+    Plant {
+        what: "an old copy on swap is taken for the page",
+        file: "uvm/src/pageout/take.rs",
+        changes: &[(
+            "self.frames().flags(page).contains(PageFlags::CLEAN) && !self.machine().pmap().is_modified(page)",
+            "self.frames().flags(page).contains(PageFlags::CLEAN)",
+        )],
+        found_by: PAGING,
+    },
+    Plant {
+        what: "a fault uses a page that I/O has",
+        file: "uvm/src/fault/anon.rs",
+        changes: &[("busy_check(self.machine(), page).map_err(Stop::Wait)?;", "let _ = (busy_check::<M>, page);")],
+        found_by: PAGING,
+    },
+    Plant {
+        what: "the page daemon does not look again whose a page is",
+        file: "uvm/src/pageout/take.rs",
+        changes: &[("if body.page != Some(page) || !self.can_go(page) {", "if !self.can_go(page) {")],
+        found_by: SCHEDULES,
+    },
+    Plant {
+        what: "an unmapping lets the lock go before the CPUs have forgotten",
+        file: "uvm/src/map/remove.rs",
+        changes: &[("        down.flush(self.machine().pmap());\n", "")],
+        found_by: SCHEDULES,
     },
 ];
 
@@ -105,8 +166,12 @@ fn every_planted_bug_is_found() {
     for plant in PLANTS {
         let path = workspace.join("crates").join(plant.file);
         let sound = fs::read_to_string(&path).expect("the file is there");
-        assert_eq!(sound.matches(plant.from).count(), 1, "{}: its text is not there once", plant.what);
-        replace(&path, &sound.replace(plant.from, plant.to));
+        let mut text = sound.clone();
+        for (from, to) in plant.changes {
+            assert_eq!(text.matches(from).count(), 1, "{}: {from} is not there once", plant.what);
+            text = text.replace(from, to);
+        }
+        replace(&path, &text);
         let (passed, said) = run(&workspace, plant.found_by);
         replace(&path, &sound);
         assert!(!said.contains("error[E") && !said.contains("could not compile"), "{}: {said}", plant.what);

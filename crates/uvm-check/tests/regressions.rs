@@ -112,3 +112,18 @@ fn a_read_and_its_copy_do_not_chase_each_other() {
         );
     }
 }
+
+/// A device that is being switched off takes no page. That it could not be emptied is no reason to believe, once it is
+/// on again, that no page can leave memory.
+#[test]
+fn a_refused_swapoff_does_not_use_memory_up() {
+    for frames in 18..28 {
+        let mut list =
+            vec![Spawn { s: 0 }, Map { s: 0, at: Fixed(0), len: 24, back: Zero, rights: 3, inherit: None }];
+        let writes = |word| (0..24).map(move |page| Write { s: 0, page, cpu: 0, word });
+        list.extend(writes(0));
+        list.push(SwapOff { d: 0 });
+        list.extend(writes(1));
+        check_small(frames, &list);
+    }
+}

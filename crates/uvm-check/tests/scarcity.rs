@@ -1,32 +1,55 @@
-//! Running short: every call that can fail does so once, at every step of random lists.
+//! Running short: every call that can fail does so, at every step of random lists: once, and for good.
 //!
 //! A step is tried with the first reservation (table, frame) failing, then the second, until it needs no more; after
-//! each failure everything must be as it was.
+//! each failure everything must be as it was. Where pages can leave memory a failed step is tried again by the library
+//! itself, so there one call of each step fails, another one at each. Transfers fail over whole lists: the first of a
+//! list, then the second, until the list has no more.
 
-use uvm_check::gen::random_list;
+use uvm_check::gen::{paging_list, random_list, Paging};
+use uvm_check::op::Op;
 use uvm_check::run::quietly;
-use uvm_check::world::{Scarce, Setup, Watch, World};
-use uvm_soft::Config;
+use uvm_check::world::{Lasting, Memory, Scarce, Setup, Watch, World};
+use uvm_soft::{Config, Injector};
 
 const LIST: usize = 40;
 const SEEDS: u64 = 1000;
+/// Lists in tests that run each many times, or on little memory.
+const FEW: u64 = 120;
 
-fn check(scarce: Scarce) {
+/// Runs a list step by step, and says how many steps found no memory.
+fn run(
+    seed: u64,
+    setup: &Setup,
+    list: &[Op],
+    mut step: impl FnMut(&mut World, usize, &Op) -> Result<(), String>,
+) -> u64 {
+    let (mut at, mut shortages) = (0, 0);
+    let result = quietly(|| {
+        let mut world = World::new(setup);
+        for (n, op) in list.iter().enumerate() {
+            at = n + 1;
+            step(&mut world, n, op)?;
+            if world.is_over() {
+                break;
+            }
+        }
+        shortages = world.shortages();
+        world.finish()
+    });
+    if let Err(why) = result {
+        panic!("seed {seed}: {why}\n{}", uvm_check::run::code(&list[..at]));
+    }
+    shortages
+}
+
+fn check(scarce: Scarce, lasting: Lasting) {
     let mut failures = 0;
     for seed in 0..SEEDS {
-        let list = random_list(seed, LIST);
-        let mut at = 0;
-        let result = quietly(|| {
-            let mut world = World::new(&Setup::new(Config { seed, ..Config::default() }, Watch::Peek));
-            for op in &list {
-                at += 1;
-                failures += world.step_against(op, scarce)?;
-            }
-            world.finish()
+        let setup = Setup::new(Config { seed, ..Config::default() }, Watch::Peek);
+        run(seed, &setup, &random_list(seed, LIST), |world, _, op| {
+            failures += world.step_against(op, scarce, lasting, 0)?;
+            Ok(())
         });
-        if let Err(why) = result {
-            panic!("seed {seed}: {why}\n{}", uvm_check::run::code(&list[..at]));
-        }
     }
     println!("{failures} failures of {scarce:?}");
     assert!(failures > SEEDS, "hardly anything failed");
@@ -34,15 +57,112 @@ fn check(scarce: Scarce) {
 
 #[test]
 fn a_failed_reservation_changes_nothing() {
-    check(Scarce::Heap);
+    check(Scarce::Heap, Lasting::Once);
+    check(Scarce::Heap, Lasting::ForGood);
 }
 
 #[test]
 fn a_missing_table_page_changes_nothing() {
-    check(Scarce::Tables);
+    check(Scarce::Tables, Lasting::Once);
+    check(Scarce::Tables, Lasting::ForGood);
 }
 
 #[test]
 fn a_missing_frame_changes_nothing() {
-    check(Scarce::Frames);
+    check(Scarce::Frames, Lasting::Once);
+}
+
+/// 22 to 29 frames, with swap.
+fn tight(seed: u64, swaps: [u32; 2]) -> Setup {
+    let segments = vec![(machine::Pa(0x10_0000), 22 + (seed % 8) as u32)];
+    let machine = Config { seed, segments, ..Config::default() };
+    Setup { swaps, memory: Memory::MayRunOut, ..Setup::new(machine, Watch::Peek) }
+}
+
+fn check_paging(scarce: Scarce) {
+    for seed in 0..FEW {
+        let list = paging_list(seed, 3 * LIST, Paging::Works);
+        for lasting in [Lasting::Once, Lasting::ForGood] {
+            run(seed, &tight(seed, [120, 40]), &list, |world, n, op| {
+                let spared = if lasting == Lasting::Once { n as u64 % 7 } else { 0 };
+                world.step_against(op, scarce, lasting, spared).map(drop)
+            });
+        }
+    }
+}
+
+#[test]
+fn a_failed_reservation_changes_nothing_while_pages_come_and_go() {
+    check_paging(Scarce::Heap);
+}
+
+#[test]
+fn a_missing_table_page_changes_nothing_while_pages_come_and_go() {
+    check_paging(Scarce::Tables);
+}
+
+#[test]
+fn a_missing_frame_changes_nothing_while_pages_come_and_go() {
+    check_paging(Scarce::Frames);
+}
+
+/// Devices with no slots but a few run out of them in every way.
+#[test]
+fn a_missing_slot_changes_nothing() {
+    let mut shortages = 0;
+    for seed in 0..FEW {
+        let list = paging_list(seed, 3 * LIST, Paging::Works);
+        for slots in 1..8 {
+            shortages += run(seed, &tight(seed, [slots, slots / 2]), &list, |world, _, op| world.step(op));
+        }
+    }
+    println!("{shortages} shortages");
+    assert!(shortages > FEW / 4, "hardly anything failed");
+}
+
+/// Runs lists with their first transfer failing, then their second, until a list has no more.
+fn check_transfers(injector: fn(&World) -> &Injector, lasting: Lasting) {
+    let mut failures = 0;
+    for seed in 0..FEW / 4 {
+        let list = paging_list(seed, 3 * LIST, Paging::Works);
+        for n in 1.. {
+            let mut fired = false;
+            run(seed, &tight(seed, [120, 40]), &list, |world, at, op| {
+                match lasting {
+                    Lasting::Once if at == 0 => injector(world).fail_nth(n),
+                    Lasting::ForGood if at == 0 => injector(world).fail_from(n),
+                    _ => {}
+                }
+                let result = world.step(op);
+                fired |= injector(world).calls() >= n;
+                result
+            });
+            if !fired {
+                break;
+            }
+            failures += 1;
+        }
+    }
+    println!("{failures} failures");
+    assert!(failures > FEW / 4, "hardly anything failed");
+}
+
+fn reads(world: &World) -> &Injector {
+    &world.line().reads
+}
+
+fn writes(world: &World) -> &Injector {
+    &world.line().writes
+}
+
+#[test]
+fn a_failed_read_is_told_to_those_who_need_the_page() {
+    check_transfers(reads, Lasting::Once);
+    check_transfers(reads, Lasting::ForGood);
+}
+
+#[test]
+fn a_failed_write_is_told_to_nobody_but_who_asked_for_it() {
+    check_transfers(writes, Lasting::Once);
+    check_transfers(writes, Lasting::ForGood);
 }

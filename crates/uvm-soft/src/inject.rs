@@ -27,6 +27,11 @@ impl Injector {
         self.until.store(u64::MAX, SeqCst);
     }
 
+    /// Whether calls fail from some call on, for good.
+    pub fn lasts(&self) -> bool {
+        self.until.load(SeqCst) == u64::MAX
+    }
+
     /// Whether an order is still waiting for its call.
     pub fn is_armed(&self) -> bool {
         self.fail_at.load(SeqCst) > self.calls()

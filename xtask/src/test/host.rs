@@ -91,10 +91,10 @@ fn schedules() -> Result<Verdict> {
 }
 
 /// Random operations in each run of `--long`.
-const LONG_OPERATIONS: &str = "4000000";
+const LONG_OPERATIONS: &str = "2000000";
 
 fn long_model_runs() -> Result<Verdict> {
-    let mut command = cargo(&["test", "-p", "uvm-check", "--test", "model"]);
+    let mut command = cargo(&["test", "-p", "uvm-check", "--test", "model", "--test", "paging"]);
     Ok(count_tests(&output(command.env("UVM_OPS", LONG_OPERATIONS))?))
 }
 

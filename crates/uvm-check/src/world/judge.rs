@@ -13,6 +13,15 @@ pub enum Scarce {
     Frames,
 }
 
+/// For how long it runs short.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Lasting {
+    /// One call fails.
+    Once,
+    /// It and all that follow fail, until the operation gives up.
+    ForGood,
+}
+
 /// Operations of several steps: one that fails may leave the first of them done, as its documentation says.
 fn partial(op: &Op) -> bool {
     match op {
@@ -39,11 +48,18 @@ impl World {
     }
 
     /// Runs one operation again and again, the first time with the first call that can fail failing, then the
-    /// second, until it needs no more calls. Each failure must leave everything as it was. Says how many there were.
+    /// second, until it needs no more calls; `first` calls are spared. An operation that fails once may try again by
+    /// itself, after a pass of the page daemon, and is done then. Each failure must leave everything as it was. Says how many there were.
     ///
     /// # Errors
     /// A sentence that says what differs.
-    pub fn step_against(&mut self, op: &Op, scarce: Scarce) -> Result<u64, String> {
+    pub fn step_against(
+        &mut self,
+        op: &Op,
+        scarce: Scarce,
+        lasting: Lasting,
+        first: u64,
+    ) -> Result<u64, String> {
         let word = self.model.next_store();
         let mut after = self.model.clone();
         let expect = after.apply(op);
@@ -55,11 +71,12 @@ impl World {
         }
         let mut failures = 0;
         loop {
-            self.arm(scarce, failures);
+            self.arm(scarce, lasting, first + failures);
             let got = self.apply(op, word);
             self.disarm();
             let got = got?;
-            if !got.is_no_memory() {
+            // Beyond so many the shortage is the world's own.
+            if !got.is_no_memory() || first + failures > 40 {
                 return self.judge(op, after, &expect, &got).map(|()| failures);
             }
             let checked = if partial(op) { self.check_system() } else { self.check() };
@@ -108,6 +125,9 @@ impl World {
 
     /// No memory is no excuse while swap has room, unless most of memory is wired.
     fn excuse_shortage(&self) -> Result<(), String> {
+        if self.line.writes.lasts() {
+            return Ok(());
+        }
         let devices = self.uvm.swap_info(&mut ThreadCtx::new().held());
         let room: u32 = devices.iter().map(|d| d.slots - d.used - d.bad).sum();
         let wired = self.model.spaces.iter().flatten().flat_map(|s| s.values()).filter(|at| at.wired).count();
@@ -176,11 +196,15 @@ impl World {
         matches!(*op, Op::Remap { s, span, .. } if span.pages().any(|page| wired(s, page)))
     }
 
-    /// Makes the call fail that follows `n` calls that work.
-    fn arm(&self, scarce: Scarce, n: u64) {
+    /// Makes the call fail that follows `n` calls that work, or all from it on.
+    fn arm(&self, scarce: Scarce, lasting: Lasting, n: u64) {
+        let fail = |calls: &Injector| match lasting {
+            Lasting::Once => calls.fail_nth(n + 1),
+            Lasting::ForGood => calls.fail_from(n + 1),
+        };
         match scarce {
-            Scarce::Heap => self.machine().heap.fail_nth(n + 1),
-            Scarce::Tables => self.machine().pmap().tables.fail_nth(n + 1),
+            Scarce::Heap => fail(&self.machine().heap),
+            Scarce::Tables => fail(&self.machine().pmap().tables),
             Scarce::Frames => self.machine().leave_free(n as usize),
         }
     }

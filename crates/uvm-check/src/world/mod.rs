@@ -20,7 +20,7 @@ use uvm::{
     Access, Advice, AnonObject, Backing, EntryInfo, FaultError, GetError, Inherit, Intent, MapError,
     MapRequest, Pager, Place, RangeError, RemapPlace, Sharing, Space, SwapError, SwapId, Uvm,
 };
-use uvm_soft::{Config, Denied, Fate, SoftMachine};
+use uvm_soft::{Config, Denied, Fate, Injector, SoftMachine};
 
 use crate::host::{File, Line, Manner, SwapDisk};
 use crate::model::{Contents, Expect, Identity, Model, Refusal, Writes};
@@ -28,7 +28,7 @@ use crate::op::{At, Back, Inh, Kind, Op, Span, DEVICES, SPACES, WINDOW, WORDS};
 
 pub(crate) use answer::word_offset;
 use answer::{accessed, advice, compare, inheritance, placed, prot, range, ranged, va, Got};
-pub use judge::Scarce;
+pub use judge::{Lasting, Scarce};
 
 /// Address of the window's first page: 16 pages below the end of a table page's span.
 pub const BASE: Va = Va((2 << 20) - 16 * PAGE_SIZE as u64);
