@@ -313,7 +313,7 @@ fn a_flusher_is_told_of_dirty_pages_and_writes_them_itself() {
     assert!(desk.disk.state().told > 0);
     assert_eq!(desk.disk.take_writes(), []);
     desk.file.clean(&desk.uvm, held, 0..100).unwrap();
-    assert_eq!(desk.disk.take_writes(), [0..100]);
+    assert_eq!(desk.disk.take_writes(), std::slice::from_ref(&(0..100)));
     for _ in 0..20 {
         desk.uvm.pageout(held, 256);
     }
