@@ -78,9 +78,6 @@ fn present_victim() -> Arc<Process> {
     KILLS.fetch_add(1, Relaxed);
     announce(&chosen);
     send::kill_all(&mut chosen.group.lock(), ExitStatus::Killed(SIGKILL));
-    for task in chosen.group.lock().threads.iter().filter_map(|thread| thread.task()) {
-        crate::sched::hurry(&task);
-    }
     chosen
 }
 

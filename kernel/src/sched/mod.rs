@@ -160,15 +160,6 @@ pub fn wake(task: &Arc<Task>) {
     }
 }
 
-/// Lets a task that is ready run before the others that are.
-pub fn hurry(task: &Arc<Task>) {
-    let mut queue = QUEUES[task.cpu()].lock();
-    let place = queue.ready.iter().position(|ready| Arc::ptr_eq(ready, task));
-    if let Some(task) = place.and_then(|at| queue.ready.remove(at)) {
-        queue.ready.push_front(task);
-    }
-}
-
 /// Makes the program that runs here give way when it next leaves the kernel.
 fn preempt() {
     let task = current();
