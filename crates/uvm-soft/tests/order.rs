@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use machine::order::{Anon, Object, Ordered};
 use machine::{Channel, Machine, RawLock, ThreadCtx};
-use uvm_soft::{Config, SoftMachine};
+use uvm_soft::{Config, SoftMachine, Stage};
 
 type Lock = <SoftMachine as Machine>::Lock;
 
@@ -75,7 +75,7 @@ fn a_wake_between_ticket_and_wait_is_not_lost() {
 
 #[test]
 fn a_waiter_is_woken_from_another_thread() {
-    let m = Arc::new(SoftMachine::new(Config::default()));
+    let m = Arc::new(SoftMachine::new(Config { stage: Stage::Concurrent, ..Config::default() }));
     let ticket = m.ticket(Channel(1));
     let waker = {
         let m = m.clone();

@@ -90,7 +90,7 @@ impl<M: Machine> Uvm<M> {
             self.swap().doubt(held, slot);
             return slot;
         }
-        self.swap().retire(held, slot);
+        self.swap().lose(held, slot);
         Slot::LOST
     }
 

@@ -24,6 +24,8 @@ pub(super) struct Bits {
     len: u32,
     used: u32,
     bad: u32,
+    /// Those of the bad ones whose contents could not be read.
+    lost: u32,
     /// Where the next search starts.
     hand: u32,
 }
@@ -47,7 +49,7 @@ impl Bits {
         if let (Some(last), 1..) = (taken.last_mut(), len % 64) {
             *last = u64::MAX << (len % 64);
         }
-        Ok(Bits { taken, doubtful, len, used: 0, bad: 0, hand: 0 })
+        Ok(Bits { taken, doubtful, len, used: 0, bad: 0, lost: 0, hand: 0 })
     }
 
     pub(super) fn len(&self) -> u32 {
@@ -146,6 +148,17 @@ impl Bits {
         self.bad += 1;
     }
 
+    /// The same, for a slot whose contents can't be read.
+    pub(super) fn lose(&mut self, at: u32) {
+        self.retire(at);
+        self.lost += 1;
+    }
+
+    /// Slots that lost what they held.
+    pub(super) fn lost(&self) -> u32 {
+        self.lost
+    }
+
     /// Notes what is thought of a slot.
     pub(super) fn set_doubtful(&mut self, at: u32, doubtful: bool) {
         let (word, mask) = bit(at);
@@ -203,6 +216,7 @@ mod tests {
         let mut b = Bits::new(8).unwrap();
         b.alloc(8).unwrap();
         b.retire(3);
+        assert_eq!(b.lost(), 0);
         (0..8).filter(|&at| at != 3).for_each(|at| b.free(at));
         assert_eq!((b.used(), b.bad(), b.free_slots()), (0, 1, 7));
         assert_eq!((b.alloc(8), b.alloc(8), b.alloc(8)), (Some(4..8), Some(0..3), None));

@@ -324,6 +324,12 @@ impl<M: Machine> Swap<M> {
         self.used.fetch_sub(1, Relaxed);
     }
 
+    /// The same, for a slot whose contents can't be read.
+    pub(crate) fn lose<P: Before<order::Swap>>(&self, held: &mut Held<'_, P>, slot: Slot) {
+        self.change(held, slot, Bits::lose);
+        self.used.fetch_sub(1, Relaxed);
+    }
+
     /// Notes that a transfer failed of which the slot was a part: it is tried alone the next time.
     pub(crate) fn doubt<P: Before<order::Swap>>(&self, held: &mut Held<'_, P>, slot: Slot) {
         self.change(held, slot, |bits, at| bits.set_doubtful(at, true));

@@ -78,10 +78,10 @@ impl<M: Machine> Uvm<M> {
         Ok(device.numbers())
     }
 
-    /// Slots in use on a device, and bad ones.
+    /// Slots in use on a device, and those that lost what they held.
     fn used_on(&self, held: &mut Held<'_, order::Nothing>, id: SwapId) -> (u32, u32) {
         let (table, _) = self.swap().table.lock(held);
-        table.devices.iter().find(|d| d.id == id).map_or((0, 0), |d| (d.bits.used(), d.bits.bad()))
+        table.devices.iter().find(|d| d.id == id).map_or((0, 0), |d| (d.bits.used(), d.bits.lost()))
     }
 
     fn empty(
@@ -90,12 +90,12 @@ impl<M: Machine> Uvm<M> {
         id: SwapId,
         numbers: &Range<u32>,
     ) -> Result<(), SwapError> {
-        let (_, bad) = self.used_on(held, id);
+        let (_, lost) = self.used_on(held, id);
         let (mut last, mut effort) = (0, Effort::default());
         loop {
-            let (used, bad_now) = self.used_on(held, id);
+            let (used, lost_now) = self.used_on(held, id);
             if used == 0 {
-                return if bad_now == bad { Ok(()) } else { Err(SwapError::Io) };
+                return if lost_now == lost { Ok(()) } else { Err(SwapError::Io) };
             }
             let memory = self.machine().ticket(Channel::MEMORY);
             let mut wait = None;
