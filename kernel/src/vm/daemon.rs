@@ -2,8 +2,9 @@
 //!
 //! The library decides what leaves memory (`uvm::pageout`); here is only when. The daemon sleeps until free pages fall
 //! under the low water mark, which stands above what is kept for the kernel, so that it runs before anybody is refused;
-//! then it makes passes until the high one is reached or being written for. A pass that finds nothing is followed by a
-//! rest: were it not, every few pages that somebody takes would cost a look at all of memory.
+//! then it makes passes until the high one is reached or being written for. A pass that finds next to nothing is followed
+//! by a rest: were it not, every few pages that somebody takes would cost a look at all of memory, and since the daemon
+//! runs ahead of programs, nobody who could end and give memory back would ever run.
 //!
 //! Who is refused memory makes room without it: operations of the library by themselves, the kernel's own by
 //! [`with_room`].
@@ -16,6 +17,8 @@ use crate::errno::Result;
 use crate::sched;
 use crate::sync::WaitQueue;
 
+/// A pass that yields less than this part of what is wanted is as good as in vain.
+const POOR: usize = 8;
 /// How long the daemon rests after a pass in vain.
 const REST: u64 = 20_000_000;
 /// How often an allocation is tried again after room was made.
@@ -47,8 +50,9 @@ fn work() {
     static RESTING: WaitQueue = WaitQueue::new();
     let high = system().frames().high_water();
     while free_soon() < high {
+        let wanted = high - free_soon().min(high);
         let progress = with(|uvm, held| uvm.pageout(held, high));
-        if progress.freed + progress.started == 0 {
+        if (progress.freed + progress.started) * POOR < wanted {
             let end = sched::now() + REST;
             let _ = RESTING.wait_intr(Some(end), || None::<()>);
             return;
@@ -76,15 +80,19 @@ pub fn with_room<T>(mut attempt: impl FnMut() -> Result<T, NoMemory>) -> Result<
     attempt()
 }
 
-/// Fails if less than one page of `fraction` is free and memory and swap are full. Where others take what is made free
-/// before we see it, memory is short but has not run out: who asks goes on.
+/// Fails if less than one page of `fraction` is free and memory has run out, or swap has no such part left either: those
+/// who have memory now need what there is. Where others take what is made free before we see it, while swap has room,
+/// memory is short but has not run out: who asks goes on.
 pub(super) fn keep_free(fraction: usize) -> Result<(), NoMemory> {
     let frames = system().frames();
+    let least = frames.total() / fraction;
     for _ in 0..TRIES {
-        if frames.free() >= frames.total() / fraction {
+        if frames.free() >= least {
             return Ok(());
         }
-        if !make_room() {
+        let (slots, used) = system().swap_space();
+        let is_nearly_full = slots != 0 && ((slots - used) as usize) < least;
+        if is_nearly_full || !make_room() {
             return Err(NoMemory);
         }
     }

@@ -23,6 +23,11 @@ const VAIN: u32 = 32;
 
 /// Passes of one operation that may free pages without an end to it.
 const CIRCLE: u32 = 100;
+/// The same once swap is full. Hundreds of processes then take each other's pages in turn, each of them freed by a pass
+/// and none of them enough to go on with: the sooner one is told that memory has run out, the better for all others.
+const CIRCLE_WHEN_FULL: u32 = 2;
+/// Swap counts as full when this part of it is left.
+const FULL: u32 = 64;
 
 /// Anons whose slots one pass looks at when swap is nearly full.
 const SWEEP: u32 = 4096;
@@ -73,7 +78,15 @@ impl<M: Machine> Uvm<M> {
             false => 0,
         };
         effort.passes += 1;
-        effort.in_vain < VAIN && effort.passes < CIRCLE
+        let most = if self.is_swap_full() { CIRCLE_WHEN_FULL } else { CIRCLE };
+        effort.in_vain < VAIN && effort.passes < most
+    }
+
+    /// Whether what leaves memory now can only be what is read back soon: swap is full, and files have little.
+    fn is_swap_full(&self) -> bool {
+        let (slots, used) = (self.swap().slots(), self.swap().used());
+        let files = self.frames().of_class(Class::File) + self.frames().of_class(Class::Exec);
+        slots != 0 && slots - used.min(slots) <= slots / FULL && files < self.frames().high_water()
     }
 
     fn write_errors(&self) -> u64 {
