@@ -97,9 +97,10 @@ impl<M: Machine> Frames<M> {
     }
 
     /// Takes one wiring back and says whether it was the last; the page goes on no queue. For pages that have lost
-    /// their owner: whoever takes the last wiring frees the page.
+    /// their owner: whoever takes the last wiring frees the page. A device's frame is never to be freed: for it the
+    /// answer is no.
     pub fn unpin(&self, page: PageNo) -> bool {
-        self.page(page).wire.fetch_sub(1, AcqRel) == 1
+        self.page(page).wire.fetch_sub(1, AcqRel) == 1 && !self.is_device(page)
     }
 
     /// Where the page is linked.
