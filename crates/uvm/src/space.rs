@@ -112,11 +112,11 @@ impl<M: Machine> Uvm<M> {
         let result = self.attempt(held, 0, |held, reserved| {
             let forked = self.fork_entries(held, parent, reserved, &mut entries, &mut down);
             if let Err(Stop::Fail(_)) = forked {
-                // The next attempt begins anew, with the memory that this one took.
-                let mut undo = Shootdown::new();
+                // The next attempt begins anew, with the memory that this one took: all of it, the copies too that
+                // were given up on the way.
                 let half = core::mem::replace(&mut entries, Tree::new());
-                self.release_entries(held, half, Heap::Exhausted, &mut undo);
-                undo.perform(self.machine(), held);
+                self.release_entries(held, half, Heap::Exhausted, &mut down);
+                down.perform(self.machine(), held);
             }
             forked
         });
