@@ -94,7 +94,9 @@ impl<M: Machine> Uvm<M> {
                         body.page(e.index(o, va)).is_some()
                     })
                 };
-                if anon.unwrap_or_else(|| is_in_object(&mut h)) {
+                // Some pagers show pages of their own that are in no table.
+                let is_shown = || self.machine().pmap().extract(&space.pmap, va).is_some();
+                if anon.unwrap_or_else(|| is_in_object(&mut h) || is_shown()) {
                     each(va - range.start);
                 }
             }
