@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 
 use uvm_soft::Rng;
 
-use crate::model::{Expect, Model};
-use crate::op::{At, Back, Inh, Kind, Op, Rights, Span, DEVICES, OBJECTS, SPACES, WINDOW, WORDS};
+use crate::model::{Expect, Model, Page};
+use crate::op::{At, Back, Inh, Kind, Op, Rights, Span, DEVICES, OBJECTS, PINS, SPACES, WINDOW, WORDS};
 
 /// A random list. A model runs along, so that most operations find something to work on.
 pub fn random_list(seed: u64, len: usize) -> Vec<Op> {
@@ -91,7 +91,7 @@ impl Gen {
             Habit::OnePage if !self.rng.one_in(8) => {
                 *self.rng.pick(&[0, 28, 28, 45, 45, 45, 52, 55, 55, 65, 65])
             }
-            _ => self.rng.below(100),
+            _ => self.rng.below(112),
         };
         match choice {
             0..=15 => self.map(s),
@@ -112,13 +112,24 @@ impl Gen {
             89..=90 => Op::Truncate { o: self.object(), len: self.length() },
             91..=92 => Op::ObjectRead { o: self.object(), page: self.index() },
             93..=95 => Op::ObjectWrite { o: self.object(), page: self.index(), word: self.word() },
-            96 if self.rng.one_in(2) => Op::Detach { o: self.object() },
-            96 => Op::Forget,
+            96 => Op::Detach { o: self.object() },
             97 if self.rng.one_in(2) => Op::Sync { o: self.object() },
             97 if self.rng.one_in(2) => Op::Clean { o: self.object(), span: self.indices() },
             97 => Op::Punch { o: self.object(), span: self.indices() },
-            _ => self.new_object(),
+            98 if self.rng.one_in(2) => Op::Forget,
+            98..=101 => self.new_object(),
+            102..=104 => self.pin(s),
+            105..=107 => Op::Unpin { p: self.rng.below(PINS as u64) as usize, word: self.word() },
+            108 => Op::WireTouched { s, span: self.span(s) },
+            109 => Op::Attach { o: self.object(), to: self.object() },
+            110 => Op::PageOutRange { s, span: self.span(s) },
+            _ => Op::Cool { s, span: self.span(s) },
         }
+    }
+
+    fn pin(&mut self, s: usize) -> Op {
+        let (span, p) = (self.span(s), self.rng.below(PINS as u64) as usize);
+        Op::Pin { p, s, span: Span(span.0, span.1.min(4)), access: *self.rng.pick(&[1, 2, 2]) }
     }
 
     fn paging(&mut self) -> Op {
@@ -152,18 +163,32 @@ impl Gen {
 
     fn map(&mut self, s: usize) -> Op {
         let (at, len) = (self.at(s), 1 + self.rng.below(8));
-        let back = match self.rng.below(7) {
-            0..=2 => Back::Zero,
-            3..=4 => Back::Private(self.object(), self.offset()),
+        let back = match self.rng.below(15) {
+            0 => Back::Nothing,
+            1..=6 => Back::Zero,
+            7..=10 => Back::Private(self.object(), self.offset()),
             _ => Back::Shared(self.object(), self.offset()),
         };
         let rights = if self.rng.one_in(4) { self.rights() } else { 3 };
+        let rights = if self.shows_rom(back) { rights & !2 } else { rights };
         let often = if self.habit == Habit::Mixed { 3 } else { 1 };
         let inherit = if self.rng.one_in(often) { Some(self.inherit()) } else { None };
         Op::Map { s, at, len, back, rights, inherit }
     }
 
+    /// Whether a mapping could write a ROM.
+    fn shows_rom(&self, back: Back) -> bool {
+        let Back::Shared(o, _) = back else { return false };
+        self.model.slots[o].is_some_and(|object| self.model.objects[object].kind == Kind::Rom)
+    }
+
     fn at(&mut self, s: usize) -> At {
+        let kept = |(&page, at): (&u64, &Page)| (at.max == 0).then_some(page);
+        let reserved: Vec<u64> =
+            self.model.spaces[s].iter().flat_map(|space| space.iter().filter_map(kept)).collect();
+        if !reserved.is_empty() && self.rng.one_in(4) {
+            return At::Reserved(*self.rng.pick(&reserved));
+        }
         match self.rng.below(8) {
             0..=1 if self.habit != Habit::OnePage => At::Any,
             2 => At::Hint(self.page(s)),
@@ -173,7 +198,15 @@ impl Gen {
     }
 
     fn new_object(&mut self) -> Op {
-        let kind = if self.rng.one_in(3) { Kind::File } else { Kind::Anon };
+        let kind = *self.rng.pick(&[
+            Kind::Anon,
+            Kind::Anon,
+            Kind::Anon,
+            Kind::File,
+            Kind::File,
+            Kind::Device,
+            Kind::Rom,
+        ]);
         Op::NewObject { o: self.object(), kind, len: self.length() }
     }
 

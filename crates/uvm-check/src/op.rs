@@ -10,6 +10,15 @@ pub const SPACES: usize = 4;
 pub const OBJECTS: usize = 4;
 /// Swap devices.
 pub const DEVICES: usize = 2;
+/// Sets of pages that may be pinned at once.
+pub const PINS: usize = 2;
+/// Runs of frames that belong to devices, and pages in each: an object that is a device has one of them for as long as
+/// anybody refers to it.
+pub const RUNS: usize = 6;
+/// See [`RUNS`].
+pub const RUN: u64 = 4;
+/// Pages that a ROM has: its object shows them again and again.
+pub const CHIPS: u64 = 2;
 /// Pages of addresses in each space.
 pub const WINDOW: u64 = 48;
 /// Words of a page that are written and compared, spread over it.
@@ -29,6 +38,8 @@ pub enum At {
     Fixed(u64),
     /// At a page of the window or nowhere.
     Free(u64),
+    /// At a page of the window where a reservation keeps the place.
+    Reserved(u64),
 }
 
 /// What a mapping shows.
@@ -40,6 +51,8 @@ pub enum Back {
     Private(usize, u64),
     /// An object's pages themselves.
     Shared(usize, u64),
+    /// Nothing: a reservation, whose rights and inheritance are its own.
+    Nothing,
 }
 
 /// What a child gets.
@@ -62,6 +75,10 @@ pub enum Kind {
     Anon,
     /// A file; its page 5 can't be read, odd pages arrive later, even ones at once.
     File,
+    /// Memory of a device.
+    Device,
+    /// Pages of the pager's own choice, which can't be written.
+    Rom,
 }
 
 /// A page range of the window.
@@ -76,7 +93,7 @@ impl Span {
 }
 
 /// One step of a list. `s` names a space, `o` an object, `cpu` a simulated CPU, `d` a swap device, `k` a transfer that
-/// is under way, by age; `n` is how many pages a pass should free.
+/// is under way, by age, `p` a set of pinned pages; `n` is how many pages a pass should free.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs)]
 pub enum Op {
@@ -96,16 +113,22 @@ pub enum Op {
     Write { s: usize, page: u64, cpu: usize, word: usize },
     Execute { s: usize, page: u64, cpu: usize },
     Wire { s: usize, span: Span },
+    WireTouched { s: usize, span: Span },
     Unwire { s: usize, span: Span },
+    Pin { p: usize, s: usize, span: Span, access: Rights },
+    Unpin { p: usize, word: usize },
     Truncate { o: usize, len: u64 },
     ObjectRead { o: usize, page: u64 },
     ObjectWrite { o: usize, page: u64, word: usize },
     Sync { o: usize },
     Clean { o: usize, span: Span },
     Punch { o: usize, span: Span },
+    Attach { o: usize, to: usize },
     Detach { o: usize },
     Forget,
     PageOut { n: usize },
+    PageOutRange { s: usize, span: Span },
+    Cool { s: usize, span: Span },
     SwapOn { d: usize },
     SwapOff { d: usize },
     CompleteIo { k: usize },

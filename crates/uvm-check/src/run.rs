@@ -46,7 +46,7 @@ fn qualified(op: &Op) -> String {
     let mut text = format!("{op:?}");
     for field in ["inherit: ", "kind: "] {
         let owner = if field == "kind: " { "Kind::" } else { "Inh::" };
-        for name in ["None", "Share", "Copy", "Zero", "Anon", "File"] {
+        for name in ["None", "Share", "Copy", "Zero", "Anon", "File", "Device", "Rom"] {
             if name == "None" && text.starts_with("Map") {
                 continue;
             }

@@ -218,3 +218,38 @@ fn all_lists_over_a_file_whose_pages_go() {
     ];
     check_all_paging(&beginning, &alphabet);
 }
+
+/// Pages of a device and a private one that a device transfers to: each may go, be copied or be written meanwhile.
+#[test]
+fn all_lists_over_pinned_pages() {
+    let beginning = [
+        Spawn { s: 0 },
+        NewObject { o: 0, kind: Kind::Device, len: 2 },
+        Map { s: 0, at: Fixed(0), len: 2, back: Shared(0, 0), rights: 3, inherit: None },
+        Map { s: 0, at: Fixed(2), len: 2, back: Zero, rights: 3, inherit: None },
+        Detach { o: 0 },
+    ];
+    let alphabet = [
+        Pin { p: 0, s: 0, span: Span(1, 2), access: 2 },
+        Pin { p: 1, s: 0, span: PAIR, access: 1 },
+        Unpin { p: 0, word: 1 },
+        Unpin { p: 1, word: 1 },
+        Unmap { s: 0, span: Span(0, 3) },
+        Exit { s: 0 },
+        Fork { s: 0, child: 1 },
+        Write { s: 0, page: 1, cpu: 0, word: 0 },
+        Write { s: 0, page: 2, cpu: 1, word: 0 },
+        Write { s: 1, page: 2, cpu: 1, word: 0 },
+        Wire { s: 0, span: Span(1, 2) },
+        WireTouched { s: 0, span: Span(1, 2) },
+        Unwire { s: 0, span: Span(1, 2) },
+        Discard { s: 0, span: Span(2, 1) },
+        Protect { s: 0, span: Span(1, 2), rights: 1 },
+        NewObject { o: 1, kind: Kind::Device, len: 2 },
+        Map { s: 0, at: Fixed(1), len: 1, back: Nothing, rights: 0, inherit: None },
+        Map { s: 0, at: Reserved(1), len: 1, back: Shared(1, 0), rights: 3, inherit: None },
+        Remap { s: 0, span: Span(2, 1), new_len: 1, at: Fixed(4) },
+        Forget,
+    ];
+    check_all(&beginning, &alphabet, Watch::Peek);
+}

@@ -24,6 +24,12 @@ struct Plant {
 const RANDOM: &[&str] = &["--test", "model", "random"];
 const PAGING: &[&str] = &["--test", "paging", "most_pages"];
 const SCHEDULES: &[&str] = &["--features", "shuttle", "--test", "schedules", "paging"];
+const PR_56535: &[&str] =
+    &["--features", "shuttle", "--test", "schedules", "a_copied_page_is_seen_by_every_cpu_at_once"];
+const FORK: &[&str] =
+    &["--features", "shuttle", "--test", "schedules", "no_store_is_lost_while_a_fork_is_under_way"];
+const REUSE: &[&str] =
+    &["--features", "shuttle", "--test", "schedules", "an_address_that_is_free_leads_nowhere"];
 
 const PLANTS: &[Plant] = &[
     Plant {
@@ -105,6 +111,27 @@ const PLANTS: &[Plant] = &[
         what: "an unmapping lets the lock go before the CPUs have forgotten",
         file: "uvm/src/map/remove.rs",
         changes: &[("        down.flush(self.machine().pmap());\n", "")],
+        found_by: REUSE,
+    },
+    Plant {
+        what: "a copy on write is shown before every CPU has forgotten the original (NetBSD PR 56535)",
+        file: "machine/src/pmap.rs",
+        changes: &[("        down.flush(self);\n        self.enter(", "        self.enter(")],
+        found_by: PR_56535,
+    },
+    Plant {
+        what: "a fork lets the parent copy while a CPU still stores to the original",
+        file: "uvm/src/space.rs",
+        changes: &[("        down.flush(self.machine().pmap());\n        result.map_err", "        result.map_err")],
+        found_by: FORK,
+    },
+    Plant {
+        what: "a port lets an unmapping overtake a shootdown of the page daemon (law P6)",
+        file: "uvm-soft/src/pmap.rs",
+        changes: &[(
+            "        state.tables.drop_empty_tables(space.id);\n        state.overtake_nobody(space.id, range, down);\n",
+            "        state.tables.drop_empty_tables(space.id);\n",
+        )],
         found_by: SCHEDULES,
     },
 ];

@@ -127,3 +127,20 @@ fn a_refused_swapoff_does_not_use_memory_up() {
         check_small(frames, &list);
     }
 }
+
+/// A device's frame that was pinned when its pager went is nobody's then, and no free memory when the pin goes.
+#[test]
+fn a_pinned_frame_of_a_device_outlives_its_pager() {
+    check(&[
+        Spawn { s: 0 },
+        NewObject { o: 0, kind: Kind::Device, len: 4 },
+        Map { s: 0, at: Fixed(0), len: 4, back: Shared(0, 0), rights: 3, inherit: None },
+        Pin { p: 0, s: 0, span: Span(0, 2), access: 2 },
+        Unmap { s: 0, span: Span(0, 4) },
+        Detach { o: 0 },
+        Unpin { p: 0, word: 0 },
+        NewObject { o: 0, kind: Kind::Device, len: 4 },
+        Map { s: 0, at: Fixed(0), len: 4, back: Shared(0, 0), rights: 3, inherit: None },
+        Write { s: 0, page: 0, cpu: 0, word: 0 },
+    ]);
+}

@@ -40,7 +40,9 @@ impl Model {
     /// Whether anything that the operation needs is in doubt.
     pub fn doubts(&self, op: &Op) -> bool {
         match *op {
-            Op::Wire { s, span } => span.pages().any(|page| self.is_doubtful(self.target(s, page))),
+            Op::Wire { s, span } | Op::Pin { s, span, .. } => {
+                span.pages().any(|page| self.is_doubtful(self.target(s, page)))
+            }
             Op::Remap { s, .. } => (0..WINDOW).any(|page| self.is_doubtful(self.target(s, page))),
             _ => self.is_doubtful(self.target_of(op)),
         }
@@ -66,7 +68,7 @@ impl Model {
                 let object = &mut after.objects[object];
                 match object.kind {
                     Kind::Anon => object.fates.insert(index, Fate::Lost),
-                    Kind::File => object.fates.remove(&index),
+                    Kind::File | Kind::Device | Kind::Rom => object.fates.remove(&index),
                 };
             }
         }

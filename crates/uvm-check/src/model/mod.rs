@@ -17,11 +17,16 @@
 
 mod loss;
 mod object;
+mod pin;
 mod space;
+
+pub use pin::Pins;
 
 use std::collections::BTreeMap;
 
-use crate::op::{At, Back, Inh, Kind, Op, Rights, Span, DEVICES, OBJECTS, SPACES, WINDOW, WORDS};
+use crate::op::{
+    At, Back, Inh, Kind, Op, Rights, Span, CHIPS, DEVICES, OBJECTS, PINS, RUN, RUNS, SPACES, WINDOW, WORDS,
+};
 
 /// What a page shows.
 pub type Contents = [u64; WORDS];
@@ -158,6 +163,8 @@ pub struct Model {
     pub slots: [Option<usize>; OBJECTS],
     /// Which swap devices are on.
     pub swaps: [bool; DEVICES],
+    /// What devices have pinned.
+    pub pins: [Option<Pins>; PINS],
     cells: Vec<Cell>,
     stores: u64,
 }
@@ -192,7 +199,8 @@ impl Model {
             (Some(contents), _) => Ok(*contents),
             (None, Kind::Anon) => Ok([0; WORDS]),
             (None, Kind::File) if index == BAD_PAGE => Err(Refusal::Io),
-            (None, Kind::File) => Ok(file_contents(index)),
+            (None, Kind::File | Kind::Device) => Ok(file_contents(index)),
+            (None, Kind::Rom) => Ok(file_contents(index % CHIPS)),
         }
     }
 
@@ -208,13 +216,16 @@ impl Model {
 
     /// What a store to the address changes, once it has been made.
     pub fn identity(&self, s: usize, page: u64) -> Option<Identity> {
-        let at = self.page(s, page)?;
-        match (at.writes, at.object) {
-            (Writes::Object, Some((object, index))) => Some(Identity::Object(object, index)),
-            (Writes::Cell, Some((object, index))) if self.cells[at.cell].own.is_none() => {
-                Some(Identity::Object(object, index))
+        self.page(s, page).map(|at| self.identity_of(at))
+    }
+
+    fn identity_of(&self, at: &Page) -> Identity {
+        match at.object {
+            Some((object, index)) if at.writes == Writes::Object || self.cells[at.cell].own.is_none() => {
+                let chips = if self.objects[object].kind == Kind::Rom { CHIPS } else { u64::MAX };
+                Identity::Object(object, index % chips)
             }
-            _ => Some(Identity::Cell(at.cell)),
+            _ => Identity::Cell(at.cell),
         }
     }
 
@@ -249,6 +260,12 @@ impl Model {
                 _ => Expect::Skip,
             },
             Op::Punch { o, span } => self.punch(o, span),
+            Op::Attach { o, to } if self.slots[to].is_none() && self.slots[o].is_some() => {
+                self.slots[to] = self.slots[o];
+                Expect::Done
+            }
+            Op::Attach { .. } => Expect::Skip,
+            Op::Unpin { p, word } => self.unpin(p, word),
             Op::Detach { o } => match self.slots[o].take() {
                 None => Expect::Skip,
                 Some(_) => Expect::Done,
@@ -273,6 +290,8 @@ impl Model {
             Op::Map { s, .. } | Op::Unmap { s, .. } | Op::Protect { s, .. } | Op::Inherit { s, .. } => s,
             Op::Advise { s, .. } | Op::Discard { s, .. } | Op::Remap { s, .. } | Op::Fork { s, .. } => s,
             Op::Clear { s } | Op::Exit { s } | Op::Wire { s, .. } | Op::Unwire { s, .. } => s,
+            Op::WireTouched { s, .. } | Op::Pin { s, .. } => s,
+            Op::PageOutRange { s, .. } | Op::Cool { s, .. } => s,
             Op::Read { s, .. } | Op::Write { s, .. } | Op::Execute { s, .. } => s,
             _ => unreachable!("{op:?} concerns no space"),
         };
@@ -285,7 +304,7 @@ impl Model {
     }
 }
 
-/// What a file shows before anything is stored.
+/// What a file, a device or a ROM shows before anything is stored.
 pub fn file_contents(index: u64) -> Contents {
     std::array::from_fn(|word| 0xf11e_0000_0000_0000 | index << 8 | word as u64)
 }

@@ -12,17 +12,35 @@ impl Object {
 
 impl Model {
     pub(super) fn new_object(&mut self, o: usize, kind: Kind, len: u64) -> Expect {
-        if self.slots[o].is_some() {
+        if self.slots[o].is_some() || (kind == Kind::Device && self.devices() == RUNS) {
             return Expect::Skip;
         }
+        let len = if kind == Kind::Device { len.min(RUN) } else { len };
         self.slots[o] = Some(self.objects.len());
         self.objects.push(Object { kind, len, pages: BTreeMap::new(), fates: BTreeMap::new() });
         Expect::Done
     }
 
+    /// Devices that anybody refers to.
+    fn devices(&self) -> usize {
+        let mapped = self.spaces.iter().flatten().flat_map(|space| space.values());
+        let mut used: Vec<usize> = mapped.filter_map(|at| at.object).map(|(object, _)| object).collect();
+        used.extend(self.slots.iter().flatten());
+        used.retain(|&object| self.objects[object].kind == Kind::Device);
+        used.sort_unstable();
+        used.dedup();
+        used.len()
+    }
+
+    /// The object that a slot names, if a host changes the length of such and frees their pages.
+    fn changeable(&self, o: usize) -> Option<usize> {
+        self.slots[o].filter(|&n| matches!(self.objects[n].kind, Kind::Anon | Kind::File))
+    }
+
     pub(super) fn truncate(&mut self, o: usize, len: u64) -> Expect {
-        let Some(object) = self.slots[o] else { return Expect::Skip };
-        let object = &mut self.objects[object];
+        let Some(number) = self.changeable(o) else { return Expect::Skip };
+        self.lose_pins(|is| matches!(is, Identity::Object(n, index) if n == number && index >= len));
+        let object = &mut self.objects[number];
         object.len = len;
         object.pages.split_off(&len);
         object.fates.split_off(&len);
@@ -30,7 +48,9 @@ impl Model {
     }
 
     pub(super) fn object_write(&mut self, o: usize, page: u64, word: usize) -> Expect {
-        let Some(object) = self.slots[o] else { return Expect::Skip };
+        let Some(object) = self.slots[o].filter(|&n| self.objects[n].kind != Kind::Rom) else {
+            return Expect::Skip;
+        };
         match self.object_shows(object, page) {
             Err(refusal) => Expect::Refused(refusal),
             Ok(mut contents) => {
@@ -44,8 +64,9 @@ impl Model {
 
     /// The object's pages in the span show zeroes, and those past its end nothing, as before.
     pub(super) fn punch(&mut self, o: usize, span: Span) -> Expect {
-        let Some(object) = self.slots[o] else { return Expect::Skip };
-        let object = &mut self.objects[object];
+        let Some(number) = self.changeable(o) else { return Expect::Skip };
+        self.lose_pins(|is| matches!(is, Identity::Object(n, i) if n == number && span.pages().contains(&i)));
+        let object = &mut self.objects[number];
         for index in span.0..span.pages().end.min(object.len) {
             object.store(index, [0; WORDS]);
         }

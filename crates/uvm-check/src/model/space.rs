@@ -27,7 +27,10 @@ impl Model {
                 Expect::Done
             }
             Op::Wire { span, .. } => self.wire(space, span),
+            Op::WireTouched { span, .. } => on_whole(space, span, |page| page.wired = true),
             Op::Unwire { span, .. } => on_whole(space, span, |page| page.wired = false),
+            Op::Pin { p, span, access, .. } => self.pin(space, p, span, access),
+            Op::PageOutRange { .. } | Op::Cool { .. } => Expect::Done,
             Op::Read { page, .. } => self.access(space, page, 1),
             Op::Execute { page, .. } => self.access(space, page, 4),
             Op::Write { page, word, .. } => self.store(space, page, word),
@@ -38,30 +41,30 @@ impl Model {
     fn new_page(&self, back: Back, rights: Rights, inherit: Option<Inh>) -> Option<Page> {
         let (object, writes) = match back {
             Back::Zero => (None, Writes::Cell),
+            Back::Nothing => return Some(Page { rights: 0, max: 0, inherit: Inh::None, ..NOTHING }),
             Back::Private(o, first) => (Some((self.slots[o]?, first)), Writes::Cell),
             Back::Shared(o, first) => (Some((self.slots[o]?, first)), Writes::Object),
         };
         let own = if writes == Writes::Cell { Inh::Copy } else { Inh::Share };
-        Some(Page {
-            rights,
-            max: 7,
-            inherit: inherit.unwrap_or(own),
-            writes,
-            cell: 0,
-            object,
-            wired: false,
-            advice: 0,
-        })
+        let rom = object.is_some_and(|(o, _)| self.objects[o].kind == Kind::Rom);
+        let max = if rom && writes == Writes::Object { 5 } else { 7 };
+        Some(Page { rights, max, inherit: inherit.unwrap_or(own), writes, object, ..NOTHING })
     }
 
     fn map(&mut self, space: &mut Space, at: At, len: u64, page: Page) -> Expect {
         let free = |from: u64| from + len <= WINDOW && (from..from + len).all(|p| !space.contains_key(&p));
         let from = match at {
-            _ if len == 0 => return Expect::Invalid,
-            At::Fixed(from) | At::Free(from) if from + len > WINDOW => return Expect::Invalid,
+            _ if len == 0 || page.rights & !page.max != 0 => return Expect::Invalid,
+            At::Fixed(from) | At::Free(from) | At::Reserved(from) if from + len > WINDOW => {
+                return Expect::Invalid;
+            }
             At::Hint(from) | At::Free(from) if free(from) => from,
             At::Fixed(from) => from,
             At::Free(_) => return Expect::NoSpace,
+            At::Reserved(from) if (from..from + len).all(|at| space.get(&at).is_some_and(is_reserved)) => {
+                from
+            }
+            At::Reserved(_) => return Expect::NoMapping,
             At::Any | At::Hint(_) => match highest_free(space, len) {
                 Some(from) => from,
                 None => return Expect::NoSpace,
@@ -93,6 +96,7 @@ impl Model {
                 Inh::None => continue,
                 Inh::Share => {}
                 Inh::Copy => {
+                    self.lose_pins(|is| is == Identity::Cell(page.cell));
                     let own =
                         if page.writes == Writes::Cell { self.cells[page.cell] } else { Cell::default() };
                     page.cell = self.new_cell(own);
@@ -119,6 +123,7 @@ impl Model {
             let shared =
                 others.filter(|other| other.cell == page.cell).any(|other| other.writes == Writes::Cell);
             if page.writes == Writes::Cell && !shared {
+                self.lose_pins(|is| is == Identity::Cell(page.cell));
                 self.cells[page.cell] = Cell::default();
             }
         }
@@ -135,7 +140,7 @@ impl Model {
         let Span(from, len) = span;
         let inside = |to: u64| to + new_len <= WINDOW && (to + new_len <= from || from + len <= to);
         let fixed = match at {
-            At::Fixed(to) | At::Free(to) => Some(to),
+            At::Fixed(to) | At::Free(to) | At::Reserved(to) => Some(to),
             At::Any | At::Hint(_) => None,
         };
         match fixed {
@@ -182,7 +187,7 @@ impl Model {
     }
 
     /// Gives a page that may be written contents of its own, as its first store would.
-    fn bring_in(&mut self, page: &Page) -> Result<(), Refusal> {
+    pub(super) fn bring_in(&mut self, page: &Page) -> Result<(), Refusal> {
         if page.rights != 0 {
             let contents = self.page_shows(page)?;
             if page.rights & 2 != 0 && page.writes == Writes::Cell {
@@ -217,6 +222,23 @@ impl Model {
             refused => refused,
         }
     }
+}
+
+/// A page of zeroes, with no rights.
+const NOTHING: Page = Page {
+    rights: 0,
+    max: 7,
+    inherit: Inh::Copy,
+    writes: Writes::Cell,
+    cell: 0,
+    object: None,
+    wired: false,
+    advice: 0,
+};
+
+/// Whether a page is kept for a mapping to come.
+fn is_reserved(page: &Page) -> bool {
+    page.max == 0 && page.object.is_none()
 }
 
 fn protect(space: &mut Space, span: Span, rights: Rights) -> Expect {

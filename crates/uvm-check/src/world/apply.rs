@@ -70,6 +70,10 @@ impl World {
                 }
                 Ok(Got::Done)
             }
+            Op::Attach { o, .. } => {
+                let used = self.uvm.attach_if_used(held, &self.object(o));
+                used.then_some(Got::Done).ok_or_else(|| "an object with a handle has no reference".into())
+            }
             Op::Detach { o } => {
                 self.uvm.detach(held, &*self.object(o));
                 Ok(Got::Done)
@@ -102,6 +106,25 @@ impl World {
                 self.uvm.pageout(held, free + n);
                 Ok(Got::Done)
             }
+            Op::PageOutRange { s, span } => {
+                self.uvm.pageout_range(held, self.space(s), range(span));
+                Ok(Got::Done)
+            }
+            Op::Cool { s, span } => {
+                self.uvm.cool_range(held, self.space(s), range(span));
+                Ok(Got::Done)
+            }
+            Op::Pin { p, s, span, access } => {
+                let pinned = self.uvm.wire_pages(held, self.space(s), range(span), prot(access));
+                Ok(pinned.map_or_else(Got::Refused, |pinned| {
+                    self.pins[p] = Some(pinned);
+                    Got::Done
+                }))
+            }
+            Op::Unpin { p, word: at } => {
+                self.unpin(held, p, at, word);
+                Ok(Got::Done)
+            }
             Op::SwapOn { d } => Ok(self.swap_on(held, d)),
             Op::SwapOff { d } => Ok(self.swap_off(held, d)),
             Op::CompleteIo { k } => {
@@ -117,6 +140,21 @@ impl World {
             Op::Execute { s, page, cpu } => self.execute(s, page, cpu),
             _ => Ok(self.apply_to_range(held, op)),
         }
+    }
+
+    /// Writes what the model says that the device writes, and gives the pages back.
+    fn unpin(&mut self, held: &mut Held<'_, Nothing>, p: usize, at: usize, word: u64) {
+        let pinned = self.pins[p].take().expect("the model says that it is pinned");
+        let pins = self.model.pins[p].as_ref().expect("the model has it too");
+        let known = pins
+            .pages
+            .iter()
+            .zip(pinned.pages())
+            .filter(|(is, _)| pins.access == 2 && is.is_some_and(|is| self.model.is(is).is_some()));
+        for (n, (_, &page)) in known.enumerate() {
+            self.machine().write(page, word_offset(at), &(word + n as u64).to_le_bytes());
+        }
+        self.uvm.unwire_pages(held, pinned);
     }
 
     /// The second device is preferred.
@@ -153,7 +191,7 @@ impl World {
                 let place = match at {
                     At::Any => RemapPlace::MayMove,
                     At::Hint(_) => RemapPlace::Stay,
-                    At::Fixed(page) | At::Free(page) => RemapPlace::Fixed(va(page)),
+                    At::Fixed(page) | At::Free(page) | At::Reserved(page) => RemapPlace::Fixed(va(page)),
                 };
                 placed(uvm.remap(held, self.space(s), range(span), Pages(new_len), place))
             }
@@ -169,6 +207,7 @@ impl World {
             }
             Op::Discard { s, span } => ranged(uvm.discard(held, self.space(s), range(span))),
             Op::Wire { s, span } => ranged(uvm.wire(held, self.space(s), range(span))),
+            Op::WireTouched { s, span } => ranged(uvm.wire_as_touched(held, self.space(s), range(span))),
             Op::Unwire { s, span } => ranged(uvm.unwire(held, self.space(s), range(span))),
             _ => unreachable!("{op:?} concerns no range"),
         }
@@ -185,14 +224,34 @@ impl World {
                 self.files.insert(number, file);
                 self.objects.push(pager);
             }
+            Kind::Device => {
+                let first = self.idle_run();
+                for n in 0..RUN {
+                    print(self.machine(), PageNo(first.0 + n as u32), n);
+                }
+                self.objects.push(DevicePager::new(&self.uvm, held, first, Pages(len.0.min(RUN)))?);
+            }
+            Kind::Rom => self.objects.push(Rom::new(&self.uvm, self.chips, len)),
         }
         Ok(())
+    }
+
+    /// Frames of a device that nobody has.
+    fn idle_run(&self) -> PageNo {
+        let frames = self.machine().frames();
+        let idle = |first: &u32| {
+            (*first..*first + RUN as u32)
+                .map(PageNo)
+                .all(|page| frames.owner(page) == Owner::Kernel && frames.wire_count(page) == 0)
+        };
+        let mut runs = (frames.total() as u32..frames.numbers() as u32).step_by(RUN as usize);
+        PageNo(runs.find(idle).expect("more runs than the model uses"))
     }
 
     fn request(&self, at: At, len: u64, back: Back, rights: u8, inherit: Option<Inh>) -> MapRequest<Soft> {
         let object = |o, first| Backing::Object { pager: self.object(o), offset: Pages(first) };
         let (backing, sharing) = match back {
-            Back::Zero => (Backing::Zero, Sharing::Private),
+            Back::Zero | Back::Nothing => (Backing::Zero, Sharing::Private),
             Back::Private(o, first) => (object(o, first), Sharing::Private),
             Back::Shared(o, first) => (object(o, first), Sharing::Shared),
         };
@@ -201,9 +260,25 @@ impl World {
             At::Hint(page) => Place::Hint(va(page)),
             At::Fixed(page) => Place::Fixed(va(page)),
             At::Free(page) => Place::FixedNoReplace(va(page)),
+            At::Reserved(page) => Place::Reserved(va(page)),
+        };
+        if back == Back::Nothing {
+            return MapRequest { place, ..MapRequest::reservation(Pages(len)) };
+        }
+        let max_prot = match back {
+            Back::Shared(o, _) if self.object(o).kind() == "rom" => Prot::READ | Prot::EXECUTE,
+            _ => Prot::all(),
         };
         let zero = MapRequest::zero(Pages(len));
-        MapRequest { place, prot: prot(rights), sharing, inherit: inherit.map(inheritance), backing, ..zero }
+        MapRequest {
+            place,
+            prot: prot(rights),
+            max_prot,
+            sharing,
+            inherit: inherit.map(inheritance),
+            backing,
+            ..zero
+        }
     }
 
     fn spawn(&self, held: &mut Held<'_, Nothing>) -> Result<Home, NoMemory> {

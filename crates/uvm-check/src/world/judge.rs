@@ -25,7 +25,7 @@ pub enum Lasting {
 /// Operations of several steps: one that fails may leave the first of them done, as its documentation says.
 fn partial(op: &Op) -> bool {
     match op {
-        Op::Wire { .. } => true,
+        Op::Wire { .. } | Op::Pin { .. } => true,
         Op::Remap { span, new_len, .. } => *new_len < span.1,
         _ => false,
     }

@@ -6,6 +6,7 @@ impl World {
     /// Everything that must hold between operations.
     pub(super) fn check(&self) -> Result<(), String> {
         self.peek()?;
+        self.peek_pins()?;
         self.check_maps()?;
         self.check_system()
     }
@@ -57,6 +58,27 @@ impl World {
         Ok(())
     }
 
+    /// What a device has is there, on no list of free pages, and holds what the model says as long as that is certain.
+    fn peek_pins(&self) -> Result<(), String> {
+        for (pinned, pins) in self.pins.iter().zip(&self.model.pins) {
+            let (Some(pinned), Some(pins)) = (pinned, pins) else { continue };
+            if pinned.pages().len() != pins.pages.len() {
+                return Err(format!("{} pages are pinned of {}", pinned.pages().len(), pins.pages.len()));
+            }
+            for (&page, is) in pinned.pages().iter().zip(&pins.pages) {
+                let (frames, ought) = (self.machine().frames(), is.and_then(|is| self.model.is(is)));
+                if frames.wire_count(page) == 0 || frames.owner(page) == Owner::Free {
+                    return Err(format!("{page:?} is pinned, and free to go"));
+                }
+                if ought.is_some_and(|ought| ought != self.contents(page)) {
+                    let holds = self.contents(page);
+                    return Err(format!("{page:?} is pinned and holds {holds:x?}, ought to be {ought:x?}"));
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// A page that can be written through one address must be the same memory at all others.
     fn peek_shared(&self, mappings: &[(usize, u64, bool)]) -> Result<(), String> {
         let Some(&(s, page, _)) = mappings.iter().find(|m| m.2) else { return Ok(()) };
@@ -94,8 +116,10 @@ impl World {
             Op::Map { len, at: At::Fixed(page) | At::Free(page) | At::Hint(page), .. } => page..page + len,
             Op::Unmap { span, .. } | Op::Protect { span, .. } | Op::Inherit { span, .. } => span.pages(),
             Op::Discard { span, .. } | Op::Wire { span, .. } | Op::Unwire { span, .. } => span.pages(),
+            Op::WireTouched { span, .. } | Op::Pin { span, .. } => span.pages(),
             Op::Read { page, .. } | Op::Write { page, .. } | Op::Execute { page, .. } => page..page + 1,
             Op::Advise { .. } | Op::Spawn { .. } | Op::NewObject { .. } | Op::Detach { .. } => return Ok(()),
+            Op::Attach { .. } | Op::PageOutRange { .. } | Op::Cool { .. } => return Ok(()),
             _ => 0..WINDOW,
         };
         for page in pages.start..pages.end.min(WINDOW) {

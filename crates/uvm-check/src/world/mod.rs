@@ -14,17 +14,19 @@ use std::sync::Arc;
 
 use machine::order::Nothing;
 use machine::{
-    Held, Machine, NoMemory, PageNo, Pages, Prot, ThreadCtx, Va, VaRange, Wiring, PAGE_SHIFT, PAGE_SIZE,
+    Held, Machine, NoMemory, Owner, Pa, PageNo, Pages, Prot, ThreadCtx, Va, VaRange, Wiring, PAGE_SHIFT,
+    PAGE_SIZE,
 };
 use uvm::{
-    Access, Advice, AnonObject, Backing, EntryInfo, FaultError, GetError, Inherit, Intent, MapError,
-    MapRequest, Pager, Place, RangeError, RemapPlace, Sharing, Space, SwapError, SwapId, Uvm,
+    Access, Advice, AnonObject, Backing, DevicePager, EntryInfo, FaultError, GetError, Inherit, Intent,
+    MapError, MapRequest, Pager, Pinned, Place, RangeError, RemapPlace, Sharing, Space, SwapError, SwapId,
+    Uvm, CLUSTER,
 };
 use uvm_soft::{Config, Denied, Fate, Injector, SoftMachine};
 
-use crate::host::{File, Line, Manner, SwapDisk};
+use crate::host::{print, File, Line, Manner, Rom, SwapDisk};
 use crate::model::{Contents, Expect, Identity, Model, Refusal, Writes};
-use crate::op::{At, Back, Inh, Kind, Op, Span, DEVICES, SPACES, WINDOW, WORDS};
+use crate::op::{At, Back, Inh, Kind, Op, Span, CHIPS, DEVICES, PINS, RUN, RUNS, SPACES, WINDOW, WORDS};
 
 pub(crate) use answer::word_offset;
 use answer::{accessed, advice, compare, inheritance, placed, prot, range, ranged, va, Got};
@@ -116,6 +118,10 @@ pub struct World {
     objects: Vec<Arc<dyn Pager<Soft>>>,
     /// Those of the objects that are files; the host keeps a handle on each.
     files: BTreeMap<usize, File>,
+    /// What devices have pinned.
+    pins: [Option<Pinned>; PINS],
+    /// The pages of all ROMs.
+    chips: [PageNo; CHIPS as usize],
     line: Arc<Line>,
     swaps: [Arc<SwapDisk>; DEVICES],
     /// The names of those that are on.
@@ -132,8 +138,12 @@ pub struct World {
 impl World {
     /// An empty world.
     pub fn new(setup: &Setup) -> World {
-        let machine = SoftMachine::new(setup.machine.clone());
+        // A run that is pinned when its device goes is nobody's yet.
+        let runs = (RUNS as u64 + (PINS as u64 * CLUSTER as u64).div_ceil(RUN)) as u32;
+        let devices = vec![(Pa(1 << 40), runs * RUN as u32)];
+        let machine = SoftMachine::new(Config { devices, ..setup.machine.clone() });
         let uvm = Arc::new(Uvm::new(machine).expect("a new machine has memory"));
+        let chips = Rom::chips(&uvm, &mut ThreadCtx::new().held()).expect("a new machine has memory");
         let free = uvm.machine().frames().free();
         let line = Line::new(setup.manner, setup.machine.seed);
         let swaps = setup.swaps.map(|slots| SwapDisk::new(&uvm, &line, slots));
@@ -142,6 +152,8 @@ impl World {
             spaces: [None, None, None, None],
             objects: Vec::new(),
             files: BTreeMap::new(),
+            pins: [None, None],
+            chips,
             line,
             swaps,
             on: [None; DEVICES],
@@ -196,6 +208,9 @@ impl World {
             self.check_system()?;
         } else {
             self.check()?;
+        }
+        for p in 0..PINS {
+            self.step(&Op::Unpin { p, word: 0 })?;
         }
         for s in 0..SPACES {
             self.step(&Op::Exit { s })?;

@@ -1,7 +1,8 @@
-//! The model against Linux: the same lists on the host's mmap, munmap, mprotect, madvise, mremap, mlock, fork.
+//! The model against Linux: the same lists on the host's mmap, munmap, mprotect, madvise, mremap, mlock, msync, fork.
 //!
 //! The model run says that the library does what the model says; this one says that the model means what POSIX
-//! programs expect. Each space is a process of its own (`process.rs`), objects are memfds. minherit, which Linux has
+//! programs expect. Each space is a process of its own (`process.rs`); two objects are memfds, two are files on a disk's file system, and
+//! after each step what `read` says of them is compared too. minherit, which Linux has
 //! not, is what it has of it: `MADV_DONTFORK`, `MADV_WIPEONFORK`, and a fork's own ways.
 //!
 //! Where Linux differs on purpose the operation is left out: it changes part of a range before it finds a hole
@@ -13,10 +14,12 @@ mod process;
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use nix::errno::Errno;
+use nix::fcntl::{fallocate, open, FallocateFlags, OFlag};
 use nix::libc;
 use nix::sys::memfd::{memfd_create, MFdFlags};
+use nix::sys::stat::Mode;
 use nix::sys::uio::{pread, pwrite};
-use nix::unistd::ftruncate;
+use nix::unistd::{ftruncate, lseek, read, write, Whence};
 
 use process::Processes;
 use uvm_check::gen::random_list;
@@ -51,14 +54,14 @@ impl Linux {
         let (page, place) = match at {
             At::Fixed(page) => (page, libc::MAP_FIXED),
             At::Free(page) => (page, libc::MAP_FIXED_NOREPLACE),
-            At::Any | At::Hint(_) => unreachable!("the host chooses other places"),
+            At::Any | At::Hint(_) | At::Reserved(_) => unreachable!("the host has no such places"),
         };
         let file = |o: usize| {
             let file = self.files[o].as_ref().expect("the model has this object");
             self.processes.open(s, file.as_raw_fd())
         };
         let (flags, fd, offset) = match back {
-            Back::Zero => (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, u64::MAX, 0),
+            Back::Zero | Back::Nothing => (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, u64::MAX, 0),
             Back::Private(o, n) => (libc::MAP_PRIVATE, file(o), n),
             Back::Shared(o, n) => (libc::MAP_SHARED, file(o), n),
         };
@@ -73,7 +76,9 @@ impl Linux {
 
     fn remap(&self, s: usize, span: Span, new_len: u64, at: At) -> Result<u64, Errno> {
         let (flags, to) = match at {
-            At::Fixed(page) | At::Free(page) => (libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED, address(page)),
+            At::Fixed(page) | At::Free(page) | At::Reserved(page) => {
+                (libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED, address(page))
+            }
             At::Any | At::Hint(_) => (0, 0),
         };
         let arguments = [address(span.0), span.1 * PAGE, new_len * PAGE, flags as u64, to, 0];
@@ -107,11 +112,15 @@ impl Linux {
     }
 
     /// Runs an operation and compares its answer with the model's.
-    fn check(&mut self, op: &Op, expect: &Expect, value: u64) -> Result<(), String> {
+    fn check(&mut self, op: &Op, expect: &Expect, model: &Model, value: u64) -> Result<(), String> {
         let same = match *op {
             Op::NewObject { o, len, .. } => {
-                let file = memfd_create("object", MFdFlags::empty()).expect("the host has memory");
-                ftruncate(&file, (len * PAGE) as i64).expect("a memfd has any length");
+                let file = if o % 2 == 0 {
+                    memfd_create("object", MFdFlags::empty()).expect("the host has memory")
+                } else {
+                    disk_file()
+                };
+                ftruncate(&file, (len * PAGE) as i64).expect("a file has any length");
                 self.files[o] = Some(file);
                 true
             }
@@ -124,8 +133,15 @@ impl Linux {
             Op::ObjectWrite { o, page, word } => {
                 let file = self.files[o].as_ref().expect("the model has this object");
                 let at = (page * PAGE) as i64 + offset(word) as i64;
-                *expect != Expect::Done || pwrite(file, &value.to_le_bytes(), at) == Ok(8)
+                *expect != Expect::Done || write_at(file, value, at) == Ok(8)
             }
+            Op::Punch { o, span } => {
+                let file = self.files[o].as_ref().expect("the model has this object");
+                let how = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
+                fallocate(file, how, (span.0 * PAGE) as i64, (span.1 * PAGE) as i64).is_ok()
+            }
+            Op::PageOutRange { s, span } => self.msync(model, s, span, value)?,
+            Op::Cool { s, span } => self.on(s, libc::SYS_madvise, span, libc::MADV_COLD as u64).is_ok(),
             Op::Spawn { s } => {
                 self.processes.spawn(s);
                 true
@@ -168,16 +184,68 @@ impl Linux {
 
     fn object_read(&self, o: usize, page: u64) -> Option<Contents> {
         let file = self.files[o].as_ref().expect("the model has this object");
-        let mut contents = [0; WORDS];
-        for (word, value) in contents.iter_mut().enumerate() {
-            let mut bytes = [0; 8];
-            if pread(file, &mut bytes, (page * PAGE) as i64 + offset(word) as i64) != Ok(8) {
-                return None;
-            }
-            *value = u64::from_le_bytes(bytes);
-        }
-        Some(contents)
+        let mut bytes = [0; PAGE as usize];
+        let at = (page * PAGE) as i64;
+        let read = if page.is_multiple_of(2) {
+            pread(file, &mut bytes, at)
+        } else {
+            lseek(file, at, Whence::SeekSet).and_then(|_| read(file, &mut bytes))
+        };
+        (read == Ok(PAGE as usize)).then(|| {
+            std::array::from_fn(|word| u64::from_le_bytes(std::array::from_fn(|i| bytes[offset(word) + i])))
+        })
     }
+
+    /// msync with flags by `choice`: what POSIX and Linux say to them, to holes and to locked memory. Data never changes.
+    fn msync(&self, model: &Model, s: usize, span: Span, choice: u64) -> Result<bool, String> {
+        let flags = MSYNC_FLAGS[choice as usize % MSYNC_FLAGS.len()];
+        let pages = || span.pages().map(|page| model.page(s, page));
+        let ought = if flags & !MSYNC_ALL != 0 || flags & MSYNC_EITHER == MSYNC_EITHER {
+            Err(Errno::EINVAL)
+        } else if flags & libc::MS_INVALIDATE != 0 && pages().flatten().any(|at| at.wired) {
+            Err(Errno::EBUSY)
+        } else if pages().any(|at| at.is_none()) {
+            Err(Errno::ENOMEM)
+        } else {
+            Ok(())
+        };
+        let said = self.on(s, libc::SYS_msync, span, flags as u64);
+        // A hole before the locked page, or behind it: which of the two Linux comes to first, it says.
+        let both = ought == Err(Errno::EBUSY) && said == Err(Errno::ENOMEM) && pages().any(|at| at.is_none());
+        if said == ought || both {
+            Ok(true)
+        } else {
+            Err(format!("msync of {span:?} with flags {flags:#x} said {said:?}, ought to say {ought:?}"))
+        }
+    }
+}
+
+const MSYNC_EITHER: i32 = libc::MS_ASYNC | libc::MS_SYNC;
+const MSYNC_ALL: i32 = MSYNC_EITHER | libc::MS_INVALIDATE;
+const MSYNC_FLAGS: [i32; 7] = [
+    libc::MS_SYNC,
+    libc::MS_ASYNC,
+    0,
+    libc::MS_SYNC | libc::MS_INVALIDATE,
+    libc::MS_INVALIDATE,
+    MSYNC_EITHER,
+    libc::MS_SYNC | 8,
+];
+
+/// A file without a name on the disk that the target folder lies on.
+fn disk_file() -> OwnedFd {
+    let folder = env!("CARGO_TARGET_TMPDIR");
+    let flags = OFlag::O_TMPFILE | OFlag::O_RDWR;
+    open(folder, flags, Mode::S_IRUSR | Mode::S_IWUSR).expect("the target folder can be written")
+}
+
+/// Writes a word by `pwrite` or by `write`.
+fn write_at(file: &OwnedFd, value: u64, at: i64) -> nix::Result<usize> {
+    if value.is_multiple_of(2) {
+        return pwrite(file, &value.to_le_bytes(), at);
+    }
+    lseek(file, at, Whence::SeekSet)?;
+    write(file, &value.to_le_bytes())
 }
 
 fn address(page: u64) -> u64 {
@@ -207,7 +275,9 @@ fn agrees(result: Result<u64, Errno>, expect: &Expect) -> bool {
 /// differ on purpose.
 fn adapted(op: Op, model: &Model, linux: &Linux) -> Option<Op> {
     let op = match op {
+        Op::Map { back: Back::Nothing, .. } => return None,
         Op::Map { s, at, len, back, rights, .. } => {
+            let at = if let At::Reserved(page) = at { At::Fixed(page) } else { at };
             let at = if matches!(at, At::Any | At::Hint(_)) { At::Free(len * 3) } else { at };
             Op::Map { s, at, len, back, rights, inherit: None }
         }
@@ -221,8 +291,12 @@ fn adapted(op: Op, model: &Model, linux: &Linux) -> Option<Op> {
         Op::Discard { s, span } if span.pages().any(|p| model.page(s, p).is_some_and(|at| at.wired)) => {
             return None;
         }
-        Op::Execute { .. } | Op::Sync { .. } | Op::Clean { .. } | Op::Punch { .. } => return None,
+        Op::Execute { .. } | Op::Sync { .. } | Op::Clean { .. } | Op::Attach { .. } => return None,
+        Op::Pin { .. } | Op::Unpin { .. } | Op::WireTouched { .. } => return None,
         Op::Forget | Op::PageOut { .. } | Op::SwapOn { .. } | Op::SwapOff { .. } => return None,
+        Op::Cool { s, span } if span.pages().any(|p| model.page(s, p).is_none_or(|at| at.wired)) => {
+            return None
+        }
         Op::CompleteIo { .. } | Op::FailIo { .. } => return None,
         _ => op,
     };
@@ -267,8 +341,11 @@ fn check_list(seed: u64) -> Result<(usize, usize), String> {
         let Some(op) = adapted(op, &model, &linux) else { continue };
         list.push(op);
         let value = model.next_store();
+        let before = model.clone();
         let expect = model.apply(&op);
-        let same = linux.check(&op, &expect, value).and_then(|()| same_contents(&linux, &model));
+        // What msync is asked for changes with every step.
+        let value = if let Op::PageOutRange { .. } = op { list.len() as u64 } else { value };
+        let same = linux.check(&op, &expect, &before, value).and_then(|()| same_contents(&linux, &model));
         same.map_err(|why| format!("seed {seed}: {why}\n{}", code(&list)))?;
     }
     Ok((list.len(), list.iter().filter(|op| matches!(op, Op::Fork { .. })).count()))
@@ -280,6 +357,17 @@ fn same_contents(linux: &Linux, model: &Model) -> Result<(), String> {
             let (host, ought) = (linux.load(s, page), seen(&model.reads(s, page)));
             if host != ought {
                 return Err(format!("space {s}, page {page} shows {host:x?}, the model {ought:x?}"));
+            }
+        }
+    }
+    for o in (0..OBJECTS).filter(|&o| model.slots[o].is_some()) {
+        let object = model.slots[o].expect("it is there");
+        for page in 0..model.objects[object].len + 1 {
+            let (host, ought) = (linux.object_read(o, page), model.object_shows(object, page).ok());
+            if host != ought {
+                return Err(format!(
+                    "page {page} of object {o} reads as {host:x?}, the model says {ought:x?}"
+                ));
             }
         }
     }

@@ -11,8 +11,8 @@ use shuttle::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
 use machine::{Machine, PageNo, Pages, Prot, ThreadCtx, Va, VaRange};
 use uvm::{
-    Access, AnonObject, FaultError, Inherit, Intent, MapRequest, Outcome, Pager, RemapPlace, Sharing,
-    Transfer, Vnode, VnodePager,
+    Access, AnonObject, FaultError, Inherit, Intent, MapError, MapRequest, Outcome, Pager, Place, RemapPlace,
+    Sharing, Transfer, Vnode, VnodePager,
 };
 
 mod paging;
@@ -70,7 +70,8 @@ fn no_store_is_lost_while_a_fork_is_under_way() {
     });
 }
 
-/// A page is replaced by a copy on write: who has seen a later store of the writer sees the copy.
+/// A page is replaced by a copy on write: who has seen a later store of the writer sees the copy. A third thread that
+/// went on reading the original through its TLB, while the two others had the copy, is NetBSD's PR 56535.
 #[test]
 fn a_copied_page_is_seen_by_every_cpu_at_once() {
     check(|| {
@@ -159,6 +160,34 @@ fn protect_and_unmap_stop_every_cpu() {
         w.uvm.unmap(&mut ctx.held(), &space, page).expect("there is memory");
         assert_eq!(w.try_load(0, &space, P), Err(FaultError::NoMapping));
         writer.join().unwrap();
+        w.check(&[&space], &[]);
+        w.end(vec![space]);
+        assert_eq!(w.uvm.frames().free(), w.uvm.frames().total());
+    });
+}
+
+/// Addresses that are free again can be mapped before the unmapping that freed them has returned. By then no CPU may
+/// reach what was there.
+#[test]
+fn an_address_that_is_free_leads_nowhere() {
+    check(|| {
+        let w = World::new();
+        let space = w.space();
+        w.map(&space, MapRequest::zero(Pages(1)));
+        w.store(1, &space, P, 1);
+        let next = {
+            let (w, space) = (w.clone(), space.clone());
+            spawn(move || {
+                let request = MapRequest { place: Place::FixedNoReplace(P), ..MapRequest::zero(Pages(1)) };
+                while w.uvm.map(&mut ThreadCtx::new().held(), &space, &request) == Err(MapError::Exists) {
+                    shuttle::thread::yield_now();
+                }
+                w.store(1, &space, P, 7);
+                assert_eq!(w.load(2, &space, P), 7, "a store went to what was unmapped");
+            })
+        };
+        w.uvm.unmap(&mut ThreadCtx::new().held(), &space, VaRange::new(P, Q)).expect("there is heap");
+        next.join().unwrap();
         w.check(&[&space], &[]);
         w.end(vec![space]);
         assert_eq!(w.uvm.frames().free(), w.uvm.frames().total());
