@@ -92,6 +92,19 @@ static void locks_everything(void) {
     heap = (char *)(((uintptr_t)heap + PAGE - 1) & -PAGE);
     CHECK(!brk(heap + 4 * PAGE) || (char *)syscall(SYS_brk, heap + 4 * PAGE) == heap + 4 * PAGE);
     CHECK(resident_pages(heap, 4) == 4 && locked_pages() == locked + 4);
+    // A mapping that grows brings its new pages in; a file's end is no error here.
+    char *grown = mremap(after, 4 * PAGE, 12 * PAGE, MREMAP_MAYMOVE);
+    NEED(grown != MAP_FAILED);
+    CHECK(resident_pages(grown, 12) == 12 && locked_pages() == locked + 12);
+    CHECK(!munmap(grown + 4 * PAGE, 8 * PAGE));
+    int file = memfd_create("short", 0);
+    NEED(file >= 0 && !ftruncate(file, PAGE));
+    char *both = mmap(0, 3 * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    NEED(both != MAP_FAILED);
+    CHECK(locked_pages() == locked + 7 && !munlock(both, 3 * PAGE) && !mlockall(MCL_CURRENT | MCL_FUTURE));
+    CHECK(locked_pages() > locked + 7 && resident_pages(both, 3) == 1);
+    CHECK(!munmap(both, 3 * PAGE) && !close(file));
+    locked = locked_pages() - 4;
     CHECK(!mlockall(MCL_FUTURE | MCL_ONFAULT));
     after = map(4, RW, ANON, -1);
     CHECK(resident_pages(after, 4) == 0 && locked_pages() == locked + 8);

@@ -138,6 +138,7 @@ fn place(
         place: Place::Fixed,
         backing,
         populate: Populate::OnTouch,
+        locked: false,
         name,
     };
     vm::map(space, &args).map(|_| ())

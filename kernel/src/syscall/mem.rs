@@ -111,6 +111,7 @@ fn mmap(addr: u64, len: u64, prot_bits: u32, flags: u32, fd: i32, offset: u64) -
         place,
         backing: source.backing,
         populate: if populate { Populate::Now } else { Populate::OnTouch },
+        locked: false,
         name: source.name,
     };
     map_new(&args, lock)
@@ -132,12 +133,14 @@ pub(super) fn map_new(args: &MapArgs, lock: Option<Populate>) -> Result<u64> {
     if lock.is_some() {
         mlock::check_growth(&mm, args.len).map_err(|_| EAGAIN)?;
     }
-    let at = vm::map(&mm.space, args)?;
-    if let Some(when) = lock {
-        // What can't be locked now is mapped all the same.
-        let _ = vm::lock(&mm.space, at, args.len, when);
+    match lock {
+        // What can't be had now is locked when it is touched.
+        Some(when) => {
+            let populate = if when == Populate::Now { when } else { args.populate };
+            vm::map(&mm.space, &MapArgs { populate, locked: true, ..args.clone() })
+        }
+        None => vm::map(&mm.space, args),
     }
-    Ok(at)
 }
 
 fn check_fixed(addr: u64, len: u64) -> Result<()> {
@@ -351,11 +354,8 @@ fn brk(wanted: u64) -> Result<u64> {
             return Ok(end);
         }
     }
-    if new_page != old_page && vm::brk(&mm.space, start, old_page, new_page).is_err() {
+    if new_page != old_page && vm::brk(&mm.space, old_page, new_page, lock).is_err() {
         return Ok(end);
-    }
-    if let (Some(when), true) = (lock, new_page > old_page) {
-        let _ = vm::lock(&mm.space, old_page, new_page - old_page, when);
     }
     mm.layout.lock().heap_end = wanted;
     Ok(wanted)

@@ -93,6 +93,8 @@ pub struct MapArgs {
     pub backing: Backing,
     /// When pages come.
     pub populate: Populate,
+    /// Whether each is locked in memory when it comes.
+    pub locked: bool,
     /// What `/proc/PID/maps` calls it.
     pub name: Option<Arc<str>>,
 }
@@ -108,6 +110,7 @@ impl Default for MapArgs {
             place: Place::Anywhere,
             backing: Backing::Anon,
             populate: Populate::OnTouch,
+            locked: false,
             name: None,
         }
     }
@@ -275,8 +278,8 @@ vm_system! {
     fn protect(space: &Space, addr: u64, len: u64, prot: Prot) -> Result<()>;
     /// Resizes or moves.
     fn remap(space: &Space, old: u64, old_len: u64, new_len: u64, place: RemapPlace, keep: OldRange) -> Result<u64>;
-    /// Moves the end of the heap from `old_end` to `new_end`, page aligned.
-    fn brk(space: &Space, start: u64, old_end: u64, new_end: u64) -> Result<()>;
+    /// Moves the end of the heap from `old_end` to `new_end`, page aligned. What is new is locked in memory if `lock` says so.
+    fn brk(space: &Space, old_end: u64, new_end: u64, lock: Option<Populate>) -> Result<()>;
     /// Maps a stack of at most `len` bytes that ends at `top`.
     fn stack(space: &Space, top: u64, len: u64, prot: Prot) -> Result<()>;
     /// Takes advice.
@@ -289,7 +292,7 @@ vm_system! {
     fn lock(space: &Space, addr: u64, len: u64, when: Populate) -> Result<()>;
     /// Takes that back.
     fn unlock(space: &Space, addr: u64, len: u64) -> Result<()>;
-    /// Locks every mapping, as far as memory goes.
+    /// Locks every mapping, and brings in what can be had.
     fn lock_all(space: &Space, when: Populate);
     /// Takes that back.
     fn unlock_all(space: &Space) -> Result<()>;

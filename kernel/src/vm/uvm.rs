@@ -121,6 +121,7 @@ fn request(args: &MapArgs) -> MapRequest<KernelMachine> {
         inherit: None,
         advice: uvm::Advice::Normal,
         backing,
+        wired: args.locked,
         name: args.name.clone(),
     }
 }
@@ -228,7 +229,7 @@ impl VmSystem for Uvm {
         Ok(new.0)
     }
 
-    fn brk(space: &Space, _start: u64, old_end: u64, new_end: u64) -> Result<()> {
+    fn brk(space: &Space, old_end: u64, new_end: u64, lock: Option<Populate>) -> Result<()> {
         if new_end <= old_end {
             return Self::unmap(space, new_end, old_end - new_end);
         }
@@ -236,6 +237,8 @@ impl VmSystem for Uvm {
             addr: old_end,
             len: new_end - old_end,
             place: Place::FixedNoReplace,
+            populate: lock.unwrap_or_default(),
+            locked: lock.is_some(),
             name: Some("[heap]".into()),
             ..MapArgs::default()
         };

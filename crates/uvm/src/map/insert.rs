@@ -79,6 +79,8 @@ pub struct MapRequest<M: Machine> {
     pub advice: Advice,
     /// What it shows.
     pub backing: Backing<M>,
+    /// Whether every page that comes is wired, as after [`wire_as_touched`](Uvm::wire_as_touched).
+    pub wired: bool,
     /// The host's word for it.
     pub name: Option<Arc<str>>,
 }
@@ -95,6 +97,7 @@ impl<M: Machine> MapRequest<M> {
             inherit: None,
             advice: Advice::Normal,
             backing: Backing::Zero,
+            wired: false,
             name: None,
         }
     }
@@ -250,7 +253,7 @@ impl<M: Machine> Uvm<M> {
             inherit,
             advice: request.advice,
             writes: if request.sharing == Sharing::Private { Writes::NeedCopy } else { Writes::Through },
-            wired: false,
+            wired: request.wired,
             submap: None,
             name: request.name.clone(),
         };

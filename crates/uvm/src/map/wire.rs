@@ -24,17 +24,18 @@ impl<M: Machine> Uvm<M> {
         range: VaRange,
     ) -> Result<(), RangeError> {
         let fresh = self.mark_wired(held, space, range)?;
-        for (n, &(part, prot)) in fresh.iter().enumerate() {
-            if let Err(e) = self.wire_range(held, space, part, prot) {
-                for &(part, _) in &fresh[..=n] {
+        let wired = fresh.iter().try_for_each(|&(part, prot)| self.wire_range(held, space, part, prot));
+        if wired.is_err() {
+            for &(part, _) in &fresh {
+                // A neighbour may have joined it meanwhile. Without heap to cut it off again it goes along.
+                if self.unwire(held, space, part).is_err() {
                     self.unwire_marked(held, space, part);
                 }
-                for &(part, _) in &fresh[n + 1..] {
-                    self.unmark(held, space, part);
-                }
-                return Err(e);
             }
+            return wired;
         }
+        let (mut tree, mut h) = space.map.tree.lock(held);
+        self.join(&mut tree, &mut h, range);
         Ok(())
     }
 
@@ -144,11 +145,6 @@ impl<M: Machine> Uvm<M> {
     fn unwire_marked(&self, held: &mut Held<'_, order::Nothing>, space: &Space<M>, range: VaRange) {
         let (mut tree, mut h) = space.map.tree.lock(held);
         self.unwire_range(&mut h, space, &mut tree, range);
-    }
-
-    fn unmark(&self, held: &mut Held<'_, order::Nothing>, space: &Space<M>, range: VaRange) {
-        let (mut tree, _) = space.map.tree.lock(held);
-        tree.each_mut(range, |e| e.wired = false);
     }
 
     /// Unwires entries that are about to be released, whose translations are still there.

@@ -189,3 +189,47 @@ fn a_remapping_that_grows_in_place_stays_one_entry() {
     uvm.space_destroy(held, s);
     uvm.detach(held, &*object);
 }
+
+#[test]
+fn a_locked_heap_that_grows_stays_one_entry() {
+    let (uvm, mut ctx) = (world(64), ThreadCtx::new());
+    let held = &mut ctx.held();
+    let s = space(&uvm, held);
+    let at = Va(0x10_0000);
+    for n in 0..20 {
+        let request = MapRequest { wired: true, ..MapRequest::zero(Pages(1)) };
+        uvm.map(held, &s, &request.at(at + Pages(n))).unwrap();
+        store(&uvm, &s, at + Pages(n), 1).unwrap();
+    }
+    assert_eq!((entries(&uvm, held, &s).len(), uvm.anons()), (1, 20));
+    // Growing by mremap brings the new pages in too.
+    uvm.remap(held, &s, VaRange::new(at, at + Pages(20)), Pages(30), RemapPlace::Stay).unwrap();
+    assert!(entries(&uvm, held, &s).iter().all(|e| e.wired));
+    assert_eq!(uvm.anons(), 30);
+    // What was cut to be locked in parts is one again.
+    let range = zeroes(&uvm, held, &s, 8);
+    range.iter_pages().for_each(|va| store(&uvm, &s, va, 5).unwrap());
+    let before = entries(&uvm, held, &s).len();
+    (0..8).for_each(|n| uvm.wire(held, &s, part(range, n..n + 1)).unwrap());
+    assert_eq!(entries(&uvm, held, &s).len(), before);
+    audit(&uvm, held, &[&s], &[]);
+    end(&uvm, held, [s]);
+}
+
+#[test]
+fn a_part_that_can_not_be_locked_is_cut_off_again() {
+    let (uvm, mut ctx) = (world(64), ThreadCtx::new());
+    let held = &mut ctx.held();
+    let s = space(&uvm, held);
+    let object: Arc<dyn Pager<Soft>> = AnonObject::new(&uvm, held, Pages(4)).unwrap();
+    let request = MapRequest::object(object.clone(), Pages(0), Pages(8), Sharing::Shared);
+    let at = uvm.map(held, &s, &request).unwrap();
+    uvm.wire(held, &s, VaRange::new(at, at + Pages(2))).unwrap();
+    // The last half lies behind the object's end.
+    assert!(uvm.wire(held, &s, VaRange::new(at, at + Pages(8))).is_err());
+    let wired: Vec<_> = entries(&uvm, held, &s).iter().map(|e| (e.range.pages().0, e.wired)).collect();
+    assert_eq!(wired, [(2, true), (6, false)]);
+    audit(&uvm, held, &[&s], std::slice::from_ref(&object));
+    uvm.detach(held, &*object);
+    end(&uvm, held, [s]);
+}
