@@ -166,6 +166,7 @@ impl<M: Machine> Object<M> {
         let (mut body, _) = self.body.lock(held);
         if body.class == PageFlags::FILE {
             body.class = PageFlags::EXEC;
+            body.ahead.runs();
         }
     }
 }

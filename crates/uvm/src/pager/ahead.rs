@@ -6,11 +6,14 @@
 //! ```
 //! A *stream* is a reader that goes upwards: it missed a page just where the last read ended. Its windows double up to
 //! 64 pages, and from 4 pages on the first page of each carries a mark (the flag `AHEAD`): whoever comes to it starts the next window,
-//! so the device works on one while another is used up. A few streams per object are kept, for a few readers.
+//! so the device works on one while another is used up. Whoever comes to a marked page that is still under way is faster than the
+//! device: once windows have their full size, it starts as many as make [`DEPTH`] pages, so that the device always has the next one.
+//! A few streams per object are kept, for a few readers.
 //!
-//! A fault that follows no stream reads the missing pages *around* it, as many as has paid off lately: if nobody has
-//! touched the last such neighbours by the next fault, half as many, down to none; if somebody has, twice as many. A
-//! call of the host that follows no stream gets the pages it asked for.
+//! A fault that follows no stream brings its own page alone, but for a file's first pages and for files that programs run: a random
+//! reader costs what it touches. Only if such faults come near one another, the missing pages *around* them are read, twice as many
+//! each time that somebody has touched the last ones, half as many if nobody has. A call of the host that follows no stream gets the
+//! pages it asked for.
 //!
 //! Pure policy: no lock, no page. Source: the paper leaves this to the file system; windows and marks are as in most
 //! systems of today. Not taken: streams per open file, which a fault can't name.
@@ -25,10 +28,12 @@ use crate::map::Advice;
 const MOST: u64 = CLUSTER as u64;
 /// The first window that is marked, and the first of a file that is read from its start.
 const LEAST: u64 = 4;
+/// How far behind a reader who waits for the device the last window may end.
+const DEPTH: u64 = 3 * MOST;
 /// The most pages around a fault.
 const AROUND: u64 = 16;
-/// Pages around the first fault of an object.
-const AROUND_FIRST: u64 = 8;
+/// Pages of the first read by a fault where more are likely to be wanted: at a file's start, and in what programs run.
+const LIKELY: u64 = 8;
 /// Two lone faults so near to each other are worth another try.
 const NEAR: u64 = 4;
 /// Streams kept.
@@ -47,6 +52,21 @@ pub(crate) struct Plan {
     pub(crate) pages: Range<u64>,
     /// Whether the first page of what is read carries the mark.
     pub(crate) marked: bool,
+    /// Whether the page that was come to keeps its mark: its reader will start one more window.
+    pub(crate) again: bool,
+}
+
+impl Plan {
+    fn new(pages: Range<u64>, marked: bool) -> Plan {
+        Plan { pages, marked, again: false }
+    }
+}
+
+/// Whether a reader has to wait for the page that it came to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Reader {
+    Waits,
+    GoesOn,
 }
 
 /// An object's readers as they were last seen.
@@ -64,7 +84,12 @@ pub(crate) struct ReadAhead {
 
 impl ReadAhead {
     pub(crate) fn new() -> ReadAhead {
-        ReadAhead { streams: Default::default(), around: AROUND_FIRST, last: (0..0, 0), alone: 0..0 }
+        ReadAhead { streams: Default::default(), around: 1, last: (0..0, 0), alone: 0..0 }
+    }
+
+    /// Programs run what the object holds: it is not read at random.
+    pub(crate) fn runs(&mut self) {
+        self.around = self.around.max(LIKELY);
     }
 
     /// What to read for a page that is missing in an object of `len` pages. `used` says whether anybody has touched a
@@ -81,10 +106,10 @@ impl ReadAhead {
             Access::Call(advice, pages) => (advice, u64::from(pages).clamp(1, MOST)),
         };
         let mut plan = if self.alone.contains(&index) {
-            Plan { pages: index..index + 1, marked: false }
+            Plan::new(index..index + 1, false)
         } else {
             match advice {
-                Advice::Random => Plan { pages: index..index + asked, marked: false },
+                Advice::Random => Plan::new(index..index + asked, false),
                 Advice::Sequential => self.window(index, MOST),
                 Advice::Normal => match self.streams.iter().position(|s| s.window.end == index && index != 0)
                 {
@@ -93,7 +118,7 @@ impl ReadAhead {
                         let pages = index..index + size.max(asked);
                         self.streams[..=at].rotate_right(1);
                         self.streams[0].window = pages.clone();
-                        Plan { pages, marked }
+                        Plan::new(pages, marked)
                     }
                     None => self.aside(index, access, used),
                 },
@@ -104,16 +129,19 @@ impl ReadAhead {
     }
 
     /// What to read next, as somebody has come to the marked page at `index`.
-    pub(crate) fn touch(&mut self, index: u64, len: u64) -> Option<Plan> {
-        let at = self.streams.iter().position(|s| s.window.contains(&index))?;
+    pub(crate) fn touch(&mut self, index: u64, len: u64, reader: Reader) -> Option<Plan> {
+        let follows = |s: &Stream| s.window.end > index && s.window.end - index < DEPTH;
+        let at = self.streams.iter().position(follows)?;
         let (start, (size, _)) = (self.streams[at].window.end, self.longer(at));
         let pages = start..(start + size).min(len);
         if pages.is_empty() {
             return None;
         }
+        let full = start - self.streams[at].window.start >= MOST;
         self.streams[..=at].rotate_right(1);
         self.streams[0].window = pages.clone();
-        Some(Plan { pages, marked: true })
+        let again = full && reader == Reader::Waits && pages.end - index < DEPTH;
+        Some(Plan { pages, marked: true, again })
     }
 
     /// Takes note of a page that could not be read together with others. Told of each, in order.
@@ -133,7 +161,7 @@ impl ReadAhead {
     fn window(&mut self, index: u64, size: u64) -> Plan {
         self.streams.rotate_right(1);
         self.streams[0].window = index..index + size;
-        Plan { pages: index..index + size, marked: true }
+        Plan::new(index..index + size, true)
     }
 
     /// A read that follows no stream, and may be the start of one.
@@ -143,6 +171,7 @@ impl ReadAhead {
                 let asked = u64::from(asked).clamp(1, MOST);
                 index..index + if index == 0 { asked.max(LEAST) } else { asked }
             }
+            Access::Fault(_) if index == 0 => 0..LIKELY,
             Access::Fault(_) => {
                 self.adapt(index, used);
                 let start = index & !(self.around - 1);
@@ -154,7 +183,7 @@ impl ReadAhead {
         self.streams[0].window = pages.clone();
         // A call that goes on behind the first cluster will surely come to the mark.
         let marked = matches!(access, Access::Call(_, asked) if u64::from(asked) > MOST);
-        Plan { pages, marked }
+        Plan::new(pages, marked)
     }
 
     /// Learns from what became of the pages around the last fault.
@@ -194,7 +223,9 @@ mod tests {
             }
             if let Some(at) = marks.iter().position(|&m| m == page) {
                 marks.remove(at);
-                ahead.touch(page, LEN).map(|plan| take(plan, &mut resident, &mut marks)).unwrap();
+                if let Some(plan) = ahead.touch(page, LEN, Reader::GoesOn) {
+                    take(plan, &mut resident, &mut marks);
+                }
             }
         }
         reads
@@ -210,6 +241,29 @@ mod tests {
     }
 
     #[test]
+    fn a_reader_who_waits_for_the_device_gives_it_more_to_do() {
+        let mut ahead = ReadAhead::new();
+        // 0..8, 8..24, 24..56, 56..120: windows double before they are many.
+        for (index, again) in [(8, false), (24, false)] {
+            if index == 8 {
+                ahead.miss(0, FAULT, LEN, |_, _| false);
+                ahead.miss(8, FAULT, LEN, |_, _| false);
+            }
+            let plan = ahead.touch(index, LEN, Reader::Waits).unwrap();
+            assert_eq!(plan.again, again, "{plan:?}");
+        }
+        let first = ahead.touch(56, LEN, Reader::Waits).unwrap();
+        assert_eq!(first, Plan { pages: 120..184, marked: true, again: true });
+        let second = ahead.touch(56, LEN, Reader::Waits).unwrap();
+        assert_eq!(second, Plan { pages: 184..248, marked: true, again: false });
+        // The next mark keeps the distance; who doesn't wait lets it shrink.
+        assert_eq!(ahead.touch(120, LEN, Reader::Waits).unwrap().pages, 248..312);
+        assert_eq!(ahead.touch(120, LEN, Reader::Waits), None);
+        assert_eq!(ahead.touch(184, LEN, Reader::GoesOn).unwrap().pages, 312..376);
+        assert_eq!(ahead.touch(248, LEN, Reader::GoesOn).unwrap().pages, 376..440);
+    }
+
+    #[test]
     fn two_readers_at_once_are_two_streams() {
         let mut ahead = ReadAhead::new();
         let order = (0..128u64).flat_map(|n| [n, 5000 + n]);
@@ -219,12 +273,21 @@ mod tests {
     }
 
     #[test]
-    fn random_faults_soon_read_no_more_than_they_touch() {
+    fn random_faults_read_no_more_than_they_touch() {
         let mut ahead = ReadAhead::new();
-        let order = (0..500u64).map(|n| n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 45);
+        let order = (1..500u64).map(|n| n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 45);
+        assert!(reads(&mut ahead, order, FAULT).iter().all(|r| r.end - r.start == 1));
+    }
+
+    #[test]
+    fn faults_near_one_another_bring_their_neighbours_soon() {
+        let mut ahead = ReadAhead::new();
+        let order = (0..200u64).rev().map(|n| 5000 + n);
         let reads = reads(&mut ahead, order, FAULT);
-        let more: u64 = reads.iter().map(|r| r.end - r.start - 1).sum();
-        assert!(more <= 7 + 3 + 1, "{more} pages more than were touched");
+        assert_eq!(reads[..3], [5199..5200, 5198..5200, 5197..5198]);
+        let mut ahead = ReadAhead::new();
+        ahead.runs();
+        assert_eq!(ahead.miss(9000, FAULT, LEN, |_, _| true).pages.count(), 8);
     }
 
     #[test]
@@ -233,7 +296,7 @@ mod tests {
         let order = (1..500u64).map(|n| n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 45);
         assert!(reads(&mut ahead, order, Access::PAGE).iter().all(|r| r.end - r.start == 1));
         let plan = ahead.miss(900_000, Access::Call(Advice::Normal, 9), LEN, |_, _| false);
-        assert_eq!(plan, Plan { pages: 900_000..900_009, marked: false });
+        assert_eq!(plan, Plan::new(900_000..900_009, false));
     }
 
     #[test]
@@ -241,16 +304,17 @@ mod tests {
         let mut ahead = ReadAhead::new();
         let plan = |a: &mut ReadAhead, i, advice| a.miss(i, Access::Fault(advice), 100, |_, _| true);
         for i in 0..10 {
-            assert_eq!(plan(&mut ahead, i, Advice::Random), Plan { pages: i..i + 1, marked: false });
+            assert_eq!(plan(&mut ahead, i, Advice::Random), Plan::new(i..i + 1, false));
         }
-        assert_eq!(plan(&mut ahead, 30, Advice::Sequential), Plan { pages: 30..94, marked: true });
-        assert_eq!(ahead.touch(30, 100), Some(Plan { pages: 94..100, marked: true }));
-        assert_eq!(ahead.touch(94, 100), None);
+        assert_eq!(plan(&mut ahead, 30, Advice::Sequential), Plan::new(30..94, true));
+        assert_eq!(ahead.touch(30, 100, Reader::GoesOn), Some(Plan::new(94..100, true)));
+        assert_eq!(ahead.touch(94, 100, Reader::GoesOn), None);
     }
 
     #[test]
     fn neighbours_that_are_used_bring_more_neighbours() {
         let mut ahead = ReadAhead::new();
+        ahead.runs();
         let first = ahead.miss(1000, FAULT, LEN, |_, _| unreachable!());
         let second = ahead.miss(2000, FAULT, LEN, |pages, wanted| pages == (1000..1008) && wanted == 1000);
         assert_eq!((first.pages, second.pages), (1000..1008, 2000..2016));

@@ -21,7 +21,7 @@ use machine::frames::PageFlags;
 use machine::order;
 use machine::{Channel, Held, Machine, NoMemory, PageNo, Pages, Pmap, Reserve, Shootdown, Ticket};
 
-use super::ahead::Plan;
+use super::ahead::{Plan, Reader};
 use super::{Access, GetError, IoError, Launder, Pager, Put};
 use crate::io::{Chain, Outcome, Start, Transfer, CLUSTER, FOR_COPIES};
 use crate::map::Advice;
@@ -289,8 +289,12 @@ impl<M: Machine> Pager<M> for VnodePager<M> {
         held: &mut Held<'_, order::Object>,
         index: Pages,
     ) -> Option<Start> {
-        let len = body.length().0;
-        let plan = body.ahead.touch(index.0, len)?;
+        let (len, page) = (body.length().0, body.page(index)?);
+        let busy = uvm.frames().flags(page).contains(PageFlags::BUSY);
+        let plan = body.ahead.touch(index.0, len, if busy { Reader::Waits } else { Reader::GoesOn })?;
+        if plan.again {
+            uvm.frames().set_flags(page, PageFlags::AHEAD);
+        }
         let first = plan.pages.clone().find(|&n| body.page(Pages(n)).is_none())?;
         self.prepare(uvm, body, held, Pages(first), &plan).ok()
     }
