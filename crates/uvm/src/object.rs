@@ -36,7 +36,11 @@ pub struct ObjectBody {
     pub(crate) refs: usize,
     /// Pages that could not be written back, ever.
     pub(crate) write_errors: u64,
+    /// Pages that could not be written back together with others, ever.
+    pub(crate) parted_writes: u64,
     pub(crate) ahead: ReadAhead,
+    /// A private mapping has copied a page, ever.
+    pub(crate) copied: bool,
     /// What its pages are for the page daemon's balance: `FILE`, `EXEC` or neither.
     pub(crate) class: PageFlags,
 }
@@ -65,7 +69,9 @@ impl<M: Machine> Object<M> {
                 len,
                 refs: 1,
                 write_errors: 0,
+                parted_writes: 0,
                 ahead: ReadAhead::new(),
+                copied: false,
                 class,
             }),
         }
@@ -214,6 +220,11 @@ impl ObjectBody {
     /// References: map entries and the host's handles.
     pub fn refs(&self) -> usize {
         self.refs
+    }
+
+    /// Whether mappings may hold private copies of its pages, for [`Uvm::forget_copies`].
+    pub fn may_have_copies(&self) -> bool {
+        self.copied && self.refs > 1
     }
 
     /// Pages the object is long.

@@ -122,14 +122,29 @@ impl Object {
         self.inner.size.load(Relaxed)
     }
 
-    /// Changes the size. A shorter one frees and unmaps what lies behind it.
+    /// Changes the size. A shorter one frees and unmaps what lies behind it, private copies of it too.
     pub fn set_size(&self, size: u64) -> Result<()> {
         let old = self.inner.size.swap(size, Relaxed);
         let (pager, pages) = (self.pager(), Pages::ceil(size));
         if pages != Pages::ceil(old) {
             with(|uvm, held| uvm.truncate(held, &pager, pages));
         }
+        if pages < Pages::ceil(old) {
+            self.forget_copies(pages);
+        }
         self.clear_tail(old.min(size))
+    }
+
+    /// Forgets private copies of pages from `from` on in every process. No object knows its mappings, so all are looked
+    /// at; but only if there can be such copies, which is rare. Without memory for it they stay.
+    fn forget_copies(&self, from: Pages) {
+        let pager = self.pager();
+        if !with(|_, held| pager.object().lock(held).0.may_have_copies()) {
+            return;
+        }
+        for space in crate::proc::processes().into_iter().filter_map(|process| process.space()) {
+            let _ = with(|uvm, held| uvm.forget_copies(held, space.get(), &*pager, from));
+        }
     }
 
     /// Zeroes the last page behind `size`, if it is there.

@@ -81,6 +81,7 @@ impl<M: Machine> Uvm<M> {
             };
             if private && fault.access == Prot::WRITE {
                 let made = self.promote(&mut h, page)?;
+                body.copied = true;
                 if amap.as_ref().is_some_and(|(amap, slot)| !amap.cover.is_exclusive(*slot..*slot + 1)) {
                     self.forget_everywhere(&mut h, fault, page);
                 }

@@ -7,6 +7,7 @@ use machine::{order, Held, Machine, Pages, Pmap, Shootdown, VaRange};
 
 use super::tree::Tree;
 use super::{clip, entry_bytes, Entry, RangeError};
+use crate::pager::Pager;
 use crate::slots::{Heap, LEAF_BYTES};
 use crate::{Space, Stop, Uvm};
 
@@ -126,6 +127,43 @@ impl<M: Machine> Uvm<M> {
         result
     }
 
+    /// Forgets private copies of an object's pages from `from` on, wherever the space maps them: the next access asks the
+    /// object, which may have become shorter. Cost: by entries of the space.
+    ///
+    /// # Errors
+    /// [`RangeError::NoMemory`]: the copies of entries that share theirs with others, and of those behind, are still there.
+    pub fn forget_copies(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        space: &Space<M>,
+        object: &dyn Pager<M>,
+        from: Pages,
+    ) -> Result<(), RangeError> {
+        let mut rest = space.map.bounds;
+        let mut down = Shootdown::new();
+        while !rest.is_empty() {
+            let next = self.attempt(held, 0, |held, reserved| {
+                let (mut tree, mut h) = space.map.tree.lock(held);
+                let Some(part) = first_copied(&tree, rest, object.object().id(), from) else {
+                    return Ok(rest.end);
+                };
+                let need = self.copies_needed(&tree, &mut h, part) + release_bytes(&tree, &mut h, part);
+                if need > reserved {
+                    return Err(Stop::Heap(need));
+                }
+                if tree.get(part.start).is_some_and(|e| e.wired) {
+                    self.unwire_translations(&mut h, space, part);
+                }
+                self.forget_range(&mut h, space, part, &mut down);
+                tree.each_mut(part, |entry| self.discard_part(&mut h, entry, part, &mut down));
+                Ok(part.end)
+            });
+            down.perform(self.machine(), held);
+            rest.start = next.map_err(|e: RangeError| e)?;
+        }
+        Ok(())
+    }
+
     fn discard_part(
         &self,
         held: &mut Held<'_, order::Map>,
@@ -158,6 +196,27 @@ impl<M: Machine> Uvm<M> {
             self.copy_amap(held, entry);
         }
     }
+}
+
+/// The first part of a range that maps an object's pages from `from` on privately, and has an amap.
+fn first_copied<M: Machine>(
+    tree: &Tree<Entry<M>>,
+    range: VaRange,
+    object: u32,
+    from: Pages,
+) -> Option<VaRange> {
+    let mut found = None;
+    let _ = tree.try_each(range, &mut |e| {
+        let Some(oref) = e.object.as_ref().filter(|o| o.pager.object().id() == object) else { return Ok(()) };
+        let skip = Pages(from.0.saturating_sub(oref.offset.0));
+        if e.amap.is_none() || e.writes == super::Writes::Through || skip >= e.len() {
+            return Ok(());
+        }
+        let part = VaRange::new(e.range.start + skip, e.range.end).intersect(range);
+        found = Some(part).filter(|part| !part.is_empty());
+        found.map_or(Ok(()), |_| Err(()))
+    });
+    found
 }
 
 /// Heap bytes that dropping what the range's entries refer to may need, where that lies in leaves shared with copies.
