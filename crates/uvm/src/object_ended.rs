@@ -103,8 +103,14 @@ impl<M: Machine> Uvm<M> {
             }
             (Outcome::Failed, None) => {
                 frames.clear_flags(page, PageFlags::CLEAN);
-                body.write_errors += 1;
-                self.stat().add(machine.cpu(), Counter::FileErrors, 1);
+                frames.set_flags(page, PageFlags::UNWRITTEN);
+                if end.pages > 1 {
+                    // One of them is bad, nobody knows which: each is written by itself the next time.
+                    body.parted_writes += 1;
+                } else {
+                    body.write_errors += 1;
+                    self.stat().add(machine.cpu(), Counter::FileErrors, 1);
+                }
             }
             (Outcome::Done, Some(slot)) => {
                 if end.pages == 1 {
@@ -116,7 +122,9 @@ impl<M: Machine> Uvm<M> {
                     return frames.free_page(machine, held, page);
                 }
             }
-            (Outcome::Done, None) => {}
+            (Outcome::Done, None) => {
+                frames.clear_flags(page, PageFlags::UNWRITTEN);
+            }
         }
         unbusy(machine, page);
         frames.activate(machine, held, page);

@@ -76,7 +76,7 @@ impl<M: Machine> Uvm<M> {
         self.frames().wire(page);
         self.frames().set_flags(page, PageFlags::TOUCHED);
         if intent == Intent::Write {
-            self.frames().clear_flags(page, PageFlags::CLEAN);
+            self.frames().clear_flags(page, PageFlags::CLEAN | PageFlags::UNWRITTEN);
         }
         Ok(Some(page))
     }
@@ -93,7 +93,7 @@ impl<M: Machine> Uvm<M> {
         let (_body, mut h) = pager.object().lock(held);
         if intent == Intent::Write {
             // Again: a write that began since the pin may have taken the page as it was before the work.
-            self.frames().clear_flags(page, PageFlags::CLEAN);
+            self.frames().clear_flags(page, PageFlags::CLEAN | PageFlags::UNWRITTEN);
         }
         if let Owner::Object(_) = self.frames().owner(page) {
             self.frames().unwire(self.machine(), &mut h, page);

@@ -52,7 +52,8 @@ impl File {
     fn with_io(place: Place, io: InodeRef, flags: u32) -> Arc<File> {
         let kept = flags & !(abi::O_CREAT | abi::O_EXCL | abi::O_TRUNC | abi::O_NOCTTY | abi::O_CLOEXEC);
         let seekable = io.seekable();
-        let errors_told = AtomicU64::new(io.write_errors());
+        // What nobody has been told of is for the next one who looks, though he came later.
+        let errors_told = AtomicU64::new(io.write_errors_seen());
         Arc::new(File {
             place,
             io,
@@ -185,11 +186,36 @@ impl File {
     /// Fails if data written since this file was opened could not be carried there: once, whoever has tried.
     pub fn sync(&self) -> Result<()> {
         let synced = self.io.sync();
-        let errors = self.io.write_errors();
-        if self.errors_told.swap(errors, Ordering::Relaxed) != errors {
-            return Err(self.io.last_write_error());
-        }
+        self.check_written()?;
         synced
+    }
+
+    /// Fails if data written to the node could not be carried to its disk and this file hasn't been told.
+    pub fn check_written(&self) -> Result<()> {
+        let errors = self.io.write_errors();
+        if self.errors_told.swap(errors, Ordering::Relaxed) == errors {
+            return Ok(());
+        }
+        self.io.saw_write_errors(errors);
+        Err(self.io.last_write_error())
+    }
+
+    /// How a program has said that it reads the file.
+    pub fn usage(&self) -> vm::Usage {
+        match self.usage.load(Ordering::Relaxed) {
+            RANDOM => vm::Usage::Random,
+            SEQUENTIAL => vm::Usage::Sequential,
+            _ => vm::Usage::Normal,
+        }
+    }
+
+    pub fn set_usage(&self, usage: vm::Usage) {
+        let number = match usage {
+            vm::Usage::Normal => 0,
+            vm::Usage::Random => RANDOM,
+            vm::Usage::Sequential => SEQUENTIAL,
+        };
+        self.usage.store(number, Ordering::Relaxed);
     }
 
     /// Runs `f` on the position, alone.

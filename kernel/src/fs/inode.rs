@@ -356,6 +356,14 @@ pub trait Inode: Any + Send + Sync {
         0
     }
 
+    /// How many of them somebody has been told of.
+    fn write_errors_seen(&self) -> u64 {
+        0
+    }
+
+    /// Somebody is told of so many.
+    fn saw_write_errors(&self, _count: u64) {}
+
     /// Why.
     fn last_write_error(&self) -> Errno {
         EIO

@@ -100,6 +100,9 @@ bitflags::bitflags! {
         const AHEAD = 128;
         /// The host has read or written the page itself since the page daemon looked: the pmap doesn't know.
         const TOUCHED = 256;
+        /// The last write of the page to its file failed, and nothing was stored in it since, but for what the pmap's
+        /// modified bit says. The next write is this page's alone.
+        const UNWRITTEN = 512;
     }
 }
 

@@ -86,10 +86,11 @@ impl<M: Machine> VnodePager<M> {
     }
 
     /// Writes back every page of the range that was modified before the call: msync's and fsync's part. Pages stay
-    /// resident. Returns when all are written.
+    /// resident. Returns when all are written; those of a write that failed are tried once more, each by itself.
     ///
     /// # Errors
-    /// [`IoError`] if a page of the file could not be written; the others were tried all the same, and it is still dirty.
+    /// [`IoError`] if a page of the file could not be written. All others were, and it is still dirty: the host tries again
+    /// at some time, or [gives it up](Self::give_up).
     pub fn clean(
         &self,
         uvm: &Uvm<M>,
@@ -97,6 +98,24 @@ impl<M: Machine> VnodePager<M> {
         range: Range<u64>,
     ) -> Result<(), IoError> {
         let before = self.write_errors(held);
+        loop {
+            let parted = self.object.lock(held).0.parted_writes;
+            self.clean_once(uvm, held, range.clone());
+            if self.object.lock(held).0.parted_writes == parted {
+                break;
+            }
+        }
+        // Who found only pages that the host would write in its own time waits for this.
+        uvm.machine().wake(Channel::MEMORY);
+        if self.write_errors(held) == before {
+            Ok(())
+        } else {
+            Err(IoError)
+        }
+    }
+
+    /// Starts the write of all dirty pages in the range, and waits for them.
+    fn clean_once(&self, uvm: &Uvm<M>, held: &mut Held<'_, order::Nothing>, range: Range<u64>) {
         let mut next = range.start;
         let mut run = Run { index: Pages(0), pages: ArrayVec::new() };
         loop {
@@ -110,12 +129,53 @@ impl<M: Machine> VnodePager<M> {
             }
         }
         self.wait_idle(uvm, held, range);
-        // Who found only pages that the host would write in its own time waits for this.
-        uvm.machine().wake(Channel::MEMORY);
-        if self.write_errors(held) == before {
-            Ok(())
-        } else {
-            Err(IoError)
+    }
+
+    /// Starts the write of all pages of the range that are dirty, and waits for none: what is under I/O already is left to
+    /// it.
+    pub fn start_cleaning(&self, uvm: &Uvm<M>, held: &mut Held<'_, order::Nothing>, range: Range<u64>) {
+        let mut next = range.start;
+        let mut run = Run { index: Pages(0), pages: ArrayVec::new() };
+        while next < range.end {
+            match self.take_dirty(uvm, held, next..range.end, &mut run) {
+                Ok(()) if run.pages.is_empty() => return,
+                Ok(()) => {
+                    next = run.end();
+                    self.write(uvm, held, &run);
+                }
+                Err(_) => next = self.behind_busy(uvm, held, next..range.end),
+            }
+        }
+    }
+
+    /// The index behind the first page of a range that is dirty and under I/O.
+    fn behind_busy(&self, uvm: &Uvm<M>, held: &mut Held<'_, order::Nothing>, range: Range<u64>) -> u64 {
+        let (body, _) = self.object.lock(held);
+        let busy = |&(_, page): &(Pages, PageNo)| {
+            uvm.frames().flags(page).contains(PageFlags::BUSY) && is_dirty(uvm.machine(), page)
+        };
+        let found = body.pages(range.clone()).find(busy).map(|(index, _)| index.0 + 1);
+        found.unwrap_or(range.start)
+    }
+
+    /// Waits until no page of the range is under I/O.
+    pub fn wait_cleaned(&self, uvm: &Uvm<M>, held: &mut Held<'_, order::Nothing>, range: Range<u64>) {
+        self.wait_idle(uvm, held, range);
+    }
+
+    /// Takes pages of the range for clean whose last write failed and that nobody has changed since: what they hold is kept
+    /// until memory is short, and never reaches the file. For a host that has told of the error and would rather lose the
+    /// data than keep it in memory for ever.
+    pub fn give_up(&self, uvm: &Uvm<M>, held: &mut Held<'_, order::Nothing>, range: Range<u64>) {
+        let frames = uvm.frames();
+        let (body, _) = self.object.lock(held);
+        for (_, page) in body.pages(range) {
+            let flags = frames.flags(page);
+            let failed = flags.contains(PageFlags::UNWRITTEN) && !flags.contains(PageFlags::BUSY);
+            if failed && !uvm.machine().pmap().is_modified(page) {
+                frames.clear_flags(page, PageFlags::UNWRITTEN);
+                frames.set_flags(page, PageFlags::CLEAN);
+            }
         }
     }
 
@@ -160,9 +220,16 @@ impl<M: Machine> VnodePager<M> {
             if first {
                 run.index = index;
             }
+            let alone = frames.flags(page).contains(PageFlags::UNWRITTEN);
+            if alone && !first {
+                break;
+            }
             frames.set_flags(page, PageFlags::BUSY | PageFlags::CLEAN);
             machine.pmap().clear_modified(page, &mut down);
             run.pages.push(page);
+            if alone {
+                break;
+            }
         }
         // Under the lock: a store that a CPU still makes unnoticed belongs to this write.
         down.perform(machine, &mut h);

@@ -290,6 +290,10 @@ impl Vnode<KernelMachine> for Arc<Backing> {
             Ok(reserved) => reserved,
             Err(errno) => {
                 self.failure.store(errno.0, Ordering::Relaxed);
+                if pages.len() == 1 {
+                    // It won't be tried again: what was set aside for it is free.
+                    self.settle(start, end);
+                }
                 return Transfer::Failed;
             }
         };

@@ -41,6 +41,9 @@ pub(super) struct Contents {
     waiting: AtomicU64,
     /// I4.
     swapped: AtomicBool,
+    /// Failed writes that somebody has been told of, and that a mapping has been told of.
+    errors_seen: AtomicU64,
+    errors_told_by_msync: AtomicU64,
 }
 
 impl Contents {
@@ -55,6 +58,8 @@ impl Contents {
             max_size: (u64::from(u32::MAX) << 10).min(i64::MAX as u64),
             waiting: AtomicU64::new(0),
             swapped: AtomicBool::new(false),
+            errors_seen: AtomicU64::new(0),
+            errors_told_by_msync: AtomicU64::new(0),
         })
     }
 
@@ -76,6 +81,25 @@ impl Contents {
 
     pub(super) fn take_failure(&self) -> Errno {
         self.backing.take_failure()
+    }
+
+    pub(super) fn errors_seen(&self) -> u64 {
+        self.errors_seen.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn saw_errors(&self, count: u64) {
+        self.errors_seen.fetch_max(count, Ordering::Relaxed);
+    }
+
+    /// Fails if pages could not be written and no `msync` has said so. All mappings of a file are told once: none knows the
+    /// open file that it came from.
+    pub(super) fn check_mapping(&self) -> Result<()> {
+        let errors = self.object.write_errors();
+        if self.errors_told_by_msync.swap(errors, Ordering::Relaxed) == errors {
+            return Ok(());
+        }
+        self.saw_errors(errors);
+        Err(self.take_failure())
     }
 
     /// Whether anything of it must go to the disk before it may be forgotten.
@@ -209,12 +233,13 @@ impl Contents {
         Ok(())
     }
 
-    /// Writes dirty pages back and waits for them; errors are counted by the object.
+    /// Writes dirty pages back and waits for them; errors are counted by the object, and what could not be written is clean.
     pub(super) fn clean(&self) {
         self.waiting.store(0, Ordering::Relaxed);
         let was_dirty = self.backing.take_dirty();
-        if (was_dirty || self.object.is_mapped()) && self.object.clean().is_err() {
-            self.backing.mark_dirty();
+        if was_dirty || self.object.is_mapped() {
+            // Whoever syncs the file is told.
+            let _ = self.object.clean();
         }
     }
 

@@ -108,12 +108,9 @@ pub fn sync_object(id: u32) -> Result<bool> {
         let nodes = fs.all_nodes();
         let node = nodes.iter().find(|node| node.contents().is_ok_and(|file| file.object().id() == id));
         if let Some(node) = node {
-            let before = node.write_errors();
-            node.sync()?;
-            if node.write_errors() != before {
-                return Err(node.last_write_error());
-            }
-            return Ok(true);
+            let synced = node.sync();
+            node.contents()?.check_mapping()?;
+            return synced.map(|()| true);
         }
     }
     Ok(false)

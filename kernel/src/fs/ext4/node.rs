@@ -369,6 +369,16 @@ impl Inode for Node {
         self.contents().map_or(0, |contents| contents.object().write_errors())
     }
 
+    fn write_errors_seen(&self) -> u64 {
+        self.contents().map_or(0, Contents::errors_seen)
+    }
+
+    fn saw_write_errors(&self, count: u64) {
+        if let Ok(contents) = self.contents() {
+            contents.saw_errors(count);
+        }
+    }
+
     fn last_write_error(&self) -> Errno {
         self.contents().map_or(EIO, Contents::take_failure)
     }
