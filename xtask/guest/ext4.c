@@ -358,6 +358,122 @@ static void mounting(void) {
     CHECK(is("a", 100, 1) && !unlink("a"));
 }
 
+static void remounting(void) {
+    fresh();
+    int fd = make("a", 3 * PAGE, 1);
+    char *map = mmap(0, 3 * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    NEED(map != MAP_FAILED);
+    // Open for writing, then only mapped so.
+    FAILS(mount("", "/mnt", "", MS_REMOUNT | MS_RDONLY, ""), EBUSY);
+    close(fd);
+    FAILS(mount("", "/mnt", "", MS_REMOUNT | MS_RDONLY, ""), EBUSY);
+    map[PAGE] = 'x';
+    munmap(map, 3 * PAGE);
+    int reader = open("a", O_RDONLY);
+    NEED(!mount("", "/mnt", "", MS_REMOUNT | MS_RDONLY, ""));
+    struct statfs space;
+    CHECK(!statfs(".", &space) && space.f_flags & 1);
+    FAILS(open("a", O_RDWR), EROFS);
+    FAILS(open("a", O_RDONLY | O_TRUNC), EROFS);
+    FAILS(truncate("a", 5), EROFS);
+    FAILS(open("b", O_CREAT | O_WRONLY, 0600), EROFS);
+    FAILS(mkdir("d", 0700), EROFS);
+    FAILS(unlink("a"), EROFS);
+    // What was stored is there, in the cache and on the disk.
+    char byte;
+    struct stat about;
+    CHECK(!fstat(reader, &about) && about.st_size == 3 * PAGE);
+    CHECK(pread(reader, &byte, 1, PAGE) == 1 && byte == 'x');
+    CHECK(!posix_fadvise(reader, 0, 0, POSIX_FADV_DONTNEED));
+    CHECK(pread(reader, &byte, 1, PAGE) == 1 && byte == 'x');
+    NEED(!mount("", "/mnt", "", MS_REMOUNT, ""));
+    CHECK(!statfs(".", &space) && !(space.f_flags & 1));
+    fd = open("a", O_RDWR);
+    CHECK(fd >= 0 && pwrite(fd, "y", 1, PAGE) == 1 && !fsync(fd) && !mkdir("d", 0700));
+    CHECK(pread(reader, &byte, 1, PAGE) == 1 && byte == 'y');
+    close(fd), close(reader);
+}
+
+static unsigned resident(int fd, size_t size) {
+    unsigned char pages[1024];
+    void *map = mmap(0, size, PROT_READ, MAP_SHARED, fd, 0);
+    NEED(map != MAP_FAILED && !mincore(map, size, pages));
+    munmap(map, size);
+    unsigned count = 0;
+    for (size_t i = 0; i < size / PAGE; i++) count += pages[i] & 1;
+    return count;
+}
+
+// Whether so many pages are there within some seconds: advice waits for nothing.
+static int comes(int fd, size_t size, unsigned pages) {
+    for (int i = 0; i < 500; i++, usleep(10000))
+        if (resident(fd, size) >= pages) return 1;
+    return 0;
+}
+
+// What is still under I/O can't be dropped: asks again for some time.
+static int drops(int fd, off_t at, off_t len, size_t size, unsigned left) {
+    for (int i = 0; i < 500; i++, usleep(10000))
+        if (!posix_fadvise(fd, at, len, POSIX_FADV_DONTNEED) && resident(fd, size) == left) return 1;
+    return 0;
+}
+
+static void advice_on_files(void) {
+    fresh();
+    enum { SIZE = 32 * PAGE };
+    int fd = make("a", SIZE, 1), pipes[2];
+    CHECK(!fsync(fd) && resident(fd, SIZE) == 32);
+    CHECK(drops(fd, 0, 0, SIZE, 0));
+    CHECK(!posix_fadvise(fd, 0, SIZE, POSIX_FADV_WILLNEED) && comes(fd, SIZE, 32));
+    // Parts of pages stay, whole ones go.
+    CHECK(drops(fd, 100, 3 * PAGE, SIZE, 30) && drops(fd, 0, 0, SIZE, 0));
+    CHECK(!readahead(fd, 8 * PAGE, 8 * PAGE) && comes(fd, SIZE, 8) && resident(fd, SIZE) == 8);
+    // What is mapped or dirty stays.
+    char *map = mmap(0, SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    NEED(map != MAP_FAILED && map[8 * PAGE]);
+    CHECK(!posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED) && resident(fd, SIZE) >= 1);
+    CHECK(!madvise(map + 20 * PAGE, 8 * PAGE, MADV_WILLNEED) && comes(fd, SIZE, 9));
+    munmap(map, SIZE);
+    CHECK(pwrite(fd, "x", 1, 0) == 1 && !posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED));
+    char byte;
+    CHECK(pread(fd, &byte, 1, 0) == 1 && byte == 'x');
+    // At random, a read brings what it asks for.
+    NEED(!fsync(fd) && drops(fd, 0, 0, SIZE, 0) && !posix_fadvise(fd, 0, 0, POSIX_FADV_RANDOM));
+    for (int page = 0; page < 6; page++) CHECK(pread(fd, &byte, 1, page * PAGE) == 1);
+    CHECK(resident(fd, SIZE) == 6);
+    NEED(!posix_fadvise(fd, 0, 0, POSIX_FADV_SEQUENTIAL));
+    for (int page = 16; page < 20; page++) CHECK(pread(fd, &byte, 1, page * PAGE) == 1);
+    CHECK(comes(fd, SIZE, 12));
+    CHECK(!posix_fadvise(fd, 0, 0, POSIX_FADV_NORMAL));
+    CHECK(posix_fadvise(fd, 0, 0, 77) == EINVAL && posix_fadvise(fd, 0, -1, POSIX_FADV_NORMAL) == EINVAL);
+    NEED(!pipe(pipes));
+    CHECK(posix_fadvise(pipes[0], 0, 0, POSIX_FADV_WILLNEED) == ESPIPE);
+    FAILS(readahead(pipes[0], 0, 1), EINVAL);
+    int writer = open("a", O_WRONLY);
+    FAILS(readahead(writer, 0, 1), EBADF);
+    close(fd), close(writer);
+}
+
+static void ranges_are_synced(void) {
+    fresh();
+    int fd = make("a", 64 * PAGE, 1), pipes[2];
+    NEED(!fsync(fd) && !pipe(pipes));
+    unsigned long before[4], after[4];
+    static char bytes[8 * PAGE];
+    NEED(pwrite(fd, bytes, sizeof bytes, 8 * PAGE) == sizeof bytes);
+    disk(before);
+    enum { ALL = SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER };
+    CHECK(!sync_file_range(fd, 8 * PAGE, sizeof bytes, ALL));
+    disk(after);
+    // The eight pages, and no journal.
+    CHECK(after[3] - before[3] == 8 * PAGE / 512);
+    CHECK(!sync_file_range(fd, 0, 0, 0) && !sync_file_range(fd, 0, 0, ALL));
+    FAILS(sync_file_range(fd, 0, 0, 8), EINVAL);
+    FAILS(sync_file_range(fd, -1, 0, 0), EINVAL);
+    FAILS(sync_file_range(pipes[0], 0, 0, 0), ESPIPE);
+    close(fd);
+}
+
 static void programs_run_from_it(void) {
     fresh();
     pid_t copier = fork();
@@ -387,6 +503,9 @@ int main(int argc, char **argv) {
         {"reading_twice", reading_twice},
         {"random_and_sequential_reading", random_and_sequential_reading},
         {"mounting", mounting},
+        {"remounting", remounting},
+        {"advice_on_files", advice_on_files},
+        {"ranges_are_synced", ranges_are_synced},
         {"programs_run_from_it", programs_run_from_it},
         {"a_full_disk", a_full_disk},
     };

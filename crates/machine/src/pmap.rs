@@ -177,6 +177,9 @@ pub trait Pmap: Send + Sync + Sized {
         down: &mut Shootdown,
     ) -> u32;
 
+    /// Whether any space has a mapping of the page in its tables. One that was forgotten (P1) doesn't count.
+    fn is_mapped(&self, page: PageNo) -> bool;
+
     /// Whether the page has been read or written since the bit was cleared.
     fn is_referenced(&self, page: PageNo) -> bool;
 

@@ -404,6 +404,10 @@ impl Pmap for SoftPmap {
         wired
     }
 
+    fn is_mapped(&self, page: PageNo) -> bool {
+        !self.enter_call().tables.reverse[page.0 as usize].is_empty()
+    }
+
     fn is_referenced(&self, page: PageNo) -> bool {
         self.enter_call().tables.bits(page) & REFERENCED != 0
     }

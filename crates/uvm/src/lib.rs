@@ -63,6 +63,7 @@ pub mod space;
 pub mod stat;
 pub mod swap;
 mod tally;
+mod will_need;
 
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 

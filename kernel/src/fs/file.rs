@@ -10,7 +10,7 @@
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, AtomicU8, Ordering};
 
 use linux_raw_sys::general as abi;
 
@@ -24,6 +24,9 @@ use crate::vm;
 /// The status flags that `F_SETFL` changes.
 const SETTABLE: u32 = abi::O_APPEND | abi::O_NONBLOCK | abi::O_DIRECT | abi::O_NOATIME | abi::FASYNC;
 
+const RANDOM: u8 = 1;
+const SEQUENTIAL: u8 = 2;
+
 /// An open file.
 pub struct File {
     place: Place,
@@ -34,6 +37,8 @@ pub struct File {
     seekable: bool,
     /// Failed writes to the node that this file has been told of.
     errors_told: AtomicU64,
+    /// How a program has said that it reads the file: a [`vm::Usage`] as a number.
+    usage: AtomicU8,
 }
 
 impl File {
@@ -61,6 +66,7 @@ impl File {
             position: Mutex::new(0),
             seekable,
             errors_told,
+            usage: AtomicU8::new(0),
         })
     }
 

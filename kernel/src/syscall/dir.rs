@@ -302,16 +302,22 @@ fn umask(mask: u32) -> Result<u32> {
 }
 
 fn mount(source: u64, target: u64, fs_type: u64, flags: u64, _data: u64) -> Result<()> {
-    const CHANGES: u64 = (abi::MS_REMOUNT | abi::MS_PRIVATE | abi::MS_SLAVE | abi::MS_SHARED) as u64;
+    const CHANGES: u64 = (abi::MS_PRIVATE | abi::MS_SLAVE | abi::MS_SHARED) as u64;
+    const REMOUNT: u64 = abi::MS_REMOUNT as u64;
+    const BIND: u64 = abi::MS_BIND as u64;
     access::check_root()?;
     let target = place(CWD, target, Follow::Yes)?.inode;
     if flags & CHANGES != 0 {
         return Ok(());
     }
+    if flags & REMOUNT != 0 {
+        // With MS_BIND too, it is about this one place, which has no flags here.
+        return if flags & BIND != 0 { Ok(()) } else { ext4::remount(&target, mode(flags)) };
+    }
     if target.kind() != Kind::Dir {
         return Err(ENOTDIR);
     }
-    if flags & u64::from(abi::MS_BIND) != 0 {
+    if flags & BIND != 0 {
         let dir = place(CWD, source, Follow::Yes)?.inode;
         if dir.kind() != Kind::Dir {
             return Err(EINVAL);
@@ -336,8 +342,15 @@ fn mount_disk(source: u64, flags: u64) -> Result<InodeRef> {
         return Err(ENOTBLK);
     }
     let disk = block::by_number(node.stat().rdev).ok_or(ENXIO)?;
-    let read_only = flags & u64::from(abi::MS_RDONLY) != 0;
-    ext4::mount(disk, if read_only { ext4::Mode::ReadOnly } else { ext4::Mode::ReadWrite })
+    ext4::mount(disk, mode(flags))
+}
+
+fn mode(flags: u64) -> ext4::Mode {
+    if flags & u64::from(abi::MS_RDONLY) != 0 {
+        ext4::Mode::ReadOnly
+    } else {
+        ext4::Mode::ReadWrite
+    }
 }
 
 fn umount2(target: u64, _flags: u32) -> Result<()> {

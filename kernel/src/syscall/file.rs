@@ -16,6 +16,7 @@ use crate::fs::path::{walk, Follow, Place, Start};
 use crate::fs::tmpfs::TmpNode;
 use crate::fs::{access, current, ext4};
 use crate::user;
+use crate::vm::Usage;
 
 pub const CALLS: Calls = calls! {
     __NR_open => open[3], __NR_openat => openat[4], __NR_openat2 => openat2[4], __NR_creat => creat[2],
@@ -346,19 +347,71 @@ fn syncfs(fd: i32) -> Result<()> {
     current::file(fd)?.io().sync_fs()
 }
 
-fn sync_file_range(fd: i32, _at: u64, _len: u64, _flags: u32) -> Result<()> {
-    fsync(fd)
+/// `sync_file_range`: data alone, with no commit of what the file system knows of it.
+fn sync_file_range(fd: i32, at: i64, len: i64, flags: u32) -> Result<()> {
+    only(
+        flags,
+        abi::SYNC_FILE_RANGE_WAIT_BEFORE | abi::SYNC_FILE_RANGE_WRITE | abi::SYNC_FILE_RANGE_WAIT_AFTER,
+    )?;
+    let file = current::file(fd)?;
+    let (Ok(at), Ok(len)) = (u64::try_from(at), u64::try_from(len)) else { return Err(EINVAL) };
+    at.checked_add(len).filter(|&end| end <= i64::MAX as u64).ok_or(EINVAL)?;
+    if !matches!(file.inode().kind(), Kind::File | Kind::Block | Kind::Dir | Kind::Symlink) {
+        return Err(ESPIPE);
+    }
+    let len = if len == 0 { u64::MAX } else { len };
+    let Some(object) = file.io().object() else { return Ok(()) };
+    let waits = |flag: u32| -> Result<()> {
+        if flags & flag == 0 {
+            return Ok(());
+        }
+        object.wait_cleaned(at, len);
+        file.check_written()
+    };
+    waits(abi::SYNC_FILE_RANGE_WAIT_BEFORE)?;
+    if flags & abi::SYNC_FILE_RANGE_WRITE != 0 {
+        object.start_cleaning(at, len);
+    }
+    waits(abi::SYNC_FILE_RANGE_WAIT_AFTER)
 }
 
-fn fadvise(fd: i32, _at: u64, _len: u64, _advice: u32) -> Result<()> {
-    match current::file(fd)?.inode().kind() {
-        Kind::Fifo | Kind::Socket => Err(ESPIPE),
-        _ => Ok(()),
+fn fadvise(fd: i32, at: u64, len: i64, advice: u32) -> Result<()> {
+    let file = current::file(fd)?;
+    if matches!(file.inode().kind(), Kind::Fifo | Kind::Socket) {
+        return Err(ESPIPE);
     }
+    let len = match u64::try_from(len).map_err(|_| EINVAL)? {
+        0 => u64::MAX,
+        len => len,
+    };
+    match advice {
+        abi::POSIX_FADV_NORMAL => file.set_usage(Usage::Normal),
+        abi::POSIX_FADV_RANDOM => file.set_usage(Usage::Random),
+        abi::POSIX_FADV_SEQUENTIAL => file.set_usage(Usage::Sequential),
+        abi::POSIX_FADV_NOREUSE => {}
+        abi::POSIX_FADV_WILLNEED | abi::POSIX_FADV_DONTNEED => {
+            let Some(object) = file.io().object() else { return Ok(()) };
+            if advice == abi::POSIX_FADV_WILLNEED {
+                object.read_ahead(at, len);
+            } else {
+                // What is dirty goes to the disk now, and is dropped by the next such call.
+                object.start_cleaning(at, len);
+                object.drop_clean(at, len);
+            }
+        }
+        _ => return Err(EINVAL),
+    }
+    Ok(())
 }
 
 fn readahead(fd: i32, at: u64, len: u64) -> Result<()> {
-    fadvise(fd, at, len, 0)
+    let file = current::file(fd)?;
+    if !file.is_readable() {
+        return Err(EBADF);
+    }
+    let object = file.io().object().filter(|_| matches!(file.inode().kind(), Kind::File | Kind::Block));
+    object.ok_or(EINVAL)?.read_ahead(at, len);
+    Ok(())
 }
 
 /// A position that a call takes from user memory, or from the file.

@@ -104,7 +104,11 @@ fn one(space: &Space, part: &Outline, advice: Advice) -> Result<()> {
             with(|uvm, held| uvm.pageout_range(held, space.get(), part.range));
             Ok(())
         }
-        Advice::WillNeed | Advice::Hint => Ok(()),
+        Advice::WillNeed => {
+            with(|uvm, held| uvm.will_need(held, space.get(), part.range));
+            Ok(())
+        }
+        Advice::Hint => Ok(()),
         Advice::PopulateRead | Advice::PopulateWrite => Ok(()),
     };
     match done {
@@ -166,12 +170,28 @@ pub(super) fn inherit(space: &Space, range: VaRange, inherit: Inherit) -> Result
     with(|uvm, held| uvm.inherit(held, space.get(), range, inherit)).map_err(range_errno)
 }
 
-/// Locks every mapping, as far as memory goes; a mapping whose pages can't be had stays as it was.
+/// Locks every mapping, as far as memory goes. As on Linux that says nothing of pages that can't be had: they are locked when
+/// they are touched.
 pub(super) fn lock_all(space: &Space, when: Populate) {
     let _ = each_part(space, space.get().bounds(), |part| {
-        let _ = lock(space, part.range, when);
+        if with(|uvm, held| uvm.wire_as_touched(held, space.get(), part.range)).is_ok()
+            && when == Populate::Now
+        {
+            populate_locked(space, part);
+        }
         Ok(())
     });
+}
+
+/// Brings a locked mapping's pages in, as far as they can be had.
+fn populate_locked(space: &Space, part: &Outline) {
+    let access = [Prot::WRITE, Prot::READ, Prot::EXECUTE].into_iter().find(|&a| part.prot.contains(a));
+    let Some(access) = access else { return };
+    for va in part.range.iter_pages() {
+        if with(|uvm, held| uvm.fault(held, space.get(), va, access)).is_err() {
+            return;
+        }
+    }
 }
 
 /// Locks a range in memory. What may not be accessed can't be brought in, which is an error, though it is locked.

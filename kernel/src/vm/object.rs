@@ -12,7 +12,9 @@ use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use machine::{Machine, Pa, PageNo, Pages, Reserve, ThreadCtx, PAGE_SIZE};
-use uvm::{Access, Advice, AnonObject, DevicePager, GetError, Intent, Outcome, Pager, Vnode, VnodePager};
+use uvm::{
+    Access, Advice as Usage, AnonObject, DevicePager, GetError, Intent, Outcome, Pager, Vnode, VnodePager,
+};
 
 use super::uvm::{entry, shared_pager, with, Space};
 use crate::arch::machine::{KernelMachine, KERNEL};
@@ -101,11 +103,43 @@ impl Object {
     /// Writes a file's dirty pages back and waits for them; other objects have nowhere to go.
     ///
     /// # Errors
-    /// `EIO`: some could not be written, and stay dirty.
+    /// `EIO`: some could not be written, and were given up: they are counted as errors, and are clean.
     pub fn clean(&self) -> Result<()> {
-        match &self.inner.kind {
-            Kind::Anon(_) | Kind::Device(_) => Ok(()),
-            Kind::File(pager) => with(|uvm, held| pager.clean(uvm, held, 0..u64::MAX)).map_err(|_| EIO),
+        let Kind::File(pager) = &self.inner.kind else { return Ok(()) };
+        with(|uvm, held| {
+            let cleaned = pager.clean(uvm, held, 0..u64::MAX);
+            cleaned.inspect_err(|_| pager.give_up(uvm, held, 0..u64::MAX))
+        })
+        .map_err(|_| EIO)
+    }
+
+    /// Starts writing a file's dirty pages back in a range of bytes; what fails is left to [`clean`](Self::clean).
+    pub fn start_cleaning(&self, at: u64, len: u64) {
+        if let Kind::File(pager) = &self.inner.kind {
+            with(|uvm, held| pager.start_cleaning(uvm, held, touched(at, len)));
+        }
+    }
+
+    /// Waits for writes under way in a range of bytes of a file.
+    pub fn wait_cleaned(&self, at: u64, len: u64) {
+        if let Kind::File(pager) = &self.inner.kind {
+            with(|uvm, held| pager.wait_cleaned(uvm, held, touched(at, len)));
+        }
+    }
+
+    /// Starts reading what is missing of a range of bytes, as far as there is free memory.
+    pub fn read_ahead(&self, at: u64, len: u64) {
+        let pager = self.pager();
+        with(|uvm, held| uvm.read_ahead(held, &pager, touched(at, len)));
+    }
+
+    /// Frees whole pages in a range of bytes of a file that are clean and in nobody's use.
+    pub fn drop_clean(&self, at: u64, len: u64) {
+        if let Kind::File(pager) = &self.inner.kind {
+            let end = at.saturating_add(len);
+            // The last page of a file counts as whole.
+            let end = if end >= self.size() { Pages::ceil(self.size()) } else { Pages::floor(end) };
+            with(|uvm, held| pager.drop_clean(uvm, held, Pages::ceil(at).0..end.0));
         }
     }
 
@@ -219,6 +253,12 @@ fn outcome(ok: bool) -> Outcome {
     }
 }
 
+/// The pages that a range of bytes touches, as far as there are any.
+fn touched(at: u64, len: u64) -> core::ops::Range<u64> {
+    let end = at.saturating_add(len).min(i64::MAX as u64);
+    Pages::floor(at).0..Pages::ceil(end).0
+}
+
 /// A page of zeroes, to read holes from.
 fn zeroes() -> Result<PageNo> {
     static ZEROES: Once<PageNo> = Once::new();
@@ -243,6 +283,21 @@ pub fn object_io(
     dir: Dir,
     each: &mut dyn FnMut(u64, &mut [u8]) -> Result<usize>,
 ) -> Result<()> {
+    object_io_as(object, at, len, dir, Usage::Normal, each)
+}
+
+/// The same by somebody who has said how he goes through the object.
+///
+/// # Errors
+/// As [`object_io`].
+pub fn object_io_as(
+    object: &Object,
+    at: u64,
+    len: u64,
+    dir: Dir,
+    usage: Usage,
+    each: &mut dyn FnMut(u64, &mut [u8]) -> Result<usize>,
+) -> Result<()> {
     let pager = object.pager();
     let intent = if dir == Dir::Read { Intent::Read } else { Intent::Write };
     let mut done = 0;
@@ -250,7 +305,7 @@ pub fn object_io(
         let offset = at + done;
         let from = (offset % PAGE) as usize;
         let part = (len - done).min(PAGE - from as u64) as usize;
-        let access = Access::Call(Advice::Normal, Pages::ceil(from as u64 + len - done).0 as u32);
+        let access = Access::Call(usage, Pages::ceil(from as u64 + len - done).0 as u32);
         let mut copy =
             |m: &KernelMachine, page| m.with_bytes(page, |bytes| each(offset, &mut bytes[from..from + part]));
         let used =

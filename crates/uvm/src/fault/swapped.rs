@@ -18,7 +18,7 @@
 //! Locks: the amap's throughout; each anon's in turn.
 
 use machine::frames::PageFlags;
-use machine::{order, Held, Machine, Owner, PageNo, Reserve};
+use machine::{order, Held, Machine, Owner, PageNo, Reserve, Va, VaRange};
 
 use super::{Fault, FaultError};
 use crate::amap::AmapBody;
@@ -27,7 +27,7 @@ use crate::io::{Chain, Start, CLUSTER, FOR_COPIES};
 use crate::map::{Advice, Entry};
 use crate::stat::Counter;
 use crate::swap::Slot;
-use crate::{Stop, Uvm};
+use crate::{Space, Stop, Uvm};
 
 /// Pages of the first read at a place.
 const FIRST: u8 = 8;
@@ -245,5 +245,57 @@ impl<M: Machine> Uvm<M> {
             }
         }
         None
+    }
+
+    /// Starts the read of the first anons in a range that are on swap together: those that one read brings. Says where to
+    /// go on; `None` if nothing is left.
+    pub(crate) fn next_on_swap(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        space: &Space<M>,
+        range: VaRange,
+    ) -> Option<(Start, Va)> {
+        let (tree, mut h) = space.map.tree.lock(held);
+        let mut found = None;
+        let _ = tree.try_each(range, &mut |e| {
+            found = self.entry_on_swap(&mut h, e, e.range.intersect(range));
+            found.map_or(Ok(()), |_| Err(()))
+        });
+        found
+    }
+
+    fn entry_on_swap(
+        &self,
+        held: &mut Held<'_, order::Map>,
+        entry: &Entry<M>,
+        part: VaRange,
+    ) -> Option<(Start, Va)> {
+        let aref = entry.amap.as_ref()?;
+        let (body, mut h) = aref.amap.body.lock(held);
+        let first = entry.slot(aref, part.start);
+        let (mut cluster, mut last): (Option<Cluster>, u64) = (None, first);
+        for (slot, no) in body.slots.range(first..first + part.pages().0) {
+            let Some(cluster) = &mut cluster else {
+                if let Ok(Some((page, from))) = self.begin_read(&mut h, no, None) {
+                    let leave = self.frames().low_water();
+                    let mut fresh = Cluster { pages: arrayvec::ArrayVec::new(), first: from, leave };
+                    fresh.pages.push(page);
+                    last = slot;
+                    let alone = self.swap().is_doubtful(&mut h, from);
+                    cluster = Some(fresh);
+                    if alone {
+                        break;
+                    }
+                }
+                continue;
+            };
+            let (next, before) = (cluster.first.behind(cluster.pages.len() as u32), cluster.pages.len());
+            if !self.adds(&mut h, no.get(), next, cluster) {
+                break;
+            }
+            last = if cluster.pages.len() > before { slot } else { last };
+        }
+        let start = self.swap_start(&cluster?)?;
+        Some((start, part.start + machine::Pages(last + 1 - first)))
     }
 }

@@ -87,13 +87,13 @@ impl<M: Machine> Uvm<M> {
     }
 
     /// Whether nothing keeps a page, under its owner's lock.
-    fn can_go(&self, page: PageNo) -> bool {
+    pub(crate) fn can_go(&self, page: PageNo) -> bool {
         let flags = self.frames().flags(page);
         !flags.intersects(PageFlags::BUSY | PageFlags::ERROR) && self.frames().wire_count(page) == 0
     }
 
     /// Whether backing store has the page's bytes, under its owner's lock; certain once nothing maps the page.
-    pub(super) fn is_clean(&self, page: PageNo) -> bool {
+    pub(crate) fn is_clean(&self, page: PageNo) -> bool {
         self.frames().flags(page).contains(PageFlags::CLEAN) && !self.machine().pmap().is_modified(page)
     }
 

@@ -179,6 +179,24 @@ impl<M: Machine> VnodePager<M> {
         }
     }
 
+    /// Frees pages of the range that the file has as they are and that nobody maps or uses: who wants them reads them again.
+    pub fn drop_clean(&self, uvm: &Uvm<M>, held: &mut Held<'_, order::Nothing>, range: Range<u64>) {
+        let mut down = Shootdown::new();
+        {
+            let (mut body, mut h) = self.object.lock(held);
+            let mut next = range.start;
+            loop {
+                let found = body.pages(next..range.end).next();
+                let Some((index, page)) = found else { break };
+                next = index.0 + 1;
+                if uvm.is_clean(page) && uvm.can_go(page) && !uvm.machine().pmap().is_mapped(page) {
+                    body.remove(uvm, &mut h, index, &mut down);
+                }
+            }
+        }
+        down.perform(uvm.machine(), held);
+    }
+
     /// How many pages could not be written back since the file was opened first: it only grows. A host that reports
     /// an error once to each open file keeps the number it saw last with the file.
     pub fn write_errors(&self, held: &mut Held<'_, order::Nothing>) -> u64 {

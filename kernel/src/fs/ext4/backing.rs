@@ -147,7 +147,7 @@ impl Backing {
         if let Some(runs) = &*self.runs.lock() {
             return Ok(runs.clone());
         }
-        let mut volume = self.fs.volume_with_room();
+        let mut volume = self.fs.volume_with_room()?;
         self.load(&mut volume)
     }
 

@@ -122,7 +122,7 @@ impl Node {
                 return Ok(node);
             }
         }
-        let mut volume = self.fs().volume_with_room();
+        let mut volume = self.fs().volume_with_room()?;
         self.find_in(&mut volume, name)
     }
 
@@ -152,7 +152,7 @@ impl Node {
             NewNode::Special(Kind::Block, rdev) => New::BlockDevice(number(rdev).0, number(rdev).1),
             NewNode::Special(_, rdev) => New::CharDevice(number(rdev).0, number(rdev).1),
         };
-        let mut volume = self.fs().volume_with_room();
+        let mut volume = self.fs().volume_with_room()?;
         if self.is_unlinked() {
             return Err(ENOENT);
         }
@@ -171,7 +171,7 @@ impl Node {
             return Err(EPERM);
         }
         let dir = self.dir()?;
-        let mut volume = self.fs().volume_with_room();
+        let mut volume = self.fs().volume_with_room()?;
         if self.is_unlinked() || node.is_unlinked() {
             return Err(ENOENT);
         }
@@ -187,7 +187,7 @@ impl Node {
     pub(super) fn take_name(&self, name: &[u8], what: Unlink) -> Result<()> {
         let dir = self.dir()?;
         self.fs().reap_closed();
-        let mut volume = self.fs().volume_with_room();
+        let mut volume = self.fs().volume_with_room()?;
         let node = self.find_in(&mut volume, name)?;
         node.may_lose_names()?;
         let taken = match (what, node.kind() == Kind::Dir) {
@@ -234,7 +234,7 @@ impl Node {
             RenameMode::Exchange => Rename::Exchange,
         };
         self.fs().reap_closed();
-        let mut volume = self.fs().volume_with_room();
+        let mut volume = self.fs().volume_with_room()?;
         if to_node.is_unlinked() {
             return Err(ENOENT);
         }
@@ -307,7 +307,7 @@ impl Node {
         if let Some(listing) = &*dir.listing.lock() {
             return Ok(listing.clone());
         }
-        let mut volume = self.fs().volume_with_room();
+        let mut volume = self.fs().volume_with_room()?;
         let mut all = Vec::new();
         let mut from = Cursor::Start;
         while from != Cursor::End && !self.is_unlinked() {

@@ -21,7 +21,7 @@ use crate::errno::*;
 use crate::fs::inode::{Allocate, Extent, Position, Seek};
 use crate::fs::io::{outcome, Sink, Source};
 use crate::sync::{Mutex, MutexGuard};
-use crate::vm::{self, Dir, Object};
+use crate::vm::{self, Dir, Object, Usage};
 
 const PAGE: u64 = 4096;
 /// Bytes of a file that may wait to be written, at least.
@@ -107,13 +107,14 @@ impl Contents {
         self.backing.is_dirty() || self.backing.size_differs()
     }
 
-    pub(super) fn read(&self, at: u64, to: &mut Sink<'_>) -> Result<usize> {
+    pub(super) fn read(&self, at: u64, to: &mut Sink<'_>, usage: Usage) -> Result<usize> {
         let start = to.done();
         let len = self.size().saturating_sub(at).min(to.left() as u64);
         if len == 0 {
             return Ok(0);
         }
-        let result = vm::object_io(&self.object, at, len, Dir::Read, &mut |_, bytes| to.put(bytes));
+        let mut copy = |_, bytes: &mut [u8]| to.put(bytes);
+        let result = vm::object_io_as(&self.object, at, len, Dir::Read, usage, &mut copy);
         outcome(to.done() - start, result)
     }
 
@@ -154,6 +155,9 @@ impl Contents {
     /// Takes `writer`, if the file may be changed.
     fn begin_change(&self) -> Result<MutexGuard<'_, ()>> {
         let writer = self.writer.lock();
+        if self.backing.fs.is_read_only() {
+            return Err(EROFS);
+        }
         if self.is_swapped_on() {
             return Err(ETXTBSY);
         }
@@ -170,7 +174,7 @@ impl Contents {
         if self.is_swapped_on() {
             return Err(EBUSY);
         }
-        if !self.writable || self.backing.fs.read_only {
+        if !self.writable || self.backing.fs.is_read_only() {
             return Err(EINVAL);
         }
         self.clean();

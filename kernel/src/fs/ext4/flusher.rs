@@ -80,7 +80,7 @@ fn mounted() -> Vec<Arc<Fs>> {
 
 /// Writes everything back, and waits for it.
 pub fn sync_all() {
-    for fs in mounted().iter().filter(|fs| !fs.read_only) {
+    for fs in mounted().iter().filter(|fs| !fs.is_read_only()) {
         fs.flush();
         // As in sync(2), nobody is told.
         let _ = fs.commit();
@@ -90,7 +90,7 @@ pub fn sync_all() {
 /// Before the machine goes off: everything is written, and file systems are left clean as far as nobody uses them.
 pub fn shut_down() {
     sync_all();
-    for fs in mounted().iter().filter(|fs| !fs.read_only) {
+    for fs in mounted().iter().filter(|fs| !fs.is_read_only()) {
         let mut volume = fs.volume();
         if volume.unmount().is_err() {
             // Files without names are still open: the next mount frees them.
@@ -123,13 +123,30 @@ impl Fs {
 
     /// Writes back what is dirty and forgets what nobody needs; no commit.
     pub(super) fn flush(&self) {
-        if !self.read_only {
-            for node in self.all_nodes() {
-                // Data that can't be written is counted by its object, names and sizes stay to be tried again.
-                let _ = node.write_back();
-            }
+        if !self.is_read_only() {
+            self.write_all();
         }
         self.forget();
+    }
+
+    /// Writes back what is dirty.
+    pub(super) fn write_all(&self) {
+        let _walk = self.walk.lock();
+        for node in self.all_nodes() {
+            // Data that can't be written is counted by its object, names and sizes stay to be tried again.
+            let _ = node.write_back();
+        }
+    }
+
+    /// Whether a program has a file mapped so that stores come through, though it may have closed it.
+    pub(super) fn is_mapped_for_writing(&self) -> bool {
+        let spaces: Vec<_> = crate::proc::processes().iter().filter_map(|process| process.space()).collect();
+        self.all_nodes().iter().any(|node| {
+            let object = node.contents().map(|contents| contents.object());
+            object.is_ok_and(|object| {
+                object.is_mapped() && spaces.iter().any(|space| vm::writes_through(space, object))
+            })
+        })
     }
 
     /// Forgets nodes that nobody uses: those without names at once, those without pages when there are many.

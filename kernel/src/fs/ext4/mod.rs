@@ -31,7 +31,7 @@ use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::ops::DerefMut;
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use machine::PAGE_SIZE;
 use volume::{Attributes, ErrorKind};
@@ -69,7 +69,11 @@ pub(super) struct Fs {
     nodes: SpinLock<BTreeMap<u32, Arc<Node>>>,
     /// Inodes without names that were not freed yet.
     unlinked: SpinLock<Vec<u32>>,
-    read_only: bool,
+    read_only: AtomicBool,
+    /// Held while nodes are taken from the table one after another: to be written, or to be forgotten.
+    walk: Mutex<()>,
+    /// Files that are open for writing.
+    writers: AtomicUsize,
     /// Free room, in pages, as of the volume's last change.
     free: AtomicU64,
     /// Pages that were promised room and have no blocks yet.
@@ -92,14 +96,7 @@ pub fn mount(disk: &Arc<Disk>, mode: Mode) -> Result<InodeRef> {
 
 fn mount_claimed(disk: &Arc<Disk>, mode: Mode) -> Result<InodeRef> {
     let data = Data::new(disk)?;
-    let lines = (vm::stats().total_pages / 64).clamp(64, 4096) as usize;
-    let mounted = Volume::mount(Metadata(data.clone()), Now, mode, lines);
-    let mut volume = mounted.map_err(|kind| match kind {
-        ErrorKind::Io => EIO,
-        ErrorKind::NoMemory => ENOMEM,
-        ErrorKind::ReadOnly => EROFS,
-        _ => EINVAL,
-    })?;
+    let mut volume = open_volume(&data, mode)?;
     let root = volume.root();
     let root = volume.attributes(root).map_err(errno)?;
     let fs = Arc::new(Fs {
@@ -109,7 +106,9 @@ fn mount_claimed(disk: &Arc<Disk>, mode: Mode) -> Result<InodeRef> {
         volume: Mutex::new(volume),
         nodes: SpinLock::new(BTreeMap::new()),
         unlinked: SpinLock::new(Vec::new()),
-        read_only: mode == Mode::ReadOnly,
+        read_only: AtomicBool::new(mode == Mode::ReadOnly),
+        walk: Mutex::new(()),
+        writers: AtomicUsize::new(0),
         pending: AtomicU64::new(0),
         changed: AtomicBool::new(false),
     });
@@ -117,6 +116,27 @@ fn mount_claimed(disk: &Arc<Disk>, mode: Mode) -> Result<InodeRef> {
     MOUNTED.lock().push(fs);
     flusher::start();
     Ok(root)
+}
+
+fn open_volume(data: &Data, mode: Mode) -> Result<Volume> {
+    let lines = (vm::stats().total_pages / 64).clamp(64, 4096) as usize;
+    Volume::mount(Metadata(data.clone()), Now, mode, lines).map_err(|kind| match kind {
+        ErrorKind::Io => EIO,
+        ErrorKind::NoMemory => ENOMEM,
+        ErrorKind::ReadOnly => EROFS,
+        _ => EINVAL,
+    })
+}
+
+/// Changes how the file system with this root is mounted; others have no such choice, and nothing happens.
+///
+/// # Errors
+/// `EBUSY`: something is open or mapped for writing, or has no name any more; `EROFS`: the disk can only be read; `EIO`.
+pub fn remount(root: &InodeRef, mode: Mode) -> Result<()> {
+    match super::inode::downcast::<Node>(root) {
+        Some(node) => node.fs().remount(mode),
+        None => Ok(()),
+    }
 }
 
 /// Ends the use of the file system with this root; `false` if it isn't one of these.
@@ -127,6 +147,8 @@ pub fn unmount(root: &InodeRef) -> Result<bool> {
     let Some(node) = super::inode::downcast::<Node>(root) else { return Ok(false) };
     let fs = node.fs().clone();
     fs.flush();
+    // Whoever writes nodes back holds them, and they would seem to be in use.
+    let _walk = fs.walk.lock();
     fs.forget_all(root)?;
     fs.volume().unmount().map_err(errno)?;
     let gone = {
@@ -177,10 +199,46 @@ impl Fs {
         self.volume.lock()
     }
 
-    /// The same for those who may wait for memory.
-    fn volume_with_room(&self) -> impl DerefMut<Target = Volume> + '_ {
-        let _ = vm::with_room(|| heap::reserve(ROOM));
-        self.volume()
+    /// The same for those who may wait for memory, and be refused it.
+    fn volume_with_room(&self) -> Result<impl DerefMut<Target = Volume> + '_> {
+        vm::with_room(|| heap::reserve(ROOM)).map_err(|_| ENOMEM)?;
+        Ok(self.volume())
+    }
+
+    fn is_read_only(&self) -> bool {
+        self.read_only.load(Ordering::Acquire)
+    }
+
+    /// The volume is closed and opened again in the other way; nodes and pages stay as they are.
+    fn remount(&self, mode: Mode) -> Result<()> {
+        if self.is_read_only() == (mode == Mode::ReadOnly) {
+            return Ok(());
+        }
+        if mode == Mode::ReadOnly {
+            self.flush();
+            // From here on nobody begins to write.
+            self.read_only.store(true, Ordering::Release);
+            let closed = self.close_for_writing();
+            return closed.inspect_err(|_| self.read_only.store(false, Ordering::Release));
+        }
+        if self.data.disk.is_read_only() {
+            return Err(EROFS);
+        }
+        *self.volume() = open_volume(&self.data, mode)?;
+        self.read_only.store(false, Ordering::Release);
+        Ok(())
+    }
+
+    fn close_for_writing(&self) -> Result<()> {
+        if self.writers.load(Ordering::Acquire) != 0 || self.is_mapped_for_writing() {
+            return Err(EBUSY);
+        }
+        self.write_all();
+        self.reap_closed();
+        let mut volume = self.volume();
+        volume.unmount().map_err(errno)?;
+        *volume = open_volume(&self.data, Mode::ReadOnly)?;
+        Ok(())
     }
 
     /// Takes note of a change of the volume.
@@ -227,7 +285,7 @@ impl Fs {
             free: pages(space.free).saturating_sub(self.pending.load(Ordering::Relaxed)),
             files: space.files,
             files_free: space.files_free,
-            read_only: self.read_only,
+            read_only: self.is_read_only(),
         }
     }
 

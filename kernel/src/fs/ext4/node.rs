@@ -5,6 +5,7 @@
 
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
+use core::sync::atomic::Ordering;
 
 use linux_raw_sys::general as abi;
 use volume::{Attributes, Change};
@@ -150,7 +151,7 @@ impl Node {
     /// The access time follows at most once per change, as with `relatime`.
     fn accessed(&self) {
         let mut attr = self.attr.lock();
-        if attr.atime <= attr.mtime && !self.fs.read_only {
+        if attr.atime <= attr.mtime && !self.fs.is_read_only() {
             attr.atime = sched::wall().max(attr.mtime + 1);
         }
     }
@@ -213,7 +214,7 @@ impl Inode for Node {
             atime: change.atime.map(timestamp),
             mtime: change.mtime.map(timestamp),
         };
-        let mut volume = self.fs.volume_with_room();
+        let mut volume = self.fs.volume_with_room()?;
         volume.change(self.ino, &on_disk).map_err(errno)?;
         self.fs.changed(&volume);
         let mut attr = self.attr.lock();
@@ -276,7 +277,7 @@ impl Inode for Node {
         if self.kind != Kind::Symlink {
             return Err(EINVAL);
         }
-        self.fs.volume_with_room().read_link(self.ino).map_err(errno)
+        self.fs.volume_with_room()?.read_link(self.ino).map_err(errno)
     }
 
     fn open(&self, flags: u32) -> Result<Option<InodeRef>> {
@@ -288,8 +289,11 @@ impl Inode for Node {
             Body::Other => Err(ENXIO),
             Body::File(contents) => {
                 let writes = flags & abi::O_ACCMODE != abi::O_RDONLY || flags & abi::O_TRUNC != 0;
-                if writes && (self.fs.read_only || !contents.is_writable()) {
+                if writes && (self.fs.is_read_only() || !contents.is_writable()) {
                     return Err(EROFS);
+                }
+                if flags & abi::O_ACCMODE != abi::O_RDONLY {
+                    self.fs.writers.fetch_add(1, Ordering::AcqRel);
                 }
                 Ok(None)
             }
@@ -297,14 +301,17 @@ impl Inode for Node {
         }
     }
 
-    fn release(&self, _file: &File) {
+    fn release(&self, file: &File) {
+        if matches!(self.body, Body::File(_)) && file.is_writable() {
+            self.fs.writers.fetch_sub(1, Ordering::AcqRel);
+        }
         if self.is_unlinked() {
             super::flusher::closed();
         }
     }
 
-    fn read(&self, _file: &File, at: u64, to: &mut Sink<'_>) -> Result<usize> {
-        let n = self.contents()?.read(at, to)?;
+    fn read(&self, file: &File, at: u64, to: &mut Sink<'_>) -> Result<usize> {
+        let n = self.contents()?.read(at, to, file.usage())?;
         self.accessed();
         Ok(n)
     }
@@ -352,7 +359,7 @@ impl Inode for Node {
     }
 
     fn sync(&self) -> Result<()> {
-        if self.fs.read_only {
+        if self.fs.is_read_only() {
             return Ok(());
         }
         let written = self.write_back();

@@ -395,6 +395,13 @@ impl Pmap for X86Pmap {
         0
     }
 
+    fn is_mapped(&self, page: PageNo) -> bool {
+        let _state = self.state.lock();
+        let mut any = false;
+        reverse::each(page, |_| any = true);
+        any
+    }
+
     fn is_referenced(&self, page: PageNo) -> bool {
         let _state = self.state.lock();
         reverse::gather(page) & ACCESSED != 0

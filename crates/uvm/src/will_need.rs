@@ -1,0 +1,107 @@
+//! Reading before anybody asks, on request: MADV_WILLNEED, posix_fadvise and readahead.
+//!
+//! Reads are started and not waited for, as many as memory has room for above its low water mark: advice takes no page
+//! from anybody. A driver whose queue is full may make the caller wait, as it does everybody.
+
+use alloc::sync::Arc;
+use core::ops::Range;
+
+use machine::{order, Held, Machine, NoMemory, Pages, VaRange};
+
+use crate::io::{Start, CLUSTER};
+use crate::map::{attach, Advice};
+use crate::pager::{Access, GetError, Pager};
+use crate::{Space, Stop, Uvm};
+
+impl<M: Machine> Uvm<M> {
+    /// Starts reading what a range of addresses will need: pages of objects, and private memory that is on swap.
+    /// Holes are passed by.
+    pub fn will_need(&self, held: &mut Held<'_, order::Nothing>, space: &Space<M>, range: VaRange) {
+        let mut rest = range;
+        while !rest.is_empty() && self.may_read_ahead() {
+            let Some((start, next)) = self.next_on_swap(held, space, rest) else { break };
+            self.start(held, start);
+            rest.start = next;
+        }
+        let mut rest = range;
+        while let Some((pager, indices, next)) = first_object(held, space, rest) {
+            self.read_ahead(held, &pager, indices);
+            self.detach(held, &*pager);
+            rest.start = next;
+        }
+    }
+
+    /// Starts reading an object's pages in a range that are missing and not known to be zeroes. The caller keeps a
+    /// reference to the object.
+    pub fn read_ahead(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        pager: &Arc<dyn Pager<M>>,
+        range: Range<u64>,
+    ) {
+        let mut rest = range;
+        while self.may_read_ahead() {
+            let next: Result<_, NoMemory> = self.attempt(held, crate::slots::CLUSTER_BYTES, |held, _| {
+                self.next_missing(held, &**pager, rest.clone()).map_err(Stop::Fail)
+            });
+            let Ok(Some((start, next))) = next else { return };
+            self.start(held, start);
+            rest.start = next;
+        }
+    }
+
+    fn may_read_ahead(&self) -> bool {
+        self.frames().free() > self.frames().low_water() + CLUSTER
+    }
+
+    /// Prepares the first read in a range of an object, and says where the next may begin.
+    fn next_missing(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        pager: &dyn Pager<M>,
+        range: Range<u64>,
+    ) -> Result<Option<(Start, u64)>, NoMemory> {
+        let (mut body, mut h) = pager.object().lock(held);
+        let (mut at, end) = (range.start, range.end.min(body.length().0));
+        while at < end {
+            if body.page(Pages(at)).is_some() {
+                at += 1;
+                continue;
+            }
+            if pager.is_hole(&body, Pages(at)) {
+                at = body.next_stored(Pages(at)).map_or(end, |index| index.0);
+                continue;
+            }
+            let pages = (end - at).min(CLUSTER as u64) as u32;
+            match pager.get(self, &mut body, &mut h, Pages(at), Access::Call(Advice::Random, pages)) {
+                Err(GetError::Start(start)) => return Ok(Some((start, at + 1))),
+                Err(GetError::NoMemory) => return Ok(None),
+                // It was there at once, or can't be had: whoever needs it will be told.
+                Ok(_) | Err(GetError::Wait(_) | GetError::PastEnd | GetError::Io) => at += 1,
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// An object with a range of its pages, and where what is mapped of it ends.
+type Mapped<M> = (Arc<dyn Pager<M>>, Range<u64>, machine::Va);
+
+/// The first object that is mapped in a range, with a reference for the caller.
+fn first_object<M: Machine>(
+    held: &mut Held<'_, order::Nothing>,
+    space: &Space<M>,
+    range: VaRange,
+) -> Option<Mapped<M>> {
+    let (tree, mut h) = space.map.tree.lock(held);
+    let mut found = None;
+    let _ = tree.try_each(range, &mut |e| {
+        let Some(oref) = &e.object else { return Ok(()) };
+        let part = e.range.intersect(range);
+        let first = e.index(oref, part.start).0;
+        attach(&mut h, &oref.pager);
+        found = Some((oref.pager.clone(), first..first + part.pages().0, part.end));
+        Err(())
+    });
+    found
+}
