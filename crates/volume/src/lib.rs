@@ -54,7 +54,7 @@ pub type Result<T> = core::result::Result<T, ErrorKind>;
 const STEP: u64 = 128 << 10;
 
 /// Changes that are committed at once.
-const MAX_CHANGES: u32 = 64;
+const MAX_CHANGES: u32 = 16;
 
 /// A transfer failed.
 #[derive(Debug)]
