@@ -26,6 +26,8 @@ impl Channel {
     pub const PAGE_DAEMON: Channel = Channel(u64::MAX);
     /// Woken when pages have been freed, or written out so that they can be: for those who wait for memory.
     pub const MEMORY: Channel = Channel(u64::MAX - 1);
+    /// Those who were refused memory and wait for their turn: woken by [`Machine::wake_one`].
+    pub const LINE: Channel = Channel(u64::MAX - 3);
 }
 
 impl From<PageNo> for Channel {
@@ -90,4 +92,23 @@ pub trait Machine: Sized + Send + Sync + 'static {
 
     /// Wakes all that wait on the channel. May be called with locks held and from interrupt handlers.
     fn wake(&self, channel: Channel);
+
+    /// Wakes the one that has waited longest on the channel, or more. Where it wakes one, a sleeper that returns early
+    /// must not take another's wake-up with it. Only [`Channel::LINE`] is woken so.
+    fn wake_one(&self, channel: Channel) {
+        self.wake(channel);
+    }
+
+    /// Whether the calling thread is being ended. It is then refused memory at once, so that it can leave and give back
+    /// what it has; and who ends a thread ends its `wait`.
+    fn gives_up(&self) -> bool {
+        false
+    }
+
+    /// Memory and swap have run out for a fault of the calling thread. All others that need memory wait until this
+    /// returns; the host may end a program meanwhile and wait for its end. Says whether it is worth to try again; if
+    /// not, the fault fails.
+    fn run_out(&self, _held: &mut Held<'_, Nothing>) -> bool {
+        false
+    }
 }

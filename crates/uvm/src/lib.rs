@@ -65,6 +65,7 @@ pub mod swap;
 mod tally;
 mod will_need;
 
+use crate::pageout::Effort;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 
 use machine::{order, Frames, Held, Machine, NoMemory, Ticket};
@@ -92,6 +93,7 @@ pub struct Uvm<M: Machine> {
     stat: Stat,
     knobs: Knobs,
     pass_lock: pageout::PassLock,
+    line: pageout::Line,
     /// Pages that are being written so that they can be freed.
     in_flight: AtomicUsize,
     /// Pages that are being read.
@@ -119,6 +121,7 @@ impl<M: Machine> Uvm<M> {
             stat: Stat::new(CPUS),
             knobs: Knobs::new(),
             pass_lock: pageout::PassLock::new(),
+            line: pageout::Line::new(),
             in_flight: AtomicUsize::new(0),
             coming_in: AtomicUsize::new(0),
             sweep_hand: AtomicU32::new(0),
@@ -166,7 +169,7 @@ impl<M: Machine> Uvm<M> {
         reserve: usize,
         once: impl FnMut(&mut Held<'_, order::Nothing>, usize) -> Result<T, Stop<E>>,
     ) -> Result<T, E> {
-        self.attempt_counted(held, reserve, once).0
+        self.attempt_counted(held, reserve, Effort::default(), once).0
     }
 
     /// The same, and whether it waited. `once` gets what has been reserved for it.
@@ -175,10 +178,10 @@ impl<M: Machine> Uvm<M> {
         &self,
         held: &mut Held<'_, order::Nothing>,
         mut reserve: usize,
+        mut effort: Effort,
         mut once: impl FnMut(&mut Held<'_, order::Nothing>, usize) -> Result<T, Stop<E>>,
     ) -> (Result<T, E>, bool) {
         let mut waited = false;
-        let mut effort = pageout::Effort::default();
         loop {
             if reserve != 0 {
                 if let Err(e) = self.machine.reserve_heap(reserve) {
@@ -188,23 +191,39 @@ impl<M: Machine> Uvm<M> {
                     return (Err(e.into()), waited);
                 }
             }
-            match once(held, reserve) {
-                Ok(done) => return (Ok(done), waited),
-                Err(Stop::Fail(e)) => {
-                    if e != E::from(NoMemory) || !self.make_room_for(held, &mut effort) {
-                        return (Err(e), waited);
+            if self.line.has_waiters() && !waited {
+                self.queue_up(held, &mut effort);
+            }
+            let stop = match once(held, reserve) {
+                Err(Stop::Fail(e)) if e == E::from(NoMemory) => {
+                    if self.make_room_for(held, &mut effort) {
+                        continue;
                     }
+                    return (Err(e), waited);
                 }
-                Err(Stop::Heap(bytes)) => reserve = bytes,
-                Err(Stop::Wait(ticket)) => {
+                Err(Stop::Heap(bytes)) => {
+                    reserve = bytes;
+                    continue;
+                }
+                Ok(done) => {
+                    self.has_room(&mut effort);
+                    return (Ok(done), waited);
+                }
+                Err(stop) => stop,
+            };
+            self.has_room(&mut effort);
+            match stop {
+                Stop::Wait(ticket) => {
                     self.stat.add(self.machine.cpu(), Counter::Waits, 1);
                     waited = true;
                     self.machine.wait(held, ticket);
                 }
-                Err(Stop::Start(start)) => {
+                Stop::Start(start) => {
                     waited = true;
                     self.start(held, start);
                 }
+                Stop::Fail(e) => return (Err(e), waited),
+                Stop::Heap(bytes) => reserve = bytes,
             }
         }
     }

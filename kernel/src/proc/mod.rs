@@ -58,6 +58,11 @@ pub fn current_process() -> &'static Arc<Process> {
     &current_thread().process
 }
 
+/// Whether the running task is a program's thread that is being ended.
+pub fn is_leaving() -> bool {
+    sched::current().user().is_some_and(|thread| thread.is_dying())
+}
+
 /// Makes the running thread take the slow way back to user mode, by `return_to_user`.
 pub fn request_return_work() {
     sched::current().add_work(Work::SIGNAL);

@@ -1,84 +1,67 @@
 //! Memory and swap have run out: somebody has to go.
 //!
-//! The largest process is killed, by pages in memory and on swap; it may be the one that asks. While one victim is on its way out no
-//! second is chosen: whoever needs memory waits until it has gone and tries again. One line on the debug console says
-//! who it was. Nothing here allocates more than a place in a wait queue.
-//!
-//! Locks: `VICTIM` before the table's.
+//! The largest process is killed, by pages in memory and on swap; it may be the one that asks. Who asks is the head of
+//! the library's line of those who wait for memory, so there is one at a time: it waits until its victim has left its
+//! memory, and tries again; all others sleep meanwhile. A victim waits for memory no longer (`Machine::gives_up`) and may
+//! take of the kernel's reserve to leave. One line on the debug console says who it was. Nothing here allocates more than
+//! a place in a wait queue.
 
-use alloc::sync::{Arc, Weak};
+use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::process::{ExitStatus, Process};
 use super::signal::{send, SIGKILL};
-use super::{current_process, current_thread, table};
+use super::{current_process, table};
 use crate::mem::layout::USER_END;
-use crate::sync::{SpinLock, WaitQueue};
-use crate::vm;
+use crate::sync::WaitQueue;
+use crate::{sched, vm};
 
-/// How long a victim is waited for before memory is tried again: it may itself wait for something.
+/// How long a victim is waited for before another is chosen: it may itself wait for something.
 const PATIENCE: u64 = 1_000_000_000;
-/// How many of those who wait try again when a process has gone. Each that gets on wakes another, so nobody is forgotten,
-/// and thousands of them don't come running for one page.
-const WAKE: usize = 8;
 
 /// How many had to go since boot.
 pub static KILLS: AtomicU64 = AtomicU64::new(0);
 
-/// Who was told to go last.
-static VICTIM: SpinLock<Weak<Process>> = SpinLock::new(Weak::new());
-/// Those who wait for it to be gone.
+/// Who waits for a victim to be gone.
 static GONE: WaitQueue = WaitQueue::new();
 
-/// Who had to go.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
-    /// The process that asks: its threads are told to leave.
-    Myself,
-    /// Another one, which has had time to leave; try again.
-    Another,
-}
-
-/// Kills a process to make room, or waits for one that is being killed.
-pub fn make_room() -> Verdict {
-    if current_thread().is_dying() {
-        return Verdict::Myself;
+/// Kills a process to make room and waits until it has gone. `false`: the one that asks has to go, and nobody else.
+pub fn make_room() -> bool {
+    let is_program = sched::current().user().is_some();
+    if !is_program || super::is_leaving() {
+        return false;
     }
-    let victim = present_victim();
+    let victim = match largest() {
+        Some(process) => kill(process),
+        None => leaving().unwrap_or_else(|| kill(current_process().clone())),
+    };
     if Arc::ptr_eq(&victim, current_process()) {
-        return Verdict::Myself;
+        return false;
     }
-    let deadline = crate::sched::now() + PATIENCE;
-    let _ = GONE.wait_intr(Some(deadline), || has_gone(&victim).then_some(()));
-    Verdict::Another
+    let is_over = || (has_gone(&victim) || super::is_leaving()).then_some(());
+    let _ = GONE.wait_until(sched::now() + PATIENCE, is_over);
+    !super::is_leaving()
 }
 
-/// A process has left its memory: some of those who wait may try again.
+fn kill(victim: Arc<Process>) -> Arc<Process> {
+    KILLS.fetch_add(1, Relaxed);
+    announce(&victim);
+    send::kill_all(&mut victim.group.lock(), ExitStatus::Killed(SIGKILL));
+    victim
+}
+
+/// A process has left its memory.
 pub fn process_gone() {
-    (0..WAKE).for_each(|_| GONE.wake_one());
-}
-
-/// Somebody who waited has got what was missing: there may be enough for another.
-pub fn got_on() {
-    GONE.wake_one();
+    GONE.wake_all();
 }
 
 fn has_gone(process: &Process) -> bool {
     process.group.lock().threads.is_empty()
 }
 
-/// The process that is on its way out; a new one if the last has gone.
-fn present_victim() -> Arc<Process> {
-    let mut victim = VICTIM.lock();
-    if let Some(present) = victim.upgrade().filter(|process| !has_gone(process)) {
-        return present;
-    }
-    let chosen = largest().unwrap_or_else(|| current_process().clone());
-    *victim = Arc::downgrade(&chosen);
-    KILLS.fetch_add(1, Relaxed);
-    announce(&chosen);
-    send::kill_all(&mut chosen.group.lock(), ExitStatus::Killed(SIGKILL));
-    chosen
+/// Whether a process has no thread that could be told to go.
+fn is_leaving(process: &Process) -> bool {
+    process.leader().is_none_or(|thread| thread.is_dying())
 }
 
 /// Pages a process has: what it has mapped, and what of it lies on swap.
@@ -96,12 +79,20 @@ impl Size {
     }
 }
 
-/// The largest, but for the first process: with it the machine would go.
+/// The largest that is not on its way out, but for the first process: with it the machine would go.
 fn largest() -> Option<Arc<Process>> {
     table::with(|tree| {
-        let others = tree.nodes().filter(|node| node.process.pid != 1);
-        let sizes = others.map(|node| (Size::of(&node.process), &node.process));
+        let others = tree.nodes().map(|node| &node.process).filter(|process| process.pid != 1);
+        let sizes = others.filter(|process| !is_leaving(process)).map(|process| (Size::of(process), process));
         sizes.max_by_key(|(size, _)| size.resident + size.swapped).map(|(_, process)| process.clone())
+    })
+}
+
+/// One that was told to go and has not gone yet.
+fn leaving() -> Option<Arc<Process>> {
+    table::with(|tree| {
+        let mut all = tree.nodes().map(|node| &node.process);
+        all.find(|process| is_leaving(process) && !has_gone(process)).cloned()
     })
 }
 

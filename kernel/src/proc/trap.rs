@@ -3,7 +3,7 @@
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use super::signal::{code, send, SigInfo, Signal, SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGTRAP};
-use super::{current_thread, oom, Thread};
+use super::{current_thread, Thread};
 use crate::arch::UserRegs;
 use crate::vm::{self, Access, FaultError, FaultKind};
 
@@ -38,30 +38,19 @@ pub fn user_page_fault(_regs: &mut UserRegs, va: u64, access: Access) {
 /// Faults of all processes that waited for a disk.
 pub static MAJOR_FAULTS: AtomicU64 = AtomicU64::new(0);
 
-/// Lets the VM resolve a fault of this thread, counting it; memory that has run out is made by killing somebody.
-/// `NoMemory` comes back only when it was this thread's own process that had to go.
+/// Lets the VM resolve a fault of this thread, counting it. `NoMemory` comes back only when memory has run out and it was
+/// this thread's own process that had to go.
 pub fn resolve(thread: &Thread, va: u64, access: Access) -> Result<(), FaultError> {
     let Some(space) = thread.space() else { return Err(FaultError::NoMapping) };
-    let mut waited = false;
-    loop {
-        let count = match vm::fault(&space, va, access) {
-            Ok(FaultKind::Minor) => &thread.minor_faults,
-            Ok(FaultKind::Major) => {
-                MAJOR_FAULTS.fetch_add(1, Ordering::Relaxed);
-                &thread.major_faults
-            }
-            Err(FaultError::NoMemory) if oom::make_room() == oom::Verdict::Another => {
-                waited = true;
-                continue;
-            }
-            Err(error) => return Err(error),
-        };
-        count.fetch_add(1, Ordering::Relaxed);
-        if waited {
-            oom::got_on();
+    let count = match vm::fault(&space, va, access)? {
+        FaultKind::Minor => &thread.minor_faults,
+        FaultKind::Major => {
+            MAJOR_FAULTS.fetch_add(1, Ordering::Relaxed);
+            &thread.major_faults
         }
-        return Ok(());
-    }
+    };
+    count.fetch_add(1, Ordering::Relaxed);
+    Ok(())
 }
 
 /// Any other exception in user mode: the signal that Linux gives for it.

@@ -4,7 +4,8 @@
 //! wake-up counts first and looks for sleepers then, a sleeper queues first and looks at the count then. So one of the
 //! two sees the other, and a wake-up between the ticket and the sleep isn't lost. The queue's lock orders the count.
 //!
-//! Channels share queues: a wake-up on one may wake sleepers of another, who look at their count and try again.
+//! Channels share queues: a wake-up on one may wake sleepers of another, who look at their count and try again. But
+//! for the line of those who wait for memory, which is woken one by one.
 
 use machine::{Channel, Ticket};
 
@@ -17,18 +18,21 @@ struct Bucket {
 }
 
 const BUCKETS: usize = 64;
+/// The line's own.
+const LINE: usize = BUCKETS;
 
 /// See the module.
-pub struct Channels([Bucket; BUCKETS]);
+pub struct Channels([Bucket; BUCKETS + 1]);
 
 impl Channels {
     /// Nobody waits on any channel.
     pub const fn new() -> Channels {
-        Channels([const { Bucket { sequence: AtomicU64::new(0), waiters: WaitQueue::new() } }; BUCKETS])
+        Channels([const { Bucket { sequence: AtomicU64::new(0), waiters: WaitQueue::new() } }; BUCKETS + 1])
     }
 
     fn bucket(&self, channel: Channel) -> &Bucket {
-        &self.0[(channel.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58) as usize]
+        let shared = (channel.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58) as usize;
+        &self.0[if channel == Channel::LINE { LINE } else { shared }]
     }
 
     /// The channel as it is now.
@@ -36,10 +40,12 @@ impl Channels {
         Ticket { channel, sequence: self.bucket(channel).sequence.load(Relaxed) }
     }
 
-    /// Sleeps until the ticket's channel has been woken since.
-    pub fn wait(&self, ticket: Ticket) {
+    /// Sleeps until the ticket's channel has been woken since, or, if that is looked at, somebody says that it is enough.
+    pub fn wait(&self, ticket: Ticket, is_enough: impl Fn() -> bool) {
         let bucket = self.bucket(ticket.channel);
-        bucket.waiters.wait(|| (bucket.sequence.load(Relaxed) != ticket.sequence).then_some(()));
+        bucket
+            .waiters
+            .wait(|| (bucket.sequence.load(Relaxed) != ticket.sequence || is_enough()).then_some(()));
     }
 
     /// Wakes all that wait on the channel.
@@ -47,6 +53,13 @@ impl Channels {
         let bucket = self.bucket(channel);
         bucket.sequence.fetch_add(1, Relaxed);
         bucket.waiters.wake_all();
+    }
+
+    /// Wakes the one that has waited longest on the channel.
+    pub fn wake_one(&self, channel: Channel) {
+        let bucket = self.bucket(channel);
+        bucket.sequence.fetch_add(1, Relaxed);
+        bucket.waiters.wake_one();
     }
 }
 

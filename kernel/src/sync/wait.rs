@@ -67,6 +67,11 @@ impl WaitQueue {
         }
     }
 
+    /// Sleeps until `cond` yields a value or the deadline passes.
+    pub fn wait_until<T>(&self, deadline: Nanos, cond: impl FnMut() -> Option<T>) -> Option<T> {
+        sleep(&[self], Some(deadline), Signals::Ignored, cond).ok()
+    }
+
     /// Sleeps until `cond` yields a value, a signal is pending, or the deadline passes.
     pub fn wait_intr<T>(&self, deadline: Option<Nanos>, cond: impl FnMut() -> Option<T>) -> Result<T, Woken> {
         sleep(&[self], deadline, Signals::Heeded, cond)

@@ -14,7 +14,6 @@
 use crate::arch::UserRegs;
 use crate::errno::{Errno, Result, ENOMEM, ENOSYS};
 use crate::mem::heap;
-use crate::proc::oom::{self, Verdict};
 
 pub mod advice;
 pub mod dir;
@@ -150,7 +149,8 @@ const fn build() -> [Handler; SIZE] {
 /// Runs the system call that the registers ask for and leaves its result in `rax`.
 pub fn dispatch(regs: &mut UserRegs) {
     let number = regs.orig_rax as usize;
-    if heap::is_low() && make_room() == Verdict::Myself {
+    // The kernel lives on its last memory: somebody has to go before another call takes more.
+    if heap::is_low() && crate::vm::with_room_at_any_cost(heap::restock).is_err() {
         regs.rax = Err::<u64, _>(ENOMEM).into_rax();
         return;
     }
@@ -159,17 +159,6 @@ pub fn dispatch(regs: &mut UserRegs) {
     if is_restart(result) {
         crate::proc::request_return_work();
     }
-}
-
-/// The kernel lives on its last memory: somebody has to go before another call takes more.
-#[cold]
-fn make_room() -> Verdict {
-    while crate::vm::with_room(heap::restock).is_err() {
-        if oom::make_room() == Verdict::Myself {
-            return Verdict::Myself;
-        }
-    }
-    Verdict::Another
 }
 
 /// Whether a value for `rax` is one of the private restart codes.

@@ -10,6 +10,7 @@
 //! [`with_room`].
 
 use machine::{Channel, Machine, NoMemory};
+use uvm::pageout::Last;
 
 use super::uvm::{system, with};
 use crate::arch::machine::KERNEL;
@@ -21,7 +22,7 @@ use crate::sync::WaitQueue;
 const POOR: usize = 8;
 /// How long the daemon rests after a pass in vain.
 const REST: u64 = 20_000_000;
-/// How often an allocation is tried again after room was made.
+/// How often memory is looked at again after room was made.
 const TRIES: usize = 16;
 
 /// Starts the daemon; before the first program.
@@ -65,19 +66,21 @@ pub(super) fn make_room() -> bool {
     with(|uvm, held| uvm.make_room(held))
 }
 
-/// Tries an allocation of the kernel's own, and again as long as room can be made for it. Holds nothing meanwhile, and
-/// must not be called on the way of a write that paging waits for.
+/// Tries an allocation of the kernel's own, and again as long as room can be made for it. Must not be called on the way
+/// of a write that paging waits for; `attempt` may not sleep.
 ///
 /// # Errors
-/// What the last try said.
-pub fn with_room<T>(mut attempt: impl FnMut() -> Result<T, NoMemory>) -> Result<T, NoMemory> {
-    for _ in 0..TRIES {
-        match attempt() {
-            Err(NoMemory) if make_room() => {}
-            done => return done,
-        }
-    }
-    attempt()
+/// [`NoMemory`]: memory and swap are full.
+pub fn with_room<T>(attempt: impl FnMut() -> Result<T, NoMemory>) -> Result<T, NoMemory> {
+    with(|uvm, held| uvm.with_room(held, Last::Fail, attempt))
+}
+
+/// The same for what the kernel can't go on without: when memory has run out a process is killed.
+///
+/// # Errors
+/// [`NoMemory`]: it was the one that asks.
+pub fn with_room_at_any_cost<T>(attempt: impl FnMut() -> Result<T, NoMemory>) -> Result<T, NoMemory> {
+    with(|uvm, held| uvm.with_room(held, Last::AskHost, attempt))
 }
 
 /// Fails if less than one page of `fraction` is free and memory has run out, or swap has no such part left either: those

@@ -21,7 +21,7 @@ use core::fmt;
 use crate::errno::Result;
 
 pub use self::census::Census;
-pub use self::daemon::with_room;
+pub use self::daemon::{with_room, with_room_at_any_cost};
 pub use self::uvm::{Object, Space};
 pub use ::machine::{Class, Prot};
 pub use ::uvm::Advice as Usage;

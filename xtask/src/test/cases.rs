@@ -149,6 +149,15 @@ pub const CASES: &[Case] = &[
     guest("System V and POSIX shared memory", &[("sysv", Libc::Musl)], &["/bin/sysv"]),
     guest("out of memory", &[("memory", Libc::Musl)], &["/bin/memory"]),
     Case {
+        disks: &[disks::swap(48)],
+        memory: "96M",
+        seconds: 600,
+        // Linux, too, kills what must go, but as many as it likes.
+        ours_only: true,
+        expect: &[Lacks("FAILED"), Contains("2 of 2 cases hold"), Contains("the shell goes on")],
+        ..guest("out of memory and swap", &[("bomb", Libc::Musl)], &["/bin/busybox", "sh", "-c", "/bin/bomb; echo the shell goes on"])
+    },
+    Case {
         disks: &[disks::ext4(64)],
         seconds: 300,
         ..guest("files on a disk", &[("ext4", Libc::Musl)], &["/bin/ext4"])

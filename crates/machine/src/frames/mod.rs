@@ -70,7 +70,8 @@ pub enum Owner {
 /// How deep into the last pages an allocation may reach.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reserve {
-    /// User memory: leaves both reserves below alone.
+    /// User memory: leaves both reserves below alone, but that a thread which is being ended may take of the kernel's
+    /// what it needs for that.
     User,
     /// Tables and kernel structures: leaves the page daemon's reserve.
     Kernel,
@@ -350,7 +351,8 @@ impl<M: Machine> Frames<M> {
         }
         // What other CPUs' caches hold is free too: before memory is short they give it back.
         self.drain_caches(held);
-        self.refill_and_pop(machine, held, cpu, reserve)
+        let is_last = reserve == Reserve::User && machine.gives_up();
+        self.refill_and_pop(machine, held, cpu, if is_last { Reserve::Kernel } else { reserve })
     }
 
     fn refill_and_pop<P: Before<PageCache>>(

@@ -30,6 +30,7 @@ use machine::{order, Held, Machine, NoMemory, PageNo, Pmap, Prot, Shootdown, Va,
 
 use crate::io::Start;
 use crate::map::{Entry, Writes};
+use crate::pageout::Effort;
 use crate::pager::GetError;
 use crate::stat::Counter;
 use crate::{Space, Stop, Uvm};
@@ -148,7 +149,7 @@ impl<M: Machine> Uvm<M> {
         held: &mut Held<'_, order::Nothing>,
         fault: &mut Fault<'_, M>,
     ) -> Result<FaultKind, FaultError> {
-        let (result, waited) = self.attempt_counted(held, BYTES, |held, reserved| {
+        let (result, waited) = self.attempt_counted(held, BYTES, Effort::of_fault(), |held, reserved| {
             self.fault_once(held, fault, &fault.space.map, reserved).map_err(|stop| {
                 // Before anything is waited for: somebody may wait for these pages, and hold up what we wait for.
                 fault.ahead.take().map_or(stop, Stop::Start)

@@ -34,6 +34,7 @@
 
 mod finish;
 mod knobs;
+mod line;
 mod objects;
 mod range;
 mod room;
@@ -51,7 +52,9 @@ use crate::stat::Counter;
 use crate::swap::WRITE_CLUSTER;
 use crate::Uvm;
 pub use knobs::{BadShare, Knobs};
+pub(crate) use line::Line;
 pub(crate) use room::Effort;
+pub use room::Last;
 
 /// What a pass has achieved.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -78,6 +81,8 @@ pub(crate) struct PassLock {
     runs: AtomicBool,
     /// The state of memory when a desperate pass last took nothing.
     in_vain: AtomicU64,
+    /// Pages read from swap, plus one, when a desperate pass last took all there was and that was little; else 0.
+    emptied: AtomicU64,
 }
 
 impl PassLock {
@@ -85,7 +90,7 @@ impl PassLock {
     const CHANNEL: Channel = Channel(u64::MAX - 2);
 
     pub(crate) const fn new() -> PassLock {
-        PassLock { runs: AtomicBool::new(false), in_vain: AtomicU64::new(0) }
+        PassLock { runs: AtomicBool::new(false), in_vain: AtomicU64::new(0), emptied: AtomicU64::new(0) }
     }
 }
 
@@ -112,7 +117,7 @@ impl<M: Machine> Uvm<M> {
     ///
     /// The caller must not be one that a swap device's or a file's writes depend on.
     pub fn pageout(&self, held: &mut Held<'_, order::Nothing>, target_free: usize) -> Progress {
-        if !self.could_take_any(held) {
+        if !self.could_take_any(held) || self.is_hopeless(held) {
             return Progress::default();
         }
         while !self.begin_pass(held) {}

@@ -1,17 +1,21 @@
 //! Making room: for a thread that was refused memory, and on swap.
 //!
-//! An operation that fails for lack of memory runs a pass itself and tries again, for as long as that helps. Its aim
-//! doubles each time: a fork that copies many wired pages needs them all at once, and a heap that was refused although
-//! pages are free is given more of them before it is believed. Memory has run out when a desperate pass has found
-//! nothing to take and nothing is being written or read; or when 32 passes in a row have led to failed writes and to no
-//! free page; or when a hundred have not helped, since the operation undoes what they free: it reads the last page that
-//! memory has room for, needs another beside it, and the pass takes the first.
+//! An operation that fails for lack of memory waits for its turn in the line (`line.rs`), runs a pass and tries again,
+//! for as long as that helps. Its aim doubles each time: a fork that copies many wired pages needs them all at once,
+//! and a heap that was refused although pages are free is given more of them before it is believed.
+//!
+//! Memory has run out when a desperate pass has found nothing to take and nothing is being read or written. It has
+//! also when all that can be taken, swap being full, doesn't reach the low water mark: what leaves then is what is read
+//! back at once, and hundreds of threads would take each other's last pages in turn for ever. With room on swap that
+//! much is believed the second time: an operation that needs two pages at once, where there is room for one, takes the
+//! first back for the second. And when 32 passes in a row have led to failed writes and to no free page.
 
 use core::sync::atomic::Ordering::Relaxed;
 
 use machine::frames::PageFlags;
-use machine::{order, Channel, Class, Held, Machine};
+use machine::{order, Channel, Class, Held, Machine, NoMemory};
 
+use super::line::Turn;
 use super::{Progress, Zeal};
 use crate::anon::AnonNo;
 use crate::stat::Counter;
@@ -21,40 +25,123 @@ use crate::Uvm;
 /// Passes of one operation that may lead to nothing but writes that fail.
 const VAIN: u32 = 32;
 
-/// Passes of one operation that may free pages without an end to it.
-const CIRCLE: u32 = 100;
-/// The same once swap is full. Hundreds of processes then take each other's pages in turn, each of them freed by a pass
-/// and none of them enough to go on with: the sooner one is told that memory has run out, the better for all others.
-const CIRCLE_WHEN_FULL: u32 = 2;
-/// Swap counts as full when this part of it is left.
-const FULL: u32 = 64;
-
 /// Anons whose slots one pass looks at when swap is nearly full.
 const SWEEP: u32 = 4096;
 
 /// What one operation has done for memory so far.
 #[derive(Default)]
 pub(crate) struct Effort {
+    /// It has its turn in the line.
+    has_turn: bool,
+    /// What happens when memory has run out.
+    last: Last,
     /// How often the aim has been doubled.
     doubled: u32,
     /// Passes since a page was last freed, of which writes failed.
     in_vain: u32,
-    /// Passes in all.
-    passes: u32,
+    /// A pass could not bring free pages up to the low water mark.
+    was_poor: bool,
+}
+
+/// What is done for an operation when memory has run out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Last {
+    /// It fails.
+    #[default]
+    Fail,
+    /// The host is asked to give some back: [`Machine::run_out`].
+    AskHost,
+}
+
+impl Effort {
+    /// An access of a program, which can't be refused: the host may end another for it.
+    pub(crate) fn of_fault() -> Effort {
+        Effort { last: Last::AskHost, ..Effort::default() }
+    }
 }
 
 impl<M: Machine> Uvm<M> {
-    /// Frees memory for a caller that was refused some, and holds nothing: by a pass of its own, or by waiting for
-    /// what others have under way. Says whether it may be worth to try again; if not, memory has run out.
+    /// Frees memory for a caller that was refused some, and holds nothing: it waits for its turn, and makes a pass
+    /// unless others have just made some. Says whether it may be worth to try again; if not, memory has run out.
     ///
     /// The caller must not be one that a swap device's or a file's writes depend on.
     pub fn make_room(&self, held: &mut Held<'_, order::Nothing>) -> bool {
-        self.make_room_for(held, &mut Effort::default())
+        let mut effort = Effort::default();
+        let made = self.make_room_for(held, &mut effort);
+        self.has_room(&mut effort);
+        made
     }
 
-    /// The same for an operation that may ask again.
+    /// Tries an allocation of the host's own, again and again while room can be made for it; nobody else who was
+    /// refused memory is served meanwhile. `attempt` may not sleep, nor come here.
+    ///
+    /// The caller must not be one that a swap device's or a file's writes depend on.
+    ///
+    /// # Errors
+    /// [`NoMemory`] when memory has run out, or the calling thread is being ended.
+    pub fn with_room<T>(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        last: Last,
+        mut attempt: impl FnMut() -> Result<T, NoMemory>,
+    ) -> Result<T, NoMemory> {
+        let mut effort = Effort { last, ..Effort::default() };
+        loop {
+            let result = attempt();
+            if result.is_ok() || !self.make_room_for(held, &mut effort) {
+                self.has_room(&mut effort);
+                return result;
+            }
+        }
+    }
+
+    /// The same for an operation that may ask again. If it needs no more, it says so by [`has_room`](Self::has_room).
     #[cold]
     pub(crate) fn make_room_for(&self, held: &mut Held<'_, order::Nothing>, effort: &mut Effort) -> bool {
+        let is_first = match effort.has_turn {
+            true => Turn::First,
+            false => self.line.enter(self.machine(), held),
+        };
+        effort.has_turn = is_first != Turn::GaveUp;
+        let goes_on = match is_first {
+            Turn::GaveUp => false,
+            Turn::Waited => true,
+            Turn::First => !self.machine().gives_up() && self.make_pass(held, effort),
+        };
+        if !goes_on {
+            self.has_room(effort);
+        }
+        goes_on
+    }
+
+    /// Before an access of a program is served: while memory has run out and others wait for some, it waits for its turn.
+    #[cold]
+    pub(crate) fn queue_up(&self, held: &mut Held<'_, order::Nothing>, effort: &mut Effort) {
+        let is_served = effort.has_turn || effort.last == Last::Fail;
+        let has_run_out = self.pass_lock.emptied.load(Relaxed) != 0;
+        if has_run_out && !is_served && self.frames().free() < self.frames().low_water() {
+            effort.has_turn = self.line.enter(self.machine(), held) != Turn::GaveUp;
+        }
+    }
+
+    /// An operation has got what it needs for now, or does without: the next one's turn.
+    #[inline]
+    pub(crate) fn has_room(&self, effort: &mut Effort) {
+        if core::mem::take(&mut effort.has_turn) {
+            self.line.leave(self.machine());
+        }
+    }
+
+    fn make_pass(&self, held: &mut Held<'_, order::Nothing>, effort: &mut Effort) -> bool {
+        if self.free_some(held, effort) {
+            return true;
+        }
+        let asks = effort.last == Last::AskHost;
+        *effort = Effort { has_turn: true, last: effort.last, ..Effort::default() };
+        asks && self.machine().run_out(held)
+    }
+
+    fn free_some(&self, held: &mut Held<'_, order::Nothing>, effort: &mut Effort) -> bool {
         let Some(target) = self.aim(effort) else { return false };
         let memory = self.machine().ticket(Channel::MEMORY);
         let (freed, errors) = (self.stat().get(Counter::PagesFreed), self.write_errors());
@@ -64,9 +151,13 @@ impl<M: Machine> Uvm<M> {
                 return true;
             }
         }
-        let progress = self.direct_pass(held, target);
+        let is_hopeless = self.is_hopeless(held) && !self.is_under_way();
+        let progress = if is_hopeless { Progress::default() } else { self.direct_pass(held, target) };
         self.end_pass();
-        if is_stuck() && progress.later == 0 && !self.is_under_way() {
+        if is_hopeless {
+            return false;
+        }
+        if progress.later == 0 && !self.is_under_way() && (is_stuck() || self.is_poor(held, effort)) {
             return false;
         }
         if is_stuck() {
@@ -77,16 +168,20 @@ impl<M: Machine> Uvm<M> {
             true => effort.in_vain,
             false => 0,
         };
-        effort.passes += 1;
-        let most = if self.is_swap_full() { CIRCLE_WHEN_FULL } else { CIRCLE };
-        effort.in_vain < VAIN && effort.passes < most
+        effort.in_vain < VAIN
     }
 
-    /// Whether what leaves memory now can only be what is read back soon: swap is full, and files have little.
-    fn is_swap_full(&self) -> bool {
-        let (slots, used) = (self.swap().slots(), self.swap().used());
-        let files = self.frames().of_class(Class::File) + self.frames().of_class(Class::Exec);
-        slots != 0 && slots - used.min(slots) <= slots / FULL && files < self.frames().high_water()
+    /// Whether what a pass has freed is too little to go on with: at once if swap is full, else the second time.
+    fn is_poor(&self, held: &mut Held<'_, order::Nothing>, effort: &mut Effort) -> bool {
+        if !self.is_low() {
+            return false;
+        }
+        core::mem::replace(&mut effort.was_poor, true) || self.room_on_swap(held) == 0
+    }
+
+    /// Whether fewer pages are free, or will be when writes end, than the page daemon cares for.
+    fn is_low(&self) -> bool {
+        self.frames().free() + self.pages_in_flight() < self.frames().low_water()
     }
 
     fn write_errors(&self) -> u64 {
@@ -104,11 +199,17 @@ impl<M: Machine> Uvm<M> {
         }
         self.stat().add(self.machine().cpu(), Counter::DirectPasses, 1);
         let fair = self.pass(held, target, Zeal::Fair);
-        if fair.freed + fair.started != 0 || self.is_under_way() {
+        if !self.is_low() {
+            self.pass_lock.emptied.store(0, Relaxed);
+        }
+        if !self.is_low() || self.is_under_way() {
             return fair;
         }
         let desperate = self.pass(held, target, Zeal::Desperate);
-        if desperate == Progress::default() && !self.is_under_way() {
+        let emptied = if self.is_low() { self.stat().get(Counter::SwapIns) + 1 } else { 0 };
+        self.pass_lock.emptied.store(emptied, Relaxed);
+        let nothing = Progress::default();
+        if (fair, desperate) == (nothing, nothing) && !self.is_under_way() {
             let state = self.state_of_memory(held);
             self.pass_lock.in_vain.store(state, Relaxed);
         }
@@ -120,10 +221,26 @@ impl<M: Machine> Uvm<M> {
         self.pages_in_flight() + self.pages_coming_in() != 0
     }
 
+    /// Whether no pass can bring free pages up to the low water mark: the last desperate one has taken all there was, and
+    /// what might be taken since then, pages of files, those read from swap, and as many as swap has got room for, is
+    /// too little. So a fork bomb's processes don't each look at all of memory.
+    pub(super) fn is_hopeless(&self, held: &mut Held<'_, order::Nothing>) -> bool {
+        let emptied = self.pass_lock.emptied.load(Relaxed);
+        if emptied == 0 || self.pages_in_flight() != 0 {
+            return false;
+        }
+        self.frames().flush_pending(held);
+        let files = self.frames().of_class(Class::File) + self.frames().of_class(Class::Exec);
+        let read = (self.stat().get(Counter::SwapIns) + 1 - emptied) as usize;
+        let room = self.swap().room(held) as usize;
+        self.frames().free() + files + read + room < self.frames().low_water()
+    }
+
     /// Pages are no longer wired: a pass might find what the last one did not.
     #[inline]
     pub(crate) fn pages_may_go(&self) {
         self.pass_lock.in_vain.store(0, Relaxed);
+        self.pass_lock.emptied.store(0, Relaxed);
     }
 
     /// A number that changes whenever a pass might find what the last one did not, but for wirings.

@@ -146,10 +146,23 @@ impl Machine for KernelMachine {
     }
 
     fn wait(&self, _held: &mut Held<'_, Nothing>, ticket: Ticket) {
-        CHANNELS.wait(ticket);
+        let for_memory = [Channel::LINE, Channel::MEMORY].contains(&ticket.channel);
+        CHANNELS.wait(ticket, || for_memory && self.gives_up());
     }
 
     fn wake(&self, channel: Channel) {
         CHANNELS.wake(channel);
+    }
+
+    fn wake_one(&self, channel: Channel) {
+        CHANNELS.wake_one(channel);
+    }
+
+    fn gives_up(&self) -> bool {
+        crate::proc::is_leaving()
+    }
+
+    fn run_out(&self, _held: &mut Held<'_, Nothing>) -> bool {
+        crate::proc::oom::make_room()
     }
 }
