@@ -12,6 +12,7 @@
 //! Locks: `ObjectBody` by the object's; it guards its pages' identity, `flags` and `wire` too.
 
 use core::num::NonZeroU32;
+use core::sync::atomic::AtomicBool;
 
 use machine::frames::PageFlags;
 use machine::order;
@@ -48,6 +49,8 @@ pub struct ObjectBody {
 /// The head of a memory object, embedded in its pager.
 pub struct Object<M: Machine> {
     id: u32,
+    /// Whether its pager is registered.
+    pub(crate) known: AtomicBool,
     pub(crate) body: Ordered<order::Object, M::Lock, ObjectBody>,
 }
 
@@ -63,6 +66,7 @@ impl<M: Machine> Object<M> {
     pub(crate) fn of_class(uvm: &Uvm<M>, len: Pages, class: PageFlags) -> Self {
         Object {
             id: uvm.name_object(),
+            known: AtomicBool::new(false),
             body: Ordered::new(ObjectBody {
                 pages: Slots::new(),
                 swapped: 0,

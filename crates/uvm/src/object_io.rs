@@ -5,6 +5,7 @@
 //! meanwhile leaves the object and is freed when the pin goes.
 
 use alloc::sync::Arc;
+use core::sync::atomic::Ordering::Relaxed;
 
 use machine::frames::PageFlags;
 use machine::{order, Before, Held, Machine, Owner, PageNo, Pages, Shootdown, Ticket};
@@ -176,6 +177,7 @@ impl<M: Machine> Uvm<M> {
         if body.refs == 0 {
             pager.last_reference(self, body, &mut h, down);
             self.registry.remove(&mut h, pager.object().id());
+            pager.object().known.store(false, Relaxed);
         }
     }
 }

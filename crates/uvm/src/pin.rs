@@ -93,10 +93,8 @@ impl<M: Machine> Uvm<M> {
         let flags = if changed { PageFlags::CLEAN } else { PageFlags::empty() };
         match frames.owner(page) {
             Owner::Object(id) => {
-                let Some(pager) = self.pager(held, id) else {
-                    // An object that is in no table, or has just gone: the page is on no queue that it could be missed on.
-                    return frames.owner(page) == Owner::Object(id) && self.unpin_unknown(held, page);
-                };
+                // A mapped object is known; one that is not has just lost its last reference, and its pages their owner.
+                let Some(pager) = self.pager(held, id) else { return false };
                 let (_body, mut h) = pager.object().lock(held);
                 if frames.owner(page) != Owner::Object(id) {
                     return false;
@@ -119,12 +117,6 @@ impl<M: Machine> Uvm<M> {
                 }
             }
         }
-        true
-    }
-
-    /// Takes a pin of a page back whose object is not registered.
-    fn unpin_unknown<P: Before<order::PageQueues>>(&self, held: &mut Held<'_, P>, page: PageNo) -> bool {
-        self.frames().unwire(self.machine(), held, page);
         true
     }
 }

@@ -9,6 +9,7 @@
 
 use alloc::collections::BTreeMap;
 use alloc::sync::{Arc, Weak};
+use core::sync::atomic::Ordering::Relaxed;
 
 use machine::order::{self, Before};
 use machine::{Held, Machine, NoMemory, Ordered};
@@ -51,8 +52,8 @@ impl<M: Machine> Registry<M> {
 }
 
 impl<M: Machine> Uvm<M> {
-    /// Makes a pager known by its object's name: what a pager that does I/O needs before its first page. It is
-    /// forgotten with its object's last reference.
+    /// Makes a pager known by its object's name: what a pager that does I/O needs before its first page. The first
+    /// mapping does so for all others. It is forgotten with its object's last reference.
     ///
     /// Where I/O ends the library may be the last to hold the pager: dropping one must not sleep.
     ///
@@ -66,7 +67,20 @@ impl<M: Machine> Uvm<M> {
         self.machine().reserve_heap(NEW_BYTES)?;
         let (mut pagers, _) = self.registry.pagers.lock(held);
         pagers.insert(pager.object().id(), Arc::downgrade(pager));
+        pager.object().known.store(true, Relaxed);
         Ok(())
+    }
+
+    /// The same for one that may be known: who takes a wiring of a page back finds its owner's lock by the name.
+    pub(crate) fn make_known(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        pager: &Arc<dyn Pager<M>>,
+    ) -> Result<(), NoMemory> {
+        if pager.object().known.load(Relaxed) {
+            return Ok(());
+        }
+        self.register(held, pager)
     }
 
     /// The pager of the object with a name, if it is registered and alive.

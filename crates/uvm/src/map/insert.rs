@@ -175,6 +175,9 @@ impl<M: Machine> Uvm<M> {
         request: &MapRequest<M>,
     ) -> Result<Va, MapError> {
         self.check_request(&space.map, request)?;
+        if let Backing::Object { pager, .. } = &request.backing {
+            self.make_known(held, pager)?;
+        }
         let mut down = Shootdown::new();
         let mut old = Tree::new();
         let made = self.attempt(held, 4 * entry_bytes::<M>(), |held, reserved| {
