@@ -99,6 +99,10 @@ pub trait Machine: Sized + Send + Sync + 'static {
         self.wake(channel);
     }
 
+    /// A long operation holds nothing at this moment, and has looked at a few hundred pages since the last: a host that
+    /// runs the library with interrupts off lets them in.
+    fn pause(&self, _held: &mut Held<'_, Nothing>) {}
+
     /// Whether the calling thread is being ended. It is then refused memory at once, so that it can leave and give back
     /// what it has; and who ends a thread ends its `wait`.
     fn gives_up(&self) -> bool {

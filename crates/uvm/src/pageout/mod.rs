@@ -197,6 +197,7 @@ impl<M: Machine> Uvm<M> {
         };
         let mut left = active;
         while short != 0 && left != 0 {
+            self.machine().pause(held);
             let oldest = frames.rotate(held, Queue::Active, short.min(left));
             if oldest.is_empty() {
                 break;
@@ -219,6 +220,7 @@ impl<M: Machine> Uvm<M> {
         let frames = self.frames();
         let mut left = frames.inactive();
         while left != 0 && !self.is_enough(pass) {
+            self.machine().pause(held);
             let oldest = frames.rotate(held, Queue::Inactive, left.min(pass.most - pass.taken.len()));
             if oldest.is_empty() {
                 break;

@@ -158,6 +158,10 @@ impl Machine for KernelMachine {
         CHANNELS.wake_one(channel);
     }
 
+    fn pause(&self, _held: &mut Held<'_, Nothing>) {
+        super::io::interrupt_window();
+    }
+
     fn gives_up(&self) -> bool {
         crate::proc::is_leaving()
     }
