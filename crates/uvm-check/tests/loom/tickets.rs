@@ -41,7 +41,7 @@ impl Owner {
                 }
                 self.channels.ticket(PAGE)
             };
-            self.channels.wait(ticket);
+            self.channels.wait(ticket, || false);
         }
     }
 

@@ -8,7 +8,9 @@
 //! also when all that can be taken, swap being full, doesn't reach the low water mark: what leaves then is what is read
 //! back at once, and hundreds of threads would take each other's last pages in turn for ever. With room on swap that
 //! much is believed the second time: an operation that needs two pages at once, where there is room for one, takes the
-//! first back for the second. And when 32 passes in a row have led to failed writes and to no free page.
+//! first back for the second. And when 32 passes in a row have led to failed writes and to no free page, or when a hundred
+//! have not helped: the operation lacks what is no page, a table say, and undoes what they free, reading again what they
+//! took.
 
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -25,6 +27,9 @@ use crate::Uvm;
 /// Passes of one operation that may lead to nothing but writes that fail.
 const VAIN: u32 = 32;
 
+/// Passes of one operation that may free pages without an end to it.
+const CIRCLE: u32 = 100;
+
 /// Anons whose slots one pass looks at when swap is nearly full.
 const SWEEP: u32 = 4096;
 
@@ -39,6 +44,8 @@ pub(crate) struct Effort {
     doubled: u32,
     /// Passes since a page was last freed, of which writes failed.
     in_vain: u32,
+    /// Passes in all.
+    passes: u32,
     /// A pass could not bring free pages up to the low water mark.
     was_poor: bool,
 }
@@ -168,7 +175,8 @@ impl<M: Machine> Uvm<M> {
             true => effort.in_vain,
             false => 0,
         };
-        effort.in_vain < VAIN
+        effort.passes += 1;
+        effort.in_vain < VAIN && effort.passes < CIRCLE
     }
 
     /// Whether what a pass has freed is too little to go on with: at once if swap is full, else the second time.
