@@ -38,7 +38,7 @@ impl Sleepers for KernelSleepers {
     }
 
     fn wait(&self, ticket: Ticket) {
-        self.0.wait(ticket);
+        self.0.wait(ticket, || false);
     }
 
     fn wake(&self, channel: Channel) {
