@@ -39,6 +39,34 @@ impl CpuSet {
     pub const fn contains(self, cpu: usize) -> bool {
         self.0 >> cpu & 1 == 1
     }
+
+    /// Whether no CPU is in the set.
+    #[must_use]
+    pub const fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    /// CPUs in both sets.
+    #[must_use]
+    pub const fn intersection(self, other: CpuSet) -> CpuSet {
+        CpuSet(self.0 & other.0)
+    }
+
+    /// CPUs in this set that aren't in the other.
+    #[must_use]
+    pub const fn without(self, other: CpuSet) -> CpuSet {
+        CpuSet(self.0 & !other.0)
+    }
+
+    /// The CPUs in the set, lowest number first.
+    pub fn iter(self) -> impl Iterator<Item = usize> {
+        let mut rest = self.0;
+        core::iter::from_fn(move || {
+            let cpu = rest.trailing_zeros() as usize;
+            rest &= rest.wrapping_sub(1);
+            (cpu < 64).then_some(cpu)
+        })
+    }
 }
 
 /// Translations of one address space that CPUs must forget.
