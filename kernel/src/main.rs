@@ -32,7 +32,7 @@ mod proc;
 mod syscall;
 mod vm;
 
-use arch::{apic, clock, cpu, fpu, serial, trap, user_access};
+use arch::{apic, clock, cpu, fpu, serial, start, trap, user_access};
 use boot::{acpi, BootInfo};
 use mem::{layout, stack};
 use sync::Once;
@@ -45,13 +45,14 @@ fn start(info: &BootInfo) -> ! {
     cpu::init_early(0);
     serial::init();
     user_access::enable_smap();
+    let platform = PLATFORM.call_once(|| acpi::read(info.rsdp));
+    cpu::set_found(platform.cpus.len());
     mem::init(info).expect("enough memory to start");
     let last_resort = stack::Stack::new().expect("enough memory for a stack");
     cpu::init(last_resort.top());
     core::mem::forget(last_resort);
     trap::init();
     fpu::init();
-    let platform = PLATFORM.call_once(|| acpi::read(info.rsdp));
     apic::init(platform);
     clock::init();
     sched::init();
@@ -70,6 +71,11 @@ fn start(info: &BootInfo) -> ! {
         println!("initramfs: {failed} members could not be unpacked");
     }
     dev::tty::init(info.cmdline);
+    // Last: what comes before has one CPU to itself.
+    start::start(&platform.cpus);
+    if platform.unused_cpus != 0 {
+        println!("{} more CPUs can't be used", platform.unused_cpus);
+    }
     proc::start_init(info.cmdline).expect("enough memory for the first process");
     sched::idle()
 }

@@ -1,11 +1,11 @@
-//! The end: a message on the control channel, the way that led there, and the power goes off.
+//! The end: all other CPUs stop, a message on the control channel, the way that led there, and the power goes off.
 //!
 //! The back-trace follows frame pointers, which the whole kernel is built with; the host turns the addresses into names.
 
 use core::fmt::{self, Write};
-use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use core::sync::atomic::{AtomicUsize, Ordering::AcqRel, Ordering::Acquire};
 
-use crate::arch::{self, serial};
+use crate::arch::{self, cpu, io, ipi, serial};
 use crate::mem::layout;
 use crate::sched;
 
@@ -27,21 +27,42 @@ fn panic(info: &core::panic::PanicInfo) -> ! {
 
 /// Says what is wrong and how it came to that, starting at `rip` and the frame that `rbp` points to; then ends the machine.
 pub fn report(message: fmt::Arguments<'_>, rip: Option<u64>, rbp: u64) -> ! {
-    static ONCE: AtomicBool = AtomicBool::new(false);
-    if !ONCE.swap(true, Relaxed) {
-        let _ = match sched::kernel_thread() {
-            Some(name) => writeln!(serial::Control, "panic {} (thread {name})", OneLine(message)),
-            None => writeln!(serial::Control, "panic {}", OneLine(message)),
-        };
-        if let Some(rip) = rip {
-            let _ = writeln!(serial::Control, "bt {rip:#x}");
-        }
-        backtrace(rbp);
+    /// The CPU that was first, by its number plus one.
+    static FIRST: AtomicUsize = AtomicUsize::new(0);
+    let own = cpu::index() + 1;
+    match FIRST.compare_exchange(0, own, AcqRel, Acquire) {
+        // The first one's story is told.
+        Err(first) if first != own => loop {
+            io::halt();
+        },
+        // What happened while it was told isn't.
+        Err(_) => arch::power_off(EXIT_PANIC),
+        Ok(_) => {}
     }
+    ipi::stop_others();
+    // Another CPU may have been stopped within a line.
+    let _ = writeln!(serial::Control);
+    let _ = match sched::kernel_thread() {
+        Some(name) => writeln!(serial::Control, "panic {} (thread {name})", OneLine(message)),
+        None => writeln!(serial::Control, "panic {}", OneLine(message)),
+    };
+    if let Some(rip) = rip {
+        let _ = writeln!(serial::Control, "bt {rip:#x}");
+    }
+    backtrace("bt", rbp);
     arch::power_off(EXIT_PANIC)
 }
 
-fn backtrace(mut frame: u64) {
+/// Says where this CPU is, for whoever wonders why it hangs.
+pub fn show_stack(rip: u64, rbp: u64) {
+    let task = cpu::current_owned();
+    let id = task.as_ref().map_or(0, |task| task.id());
+    let _ = writeln!(serial::Control, "stack CPU {} in task {id}", cpu::index());
+    let _ = writeln!(serial::Control, "at {rip:#x}");
+    backtrace("at", rbp);
+}
+
+fn backtrace(verb: &str, mut frame: u64) {
     for _ in 0..DEPTH {
         if frame < layout::DIRECT
             || !frame.is_multiple_of(8)
@@ -55,7 +76,7 @@ fn backtrace(mut frame: u64) {
         if rip < layout::DIRECT {
             return;
         }
-        let _ = writeln!(serial::Control, "bt {rip:#x}");
+        let _ = writeln!(serial::Control, "{verb} {rip:#x}");
         if next <= frame {
             return;
         }

@@ -4,8 +4,7 @@
 #[macro_export]
 macro_rules! control {
     ($($arg:tt)*) => {{
-        use core::fmt::Write as _;
-        let _ = writeln!($crate::arch::serial::Control, $($arg)*);
+        $crate::arch::serial::control(format_args!($($arg)*));
     }};
 }
 

@@ -91,7 +91,7 @@ static void limits(void) {
     limit.rlim_cur = limit.rlim_max + 1;
     FAILS(setrlimit(RLIMIT_NOFILE, &limit), EINVAL);
     FAILS(getrlimit(99, &limit), EINVAL);
-    CHECK(sysconf(_SC_PAGESIZE) == PAGE && sysconf(_SC_NPROCESSORS_ONLN) == 1);
+    CHECK(sysconf(_SC_PAGESIZE) == PAGE && sysconf(_SC_NPROCESSORS_ONLN) >= 1);
 }
 
 static void about_the_system(void) {

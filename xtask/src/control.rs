@@ -1,7 +1,8 @@
 //! The control channel: what the guest tells the host on its second serial port, one line each.
 //!
 //! `user <tsc>` at the first user instruction, `exit <code>`, `panic <message>`, `bt <hex address>` for each frame of a
-//! panic, `trace <text>` for the debug console.
+//! panic, `trace <text>` for the debug console; `stack <name>` and `at <hex address>` for each frame when a CPU hangs and all
+//! say where they are.
 
 use crate::ui;
 use std::io::{BufRead, BufReader};
@@ -18,7 +19,20 @@ pub struct Report {
     /// When the first user instruction ran, after the start of QEMU.
     pub first_user: Option<Duration>,
     pub trace: Vec<String>,
+    /// Where CPUs were when one hung.
+    pub stacks: Vec<Stack>,
     closed: bool,
+}
+
+/// Where a CPU is.
+#[derive(Clone, Debug)]
+pub struct Stack {
+    pub name: String,
+    pub frames: Vec<u64>,
+}
+
+fn address(text: &str) -> Option<u64> {
+    u64::from_str_radix(text.trim().trim_start_matches("0x"), 16).ok()
 }
 
 /// What becomes of the debug console's lines.
@@ -95,8 +109,18 @@ impl Shared {
             }
             "panic" => self.update(|report| report.panic = Some(rest.to_owned())),
             "bt" => {
-                if let Ok(address) = u64::from_str_radix(rest.trim().trim_start_matches("0x"), 16) {
+                if let Some(address) = address(rest) {
                     self.update(|report| report.frames.push(address));
+                }
+            }
+            "stack" => {
+                self.update(|report| report.stacks.push(Stack { name: rest.to_owned(), frames: Vec::new() }))
+            }
+            "at" => {
+                if let Some(address) = address(rest) {
+                    self.update(|report| {
+                        report.stacks.iter_mut().last().into_iter().for_each(|s| s.frames.push(address));
+                    });
                 }
             }
             "user" => self.update(|report| report.first_user = Some(at)),

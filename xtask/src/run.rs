@@ -123,14 +123,11 @@ fn memory(size: &str) -> std::result::Result<String, String> {
 
 /// Says on standard error what a run's unusual end was.
 pub fn explain(ending: &Ending, report: &crate::control::Report, kernel: &Path) {
+    for line in symbols::story(kernel, report) {
+        ui::say(&line);
+    }
     match ending {
-        Ending::Exited(_) => {}
-        Ending::Panicked => {
-            ui::say(&format!("kernel panic: {}", report.panic.as_deref().unwrap_or("?")));
-            for line in symbols::describe(kernel, &report.frames) {
-                ui::say(&format!("  {line}"));
-            }
-        }
+        Ending::Exited(_) | Ending::Panicked => {}
         Ending::Silent { status } => ui::say(&format!("the machine stopped without a word ({status})")),
         Ending::Stopped(Stopped::ByUser) => ui::say("stopped"),
         Ending::Stopped(Stopped::TimeOut) => ui::say("out of time"),

@@ -1,10 +1,25 @@
 //! Names for the addresses of a kernel panic, from the kernel's own debug information.
 
+use crate::control::Report;
 use addr2line::Loader;
 use std::path::Path;
 
+/// What a report says about a panic, and about CPUs that hung, ready to be printed.
+pub fn story(kernel: &Path, report: &Report) -> Vec<String> {
+    let mut lines = Vec::new();
+    if let Some(panic) = &report.panic {
+        lines.push(format!("kernel panic: {panic}"));
+        lines.extend(describe(kernel, &report.frames).iter().map(|line| format!("  {line}")));
+    }
+    for stack in &report.stacks {
+        lines.push(stack.name.clone());
+        lines.extend(describe(kernel, &stack.frames).iter().map(|line| format!("  {line}")));
+    }
+    lines
+}
+
 /// One line for each frame, inlined functions included: `function at file:line`.
-pub fn describe(kernel: &Path, frames: &[u64]) -> Vec<String> {
+fn describe(kernel: &Path, frames: &[u64]) -> Vec<String> {
     let Ok(loader) = Loader::new(kernel) else {
         return frames.iter().map(|address| format!("{address:#x}")).collect();
     };

@@ -1,4 +1,4 @@
-//! The few things the kernel wants from ACPI: where the interrupt controllers and virtio devices are, and how to power off.
+//! The few things the kernel wants from ACPI: where CPUs, interrupt controllers and virtio devices are, and how to power off.
 //!
 //! A table walk of two tables (MADT, FADT), a search for one package (`_S5_`) and one for a device's name (`LNRO0005`, QEMU's
 //! virtio-mmio) need no interpreter; a machine without ACPI tables gets the PC's defaults. All addresses come from firmware, so each is checked to lie in the direct map before it is read.
@@ -8,7 +8,8 @@ use arrayvec::ArrayVec;
 use crate::arch::io;
 use crate::mem::layout;
 
-/// I/O APICs and virtio-mmio devices at most; microvm has two and 24.
+/// CPUs, I/O APICs and virtio-mmio devices at most; microvm has two I/O APICs and 24 places.
+const CPUS: usize = crate::arch::cpu::MAX_CPUS;
 const IO_APICS: usize = 4;
 const VIRTIO_DEVICES: usize = 32;
 
@@ -54,6 +55,10 @@ enum PowerOff {
 
 /// What the tables say.
 pub struct Platform {
+    /// The local APIC of each CPU that can be used; none where no table says.
+    pub cpus: ArrayVec<u32, CPUS>,
+    /// CPUs that can't be used: more than `CPUS`, or with APICs that only x2APIC reaches.
+    pub unused_cpus: usize,
     /// The I/O APICs.
     pub io_apics: ArrayVec<IoApic, IO_APICS>,
     /// The sixteen ISA lines.
@@ -66,6 +71,8 @@ pub struct Platform {
 /// Reads the tables behind the root pointer, a physical address or zero.
 pub fn read(rsdp: u64) -> Platform {
     let mut platform = Platform {
+        cpus: ArrayVec::new(),
+        unused_cpus: 0,
         io_apics: ArrayVec::new(),
         overrides: core::array::from_fn(|n| Source { gsi: n as u32, level: false, active_low: false }),
         virtio: ArrayVec::new(),
@@ -120,6 +127,9 @@ fn read_madt(table: u64, platform: &mut Platform) {
     while at + 2 <= length {
         let entry = table + at;
         match get::<u8>(entry) {
+            // A CPU is enabled or not; a place for one that can be plugged in is not.
+            0 if get::<u32>(entry + 4) & 1 != 0 => platform.add_cpu(u32::from(get::<u8>(entry + 3))),
+            9 if get::<u32>(entry + 8) & 1 != 0 => platform.add_cpu(get(entry + 4)),
             1 => {
                 let _ =
                     platform.io_apics.try_push(IoApic { address: get(entry + 4), first_gsi: get(entry + 8) });
@@ -185,6 +195,14 @@ fn find_virtio(dsdt: u64, platform: &mut Platform) {
 }
 
 impl Platform {
+    fn add_cpu(&mut self, apic: u32) {
+        /// The last identifier that a message of an APIC in its first mode can name.
+        const LAST: u32 = 254;
+        if apic > LAST || self.cpus.try_push(apic).is_err() {
+            self.unused_cpus += 1;
+        }
+    }
+
     /// Turns the power off; returns if that has no effect.
     pub fn power_off(&self) {
         match self.power_off {

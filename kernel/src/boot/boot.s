@@ -34,7 +34,10 @@ _start32:
     movl $boot_pdpt_low + 3, boot_pml4
     movl $boot_pdpt_low + 3, boot_pml4 + 256*8
     movl $boot_pdpt_high + 3, boot_pml4 + 511*8
+    movl $boot_long, %esi
 
+# Long mode with the boot tables; goes on at the address in ESI.
+enter_long:
     movl %cr4, %eax
     orl $0x6a0, %eax            # PAE, PGE, OSFXSR, OSXMMEXCPT
     movl %eax, %cr4
@@ -45,21 +48,24 @@ _start32:
     orl $0x901, %eax
     wrmsr
     movl %cr0, %eax
-    andl $0xfffffff3, %eax      # not EM, not TS
+    andl $0x9ffffff3, %eax      # not EM, not TS, caches on
     orl $0x80010022, %eax       # PG, WP, NE, MP
     movl %eax, %cr0
     lgdtl boot_gdtr
-    ljmpl $8, $boot_long
+    ljmpl $8, $1f
 
 .code64
-boot_long:
-    movl $16, %eax
+1:  movl $16, %eax
     movl %eax, %ds
     movl %eax, %es
     movl %eax, %ss
     xorl %eax, %eax
     movl %eax, %fs
     movl %eax, %gs
+    movl %esi, %esi
+    jmp *%rsi
+
+boot_long:
     movabsq $boot_stack_top, %rsp
     xorl %ebp, %ebp
     movl boot_info, %edi
@@ -67,12 +73,62 @@ boot_long:
     call *%rax
     ud2
 
+# The other CPUs, when they have left real mode.
+.code32
+other_start32:
+    movl $16, %eax
+    movl %eax, %ds
+    movl $other_long, %esi
+    jmp enter_long
+.code64
+other_long:
+    movabsq $other_high, %rax
+    jmp *%rax
+
+# The kernel's tables have no low half, so they are loaded only from up here. A CPU that finds no stack came too late.
+.text
+other_high:
+    movq other_root(%rip), %rax
+    movq %rax, %cr3
+    xorl %eax, %eax
+    xchgq %rax, other_stack(%rip)
+    testq %rax, %rax
+    jz 1f
+    movq %rax, %rsp
+    xorl %ebp, %ebp
+    call other_main
+    ud2
+1:  cli
+    hlt
+    jmp 1b
+
 .section .boot.data,"awx",@progbits
+# A CPU that starts up begins in real mode, in this code, copied to the page REAL_PAGE.
+.set REAL_PAGE, 0x8000
+.code16
+.globl real_start
+.globl real_end
+real_start:
+    cli
+    cld
+    xorw %ax, %ax
+    movw %ax, %ds
+    lgdtl REAL_PAGE + (real_gdtr - real_start)
+    movl %cr0, %eax
+    orl $1, %eax
+    movl %eax, %cr0
+    ljmpl $24, $other_start32
+real_gdtr:
+    .word boot_gdtr - boot_gdt - 1
+    .long boot_gdt
+real_end:
+.code64
 .align 8
 boot_gdt:
     .quad 0
     .quad 0x00af9b000000ffff    # 64-bit code
     .quad 0x00cf93000000ffff    # data
+    .quad 0x00cf9b000000ffff    # 32-bit code
 boot_gdtr:
     .word boot_gdtr - boot_gdt - 1
     .long boot_gdt

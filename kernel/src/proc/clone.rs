@@ -14,7 +14,7 @@ use super::table::{self, Pid};
 use super::thread::{Completion, Thread};
 use super::{current_thread, wait};
 use crate::arch::UserRegs;
-use crate::errno::{Result, EAGAIN, EINVAL, ESRCH};
+use crate::errno::{Result, EAGAIN, EINVAL, ERESTARTNOINTR, ESRCH};
 use crate::mem::heap;
 use crate::vm::{self, Asks};
 use crate::{sched, user};
@@ -185,16 +185,22 @@ fn start(caller: &Arc<Thread>, child: Arc<Thread>, regs: UserRegs, request: &Req
     }
     let vfork = flags.contains(Flags::VFORK).then(Completion::new);
     child.vfork.lock().clone_from(&vfork);
-    enter(caller, &child, flags);
-    let task = match vm::with_room(|| sched::spawn_user(child.clone(), &regs)) {
+    let task = match vm::with_room(|| sched::new_user(child.clone(), &regs)) {
         Ok(task) => task,
         Err(error) => {
-            withdraw(&child);
+            discard(&child);
             return Err(error.into());
         }
     };
     child.set_task(&task);
     child.poke();
+    if let Err(errno) = enter(caller, &child, flags) {
+        discard(&child);
+        child.forget_task();
+        sched::discard(task);
+        return Err(errno);
+    }
+    sched::start(&task);
     drop((task, child));
     if let Some(done) = vfork {
         wait::wait_vfork(&done);
@@ -202,29 +208,25 @@ fn start(caller: &Arc<Thread>, child: Arc<Thread>, regs: UserRegs, request: &Req
     Ok(tid)
 }
 
-fn enter(caller: &Thread, child: &Arc<Thread>, flags: Flags) {
+/// Enters the child in its group and in the table. A thread can't join a process that ends, or in which another thread is in exec:
+/// the caller is to go too, and its call isn't finished.
+fn enter(caller: &Thread, child: &Arc<Thread>, flags: Flags) -> Result<()> {
     let process = &child.process;
-    process.group.lock().threads.push(child.clone());
     if flags.contains(Flags::THREAD) {
+        let mut group = process.group.lock();
+        if group.exiting.is_some() || group.exec.is_some() {
+            return Err(ERESTARTNOINTR);
+        }
+        group.threads.push(child.clone());
+        drop(group);
         table::with(|tree| tree.insert_thread(child.clone()));
-        return;
+        return Ok(());
     }
+    process.group.lock().threads.push(child.clone());
     let own = &caller.process;
     let parent = if flags.contains(Flags::PARENT) { own.parent() } else { own.pid };
     table::insert(process.clone(), child.clone(), parent);
-}
-
-/// Undoes `enter` for a child that couldn't be started.
-fn withdraw(child: &Arc<Thread>) {
-    let process = &child.process;
-    process.group.lock().threads.retain(|other| !Arc::ptr_eq(other, child));
-    table::with(|tree| {
-        tree.remove_thread(child.tid());
-        if child.tid() == process.pid {
-            tree.remove(process.pid);
-        }
-    });
-    discard(child);
+    Ok(())
 }
 
 /// Gives back what a child that never ran was given.

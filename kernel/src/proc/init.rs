@@ -68,9 +68,10 @@ pub fn start_init(cmdline: &str) -> Result<()> {
     thread.is_init.store(true, Ordering::Relaxed);
     process.group.lock().threads.push(thread.clone());
     table::insert(process, thread.clone(), 0);
-    let task = sched::spawn_user(thread.clone(), &UserRegs::new(0, 0))?;
+    let task = sched::new_user(thread.clone(), &UserRegs::new(0, 0))?;
     thread.set_task(&task);
     thread.poke();
+    sched::start(&task);
     Ok(())
 }
 

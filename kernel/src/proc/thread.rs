@@ -154,10 +154,11 @@ impl Thread {
         self.mm.lock().as_ref().map(|mm| mm.space.clone())
     }
 
-    /// Loads the thread's space; one past its exit runs in whatever is loaded.
+    /// Loads the thread's space; one past its exit runs in none.
     pub fn activate_space(&self) {
-        if let Some(mm) = &*self.mm.lock() {
-            vm::activate(&mm.space);
+        match &*self.mm.lock() {
+            Some(mm) => vm::activate(&mm.space),
+            None => vm::deactivate(),
         }
     }
 

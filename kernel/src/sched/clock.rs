@@ -6,14 +6,17 @@
 //! Processor time is exact in sum: every switch charges what has passed since the last. How it divides between program and kernel
 //! is sampled: what a tick comes upon is charged with the time since the last charge, and what ends in a switch (a system call that
 //! sleeps) goes to the kernel.
+//!
+//! Each CPU has timers of its own: a timer goes off on the CPU that set it. Clocks of all CPUs show the same (`start` has looked).
+//! A CPU whose alarm should have gone off long ago hangs, with interrupts off: the others look for that at their ticks.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use super::{others_ready, Task, Work};
-use crate::arch::{clock as hardware, cpu};
+use super::{others_ready, queue, Task, Work};
+use crate::arch::{clock as hardware, cpu, ipi};
 use crate::sync::SpinLock;
 
 /// Time in nanoseconds: an instant on the clock since boot, or a span.
@@ -21,6 +24,9 @@ pub type Nanos = u64;
 
 /// How long a program runs while others wait.
 const SLICE: Nanos = 10_000_000;
+/// How late an alarm may be before its CPU is taken to hang; and how often the others look.
+const HANG: Nanos = 10_000_000_000;
+const LOOK: Nanos = 1_000_000_000;
 
 /// What an interrupt came upon.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -38,6 +44,7 @@ pub enum Origin {
 pub struct TimerId {
     deadline: Nanos,
     serial: u64,
+    cpu: usize,
 }
 
 enum Action {
@@ -50,25 +57,63 @@ struct Timers {
     next_serial: u64,
 }
 
-static TIMERS: SpinLock<Timers> = SpinLock::new(Timers { pending: BTreeMap::new(), next_serial: 0 });
-
-/// One CPU's times; only that CPU touches them.
+/// One CPU's times and timers; all but the timers only that CPU writes.
+#[repr(align(128))]
 struct Local {
+    timers: SpinLock<Timers>,
     /// When the alarm goes off.
     armed: AtomicU64,
     /// Up to when the current task has been charged.
     charged: AtomicU64,
     /// When the current slice began.
     slice: AtomicU64,
+    /// What has been charged here: to programs, to the kernel, to the idle task.
+    user: AtomicU64,
+    kernel: AtomicU64,
+    idle: AtomicU64,
 }
 
 static LOCAL: [Local; cpu::MAX_CPUS] = [const {
-    Local { armed: AtomicU64::new(u64::MAX), charged: AtomicU64::new(0), slice: AtomicU64::new(0) }
+    Local {
+        timers: SpinLock::new(Timers { pending: BTreeMap::new(), next_serial: 0 }),
+        armed: AtomicU64::new(u64::MAX),
+        charged: AtomicU64::new(0),
+        slice: AtomicU64::new(0),
+        user: AtomicU64::new(0),
+        kernel: AtomicU64::new(0),
+        idle: AtomicU64::new(0),
+    }
 }; cpu::MAX_CPUS];
 
 #[inline]
 fn local() -> &'static Local {
     &LOCAL[cpu::index()]
+}
+
+/// Adds to a count that only this CPU writes.
+#[inline]
+fn add(count: &AtomicU64, nanos: Nanos) {
+    count.store(count.load(Relaxed) + nanos, Relaxed);
+}
+
+/// What a CPU has done since it started, in nanoseconds.
+#[derive(Clone, Copy, Default)]
+pub struct Times {
+    /// Programs' own instructions.
+    pub user: Nanos,
+    /// The kernel, for programs and for itself.
+    pub kernel: Nanos,
+    /// Nothing.
+    pub idle: Nanos,
+}
+
+/// The times of a CPU, up to its last tick or switch; one that is idle is idle up to now.
+pub fn times(cpu: usize) -> Times {
+    let local = &LOCAL[cpu];
+    let [user, kernel, idle] = [&local.user, &local.kernel, &local.idle].map(|count| count.load(Relaxed));
+    let rest = now().saturating_sub(user + kernel + idle);
+    let rest = if super::is_idle(cpu) { rest } else { 0 };
+    Times { user, kernel, idle: idle + rest }
 }
 
 /// Nanoseconds since boot.
@@ -96,19 +141,22 @@ pub fn wake_at(deadline: Nanos, task: &Arc<Task>) -> TimerId {
     insert(deadline, Action::Wake(task.clone()))
 }
 
-/// Makes sure that a timer doesn't go off any more; says whether it still would have.
+/// Makes sure that a timer doesn't go off any more; says whether it still would have. One that doesn't may be going off at this
+/// moment, on the CPU that set it.
 pub fn timer_cancel(timer: TimerId) -> bool {
-    let action = TIMERS.lock().pending.remove(&timer);
+    let action = LOCAL[timer.cpu].timers.lock().pending.remove(&timer);
     action.is_some()
 }
 
 fn insert(deadline: Nanos, action: Action) -> TimerId {
-    let mut timers = TIMERS.lock();
-    let id = TimerId { deadline, serial: timers.next_serial };
+    let cpu = cpu::index();
+    let local = &LOCAL[cpu];
+    let mut timers = local.timers.lock();
+    let id = TimerId { deadline, serial: timers.next_serial, cpu };
     timers.next_serial += 1;
     timers.pending.insert(id, action);
     drop(timers);
-    if deadline < local().armed.load(Relaxed) {
+    if deadline < local.armed.load(Relaxed) {
         arm(deadline, now());
     }
     id
@@ -120,33 +168,60 @@ fn arm(deadline: Nanos, now: Nanos) {
     hardware::arm(deadline.saturating_sub(now));
 }
 
+/// The timer was used for something else meanwhile: starts it anew. An alarm that went off then goes off twice, which does nothing.
+pub fn arm_again() {
+    let armed = local().armed.load(Relaxed);
+    if armed == u64::MAX {
+        hardware::disarm();
+    } else {
+        hardware::arm(armed.saturating_sub(now()));
+    }
+}
+
 /// The alarm has gone off.
 pub fn timer_interrupt(origin: Origin) {
-    let now = now();
-    local().armed.store(u64::MAX, Relaxed);
-    run_due(now);
+    let (now, local) = (now(), local());
+    local.armed.store(u64::MAX, Relaxed);
+    run_due(now, local);
     let task = super::current();
-    let since = now - local().charged.swap(now, Relaxed);
-    let mut next = TIMERS.lock().pending.first_key_value().map_or(u64::MAX, |(id, _)| id.deadline);
-    if task.user().is_some() {
-        match origin {
-            Origin::User => task.charge_user(since),
-            Origin::KernelExit | Origin::Kernel => task.charge_kernel(since),
-        }
+    let since = now.saturating_sub(local.charged.swap(now, Relaxed));
+    charge(local, task, origin, since);
+    let mut next = local.timers.lock().pending.first_key_value().map_or(u64::MAX, |(id, _)| id.deadline);
+    if !task.is_idle() {
         next = next.min(now + SLICE);
-        if now - local().slice.load(Relaxed) >= SLICE && others_ready() {
+    }
+    if task.user().is_some() && now.saturating_sub(local.slice.load(Relaxed)) >= SLICE {
+        if cpu::count() > 1 {
+            queue::balance(cpu::index());
+        }
+        if others_ready() {
             task.add_work(Work::RESCHEDULE);
         }
     }
     if next != u64::MAX {
         arm(next, now);
     }
+    if cpu::count() > 1 {
+        look_for_hangs(now);
+    }
 }
 
-fn run_due(now: Nanos) {
+fn charge(local: &Local, task: &Task, origin: Origin, since: Nanos) {
+    if task.is_idle() {
+        add(&local.idle, since);
+    } else if origin == Origin::User {
+        add(&local.user, since);
+        task.charge_user(since);
+    } else {
+        add(&local.kernel, since);
+        task.charge_kernel(since);
+    }
+}
+
+fn run_due(now: Nanos, local: &Local) {
     loop {
         let action = {
-            let mut timers = TIMERS.lock();
+            let mut timers = local.timers.lock();
             match timers.pending.first_entry() {
                 Some(first) if first.key().deadline <= now => first.remove(),
                 _ => return,
@@ -159,13 +234,29 @@ fn run_due(now: Nanos) {
     }
 }
 
-/// Charges the task that is left, and makes sure of a tick while a program runs.
+/// Charges the task that is left, and makes sure of a tick while another one than the idle task runs.
 pub(super) fn charge_switch(from: &Task, to: &Task) {
-    let now = now();
-    let since = now - local().charged.swap(now, Relaxed);
-    from.charge_kernel(since);
-    local().slice.store(now, Relaxed);
-    if to.user().is_some() && local().armed.load(Relaxed) > now + SLICE {
+    let (now, local) = (now(), local());
+    let since = now.saturating_sub(local.charged.swap(now, Relaxed));
+    charge(local, from, Origin::Kernel, since);
+    local.slice.store(now, Relaxed);
+    if !to.is_idle() && local.armed.load(Relaxed) > now + SLICE {
         arm(now + SLICE, now);
+    }
+}
+
+/// Has all CPUs say where they are if one of them hasn't taken its alarm for long; once for each.
+fn look_for_hangs(now: Nanos) {
+    static NEXT_LOOK: AtomicU64 = AtomicU64::new(0);
+    static KNOWN: AtomicU64 = AtomicU64::new(0);
+    let due = NEXT_LOOK.load(Relaxed);
+    if now < due || NEXT_LOOK.compare_exchange(due, now + LOOK, Relaxed, Relaxed).is_err() {
+        return;
+    }
+    let hangs = |&cpu: &usize| LOCAL[cpu].armed.load(Relaxed).saturating_add(HANG) < now;
+    let Some(cpu) = (0..cpu::count()).find(hangs) else { return };
+    if KNOWN.fetch_or(1 << cpu, Relaxed) & 1 << cpu == 0 {
+        crate::control!("trace CPU {cpu} hangs: its alarm is {} seconds late", HANG / 1_000_000_000);
+        ipi::show_all();
     }
 }

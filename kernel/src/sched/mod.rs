@@ -1,47 +1,50 @@
 //! Threads of control: who runs, who waits, and for how long.
 //!
 //! ```text
-//!            wake                      switch
-//!   Blocked ------> Ready (in a CPU's queue) ------> current
-//!      ^                    ^                          |
-//!      |  block             |  yield, end of slice     |
-//!      +--------------------+--------------------------+---> Exited (exit_current)
+//!            wake                          switch
+//!   Parked ------> Ready (in a CPU's queue) ------> current
+//!      ^              ^                                |
+//!      |              | its stack was left             |  yield, end of slice, block
+//!      +--------------+--------------------------------+---> Exited (exit_current)
 //! ```
-//! Round robin with slices of 10 ms among programs; kernel code is never preempted. A CPU with nothing to do halts.
-//! Threads of the kernel go first: they wait for what others need, and work in short bursts. A program gives way early to one of
-//! them, and to whoever a device's interrupt has made ready.
+//! Round robin with slices of 10 ms among programs; kernel code is never preempted. A CPU with nothing to do takes from others'
+//! queues, and else halts. Threads of the kernel go first: they wait for what others need, and work in short bursts. A program
+//! gives way early to one of them, and to whoever a device's interrupt has made ready.
 //!
-//! I1: a task is in a queue exactly if it is `Ready` and not current. I2: `Blocked` is set by the task itself and taken back by
-//! itself or, under its queue's lock, by `wake`. I3: a task stays alive while it is current or queued, by the references held there,
-//! and while it sleeps, by the one that `sync::wait` keeps on its stack.
+//! A task that became ready goes to a CPU that is idle, else back to where it ran. Only a CPU that halts, or that has to give way
+//! to a thread of the kernel, is interrupted for it.
+//!
+//! I1: a task is in a queue exactly if it is `Ready`, not current, and its stack was left: [`finish_switch`] alone, on the next
+//! stack, parks or queues the task that was left. So no CPU ever runs a task on a stack that another still uses.
+//! I2: `Blocking` is set by the task itself; it is taken back by itself or by `wake`; `finish_switch` makes it `Parked`.
+//! I3: a task stays alive while it is current or queued, by the references held there, and while it sleeps, by the one that
+//! `sync::wait` keeps on its stack. I4: a CPU that is in `IDLE` looks at all queues before it halts, after it has entered itself
+//! there; who queues looks at `IDLE` afterwards. So one sees the other, and nothing waits while a CPU that may run it halts.
+//! I5: work is added to a task before one looks which CPU runs it; a CPU notes what it runs before it looks at the work. So
+//! a program on another CPU either finds its work on the way out of the kernel, or is interrupted.
 
 pub mod clock;
+mod queue;
 mod task;
 
 use alloc::boxed::Box;
-use alloc::collections::VecDeque;
 use alloc::sync::Arc;
-use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use core::sync::atomic::{AtomicU64, Ordering::AcqRel, Ordering::Relaxed, Ordering::SeqCst};
 
-use crate::arch::{self, cpu, fpu, io, switch, UserRegs};
+use machine::CpuSet;
+
+use crate::arch::{self, cpu, fpu, io, ipi, pmap, switch, UserRegs};
 use crate::mem::heap;
 use crate::mem::stack::Stack;
 use crate::proc;
-use crate::sync::{Once, SpinLock};
+use crate::sync::Once;
 
-pub use clock::{now, timer_at, timer_cancel, timer_interrupt, wake_at, wall, Nanos, Origin, TimerId};
+pub use clock::{
+    now, timer_at, timer_cancel, timer_interrupt, times, wake_at, wall, Nanos, Origin, TimerId, Times,
+};
+use queue::End;
 use task::State;
 pub use task::{Task, Work};
-
-/// One CPU's tasks that could run.
-struct RunQueue {
-    ready: VecDeque<Arc<Task>>,
-    /// Tasks that exist; `ready` has room for all, so that a wake-up never allocates.
-    tasks: usize,
-}
-
-static QUEUES: [SpinLock<RunQueue>; cpu::MAX_CPUS] =
-    [const { SpinLock::new(RunQueue { ready: VecDeque::new(), tasks: 0 }) }; cpu::MAX_CPUS];
 
 /// Heap that a task takes: itself, its vector state, its place in queues.
 const TASK_HEAP: usize = 16 * 1024;
@@ -49,31 +52,34 @@ const TASK_HEAP: usize = 16 * 1024;
 /// What each CPU runs when there is nothing to run.
 static IDLE: [Once<Arc<Task>>; cpu::MAX_CPUS] = [const { Once::new() }; cpu::MAX_CPUS];
 
-/// The task that a CPU has just left, kept until its stack is no longer in use.
-static LEFT: [SpinLock<Option<Arc<Task>>>; cpu::MAX_CPUS] = [const { SpinLock::new(None) }; cpu::MAX_CPUS];
+/// CPUs that halt, or are about to (I4). Whoever takes a bit out has given that CPU something to do.
+static IDLE_CPUS: AtomicU64 = AtomicU64::new(0);
 
 /// Makes the code that runs now the CPU's idle task. Everything before [`idle`] runs as it and must not sleep.
 pub fn init() {
     let idle = IDLE[cpu::index()].call_once(|| Arc::new(Task::idle()));
-    cpu::set_current(idle.clone(), 0);
+    cpu::set_current(idle.clone(), idle.id(), 0);
     clock::init();
 }
 
-/// The task that runs.
+/// The task that runs. Good for as long as it runs; see [`current_owned`].
 #[inline]
-pub fn current() -> &'static Arc<Task> {
+pub fn current() -> &'static Task {
     cpu::current()
 }
 
-fn queue() -> &'static SpinLock<RunQueue> {
-    &QUEUES[cpu::index()]
+/// The task that runs, to keep.
+#[inline]
+pub fn current_owned() -> Arc<Task> {
+    cpu::current_owned().expect("a task runs since sched::init")
 }
 
-/// Starts a thread of a program; it first runs user code with `regs`. Its vector state is a copy of the caller's.
+/// Makes a thread of a program, for [`start`]: it first runs user code with `regs`. Its vector state and the CPUs it may run on
+/// are copies of the caller's.
 ///
 /// # Errors
 /// `NoMemory` for its stack; nothing has changed.
-pub fn spawn_user(thread: Arc<proc::Thread>, regs: &UserRegs) -> Result<Arc<Task>, machine::NoMemory> {
+pub fn new_user(thread: Arc<proc::Thread>, regs: &UserRegs) -> Result<Arc<Task>, machine::NoMemory> {
     heap::reserve(TASK_HEAP)?;
     let stack = Stack::new()?;
     let fpu = if current().user().is_some() {
@@ -83,8 +89,9 @@ pub fn spawn_user(thread: Arc<proc::Thread>, regs: &UserRegs) -> Result<Arc<Task
     } else {
         fpu::State::fresh()
     };
+    queue::make_room()?;
     let task = Arc::new(Task::for_user(thread, stack, fpu, regs));
-    start(&task);
+    task.allow(current().allowed());
     Ok(task)
 }
 
@@ -98,15 +105,16 @@ pub fn spawn_kernel(
     main: impl FnOnce() + Send + 'static,
 ) -> Result<Arc<Task>, machine::NoMemory> {
     heap::reserve(TASK_HEAP)?;
-    let task = Arc::new(Task::for_kernel(name, Box::new(main), Stack::new()?));
+    let stack = Stack::new()?;
+    queue::make_room()?;
+    let task = Arc::new(Task::for_kernel(name, Box::new(main), stack));
     start(&task);
     Ok(task)
 }
 
 /// The name of the thread of the kernel that runs, if one does.
 pub fn kernel_thread() -> Option<&'static str> {
-    IDLE[cpu::index()].get()?;
-    current().kernel_name()
+    cpu::current_owned()?.kernel_name()
 }
 
 /// The life of a thread of the kernel.
@@ -118,23 +126,25 @@ pub fn run_kernel_task() -> ! {
     exit_current()
 }
 
-fn start(task: &Arc<Task>) {
-    let mut queue = queue().lock();
-    queue.tasks += 1;
-    let room = queue.tasks + 1;
-    let len = queue.ready.len();
-    queue.ready.reserve(room - len.min(room));
-    queue.ready.push_back(task.clone());
+/// Lets a new task run.
+pub fn start(task: &Arc<Task>) {
+    enqueue(task.clone());
+}
+
+/// Gives up a task that was never started.
+pub fn discard(task: Arc<Task>) {
+    queue::leave();
+    drop(task);
 }
 
 /// Announces that the current task is about to block; [`wake`] from here on takes it back.
 pub fn prepare_to_block(task: &Task) {
-    task.state.store(State::Blocked as u8, Release);
+    task.announce_sleep();
 }
 
 /// Takes the announcement back.
 pub fn cancel_block(task: &Task) {
-    task.state.store(State::Ready as u8, Release);
+    task.stay_awake();
 }
 
 /// Sleeps until woken, if `prepare_to_block` still stands. Called by the wait queues.
@@ -144,19 +154,60 @@ pub fn block() {
 
 /// Makes a blocked task ready; no effect on others. May be called from interrupt handlers and with spin locks held.
 pub fn wake(task: &Arc<Task>) {
-    let mut queue = QUEUES[task.cpu()].lock();
-    if task.state.load(Acquire) == State::Blocked as u8 {
-        task.state.store(State::Ready as u8, Release);
-        if task.running.load(Acquire) {
-            return;
-        }
-        if task.is_kernel() {
-            queue.ready.push_front(task.clone());
-            drop(queue);
+    if task.awaken() {
+        enqueue(task.clone());
+    }
+}
+
+/// Puts a task that is ready into a queue, and sees to it that some CPU looks there.
+fn enqueue(task: Arc<Task>) {
+    let here = cpu::index();
+    let (target, idle) = place(&task, here);
+    let (kernel, allowed) = (task.is_kernel(), task.allowed());
+    task.set_cpu(target);
+    queue::push(target, task, if kernel { End::Front } else { End::Back });
+    if target == here {
+        if kernel {
             preempt();
-        } else {
-            queue.ready.push_back(task.clone());
         }
+    } else if idle || kernel {
+        ipi::send(CpuSet::one(target), ipi::Ipi::Reschedule);
+    }
+    if !idle {
+        rouse(allowed);
+    }
+}
+
+/// The CPU whose queue a task goes to, and whether that CPU was idle. An idle one is taken for this task.
+fn place(task: &Task, here: usize) -> (usize, bool) {
+    if cpu::count() == 1 {
+        return (here, false);
+    }
+    let (last, allowed) = (task.cpu(), task.allowed().intersection(cpu::online()));
+    let idle = allowed.intersection(CpuSet(IDLE_CPUS.load(Relaxed)));
+    if !idle.is_empty() {
+        // This one is awake: it has taken an interrupt. The last one may still have what the task needs in its caches.
+        let near = [here, last].into_iter().filter(|&cpu| idle.contains(cpu));
+        if let Some(cpu) = near.chain(idle.iter()).find(|&cpu| take_idle(cpu)) {
+            return (cpu, true);
+        }
+    }
+    let busy = [last, here].into_iter().find(|&cpu| allowed.contains(cpu));
+    (busy.or(allowed.iter().next()).unwrap_or(here), false)
+}
+
+/// Takes a CPU out of those that are idle; false if it isn't there.
+fn take_idle(cpu: usize) -> bool {
+    let bit = 1 << cpu;
+    IDLE_CPUS.load(Relaxed) & bit != 0 && IDLE_CPUS.fetch_and(!bit, AcqRel) & bit != 0
+}
+
+/// Something these CPUs may run was queued at a busy one: has one that is idle by now look for it (I4).
+#[inline]
+fn rouse(cpus: CpuSet) {
+    let idle = CpuSet(IDLE_CPUS.load(SeqCst)).intersection(cpus);
+    if let Some(cpu) = idle.iter().find(|&cpu| take_idle(cpu)) {
+        ipi::send(CpuSet::one(cpu), ipi::Ipi::Reschedule);
     }
 }
 
@@ -168,6 +219,13 @@ fn preempt() {
     }
 }
 
+/// Another CPU has put something into this one's queue, or has work for the task that runs here. Takes no lock.
+pub fn reschedule_interrupt() {
+    if others_ready() {
+        preempt();
+    }
+}
+
 /// A device's interrupt has been answered.
 pub fn device_interrupt(origin: Origin) {
     if origin != Origin::Kernel && others_ready() {
@@ -175,9 +233,34 @@ pub fn device_interrupt(origin: Origin) {
     }
 }
 
-/// Wakes a task that sleeps in an interruptible wait, because a signal has arrived for it.
+/// Has a task look at the work that was added to it: wakes it from its sleep, or interrupts it if it runs elsewhere (I5).
 pub fn interrupt(task: &Arc<Task>) {
     wake(task);
+    nudge(task);
+}
+
+fn nudge(task: &Task) {
+    if let Some(cpu) = runs_elsewhere(task) {
+        ipi::send(CpuSet::one(cpu), ipi::Ipi::Reschedule);
+    }
+}
+
+/// Restricts a task to these CPUs, of which at least one runs tasks. The running task has moved when this returns; another
+/// one moves at once if it waits, soon if it runs.
+pub fn set_affinity(task: &Arc<Task>, cpus: CpuSet) {
+    task.allow(cpus);
+    if core::ptr::eq(&**task, current()) {
+        if !cpus.contains(cpu::index()) {
+            schedule();
+        }
+        return;
+    }
+    if !cpus.contains(task.cpu()) {
+        task.add_work(Work::RESCHEDULE);
+        nudge(task);
+        // In a queue it is found by whoever takes it from there, who may be long about it.
+        rouse(cpus);
+    }
 }
 
 /// Whether the current thread has a signal to see to.
@@ -192,10 +275,8 @@ pub fn yield_now() {
 
 /// Ends the current task. Whoever waits for it holds its own reference.
 pub fn exit_current() -> ! {
-    let mut queue = queue().lock();
-    queue.tasks -= 1;
-    current().state.store(State::Exited as u8, Release);
-    drop(queue);
+    queue::leave();
+    current().end();
     schedule();
     unreachable!("an exited task runs again")
 }
@@ -204,18 +285,20 @@ pub fn exit_current() -> ! {
 fn schedule() {
     crate::sync::assert_none_held();
     let this = current();
-    let next = {
-        let mut queue = queue().lock();
-        let stays = this.state.load(Acquire) == State::Ready as u8;
-        match queue.ready.pop_front() {
-            Some(next) => {
-                if stays && !this.is_idle() {
-                    queue.ready.push_back(this.clone());
-                }
-                next
+    let here = cpu::index();
+    let next = loop {
+        match queue::pop(here) {
+            Some(next) if next.allowed().contains(here) => break next,
+            // It was told to leave while it waited.
+            Some(next) => enqueue(next),
+            None if this.state() == State::Ready && !this.is_idle() && this.allowed().contains(here) => {
+                return
             }
-            None if stays => return,
-            None => IDLE[cpu::index()].get().expect("made by init").clone(),
+            None => match queue::steal(here) {
+                Some(next) => break next,
+                None if this.is_idle() => return,
+                None => break IDLE[here].get().expect("made by init").clone(),
+            },
         }
     };
     switch_to(next);
@@ -223,34 +306,39 @@ fn schedule() {
 
 fn switch_to(next: Arc<Task>) {
     let this = current();
-    if Arc::ptr_eq(this, &next) {
-        return;
-    }
     clock::charge_switch(this, &next);
-    if this.user().is_some() && this.state.load(Relaxed) != State::Exited as u8 {
+    if this.user().is_some() && this.state() != State::Exited {
         this.fpu().save();
     }
-    this.running.store(false, Release);
-    next.running.store(true, Release);
     if let Some(thread) = next.user() {
         proc::activate_space(thread);
         next.load_registers();
+    } else if this.user().is_some() {
+        pmap::idle();
     }
-    let (stack, to) = (next.entry_stack(), core::ptr::from_ref(&next.context));
-    let left = cpu::set_current(next, stack);
-    let from = left.as_ref().map_or(core::ptr::null(), |t| core::ptr::from_ref(&t.context));
-    *LEFT[cpu::index()].lock() = left;
-    // SAFETY: `next` is current now and `this` is in `LEFT`, a queue or a wait queue: both live; `next` ran nowhere, being queued.
-    unsafe { switch::switch(&*from, &*to) };
+    let (id, stack, to) = (next.id(), next.entry_stack(), core::ptr::from_ref(&next.context));
+    cpu::set_current(next, id, stack);
+    // SAFETY: `next` is current now and `this` is what `take_left` will give: both live. `next` came from a queue, so its stack
+    // was left (I1); that of `this` isn't used by others until `finish_switch`.
+    unsafe { switch::switch(&this.context, &*to) };
     finish_switch();
 }
 
-/// First thing on the new task's stack: the old one's may be given back.
+/// First thing on the new task's stack: the old one's isn't used any more, so the old task may go on elsewhere (I1).
 fn finish_switch() {
-    let left = LEFT[cpu::index()].lock().take();
-    if let Some(task) = left {
-        if task.state.load(Relaxed) == State::Exited as u8 {
-            task.release_stack();
+    let Some(left) = cpu::take_left() else { return };
+    match left.park() {
+        State::Parked | State::Blocking => {}
+        State::Exited => left.release_stack(),
+        State::Ready if left.is_idle() => {}
+        State::Ready => {
+            let (here, allowed) = (cpu::index(), left.allowed());
+            if allowed.contains(here) {
+                queue::push(here, left, End::Back);
+                rouse(allowed);
+            } else {
+                enqueue(left);
+            }
         }
     }
 }
@@ -288,17 +376,42 @@ pub fn return_work(regs: &mut UserRegs) {
 
 /// Runs tasks for ever, and halts the CPU when there are none.
 pub fn idle() -> ! {
+    // The idle task never leaves its CPU.
+    let here = cpu::index();
+    let bit = 1 << here;
     loop {
         schedule();
-        if queue().lock().ready.is_empty() {
-            io::wait_for_interrupt();
+        IDLE_CPUS.fetch_or(bit, SeqCst);
+        match queue::steal(here) {
+            Some(task) => queue::push(here, task, End::Back),
+            // Whoever has taken the bit out has sent an interrupt, which may have been answered while `steal` waited for a lock.
+            None if queue::len(here) == 0 && IDLE_CPUS.load(SeqCst) & bit != 0 => io::wait_for_interrupt(),
+            None => {}
         }
+        IDLE_CPUS.fetch_and(!bit, AcqRel);
     }
 }
 
+/// CPUs that run something.
+pub fn busy() -> CpuSet {
+    cpu::online().without(CpuSet(IDLE_CPUS.load(SeqCst)))
+}
+
+/// The CPU that runs a task at this moment, if it isn't this one.
+pub fn runs_elsewhere(task: &Task) -> Option<usize> {
+    let cpu = task.cpu();
+    (cpu != cpu::index() && cpu::runs(cpu, task.id())).then_some(cpu)
+}
+
+/// Whether a CPU runs its idle task and has nothing to do.
+fn is_idle(cpu: usize) -> bool {
+    IDLE_CPUS.load(Relaxed) >> cpu & 1 == 1
+}
+
 /// Whether another task could run on this CPU.
+#[inline]
 fn others_ready() -> bool {
-    !queue().lock().ready.is_empty()
+    queue::len(cpu::index()) != 0
 }
 
 /// The current program's vector state, as a signal frame holds it.

@@ -3,8 +3,11 @@
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::sync::atomic::{
-    AtomicBool, AtomicU32, AtomicU64, AtomicU8, AtomicUsize, Ordering::AcqRel, Ordering::Relaxed,
+    AtomicU32, AtomicU64, AtomicU8, AtomicUsize, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed,
+    Ordering::Release, Ordering::SeqCst,
 };
+
+use machine::CpuSet;
 
 use crate::arch::{cpu, fpu, switch, UserRegs};
 use crate::mem::stack::Stack;
@@ -28,8 +31,10 @@ bitflags::bitflags! {
 pub(super) enum State {
     /// Runs or could run.
     Ready,
-    /// Sleeps, or is about to.
-    Blocked,
+    /// Is about to sleep, and may still use its stack.
+    Blocking,
+    /// Sleeps, and has left its stack.
+    Parked,
     /// Never runs again.
     Exited,
 }
@@ -58,18 +63,25 @@ pub struct Task {
     entry_stack: u64,
     regs: usize,
     work: AtomicU32,
+    /// The CPU in whose queue it is, that runs it, or that ran it last.
     cpu: AtomicUsize,
+    /// CPUs that it may run on; at least one of them runs tasks.
+    allowed: AtomicU64,
+    /// The CPU whose registers were last loaded with its vector state.
+    fpu_cpu: AtomicUsize,
     pub(super) context: switch::Context,
-    pub(super) state: AtomicU8,
-    /// Whether some CPU runs it, or is still leaving it.
-    pub(super) running: AtomicBool,
+    state: AtomicU8,
     user_ns: AtomicU64,
     kernel_ns: AtomicU64,
 }
 
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
-/// The task whose vector state each CPU's registers hold.
-static FPU_OWNER: [AtomicU64; cpu::MAX_CPUS] = [const { AtomicU64::new(0) }; cpu::MAX_CPUS];
+
+/// The task whose vector state was last loaded into a CPU's registers: they still hold it if the task wasn't loaded elsewhere since.
+#[repr(align(64))]
+struct FpuOwner(AtomicU64);
+
+static FPU_OWNER: [FpuOwner; cpu::MAX_CPUS] = [const { FpuOwner(AtomicU64::new(0)) }; cpu::MAX_CPUS];
 
 use Kind::{Idle, Kernel, User};
 
@@ -83,18 +95,17 @@ impl Task {
             stack: SpinLock::new(stack),
             work: AtomicU32::new(0),
             cpu: AtomicUsize::new(cpu::index()),
+            allowed: AtomicU64::new(u64::MAX),
+            fpu_cpu: AtomicUsize::new(usize::MAX),
             context,
             state: AtomicU8::new(State::Ready as u8),
-            running: AtomicBool::new(false),
             user_ns: AtomicU64::new(0),
             kernel_ns: AtomicU64::new(0),
         }
     }
 
     pub(super) fn idle() -> Task {
-        let task = Task::new(Idle, None, switch::Context::running());
-        task.running.store(true, Relaxed);
-        task
+        Task::new(Idle, None, switch::Context::running())
     }
 
     pub(super) fn for_user(
@@ -138,6 +149,79 @@ impl Task {
         self.state.load(Relaxed) == State::Ready as u8
     }
 
+    /// Its number, which no other task ever has.
+    #[inline]
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    #[inline]
+    pub(super) fn state(&self) -> State {
+        match self.state.load(Acquire) {
+            0 => State::Ready,
+            1 => State::Blocking,
+            2 => State::Parked,
+            _ => State::Exited,
+        }
+    }
+
+    /// The running task announces that it is about to sleep. What it looks at afterwards is looked at afterwards.
+    #[inline]
+    pub(super) fn announce_sleep(&self) {
+        self.state.swap(State::Blocking as u8, SeqCst);
+    }
+
+    /// The running task takes the announcement back.
+    #[inline]
+    pub(super) fn stay_awake(&self) {
+        self.state.store(State::Ready as u8, Relaxed);
+    }
+
+    /// The running task never runs again.
+    pub(super) fn end(&self) {
+        self.state.store(State::Exited as u8, Release);
+    }
+
+    /// Its stack was left: a task that is still about to sleep sleeps from now on. What it is then.
+    #[inline]
+    pub(super) fn park(&self) -> State {
+        let (from, to) = (State::Blocking as u8, State::Parked as u8);
+        match self.state.compare_exchange(from, to, AcqRel, Acquire) {
+            Ok(_) => State::Parked,
+            Err(_) => self.state(),
+        }
+    }
+
+    /// Takes it out of its sleep, or keeps it from it. Whether it slept: the caller then puts it into a queue.
+    #[inline]
+    pub(super) fn awaken(&self) -> bool {
+        let ready = State::Ready as u8;
+        loop {
+            let now = self.state.load(SeqCst);
+            if now != State::Blocking as u8 && now != State::Parked as u8 {
+                return false;
+            }
+            if self.state.compare_exchange(now, ready, AcqRel, Relaxed).is_ok() {
+                return now == State::Parked as u8;
+            }
+        }
+    }
+
+    /// CPUs that it may run on.
+    #[inline]
+    pub fn allowed(&self) -> CpuSet {
+        CpuSet(self.allowed.load(Relaxed))
+    }
+
+    pub(super) fn allow(&self, cpus: CpuSet) {
+        self.allowed.store(cpus.0, Relaxed);
+    }
+
+    #[inline]
+    pub(super) fn set_cpu(&self, cpu: usize) {
+        self.cpu.store(cpu, Relaxed);
+    }
+
     /// The program's thread this task carries; `None` for the kernel's own.
     #[inline]
     pub fn user(&self) -> Option<&Arc<proc::Thread>> {
@@ -152,8 +236,9 @@ impl Task {
         matches!(self.kind, Idle)
     }
 
+    /// The CPU in whose queue it is, that runs it, or that ran it last.
     #[inline]
-    pub(super) fn cpu(&self) -> usize {
+    pub fn cpu(&self) -> usize {
         self.cpu.load(Relaxed)
     }
 
@@ -170,9 +255,11 @@ impl Task {
         // SAFETY: the registers lie on the stack that this task keeps until it exits, and the task doesn't run.
         let regs = unsafe { &*(self.regs as *const UserRegs) };
         cpu::set_bases(regs.fs_base, regs.gs_base);
-        let owner = &FPU_OWNER[cpu::index()];
-        if owner.load(Relaxed) != self.id {
+        let here = cpu::index();
+        let owner = &FPU_OWNER[here].0;
+        if owner.load(Relaxed) != self.id || self.fpu_cpu.load(Relaxed) != here {
             owner.store(self.id, Relaxed);
+            self.fpu_cpu.store(here, Relaxed);
             self.fpu().load();
         }
     }

@@ -6,7 +6,8 @@
 //! * [`Mutex`]: a lock whose waiters sleep; may be held across user copies.
 //!
 //! The kernel runs with interrupts off except at points where no spin lock is held (`arch::io::interrupt_window`, the idle loop). So
-//! a spin lock excludes interrupt handlers without touching the interrupt flag, and costs three instructions.
+//! a spin lock excludes interrupt handlers without touching the interrupt flag, and costs three instructions. On other CPUs handlers
+//! run at any time, and wait for it like everybody.
 
 mod channels;
 mod mutex;
@@ -15,10 +16,8 @@ mod wait;
 
 /// What locks and channels are made of. A schedule checker puts its own in their place: `uvm-check/tests/loom`.
 mod word {
-    pub use core::hint::spin_loop as pause;
+    pub use crate::arch::ipi::Wait;
     pub use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-    /// Loads of a taken lock before each pause.
-    pub const PATIENCE: u32 = 100;
 }
 
 pub use channels::Channels;

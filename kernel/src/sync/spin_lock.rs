@@ -1,7 +1,8 @@
 //! Spin locks.
 //!
-//! Waiting reads the word a hundred times before it pauses: under TCG a pause leaves the guest, which costs more than the wait for a
-//! short section, but a loop without any pause would never let the other CPU run where QEMU runs CPUs in turn.
+//! Who waits answers what other CPUs ask of this one: the holder may be waiting for that answer. Who waits longest doesn't
+//! go first: a queue of waiters would stand still whenever a host doesn't run the CPU at its head, and hosts with fewer CPUs than
+//! their machines are the rule here. Sections are short, and the contended structures are per CPU.
 //!
 //! I1: a CPU that sleeps, switches tasks or touches user memory holds no spin lock. Builds with debug assertions (the
 //! `quick` profile) count what each CPU holds and check it there, by [`assert_none_held`].
@@ -9,10 +10,10 @@
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
 
-use super::word::{pause, AtomicBool, Ordering::Acquire, Ordering::Relaxed, Ordering::Release, PATIENCE};
+use super::word::{AtomicBool, Ordering::Acquire, Ordering::Relaxed, Ordering::Release, Wait};
 
-/// Pauses before the holder is taken for lost: a lock held by this very CPU, or across a sleep.
-const LOST: u32 = 100_000_000;
+/// Looks before the holder is taken for lost: a lock held by this very CPU, or across a sleep.
+const LOST: u32 = 1_000_000_000;
 
 /// The lock word.
 pub struct RawSpin(AtomicBool);
@@ -57,16 +58,15 @@ impl RawSpin {
     #[cold]
     #[inline(never)]
     fn wait(&self) {
-        if crate::arch::cpu::MAX_CPUS == 1 {
+        if crate::arch::cpu::count() == 1 {
             panic!("a spin lock is taken twice");
         }
+        let mut wait = Wait::new();
         for _ in 0..LOST {
-            for _ in 0..PATIENCE {
-                if !self.0.load(Relaxed) && self.is_taken_now() {
-                    return;
-                }
+            if !self.0.load(Relaxed) && self.is_taken_now() {
+                return;
             }
-            pause();
+            wait.pause();
         }
         panic!("a spin lock is never given back");
     }
@@ -85,25 +85,28 @@ mod held {
 
     use crate::arch::cpu;
 
-    static HELD: [AtomicUsize; cpu::MAX_CPUS] = [const { AtomicUsize::new(0) }; cpu::MAX_CPUS];
+    #[repr(align(64))]
+    struct Count(AtomicUsize);
+
+    static HELD: [Count; cpu::MAX_CPUS] = [const { Count(AtomicUsize::new(0)) }; cpu::MAX_CPUS];
 
     #[inline]
     pub(super) fn taken() {
         if cfg!(debug_assertions) {
-            HELD[cpu::index()].fetch_add(1, Relaxed);
+            HELD[cpu::index()].0.fetch_add(1, Relaxed);
         }
     }
 
     #[inline]
     pub(super) fn given_back() {
         if cfg!(debug_assertions) {
-            HELD[cpu::index()].fetch_sub(1, Relaxed);
+            HELD[cpu::index()].0.fetch_sub(1, Relaxed);
         }
     }
 
     #[inline]
     pub(super) fn count() -> usize {
-        HELD[cpu::index()].load(Relaxed)
+        HELD[cpu::index()].0.load(Relaxed)
     }
 }
 

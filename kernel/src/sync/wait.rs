@@ -111,7 +111,7 @@ fn sleep<T>(
         return Ok(value);
     }
     // Nothing else may refer to a task that sleeps in no queue and without an alarm.
-    let task = &sched::current().clone();
+    let task = &sched::current_owned();
     let mut alarm = None;
     let result = loop {
         sched::prepare_to_block(task);

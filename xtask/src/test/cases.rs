@@ -24,6 +24,7 @@ pub struct Case {
     /// The exit code that it must end with.
     pub code: u8,
     pub memory: &'static str,
+    pub cpus: u32,
     pub board: Board,
     /// It has failed if it runs longer than this.
     pub seconds: u64,
@@ -42,6 +43,8 @@ pub enum Expect {
     Prepared,
     /// A kernel panic with this message and a back-trace.
     Panic(&'static str),
+    /// So many CPUs have said where they are, each with a back-trace.
+    Stacks(usize),
 }
 
 use Expect::{Contains, Exactly, Lacks, Matches};
@@ -60,6 +63,7 @@ pub const CASE: Case = Case {
     expect: &[],
     code: 0,
     memory: "512M",
+    cpus: 1,
     board: Board::Q35,
     seconds: 120,
     ours_only: false,
@@ -136,6 +140,15 @@ pub const CASES: &[Case] = &[
     guest("processes", &[("processes", Libc::Musl)], &["/bin/processes"]),
     guest("signals", &[("signals", Libc::Musl)], &["/bin/signals"]),
     guest("threads", &[("threads", Libc::Musl)], &["/bin/threads"]),
+    Case { cpus: 4, ..guest("several CPUs", &[("smp", Libc::Musl)], &["/bin/smp"]) },
+    Case {
+        cpus: 4,
+        // Linux's CPUs spin for each other's answers: on a busy host that takes longer than a case may.
+        ours_only: true,
+        ..guest("threads on several CPUs", &[("threads", Libc::Musl)], &["/bin/threads"])
+    },
+    Case { cpus: 4, ..guest("signals on several CPUs", &[("signals", Libc::Musl)], &["/bin/signals"]) },
+    Case { cpus: 4, ..guest("processes on several CPUs", &[("processes", Libc::Musl)], &["/bin/processes"]) },
     guest("pipes and polling", &[("pipes", Libc::Musl)], &["/bin/pipes"]),
     guest("files", &[("files", Libc::Musl)], &["/bin/files"]),
     guest("clocks and limits", &[("clocks", Libc::Musl)], &["/bin/clocks"]),
@@ -202,6 +215,7 @@ pub const CASES: &[Case] = &[
     },
     guest("mappings on the host's libc", &[("mappings", Libc::Host)], &["/bin/mappings"]),
     guest("signals on the host's libc", &[("signals", Libc::Host)], &["/bin/signals"]),
+    Case { cpus: 4, ..guest("several CPUs on the host's libc", &[("smp", Libc::Host)], &["/bin/smp"]) },
     guest("threads on the host's libc", &[("threads", Libc::Host)], &["/bin/threads"]),
     Case {
         name: "a shell ends with its exit code",
@@ -408,6 +422,48 @@ pub const CASES: &[Case] = &[
         ..CASE
     },
     Case {
+        name: "several CPUs are seen",
+        command: &["/bin/busybox", "sh", "-c", SEES_CPUS],
+        expect: &[Exactly("4\n4\n4\n")],
+        cpus: 4,
+        ..CASE
+    },
+    Case {
+        name: "two CPUs of a microvm",
+        command: &["/bin/busybox", "nproc"],
+        expect: &[Exactly("2\n")],
+        board: Board::Microvm,
+        cpus: 2,
+        ..CASE
+    },
+    Case {
+        name: "as many CPUs as there can be",
+        command: &["/bin/busybox", "sh", "-c", "nproc; seq 100 | xargs -P 32 -n 1 true && echo done"],
+        expect: &[Exactly("64\ndone\n")],
+        memory: "1G",
+        cpus: 64,
+        seconds: 300,
+        ours_only: true,
+        ..CASE
+    },
+    Case {
+        name: "all CPUs say where they are",
+        command: &["/bin/busybox", "sh", "-c", "while :; do :; done & echo l >/proc/sysrq-trigger; kill $!; echo on"],
+        expect: &[Exactly("on\n"), Expect::Stacks(4)],
+        cpus: 4,
+        ours_only: true,
+        ..CASE
+    },
+    Case {
+        name: "a panic stops all CPUs",
+        command: &["/bin/busybox", "sh", "-c", BUSY_PANIC],
+        expect: &[Contains("before"), Lacks("after"), Expect::Panic("sysrq-trigger")],
+        code: 70,
+        cpus: 4,
+        ours_only: true,
+        ..CASE
+    },
+    Case {
         name: "a panic tells where",
         command: &["/bin/busybox", "sh", "-c", "echo before; echo c >/proc/sysrq-trigger; echo after"],
         expect: &[Contains("before"), Lacks("after"), Expect::Panic("sysrq-trigger")],
@@ -416,6 +472,11 @@ pub const CASES: &[Case] = &[
         ..CASE
     },
 ];
+
+const SEES_CPUS: &str = "nproc; grep -c ^processor /proc/cpuinfo; grep -c '^cpu[0-9]' /proc/stat";
+
+const BUSY_PANIC: &str =
+    "while :; do :; done & while :; do cat /proc/stat; done >/dev/null & echo before; echo c >/proc/sysrq-trigger; echo after";
 
 /// What `disks.c` expects: one to write, one to read, one with a sector that can't be read and one that can't be written.
 const DISKS: &[TestDisk] = &[

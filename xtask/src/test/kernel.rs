@@ -21,8 +21,9 @@ const LANES: usize = 2;
 const SHOWN_LINES: usize = 40;
 const SHOWN_TRACES: usize = 5;
 
-/// Runs all cases; they are taken from the front, so the long ones should stand there.
-pub fn run(kernel: Kernel, cases: &[&Case], tally: &mut Tally) {
+/// Runs all cases, each on as many CPUs as it asks for; on `cpus` if one would do. They are taken from the front, so the long ones
+/// should stand there.
+pub fn run(kernel: Kernel, cases: &[&Case], cpus: Option<u32>, tally: &mut Tally) {
     let path = match run::kernel_path(kernel) {
         Ok(path) => path,
         Err(error) => {
@@ -38,7 +39,8 @@ pub fn run(kernel: Kernel, cases: &[&Case], tally: &mut Tally) {
                 while let Some(case) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {
                     let started = Instant::now();
                     let verdict =
-                        one(kernel, &path, case).unwrap_or_else(|error| failed(format!("{error:#}")));
+                        one(kernel, &path, case, cpus.filter(|_| case.cpus == 1).unwrap_or(case.cpus))
+                            .unwrap_or_else(|error| failed(format!("{error:#}")));
                     tally.lock().expect("no lane panics").add(&case.full_name(), started, verdict);
                 }
             });
@@ -46,7 +48,7 @@ pub fn run(kernel: Kernel, cases: &[&Case], tally: &mut Tally) {
     });
 }
 
-fn one(kernel: Kernel, path: &Path, case: &Case) -> Result<Verdict> {
+fn one(kernel: Kernel, path: &Path, case: &Case, cpus: u32) -> Result<Verdict> {
     if kernel == Kernel::Linux && case.ours_only {
         return Ok(Verdict::Skipped("says something about our kernel alone".to_owned()));
     }
@@ -61,7 +63,7 @@ fn one(kernel: Kernel, path: &Path, case: &Case) -> Result<Verdict> {
         clock: Clock::Wall,
         cpu: "max,-erms",
         memory: case.memory.to_owned(),
-        cpus: 1,
+        cpus,
         kernel: path.to_owned(),
         initrd: folder.path().join("root.cpio"),
         command_line: String::new(),
@@ -82,11 +84,8 @@ fn one(kernel: Kernel, path: &Path, case: &Case) -> Result<Verdict> {
         return Ok(Verdict::Passed { tests: 1 });
     }
     let mut details = complaints.join("\n");
-    if let Ending::Panicked = finished.ending {
-        details.push_str(&format!("\nkernel panic: {}", finished.report.panic.as_deref().unwrap_or("?")));
-        for line in symbols::describe(path, &finished.report.frames) {
-            details.push_str(&format!("\n  {line}"));
-        }
+    for line in symbols::story(path, &finished.report) {
+        details.push_str(&format!("\n{line}"));
     }
     let traces = &finished.report.trace;
     for line in &traces[traces.len().saturating_sub(SHOWN_TRACES)..] {
@@ -134,6 +133,12 @@ fn judge(case: &Case, prepared: &Prepared, finished: &Finished) -> Vec<String> {
                 let heard = finished.report.panic.as_deref().unwrap_or("");
                 if !heard.contains(text) || finished.report.frames.len() < 3 {
                     complaints.push(format!("no panic with {text:?} and a back-trace; heard {heard:?}"));
+                }
+            }
+            Expect::Stacks(cpus) => {
+                let told = finished.report.stacks.iter().filter(|stack| !stack.frames.is_empty()).count();
+                if told != *cpus {
+                    complaints.push(format!("{told} CPUs have said where they are, not {cpus}"));
                 }
             }
             _ => {}

@@ -29,6 +29,9 @@ pub struct TestArgs {
     /// find, and more stress.
     #[arg(long)]
     long: bool,
+    /// Boot with so many CPUs where a kernel test asks for one.
+    #[arg(long, value_name = "N")]
+    cpus: Option<u32>,
     /// Only list the names of the checks.
     #[arg(long)]
     list: bool,
@@ -110,7 +113,7 @@ pub fn test(args: &TestArgs) -> Result<u8> {
         tally.add(check.name, started, verdict);
     }
     if !cases.is_empty() {
-        kernel::run(args.kernel, &cases, &mut tally);
+        kernel::run(args.kernel, &cases, args.cpus, &mut tally);
     }
     println!("{} passed, {} failed", tally.passed, tally.failed);
     Ok(u8::from(tally.failed > 0))

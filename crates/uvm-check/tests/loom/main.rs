@@ -42,6 +42,10 @@ mod arch {
     pub mod cpu {
         pub const MAX_CPUS: usize = 2;
 
+        pub fn count() -> usize {
+            MAX_CPUS
+        }
+
         pub fn index() -> usize {
             0
         }

@@ -7,10 +7,19 @@
 use std::sync::OnceLock;
 
 pub use loom::sync::atomic::Ordering;
-pub use loom::thread::yield_now as pause;
 
-/// One load of a taken lock before each pause: more only repeat themselves.
-pub const PATIENCE: u32 = 1;
+/// Between two loads of a taken lock others run: a load without that only repeats the one before.
+pub struct Wait;
+
+impl Wait {
+    pub fn new() -> Wait {
+        Wait
+    }
+
+    pub fn pause(&mut self) {
+        loom::thread::yield_now();
+    }
+}
 
 macro_rules! atomic {
     ($name:ident, $value:ty) => {

@@ -1,8 +1,11 @@
-//! Interrupt controllers: the CPU's local APIC with its timer, the I/O APIC for device lines, and the old PIC, silenced.
+//! Interrupt controllers: the CPU's local APIC with its timer and its messages to other CPUs, the I/O APIC for device lines, and
+//! the old PIC, silenced. Devices interrupt the first CPU.
+//!
+//! APICs are used as they are after reset, through memory: identifiers of up to 254 will do for 64 CPUs.
 
-use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
-use super::{io, serial};
+use super::{cpu, io, serial};
 use crate::boot::acpi;
 use crate::mem::layout;
 
@@ -10,12 +13,17 @@ use crate::mem::layout;
 pub const TIMER: u8 = 0x40;
 /// Vector of the console's serial port.
 pub const SERIAL: u8 = 0x41;
+/// Vectors of requests by other CPUs, and of the end of a doze: of higher priority than all others.
+pub const REQUEST: u8 = 0xf0;
+pub const DOZE: u8 = 0xf1;
 /// Vector that the local APIC reports for interrupts that went away.
 pub const SPURIOUS: u8 = 0xff;
 
 const ID: u64 = 0x20;
 const EOI: u64 = 0xb0;
 const SPURIOUS_VECTOR: u64 = 0xf0;
+const COMMAND: u64 = 0x300;
+const COMMAND_TARGET: u64 = 0x310;
 const LVT_TIMER: u64 = 0x320;
 const LVT_LINT0: u64 = 0x350;
 const LVT_LINT1: u64 = 0x360;
@@ -23,8 +31,18 @@ const TIMER_INITIAL: u64 = 0x380;
 const TIMER_CURRENT: u64 = 0x390;
 const TIMER_DIVIDE: u64 = 0x3e0;
 
+/// Bits of the command register: how a message is delivered, and that one is on its way.
+const NMI: u32 = 4 << 8;
+const INIT: u32 = 5 << 8;
+const START_UP: u32 = 6 << 8;
+const ASSERT: u32 = 1 << 14;
+const BUSY: u32 = 1 << 12;
+
 /// Virtual address of the local APIC's registers, the same on every CPU.
 static LOCAL: AtomicU64 = AtomicU64::new(0);
+
+/// Each CPU's APIC by the CPU's number.
+static IDS: [AtomicU32; cpu::MAX_CPUS] = [const { AtomicU32::new(0) }; cpu::MAX_CPUS];
 
 fn register(offset: u64) -> *mut u32 {
     (LOCAL.load(Relaxed) + offset) as *mut u32
@@ -41,20 +59,61 @@ fn write(offset: u64, value: u32) {
     unsafe { register(offset).write_volatile(value) }
 }
 
-/// Starts this CPU's APIC and routes the console's line to it.
+/// Starts the first CPU's APIC and routes the console's line to it.
 pub fn init(platform: &acpi::Platform) {
     // The two PICs: every line masked.
     io::out8(0x21, 0xff);
     io::out8(0xa1, 0xff);
     LOCAL.store(layout::direct(io::rdmsr(0x1b) & 0xf_ffff_f000), Relaxed);
+    init_local();
+    route(platform, platform.overrides[usize::from(serial::IRQ)], SERIAL);
+}
+
+/// Starts this CPU's APIC.
+pub fn init_local() {
     io::wrmsr(0x1b, io::rdmsr(0x1b) | 1 << 11);
+    IDS[cpu::index()].store(id(), Relaxed);
     write(SPURIOUS_VECTOR, 0x100 | u32::from(SPURIOUS));
     write(LVT_LINT0, 1 << 16);
     write(LVT_LINT1, 1 << 16);
     write(TIMER_DIVIDE, 0b1011);
     write(LVT_TIMER, u32::from(TIMER));
     write(TIMER_INITIAL, 0);
-    route(platform, platform.overrides[usize::from(serial::IRQ)], SERIAL);
+}
+
+/// This CPU's APIC.
+pub fn id() -> u32 {
+    read(ID) >> 24
+}
+
+/// Sends a message to the APIC `to`. The kernel runs with interrupts off, so nothing comes between the two writes.
+fn command(to: u32, what: u32) {
+    while read(COMMAND) & BUSY != 0 {
+        core::hint::spin_loop();
+    }
+    write(COMMAND_TARGET, to << 24);
+    write(COMMAND, what | ASSERT);
+}
+
+/// Interrupts another CPU by `REQUEST`.
+#[inline]
+pub(super) fn interrupt(cpu: usize) {
+    command(IDS[cpu].load(Relaxed), u32::from(REQUEST));
+}
+
+/// Interrupts another CPU though it has interrupts off.
+pub(super) fn interrupt_urgently(cpu: usize) {
+    command(IDS[cpu].load(Relaxed), NMI);
+}
+
+/// Resets a CPU that doesn't run.
+pub(super) fn reset(apic: u32) {
+    command(apic, INIT);
+}
+
+/// Has a CPU that was reset begin at the page `page`, in real mode.
+pub(super) fn start_up(apic: u32, page: u32) {
+    command(apic, START_UP | page);
 }
 
 /// Sends a line to this CPU as `vector`. Start-up only.
@@ -90,6 +149,19 @@ pub fn end_of_interrupt() {
 #[inline]
 pub fn arm(ticks: u32) {
     write(TIMER_INITIAL, ticks);
+}
+
+/// Halts this CPU until another asks for something, or for at most so many ticks; other interrupts stay pending, and what the timer
+/// was to do is forgotten.
+pub(super) fn doze(ticks: u32) {
+    /// Lets only vectors from 0xf0 on through.
+    const HIGH: u64 = 14;
+    write(LVT_TIMER, u32::from(DOZE));
+    write(TIMER_INITIAL, ticks);
+    io::write_cr8(HIGH);
+    io::wait_for_interrupt();
+    io::write_cr8(0);
+    write(LVT_TIMER, u32::from(TIMER));
 }
 
 /// Ticks left of what `arm` started.

@@ -40,6 +40,17 @@ pub fn arm(nanos: u64) {
     apic::arm(ticks as u32);
 }
 
+/// No interrupt comes.
+pub fn disarm() {
+    apic::arm(0);
+}
+
+/// Halts this CPU until another asks for something, or for at most `nanos`; then the alarm is what it was.
+pub fn doze(nanos: u64) {
+    apic::doze(scale(nanos, APIC_SCALE.load(Relaxed)).max(1) as u32);
+    crate::sched::clock::arm_again();
+}
+
 #[inline]
 fn scale(value: u64, by: u64) -> u64 {
     ((u128::from(value) * u128::from(by)) >> 32) as u64

@@ -4,23 +4,25 @@
 //! `KERNEL_GS_BASE`. The assembly in `entry.s` knows the first fields by offset.
 //!
 //! I1: the kernel runs with interrupts off, except in `io::interrupt_window` and `io::wait_for_interrupt`. So a `Cpu`'s cells are
-//! only touched by code that runs on it, one piece at a time, and `Sync` is sound.
+//! only touched by code that runs on it, one piece at a time, and `Sync` is sound. What comes all the same, by an NMI, reads
+//! only what is a single word. Others reach nothing but `shared`.
 
 use core::arch::asm;
 use core::arch::x86_64::{__cpuid, __cpuid_count};
 use core::cell::{Cell, UnsafeCell};
-use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed};
 
 use alloc::sync::Arc;
+use machine::CpuSet;
 
 use super::{gdt, io};
 use crate::sched::Task;
 
-/// CPUs at most; one is started.
-pub const MAX_CPUS: usize = 1;
+/// CPUs at most: what a [`CpuSet`] holds.
+pub const MAX_CPUS: usize = 64;
 
 /// One CPU's own data.
-#[repr(C)]
+#[repr(C, align(128))]
 pub struct Cpu {
     this: Cell<*const Cpu>,
     /// Stack pointer on entry from user mode: the place of the current task's `UserRegs`.
@@ -36,11 +38,26 @@ pub struct Cpu {
     pub(super) gs_base: Cell<u64>,
     /// Where the last interrupt or fault from user mode came from; see `sched::clock`.
     pub(super) last_fault: Cell<u64>,
-    current: UnsafeCell<Option<Arc<Task>>>,
+    /// The task that runs, by `Arc::into_raw`; null before `sched::init`.
+    current: Cell<*const Task>,
+    /// The task whose stack was just left, until somebody has looked where it goes.
+    left: Cell<*const Task>,
     pub(super) tables: UnsafeCell<gdt::Tables>,
+    pub(super) shared: Shared,
 }
 
-// SAFETY: I1; a `Cpu` is reached only through GS of the CPU it belongs to.
+/// What other CPUs read and write, on cache lines of its own.
+#[repr(C, align(64))]
+pub(super) struct Shared {
+    /// What this CPU is asked for, by bits; see `ipi`.
+    pub(super) requests: AtomicU32,
+    /// The same for what can't wait until interrupts are on.
+    pub(super) urgent: AtomicU32,
+    /// The number of the task that runs.
+    running: AtomicU64,
+}
+
+// SAFETY: I1; all but `shared`, which is made of atomics, is reached only through GS of the CPU it belongs to.
 unsafe impl Sync for Cpu {}
 
 /// Offsets for the assembly.
@@ -61,12 +78,19 @@ static CPUS: [Cpu; MAX_CPUS] = [const {
         fs_base: Cell::new(0),
         gs_base: Cell::new(0),
         last_fault: Cell::new(0),
-        current: UnsafeCell::new(None),
+        current: Cell::new(core::ptr::null()),
+        left: Cell::new(core::ptr::null()),
         tables: UnsafeCell::new(gdt::Tables::NEW),
+        shared: Shared { requests: AtomicU32::new(0), urgent: AtomicU32::new(0), running: AtomicU64::new(0) },
     }
 }; MAX_CPUS];
 
-/// This CPU's data.
+/// CPUs that run tasks: always the lowest numbers.
+static COUNT: AtomicUsize = AtomicUsize::new(1);
+/// CPUs that the firmware names.
+static FOUND: AtomicUsize = AtomicUsize::new(1);
+
+/// This CPU's data. Whoever sleeps may go on elsewhere: it is not to be kept across that.
 #[inline]
 pub(super) fn this() -> &'static Cpu {
     let this: *const Cpu;
@@ -76,14 +100,55 @@ pub(super) fn this() -> &'static Cpu {
     unsafe { &*this }
 }
 
-/// This CPU's number.
+/// What others may touch of a CPU.
+#[inline]
+pub(super) fn shared(cpu: usize) -> &'static Shared {
+    &CPUS[cpu].shared
+}
+
+/// This CPU's number. Whoever sleeps may go on elsewhere.
 #[inline]
 pub fn index() -> usize {
-    if MAX_CPUS == 1 {
-        0
-    } else {
-        this().index.get()
+    let index: usize;
+    // SAFETY: as in `this`.
+    unsafe {
+        asm!("mov {}, gs:[{}]", out(reg) index, const core::mem::offset_of!(Cpu, index),
+             options(nostack, preserves_flags, readonly));
     }
+    index
+}
+
+/// CPUs that run tasks: numbers 0 to this. Changes only in start-up.
+#[inline]
+pub fn count() -> usize {
+    COUNT.load(Acquire)
+}
+
+/// The same as a set.
+#[inline]
+pub fn online() -> CpuSet {
+    CpuSet(u64::MAX >> (MAX_CPUS - count()))
+}
+
+/// CPUs that the machine has, whether or not they run: what per-CPU memory is sized by.
+pub fn found() -> usize {
+    FOUND.load(Relaxed)
+}
+
+/// Notes how many CPUs the machine has, before anything is sized by it.
+pub fn set_found(cpus: usize) {
+    FOUND.store(cpus.clamp(1, MAX_CPUS), Relaxed);
+}
+
+/// This CPU runs tasks from now on.
+pub fn set_online() {
+    COUNT.fetch_add(1, AcqRel);
+}
+
+/// Whether a CPU runs the task of this number now. Ordered after the caller's last atomic exchange; see `sched`.
+#[inline]
+pub fn runs(cpu: usize, task: u64) -> bool {
+    shared(cpu).running.load(Relaxed) == task
 }
 
 const MSR_EFER: u32 = 0xc000_0080;
@@ -102,6 +167,11 @@ pub fn init_early(number: usize) {
     io::wrmsr(MSR_GS_BASE, core::ptr::from_ref(cpu) as u64);
     io::wrmsr(MSR_KERNEL_GS_BASE, 0);
     io::wrmsr(MSR_FS_BASE, 0);
+}
+
+/// Notes the root table that this CPU has started with.
+pub(super) fn use_root(root: u64) {
+    this().root.set(root);
 }
 
 extern "C" {
@@ -134,22 +204,51 @@ pub fn init(ist_top: u64) {
 /// The reference is good for as long as that task runs, which is as long as its own code can use it; it is not to be kept where
 /// another task finds it.
 #[inline]
-pub fn current() -> &'static Arc<Task> {
-    // SAFETY: I1; the slot is replaced only by a switch, at which this task stops running, and by then somebody else keeps it alive.
-    unsafe { (*this().current.get()).as_ref() }.expect("a task runs since sched::init")
+pub fn current() -> &'static Task {
+    let current: *const Task;
+    // SAFETY: as in `this`.
+    unsafe {
+        asm!("mov {}, gs:[{}]", out(reg) current, const core::mem::offset_of!(Cpu, current),
+             options(nostack, preserves_flags, readonly));
+    }
+    debug_assert!(!current.is_null(), "a task runs since sched::init");
+    // SAFETY: the slot keeps the task until a switch, at which it stops running, and by then somebody else keeps it alive.
+    unsafe { &*current }
 }
 
-/// Makes `task` the one that runs, with `stack` for its entries from user mode; returns the one before.
+/// The task that runs on this CPU, to keep; `None` before `sched::init`.
+pub fn current_owned() -> Option<Arc<Task>> {
+    let current = this().current.get();
+    if current.is_null() {
+        return None;
+    }
+    // SAFETY: the pointer is an `Arc`'s, by `set_current`, and its count is raised for the one that is made here.
+    unsafe {
+        Arc::increment_strong_count(current);
+        Some(Arc::from_raw(current))
+    }
+}
+
+/// Makes `task`, of number `id`, the one that runs, with `stack` for its entries from user mode. The one before is what
+/// [`take_left`] gives.
 #[inline]
-pub fn set_current(task: Arc<Task>, stack: u64) -> Option<Arc<Task>> {
+pub fn set_current(task: Arc<Task>, id: u64, stack: u64) {
     let cpu = this();
     cpu.kernel_stack.set(stack);
     cpu.work.set(task.work_word());
-    // SAFETY: I1; the only other references are made in `init` and, for a moment, in `current`.
-    unsafe {
-        (*cpu.tables.get()).set_kernel_stack(stack);
-        (*cpu.current.get()).replace(task)
-    }
+    cpu.shared.running.store(id, Relaxed);
+    // SAFETY: I1; the only other reference is made in `init`.
+    unsafe { (*cpu.tables.get()).set_kernel_stack(stack) };
+    debug_assert!(cpu.left.get().is_null(), "a task was left and forgotten");
+    cpu.left.set(cpu.current.replace(Arc::into_raw(task)));
+}
+
+/// The task that this CPU has left, once its stack isn't in use any more.
+#[inline]
+pub fn take_left() -> Option<Arc<Task>> {
+    let left = this().left.replace(core::ptr::null());
+    // SAFETY: the pointer came from `Arc::into_raw`, and leaves the slot that owned it.
+    (!left.is_null()).then(|| unsafe { Arc::from_raw(left) })
 }
 
 /// Loads the program's segment bases, where they differ from what the registers hold.
@@ -184,11 +283,6 @@ pub fn features() -> u32 {
     __cpuid(1).edx
 }
 
-/// CPUs that run tasks.
-pub fn count() -> usize {
-    MAX_CPUS
-}
-
 /// Whether the CPU can keep the kernel from executing user pages.
 pub fn has_smep() -> bool {
     leaf7_ebx() & 1 << 7 != 0
@@ -207,9 +301,14 @@ pub fn xsave_size() -> Option<(usize, u64)> {
     }
     let offered = u64::from(__cpuid_count(13, 0).eax);
     let mask = offered & 7;
+    enable_xsave(mask);
+    Some((__cpuid_count(13, 0).ebx as usize, mask))
+}
+
+/// Lets this CPU save and load those states.
+pub fn enable_xsave(mask: u64) {
     io::write_cr4(io::read_cr4() | 1 << 18);
     io::xsetbv(mask);
-    Some((__cpuid_count(13, 0).ebx as usize, mask))
 }
 
 /// A number that differs between runs where the machine offers one: seeds the random generator.

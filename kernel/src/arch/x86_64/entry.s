@@ -166,6 +166,30 @@ last_resort_entry:
 1:  mov rdi, rsp
     call {last_resort}
 
+# NMI, from anywhere, on a stack of its own: GS may be either, and goes back to what it was.
+.balign 16
+nmi_entry:
+    push 0
+    push 2
+    SAVE_ALL
+    cld
+    CLAC
+    mov ecx, 0xc0000101
+    rdmsr
+    xor ebx, ebx
+    test edx, edx
+    js 1f
+    swapgs
+    inc ebx
+1:  mov rdi, rsp
+    call {nmi}
+    test ebx, ebx
+    jz 2f
+    swapgs
+2:  RESTORE_ALL
+    add rsp, 16
+    iretq
+
 # First instruction of a new task: its UserRegs are at the top of the stack already.
 .globl task_start_user
 task_start_user:
@@ -230,6 +254,8 @@ trap_stubs:
     jmp page_fault_entry
     .elseif vector == 8
     jmp last_resort_entry
+    .elseif vector == 2
+    jmp nmi_entry
     .else
     .if (vector != 10) && (vector != 11) && (vector != 12) && (vector != 13) && (vector != 17) && (vector != 21)
     push 0

@@ -18,12 +18,20 @@ struct Format {
 
 static FORMAT: spin::Once<Format> = spin::Once::new();
 
-/// Finds out what the CPU has.
+/// Finds out what the first CPU has; the others have the same.
 pub fn init() {
     FORMAT.call_once(|| match cpu::xsave_size() {
         Some((size, mask)) => Format { size: size.next_multiple_of(64), mask },
         None => Format { size: 512, mask: 0 },
     });
+}
+
+/// Lets another CPU use what `init` has found.
+pub fn init_local() {
+    let mask = format().mask;
+    if mask != 0 {
+        cpu::enable_xsave(mask);
+    }
 }
 
 fn format() -> &'static Format {

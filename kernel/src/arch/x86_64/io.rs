@@ -130,6 +130,12 @@ pub fn write_cr4(value: u64) {
     unsafe { asm!("mov cr4, {}", in(reg) value, options(nostack, preserves_flags)) }
 }
 
+/// Keeps interrupts of this priority class and below it pending.
+pub fn write_cr8(value: u64) {
+    // SAFETY: changes nothing but which interrupts are taken.
+    unsafe { asm!("mov cr8, {}", in(reg) value, options(nomem, nostack, preserves_flags)) }
+}
+
 /// Makes this CPU forget the translation of one address.
 #[inline]
 pub fn invlpg(va: u64) {

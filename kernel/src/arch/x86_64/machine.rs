@@ -23,7 +23,7 @@ static PMAP: X86Pmap = X86Pmap::new();
 /// # Errors
 /// [`NoMemory`].
 pub fn init(segments: &[(Pa, u32)], devices: &[(Pa, u32)]) -> Result<(), NoMemory> {
-    let frames = Frames::with_devices(segments, devices, super::cpu::MAX_CPUS)?;
+    let frames = Frames::with_devices(segments, devices, super::cpu::found())?;
     super::pmap::init(frames.numbers())?;
     FRAMES.call_once(|| frames);
     Ok(())

@@ -4,7 +4,8 @@
 //! |---|---|
 //! | `entry.s`, `trap`, `regs` | ways in and out: system calls, exceptions, interrupts, and the program's registers |
 //! | `cpu`, `gdt`, `io` | what each CPU has of its own, single instructions |
-//! | `apic`, `irq` | interrupt controllers, interrupts of devices |
+//! | `apic`, `irq`, `ipi` | interrupt controllers, interrupts of devices and of other CPUs |
+//! | `start` | the other CPUs, from reset to their first task |
 //! | `clock`, `serial` | time, the two serial ports |
 //! | `fpu`, `switch` | a task's vector state and stack |
 //! | `tables`, `user_access` | the kernel's own mappings, instructions that touch user memory |
@@ -16,11 +17,13 @@ pub mod cpu;
 pub mod fpu;
 mod gdt;
 pub mod io;
+pub mod ipi;
 pub mod irq;
 pub mod machine;
 pub mod pmap;
 pub mod regs;
 pub mod serial;
+pub mod start;
 pub mod switch;
 pub mod tables;
 pub mod trap;

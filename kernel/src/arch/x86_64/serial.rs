@@ -80,19 +80,36 @@ fn put(port: u16, byte: u8) {
     out8(port, byte);
 }
 
+/// Kept while a piece of text goes to the console, and while a line goes to the control channel.
+static CONSOLE: SpinLock<()> = SpinLock::new(());
+static CONTROL: SpinLock<()> = SpinLock::new(());
+
 /// Prints on the console.
 pub fn console(bytes: &[u8]) {
+    let _turn = CONSOLE.lock();
     bytes.iter().for_each(|&b| put(COM1, b));
 }
 
-/// The control channel as a destination for `write!`.
+/// Sends a line on the control channel.
+pub fn control(line: fmt::Arguments<'_>) {
+    let _turn = CONTROL.lock();
+    // The port takes everything.
+    let _ = fmt::Write::write_fmt(&mut Control, line);
+    put_control(b"\n");
+}
+
+/// The control channel as a destination for `write!`, whoever else writes there: for the end.
 pub struct Control;
+
+fn put_control(bytes: &[u8]) {
+    if CONTROL_PRESENT.load(Relaxed) {
+        bytes.iter().for_each(|&b| put(COM2, b));
+    }
+}
 
 impl fmt::Write for Control {
     fn write_str(&mut self, s: &str) -> fmt::Result {
-        if CONTROL_PRESENT.load(Relaxed) {
-            s.bytes().for_each(|b| put(COM2, b));
-        }
+        put_control(s.as_bytes());
         Ok(())
     }
 }
@@ -102,6 +119,7 @@ pub struct Console;
 
 impl fmt::Write for Console {
     fn write_str(&mut self, s: &str) -> fmt::Result {
+        let _turn = CONSOLE.lock();
         for b in s.bytes() {
             if b == b'\n' {
                 put(COM1, b'\r');

@@ -5,7 +5,7 @@
 
 use core::arch::global_asm;
 
-use super::{apic, cpu, gdt, io, irq, regs::UserRegs, serial};
+use super::{apic, cpu, gdt, io, ipi, irq, regs::UserRegs, serial};
 use crate::{mem::layout, proc, sched, user, vm};
 
 const PAGE_FAULT: u64 = 14;
@@ -26,6 +26,7 @@ global_asm!(
     user_trap = sym user_trap,
     kernel_trap = sym kernel_trap,
     last_resort = sym last_resort,
+    nmi = sym nmi,
     task_started = sym task_started,
     kernel_task = sym kernel_task,
 );
@@ -47,9 +48,9 @@ extern "C" {
     fn trap_stubs();
 }
 
-/// Fills the interrupt table and makes it this CPU's.
+/// Fills the interrupt table and makes it the first CPU's.
 pub fn init() {
-    // SAFETY: start-up, one CPU.
+    // SAFETY: start-up, no other CPU runs yet.
     let table = unsafe { &mut *IDT.0.get() };
     for (vector, gate) in table.iter_mut().enumerate() {
         let at = trap_stubs as *const () as u64 + 16 * vector as u64;
@@ -63,6 +64,11 @@ pub fn init() {
             | (at >> 16 & 0xffff) << 48;
         gate.high = at >> 32;
     }
+    load();
+}
+
+/// Makes the interrupt table this CPU's.
+pub fn load() {
     #[repr(C, packed)]
     struct Pointer {
         limit: u16,
@@ -131,6 +137,11 @@ fn interrupt(regs: &UserRegs) {
             apic::end_of_interrupt();
             sched::timer_interrupt(origin(regs));
         }
+        apic::REQUEST => {
+            apic::end_of_interrupt();
+            ipi::poll();
+        }
+        apic::DOZE => apic::end_of_interrupt(),
         apic::SERIAL => {
             serial::interrupt();
             apic::end_of_interrupt();
@@ -159,6 +170,12 @@ fn origin(regs: &UserRegs) -> sched::Origin {
 
 extern "C" fn last_resort(regs: &mut UserRegs) -> ! {
     fatal(regs, io::read_cr2())
+}
+
+extern "C" fn nmi(regs: &mut UserRegs) {
+    if !ipi::urgent(regs.rip, regs.rbp) {
+        fatal(regs, 0);
+    }
 }
 
 const NAMES: [&str; 20] = [

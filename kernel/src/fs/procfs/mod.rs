@@ -331,6 +331,9 @@ impl Inode for ProcNode {
         if n == 1 && letter == *b"c" {
             panic!("a crash was asked for through /proc/sysrq-trigger");
         }
+        if n == 1 && letter == *b"l" {
+            crate::arch::ipi::show_all();
+        }
         Ok((n + from.skip(from.left()), 0))
     }
 

@@ -83,6 +83,46 @@ impl X86Pmap {
     }
 }
 
+/// How often each CPU was asked to forget, and what it has answered.
+static ASKED: [core::sync::atomic::AtomicU64; cpu::MAX_CPUS] = [const { core::sync::atomic::AtomicU64::new(0) }; cpu::MAX_CPUS];
+static ANSWERED: [core::sync::atomic::AtomicU64; cpu::MAX_CPUS] = [const { core::sync::atomic::AtomicU64::new(0) }; cpu::MAX_CPUS];
+
+/// Another CPU asks this one to forget translations; see `ipi`.
+pub fn shootdown_requested() {
+    use core::sync::atomic::Ordering::SeqCst;
+    let here = cpu::index();
+    let asked = ASKED[here].load(SeqCst);
+    // SAFETY: the root that is active already.
+    unsafe { io::write_cr3(io::read_cr3()) };
+    ANSWERED[here].fetch_max(asked, SeqCst);
+}
+
+fn flush_others(cpus: CpuSet) {
+    use core::sync::atomic::Ordering::SeqCst;
+    let others = cpus.without(CpuSet::one(cpu::index()));
+    if others.is_empty() {
+        return;
+    }
+    let mut tickets = [0; cpu::MAX_CPUS];
+    for cpu in others.iter() {
+        tickets[cpu] = ASKED[cpu].fetch_add(1, SeqCst) + 1;
+    }
+    super::ipi::send(others, super::ipi::Ipi::Shootdown);
+    for cpu in others.iter() {
+        let mut wait = super::ipi::Wait::new();
+        while ANSWERED[cpu].load(SeqCst) < tickets[cpu] {
+            wait.pause();
+        }
+    }
+}
+
+/// This CPU goes on with a task that has no address space.
+pub fn idle() {
+    if cpu::count() > 1 {
+        space::deactivate();
+    }
+}
+
 /// Frames that hold programs' page tables.
 pub fn tables() -> usize {
     space::TABLES.load(Relaxed)
@@ -431,6 +471,7 @@ impl Pmap for X86Pmap {
     }
 
     fn flush(&self, down: &Shootdown) {
+        flush_others(down.cpus());
         if !down.cpus().contains(cpu::index()) {
             self.state.lock().counted -= u32::from(down.is_counted());
             return;
@@ -465,7 +506,7 @@ impl State {
     /// Law P6, after a page was lowered.
     fn overtake_nobody_by_page(&mut self, down: &mut Shootdown) {
         if self.counted != u32::from(down.is_counted()) {
-            down.note_all(CpuSet::one(cpu::index()));
+            down.note_all(cpu::online());
         }
         self.counted += u32::from(down.begin_count());
     }

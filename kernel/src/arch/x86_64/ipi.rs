@@ -1,0 +1,176 @@
+//! What CPUs ask of each other.
+//!
+//! ```text
+//!   send: set a bit in the other CPU's `requests` -- if no bit was set: interrupt it
+//!   there: take all bits -> do what they ask       (by the interrupt, or where it waits for something)
+//! ```
+//! I1: a bit is taken before it is acted upon, so what was written before `send` is seen by whoever acts. I2: a CPU that
+//! waits with interrupts off does so by [`Wait`], which answers; so a CPU that waits for a lock answers the lock's holder, who may
+//! wait for its answer. I3: what is asked for is done without a lock, as the one who polls may hold any.
+//!
+//! What can't wait for that, stopping a CPU and asking it where it is, goes by NMI.
+
+use core::sync::atomic::{
+    fence, AtomicBool, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::SeqCst,
+};
+
+use machine::CpuSet;
+
+use super::{apic, clock, cpu, io, pmap};
+use crate::sched;
+
+/// What a CPU can be asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub enum Ipi {
+    /// Look at the queue and at the current task's work: something is there that wasn't.
+    Reschedule = 1,
+    /// Forget translations: `pmap::shootdown_requested`.
+    Shootdown = 2,
+    /// Let all its loads and stores before be done before all those after.
+    Barrier = 4,
+}
+
+/// Requests by NMI.
+const STOP: u32 = 1;
+const SHOW: u32 = 2;
+
+/// Asks CPUs for something; this one is left out. Doesn't wait.
+#[inline]
+pub fn send(cpus: CpuSet, what: Ipi) {
+    for cpu in cpus.without(CpuSet::one(cpu::index())).iter() {
+        // Whoever finds a bit set knows that an interrupt is on its way for it.
+        if cpu::shared(cpu).requests.fetch_or(what as u32, AcqRel) == 0 {
+            apic::interrupt(cpu);
+        }
+    }
+}
+
+/// Does what this CPU is asked for. Called wherever it waits with interrupts off.
+#[inline]
+pub fn poll() {
+    let requests = &cpu::this().shared.requests;
+    if requests.load(Relaxed) != 0 {
+        answer(requests.swap(0, AcqRel));
+    }
+}
+
+/// A wait for another CPU, with interrupts off: between two looks at what is waited for, call [`pause`](Wait::pause).
+///
+/// It first looks often, then halts between the looks, as a host that doesn't run all CPUs at a time does better to run the one
+/// that is waited for. A halted CPU takes interrupts of other CPUs and no others, so I3 holds, and nothing else runs meanwhile.
+pub struct Wait {
+    looks: u32,
+    /// When the first halt is due, by the time stamp counter; 0 before that is known.
+    patience: u64,
+}
+
+impl Wait {
+    /// Looks between two pauses: under TCG a pause leaves the guest, which costs more than a short wait. A loop without any would
+    /// never let the other CPU run where QEMU runs CPUs in turn.
+    const LOOKS: u32 = 500;
+    /// Ticks of the time stamp counter before the first halt: some 30 microseconds.
+    const PATIENCE: u64 = 60_000;
+    /// A halt's length in nanoseconds.
+    const DOZE: u64 = 50_000;
+
+    /// The wait begins.
+    #[inline]
+    pub const fn new() -> Wait {
+        Wait { looks: 0, patience: 0 }
+    }
+
+    /// Answers other CPUs, and lets time pass.
+    #[inline]
+    pub fn pause(&mut self) {
+        poll();
+        self.looks += 1;
+        if self.looks.is_multiple_of(Wait::LOOKS) {
+            self.rest();
+        }
+    }
+
+    #[cold]
+    fn rest(&mut self) {
+        let now = io::rdtsc();
+        if self.patience == 0 {
+            self.patience = now + Wait::PATIENCE;
+        }
+        if now < self.patience {
+            core::hint::spin_loop();
+        } else {
+            clock::doze(Wait::DOZE);
+        }
+    }
+}
+
+#[cold]
+fn answer(requests: u32) {
+    if requests & Ipi::Shootdown as u32 != 0 {
+        pmap::shootdown_requested();
+    }
+    if requests & Ipi::Reschedule as u32 != 0 {
+        sched::reschedule_interrupt();
+    }
+    if requests & Ipi::Barrier as u32 != 0 {
+        fence(SeqCst);
+    }
+}
+
+/// Returns when each of these CPUs has executed a full barrier.
+pub fn barrier(cpus: CpuSet) {
+    fence(SeqCst);
+    send(cpus, Ipi::Barrier);
+    for cpu in cpus.without(CpuSet::one(cpu::index())).iter() {
+        // The exchange that takes the bit is the barrier.
+        let mut wait = Wait::new();
+        while cpu::shared(cpu).requests.load(Acquire) & Ipi::Barrier as u32 != 0 {
+            wait.pause();
+        }
+    }
+}
+
+fn send_urgently(what: u32) {
+    for cpu in cpu::online().without(CpuSet::one(cpu::index())).iter() {
+        cpu::shared(cpu).urgent.fetch_or(what, AcqRel);
+        apic::interrupt_urgently(cpu);
+    }
+}
+
+/// Stops all other CPUs for good.
+pub fn stop_others() {
+    send_urgently(STOP);
+}
+
+/// Has all CPUs say where they are.
+pub fn show_all() {
+    send_urgently(SHOW);
+    let frame: u64;
+    // SAFETY: reads a register.
+    unsafe { core::arch::asm!("mov {}, rbp", out(reg) frame, options(nomem, nostack, preserves_flags)) }
+    show(show_all as *const () as u64, frame);
+}
+
+/// An NMI has come. Returns false if no CPU has asked for it.
+pub(super) fn urgent(rip: u64, rbp: u64) -> bool {
+    let asked = cpu::this().shared.urgent.swap(0, AcqRel);
+    if asked & SHOW != 0 {
+        show(rip, rbp);
+    }
+    if asked & STOP != 0 {
+        loop {
+            io::halt();
+        }
+    }
+    asked != 0
+}
+
+/// Says where this CPU is. One CPU at a time.
+fn show(rip: u64, rbp: u64) {
+    static TURN: AtomicBool = AtomicBool::new(false);
+    while TURN.swap(true, Acquire) {
+        core::hint::spin_loop();
+    }
+    crate::panic::show_stack(rip, rbp);
+    TURN.store(false, core::sync::atomic::Ordering::Release);
+}

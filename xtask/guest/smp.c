@@ -1,0 +1,416 @@
+// Several CPUs: threads and processes that really run at once, where they may run, and what one CPU tells another.
+#include "check.h"
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <sys/prctl.h>
+
+enum { SPINNERS = 8 };
+
+static int cpus(void) { return (int)sysconf(_SC_NPROCESSORS_ONLN); }
+
+static uint64_t nanos(clockid_t clock) {
+    struct timespec now;
+    clock_gettime(clock, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+static int pin(int cpu) {
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    CPU_SET(cpu, &set);
+    return sched_setaffinity(0, sizeof set, &set);
+}
+
+static int here(void) {
+    unsigned cpu = ~0u;
+    syscall(SYS_getcpu, &cpu, 0, 0);
+    return (int)cpu;
+}
+
+static atomic_int ready, stop;
+
+static void *spinning(void *argument) {
+    atomic_fetch_add(&ready, 1);
+    while (!atomic_load(&stop)) {}
+    return argument;
+}
+
+static void spin_up(pthread_t *threads, int count) {
+    atomic_store(&ready, 0);
+    atomic_store(&stop, 0);
+    for (int i = 0; i < count; i++) NEED(!pthread_create(&threads[i], 0, spinning, 0));
+    while (atomic_load(&ready) < count) sched_yield();
+}
+
+// What all CPUs spend on a process is more than the time that passes. A kernel counts by its own clock, so a busy host is no matter.
+static void threads_run_at_once(void) {
+    pthread_t threads[2];
+    NEED(cpus() > 1);
+    spin_up(threads, 2);
+    uint64_t wall = nanos(CLOCK_MONOTONIC), used = nanos(CLOCK_PROCESS_CPUTIME_ID);
+    usleep(500000);
+    used = nanos(CLOCK_PROCESS_CPUTIME_ID) - used;
+    wall = nanos(CLOCK_MONOTONIC) - wall;
+    atomic_store(&stop, 1);
+    for (int i = 0; i < 2; i++) pthread_join(threads[i], 0);
+    CHECK(used > wall + wall / 2);
+}
+
+static void a_thread_runs_where_it_may(void) {
+    for (int round = 0; round < 20; round++) {
+        for (int cpu = 0; cpu < cpus(); cpu++) {
+            cpu_set_t set;
+            NEED(!pin(cpu));
+            CHECK(here() == cpu);
+            CHECK(!sched_getaffinity(0, sizeof set, &set) && CPU_COUNT(&set) == 1 && CPU_ISSET(cpu, &set));
+        }
+    }
+    pid_t child = fork();
+    if (child == 0) _exit(here() == cpus() - 1 ? 4 : 5);
+    int status;
+    CHECK(waitpid(child, &status, 0) == child && WEXITSTATUS(status) == 4);
+    cpu_set_t none;
+    CPU_ZERO(&none);
+    FAILS(sched_setaffinity(0, sizeof none, &none), EINVAL);
+    CPU_SET(1000, &none);
+    FAILS(sched_setaffinity(0, sizeof none, &none), EINVAL);
+    FAILS(sched_setaffinity(999999, sizeof none, &none), ESRCH);
+}
+
+static atomic_int its_tid, its_cpu;
+static void *wandering(void *argument) {
+    atomic_store(&its_tid, (int)syscall(SYS_gettid));
+    while (!atomic_load(&stop)) atomic_store(&its_cpu, here());
+    return argument;
+}
+static void a_running_thread_is_sent_elsewhere(void) {
+    pthread_t thread;
+    atomic_store(&stop, 0);
+    NEED(!pthread_create(&thread, 0, wandering, 0));
+    while (!atomic_load(&its_tid)) sched_yield();
+    for (int round = 0; round < 5; round++) {
+        for (int cpu = 0; cpu < cpus(); cpu++) {
+            cpu_set_t set;
+            CPU_ZERO(&set);
+            CPU_SET(cpu, &set);
+            CHECK(!sched_setaffinity(atomic_load(&its_tid), sizeof set, &set));
+            while (atomic_load(&its_cpu) != cpu) sched_yield();
+        }
+    }
+    atomic_store(&stop, 1);
+    pthread_join(thread, 0);
+}
+
+static atomic_int signals;
+static void count_signal(int signal) {
+    (void)signal;
+    atomic_fetch_add(&signals, 1);
+}
+static void a_signal_reaches_a_running_thread(void) {
+    pthread_t thread;
+    struct sigaction action = {.sa_handler = count_signal};
+    sigaction(SIGUSR1, &action, 0);
+    spin_up(&thread, 1);
+    for (int i = 1; i <= 200; i++) {
+        CHECK(!pthread_kill(thread, SIGUSR1));
+        while (atomic_load(&signals) < i) sched_yield();
+    }
+    atomic_store(&stop, 1);
+    pthread_join(thread, 0);
+}
+
+static void exits_while_others_spin(void) {
+    pthread_t threads[SPINNERS];
+    spin_up(threads, SPINNERS);
+    _exit(7);
+}
+static void *exiting(void *argument) {
+    (void)argument;
+    _exit(8);
+}
+static void exits_from_another_thread(void) {
+    pthread_t threads[SPINNERS], last;
+    spin_up(threads, SPINNERS);
+    NEED(!pthread_create(&last, 0, exiting, 0));
+    for (;;) {}
+}
+static void execs_while_others_spin(void) {
+    pthread_t threads[SPINNERS];
+    spin_up(threads, SPINNERS);
+    execl("/proc/self/exe", "smp", "exits_with_nine", (char *)0);
+}
+static void exits_with_nine(void) { _exit(9); }
+static void spins_until_killed(void) {
+    pthread_t threads[SPINNERS];
+    spin_up(threads, SPINNERS);
+    kill(getpid(), SIGKILL);
+    for (;;) {}
+}
+static void the_end_of_running_threads(void) {
+    for (int round = 0; round < 10; round++) {
+        int status = in_child(exits_while_others_spin);
+        CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 7);
+        status = in_child(exits_from_another_thread);
+        CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 8);
+        status = in_child(execs_while_others_spin);
+        CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 9);
+        status = in_child(spins_until_killed);
+        CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+    }
+}
+
+// Each child forks children of its own; none may be lost, whichever CPU it ends on.
+static void forks_and_waits(void) {
+    for (int i = 0; i < 60; i++) {
+        pid_t child = fork();
+        if (child == 0) _exit(i);
+        int status;
+        NEED(child > 0 && waitpid(child, &status, 0) == child && WEXITSTATUS(status) == i);
+    }
+}
+static void many_fork_at_once(void) {
+    pid_t children[SPINNERS];
+    for (int i = 0; i < SPINNERS; i++) {
+        children[i] = fork();
+        if (children[i] == 0) {
+            forks_and_waits();
+            _exit(failed_checks != 0);
+        }
+    }
+    for (int i = 0; i < SPINNERS; i++) {
+        int status = -1;
+        CHECK(waitpid(children[i], &status, 0) == children[i] && status == 0);
+    }
+    FAILS(waitpid(-1, 0, 0), ECHILD);
+}
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
+static pthread_barrier_t barrier;
+static long total, turn;
+static void *torturing(void *argument) {
+    long own = (long)argument;
+    for (long i = 0; i < 300; i++) {
+        for (int j = 0; j < 50; j++) {
+            pthread_mutex_lock(&lock);
+            total++;
+            pthread_mutex_unlock(&lock);
+        }
+        if (i % 10 == 0) {
+            pthread_mutex_lock(&lock);
+            while (turn % SPINNERS != own) pthread_cond_wait(&changed, &lock);
+            turn++;
+            pthread_cond_broadcast(&changed);
+            pthread_mutex_unlock(&lock);
+        }
+        if (i % 30 == 0) pthread_barrier_wait(&barrier);
+    }
+    return 0;
+}
+static void locks_conditions_and_barriers(void) {
+    pthread_t threads[SPINNERS];
+    NEED(!pthread_barrier_init(&barrier, 0, SPINNERS));
+    for (long i = 0; i < SPINNERS; i++) NEED(!pthread_create(&threads[i], 0, torturing, (void *)i));
+    for (int i = 0; i < SPINNERS; i++) CHECK(!pthread_join(threads[i], 0));
+    CHECK(total == SPINNERS * 300L * 50 && turn == SPINNERS * 30L);
+}
+
+// A thread's vector registers and its thread-local storage, as it moves from CPU to CPU: alone, so that each CPU's registers still
+// hold what it left there, and while others do the same.
+static __thread uint64_t local;
+static void *moving(void *argument) {
+    for (int i = 0; i < 400; i++) {
+        uint64_t mask = 1ull << ((i + (int)(long)argument) % cpus()), found;
+        uint64_t pattern = ((uint64_t)argument + 1) * 0x9e3779b97f4a7c15u + (uint64_t)i;
+        long result = SYS_sched_setaffinity;
+        local = pattern;
+        __asm__ volatile("movq %[pattern], %%xmm7\n\tsyscall\n\tmovq %%xmm7, %[found]"
+                         : [found] "=&r"(found), "+a"(result)
+                         : [pattern] "r"(pattern), "D"(0), "S"(sizeof mask), "d"(&mask)
+                         : "rcx", "r11", "xmm7", "memory");
+        if (result != 0 || found != pattern || local != pattern) return (void *)1;
+    }
+    return 0;
+}
+static void registers_move_along(void) {
+    CHECK(!moving(0));
+    pthread_t threads[SPINNERS];
+    for (long i = 0; i < SPINNERS; i++) NEED(!pthread_create(&threads[i], 0, moving, (void *)i));
+    for (int i = 0; i < SPINNERS; i++) {
+        void *result;
+        CHECK(!pthread_join(threads[i], &result) && !result);
+    }
+}
+
+static _Atomic uint64_t latest;
+static void *telling(void *argument) {
+    pin((int)(long)argument % cpus());
+    for (int i = 0; i < 20000; i++) {
+        uint64_t before = atomic_load(&latest), now = nanos(CLOCK_MONOTONIC);
+        if (now < before) return (void *)1;
+        // Whoever is later wins; a loser has told nothing.
+        atomic_compare_exchange_strong(&latest, &before, now);
+    }
+    return 0;
+}
+static void clocks_agree(void) {
+    pthread_t threads[4];
+    for (long i = 0; i < 4; i++) NEED(!pthread_create(&threads[i], 0, telling, (void *)i));
+    for (int i = 0; i < 4; i++) {
+        void *result;
+        CHECK(!pthread_join(threads[i], &result) && !result);
+    }
+}
+
+// A process that ends while its threads make others: a new one must not outlive it.
+static void *pausing(void *argument) {
+    for (;;) pause();
+    return argument;
+}
+static void *breeding(void *argument) {
+    for (int i = 0; i < 200; i++) {
+        pthread_t thread;
+        if (!pthread_create(&thread, 0, pausing, 0)) pthread_detach(thread);
+    }
+    return argument;
+}
+static void ends_while_threads_are_made(void) {
+    for (long i = 0; i < 4; i++) {
+        pthread_t thread;
+        NEED(!pthread_create(&thread, 0, breeding, 0));
+    }
+    usleep(500);
+    _exit(3);
+}
+static void a_process_ends_whole(void) {
+    for (int round = 0; round < 40; round++) {
+        int status = in_child(ends_while_threads_are_made);
+        CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 3);
+    }
+}
+
+// Parent and child end at the same moment: whoever takes orphans must hear of the child.
+static void orphans_are_heard_of(void) {
+    NEED(!prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0));
+    for (int round = 0; round < 300; round++) {
+        pid_t parent = fork();
+        if (parent == 0) {
+            int ends[2];
+            NEED(!pipe(ends));
+            if (fork() == 0) {
+                char byte;
+                close(ends[1]);
+                (void)!read(ends[0], &byte, 1);
+                _exit(2);
+            }
+            // The child's read ends as this process does.
+            _exit(1);
+        }
+        int status, sum = 0;
+        for (int i = 0; i < 2; i++) {
+            NEED(wait(&status) > 0);
+            sum += WEXITSTATUS(status);
+        }
+        CHECK(sum == 3);
+    }
+}
+
+// A thread that gives its rights up doesn't get them back by what another thread changes.
+static void *changing_groups(void *argument) {
+    while (!atomic_load(&stop)) syscall(SYS_setresgid, -1, -1, -1);
+    return argument;
+}
+static void drops_its_rights(void) {
+    pthread_t thread;
+    atomic_store(&stop, 0);
+    NEED(!pthread_create(&thread, 0, changing_groups, 0));
+    usleep(500);
+    NEED(!syscall(SYS_setresuid, 1000, 1000, 1000));
+    for (int i = 0; i < 2000; i++) {
+        if (geteuid() != 1000) _exit(1);
+    }
+    _exit(0);
+}
+static void a_drop_of_rights_stays(void) {
+    if (geteuid() != 0) return;
+    for (int round = 0; round < 60; round++) CHECK(in_child(drops_its_rights) == 0);
+}
+
+static int its_ends[2];
+static void *resizing(void *argument) {
+    for (unsigned i = 0; !atomic_load(&stop); i++) fcntl(its_ends[0], F_SETPIPE_SZ, PAGE << i % 5);
+    return argument;
+}
+static void *pouring(void *argument) {
+    static char bytes[16 * PAGE];
+    for (int i = 0; i < 1500; i++) {
+        if (write(its_ends[1], bytes, 1 + (size_t)i * 997 % sizeof bytes) < 0) return (void *)1;
+    }
+    close(its_ends[1]);
+    return argument;
+}
+static void a_pipe_is_resized_in_use(void) {
+    pthread_t writer, resizer;
+    atomic_store(&stop, 0);
+    NEED(!pipe(its_ends));
+    NEED(!pthread_create(&writer, 0, pouring, 0) && !pthread_create(&resizer, 0, resizing, 0));
+    static char bytes[5 * PAGE];
+    size_t sum = 0, want = 0;
+    for (int i = 0; i < 1500; i++) want += 1 + (size_t)i * 997 % (16 * PAGE);
+    for (ssize_t got; (got = read(its_ends[0], bytes, sizeof bytes)) > 0;) sum += (size_t)got;
+    atomic_store(&stop, 1);
+    void *result;
+    pthread_join(resizer, 0);
+    CHECK(!pthread_join(writer, &result) && !result && sum == want);
+}
+
+// A pipe between CPUs: what comes out is what went in.
+static void pipes_between_cpus(void) {
+    int ends[2];
+    NEED(!pipe(ends));
+    pid_t child = fork();
+    if (child == 0) {
+        pin(cpus() - 1);
+        close(ends[0]);
+        unsigned char bytes[3000];
+        unsigned at = 0;
+        for (int i = 0; i < 400; i++) {
+            size_t size = 1 + (size_t)i * 37 % sizeof bytes;
+            for (size_t j = 0; j < size; j++) bytes[j] = (unsigned char)(at++ * 31 >> 3);
+            if (write(ends[1], bytes, size) != (ssize_t)size) _exit(1);
+        }
+        _exit(0);
+    }
+    pin(0);
+    close(ends[1]);
+    unsigned char bytes[4096];
+    unsigned at = 0, wrong = 0;
+    for (ssize_t got; (got = read(ends[0], bytes, 1 + at % sizeof bytes)) > 0;) {
+        for (ssize_t j = 0; j < got; j++) wrong += bytes[j] != (unsigned char)(at++ * 31 >> 3);
+    }
+    int status;
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    CHECK(wrong == 0 && at > 100000);
+}
+
+int main(int argc, char **argv) {
+    static const struct test_case cases[] = {
+        {"threads_run_at_once", threads_run_at_once},
+        {"a_thread_runs_where_it_may", a_thread_runs_where_it_may},
+        {"a_running_thread_is_sent_elsewhere", a_running_thread_is_sent_elsewhere},
+        {"a_signal_reaches_a_running_thread", a_signal_reaches_a_running_thread},
+        {"the_end_of_running_threads", the_end_of_running_threads},
+        {"many_fork_at_once", many_fork_at_once},
+        {"locks_conditions_and_barriers", locks_conditions_and_barriers},
+        {"registers_move_along", registers_move_along},
+        {"clocks_agree", clocks_agree},
+        {"a_process_ends_whole", a_process_ends_whole},
+        {"orphans_are_heard_of", orphans_are_heard_of},
+        {"a_drop_of_rights_stays", a_drop_of_rights_stays},
+        {"a_pipe_is_resized_in_use", a_pipe_is_resized_in_use},
+        {"pipes_between_cpus", pipes_between_cpus},
+    };
+    if (argc > 1 && !strcmp(argv[1], "exits_with_nine")) exits_with_nine();
+    return RUN(cases, argc, argv);
+}
