@@ -7,12 +7,15 @@
 //!   | and pages   | `reserve`      |
 //!   | of the classes
 //! ```
-//! Sizes up to 2 KiB come from size classes: a list of free blocks for each, per CPU, filled a run of pages at a time and never emptied; a
-//! dozen instructions each way. Everything else comes from `talc` behind a lock.
+//! Sizes up to 2 KiB come from size classes: each CPU has lists of free blocks, filled a run of pages at a time; a dozen
+//! instructions each way. A run's worth of blocks that a CPU has too many goes to a depot, where all CPUs fill up first.
+//! Everything else comes from `talc` behind a lock.
 //!
 //! [`reserve`] is how the kernel gets by with containers that can't fail: it maps as much as the operation announces before the
-//! operation changes anything. I1: `mapped - claimed` is at least what the last `reserve` on this CPU asked for, less what has been
-//! allocated since. The kernel isn't preempted and an attempt never sleeps, so nobody else comes between.
+//! operation changes anything. I1: the stock, `mapped - claimed`, was at least the sum of all CPUs' promises when any of them
+//! was made, and each CPU has taken no more of it since its own. The kernel isn't preempted and an attempt never sleeps, so
+//! nobody else comes between on this CPU. A promise stands until the CPU makes another, so a CPU that asks for what it was
+//! promised before only looks whether the stock still has it all: that takes no lock, and writes nothing.
 //!
 //! What announces nothing (a descriptor, a name, a queue's growth) lives on a cushion that every `reserve` fills up again: so when
 //! memory runs out, faults and forks are refused first, while there still is enough to end a process in order.
@@ -23,7 +26,7 @@
 use core::alloc::{GlobalAlloc, Layout};
 use core::cell::UnsafeCell;
 use core::ptr::{self, NonNull};
-use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use machine::{NoMemory, Reserve, PAGE_SIZE};
 use talc::base::binning::DefaultBinning;
@@ -64,13 +67,48 @@ static CLASS: [u8; LARGEST / 16 + 1] = {
 
 struct Block {
     next: *mut Block,
+    /// In the depot, of a chain's first block: the first block of the next chain.
+    below: *mut Block,
 }
 
-struct Front(UnsafeCell<[[*mut Block; SIZES.len()]; cpu::MAX_CPUS]>);
+/// One CPU's free blocks of a class.
+struct Lists {
+    head: *mut Block,
+    len: usize,
+    /// Exactly a run's blocks, or none.
+    spare: *mut Block,
+}
+
+/// One CPU's lists.
+#[repr(align(512))]
+struct Row([Lists; SIZES.len()]);
+
+struct Front(UnsafeCell<[Row; cpu::MAX_CPUS]>);
 // SAFETY: each CPU touches only its own row, and the kernel runs with interrupts off.
 unsafe impl Sync for Front {}
 
-static FRONT: Front = Front(UnsafeCell::new([[ptr::null_mut(); SIZES.len()]; cpu::MAX_CPUS]));
+static FRONT: Front = Front(UnsafeCell::new(
+    [const { Row([const { Lists { head: ptr::null_mut(), len: 0, spare: ptr::null_mut() } }; SIZES.len()]) };
+        cpu::MAX_CPUS],
+));
+
+/// Chains of a run's blocks that some CPU had too many, linked through their first blocks.
+struct Depot(*mut Block);
+// SAFETY: what the pointers lead to is free memory that belongs to whoever has the chain.
+unsafe impl Send for Depot {}
+
+static DEPOT: [SpinLock<Depot>; SIZES.len()] = [const { SpinLock::new(Depot(ptr::null_mut())) }; SIZES.len()];
+
+/// What a CPU has been promised last.
+#[repr(align(64))]
+struct Promise(AtomicU64);
+
+static PROMISES: [Promise; cpu::MAX_CPUS] = [const { Promise(AtomicU64::new(0)) }; cpu::MAX_CPUS];
+/// The sum of them and the cushion, and the stock that covers it; both change with `BACK` locked.
+static OWED: AtomicU64 = AtomicU64::new(0);
+static STOCK: AtomicU64 = AtomicU64::new(0);
+/// By how much a promise may exceed what is asked for and stand.
+const SLACK: u64 = 64 * 1024;
 
 struct Back {
     talc: Talc<Manual, DefaultBinning>,
@@ -113,7 +151,11 @@ pub fn init(bytes: usize) -> Result<(), NoMemory> {
 /// # Errors
 /// [`NoMemory`].
 pub fn lay_cushion(memory: usize) -> Result<(), NoMemory> {
-    BACK.lock().cushion = (memory / CUSHION_FRACTION).clamp(CUSHION_MIN, CUSHION_MAX) as u64;
+    let mut back = BACK.lock();
+    let cushion = (memory / CUSHION_FRACTION).clamp(CUSHION_MIN, CUSHION_MAX) as u64;
+    OWED.store(OWED.load(Relaxed) - back.cushion + cushion, Relaxed);
+    back.cushion = cushion;
+    drop(back);
     reserve(0)
 }
 
@@ -124,9 +166,24 @@ pub fn lay_cushion(memory: usize) -> Result<(), NoMemory> {
 #[inline]
 pub fn reserve(bytes: usize) -> Result<(), NoMemory> {
     // Twice for what the classes round up; a new run for each class, and talc's largest hole.
+    let want = bytes as u64 * 2 + RUNS + STEP;
+    let own = PROMISES[cpu::index()].0.load(Relaxed);
+    let stands = own >= want && own - want <= SLACK;
+    if stands && STOCK.load(Relaxed) >= OWED.load(Relaxed) {
+        return Ok(());
+    }
+    promise(want)
+}
+
+#[cold]
+fn promise(want: u64) -> Result<(), NoMemory> {
+    let own = &PROMISES[cpu::index()].0;
     let mut back = BACK.lock();
-    let want = bytes as u64 * 2 + RUNS + STEP + back.cushion;
-    back.map_to(want, Reserve::Kernel)
+    let owed = OWED.load(Relaxed) - own.load(Relaxed) + want;
+    back.map_to(owed, Reserve::Kernel)?;
+    own.store(want, Relaxed);
+    OWED.store(owed, Relaxed);
+    Ok(())
 }
 
 /// Bytes of memory that the heap has.
@@ -167,6 +224,7 @@ impl Back {
         while self.mapped - self.claimed < bytes {
             tables::map_if_absent(self.mapped, reserve)?;
             self.mapped += PAGE_SIZE as u64;
+            STOCK.store(self.mapped - self.claimed, Relaxed);
         }
         Ok(())
     }
@@ -202,6 +260,7 @@ impl Back {
             }
         };
         self.claimed += bytes;
+        STOCK.store(self.mapped - self.claimed, Relaxed);
         Ok(())
     }
 }
@@ -232,6 +291,17 @@ const fn run_of(size: usize) -> usize {
     bytes
 }
 
+/// Blocks in a class's run.
+static BLOCKS: [usize; SIZES.len()] = {
+    let mut blocks = [0; SIZES.len()];
+    let mut class = 0;
+    while class < SIZES.len() {
+        blocks[class] = run_of(SIZES[class]) / SIZES[class];
+        class += 1;
+    }
+    blocks
+};
+
 /// A run for each class.
 const RUNS: u64 = {
     let (mut sum, mut class) = (0, 0);
@@ -242,40 +312,79 @@ const RUNS: u64 = {
     sum as u64
 };
 
-/// Cuts a new run into blocks of a class and takes the first.
+/// A class's block for a CPU that has none on its list: from its spare chain, the depot, or a new run.
 #[cold]
-fn refill(class: usize, list: &mut *mut Block) -> *mut u8 {
-    let size = SIZES[class];
-    let bytes = run_of(size);
-    let run = BACK.lock().alloc(Layout::from_size_align(bytes, 64).expect("64 is a power of two"));
-    if run.is_null() {
-        return run;
-    }
-    for n in (1..bytes / size).rev() {
-        // SAFETY: block `n` lies in the run, which is ours, and a `Block` fits into the smallest class.
-        unsafe {
-            let block = run.add(n * size).cast::<Block>();
-            block.write(Block { next: *list });
-            *list = block;
+fn refill(class: usize, lists: &mut Lists) -> *mut u8 {
+    let blocks = BLOCKS[class];
+    let mut chain = core::mem::replace(&mut lists.spare, ptr::null_mut());
+    if chain.is_null() {
+        let mut depot = DEPOT[class].lock();
+        chain = depot.0;
+        if !chain.is_null() {
+            // SAFETY: a chain's first block is free memory of ours, which holds a `Block`.
+            depot.0 = unsafe { (*chain).below };
         }
     }
-    run
+    if chain.is_null() {
+        chain = new_run(class);
+    }
+    if !chain.is_null() {
+        // SAFETY: as above.
+        lists.head = unsafe { (*chain).next };
+        lists.len = blocks - 1;
+    }
+    chain.cast()
 }
 
-// SAFETY: blocks are disjoint: talc's by its contract, the classes' by `refill`, which cuts runs into blocks of the class's size at
+/// Cuts a new run into a chain of blocks; null if there is no memory.
+fn new_run(class: usize) -> *mut Block {
+    let size = SIZES[class];
+    let layout = Layout::from_size_align(run_of(size), 64).expect("64 is a power of two");
+    let run = BACK.lock().alloc(layout);
+    if run.is_null() {
+        return run.cast();
+    }
+    let mut next = ptr::null_mut();
+    for n in (0..BLOCKS[class]).rev() {
+        // SAFETY: block `n` lies in the run, which is ours, and a `Block` fits into the smallest class.
+        next = unsafe {
+            let block = run.add(n * size).cast::<Block>();
+            block.write(Block { next, below: ptr::null_mut() });
+            block
+        };
+    }
+    next
+}
+
+/// A CPU has a whole run's blocks on its list: they become its spare chain, and the one before goes to the depot.
+#[cold]
+fn overflow(class: usize, lists: &mut Lists) {
+    let full = core::mem::replace(&mut lists.head, ptr::null_mut());
+    lists.len = 0;
+    let chain = core::mem::replace(&mut lists.spare, full);
+    if !chain.is_null() {
+        let mut depot = DEPOT[class].lock();
+        // SAFETY: a chain's first block is free memory of ours, which holds a `Block`.
+        unsafe { (*chain).below = depot.0 };
+        depot.0 = chain;
+    }
+}
+
+// SAFETY: blocks are disjoint: talc's by its contract, the classes' by `new_run`, which cuts runs into blocks of the class's size at
 // multiples of it, so that alignments up to 16, and up to 64 for sizes rounded to 64, are kept.
 unsafe impl GlobalAlloc for Heap {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let Some(class) = class_of(layout) else { return BACK.lock().alloc(layout) };
         // SAFETY: this CPU's row; nothing else runs on it meanwhile, and `refill` doesn't come back here.
-        let list = unsafe { &mut (*FRONT.0.get())[cpu::index()][class] };
-        let block = *list;
+        let lists = unsafe { &mut (*FRONT.0.get())[cpu::index()].0[class] };
+        let block = lists.head;
         if block.is_null() {
-            return refill(class, list);
+            return refill(class, lists);
         }
         // SAFETY: blocks on the list are free and hold a `Block`.
-        *list = unsafe { (*block).next };
+        lists.head = unsafe { (*block).next };
+        lists.len -= 1;
         block.cast()
     }
 
@@ -289,10 +398,14 @@ unsafe impl GlobalAlloc for Heap {
         };
         // SAFETY: as in `alloc`; the block is the caller's to give and large enough.
         unsafe {
-            let list = &mut (*FRONT.0.get())[cpu::index()][class];
+            let lists = &mut (*FRONT.0.get())[cpu::index()].0[class];
             let block = at.cast::<Block>();
-            block.write(Block { next: *list });
-            *list = block;
+            (*block).next = lists.head;
+            lists.head = block;
+            lists.len += 1;
+            if lists.len == BLOCKS[class] {
+                overflow(class, lists);
+            }
         }
     }
 }
