@@ -4,13 +4,14 @@ use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use super::{calls, Calls};
-use crate::arch::UserRegs;
+use crate::arch::{cpu, ipi, UserRegs};
 use crate::errno::{Result, EFAULT, EINVAL, ENAMETOOLONG, ENODEV, ENOSYS, EPERM, ESRCH};
 use crate::proc::signal::Signal;
 use crate::proc::{current_process, current_thread, table, Pid, Process, Thread};
 use crate::sync::SpinLock;
 use crate::{sched, user, vm};
 use linux_raw_sys::prctl;
+use machine::CpuSet;
 
 pub const CALLS: Calls = calls! {
     __NR_uname => uname[1],
@@ -152,24 +153,29 @@ fn thread_or_self(tid: Pid) -> Result<Arc<Thread>> {
 
 fn sched_getaffinity(tid: Pid, size: usize, at: u64) -> Result<usize> {
     const MASK: usize = 8;
-    thread_or_self(tid)?;
+    let thread = thread_or_self(tid)?;
     if size < MASK || !size.is_multiple_of(8) {
         return Err(EINVAL);
     }
-    let cpus = crate::arch::cpu::count().min(64);
-    user::put(at, &(u64::MAX >> (64 - cpus)))?;
+    let task = thread.task().ok_or(ESRCH)?;
+    user::put(at, &task.allowed().intersection(cpu::online()).0)?;
     Ok(MASK)
 }
 
 fn sched_setaffinity(tid: Pid, size: usize, at: u64) -> Result<()> {
-    thread_or_self(tid)?;
+    let thread = thread_or_self(tid)?;
     let mut mask = [0; 8];
     let known = size.min(mask.len());
     user::copy_in(&mut mask[..known], at)?;
-    let cpus = crate::arch::cpu::count().min(64);
-    if u64::from_le_bytes(mask) & (u64::MAX >> (64 - cpus)) == 0 {
+    let cpus = CpuSet(u64::from_le_bytes(mask));
+    if cpus.intersection(cpu::online()).is_empty() {
         return Err(EINVAL);
     }
+    let (own, target) = (current_process().cred(), thread.process.cred());
+    if !own.may_signal(&target) {
+        return Err(EPERM);
+    }
+    sched::set_affinity(&thread.task().ok_or(ESRCH)?, cpus);
     Ok(())
 }
 
@@ -323,14 +329,15 @@ fn arch_prctl(regs: &mut UserRegs) -> Result<()> {
     Ok(())
 }
 
-/// Every thread that runs passes through the kernel's own barriers on the way; with one CPU at work there is no other.
+/// Threads that don't run have passed through the kernel's own barriers when they do. Those that run on other CPUs are
+/// interrupted: of this process for the private command, of all for the global ones.
 fn membarrier(command: i32, flags: u32) -> Result<u64> {
-    const GLOBAL: u64 = 1;
-    const GLOBAL_EXPEDITED: u64 = 2;
-    const REGISTER_GLOBAL_EXPEDITED: u64 = 4;
-    const PRIVATE_EXPEDITED: u64 = 8;
-    const REGISTER_PRIVATE_EXPEDITED: u64 = 16;
-    const ALL: u64 = GLOBAL
+    const GLOBAL: i32 = 1;
+    const GLOBAL_EXPEDITED: i32 = 2;
+    const REGISTER_GLOBAL_EXPEDITED: i32 = 4;
+    const PRIVATE_EXPEDITED: i32 = 8;
+    const REGISTER_PRIVATE_EXPEDITED: i32 = 16;
+    const ALL: i32 = GLOBAL
         | GLOBAL_EXPEDITED
         | REGISTER_GLOBAL_EXPEDITED
         | PRIVATE_EXPEDITED
@@ -339,18 +346,23 @@ fn membarrier(command: i32, flags: u32) -> Result<u64> {
         return Err(EINVAL);
     }
     match command {
-        0 => Ok(ALL),
-        1 | 2 | 4 | 8 | 16 => {
+        0 => return Ok(ALL as u64),
+        GLOBAL | GLOBAL_EXPEDITED => ipi::barrier(sched::busy()),
+        PRIVATE_EXPEDITED => {
             core::sync::atomic::fence(Ordering::SeqCst);
-            Ok(0)
+            let tasks = current_process().threads().into_iter().filter_map(|thread| thread.task());
+            let cpus = tasks.filter_map(|task| sched::runs_elsewhere(&task)).map(CpuSet::one);
+            ipi::barrier(cpus.fold(CpuSet::NONE, CpuSet::union));
         }
-        _ => Err(EINVAL),
+        REGISTER_GLOBAL_EXPEDITED | REGISTER_PRIVATE_EXPEDITED => {}
+        _ => return Err(EINVAL),
     }
+    Ok(0)
 }
 
-fn getcpu(cpu: u64, node: u64) -> Result<()> {
-    if cpu != 0 {
-        user::put(cpu, &(crate::arch::cpu::index() as u32))?;
+fn getcpu(number: u64, node: u64) -> Result<()> {
+    if number != 0 {
+        user::put(number, &(cpu::index() as u32))?;
     }
     if node != 0 {
         user::put(node, &0u32)?;

@@ -5,6 +5,7 @@ use alloc::string::String;
 use core::fmt::Write;
 
 use super::{dir, link, memory, setting, settings, text, Member, Show};
+use crate::arch::cpu;
 use crate::dev::block;
 use crate::fs::{mount, random, swap};
 use crate::proc;
@@ -87,9 +88,15 @@ static FS: &[Member] = &[
 ];
 
 fn interrupts() -> String {
-    let mut out = String::from("           CPU0\n");
+    let mut out = String::from("     ");
+    let others = cpu::count() - 1;
+    for cpu in 0..=others {
+        let _ = write!(out, "{:>11}", format!("CPU{cpu}"));
+    }
+    out.push('\n');
+    // Devices interrupt the first CPU.
     crate::arch::irq::list(|vector, taken, name| {
-        let _ = writeln!(out, "{vector:>4}: {taken:>10}  {name}");
+        let _ = writeln!(out, "{vector:>4}: {taken:>10}{}  {name}", "          0".repeat(others));
     });
     out
 }
@@ -102,33 +109,38 @@ fn version() -> String {
     format!("Linux version {} (uvm) {VERSION}\n", crate::syscall::sys::RELEASE)
 }
 
-/// Times on the processors in ticks: user, system, idle.
-fn cpu_ticks() -> [u64; 3] {
-    let mut user = 0;
-    let mut kernel = 0;
-    for process in proc::processes() {
-        let usage = process.total_usage();
-        user += usage.user_ns;
-        kernel += usage.kernel_ns;
-    }
-    let idle = sched::now().saturating_sub(user + kernel);
-    [user, kernel, idle].map(|ns| ns / (SECOND / TICKS))
+/// What a CPU has done, in ticks: a line of `stat` after the CPU's name.
+fn stat_line(times: sched::Times) -> String {
+    let [user, system, idle] = [times.user, times.kernel, times.idle].map(|ns| ns / (SECOND / TICKS));
+    format!("{user} 0 {system} {idle} 0 0 0 0 0 0\n")
+}
+
+fn sum(times: impl Iterator<Item = sched::Times>) -> sched::Times {
+    times.fold(sched::Times::default(), |sum, one| sched::Times {
+        user: sum.user + one.user,
+        kernel: sum.kernel + one.kernel,
+        idle: sum.idle + one.idle,
+    })
 }
 
 fn stat() -> String {
-    let [user, system, idle] = cpu_ticks();
-    let line = format!("{user} 0 {system} {idle} 0 0 0 0 0 0\n");
+    let mut out = format!("cpu  {}", stat_line(sum((0..cpu::count()).map(sched::times))));
+    for cpu in 0..cpu::count() {
+        let _ = write!(out, "cpu{cpu} {}", stat_line(sched::times(cpu)));
+    }
     let boot = sched::wall().saturating_sub(sched::now()) / SECOND;
     let processes = proc::processes();
     let running = processes.iter().filter(|process| process.state() == 'R').count();
-    format!(
-        "cpu  {line}cpu0 {line}intr 0\nctxt 0\nbtime {boot}\nprocesses {}\nprocs_running {running}\nprocs_blocked 0\n",
+    let _ = write!(
+        out,
+        "intr 0\nctxt 0\nbtime {boot}\nprocesses {}\nprocs_running {running}\nprocs_blocked 0\n",
         processes.len()
-    )
+    );
+    out
 }
 
 fn uptime() -> String {
-    let [.., idle] = cpu_ticks();
+    let idle = sum((0..cpu::count()).map(sched::times)).idle / (SECOND / TICKS);
     let up = sched::now() / (SECOND / 100);
     format!("{}.{:02} {}.{:02}\n", up / 100, up % 100, idle / 100, idle % 100)
 }
@@ -140,12 +152,18 @@ fn loadavg() -> String {
     format!("0.00 0.00 0.00 {running}/{} {last}\n", processes.len())
 }
 
+/// All CPUs are alike, and each is a socket of its own.
 fn cpuinfo() -> String {
-    String::from(
-        "processor\t: 0\nvendor_id\t: AuthenticAMD\nmodel name\t: QEMU Virtual CPU\ncpu MHz\t\t: 1000.000\n\
-         physical id\t: 0\nsiblings\t: 1\ncore id\t\t: 0\ncpu cores\t: 1\n\
-         flags\t\t: fpu de pse tsc msr pae mce cx8 apic sep mtrr pge mca cmov pat clflush mmx fxsr sse sse2 syscall nx lm\n\n",
-    )
+    let mut out = String::new();
+    for cpu in 0..cpu::count() {
+        let _ = write!(
+            out,
+            "processor\t: {cpu}\nvendor_id\t: AuthenticAMD\nmodel name\t: QEMU Virtual CPU\ncpu MHz\t\t: 1000.000\n\
+             physical id\t: {cpu}\nsiblings\t: 1\ncore id\t\t: 0\ncpu cores\t: 1\napicid\t\t: {cpu}\n\
+             flags\t\t: fpu de pse tsc msr pae mce cx8 apic sep mtrr pge mca cmov pat clflush mmx fxsr sse sse2 syscall nx lm\n\n",
+        );
+    }
+    out
 }
 
 fn filesystems() -> String {
