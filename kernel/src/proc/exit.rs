@@ -9,7 +9,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 
-use super::process::{ExitStatus, Process};
+use super::process::{Change, ExitStatus, Process};
 use super::signal::{code, flag, send, Detail, SigInfo, Signal, SIGCHLD, SIGCONT, SIGHUP, SIG_IGN};
 use super::table::{self, Pid};
 use super::thread::Thread;
@@ -45,20 +45,23 @@ fn leave(thread: &Arc<Thread>) -> ! {
     clear_tid(thread);
     leave_space(thread);
     let process = thread.process.clone();
-    let usage = thread.usage();
-    process.usage.lock().add(&usage);
     table::with(|tree| tree.remove_thread(thread.tid()));
     let mut group = process.group.lock();
+    // Counted once by whoever sums up: as a thread's before, as a gone thread's after.
+    process.usage.lock().add(&thread.usage());
     let left = group.threads.iter().position(|other| Arc::ptr_eq(other, thread));
     let own = left.map(|at| group.threads.swap_remove(at));
     let last = group.threads.is_empty();
     let stopped = group.stop.filter(|_| !last && group.stopped == group.threads.len());
     let status = group.exiting.unwrap_or(group.last_exit);
+    if let Some(signal) = stopped {
+        *process.change.lock() = Some(Change::Stopped(signal));
+    }
     drop(group);
     drop(own);
     process.thread_gone.wake_all();
     if let Some(signal) = stopped {
-        send::report_change(&process, super::process::Change::Stopped(signal));
+        send::report_change(&process, Change::Stopped(signal));
     }
     if last {
         oom::process_gone();
@@ -146,24 +149,32 @@ fn hand_over_children(process: &Arc<Process>) -> Vec<Pid> {
 }
 
 /// Makes the process a zombie and tells the parent, or removes it at once if the parent ignores its children.
+///
+/// All in one look at the table: a parent that ends at this moment has either handed the child on already, or finds a zombie to hand
+/// on; and one that collects the child has been sent the signal before.
 fn notify_parent(process: &Arc<Process>, status: ExitStatus) {
-    let parent = table::process(process.parent());
-    let signal = process.exit_signal.load(Ordering::Relaxed);
-    let action = parent.as_ref().map(|parent| parent.group.lock().actions.get(SIGCHLD));
-    let ignored = signal == SIGCHLD.number()
-        && action.is_some_and(|action| action.handler == SIG_IGN || action.flags & flag::NOCLDWAIT != 0);
-    let unwanted = parent.is_none() || ignored;
-    table::with(|tree| {
-        if unwanted {
+    let (parent, report) = table::with(|tree| {
+        let signal = process.exit_signal.load(Ordering::Relaxed);
+        let info = Signal::new(signal).ok().map(|signal| child_info(process, signal, status));
+        let parent = tree.node(process.parent()).map(|node| node.process.clone());
+        let action = parent.as_ref().map(|parent| parent.group.lock().actions.get(SIGCHLD));
+        let quiet = action.is_some_and(|action| action.handler == SIG_IGN);
+        let is_usual = signal == SIGCHLD.number();
+        let unwanted = quiet || action.is_some_and(|action| action.flags & flag::NOCLDWAIT != 0);
+        if parent.is_none() || is_usual && unwanted {
             tree.remove(process.pid);
         } else if let Some(node) = tree.node_mut(process.pid) {
             node.ended = Some(status);
         }
+        let report = match (&parent, info) {
+            (Some(parent), Some(info)) if !(quiet && is_usual) => send::post(parent, None, info).1,
+            _ => None,
+        };
+        (parent, report)
     });
     let Some(parent) = parent else { return };
-    let quiet = action.is_some_and(|action| action.handler == SIG_IGN);
-    if let (Ok(signal), false) = (Signal::new(signal), quiet && signal == SIGCHLD.number()) {
-        let _ = send::send_to_process(&parent, child_info(process, signal, status));
+    if let Some(change) = report {
+        send::report_change(&parent, change);
     }
     parent.child_queue.wake_all();
 }

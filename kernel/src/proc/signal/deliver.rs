@@ -175,6 +175,9 @@ fn rest(thread: &Thread) {
     group.stopped += 1;
     let epoch = group.stop_epoch;
     let last = group.stopped == group.threads.len();
+    if last {
+        *process.change.lock() = Some(Change::Stopped(signal));
+    }
     drop(group);
     if last {
         send::report_change(process, Change::Stopped(signal));

@@ -33,9 +33,18 @@ pub fn send_to_group(pgid: Pid, signal: Signal) -> bool {
 }
 
 fn send(process: &Arc<Process>, target: Option<&Arc<Thread>>, info: SigInfo) -> Result<()> {
+    let (sent, report) = post(process, target, info);
+    if let Some(change) = report {
+        report_change(process, change);
+    }
+    sent
+}
+
+/// Sends a signal, but leaves it to the caller to report what changed by it: the table may be locked.
+pub fn post(process: &Process, target: Option<&Arc<Thread>>, info: SigInfo) -> (Result<()>, Option<Change>) {
     let mut group = process.group.lock();
     if group.threads.is_empty() {
-        return Ok(());
+        return (Ok(()), None);
     }
     let was_stopped = settle_stop(process, &mut group, info.signal);
     let sent = if info.signal == SIGKILL {
@@ -44,11 +53,11 @@ fn send(process: &Arc<Process>, target: Option<&Arc<Thread>>, info: SigInfo) -> 
     } else {
         enqueue(&mut group, target, info)
     };
-    drop(group);
-    if was_stopped && info.signal == SIGCONT {
-        report_change(process, Change::Continued);
+    let report = (was_stopped && info.signal == SIGCONT).then_some(Change::Continued);
+    if report.is_some() {
+        *process.change.lock() = report;
     }
-    sent
+    (sent, report)
 }
 
 /// Queues a signal that is not ignored and wakes a thread for it.
@@ -118,9 +127,9 @@ pub fn kill_all(group: &mut Group, status: ExitStatus) {
     }
 }
 
-/// Records that a child stopped or went on, tells its parent, and wakes the parent's waiters.
+/// Tells the parent that a child stopped or went on, as `Process::change` says already: it was set with the group locked, so
+/// that the last one stays.
 pub fn report_change(process: &Arc<Process>, change: Change) {
-    *process.change.lock() = Some(change);
     let Some(parent) = table::process(process.parent()) else { return };
     let (code, signal) = match change {
         Change::Stopped(signal) => (code::CLD_STOPPED, signal),
