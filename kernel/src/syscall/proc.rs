@@ -303,10 +303,11 @@ fn getegid() -> Result<u32> {
 
 /// Replaces the caller's credentials by what `change` makes of them.
 fn change_cred(change: impl FnOnce(&mut Cred) -> Result<()>) -> Result<()> {
-    let process = current_process();
-    let mut cred = Cred::clone(&process.cred());
+    // Kept until it is changed: another thread's change, made meanwhile, would be undone, a drop of privileges even.
+    let mut own = current_process().cred.lock();
+    let mut cred = Cred::clone(&own);
     change(&mut cred)?;
-    *process.cred.lock() = Arc::new(cred);
+    *own = Arc::new(cred);
     Ok(())
 }
 
