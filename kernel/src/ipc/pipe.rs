@@ -191,9 +191,10 @@ impl Pipe {
             let mut ring = self.ring.lock();
             if ring.len() > 0 {
                 let result = self.drain(&mut ring, to);
-                let left = ring.len();
+                // With the ring locked: the capacity may shrink to what is left then.
+                let room = self.capacity() - ring.len();
                 drop(ring);
-                if self.capacity() - left >= PIPE_BUF {
+                if room >= PIPE_BUF {
                     self.writers.wait.wake_all();
                 }
                 return result;
