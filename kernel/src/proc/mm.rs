@@ -9,7 +9,7 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::errno::Result;
 use crate::mem::layout::USER_END;
-use crate::sync::SpinLock;
+use crate::sync::{Mutex, SpinLock};
 use crate::vm::{self, Populate, Space, Sums};
 
 /// What exec laid out; forked along.
@@ -33,12 +33,19 @@ pub struct Mm {
     pub space: Arc<Space>,
     users: AtomicUsize,
     pub layout: SpinLock<Layout>,
+    /// Kept while the break moves.
+    pub moving_break: Mutex<()>,
 }
 
 impl Mm {
     /// An address space with one user.
     pub fn new(space: Arc<Space>, layout: Layout) -> Arc<Mm> {
-        Arc::new(Mm { space, users: AtomicUsize::new(1), layout: SpinLock::new(layout) })
+        Arc::new(Mm {
+            space,
+            users: AtomicUsize::new(1),
+            layout: SpinLock::new(layout),
+            moving_break: Mutex::new(()),
+        })
     }
 
     /// A copy for a new process, by fork's rules.

@@ -335,6 +335,7 @@ fn check_longer(mm: &Mm, at: u64, more: u64) -> Result<()> {
 
 fn brk(wanted: u64) -> Result<u64> {
     let mm = current_mm()?;
+    let _moving = mm.moving_break.lock();
     let (start, end, lock) = {
         let layout = mm.layout.lock();
         (layout.heap_start, layout.heap_end, layout.lock_future)
