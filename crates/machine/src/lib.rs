@@ -8,7 +8,7 @@
 //! * [`order`]: locks with a level each, and the token that makes a wrong order a type error;
 //! * [`frames`]: one record per page frame, free lists with a cache per CPU, the active and inactive queues;
 //! * [`pmap`]: the contract with the code that programs the MMU, in the manner of pmap(9);
-//! * [`shootdown`]: what an operation lowered, gathered, and told to the CPUs once;
+//! * [`shootdown`]: what an operation lowered, gathered, and told to the CPUs once; [`rounds`]: how CPUs tell each other;
 //! * [`machine`](mod@machine): the trait a host implements, and how an operation waits without holding a lock.
 //!
 //! Read `order` first, then `machine`, `pmap` and `shootdown`; `docs/porting.md` leads through writing a port.
@@ -34,6 +34,7 @@ pub mod machine;
 #[allow(unsafe_code)]
 pub mod order;
 pub mod pmap;
+pub mod rounds;
 pub mod shootdown;
 
 pub use addr::{Pa, PageNo, Pages, Va, VaRange, PAGE_SHIFT, PAGE_SIZE};
@@ -41,4 +42,5 @@ pub use frames::{Class, Frames, NoMemory, Owner, Reserve};
 pub use machine::{Channel, Machine, Ticket};
 pub use order::{Before, Held, Level, Ordered, RawLock, ThreadCtx};
 pub use pmap::{Pmap, Prot, Wiring};
+pub use rounds::Rounds;
 pub use shootdown::{CpuSet, Shootdown};

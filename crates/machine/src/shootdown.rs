@@ -79,7 +79,7 @@ pub struct Stale {
 }
 
 /// Ranges kept apart before they are merged into one that covers them.
-const RANGES: usize = 8;
+pub(crate) const RANGES: usize = 8;
 
 /// See the module.
 #[must_use = "a Shootdown is performed: until then CPUs may use what was lowered and its pages are not free"]

@@ -10,7 +10,9 @@
 use core::arch::asm;
 use core::arch::x86_64::{__cpuid, __cpuid_count};
 use core::cell::{Cell, UnsafeCell};
-use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed};
+use core::sync::atomic::{
+    AtomicU32, AtomicU64, AtomicUsize, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed,
+};
 
 use alloc::sync::Arc;
 use machine::CpuSet;
@@ -20,6 +22,9 @@ use crate::sched::Task;
 
 /// CPUs at most: what a [`CpuSet`] holds.
 pub const MAX_CPUS: usize = 64;
+
+/// Last tables that each CPU remembers.
+pub(super) const RECENT: usize = 16;
 
 /// One CPU's own data.
 #[repr(C, align(128))]
@@ -33,6 +38,8 @@ pub struct Cpu {
     index: Cell<usize>,
     /// Physical address of the active root table.
     pub(super) root: Cell<u64>,
+    /// Last tables that this CPU has used, by a hash of what they serve; see `pmap::space`.
+    pub(super) recent: [Cell<u32>; RECENT],
     /// What the FS and (the program's) GS base registers hold.
     pub(super) fs_base: Cell<u64>,
     pub(super) gs_base: Cell<u64>,
@@ -75,6 +82,7 @@ static CPUS: [Cpu; MAX_CPUS] = [const {
         work: Cell::new(&raw const NO_WORK),
         index: Cell::new(0),
         root: Cell::new(0),
+        recent: [const { Cell::new(0) }; RECENT],
         fs_base: Cell::new(0),
         gs_base: Cell::new(0),
         last_fault: Cell::new(0),

@@ -16,7 +16,7 @@ pub struct KernelMachine;
 pub static KERNEL: KernelMachine = KernelMachine;
 
 static FRAMES: Once<Frames<KernelMachine>> = Once::new();
-static PMAP: X86Pmap = X86Pmap::new();
+static PMAP: X86Pmap = X86Pmap;
 
 /// Hands over all memory that start-up has left, and names the memory that devices have.
 ///

@@ -5,6 +5,7 @@ use alloc::string::String;
 use core::fmt::Write;
 use core::sync::atomic::Ordering::Relaxed;
 
+use crate::arch::pmap;
 use crate::mem::{heap, stack};
 use crate::proc::{oom, trap};
 use crate::vm;
@@ -81,7 +82,7 @@ pub(super) fn vmstat() -> String {
         ("oom_kill", oom::KILLS.load(Relaxed)),
     ];
     let mut out = String::new();
-    for (name, value) in pages.iter().chain(&stats.events) {
+    for (name, value) in pages.iter().chain(&stats.events).chain(&pmap::counters()) {
         let _ = writeln!(out, "{name} {value}");
     }
     out

@@ -5,37 +5,55 @@
 //!     \___ list of all its tables ___/      ^            |
 //!                                           +-- reverse: (table, index) in the page's record; more in a chain
 //! ```
-//! Every page frame has a record of 20 bytes (`records`): for a mapped page its first mapping and the gathered referenced and modified
-//! bits, for a table its parent, its place there and the count of its entries. So a mapping's space and address are found from the
-//! table alone, by way of its parents; a table that has become empty is known to be all zero, and is used again without zeroing; and
-//! a space's tables are freed without looking for them.
+//! Every page frame has a record (`record`): for a mapped page its first mapping and the gathered referenced and modified bits, for a
+//! table its space, its address and the count of its entries. So a mapping's space and address are found from the table alone; a
+//! table that has become empty is known to be all zero, and is used again without zeroing; and a space's tables are freed without
+//! looking for them.
 //!
-//! The hardware sets the accessed and dirty bits in entries; they are gathered into the page's record when a mapping goes.
+//! The hardware sets the accessed and dirty bits in entries, at any moment; they are gathered into the page's record when a mapping
+//! goes. So a present entry is only changed by exchange or by compare-and-exchange.
 //!
 //! I1: an entry of a last table is present exactly if the page's reverse map names it. I2: a table's count is the number of its
-//! present entries; a table in the cache of zeroed tables is all zero. I3: a space's resident count is the sum over its last tables.
+//! present entries; a table among those kept is all zero. I3: a space's pages are the sum over its last tables.
 //!
-//! TLBs: what is lowered is noted only where some CPU may hold it: the space is active there, and the entry has its accessed bit set
-//! (x86 caches no translation without), or had it when the page daemon cleared it, which a software bit remembers. Raising is never noted: a CPU that remembers less walks the tables again before it faults.
-//! Few pages are forgotten one by one, many by loading CR3: 150 ns each against 2 us and the refill.
+//! # Locks
+//! All in the records (`record`), below all VM locks, above the page allocator's: a space's, for its tree; a last table's; a page's.
+//! L1: an entry becomes present, or ceases to be, under its table's lock and its page's. L2: a present entry is changed under its
+//! page's lock; rights are raised under both. L3: the order is space, table, page; a CPU holds one of each at most.
+//! So what finds pages from tables goes down that order. What finds tables from a page looks under the page's lock,
+//! lets go, takes the table's, then the page's, and looks again; lowering alone needs no table (L2). L4: nobody waits for another
+//! CPU with one of these held.
 //!
-//! Lock: one, below all VM locks, above the page allocator's. A lock for each space and page was the road not taken: a removal goes
-//! from space to page and a page's protection from page to space, and with one CPU there is nobody to wait for.
+//! Faults in different tables share no lock, and no line but those of neighbouring records; each CPU has its own free tables and nodes
+//! and remembers its own last tables. Road not taken: one lock for each space. It would serialise threads that fault in one space,
+//! and a page's mappings would still have to be found against the order.
+//!
+//! TLBs: see `tlb`. What is lowered is noted only where some CPU may hold it: the space is loaded there, and the entry has its
+//! accessed bit set (x86 caches no translation without), or had it when the page daemon cleared it, which a software bit remembers.
+//! Raising is never noted: a CPU that remembers less walks the tables again before it faults.
+//!
+//! The kernel's half of the tables needs none of this. It only grows (`tables`): the direct map shows every page for ever, so a
+//! window on a page is an address, made and dropped without an entry; stacks and heap are never unmapped.
 
+mod record;
 mod reverse;
 mod space;
+mod tlb;
 
-use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 use machine::order::{Before, Held, PageCache};
-use machine::{CpuSet, Machine, NoMemory, PageNo, Pmap, Prot, Shootdown, Va, VaRange, Wiring, PAGE_SIZE};
+use machine::{Machine, NoMemory, PageNo, Pmap, Prot, Shootdown, Va, VaRange, Wiring, PAGE_SIZE};
 
+use super::cpu;
 use super::machine::KERNEL;
 use super::tables::{index, ACCESSED, ADDRESS, DIRTY, NO_EXECUTE, PRESENT, UNCACHED, USER, WRITE};
-use super::{cpu, io};
-use crate::sync::SpinLock;
-pub use space::{init, Space};
-use space::{Tables, Walk};
+use record::{record, Rank};
+use reverse::{change, Mapping};
+pub use space::Space;
+use space::{Last, Stack, Walk};
+pub use tlb::counters;
+use tlb::Stale;
 
 /// A software bit in entries: the mapping is wired.
 const WIRED: u64 = 1 << 9;
@@ -44,82 +62,43 @@ const SEEN: u64 = 1 << 10;
 /// Without these a CPU can't hold the translation.
 const CACHED: u64 = ACCESSED | SEEN;
 
-/// Pages forgotten one by one at most.
-const SINGLY: u64 = 16;
-
 /// No page, table or node.
 const NIL: u32 = u32::MAX;
 
-/// The kernel's `Pmap`; see the module.
-pub struct X86Pmap {
-    state: SpinLock<State>,
-}
-
-/// What the lock guards beside all tables and records.
-struct State {
-    tables: Tables,
-    nodes: reverse::Nodes,
-    /// Shootdowns that are not flushed (law P6).
-    counted: u32,
-}
+/// The kernel's `Pmap`; see the module. What it knows is in the frames' records and in each CPU's own data.
+pub struct X86Pmap;
 
 impl X86Pmap {
-    /// Nothing mapped, nothing cached.
-    pub const fn new() -> X86Pmap {
-        X86Pmap {
-            state: SpinLock::new(State { tables: Tables::new(), nodes: reverse::Nodes::new(), counted: 0 }),
-        }
-    }
-
     /// Makes a space this CPU's; nothing happens if it is already.
     #[inline]
     pub fn activate(&self, space: &Space) {
-        space::activate(space);
+        tlb::activate(space);
     }
 
     /// Leaves the current space for the kernel's own tables: before it is torn down, so that nothing needs to be flushed.
     pub fn deactivate(&self) {
-        space::deactivate();
+        tlb::deactivate();
     }
 }
 
-/// How often each CPU was asked to forget, and what it has answered.
-static ASKED: [core::sync::atomic::AtomicU64; cpu::MAX_CPUS] = [const { core::sync::atomic::AtomicU64::new(0) }; cpu::MAX_CPUS];
-static ANSWERED: [core::sync::atomic::AtomicU64; cpu::MAX_CPUS] = [const { core::sync::atomic::AtomicU64::new(0) }; cpu::MAX_CPUS];
+/// Makes the records of so many page frames.
+///
+/// # Errors
+/// [`NoMemory`].
+pub fn init(pages: usize) -> Result<(), NoMemory> {
+    record::init(pages)?;
+    tlb::init(cpu::found())
+}
 
 /// Another CPU asks this one to forget translations; see `ipi`.
 pub fn shootdown_requested() {
-    use core::sync::atomic::Ordering::SeqCst;
-    let here = cpu::index();
-    let asked = ASKED[here].load(SeqCst);
-    // SAFETY: the root that is active already.
-    unsafe { io::write_cr3(io::read_cr3()) };
-    ANSWERED[here].fetch_max(asked, SeqCst);
+    tlb::answer();
 }
 
-fn flush_others(cpus: CpuSet) {
-    use core::sync::atomic::Ordering::SeqCst;
-    let others = cpus.without(CpuSet::one(cpu::index()));
-    if others.is_empty() {
-        return;
-    }
-    let mut tickets = [0; cpu::MAX_CPUS];
-    for cpu in others.iter() {
-        tickets[cpu] = ASKED[cpu].fetch_add(1, SeqCst) + 1;
-    }
-    super::ipi::send(others, super::ipi::Ipi::Shootdown);
-    for cpu in others.iter() {
-        let mut wait = super::ipi::Wait::new();
-        while ANSWERED[cpu].load(SeqCst) < tickets[cpu] {
-            wait.pause();
-        }
-    }
-}
-
-/// This CPU goes on with a task that has no address space.
+/// This CPU goes on with a task that has no address space: where there are others, none of them shall have to tell it anything.
 pub fn idle() {
     if cpu::count() > 1 {
-        space::deactivate();
+        tlb::deactivate();
     }
 }
 
@@ -183,46 +162,16 @@ fn page_of(entry: u64) -> PageNo {
     KERNEL.frames().page_at(machine::Pa(entry & ADDRESS)).expect("entries hold managed pages")
 }
 
-/// Gathers one call's stale addresses in one space into one range.
-struct Stale {
-    space: u64,
-    cpus: CpuSet,
-    range: VaRange,
-}
-
-impl Stale {
-    #[inline]
-    fn new(space: &Space) -> Stale {
-        Stale { space: u64::from(space.root.0), cpus: space.cpus(), range: VaRange::new(Va(u64::MAX), Va(0)) }
-    }
-
-    /// The translation of `va` by `entry` is no longer what it was.
-    #[inline]
-    fn add(&mut self, va: u64, entry: u64) {
-        if entry & CACHED != 0 && self.cpus != CpuSet::NONE {
-            self.range.start = self.range.start.min(Va(va));
-            self.range.end = self.range.end.max(Va(va + PAGE_SIZE as u64));
-        }
-    }
-
-    #[inline]
-    fn note(self, down: &mut Shootdown) {
-        if !self.range.is_empty() {
-            down.note(self.space, self.range, self.cpus);
-        }
-    }
-}
-
 impl Pmap for X86Pmap {
     type Space = Space;
 
     fn create<P: Before<PageCache>>(&self, held: &mut Held<'_, P>) -> Result<Space, NoMemory> {
-        self.state.lock().tables.new_space(held)
+        space::new_space(held)
     }
 
     fn destroy<P: Before<PageCache>>(&self, held: &mut Held<'_, P>, space: Space) {
-        space.leave();
-        self.state.lock().tables.free_space(held, space);
+        tlb::leave(&space);
+        space::free_space(held, space);
     }
 
     fn enter<P: Before<PageCache>>(
@@ -236,29 +185,28 @@ impl Pmap for X86Pmap {
         wiring: Wiring,
         down: &mut Shootdown,
     ) -> Result<(), NoMemory> {
-        let mut state = self.state.lock();
-        let last = state.tables.last_table_or_new(held, space, va.0)?;
+        let last = space.last_table_or_new(held, va.0)?;
         let at = index(va.0, 0);
-        let slot = &last.entries[at];
-        let old = slot.load(Relaxed);
+        let old = last.entries[at].load(Relaxed);
         let new = entry_for(page, prot, access, wiring);
         if old & PRESENT == 0 {
-            state.nodes.link(held, page, last.page, at)?;
-            slot.store(new, Relaxed);
-            last.added(space, at);
-            return Ok(());
+            return put(held, &last, at, page, new);
         }
-        let mut stale = Stale::new(space);
+        let mut stale = Stale::new(space.root);
         if (old ^ new) & ADDRESS == 0 {
-            slot.store(new | old & (ACCESSED | DIRTY | SEEN), Relaxed);
+            let _page = record(page).lock(Rank::Page);
+            let old = change(&last.entries[at], |old| new | old & (ACCESSED | DIRTY | SEEN));
             if old & WRITE > new & WRITE || old & NO_EXECUTE < new & NO_EXECUTE {
-                stale.add(va.0, old);
+                let untold = stale.add(va.0, old, down);
+                reverse::set_untold(page, untold);
             }
         } else {
-            state.nodes.link(held, page, last.page, at)?;
-            slot.store(new, Relaxed);
-            state.nodes.unlink(page_of(old), last.page, at, old);
-            stale.add(va.0, old);
+            let node = reverse::take_node(held)?;
+            take_out(&last, at, va.0, old, &mut stale, down);
+            let record = record(page);
+            let _page = record.lock(Rank::Page);
+            reverse::link_with(node, record, last.page, at);
+            last.entries[at].store(new, Relaxed);
         }
         stale.note(down);
         Ok(())
@@ -276,23 +224,16 @@ impl Pmap for X86Pmap {
     ) -> Result<(), NoMemory> {
         let at = index(va.0, 0);
         loop {
-            let mut state = self.state.lock();
-            let last = state.tables.last_table_or_new(held, space, va.0)?;
-            let slot = &last.entries[at];
-            let old = slot.load(Relaxed);
+            let last = space.last_table_or_new(held, va.0)?;
+            let old = last.entries[at].load(Relaxed);
             if old & PRESENT == 0 {
-                state.nodes.link(held, page, last.page, at)?;
-                slot.store(entry_for(page, prot, access, Wiring::Pageable), Relaxed);
-                last.added(space, at);
-                return Ok(());
+                return put(held, &last, at, page, entry_for(page, prot, access, Wiring::Pageable));
             }
-            slot.store(0, Relaxed);
-            state.nodes.unlink(page_of(old), last.page, at, old);
-            last.removed(space, 1);
-            let mut stale = Stale::new(space);
-            stale.add(va.0, old);
+            let mut stale = Stale::new(space.root);
+            take_out(&last, at, va.0, old, &mut stale, down);
+            last.removed(1);
             stale.note(down);
-            drop(state);
+            drop(last);
             down.flush(self);
         }
     }
@@ -305,30 +246,32 @@ impl Pmap for X86Pmap {
         pages: &[Option<(PageNo, Prot)>],
         may: impl Fn(usize) -> bool,
     ) {
-        let mut state = self.state.lock();
         let Some(last) = space.last_table(va.0) else { return };
         let first = index(va.0, 0);
+        let mut added = 0;
         for (n, &(page, prot)) in pages.iter().enumerate().filter_map(|(n, p)| Some((n, p.as_ref()?))) {
+            let record = record(page);
+            let _page = record.lock(Rank::Page);
             if !may(n) {
                 continue;
             }
-            let at = first + n;
-            let slot = &last.entries[at];
+            let slot = &last.entries[first + n];
             let old = slot.load(Relaxed);
+            let new = entry_for(page, prot, Prot::NONE, Wiring::Pageable);
             if old & PRESENT == 0 {
-                if state.nodes.link(held, page, last.page, at).is_err() {
-                    return;
+                if reverse::link(held, record, last.page, first + n).is_err() {
+                    break;
                 }
-                slot.store(entry_for(page, prot, Prot::NONE, Wiring::Pageable), Relaxed);
-                last.added(space, at);
-            } else {
-                let new = entry_for(page, prot, Prot::NONE, Wiring::Pageable);
-                if (old ^ new) & ADDRESS == 0 {
+                slot.store(new, Relaxed);
+                added += 1;
+            } else if (old ^ new) & ADDRESS == 0 {
+                change(slot, |old| {
                     let raised = if new & NO_EXECUTE == 0 { old & !NO_EXECUTE } else { old };
-                    slot.store(raised | new & WRITE, Relaxed);
-                }
+                    raised | new & WRITE
+                });
             }
         }
+        last.added(first, added);
     }
 
     fn remove<P: Before<PageCache>>(
@@ -338,25 +281,35 @@ impl Pmap for X86Pmap {
         range: VaRange,
         down: &mut Shootdown,
     ) {
-        let mut state = self.state.lock();
-        state.overtake_nobody(space, range, down);
-        if space.resident() == 0 {
-            state.counted += u32::from(down.begin_count());
+        if range.is_empty() {
             return;
         }
-        let mut stale = Stale::new(space);
+        let mut stale = Stale::new(space.root);
+        let mut retired = Stack::new();
         let mut walk = Walk::new(space, range);
         while let Some(part) = walk.next() {
-            let removed = state.remove_part(&part, &mut stale);
-            part.table.removed(space, removed);
+            let mut removed = 0;
+            part.each(|at, va, entry| {
+                take_out(&part.table, at, va, entry, &mut stale, down);
+                removed += 1;
+            });
+            part.emptied();
+            part.table.removed(removed);
             if part.table.count() == 0 && part.is_whole() && walk.frees_tables() {
-                stale.add(part.va, ACCESSED);
-                stale.add(part.va + (part.len - 1) as u64 * PAGE_SIZE as u64, ACCESSED);
-                state.tables.retire(held, &part.table, space);
+                let (first, last) = (part.va, part.va + ((part.len - 1) * PAGE_SIZE) as u64);
+                space.retire(part.table, &mut retired);
+                // The way through is forgotten with any translation.
+                stale.add(first, ACCESSED, down);
+                stale.add(last, ACCESSED, down);
             }
         }
+        drop(walk);
         stale.note(down);
-        state.counted += u32::from(down.begin_count());
+        overtake_nobody(space, range, down);
+        if !retired.is_empty() {
+            down.flush(self);
+            retired.give_back(held);
+        }
     }
 
     fn protect<P: Before<PageCache>>(
@@ -367,41 +320,40 @@ impl Pmap for X86Pmap {
         prot: Prot,
         down: &mut Shootdown,
     ) {
-        if prot.is_empty() {
+        if prot.is_empty() || range.is_empty() {
             return self.remove(held, space, range, down);
         }
-        let mut state = self.state.lock();
-        state.overtake_nobody(space, range, down);
-        if space.resident() == 0 {
-            state.counted += u32::from(down.begin_count());
-            return;
-        }
-        let mut stale = Stale::new(space);
+        let mut stale = Stale::new(space.root);
         let mut walk = Walk::new(space, range);
         while let Some(part) = walk.next() {
             part.each(|at, va, old| {
-                let new = lowered(old, prot);
-                if new != old {
-                    part.table.entries[at].store(new, Relaxed);
-                    stale.add(va, old);
+                if lowered(old, prot) != old {
+                    let page = page_of(old);
+                    let _page = record(page).lock(Rank::Page);
+                    let old = change(&part.table.entries[at], |old| lowered(old, prot));
+                    let untold = stale.add(va, old, down);
+                    reverse::set_untold(page, untold);
                 }
             });
         }
+        drop(walk);
         stale.note(down);
-        state.counted += u32::from(down.begin_count());
+        overtake_nobody(space, range, down);
     }
 
     fn unwire(&self, space: &Space, va: Va) -> bool {
-        let _state = self.state.lock();
         let Some(last) = space.last_table(va.0) else { return false };
         let slot = &last.entries[index(va.0, 0)];
         let entry = slot.load(Relaxed);
-        slot.store(entry & !WIRED, Relaxed);
-        entry & WIRED != 0
+        if entry & WIRED == 0 {
+            return false;
+        }
+        let _page = record(page_of(entry)).lock(Rank::Page);
+        change(slot, |entry| entry & !WIRED);
+        true
     }
 
     fn extract(&self, space: &Space, va: Va) -> Option<(PageNo, Prot)> {
-        let _state = self.state.lock();
         let entry = space.last_table(va.0)?.entries[index(va.0, 0)].load(Relaxed);
         (entry & PRESENT != 0).then(|| (page_of(entry), prot_of(entry)))
     }
@@ -417,124 +369,134 @@ impl Pmap for X86Pmap {
         prot: Prot,
         down: &mut Shootdown,
     ) -> u32 {
-        let mut state = self.state.lock();
         if prot.is_empty() {
-            let wired = state.remove_everywhere(page, down);
-            state.overtake_nobody_by_page(down);
-            return wired;
+            return remove_everywhere(page, down);
         }
+        let _page = record(page).lock(Rank::Page);
         reverse::each(page, |mapping| {
-            let old = mapping.load();
-            let new = lowered(old, prot);
-            if new != old {
-                mapping.store(new);
-                mapping.note(old, down);
+            if lowered(mapping.slot().load(Relaxed), prot) != mapping.slot().load(Relaxed) {
+                let old = change(mapping.slot(), |old| lowered(old, prot));
+                note(mapping, page, old, down);
             }
         });
-        state.overtake_nobody_by_page(down);
+        overtake_nobody_by_page(page, down);
         0
     }
 
     fn is_mapped(&self, page: PageNo) -> bool {
-        let _state = self.state.lock();
-        let mut any = false;
-        reverse::each(page, |_| any = true);
-        any
+        let _page = record(page).lock(Rank::Page);
+        reverse::first(page).is_some()
     }
 
     fn is_referenced(&self, page: PageNo) -> bool {
-        let _state = self.state.lock();
+        let _page = record(page).lock(Rank::Page);
         reverse::gather(page) & ACCESSED != 0
     }
 
     fn clear_referenced(&self, page: PageNo) -> bool {
-        let _state = self.state.lock();
+        let _page = record(page).lock(Rank::Page);
         let was = reverse::gather(page) & ACCESSED != 0;
         if was {
-            reverse::clear(page, ACCESSED, |mapping, entry| mapping.store(entry & !ACCESSED | SEEN));
+            reverse::clear(page, ACCESSED, SEEN, |_, _| {});
         }
         was
     }
 
     fn is_modified(&self, page: PageNo) -> bool {
-        let _state = self.state.lock();
+        let _page = record(page).lock(Rank::Page);
         reverse::gather(page) & DIRTY != 0
     }
 
     fn clear_modified(&self, page: PageNo, down: &mut Shootdown) -> bool {
-        let _state = self.state.lock();
+        let _page = record(page).lock(Rank::Page);
         let was = reverse::gather(page) & DIRTY != 0;
         if was {
-            reverse::clear(page, DIRTY, |mapping, old| mapping.note(old | ACCESSED, down));
+            reverse::clear(page, DIRTY, 0, |mapping, old| note(mapping, page, old | ACCESSED, down));
         }
         was
     }
 
     fn flush(&self, down: &Shootdown) {
-        flush_others(down.cpus());
-        if !down.cpus().contains(cpu::index()) {
-            self.state.lock().counted -= u32::from(down.is_counted());
-            return;
-        }
-        let here = space::active();
-        let ranges = down.ranges();
-        let pages = ranges.map(|r| r.iter().map(|s| s.range.pages().0).sum::<u64>());
-        match (ranges, pages) {
-            (Some(ranges), Some(pages)) if pages <= SINGLY => {
-                for stale in ranges.iter().filter(|s| s.space == u64::from(here)) {
-                    stale.range.iter_pages().for_each(|va| io::invlpg(va.0));
-                }
-            }
-            // SAFETY: the root that is active already.
-            _ => unsafe { io::write_cr3(io::read_cr3()) },
-        }
-        let mut state = self.state.lock();
-        state.counted -= u32::from(down.is_counted());
-        state.tables.retired_are_forgotten();
+        tlb::flush(down);
     }
 }
 
-impl State {
-    /// Law P6, before a range is lowered.
-    #[inline]
-    fn overtake_nobody(&self, space: &Space, range: VaRange, down: &mut Shootdown) {
-        if self.counted != u32::from(down.is_counted()) {
-            down.note(u64::from(space.root.0), range, space.cpus());
-        }
-    }
+/// Maps a page by an absent entry.
+#[inline]
+fn put<P: Before<PageCache>>(
+    held: &mut Held<'_, P>,
+    last: &Last,
+    at: usize,
+    page: PageNo,
+    new: u64,
+) -> Result<(), NoMemory> {
+    let record = record(page);
+    let _page = record.lock(Rank::Page);
+    reverse::link(held, record, last.page, at)?;
+    last.entries[at].store(new, Relaxed);
+    last.added(at, 1);
+    Ok(())
+}
 
-    /// Law P6, after a page was lowered.
-    fn overtake_nobody_by_page(&mut self, down: &mut Shootdown) {
-        if self.counted != u32::from(down.is_counted()) {
+/// Makes an entry, present by a look under the table's lock, absent. The caller counts it.
+#[inline]
+fn take_out(last: &Last, at: usize, va: u64, entry: u64, stale: &mut Stale, down: &mut Shootdown) {
+    let record = record(page_of(entry));
+    let _page = record.lock(Rank::Page);
+    let entry = last.entries[at].swap(0, SeqCst);
+    let untold = stale.add(va, entry, down);
+    reverse::unlink(record, last.page, at, entry, untold);
+}
+
+/// Removes all mappings of a page; how many were wired.
+fn remove_everywhere(page: PageNo, down: &mut Shootdown) -> u32 {
+    let mut wired = 0;
+    loop {
+        let lock = record(page).lock(Rank::Page);
+        let Some(mapping) = reverse::first(page) else {
+            overtake_nobody_by_page(page, down);
+            return wired;
+        };
+        drop(lock);
+        let Some(last) = space::lock_if_table(mapping.table) else { continue };
+        let _page = record(page).lock(Rank::Page);
+        if reverse::first(page) != Some(mapping) {
+            continue;
+        }
+        let entry = mapping.slot().swap(0, SeqCst);
+        let mut stale = Stale::new(last.root());
+        let untold = stale.add(last.va(mapping.at), entry, down);
+        stale.note(down);
+        reverse::unlink(record(page), mapping.table, mapping.at, entry, untold);
+        wired += u32::from(entry & WIRED != 0);
+        last.removed(1);
+    }
+}
+
+/// Notes that a page's mapping, by what was `entry`, was lowered. The page's lock is held.
+fn note(mapping: &Mapping, page: PageNo, entry: u64, down: &mut Shootdown) {
+    let (root, va) = space::whose(mapping.table, mapping.at);
+    let mut stale = Stale::new(root);
+    let untold = stale.add(va, entry, down);
+    stale.note(down);
+    reverse::set_untold(page, untold);
+}
+
+/// Law P6, after a range was lowered.
+#[inline]
+fn overtake_nobody(space: &Space, range: VaRange, down: &mut Shootdown) {
+    if tlb::others_unfinished(down) {
+        down.note(u64::from(space.root.0), range, space.cpus());
+    }
+}
+
+/// Law P6, after a page was lowered, with its lock held: the mark in its record says whether others could have done so before.
+fn overtake_nobody_by_page(page: PageNo, down: &mut Shootdown) {
+    if reverse::is_untold(page) {
+        if tlb::others_unfinished(down) {
             down.note_all(cpu::online());
+        } else if !down.is_counted() {
+            reverse::forget_untold(page);
         }
-        self.counted += u32::from(down.begin_count());
-    }
-
-    /// Removes the entries of one table within a part; how many there were.
-    fn remove_part(&mut self, part: &space::Part, stale: &mut Stale) -> u32 {
-        let mut removed = 0;
-        part.each(|at, va, entry| {
-            part.table.entries[at].store(0, Relaxed);
-            self.nodes.unlink(page_of(entry), part.table.page, at, entry);
-            stale.add(va, entry);
-            removed += 1;
-        });
-        part.emptied();
-        removed
-    }
-
-    /// Removes all mappings of a page; how many were wired.
-    fn remove_everywhere(&mut self, page: PageNo, down: &mut Shootdown) -> u32 {
-        let mut wired = 0;
-        while let Some(mapping) = reverse::first(page) {
-            let entry = mapping.load();
-            mapping.store(0);
-            mapping.note(entry, down);
-            wired += u32::from(entry & WIRED != 0);
-            self.nodes.unlink(page, mapping.table, mapping.at, entry);
-            mapping.removed();
-        }
-        wired
     }
 }

@@ -5,29 +5,35 @@
 //! ```
 //! Most pages are mapped once: that mapping is in the record itself. Further ones, of pages that a fork or a shared object shares, are
 //! nodes from frames of their own; a frame of nodes is never given back.
+//!
+//! Everything here happens under the page's lock.
 
-use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 
 use machine::order::{Before, Held, PageCache};
-use machine::{Machine, NoMemory, PageNo, Reserve, Shootdown, Va, VaRange, PAGE_SIZE};
+use machine::{Machine, NoMemory, PageNo, Reserve, PAGE_SIZE};
 
-use super::space::{self, record};
-use super::{CACHED, NIL};
+use super::record::{record, Record};
+use super::NIL;
+use crate::arch::cpu;
 use crate::arch::machine::KERNEL;
 use crate::arch::tables::{table, ACCESSED, DIRTY};
+use crate::sync::SpinLock;
 
 /// Where a page's record keeps what.
 const TABLE: usize = 0;
 const PLACE: usize = 1;
 const MORE: usize = 2;
 
-/// The index in a record's place word; the gathered bits lie above.
+/// The index in a record's place word; what is gathered lies above.
 const INDEX: u32 = 511;
 /// Shift of `ACCESSED` and `DIRTY` in the place word.
 const BITS: u32 = 16;
 const GATHERED: u64 = ACCESSED | DIRTY;
+/// In the place word: a mapping was lowered that other CPUs hold, and they may not have been told yet (law P6).
+pub(super) const UNTOLD: u32 = 1 << 31;
 
-/// Nodes in a frame.
+/// Nodes in a frame, and in a batch that CPUs exchange.
 const NODES: u32 = 256;
 
 #[repr(C)]
@@ -35,13 +41,25 @@ struct Node {
     table: AtomicU32,
     index: AtomicU32,
     next: AtomicU32,
-    unused: AtomicU32,
+    /// In a batch's first node: the next batch.
+    batch: AtomicU32,
 }
 
-/// Nodes that are free.
-pub(super) struct Nodes {
-    free: u32,
+/// One CPU's free nodes: what it takes from and gives to, and a full batch beside.
+#[repr(align(64))]
+struct Nodes(SpinLock<Free>);
+
+struct Free {
+    head: u32,
+    len: u32,
+    spare: u32,
 }
+
+static FREE: [Nodes; cpu::MAX_CPUS] =
+    [const { Nodes(SpinLock::new(Free { head: NIL, len: 0, spare: NIL })) }; cpu::MAX_CPUS];
+
+/// Full batches that no CPU has.
+static DEPOT: SpinLock<u32> = SpinLock::new(NIL);
 
 /// A node by its number: frame and place in the frame.
 #[inline]
@@ -51,7 +69,64 @@ fn node(number: u32) -> &'static Node {
     unsafe { &*((frame as *const Node).add((number % NODES) as usize)) }
 }
 
+/// Takes a free node.
+///
+/// # Errors
+/// [`NoMemory`]; nothing has changed.
+pub(super) fn take_node<P: Before<PageCache>>(held: &mut Held<'_, P>) -> Result<u32, NoMemory> {
+    let mut free = FREE[cpu::index()].0.lock();
+    if free.head == NIL {
+        refill(&mut free, held)?;
+    }
+    let number = free.head;
+    free.head = node(number).next.load(Relaxed);
+    free.len -= 1;
+    Ok(number)
+}
+
+/// Gives a node back.
+pub(super) fn give_node(number: u32) {
+    let free = &mut *FREE[cpu::index()].0.lock();
+    if free.len == NODES {
+        let full = core::mem::replace(&mut free.spare, free.head);
+        (free.head, free.len) = (NIL, 0);
+        if full != NIL {
+            let mut depot = DEPOT.lock();
+            node(full).batch.store(*depot, Relaxed);
+            *depot = full;
+        }
+    }
+    node(number).next.store(free.head, Relaxed);
+    free.head = number;
+    free.len += 1;
+}
+
+/// Gives an empty list a batch: this CPU's spare one, one that others have given back, or a new frame.
+#[cold]
+fn refill<P: Before<PageCache>>(free: &mut Free, held: &mut Held<'_, P>) -> Result<(), NoMemory> {
+    let mut batch = core::mem::replace(&mut free.spare, NIL);
+    if batch == NIL {
+        let mut depot = DEPOT.lock();
+        batch = *depot;
+        if batch != NIL {
+            *depot = node(batch).batch.load(Relaxed);
+        }
+    }
+    if batch == NIL {
+        let frame = KERNEL.frames().alloc(&KERNEL, held, Reserve::Kernel)?;
+        // A number must fit 32 bits and not be NIL: frames up to 64 GiB.
+        batch = frame.0.checked_mul(NODES).filter(|n| n < &(NIL - NODES)).ok_or(NoMemory)?;
+        for number in batch..batch + NODES {
+            let next = if number + 1 == batch + NODES { NIL } else { number + 1 };
+            node(number).next.store(next, Relaxed);
+        }
+    }
+    (free.head, free.len) = (batch, NODES);
+    Ok(())
+}
+
 /// One mapping of a page.
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Mapping {
     pub(super) table: PageNo,
     pub(super) at: usize,
@@ -62,131 +137,101 @@ impl Mapping {
         Mapping { table: PageNo(table), at: at as usize }
     }
 
-    fn slot(&self) -> &'static core::sync::atomic::AtomicU64 {
+    /// Its entry.
+    pub(super) fn slot(&self) -> &'static AtomicU64 {
         &table(KERNEL.frames().pa(self.table).0)[self.at]
-    }
-
-    pub(super) fn load(&self) -> u64 {
-        self.slot().load(Relaxed)
-    }
-
-    pub(super) fn store(&self, entry: u64) {
-        self.slot().store(entry, Relaxed);
-    }
-
-    /// Notes that the translation by `entry` is no longer what it was.
-    pub(super) fn note(&self, entry: u64, down: &mut Shootdown) {
-        if entry & CACHED != 0 {
-            let (root, va) = space::whose(self.table, self.at);
-            let range = VaRange::new(Va(va), Va(va + PAGE_SIZE as u64));
-            down.note(u64::from(root.0), range, space::cpus_of(root));
-        }
-    }
-
-    /// Counts the mapping out.
-    pub(super) fn removed(&self) {
-        space::count_out(self.table);
     }
 }
 
-impl Nodes {
-    pub(super) const fn new() -> Nodes {
-        Nodes { free: NIL }
+/// Notes that the page of `record` is mapped by entry `at` of `table`.
+///
+/// # Errors
+/// [`NoMemory`]; nothing has changed.
+#[inline]
+pub(super) fn link<P: Before<PageCache>>(
+    held: &mut Held<'_, P>,
+    record: &Record,
+    table: PageNo,
+    at: usize,
+) -> Result<(), NoMemory> {
+    let [first, place, ..] = &record.words;
+    if first.load(Relaxed) == NIL {
+        first.store(table.0, Relaxed);
+        place.store(place.load(Relaxed) & !INDEX | at as u32, Relaxed);
+        return Ok(());
     }
+    link_node(record, take_node(held)?, table, at);
+    Ok(())
+}
 
-    /// Notes that `page` is mapped by entry `at` of `table`.
-    ///
-    /// # Errors
-    /// [`NoMemory`]; nothing has changed.
-    #[inline]
-    pub(super) fn link<P: Before<PageCache>>(
-        &mut self,
-        held: &mut Held<'_, P>,
-        page: PageNo,
-        table: PageNo,
-        at: usize,
-    ) -> Result<(), NoMemory> {
-        let record = record(page);
-        if record[TABLE].load(Relaxed) == NIL {
-            record[TABLE].store(table.0, Relaxed);
-            let bits = record[PLACE].load(Relaxed) & !INDEX;
-            record[PLACE].store(bits | at as u32, Relaxed);
-            return Ok(());
-        }
-        if self.free == NIL {
-            self.refill(held)?;
-        }
-        let number = self.free;
-        let node = node(number);
-        self.free = node.next.load(Relaxed);
-        node.table.store(table.0, Relaxed);
-        node.index.store(at as u32, Relaxed);
-        node.next.store(record[MORE].load(Relaxed), Relaxed);
-        record[MORE].store(number, Relaxed);
-        Ok(())
+/// The same with a node at hand, which is given back if it isn't needed.
+pub(super) fn link_with(number: u32, record: &Record, table: PageNo, at: usize) {
+    let [first, place, ..] = &record.words;
+    if first.load(Relaxed) != NIL {
+        return link_node(record, number, table, at);
     }
+    first.store(table.0, Relaxed);
+    place.store(place.load(Relaxed) & !INDEX | at as u32, Relaxed);
+    give_node(number);
+}
 
-    /// Forgets that entry `at` of `table` maps `page`, and keeps the bits that the entry had.
-    #[inline]
-    pub(super) fn unlink(&mut self, page: PageNo, table: PageNo, at: usize, entry: u64) {
-        let record = record(page);
-        let place = record[PLACE].load(Relaxed) | ((entry & GATHERED) as u32) << BITS;
-        record[PLACE].store(place, Relaxed);
-        let more = record[MORE].load(Relaxed);
-        if record[TABLE].load(Relaxed) == table.0 && place & INDEX == at as u32 {
-            if more == NIL {
-                record[TABLE].store(NIL, Relaxed);
-                return;
-            }
-            let node = node(more);
-            record[TABLE].store(node.table.load(Relaxed), Relaxed);
-            record[PLACE].store(place & !INDEX | node.index.load(Relaxed), Relaxed);
-            record[MORE].store(node.next.load(Relaxed), Relaxed);
-            self.give(more);
+fn link_node(record: &Record, number: u32, table: PageNo, at: usize) {
+    let node = node(number);
+    node.table.store(table.0, Relaxed);
+    node.index.store(at as u32, Relaxed);
+    node.next.store(record.words[MORE].load(Relaxed), Relaxed);
+    record.words[MORE].store(number, Relaxed);
+}
+
+/// Forgets that entry `at` of `table` maps the page of `record`, and keeps the bits that the entry had; `untold` is 0 or
+/// [`UNTOLD`].
+#[inline]
+pub(super) fn unlink(record: &Record, table: PageNo, at: usize, entry: u64, untold: u32) {
+    let place = record.words[PLACE].load(Relaxed) | ((entry & GATHERED) as u32) << BITS | untold;
+    record.words[PLACE].store(place, Relaxed);
+    let more = record.words[MORE].load(Relaxed);
+    if record.words[TABLE].load(Relaxed) == table.0 && place & INDEX == at as u32 {
+        if more == NIL {
+            record.words[TABLE].store(NIL, Relaxed);
             return;
         }
-        let mut link = &record[MORE];
-        loop {
-            let number = link.load(Relaxed);
-            assert!(number != NIL, "{page:?} is mapped by a table that its record doesn't name");
-            let this = node(number);
-            if this.table.load(Relaxed) == table.0 && this.index.load(Relaxed) == at as u32 {
-                link.store(this.next.load(Relaxed), Relaxed);
-                return self.give(number);
-            }
-            link = &this.next;
-        }
+        let node = node(more);
+        record.words[TABLE].store(node.table.load(Relaxed), Relaxed);
+        record.words[PLACE].store(place & !INDEX | node.index.load(Relaxed), Relaxed);
+        record.words[MORE].store(node.next.load(Relaxed), Relaxed);
+        give_node(more);
+        return;
     }
+    unlink_node(record, table, at);
+}
 
-    fn give(&mut self, number: u32) {
-        node(number).next.store(self.free, Relaxed);
-        self.free = number;
-    }
-
-    #[cold]
-    fn refill<P: Before<PageCache>>(&mut self, held: &mut Held<'_, P>) -> Result<(), NoMemory> {
-        let frame = KERNEL.frames().alloc(&KERNEL, held, Reserve::Kernel)?;
-        // A number must fit 32 bits and not be NIL: frames up to 64 GiB.
-        let first = frame.0.checked_mul(NODES).filter(|n| n < &(NIL - NODES)).ok_or(NoMemory)?;
-        for number in (first..first + NODES).rev() {
-            self.give(number);
+fn unlink_node(record: &Record, table: PageNo, at: usize) {
+    let mut link = &record.words[MORE];
+    loop {
+        let number = link.load(Relaxed);
+        assert!(number != NIL, "a page is mapped by a table that its record doesn't name");
+        let this = node(number);
+        if this.table.load(Relaxed) == table.0 && this.index.load(Relaxed) == at as u32 {
+            link.store(this.next.load(Relaxed), Relaxed);
+            return give_node(number);
         }
-        Ok(())
+        link = &this.next;
     }
 }
 
 /// A page's first mapping.
+#[inline]
 pub(super) fn first(page: PageNo) -> Option<Mapping> {
-    let record = record(page);
-    let table = record[TABLE].load(Relaxed);
-    (table != NIL).then(|| Mapping::new(table, record[PLACE].load(Relaxed) & INDEX))
+    let words = &record(page).words;
+    let table = words[TABLE].load(Relaxed);
+    (table != NIL).then(|| Mapping::new(table, words[PLACE].load(Relaxed) & INDEX))
 }
 
 /// Calls `f` with every mapping of a page.
 pub(super) fn each(page: PageNo, mut f: impl FnMut(&Mapping)) {
     let Some(mapping) = first(page) else { return };
     f(&mapping);
-    let mut number = record(page)[MORE].load(Relaxed);
+    let mut number = record(page).words[MORE].load(Relaxed);
     while number != NIL {
         let node = node(number);
         f(&Mapping::new(node.table.load(Relaxed), node.index.load(Relaxed)));
@@ -196,20 +241,56 @@ pub(super) fn each(page: PageNo, mut f: impl FnMut(&Mapping)) {
 
 /// The accessed and dirty bits of a page: those gathered, and those in its entries.
 pub(super) fn gather(page: PageNo) -> u64 {
-    let mut bits = u64::from(record(page)[PLACE].load(Relaxed) >> BITS);
-    each(page, |mapping| bits |= mapping.load());
+    let mut bits = u64::from(record(page).words[PLACE].load(Relaxed) >> BITS);
+    each(page, |mapping| bits |= mapping.slot().load(Relaxed));
     bits & GATHERED
 }
 
-/// Clears `bit` in a page's record and entries; `f` is told of every entry that had it.
-pub(super) fn clear(page: PageNo, bit: u64, mut f: impl FnMut(&Mapping, u64)) {
-    let place = &record(page)[PLACE];
+/// Clears `bit` in a page's record and entries, and sets `instead` in those that had it; `f` is told of each of these.
+pub(super) fn clear(page: PageNo, bit: u64, instead: u64, mut f: impl FnMut(&Mapping, u64)) {
+    let place = &record(page).words[PLACE];
     place.store(place.load(Relaxed) & !((bit as u32) << BITS), Relaxed);
     each(page, |mapping| {
-        let entry = mapping.load();
-        if entry & bit != 0 {
-            mapping.store(entry & !bit);
-            f(mapping, entry);
+        let slot = mapping.slot();
+        if slot.load(Relaxed) & bit != 0 {
+            let old = change(slot, |entry| entry & !bit | instead);
+            f(mapping, old);
         }
     });
 }
+
+/// Changes an entry, and what the MMU sets in it at this moment stays; gives what it was.
+#[inline]
+pub(super) fn change(slot: &AtomicU64, f: impl Fn(u64) -> u64) -> u64 {
+    let mut old = slot.load(Relaxed);
+    loop {
+        match slot.compare_exchange_weak(old, f(old), SeqCst, Relaxed) {
+            Ok(_) => return old,
+            Err(now) => old = now,
+        }
+    }
+}
+
+/// Whether mappings of the page were lowered that other CPUs may not have been told of.
+#[inline]
+pub(super) fn is_untold(page: PageNo) -> bool {
+    record(page).words[PLACE].load(Relaxed) & UNTOLD != 0
+}
+
+/// Adds the mark, if there is one.
+#[inline]
+pub(super) fn set_untold(page: PageNo, untold: u32) {
+    if untold != 0 {
+        let place = &record(page).words[PLACE];
+        place.store(place.load(Relaxed) | untold, Relaxed);
+    }
+}
+
+/// Takes the mark away: all others were told.
+pub(super) fn forget_untold(page: PageNo) {
+    let place = &record(page).words[PLACE];
+    place.store(place.load(Relaxed) & !UNTOLD, Relaxed);
+}
+
+/// Bytes of nodes fill a frame.
+const _: () = assert!(core::mem::size_of::<Node>() * NODES as usize == PAGE_SIZE);

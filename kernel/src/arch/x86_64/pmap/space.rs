@@ -1,42 +1,36 @@
 //! Address spaces as trees of tables: making, walking, freeing.
 //!
-//! ```text
-//!   record of a table: parent | level, count, index in parent | next | prev | groups     (list of the space's tables)
-//!   record of a root:  resident pages | level, count | first table | CPUs where it is active
-//! ```
-//! `groups` has a bit for each 16 entries of a last table that may hold one: walks skip the others.
+//! `groups` in a last table's record has a bit for each 16 entries that may hold one: walks skip the others. It may have too many
+//! bits, never too few. A table's `key` says whose it is and what it serves; so it is found again by its number alone: each CPU
+//! remembers the numbers of some last tables it used, and asks the table's record, under its lock, whether it is still the one.
+//! Nobody has to make anybody forget such a number. Only who doesn't remember takes the space's lock and walks the tree.
 //!
-//! A space remembers the last table that it was asked for, since most calls are near the one before. I4: that table is in the space's
-//! tree, and serves the addresses that the memory says.
+//! I4: a record with `level` 0 and a key is that of a live last table; both change only under its lock.
 //!
 //! A table is freed with its space, or when an unmapping covers its whole span and leaves it empty (it is `retired`: a CPU may still
-//! hold the way through it, so it is used again only after the next flush).
+//! hold the way through it, so it is used again only after those CPUs were told).
 
+mod tables;
 mod walk;
 
-use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use core::sync::atomic::{Ordering::Relaxed, Ordering::SeqCst};
 
-use alloc::boxed::Box;
-use alloc::vec::Vec;
 use machine::order::{Before, Held, PageCache};
-use machine::{CpuSet, Machine, NoMemory, Pa, PageNo, Reserve, VaRange, PAGE_SHIFT};
+use machine::{CpuSet, Machine, NoMemory, Pa, PageNo, VaRange, PAGE_SHIFT};
 
+use super::record::{record, Locked, Rank, Record, NOTHING};
 use super::NIL;
+use crate::arch::cpu;
 use crate::arch::machine::KERNEL;
-use crate::arch::tables::{self, index, table, Table, ADDRESS, PRESENT, USER, WRITE};
-use crate::arch::{cpu, io};
-use crate::sync::Once;
-pub(super) use walk::{Part, Walk};
+use crate::arch::tables::{index, table, Table, ADDRESS, PRESENT, USER, WRITE};
+pub(super) use tables::{free_space, new_space, Stack, TABLES};
+pub(super) use walk::Walk;
 
-/// What the pmap keeps for each page frame; its meaning depends on what the frame is.
-type Record = [AtomicU32; 5];
-
+/// Words of a table's record.
 const PARENT: usize = 0;
-const RESIDENT: usize = 0;
 const SHAPE: usize = 1;
 const NEXT: usize = 2;
 const PREV: usize = 3;
-const CPUS: usize = 3;
 const GROUPS: usize = 4;
 
 /// Fields of the shape word.
@@ -48,37 +42,10 @@ const COUNT_MASK: u32 = 1023;
 /// Entries in a group.
 const GROUP: usize = 16;
 
-/// Zeroed tables and roots kept at most.
-const KEPT_TABLES: u32 = 256;
-const KEPT_ROOTS: u32 = 32;
-
-/// Pages that a last table maps, and the shift of its span.
+/// The shift of a last table's span.
 const SPAN: u32 = 21;
 /// From this span on, a walk goes through the space's list of tables instead of the tree.
 const BY_LIST: u64 = 1 << 39;
-
-/// The record of a frame that is neither mapped nor a table.
-const PLAIN: [u32; 5] = [NIL, 0, NIL, NIL, 0];
-
-static RECORDS: Once<Box<[Record]>> = Once::new();
-
-/// Makes the records.
-///
-/// # Errors
-/// [`NoMemory`].
-pub fn init(pages: usize) -> Result<(), NoMemory> {
-    let mut records = Vec::new();
-    records.try_reserve_exact(pages).map_err(|_| NoMemory)?;
-    records.resize_with(pages, || PLAIN.map(AtomicU32::new));
-    RECORDS.call_once(|| records.into_boxed_slice());
-    Ok(())
-}
-
-#[inline]
-pub(super) fn record(page: PageNo) -> &'static Record {
-    // SAFETY: made in start-up, before any address space.
-    unsafe { &RECORDS.get_unchecked()[page.0 as usize] }
-}
 
 #[inline]
 fn page_at(pa: u64) -> PageNo {
@@ -90,100 +57,117 @@ fn pa(page: PageNo) -> u64 {
     KERNEL.frames().pa(page).0
 }
 
+/// The `wide` word of the table of `root` that serves `va`.
+#[inline]
+const fn key(root: PageNo, va: u64) -> u64 {
+    (root.0 as u64) << 32 | va >> SPAN
+}
+
 /// One address space's tables.
 pub struct Space {
     pub(super) root: PageNo,
-    root_pa: u64,
-    /// Which table served the last walk: above `SPAN_BITS` the table's page, below what it spans.
-    recent: AtomicU64,
+    pub(super) root_pa: u64,
 }
 
-/// Bits for the part of an address that says which last table serves it.
-const SPAN_BITS: u32 = 48 - SPAN;
-/// No table: programs' addresses end below.
-const NOTHING_RECENT: u64 = (1 << SPAN_BITS) - 1;
-
-/// A last table: the page it is in and its entries.
+/// A last table, locked: the page it is in and its entries.
 pub(super) struct Last {
     pub(super) page: PageNo,
     pub(super) entries: &'static Table,
+    record: &'static Record,
+    _lock: Locked,
+}
+
+impl Record {
+    #[inline]
+    fn level(&self) -> u32 {
+        self.words[SHAPE].load(Relaxed) >> LEVEL & 3
+    }
+
+    #[inline]
+    fn count(&self) -> u32 {
+        self.words[SHAPE].load(Relaxed) >> COUNT & COUNT_MASK
+    }
+
+    /// Counts entries in (or, as a negative number, out). The lock that guards the record is held.
+    #[inline]
+    fn add_count(&self, entries: u32) {
+        let shape = &self.words[SHAPE];
+        shape.store(shape.load(Relaxed).wrapping_add(entries << COUNT), Relaxed);
+    }
 }
 
 impl Last {
-    fn at(pa: u64) -> Last {
-        Last { page: page_at(pa), entries: table(pa) }
+    /// Locks a table that is known to be the right one: the space's lock is held.
+    fn known(page: PageNo, at: u64) -> Last {
+        let record = record(page);
+        Last { page, entries: table(at), record, _lock: record.lock(Rank::Table) }
     }
 
-    /// Counts a new entry.
+    /// Counts new entries, of which `at` is one and the others are in its group.
     #[inline]
-    pub(super) fn added(&self, space: &Space, at: usize) {
-        let own = record(self.page);
-        own[SHAPE].store(own[SHAPE].load(Relaxed) + (1 << COUNT), Relaxed);
-        own[GROUPS].store(own[GROUPS].load(Relaxed) | 1 << (at / GROUP), Relaxed);
-        space.count(1);
+    pub(super) fn added(&self, at: usize, entries: u32) {
+        self.record.add_count(entries);
+        let groups = &self.record.words[GROUPS];
+        groups.store(groups.load(Relaxed) | 1 << (at / GROUP), Relaxed);
     }
 
     /// Counts removed entries.
     #[inline]
-    pub(super) fn removed(&self, space: &Space, entries: u32) {
-        let own = record(self.page);
-        let shape = own[SHAPE].load(Relaxed) - (entries << COUNT);
-        own[SHAPE].store(shape, Relaxed);
-        if shape >> COUNT == 0 {
-            own[GROUPS].store(0, Relaxed);
+    pub(super) fn removed(&self, entries: u32) {
+        self.record.add_count(0u32.wrapping_sub(entries));
+        if self.record.count() == 0 {
+            self.record.words[GROUPS].store(0, Relaxed);
         }
-        space.count(0u32.wrapping_sub(entries));
     }
 
     #[inline]
     pub(super) fn count(&self) -> u32 {
-        record(self.page)[SHAPE].load(Relaxed) >> COUNT & COUNT_MASK
+        self.record.count()
+    }
+
+    /// The root of the table's space.
+    pub(super) fn root(&self) -> PageNo {
+        root_of(self.record)
+    }
+
+    /// The address that entry `at` is for.
+    pub(super) fn va(&self, at: usize) -> u64 {
+        va_of(self.record, at)
     }
 }
 
-/// Which space's root and which address entry `at` of a last table is for.
+fn root_of(table: &Record) -> PageNo {
+    PageNo((table.wide.load(Relaxed) >> 32) as u32)
+}
+
+fn va_of(table: &Record, at: usize) -> u64 {
+    (table.wide.load(Relaxed) & u64::from(u32::MAX)) << SPAN | (at as u64) << PAGE_SHIFT
+}
+
+/// Which space's root and which address entry `at` of a last table is for. The lock of a page that is mapped by it is held: so the
+/// table lives.
 pub(super) fn whose(table: PageNo, at: usize) -> (PageNo, u64) {
-    let mut va = (at as u64) << PAGE_SHIFT;
-    let mut page = table;
-    for level in 1..4 {
-        let record = record(page);
-        va |= u64::from(record[SHAPE].load(Relaxed) & IN_PARENT) << (PAGE_SHIFT + 9 * level);
-        page = PageNo(record[PARENT].load(Relaxed));
-    }
-    (page, va)
+    let record = record(table);
+    (root_of(record), va_of(record, at))
 }
 
-/// CPUs on which a root is active.
+/// Locks a last table by a number that may be out of date; `None` if the frame is something else by now.
+pub(super) fn lock_if_table(page: PageNo) -> Option<Last> {
+    let record = record(page);
+    let lock = record.lock(Rank::Table);
+    let is_table = record.wide.load(Relaxed) != NOTHING && record.level() == 0;
+    is_table.then(|| Last { page, entries: table(pa(page)), record, _lock: lock })
+}
+
+/// CPUs that may hold translations of a root's space (I1 of `machine::rounds`).
+#[inline]
 pub(super) fn cpus_of(root: PageNo) -> CpuSet {
-    CpuSet(u64::from(record(root)[CPUS].load(Relaxed)))
-}
-
-/// Counts one entry out of a last table that is known by its page alone.
-pub(super) fn count_out(last: PageNo) {
-    let (root, _) = whose(last, 0);
-    let space = Space::new(root);
-    Last { page: last, entries: table(pa(last)) }.removed(&space, 1);
+    CpuSet(record(root).wide.load(SeqCst))
 }
 
 impl Space {
-    fn new(root: PageNo) -> Space {
-        Space { root, root_pa: pa(root), recent: AtomicU64::new(NOTHING_RECENT) }
-    }
-
-    /// The last table of the walk before, if it serves this address too.
-    #[inline]
-    fn recent(&self, va: u64) -> Option<Last> {
-        let recent = self.recent.load(Relaxed);
-        if recent & NOTHING_RECENT != va >> SPAN {
-            return None;
-        }
-        let page = PageNo((recent >> SPAN_BITS) as u32);
-        Some(Last { page, entries: table(pa(page)) })
-    }
-
-    #[inline]
-    fn remember(&self, va: u64, last: &Last) {
-        self.recent.store(u64::from(last.page.0) << SPAN_BITS | va >> SPAN, Relaxed);
+    pub(super) fn new(root: PageNo) -> Space {
+        Space { root, root_pa: pa(root) }
     }
 
     #[inline]
@@ -191,15 +175,20 @@ impl Space {
         cpus_of(self.root)
     }
 
+    /// Where this CPU remembers the table that serves an address.
     #[inline]
-    pub(super) fn resident(&self) -> u32 {
-        record(self.root)[RESIDENT].load(Relaxed)
+    fn memory(&self, va: u64) -> &'static core::cell::Cell<u32> {
+        &cpu::this().recent[((va >> SPAN) as usize ^ self.root.0 as usize) % cpu::RECENT]
     }
 
+    /// The last table that serves an address, if this CPU remembers it.
     #[inline]
-    fn count(&self, delta: u32) {
-        let resident = &record(self.root)[RESIDENT];
-        resident.store(resident.load(Relaxed).wrapping_add(delta), Relaxed);
+    fn recent(&self, va: u64) -> Option<Last> {
+        let page = PageNo(self.memory(va).get());
+        let record = record(page);
+        let lock = record.lock(Rank::Table);
+        let is_it = record.wide.load(Relaxed) == key(self.root, va) && record.level() == 0;
+        is_it.then(|| Last { page, entries: table(pa(page)), record, _lock: lock })
     }
 
     /// The last table that serves an address, if there is one.
@@ -208,7 +197,9 @@ impl Space {
         self.recent(va).or_else(|| self.find_table(va))
     }
 
+    #[cold]
     fn find_table(&self, va: u64) -> Option<Last> {
+        let _tree = self.lock();
         let mut at = self.root_pa;
         for level in (1..4).rev() {
             let entry = table(at)[index(va, level)].load(Relaxed);
@@ -217,277 +208,112 @@ impl Space {
             }
             at = entry & ADDRESS;
         }
-        let last = Last::at(at);
-        self.remember(va, &last);
-        Some(last)
+        Some(self.found(va, at))
     }
 
-    /// Makes sure that this CPU doesn't use the tables.
-    pub(super) fn leave(&self) {
-        if cpu::this().root.get() == self.root_pa {
-            deactivate();
-        }
-    }
-}
-
-/// Makes a space this CPU's; nothing happens if it is already.
-#[inline]
-pub(super) fn activate(space: &Space) {
-    let cpu = cpu::this();
-    if cpu.root.get() != space.root_pa {
-        forget_active();
-        let bit = 1 << cpu::index();
-        record(space.root)[CPUS].fetch_or(bit, Relaxed);
-        cpu.root.set(space.root_pa);
-        // SAFETY: roots map the kernel, and `destroy` switches away before it frees one.
-        unsafe { io::write_cr3(space.root_pa) };
-    }
-}
-
-/// Leaves the current space for the kernel's own tables: before it is torn down, so that nothing needs to be flushed.
-pub(super) fn deactivate() {
-    forget_active();
-    let cpu = cpu::this();
-    cpu.root.set(tables::root());
-    // SAFETY: the kernel's root maps the kernel and lives for ever.
-    unsafe { io::write_cr3(tables::root()) };
-}
-
-fn forget_active() {
-    let root = active();
-    if root != NIL {
-        record(PageNo(root))[CPUS].fetch_and(!(1 << cpu::index()), Relaxed);
-    }
-}
-
-/// The root page of the space that is active here, or `NIL`.
-pub(super) fn active() -> u32 {
-    let root = cpu::this().root.get();
-    if root == tables::root() {
-        NIL
-    } else {
-        page_at(root).0
-    }
-}
-
-/// Free tables.
-pub(super) struct Tables {
-    /// All zero.
-    zeroed: Stack,
-    /// Upper half filled, lower half zero.
-    roots: Stack,
-    /// All zero, but some CPU may still walk through them.
-    retired: Stack,
-}
-
-/// Pages linked through their records.
-struct Stack {
-    head: u32,
-    len: u32,
-}
-
-impl Stack {
-    const fn new() -> Stack {
-        Stack { head: NIL, len: 0 }
-    }
-
+    /// Locks a table that a walk has found, and remembers it. The space's lock is held.
     #[inline]
-    fn push(&mut self, page: PageNo) {
-        record(page)[NEXT].store(self.head, Relaxed);
-        self.head = page.0;
-        self.len += 1;
-    }
-
-    #[inline]
-    fn pop(&mut self) -> Option<PageNo> {
-        if self.head == NIL {
-            return None;
-        }
-        let page = PageNo(self.head);
-        self.head = record(page)[NEXT].load(Relaxed);
-        self.len -= 1;
-        Some(page)
-    }
-}
-
-/// Frames that hold tables, in use or kept for use.
-pub(super) static TABLES: AtomicUsize = AtomicUsize::new(0);
-
-impl Tables {
-    pub(super) const fn new() -> Tables {
-        Tables { zeroed: Stack::new(), roots: Stack::new(), retired: Stack::new() }
-    }
-
-    fn zeroed_page<P: Before<PageCache>>(&mut self, held: &mut Held<'_, P>) -> Result<PageNo, NoMemory> {
-        if let Some(page) = self.zeroed.pop() {
-            return Ok(page);
-        }
-        let page = KERNEL.frames().alloc(&KERNEL, held, Reserve::Kernel)?;
-        KERNEL.zero(page);
-        TABLES.fetch_add(1, Relaxed);
-        Ok(page)
-    }
-
-    pub(super) fn new_space<P: Before<PageCache>>(
-        &mut self,
-        held: &mut Held<'_, P>,
-    ) -> Result<Space, NoMemory> {
-        let root = match self.roots.pop() {
-            Some(root) => root,
-            None => {
-                let root = self.zeroed_page(held)?;
-                let entries = table(pa(root));
-                for (to, from) in entries[256..].iter().zip(tables::kernel_half()) {
-                    to.store(from.load(Relaxed), Relaxed);
-                }
-                root
-            }
-        };
-        let record = record(root);
-        record[RESIDENT].store(0, Relaxed);
-        record[SHAPE].store(3 << LEVEL, Relaxed);
-        record[NEXT].store(NIL, Relaxed);
-        record[CPUS].store(0, Relaxed);
-        Ok(Space::new(root))
+    fn found(&self, va: u64, at: u64) -> Last {
+        let last = Last::known(page_at(at), at);
+        self.memory(va).set(last.page.0);
+        last
     }
 
     /// The last table that serves an address, with the tables on the way there made as needed.
     #[inline]
     pub(super) fn last_table_or_new<P: Before<PageCache>>(
-        &mut self,
+        &self,
         held: &mut Held<'_, P>,
-        space: &Space,
         va: u64,
     ) -> Result<Last, NoMemory> {
-        match space.last_table(va) {
+        match self.recent(va) {
             Some(last) => Ok(last),
-            None => self.make_table(held, space, va),
+            None => self.make_table(held, va),
         }
     }
 
     #[cold]
-    fn make_table<P: Before<PageCache>>(
-        &mut self,
-        held: &mut Held<'_, P>,
-        space: &Space,
-        va: u64,
-    ) -> Result<Last, NoMemory> {
-        let mut at = space.root_pa;
+    fn make_table<P: Before<PageCache>>(&self, held: &mut Held<'_, P>, va: u64) -> Result<Last, NoMemory> {
+        let _tree = self.lock();
+        let mut at = self.root_pa;
         for level in (1..4).rev() {
             let entry = &table(at)[index(va, level)];
             let mut value = entry.load(Relaxed);
             if value & PRESENT == 0 {
-                value = self.new_table(held, space, page_at(at), va, level)?;
+                value = self.new_table(held, page_at(at), va, level)?;
                 entry.store(value, Relaxed);
             }
             at = value & ADDRESS;
         }
-        Ok(Last::at(at))
+        Ok(self.found(va, at))
     }
 
-    /// An entry that leads to a new table for `va`, below the table `parent` of `level`.
-    #[cold]
+    /// An entry that leads to a new table for `va`, below the table `parent` of `level`. The space's lock is held.
     fn new_table<P: Before<PageCache>>(
-        &mut self,
+        &self,
         held: &mut Held<'_, P>,
-        space: &Space,
         parent: PageNo,
         va: u64,
         level: u32,
     ) -> Result<u64, NoMemory> {
-        let page = self.zeroed_page(held)?;
-        let head = &record(space.root)[NEXT];
+        let page = tables::zeroed(held)?;
+        let head = &record(self.root).words[NEXT];
         let first = head.load(Relaxed);
         let own = record(page);
-        own[PARENT].store(parent.0, Relaxed);
-        own[SHAPE].store(index(va, level) as u32 | (level - 1) << LEVEL, Relaxed);
-        own[NEXT].store(first, Relaxed);
-        own[PREV].store(space.root.0, Relaxed);
-        own[GROUPS].store(0, Relaxed);
+        own.words[PARENT].store(parent.0, Relaxed);
+        own.words[SHAPE].store(index(va, level) as u32 | (level - 1) << LEVEL, Relaxed);
+        own.words[NEXT].store(first, Relaxed);
+        own.words[PREV].store(self.root.0, Relaxed);
+        own.words[GROUPS].store(0, Relaxed);
+        own.wide.store(key(self.root, va), Relaxed);
         if first != NIL {
-            record(PageNo(first))[PREV].store(page.0, Relaxed);
+            record(PageNo(first)).words[PREV].store(page.0, Relaxed);
         }
         head.store(page.0, Relaxed);
-        record(parent)[SHAPE].fetch_add(1 << COUNT, Relaxed);
+        record(parent).add_count(1);
         Ok(pa(page) | PRESENT | WRITE | USER)
     }
 
-    /// Takes an empty last table out of its space, and the tables above it that become empty.
-    pub(super) fn retire<P: Before<PageCache>>(
-        &mut self,
-        held: &mut Held<'_, P>,
-        last: &Last,
-        space: &Space,
-    ) {
-        space.recent.store(NOTHING_RECENT, Relaxed);
+    /// Takes an empty last table out of its space, and the tables above it that become empty. The space's lock is held.
+    pub(super) fn retire(&self, last: Last, retired: &mut Stack) {
         let mut page = last.page;
-        while page != space.root && record(page)[SHAPE].load(Relaxed) >> COUNT & COUNT_MASK == 0 {
+        last.record.wide.store(NOTHING, Relaxed);
+        drop(last);
+        while page != self.root && record(page).count() == 0 {
             let own = record(page);
-            let parent = PageNo(own[PARENT].load(Relaxed));
-            table(pa(parent))[(own[SHAPE].load(Relaxed) & IN_PARENT) as usize].store(0, Relaxed);
-            record(parent)[SHAPE].fetch_sub(1 << COUNT, Relaxed);
-            let (next, prev) = (own[NEXT].load(Relaxed), own[PREV].load(Relaxed));
-            record(PageNo(prev))[NEXT].store(next, Relaxed);
+            let parent = PageNo(own.words[PARENT].load(Relaxed));
+            let place = (own.words[SHAPE].load(Relaxed) & IN_PARENT) as usize;
+            // Whoever holds the way through is read after this.
+            table(pa(parent))[place].swap(0, SeqCst);
+            record(parent).add_count(u32::MAX);
+            let (next, prev) = (own.words[NEXT].load(Relaxed), own.words[PREV].load(Relaxed));
+            record(PageNo(prev)).words[NEXT].store(next, Relaxed);
             if next != NIL {
-                record(PageNo(next))[PREV].store(prev, Relaxed);
+                record(PageNo(next)).words[PREV].store(prev, Relaxed);
             }
-            if space.cpus() == CpuSet::NONE {
-                self.give(held, page);
-            } else {
-                self.retired.push(page);
-            }
+            retired.push(page);
             page = parent;
         }
     }
 
-    /// No CPU walks through retired tables any more.
-    #[inline]
-    pub(super) fn retired_are_forgotten(&mut self) {
-        while let Some(page) = self.retired.pop() {
-            self.zeroed.push(page);
-        }
-    }
-
-    /// Keeps a table that is all zero, or frees it if enough are kept.
-    fn give<P: Before<PageCache>>(&mut self, held: &mut Held<'_, P>, page: PageNo) {
-        if self.zeroed.len < KEPT_TABLES {
-            self.zeroed.push(page);
-        } else {
-            TABLES.fetch_sub(1, Relaxed);
-            make_plain(page);
-            KERNEL.frames().free_page(&KERNEL, held, page);
-        }
-    }
-
-    /// Frees a space's tables, which hold no mappings. Each clears its entry in its parent, so all end up zero.
-    pub(super) fn free_space<P: Before<PageCache>>(&mut self, held: &mut Held<'_, P>, space: Space) {
-        debug_assert!(space.resident() == 0, "a space is freed with pages mapped");
-        let mut next = record(space.root)[NEXT].load(Relaxed);
-        let mut list = next;
+    /// Pages mapped. Cost: by tables.
+    pub(super) fn resident(&self) -> u32 {
+        let _tree = self.lock();
+        let mut sum = 0;
+        let mut next = record(self.root).words[NEXT].load(Relaxed);
         while next != NIL {
             let own = record(PageNo(next));
-            let parent = PageNo(own[PARENT].load(Relaxed));
-            table(pa(parent))[(own[SHAPE].load(Relaxed) & IN_PARENT) as usize].store(0, Relaxed);
-            next = own[NEXT].load(Relaxed);
+            if own.level() == 0 {
+                sum += own.count();
+            }
+            next = own.words[NEXT].load(Relaxed);
         }
-        while list != NIL {
-            let page = PageNo(list);
-            list = record(page)[NEXT].load(Relaxed);
-            self.give(held, page);
-        }
-        if self.roots.len < KEPT_ROOTS {
-            self.roots.push(space.root);
-        } else {
-            TABLES.fetch_sub(1, Relaxed);
-            make_plain(space.root);
-            KERNEL.frames().free_page(&KERNEL, held, space.root);
-        }
+        sum
     }
-}
 
-/// Makes a record that of an unmapped page again.
-fn make_plain(page: PageNo) {
-    for (word, value) in record(page).iter().zip(PLAIN) {
-        word.store(value, Relaxed);
+    /// Takes the lock of the space's tree.
+    #[inline]
+    fn lock(&self) -> Locked {
+        record(self.root).lock(Rank::Space)
     }
 }

@@ -1,7 +1,8 @@
 //! Walks over the last tables that serve a range, and over the entries in them that may be present.
 //!
-//! A range of less than half a terabyte is walked through the tree; a larger one, which is a whole space in practice, through the
-//! space's list of tables.
+//! A range within one table that this CPU remembers needs that table's lock alone. Any other is walked with the space's lock held
+//! all the way: through the tree, or, where it is half a terabyte and more and so a whole space in practice, through the space's
+//! list of tables.
 
 use super::*;
 
@@ -23,11 +24,11 @@ impl Part {
     /// Calls `f` with the index, address and value of every present entry.
     #[inline]
     pub(in super::super) fn each(&self, mut f: impl FnMut(usize, u64, u64)) {
-        let own = record(self.table.page);
-        let mut left = own[SHAPE].load(Relaxed) >> COUNT & COUNT_MASK;
+        let mut left = self.table.count();
         let end = self.first + self.len;
         let below_end = u32::MAX >> (31 - (end - 1) / GROUP);
-        let mut groups = own[GROUPS].load(Relaxed) & below_end & u32::MAX << (self.first / GROUP);
+        let own = &self.table.record.words[GROUPS];
+        let mut groups = own.load(Relaxed) & below_end & u32::MAX << (self.first / GROUP);
         while groups != 0 && left != 0 {
             let start = groups.trailing_zeros() as usize * GROUP;
             groups &= groups - 1;
@@ -49,30 +50,49 @@ impl Part {
         let (from, to) = (self.first.div_ceil(GROUP), (self.first + self.len) / GROUP);
         if from < to {
             let inside = u32::MAX << from & u32::MAX >> (32 - to);
-            let groups = &record(self.table.page)[GROUPS];
+            let groups = &self.table.record.words[GROUPS];
             groups.store(groups.load(Relaxed) & !inside, Relaxed);
         }
     }
 }
 
-/// A walk over the last tables that serve a range.
+/// A walk over the last tables that serve a range. One part at a time: the one before is dropped first.
 pub(in super::super) struct Walk<'a> {
     space: &'a Space,
     range: VaRange,
-    /// The next table of the list, where the walk goes by list.
-    list: Option<u32>,
+    how: How,
+}
+
+enum How {
+    /// The range lies within one table, which this CPU may remember.
+    Remembered,
+    Tree(#[allow(dead_code)] Locked),
+    /// By the list of tables, of which this is the next.
+    List(#[allow(dead_code)] Locked, u32),
 }
 
 impl<'a> Walk<'a> {
     #[inline]
     pub(in super::super) fn new(space: &'a Space, range: VaRange) -> Walk<'a> {
-        let by_list = range.end.0 - range.start.0 >= BY_LIST;
-        Walk { space, range, list: by_list.then(|| record(space.root)[NEXT].load(Relaxed)) }
+        let pages = range.end.0 - range.start.0;
+        let is_within = range.start.0 >> SPAN == (range.end.0 - 1) >> SPAN && pages < 1 << SPAN;
+        let how = if is_within { How::Remembered } else { Walk::locked(space, pages) };
+        Walk { space, range, how }
+    }
+
+    #[cold]
+    fn locked(space: &Space, bytes: u64) -> How {
+        let lock = space.lock();
+        if bytes >= BY_LIST {
+            How::List(lock, record(space.root).words[NEXT].load(Relaxed))
+        } else {
+            How::Tree(lock)
+        }
     }
 
     /// Whether empty tables may be taken out during the walk: a walk over nearly everything leaves them to the space's end.
     pub(in super::super) fn frees_tables(&self) -> bool {
-        self.list.is_none()
+        matches!(self.how, How::Tree(_))
     }
 
     #[inline]
@@ -80,20 +100,24 @@ impl<'a> Walk<'a> {
         if self.range.is_empty() {
             return None;
         }
+        if let How::Remembered = self.how {
+            if let Some(last) = self.space.recent(self.range.start.0) {
+                let va = self.range.start.0;
+                self.range.start = self.range.end;
+                return Some(part(last, va, self.range.end.0));
+            }
+        }
         self.find_next()
     }
 
     fn find_next(&mut self) -> Option<Part> {
-        if self.list.is_some() {
-            return self.next_in_list();
+        match &mut self.how {
+            How::Remembered => self.how = How::Tree(self.space.lock()),
+            How::Tree(_) => {}
+            How::List(_, next) => return next_in_list(next, self.range),
         }
         while !self.range.is_empty() {
             let va = self.range.start.0;
-            if let Some(last) = self.space.recent(va) {
-                let next = ((va >> SPAN) + 1) << SPAN;
-                self.range.start.0 = next;
-                return Some(part(last, va, next.min(self.range.end.0)));
-            }
             let mut at = self.space.root_pa;
             let mut level = 3;
             loop {
@@ -112,29 +136,30 @@ impl<'a> Walk<'a> {
             let next = ((va >> shift) + 1) << shift;
             self.range.start.0 = next;
             if level == 0 {
-                return Some(part(Last::at(at), va, next.min(self.range.end.0)));
+                return Some(part(self.space.found(va, at), va, next.min(self.range.end.0)));
             }
         }
         None
     }
+}
 
-    #[cold]
-    fn next_in_list(&mut self) -> Option<Part> {
-        loop {
-            let page = self.list.filter(|&p| p != NIL).map(PageNo)?;
-            let own = record(page);
-            self.list = Some(own[NEXT].load(Relaxed));
-            if own[SHAPE].load(Relaxed) >> LEVEL & 3 != 0 {
-                continue;
-            }
-            let (_, base) = whose(page, 0);
-            let start = base.max(self.range.start.0);
-            let end = (base + (1 << SPAN)).min(self.range.end.0);
-            if start < end {
-                return Some(part(Last { page, entries: table(pa(page)) }, start, end));
-            }
+#[cold]
+fn next_in_list(next: &mut u32, range: VaRange) -> Option<Part> {
+    while *next != NIL {
+        let page = PageNo(*next);
+        let own = record(page);
+        *next = own.words[NEXT].load(Relaxed);
+        if own.level() != 0 {
+            continue;
+        }
+        let base = va_of(own, 0);
+        let start = base.max(range.start.0);
+        let end = (base + (1 << SPAN)).min(range.end.0);
+        if start < end {
+            return Some(part(Last::known(page, pa(page)), start, end));
         }
     }
+    None
 }
 
 fn part(table: Last, va: u64, end: u64) -> Part {

@@ -1,0 +1,151 @@
+//! What the pmap keeps for each page frame, and its locks.
+//!
+//! ```text
+//!                  lock | word 0   | 1                      | 2           | 3    | 4       | wide
+//!   mapped page         | table    | index, gathered bits   | more        |      |         | NOTHING
+//!   table               | parent   | index, level, count    | next        | prev | groups  | key: root, address
+//!   root                |          | level, count           | first table |      |         | CPUs that hold it
+//! ```
+//! Each frame has one lock. What it guards follows from what the frame is, and so does its rank:
+//!
+//! ```text
+//!   root: the tree of a space -> last table: its entries, count, groups -> page: its mappings and bits
+//! ```
+//! A CPU holds at most one of each rank. A frame's use may change between the look at its number and the taking of its lock: so
+//! whoever has come by a number from outside checks under the lock what the frame is, before it takes the next.
+//! Builds with debug assertions check the order at run time.
+
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use machine::{NoMemory, PageNo};
+
+use super::NIL;
+use crate::sync::{Once, RawSpin};
+
+/// One frame's record: 32 bytes, so that it lies in one cache line.
+#[repr(C, align(32))]
+pub(super) struct Record {
+    lock: RawSpin,
+    pub(super) words: [AtomicU32; 5],
+    pub(super) wide: AtomicU64,
+}
+
+/// The `wide` word of a frame that is no table.
+pub(super) const NOTHING: u64 = u64::MAX;
+
+/// What a record's lock is taken for; in the order in which they are taken.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Rank {
+    Space = 1,
+    Table = 2,
+    Page = 3,
+}
+
+/// A record whose lock is held.
+#[must_use]
+pub(super) struct Locked {
+    record: &'static Record,
+    rank: Rank,
+}
+
+impl Record {
+    const fn plain() -> Record {
+        Record {
+            lock: RawSpin::new(),
+            words: [
+                AtomicU32::new(NIL),
+                AtomicU32::new(0),
+                AtomicU32::new(NIL),
+                AtomicU32::new(NIL),
+                AtomicU32::new(0),
+            ],
+            wide: AtomicU64::new(NOTHING),
+        }
+    }
+
+    /// Makes the record that of an unmapped page again. Whoever finds the lock taken lets go of it after a look.
+    pub(super) fn make_plain(&self) {
+        for (word, value) in self.words.iter().zip([NIL, 0, NIL, NIL, 0]) {
+            word.store(value, Relaxed);
+        }
+        self.wide.store(NOTHING, Relaxed);
+    }
+
+    /// Takes the frame's lock.
+    #[inline]
+    pub(super) fn lock(&'static self, rank: Rank) -> Locked {
+        witness::takes(rank);
+        self.lock.lock();
+        Locked { record: self, rank }
+    }
+}
+
+impl Drop for Locked {
+    #[inline]
+    fn drop(&mut self) {
+        self.record.lock.unlock();
+        witness::gave_back(self.rank);
+    }
+}
+
+static RECORDS: Once<Box<[Record]>> = Once::new();
+
+/// Makes the records.
+///
+/// # Errors
+/// [`NoMemory`].
+pub(super) fn init(pages: usize) -> Result<(), NoMemory> {
+    let mut records = Vec::new();
+    records.try_reserve_exact(pages).map_err(|_| NoMemory)?;
+    records.resize_with(pages, Record::plain);
+    RECORDS.call_once(|| records.into_boxed_slice());
+    Ok(())
+}
+
+/// A frame's record.
+#[inline]
+pub(super) fn record(page: PageNo) -> &'static Record {
+    // SAFETY: made in start-up, before any address space.
+    unsafe { &RECORDS.get_unchecked()[page.0 as usize] }
+}
+
+/// Stops the kernel if this CPU holds one of these locks, in builds with debug assertions: before it waits for another CPU.
+#[inline]
+pub(super) fn assert_none_locked() {
+    witness::takes(Rank::Space);
+    witness::gave_back(Rank::Space);
+}
+
+/// Which ranks each CPU holds, where debug assertions are on.
+mod witness {
+    use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+    use super::Rank;
+    use crate::arch::cpu;
+
+    #[repr(align(64))]
+    struct Ranks(AtomicU32);
+
+    static HELD: [Ranks; cpu::MAX_CPUS] = [const { Ranks(AtomicU32::new(0)) }; cpu::MAX_CPUS];
+
+    #[inline]
+    pub(super) fn takes(rank: Rank) {
+        if cfg!(debug_assertions) {
+            let held = HELD[cpu::index()].0.fetch_or(1 << rank as u32, Relaxed);
+            assert!(
+                held >> rank as u32 == 0,
+                "pmap locks {held:#b} are held where rank {} is taken",
+                rank as u32
+            );
+        }
+    }
+
+    #[inline]
+    pub(super) fn gave_back(rank: Rank) {
+        if cfg!(debug_assertions) {
+            HELD[cpu::index()].0.fetch_and(!(1 << rank as u32), Relaxed);
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! Tables that are free: each CPU keeps some, for itself alone, that are zeroed already.
+
+use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use machine::Reserve;
+
+use super::*;
+use crate::arch::tables as kernel_tables;
+use crate::sync::SpinLock;
+
+/// Zeroed tables and roots kept at most, by all CPUs together and by each at least.
+const KEPT_TABLES: usize = 256;
+const KEPT_ROOTS: usize = 32;
+const KEPT_AT_LEAST: usize = 16;
+
+/// One CPU's free tables.
+#[repr(align(64))]
+struct Kept(SpinLock<Stacks>);
+
+struct Stacks {
+    /// All zero.
+    zeroed: Stack,
+    /// Upper half filled, lower half zero.
+    roots: Stack,
+}
+
+static KEPT: [Kept; cpu::MAX_CPUS] =
+    [const { Kept(SpinLock::new(Stacks { zeroed: Stack::new(), roots: Stack::new() })) }; cpu::MAX_CPUS];
+
+/// Frames that hold tables, in use or kept for use.
+pub(in super::super) static TABLES: AtomicUsize = AtomicUsize::new(0);
+
+/// Tables linked through their records.
+pub(in super::super) struct Stack {
+    head: u32,
+    len: u32,
+}
+
+impl Stack {
+    /// No table.
+    pub(in super::super) const fn new() -> Stack {
+        Stack { head: NIL, len: 0 }
+    }
+
+    /// Whether there is none.
+    #[inline]
+    pub(in super::super) fn is_empty(&self) -> bool {
+        self.head == NIL
+    }
+
+    #[inline]
+    pub(super) fn push(&mut self, page: PageNo) {
+        record(page).words[NEXT].store(self.head, Relaxed);
+        self.head = page.0;
+        self.len += 1;
+    }
+
+    #[inline]
+    fn pop(&mut self) -> Option<PageNo> {
+        if self.head == NIL {
+            return None;
+        }
+        let page = PageNo(self.head);
+        self.head = record(page).words[NEXT].load(Relaxed);
+        self.len -= 1;
+        Some(page)
+    }
+
+    /// Gives all to the CPU, which keeps or frees them. They are zero, and no CPU walks through them.
+    pub(in super::super) fn give_back<P: Before<PageCache>>(&mut self, held: &mut Held<'_, P>) {
+        let kept = &KEPT[cpu::index()].0;
+        while let Some(page) = self.pop() {
+            give(held, page, kept, |stacks| &mut stacks.zeroed, KEPT_TABLES);
+        }
+    }
+}
+
+/// A zeroed page for a table.
+pub(super) fn zeroed<P: Before<PageCache>>(held: &mut Held<'_, P>) -> Result<PageNo, NoMemory> {
+    if let Some(page) = KEPT[cpu::index()].0.lock().zeroed.pop() {
+        return Ok(page);
+    }
+    let page = KERNEL.frames().alloc(&KERNEL, held, Reserve::Kernel)?;
+    KERNEL.zero(page);
+    TABLES.fetch_add(1, Relaxed);
+    Ok(page)
+}
+
+/// A root without tables below it.
+pub(in super::super) fn new_space<P: Before<PageCache>>(held: &mut Held<'_, P>) -> Result<Space, NoMemory> {
+    let kept = KEPT[cpu::index()].0.lock().roots.pop();
+    let root = match kept {
+        Some(root) => root,
+        None => {
+            let root = zeroed(held)?;
+            let entries = table(pa(root));
+            for (to, from) in entries[256..].iter().zip(kernel_tables::kernel_half()) {
+                to.store(from.load(Relaxed), Relaxed);
+            }
+            root
+        }
+    };
+    let record = record(root);
+    record.words[SHAPE].store(3 << LEVEL, Relaxed);
+    record.words[NEXT].store(NIL, Relaxed);
+    record.wide.store(CpuSet::NONE.0, Relaxed);
+    Ok(Space::new(root))
+}
+
+/// Frees a space's tables, which hold no mappings and which no CPU uses. Each clears its entry in its parent, so all end up zero.
+pub(in super::super) fn free_space<P: Before<PageCache>>(held: &mut Held<'_, P>, space: Space) {
+    debug_assert!(space.resident() == 0, "a space is freed with pages mapped");
+    assert!(space.cpus() == CpuSet::NONE, "a space is freed that {:?} use", space.cpus());
+    let mut all = Stack::new();
+    let mut next = record(space.root).words[NEXT].load(Relaxed);
+    while next != NIL {
+        let page = PageNo(next);
+        let own = record(page);
+        let parent = PageNo(own.words[PARENT].load(Relaxed));
+        table(pa(parent))[(own.words[SHAPE].load(Relaxed) & IN_PARENT) as usize].store(0, Relaxed);
+        own.wide.store(NOTHING, Relaxed);
+        next = own.words[NEXT].load(Relaxed);
+        all.push(page);
+    }
+    all.give_back(held);
+    record(space.root).wide.store(NOTHING, Relaxed);
+    give(held, space.root, &KEPT[cpu::index()].0, |stacks| &mut stacks.roots, KEPT_ROOTS);
+}
+
+/// Keeps a table, or frees it if enough are kept.
+#[inline]
+fn give<P: Before<PageCache>>(
+    held: &mut Held<'_, P>,
+    page: PageNo,
+    kept: &SpinLock<Stacks>,
+    which: impl Fn(&mut Stacks) -> &mut Stack,
+    most: usize,
+) {
+    let mut stacks = kept.lock();
+    let stack = which(&mut stacks);
+    if (stack.len as usize) < (most / cpu::count()).max(KEPT_AT_LEAST) {
+        stack.push(page);
+        return;
+    }
+    drop(stacks);
+    TABLES.fetch_sub(1, Relaxed);
+    record(page).make_plain();
+    KERNEL.frames().free_page(&KERNEL, held, page);
+}

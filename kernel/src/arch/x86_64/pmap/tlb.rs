@@ -1,0 +1,287 @@
+//! Which CPUs hold translations of a space, and how they are made to forget them.
+//!
+//! A CPU is in a space's set exactly while the space's root is in its CR3: it joins before it loads the root, and leaves after it has
+//! loaded the next, which forgets everything but the kernel's (`machine::rounds` says why that order). One that idles or runs a
+//! kernel thread has the kernel's own root loaded. So nobody is interrupted who isn't running the space's program right now, and a
+//! table or a root can be freed as soon as those CPUs have been told: no other has it in CR3, or in a cache of the way through
+//! it, whatever the CPU walks ahead of need.
+//!
+//! A CPU tells itself with interrupts off, before it goes back to a program or touches its memory: what it has lowered and not yet
+//! forgotten can't be used meanwhile, by any thread. That is why only what *other* CPUs may hold is counted (law P6 of
+//! `machine::pmap`), which no single-threaded process ever does.
+//!
+//! Few pages are forgotten one by one, many by loading CR3: 150 ns each against 2 us and the refill, under TCG.
+//!
+//! Not taken: to let an idle CPU keep the root it had, and flush when it goes on. Nothing would use a stale translation of a page,
+//! but what the CPU walks ahead of need goes through tables that were freed: every unmapping that frees a table, and every
+//! exit, would have to interrupt it. Nor address space numbers: TCG has none (`-cpu max` offers no PCID), and code that can't be run
+//! isn't written.
+
+use core::sync::atomic::{
+    AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release, Ordering::SeqCst,
+};
+
+use machine::shootdown::Stale as Lowered;
+use machine::{CpuSet, Machine, NoMemory, Pa, PageNo, Rounds, Shootdown, Va, VaRange, PAGE_SIZE};
+
+use super::record::{assert_none_locked, record};
+use super::reverse::UNTOLD;
+use super::space::{cpus_of, Space};
+use super::{CACHED, NIL};
+use crate::arch::ipi::{self, Ipi};
+use crate::arch::machine::KERNEL;
+use crate::arch::{cpu, io, tables};
+use crate::sync::Once;
+
+/// Pages forgotten one by one at most.
+const SINGLY: u64 = 16;
+
+static ROUNDS: Once<Rounds> = Once::new();
+
+/// Shootdowns of what other CPUs may hold that are not over. On a line of its own: only they write it.
+#[repr(align(64))]
+struct Unfinished(AtomicU32);
+
+static UNFINISHED: Unfinished = Unfinished(AtomicU32::new(0));
+
+/// What one CPU has done.
+#[repr(align(64))]
+struct Counters {
+    local: AtomicU64,
+    remote: AtomicU64,
+    interrupts: AtomicU64,
+    deferred: AtomicU64,
+    avoided: AtomicU64,
+}
+
+static COUNTERS: [Counters; cpu::MAX_CPUS] = [const {
+    Counters {
+        local: AtomicU64::new(0),
+        remote: AtomicU64::new(0),
+        interrupts: AtomicU64::new(0),
+        deferred: AtomicU64::new(0),
+        avoided: AtomicU64::new(0),
+    }
+}; cpu::MAX_CPUS];
+
+/// Counts on this CPU, which alone writes its counters.
+#[inline]
+fn count(which: impl Fn(&Counters) -> &AtomicU64, by: u64) {
+    let counter = which(&COUNTERS[cpu::index()]);
+    counter.store(counter.load(Relaxed) + by, Relaxed);
+}
+
+/// What shootdowns have cost so far, by name, for `/proc/vmstat`.
+pub fn counters() -> [(&'static str, u64); 5] {
+    let sum = |which: fn(&Counters) -> &AtomicU64| COUNTERS.iter().map(|c| which(c).load(Relaxed)).sum();
+    [
+        // Shootdowns that this CPU itself had to hear of.
+        ("tlb_local", sum(|c| &c.local)),
+        // Those that others had to.
+        ("tlb_remote", sum(|c| &c.remote)),
+        // CPUs asked by them.
+        ("tlb_interrupts", sum(|c| &c.interrupts)),
+        // CPUs that held what was lowered, and had loaded other tables before they were asked.
+        ("tlb_deferred", sum(|c| &c.deferred)),
+        // Shootdowns that asked none of the other CPUs there are.
+        ("tlb_avoided", sum(|c| &c.avoided)),
+    ]
+}
+
+/// Makes the CPUs' desks.
+///
+/// # Errors
+/// [`NoMemory`].
+pub(super) fn init(cpus: usize) -> Result<(), NoMemory> {
+    let rounds = Rounds::new(cpus)?;
+    ROUNDS.call_once(|| rounds);
+    Ok(())
+}
+
+fn rounds() -> &'static Rounds {
+    // SAFETY: made in start-up, before any address space and any other CPU.
+    unsafe { ROUNDS.get_unchecked() }
+}
+
+/// Makes a space this CPU's; nothing happens if it is already.
+#[inline]
+pub(super) fn activate(space: &Space) {
+    if cpu::this().root.get() != space.root_pa {
+        record(space.root).wide.fetch_or(CpuSet::one(cpu::index()).0, SeqCst);
+        load(space.root_pa);
+    }
+}
+
+/// Leaves the current space for the kernel's own tables: before it is torn down, so that nothing needs to be flushed.
+pub(super) fn deactivate() {
+    if cpu::this().root.get() != tables::root() {
+        load(tables::root());
+    }
+}
+
+/// Makes sure that this CPU doesn't use a space's tables.
+pub(super) fn leave(space: &Space) {
+    if cpu::this().root.get() == space.root_pa {
+        deactivate();
+    }
+}
+
+/// Loads a root whose set this CPU has joined, and leaves the set of the one before.
+fn load(root: u64) {
+    let left = active();
+    cpu::this().root.set(root);
+    // SAFETY: roots map the kernel, and none is freed while a CPU is in its set.
+    unsafe { io::write_cr3(root) };
+    if left != NIL {
+        record(PageNo(left)).wide.fetch_and(!CpuSet::one(cpu::index()).0, SeqCst);
+    }
+}
+
+/// The root page of the space that is active here, or `NIL`.
+#[inline]
+fn active() -> u32 {
+    let root = cpu::this().root.get();
+    if root == tables::root() {
+        NIL
+    } else {
+        KERNEL.frames().page_at(Pa(root)).expect("roots are managed pages").0
+    }
+}
+
+/// Gathers one call's stale addresses in one space into one range.
+pub(super) struct Stale {
+    root: PageNo,
+    /// Those in the space's set when last looked.
+    seen: CpuSet,
+    cpus: CpuSet,
+    /// For the record of a page that is lowered: whether others must be told.
+    untold: u32,
+    range: VaRange,
+}
+
+impl Stale {
+    #[inline]
+    pub(super) fn new(root: PageNo) -> Stale {
+        Stale {
+            root,
+            seen: CpuSet::NONE,
+            cpus: CpuSet::NONE,
+            untold: 0,
+            range: VaRange::new(Va(u64::MAX), Va(0)),
+        }
+    }
+
+    /// The entry of `va` was `entry` and has been lowered; the lock of its page is still held, or that of the space if it led to
+    /// a table. Gives the mark for the page's record: whether other CPUs must be told.
+    #[inline]
+    pub(super) fn add(&mut self, va: u64, entry: u64, down: &mut Shootdown) -> u32 {
+        if entry & CACHED == 0 {
+            return 0;
+        }
+        self.range.start = self.range.start.min(Va(va));
+        self.range.end = self.range.end.max(Va(va + PAGE_SIZE as u64));
+        let cpus = cpus_of(self.root);
+        if cpus != self.seen {
+            self.look(va, cpus, down);
+        }
+        self.untold
+    }
+
+    /// The space's set is another than at the last look. Where it has others than this CPU, the shootdown is counted before the lock
+    /// goes: whoever finds the entry as it is now finds the count, too.
+    #[cold]
+    fn look(&mut self, va: u64, cpus: CpuSet, down: &mut Shootdown) {
+        self.seen = cpus;
+        self.cpus = self.cpus.union(cpus);
+        if !cpus.without(CpuSet::one(cpu::index())).is_empty() {
+            self.untold = UNTOLD;
+            let page = VaRange::new(Va(va), Va(va + PAGE_SIZE as u64));
+            down.note(u64::from(self.root.0), page, cpus);
+            if down.begin_count() {
+                UNFINISHED.0.fetch_add(1, Relaxed);
+            }
+        }
+    }
+
+    #[inline]
+    pub(super) fn note(self, down: &mut Shootdown) {
+        if !self.range.is_empty() {
+            down.note(u64::from(self.root.0), self.range, self.cpus);
+        }
+    }
+}
+
+/// Whether others have lowered what CPUs may hold, and have not told them all yet.
+#[inline]
+pub(super) fn others_unfinished(down: &Shootdown) -> bool {
+    UNFINISHED.0.load(Acquire) != u32::from(down.is_counted())
+}
+
+/// Makes all CPUs that hold it forget what was lowered.
+pub(super) fn flush(down: &Shootdown) {
+    assert_none_locked();
+    let me = cpu::index();
+    let others = down.cpus().without(CpuSet::one(me));
+    let asked = if others.is_empty() { CpuSet::NONE } else { ask(me, others, down.ranges()) };
+    if down.cpus().contains(me) {
+        count(|c| &c.local, 1);
+        match down.ranges() {
+            Some(ranges) => forget(|| ranges.iter().map(|range| Some(*range))),
+            None => forget_all(),
+        }
+    }
+    if !asked.is_empty() {
+        let mut wait = ipi::Wait::new();
+        while !rounds().is_over(me) {
+            wait.pause();
+        }
+    } else if cpu::count() > 1 {
+        count(|c| &c.avoided, 1);
+    }
+    if down.is_counted() {
+        UNFINISHED.0.fetch_sub(1, Release);
+    }
+}
+
+/// Asks those of `noted` that are still in one of the spaces; which they are. Who left has forgotten.
+#[cold]
+fn ask(me: usize, noted: CpuSet, ranges: Option<&[Lowered]>) -> CpuSet {
+    let holders = |ranges: &[Lowered]| {
+        ranges.iter().fold(CpuSet::NONE, |set, lowered| set.union(cpus_of(PageNo(lowered.space as u32))))
+    };
+    let cpus = noted.intersection(ranges.map_or(noted, holders));
+    count(|c| &c.deferred, u64::from(noted.without(cpus).0.count_ones()));
+    if !cpus.is_empty() {
+        count(|c| &c.remote, 1);
+        count(|c| &c.interrupts, u64::from(cpus.0.count_ones()));
+        rounds().begin(me, cpus, ranges);
+        ipi::send(cpus, Ipi::Shootdown);
+    }
+    cpus
+}
+
+/// Another CPU asks this one to forget translations; see `ipi`.
+pub(super) fn answer() {
+    rounds().answer(cpu::index(), |asked| forget(|| asked.ranges()));
+}
+
+/// Forgets ranges; `None` is everything. What isn't of the active space was forgotten when that was loaded.
+fn forget<I: Iterator<Item = Option<Lowered>>>(ranges: impl Fn() -> I) {
+    let here = u64::from(active());
+    let pages = |range: Option<Lowered>| match range {
+        None => SINGLY + 1,
+        Some(lowered) if lowered.space == here => lowered.range.pages().0,
+        Some(_) => 0,
+    };
+    if ranges().map(pages).sum::<u64>() > SINGLY {
+        return forget_all();
+    }
+    for lowered in ranges().flatten().filter(|lowered| lowered.space == here) {
+        lowered.range.iter_pages().for_each(|va| io::invlpg(va.0));
+    }
+}
+
+fn forget_all() {
+    // SAFETY: the root that is active already.
+    unsafe { io::write_cr3(io::read_cr3()) };
+}
