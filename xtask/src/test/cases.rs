@@ -149,6 +149,12 @@ pub const CASES: &[Case] = &[
     },
     Case { cpus: 4, ..guest("signals on several CPUs", &[("signals", Libc::Musl)], &["/bin/signals"]) },
     Case { cpus: 4, ..guest("processes on several CPUs", &[("processes", Libc::Musl)], &["/bin/processes"]) },
+    Case {
+        cpus: 4,
+        seconds: 300,
+        ours_only: true,
+        ..guest("shootdowns", &[("shootdowns", Libc::Musl)], &["/bin/shootdowns"])
+    },
     guest("pipes and polling", &[("pipes", Libc::Musl)], &["/bin/pipes"]),
     guest("files", &[("files", Libc::Musl)], &["/bin/files"]),
     guest("clocks and limits", &[("clocks", Libc::Musl)], &["/bin/clocks"]),

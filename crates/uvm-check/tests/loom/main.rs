@@ -4,6 +4,7 @@
 //!   order.rs    Ordered over the kernel's spin lock        does a guard exclude, and order what its holders did?
 //!   tickets.rs  the kernel's channels and wait queues      is a wake-up between unlock and sleep lost?
 //!   queues.rs   Frames: batches, queues, flags, wirings    is a page linked twice, a flag lost?
+//!   rounds.rs   Rounds                                 is a translation used after the round that took it away?
 //!   counted.rs  the leaves of slots                        is the only holder really alone?
 //! ```
 //! Shuttle tries many schedules of the whole library, loom all schedules of little code, and loads that see old
@@ -19,6 +20,7 @@ mod counted;
 mod host;
 mod order;
 mod queues;
+mod rounds;
 mod sched;
 mod slots_test;
 mod tickets;
