@@ -16,7 +16,8 @@
 //!     flushed, and whoever looks into the tables meanwhile finds nothing to tell the CPUs. A space's map and a page's
 //!     owner have different locks. So a port counts the shootdowns that are not flushed ([`Shootdown::begin_count`]);
 //!     while there are others, `remove` and `protect` note the whole range, and `page_protect` all that CPUs know.
-//!     Else an unmapping would return, or the page daemon free a page, while a CPU still reaches it.
+//!     Else an unmapping would return, or the page daemon free a page, while a CPU still reaches it. A port may leave
+//!     out what nobody but the lowering CPU itself holds, if nothing runs there before the flush that could use it.
 //!
 //! # Locks
 //! A pmap's own locks rank below every VM lock but those of the page allocator, from which it takes its tables.

@@ -53,7 +53,10 @@ impl World {
     /// What a program's access is: by the translation that this CPU holds, whatever the tables say by now.
     fn access(&self, tlb: &[bool; 2]) {
         for (entry, held) in tlb.iter().enumerate() {
-            assert!(!held || !self.given_away[entry].load(Relaxed), "entry {entry} is used after its page was given away");
+            assert!(
+                !held || !self.given_away[entry].load(Relaxed),
+                "entry {entry} is used after its page was given away"
+            );
         }
     }
 

@@ -3,9 +3,12 @@
 //! ```text
 //!   direct map   2-MiB pages, writable, never executable; 4-KiB pages where the image's text and read-only data lie, read-only there
 //!   image        text: execute; read-only data: read; data: write; nothing both written and executed
-//!   stacks, heap one page at a time, as they grow; never unmapped, so no CPU ever has to forget one
+//!   stacks, heap one page at a time, as they grow; never unmapped
 //! ```
 //! All root entries of the upper half are filled at start-up and never change; a new root copies them.
+//!
+//! I1: once other CPUs run, an entry here only becomes present, once, and stays what it is. A CPU keeps no translation of an absent
+//! entry; so none ever has to be told. A window on a page is its place in the direct map.
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -14,6 +17,7 @@ use machine::{NoMemory, Reserve, PAGE_SIZE};
 use super::{cpu, io};
 use crate::boot::Range;
 use crate::mem::{self, layout};
+use crate::sync::SpinLock;
 
 /// Entry bits.
 pub const PRESENT: u64 = 1;
@@ -162,11 +166,15 @@ fn entry(va: u64, level: u32) -> Result<&'static AtomicU64, NoMemory> {
     Ok(&table(at)[index(va, level)])
 }
 
+/// Where stacks and heap grow: CPUs take turns.
+static GROWTH: SpinLock<()> = SpinLock::new(());
+
 /// Backs a page of the stacks' or the heap's area with a frame, unless it is already.
 ///
 /// # Errors
 /// [`NoMemory`]; nothing has changed but that tables may have been made.
 pub fn map_if_absent(va: u64, reserve: Reserve) -> Result<(), NoMemory> {
+    let _turn = GROWTH.lock();
     let entry = entry(va, 0)?;
     if entry.load(Relaxed) & PRESENT == 0 {
         entry.store(mem::frame(reserve)? | PRESENT | WRITE | GLOBAL | NO_EXECUTE, Relaxed);
@@ -179,6 +187,7 @@ pub fn map_if_absent(va: u64, reserve: Reserve) -> Result<(), NoMemory> {
 /// # Errors
 /// [`NoMemory`]; part of the range may be mapped.
 pub fn map_device(pa: u64, length: u64) -> Result<(), NoMemory> {
+    assert!(cpu::count() == 1, "device registers are mapped once other CPUs run, which nobody tells");
     let (first, end) = (pa & !(PAGE_SIZE as u64 - 1), pa + length);
     for page in (first..end).step_by(PAGE_SIZE) {
         let va = layout::direct(page);
