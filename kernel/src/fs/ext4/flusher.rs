@@ -87,7 +87,8 @@ pub fn sync_all() {
     }
 }
 
-/// Before the machine goes off: everything is written, and file systems are left clean as far as nobody uses them.
+/// Before the machine goes off: everything is written, and file systems are left clean as far as nobody uses them. They stay locked:
+/// other CPUs still run, and what they would write now would be half done when the power goes.
 pub fn shut_down() {
     sync_all();
     for fs in mounted().iter().filter(|fs| !fs.is_read_only()) {
@@ -96,6 +97,7 @@ pub fn shut_down() {
             // Files without names are still open: the next mount frees them.
             let _ = volume.sync();
         }
+        core::mem::forget(volume);
     }
 }
 
