@@ -6,7 +6,8 @@
 //! stale translation reaches a page with a new owner.
 //!
 //! I1: a page gathered here has no owner, no mapping in any table and is on no queue; its `next` link is ours.
-//! I2: a `Shootdown` that holds anything is performed, not dropped.
+//! I2: a `Shootdown` that holds anything is performed, not dropped. I3: the thread that gathers doesn't sleep before it has
+//! told the CPUs: it could go on elsewhere, and another program run meanwhile where it was (see pmap law P6).
 
 use arrayvec::ArrayVec;
 

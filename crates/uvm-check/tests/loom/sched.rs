@@ -19,7 +19,7 @@ loom::thread_local! {
     static CURRENT: Arc<Task> = Arc::default();
 }
 
-pub fn current() -> Arc<Task> {
+pub fn current_owned() -> Arc<Task> {
     CURRENT.with(Arc::clone)
 }
 
@@ -32,7 +32,7 @@ pub fn cancel_block(task: &Task) {
 }
 
 pub fn block() {
-    let task = current();
+    let task = current_owned();
     let mut blocked = task.blocked.lock().unwrap();
     while *blocked {
         blocked = task.woken.wait(blocked).unwrap();

@@ -5,7 +5,7 @@ use core::arch::asm;
 use machine::order::{Held, Nothing};
 use machine::{Channel, Frames, Machine, NoMemory, Pa, PageNo, Ticket, PAGE_SIZE};
 
-use super::pmap::X86Pmap;
+use super::pmap::{self, X86Pmap};
 use crate::mem::{heap, layout};
 use crate::sync::{Channels, Once, RawSpin};
 
@@ -24,7 +24,7 @@ static PMAP: X86Pmap = X86Pmap;
 /// [`NoMemory`].
 pub fn init(segments: &[(Pa, u32)], devices: &[(Pa, u32)]) -> Result<(), NoMemory> {
     let frames = Frames::with_devices(segments, devices, super::cpu::found())?;
-    super::pmap::init(frames.numbers())?;
+    pmap::init(frames.numbers())?;
     FRAMES.call_once(|| frames);
     Ok(())
 }
@@ -146,6 +146,7 @@ impl Machine for KernelMachine {
     }
 
     fn wait(&self, _held: &mut Held<'_, Nothing>, ticket: Ticket) {
+        pmap::assert_all_told();
         let for_memory = [Channel::LINE, Channel::MEMORY].contains(&ticket.channel);
         CHANNELS.wait(ticket, || for_memory && self.gives_up());
     }

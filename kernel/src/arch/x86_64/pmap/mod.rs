@@ -52,8 +52,8 @@ use record::{record, Rank};
 use reverse::{change, Mapping};
 pub use space::Space;
 use space::{Last, Stack, Walk};
-pub use tlb::counters;
 use tlb::Stale;
+pub use tlb::{assert_all_told, counters};
 
 /// A software bit in entries: the mapping is wired.
 const WIRED: u64 = 1 << 9;
@@ -486,7 +486,7 @@ fn note(mapping: &Mapping, page: PageNo, entry: u64, down: &mut Shootdown) {
 #[inline]
 fn overtake_nobody(space: &Space, range: VaRange, down: &mut Shootdown) {
     if tlb::others_unfinished(down) {
-        down.note(u64::from(space.root.0), range, space.cpus());
+        tlb::note(down, space.root, range, space.cpus());
     }
 }
 
@@ -494,7 +494,7 @@ fn overtake_nobody(space: &Space, range: VaRange, down: &mut Shootdown) {
 fn overtake_nobody_by_page(page: PageNo, down: &mut Shootdown) {
     if reverse::is_untold(page) {
         if tlb::others_unfinished(down) {
-            down.note_all(cpu::online());
+            tlb::note_all(down);
         } else if !down.is_counted() {
             reverse::forget_untold(page);
         }

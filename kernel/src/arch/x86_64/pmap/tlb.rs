@@ -196,7 +196,7 @@ impl Stale {
         if !cpus.without(CpuSet::one(cpu::index())).is_empty() {
             self.untold = UNTOLD;
             let page = VaRange::new(Va(va), Va(va + PAGE_SIZE as u64));
-            down.note(u64::from(self.root.0), page, cpus);
+            note(down, self.root, page, cpus);
             if down.begin_count() {
                 UNFINISHED.0.fetch_add(1, Relaxed);
             }
@@ -206,8 +206,63 @@ impl Stale {
     #[inline]
     pub(super) fn note(self, down: &mut Shootdown) {
         if !self.range.is_empty() {
-            down.note(u64::from(self.root.0), self.range, self.cpus);
+            note(down, self.root, self.range, self.cpus);
         }
+    }
+}
+
+/// Notes what these CPUs may hold of a space.
+#[inline]
+pub(super) fn note(down: &mut Shootdown, root: PageNo, range: VaRange, cpus: CpuSet) {
+    let was_needed = down.is_needed();
+    down.note(u64::from(root.0), range, cpus);
+    witness::gathers(was_needed, down);
+}
+
+/// Notes all that any CPU may hold.
+pub(super) fn note_all(down: &mut Shootdown) {
+    let was_needed = down.is_needed();
+    down.note_all(cpu::online());
+    witness::gathers(was_needed, down);
+}
+
+/// Stops the kernel if this CPU has gathered what it has not told yet (I3 of `machine::shootdown`), in builds with debug assertions.
+#[inline]
+pub fn assert_all_told() {
+    debug_assert!(witness::gathering() == 0, "a thread sleeps with a shootdown that was not performed");
+}
+
+/// How many shootdowns each CPU gathers, where debug assertions are on.
+mod witness {
+    use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+    use machine::Shootdown;
+
+    use crate::arch::cpu;
+
+    #[repr(align(64))]
+    struct Count(AtomicUsize);
+
+    static GATHERING: [Count; cpu::MAX_CPUS] = [const { Count(AtomicUsize::new(0)) }; cpu::MAX_CPUS];
+
+    #[inline]
+    pub(super) fn gathers(was_needed: bool, down: &Shootdown) {
+        if cfg!(debug_assertions) && !was_needed && down.is_needed() {
+            GATHERING[cpu::index()].0.fetch_add(1, Relaxed);
+        }
+    }
+
+    #[inline]
+    pub(super) fn told() {
+        if cfg!(debug_assertions) {
+            let before = GATHERING[cpu::index()].0.fetch_sub(1, Relaxed);
+            assert!(before != 0, "a shootdown is performed on another CPU than gathered it");
+        }
+    }
+
+    #[inline]
+    pub(super) fn gathering() -> usize {
+        GATHERING[cpu::index()].0.load(Relaxed)
     }
 }
 
@@ -220,6 +275,7 @@ pub(super) fn others_unfinished(down: &Shootdown) -> bool {
 /// Makes all CPUs that hold it forget what was lowered.
 pub(super) fn flush(down: &Shootdown) {
     assert_none_locked();
+    witness::told();
     let me = cpu::index();
     let others = down.cpus().without(CpuSet::one(me));
     let asked = if others.is_empty() { CpuSet::NONE } else { ask(me, others, down.ranges()) };
