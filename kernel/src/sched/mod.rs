@@ -162,10 +162,19 @@ pub fn wake(task: &Arc<Task>) {
 /// Puts a task that is ready into a queue, and sees to it that some CPU looks there.
 fn enqueue(task: Arc<Task>) {
     let here = cpu::index();
+    let kernel = task.is_kernel();
+    let end = if kernel { End::Front } else { End::Back };
+    if cpu::count() == 1 {
+        queue::push(here, task, end);
+        if kernel {
+            preempt();
+        }
+        return;
+    }
     let (target, idle) = place(&task, here);
-    let (kernel, allowed) = (task.is_kernel(), task.allowed());
+    let allowed = task.allowed();
     task.set_cpu(target);
-    queue::push(target, task, if kernel { End::Front } else { End::Back });
+    queue::push(target, task, end);
     if target == here {
         if kernel {
             preempt();
@@ -180,9 +189,6 @@ fn enqueue(task: Arc<Task>) {
 
 /// The CPU whose queue a task goes to, and whether that CPU was idle. An idle one is taken for this task.
 fn place(task: &Task, here: usize) -> (usize, bool) {
-    if cpu::count() == 1 {
-        return (here, false);
-    }
     let (last, allowed) = (task.cpu(), task.allowed().intersection(cpu::online()));
     let idle = allowed.intersection(CpuSet(IDLE_CPUS.load(Relaxed)));
     if !idle.is_empty() {
@@ -331,6 +337,7 @@ fn finish_switch() {
         State::Parked | State::Blocking => {}
         State::Exited => left.release_stack(),
         State::Ready if left.is_idle() => {}
+        State::Ready if cpu::count() == 1 => queue::push(cpu::index(), left, End::Back),
         State::Ready => {
             let (here, allowed) = (cpu::index(), left.allowed());
             if allowed.contains(here) {

@@ -186,9 +186,12 @@ impl Task {
     #[inline]
     pub(super) fn park(&self) -> State {
         let (from, to) = (State::Blocking as u8, State::Parked as u8);
-        match self.state.compare_exchange(from, to, AcqRel, Acquire) {
-            Ok(_) => State::Parked,
-            Err(_) => self.state(),
+        match self.state() {
+            State::Blocking if self.state.compare_exchange(from, to, AcqRel, Acquire).is_ok() => {
+                State::Parked
+            }
+            State::Blocking => State::Ready,
+            other => other,
         }
     }
 

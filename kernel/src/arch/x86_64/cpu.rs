@@ -12,6 +12,7 @@ use core::arch::x86_64::{__cpuid, __cpuid_count};
 use core::cell::{Cell, UnsafeCell};
 use core::sync::atomic::{
     AtomicU32, AtomicU64, AtomicUsize, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed,
+    Ordering::SeqCst,
 };
 
 use alloc::sync::Arc;
@@ -244,7 +245,8 @@ pub fn set_current(task: Arc<Task>, id: u64, stack: u64) {
     let cpu = this();
     cpu.kernel_stack.set(stack);
     cpu.work.set(task.work_word());
-    cpu.shared.running.store(id, Relaxed);
+    // An exchange: the task's work is looked at later, and not before this is seen.
+    cpu.shared.running.swap(id, SeqCst);
     // SAFETY: I1; the only other reference is made in `init`.
     unsafe { (*cpu.tables.get()).set_kernel_stack(stack) };
     debug_assert!(cpu.left.get().is_null(), "a task was left and forgotten");
