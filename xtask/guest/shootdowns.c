@@ -5,8 +5,8 @@
 #include <sched.h>
 #include <stdatomic.h>
 
-// WRITTEN: pages of stack and data that the measurement itself writes.
-enum { MAX = 64, MANY = 400, WRITTEN = 4, MILLIS = 700 };
+// WRITTEN: pages of stacks and data, at most, that all threads write while a fork is measured.
+enum { MAX = 64, MANY = 400, WRITTEN = 16, MILLIS = 700 };
 
 static int cpus(void) {
     int count = (int)sysconf(_SC_NPROCESSORS_ONLN);
@@ -162,7 +162,7 @@ static void many_threads_are_told_once_a_call(void) {
         CHECK(!mprotect(at, MANY * PAGE, PROT_READ | PROT_WRITE));
         touch(at, MANY, 2);
         pid_t child;
-        // One for all that is lowered; then each page of ours that we write is copied, and the others hear of that.
+        // One for all that is lowered; then each page that one of us writes is copied, and the others hear of that.
         IN_ROUNDS(1 + WRITTEN, child = fork(); if (!child) _exit(0));
         CHECK(waitpid(child, 0, 0) == child);
         touch(at, MANY, 3);

@@ -48,6 +48,12 @@ impl RawSpin {
         !self.0.swap(true, Acquire)
     }
 
+    /// Whether somebody holds the lock; a moment's value.
+    #[inline]
+    pub fn is_taken(&self) -> bool {
+        self.0.load(Acquire)
+    }
+
     /// Gives the lock back. The caller holds it.
     #[inline]
     pub fn unlock(&self) {

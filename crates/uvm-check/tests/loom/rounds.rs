@@ -63,9 +63,9 @@ impl World {
     fn answer(&self, me: usize, tlb: &mut [bool; 2]) {
         self.rounds.answer(me, |asked| {
             for lowered in asked.ranges() {
-                for entry in 0..2 {
+                for (entry, held) in tlb.iter_mut().enumerate() {
                     if lowered.is_none_or(|l| l.space == SPACE && l.range.contains(va(entry))) {
-                        tlb[entry] = false;
+                        *held = false;
                     }
                 }
             }

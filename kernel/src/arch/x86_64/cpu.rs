@@ -18,7 +18,7 @@ use core::sync::atomic::{
 use alloc::sync::Arc;
 use machine::CpuSet;
 
-use super::{gdt, io};
+use super::{gdt, io, pmap};
 use crate::sched::Task;
 
 /// CPUs at most: what a [`CpuSet`] holds.
@@ -41,6 +41,8 @@ pub struct Cpu {
     pub(super) root: Cell<u64>,
     /// Last tables that this CPU has used, by a hash of what they serve; see `pmap::space`.
     pub(super) recent: [Cell<u32>; RECENT],
+    /// Free nodes of the reverse map.
+    pub(super) nodes: pmap::FreeNodes,
     /// What the FS and (the program's) GS base registers hold.
     pub(super) fs_base: Cell<u64>,
     pub(super) gs_base: Cell<u64>,
@@ -84,6 +86,7 @@ static CPUS: [Cpu; MAX_CPUS] = [const {
         index: Cell::new(0),
         root: Cell::new(0),
         recent: [const { Cell::new(0) }; RECENT],
+        nodes: pmap::FreeNodes::new(),
         fs_base: Cell::new(0),
         gs_base: Cell::new(0),
         last_fault: Cell::new(0),

@@ -18,11 +18,12 @@
 //!
 //! # Locks
 //! All in the records (`record`), below all VM locks, above the page allocator's: a space's, for its tree; a last table's; a page's.
-//! L1: an entry becomes present, or ceases to be, under its table's lock and its page's. L2: a present entry is changed under its
-//! page's lock; rights are raised under both. L3: the order is space, table, page; a CPU holds one of each at most.
+//! L1: an entry becomes present, or ceases to be, under its table's lock and its page's. L2: rights are lowered under either, and
+//! raised under both. L3: the order is space, table, page; a CPU holds one of each at most.
 //! So what finds pages from tables goes down that order. What finds tables from a page looks under the page's lock,
-//! lets go, takes the table's, then the page's, and looks again; lowering alone needs no table (L2). L4: nobody waits for another
-//! CPU with one of these held.
+//! lets go, takes the table's, then the page's, and looks again. L4: who lowers with the table's lock alone lets it go when what it
+//! lowered is noted; who finds an entry lowered by way of the page waits for that. L5: nobody waits for another CPU's answer
+//! with one of these held.
 //!
 //! Faults in different tables share no lock, and no line but those of neighbouring records; each CPU has its own free tables and nodes
 //! and remembers its own last tables. Road not taken: one lock for each space. It would serialise threads that fault in one space,
@@ -43,15 +44,16 @@ mod tlb;
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 use machine::order::{Before, Held, PageCache};
-use machine::{Machine, NoMemory, PageNo, Pmap, Prot, Shootdown, Va, VaRange, Wiring, PAGE_SIZE};
+use machine::{Machine, NoMemory, PageNo, Pmap, Prot, Shootdown, Va, VaRange, Wiring};
 
 use super::cpu;
 use super::machine::KERNEL;
 use super::tables::{index, ACCESSED, ADDRESS, DIRTY, NO_EXECUTE, PRESENT, UNCACHED, USER, WRITE};
-use record::{record, Rank};
+use record::{record, Locked, Record, PAGE};
+pub(super) use reverse::FreeNodes;
 use reverse::{change, Mapping};
 pub use space::Space;
-use space::{Last, Stack, Walk};
+use space::{Last, Part, Stack, Tree};
 use tlb::Stale;
 pub use tlb::{assert_all_told, counters};
 
@@ -194,7 +196,7 @@ impl Pmap for X86Pmap {
         }
         let mut stale = Stale::new(space.root);
         if (old ^ new) & ADDRESS == 0 {
-            let _page = record(page).lock(Rank::Page);
+            let _page = lock_page(record(page));
             let old = change(&last.entries[at], |old| new | old & (ACCESSED | DIRTY | SEEN));
             if old & WRITE > new & WRITE || old & NO_EXECUTE < new & NO_EXECUTE {
                 let untold = stale.add(va.0, old, down);
@@ -204,7 +206,7 @@ impl Pmap for X86Pmap {
             let node = reverse::take_node(held)?;
             take_out(&last, at, va.0, old, &mut stale, down);
             let record = record(page);
-            let _page = record.lock(Rank::Page);
+            let _page = lock_page(record);
             reverse::link_with(node, record, last.page, at);
             last.entries[at].store(new, Relaxed);
         }
@@ -249,13 +251,13 @@ impl Pmap for X86Pmap {
         let Some(last) = space.last_table(va.0) else { return };
         let first = index(va.0, 0);
         let mut added = 0;
-        for (n, &(page, prot)) in pages.iter().enumerate().filter_map(|(n, p)| Some((n, p.as_ref()?))) {
+        for (n, (run, slot)) in pages.iter().zip(&last.entries[first..]).enumerate() {
+            let Some((page, prot)) = *run else { continue };
             let record = record(page);
-            let _page = record.lock(Rank::Page);
+            let _page = lock_page(record);
             if !may(n) {
                 continue;
             }
-            let slot = &last.entries[first + n];
             let old = slot.load(Relaxed);
             let new = entry_for(page, prot, Prot::NONE, Wiring::Pageable);
             if old & PRESENT == 0 {
@@ -286,8 +288,7 @@ impl Pmap for X86Pmap {
         }
         let mut stale = Stale::new(space.root);
         let mut retired = Stack::new();
-        let mut walk = Walk::new(space, range);
-        while let Some(part) = walk.next() {
+        space.each_part(range, |part, tree| {
             let mut removed = 0;
             part.each(|at, va, entry| {
                 take_out(&part.table, at, va, entry, &mut stale, down);
@@ -295,15 +296,13 @@ impl Pmap for X86Pmap {
             });
             part.emptied();
             part.table.removed(removed);
-            if part.table.count() == 0 && part.is_whole() && walk.frees_tables() {
-                let (first, last) = (part.va, part.va + ((part.len - 1) * PAGE_SIZE) as u64);
+            if part.is_whole() && part.table.count() == 0 && matches!(tree, Tree::Locked) {
+                let (first, last) = (part.va, part.last_va());
                 space.retire(part.table, &mut retired);
                 // The way through is forgotten with any translation.
-                stale.add(first, ACCESSED, down);
-                stale.add(last, ACCESSED, down);
+                stale.add_all(first, last, down);
             }
-        }
-        drop(walk);
+        });
         stale.note(down);
         overtake_nobody(space, range, down);
         if !retired.is_empty() {
@@ -324,19 +323,11 @@ impl Pmap for X86Pmap {
             return self.remove(held, space, range, down);
         }
         let mut stale = Stale::new(space.root);
-        let mut walk = Walk::new(space, range);
-        while let Some(part) = walk.next() {
-            part.each(|at, va, old| {
-                if lowered(old, prot) != old {
-                    let page = page_of(old);
-                    let _page = record(page).lock(Rank::Page);
-                    let old = change(&part.table.entries[at], |old| lowered(old, prot));
-                    let untold = stale.add(va, old, down);
-                    reverse::set_untold(page, untold);
-                }
-            });
-        }
-        drop(walk);
+        space.each_part(range, |part, _| {
+            if stale.concerns_others() || !protect_part(&part, prot, &mut stale, down) {
+                protect_part_of_others(&part, prot, &mut stale, down);
+            }
+        });
         stale.note(down);
         overtake_nobody(space, range, down);
     }
@@ -348,7 +339,7 @@ impl Pmap for X86Pmap {
         if entry & WIRED == 0 {
             return false;
         }
-        let _page = record(page_of(entry)).lock(Rank::Page);
+        let _page = lock_page(record(page_of(entry)));
         change(slot, |entry| entry & !WIRED);
         true
     }
@@ -372,29 +363,40 @@ impl Pmap for X86Pmap {
         if prot.is_empty() {
             return remove_everywhere(page, down);
         }
-        let _page = record(page).lock(Rank::Page);
-        reverse::each(page, |mapping| {
-            if lowered(mapping.slot().load(Relaxed), prot) != mapping.slot().load(Relaxed) {
-                let old = change(mapping.slot(), |old| lowered(old, prot));
-                note(mapping, page, old, down);
-            }
-        });
-        overtake_nobody_by_page(page, down);
-        0
+        loop {
+            let lock = lock_page(record(page));
+            let mut busy = None;
+            reverse::each(page, |mapping| {
+                let slot = mapping.slot();
+                if lowered(slot.load(Relaxed), prot) != slot.load(Relaxed) {
+                    let old = change(slot, |old| lowered(old, prot));
+                    note(mapping, page, old, down);
+                } else if record(mapping.table).is_locked() {
+                    busy = Some(mapping.table);
+                }
+            });
+            let Some(table) = busy else {
+                overtake_nobody_by_page(page, down);
+                return 0;
+            };
+            // Somebody may have lowered it there a moment ago and not marked the page yet.
+            drop(lock);
+            space::wait_for_table(table);
+        }
     }
 
     fn is_mapped(&self, page: PageNo) -> bool {
-        let _page = record(page).lock(Rank::Page);
+        let _page = lock_page(record(page));
         reverse::first(page).is_some()
     }
 
     fn is_referenced(&self, page: PageNo) -> bool {
-        let _page = record(page).lock(Rank::Page);
+        let _page = lock_page(record(page));
         reverse::gather(page) & ACCESSED != 0
     }
 
     fn clear_referenced(&self, page: PageNo) -> bool {
-        let _page = record(page).lock(Rank::Page);
+        let _page = lock_page(record(page));
         let was = reverse::gather(page) & ACCESSED != 0;
         if was {
             reverse::clear(page, ACCESSED, SEEN, |_, _| {});
@@ -403,12 +405,12 @@ impl Pmap for X86Pmap {
     }
 
     fn is_modified(&self, page: PageNo) -> bool {
-        let _page = record(page).lock(Rank::Page);
+        let _page = lock_page(record(page));
         reverse::gather(page) & DIRTY != 0
     }
 
     fn clear_modified(&self, page: PageNo, down: &mut Shootdown) -> bool {
-        let _page = record(page).lock(Rank::Page);
+        let _page = lock_page(record(page));
         let was = reverse::gather(page) & DIRTY != 0;
         if was {
             reverse::clear(page, DIRTY, 0, |mapping, old| note(mapping, page, old | ACCESSED, down));
@@ -421,8 +423,49 @@ impl Pmap for X86Pmap {
     }
 }
 
-/// Maps a page by an absent entry.
 #[inline]
+fn lock_page(record: &'static Record) -> Locked<PAGE> {
+    record.lock()
+}
+
+/// Lowers a part's entries with its table's lock alone: for a space that no other CPU holds. Returns false if one does by now, and
+/// nothing is noted: whoever looks from a page waits for the table's lock (L4).
+#[inline]
+fn protect_part(part: &Part, prot: Prot, stale: &mut Stale, down: &mut Shootdown) -> bool {
+    let mut any = 0;
+    part.each(|at, _, old| {
+        let new = lowered(old, prot);
+        if new != old {
+            let slot = &part.table.entries[at];
+            if slot.compare_exchange(old, new, SeqCst, Relaxed).is_err() {
+                change(slot, |old| lowered(old, prot));
+            }
+            any |= old;
+        }
+    });
+    if any & CACHED != 0 {
+        if stale.concerns_others() {
+            return false;
+        }
+        stale.add_all(part.va, part.last_va(), down);
+    }
+    true
+}
+
+/// Notes and lowers a part's entries where other CPUs hold the space, or have come to since some were lowered: all are noted.
+#[cold]
+fn protect_part_of_others(part: &Part, prot: Prot, stale: &mut Stale, down: &mut Shootdown) {
+    part.each(|at, va, old| {
+        let page = page_of(old);
+        let _page = lock_page(record(page));
+        change(&part.table.entries[at], |old| lowered(old, prot));
+        let untold = stale.add(va, ACCESSED, down);
+        reverse::set_untold(page, untold);
+    });
+}
+
+/// Maps a page by an absent entry.
+#[inline(always)]
 fn put<P: Before<PageCache>>(
     held: &mut Held<'_, P>,
     last: &Last,
@@ -431,7 +474,7 @@ fn put<P: Before<PageCache>>(
     new: u64,
 ) -> Result<(), NoMemory> {
     let record = record(page);
-    let _page = record.lock(Rank::Page);
+    let _page = lock_page(record);
     reverse::link(held, record, last.page, at)?;
     last.entries[at].store(new, Relaxed);
     last.added(at, 1);
@@ -442,7 +485,7 @@ fn put<P: Before<PageCache>>(
 #[inline]
 fn take_out(last: &Last, at: usize, va: u64, entry: u64, stale: &mut Stale, down: &mut Shootdown) {
     let record = record(page_of(entry));
-    let _page = record.lock(Rank::Page);
+    let _page = lock_page(record);
     let entry = last.entries[at].swap(0, SeqCst);
     let untold = stale.add(va, entry, down);
     reverse::unlink(record, last.page, at, entry, untold);
@@ -452,14 +495,14 @@ fn take_out(last: &Last, at: usize, va: u64, entry: u64, stale: &mut Stale, down
 fn remove_everywhere(page: PageNo, down: &mut Shootdown) -> u32 {
     let mut wired = 0;
     loop {
-        let lock = record(page).lock(Rank::Page);
+        let lock = lock_page(record(page));
         let Some(mapping) = reverse::first(page) else {
             overtake_nobody_by_page(page, down);
             return wired;
         };
         drop(lock);
         let Some(last) = space::lock_if_table(mapping.table) else { continue };
-        let _page = record(page).lock(Rank::Page);
+        let _page = lock_page(record(page));
         if reverse::first(page) != Some(mapping) {
             continue;
         }

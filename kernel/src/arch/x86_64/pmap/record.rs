@@ -15,6 +15,7 @@
 //! whoever has come by a number from outside checks under the lock what the frame is, before it takes the next.
 //! Builds with debug assertions check the order at run time.
 
+use core::ops::Deref;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use alloc::boxed::Box;
@@ -36,18 +37,20 @@ pub(super) struct Record {
 pub(super) const NOTHING: u64 = u64::MAX;
 
 /// What a record's lock is taken for; in the order in which they are taken.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Rank {
-    Space = 1,
-    Table = 2,
-    Page = 3,
-}
+pub(super) const SPACE: u32 = 1;
+pub(super) const TABLE: u32 = 2;
+pub(super) const PAGE: u32 = 3;
 
 /// A record whose lock is held.
 #[must_use]
-pub(super) struct Locked {
-    record: &'static Record,
-    rank: Rank,
+pub(super) struct Locked<const RANK: u32>(&'static Record);
+
+impl<const RANK: u32> Deref for Locked<RANK> {
+    type Target = Record;
+    #[inline]
+    fn deref(&self) -> &Record {
+        self.0
+    }
 }
 
 impl Record {
@@ -75,18 +78,24 @@ impl Record {
 
     /// Takes the frame's lock.
     #[inline]
-    pub(super) fn lock(&'static self, rank: Rank) -> Locked {
-        witness::takes(rank);
+    pub(super) fn lock<const RANK: u32>(&'static self) -> Locked<RANK> {
+        witness::takes(RANK);
         self.lock.lock();
-        Locked { record: self, rank }
+        Locked(self)
+    }
+
+    /// Whether somebody holds the frame's lock.
+    #[inline]
+    pub(super) fn is_locked(&self) -> bool {
+        self.lock.is_taken()
     }
 }
 
-impl Drop for Locked {
+impl<const RANK: u32> Drop for Locked<RANK> {
     #[inline]
     fn drop(&mut self) {
-        self.record.lock.unlock();
-        witness::gave_back(self.rank);
+        self.0.lock.unlock();
+        witness::gave_back(RANK);
     }
 }
 
@@ -114,15 +123,14 @@ pub(super) fn record(page: PageNo) -> &'static Record {
 /// Stops the kernel if this CPU holds one of these locks, in builds with debug assertions: before it waits for another CPU.
 #[inline]
 pub(super) fn assert_none_locked() {
-    witness::takes(Rank::Space);
-    witness::gave_back(Rank::Space);
+    witness::takes(SPACE);
+    witness::gave_back(SPACE);
 }
 
 /// Which ranks each CPU holds, where debug assertions are on.
 mod witness {
     use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-    use super::Rank;
     use crate::arch::cpu;
 
     #[repr(align(64))]
@@ -131,21 +139,17 @@ mod witness {
     static HELD: [Ranks; cpu::MAX_CPUS] = [const { Ranks(AtomicU32::new(0)) }; cpu::MAX_CPUS];
 
     #[inline]
-    pub(super) fn takes(rank: Rank) {
+    pub(super) fn takes(rank: u32) {
         if cfg!(debug_assertions) {
-            let held = HELD[cpu::index()].0.fetch_or(1 << rank as u32, Relaxed);
-            assert!(
-                held >> rank as u32 == 0,
-                "pmap locks {held:#b} are held where rank {} is taken",
-                rank as u32
-            );
+            let held = HELD[cpu::index()].0.fetch_or(1 << rank, Relaxed);
+            assert!(held >> rank == 0, "pmap locks {held:#b} are held where rank {} is taken", rank);
         }
     }
 
     #[inline]
-    pub(super) fn gave_back(rank: Rank) {
+    pub(super) fn gave_back(rank: u32) {
         if cfg!(debug_assertions) {
-            HELD[cpu::index()].0.fetch_and(!(1 << rank as u32), Relaxed);
+            HELD[cpu::index()].0.fetch_and(!(1 << rank), Relaxed);
         }
     }
 }

@@ -8,6 +8,7 @@
 //!
 //! Everything here happens under the page's lock.
 
+use core::cell::Cell;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 
 use machine::order::{Before, Held, PageCache};
@@ -45,18 +46,19 @@ struct Node {
     batch: AtomicU32,
 }
 
-/// One CPU's free nodes: what it takes from and gives to, and a full batch beside.
-#[repr(align(64))]
-struct Nodes(SpinLock<Free>);
-
-struct Free {
-    head: u32,
-    len: u32,
-    spare: u32,
+/// One CPU's free nodes: a list that it takes from and gives to, and a full batch beside. Only that CPU touches them.
+pub struct FreeNodes {
+    head: Cell<u32>,
+    len: Cell<u32>,
+    spare: Cell<u32>,
 }
 
-static FREE: [Nodes; cpu::MAX_CPUS] =
-    [const { Nodes(SpinLock::new(Free { head: NIL, len: 0, spare: NIL })) }; cpu::MAX_CPUS];
+impl FreeNodes {
+    /// No node.
+    pub(in super::super) const fn new() -> FreeNodes {
+        FreeNodes { head: Cell::new(NIL), len: Cell::new(0), spare: Cell::new(NIL) }
+    }
+}
 
 /// Full batches that no CPU has.
 static DEPOT: SpinLock<u32> = SpinLock::new(NIL);
@@ -73,38 +75,46 @@ fn node(number: u32) -> &'static Node {
 ///
 /// # Errors
 /// [`NoMemory`]; nothing has changed.
+#[inline]
 pub(super) fn take_node<P: Before<PageCache>>(held: &mut Held<'_, P>) -> Result<u32, NoMemory> {
-    let mut free = FREE[cpu::index()].0.lock();
-    if free.head == NIL {
-        refill(&mut free, held)?;
+    let free = &cpu::this().nodes;
+    if free.head.get() == NIL {
+        refill(free, held)?;
     }
-    let number = free.head;
-    free.head = node(number).next.load(Relaxed);
-    free.len -= 1;
+    let number = free.head.get();
+    free.head.set(node(number).next.load(Relaxed));
+    free.len.set(free.len.get() - 1);
     Ok(number)
 }
 
 /// Gives a node back.
+#[inline]
 pub(super) fn give_node(number: u32) {
-    let free = &mut *FREE[cpu::index()].0.lock();
-    if free.len == NODES {
-        let full = core::mem::replace(&mut free.spare, free.head);
-        (free.head, free.len) = (NIL, 0);
-        if full != NIL {
-            let mut depot = DEPOT.lock();
-            node(full).batch.store(*depot, Relaxed);
-            *depot = full;
-        }
+    let free = &cpu::this().nodes;
+    if free.len.get() == NODES {
+        put_aside(free);
     }
-    node(number).next.store(free.head, Relaxed);
-    free.head = number;
-    free.len += 1;
+    node(number).next.store(free.head.get(), Relaxed);
+    free.head.set(number);
+    free.len.set(free.len.get() + 1);
+}
+
+/// Makes the full list the spare batch, and gives the spare one there was to all.
+#[cold]
+fn put_aside(free: &FreeNodes) {
+    let full = free.spare.replace(free.head.replace(NIL));
+    free.len.set(0);
+    if full != NIL {
+        let mut depot = DEPOT.lock();
+        node(full).batch.store(*depot, Relaxed);
+        *depot = full;
+    }
 }
 
 /// Gives an empty list a batch: this CPU's spare one, one that others have given back, or a new frame.
 #[cold]
-fn refill<P: Before<PageCache>>(free: &mut Free, held: &mut Held<'_, P>) -> Result<(), NoMemory> {
-    let mut batch = core::mem::replace(&mut free.spare, NIL);
+fn refill<P: Before<PageCache>>(free: &FreeNodes, held: &mut Held<'_, P>) -> Result<(), NoMemory> {
+    let mut batch = free.spare.replace(NIL);
     if batch == NIL {
         let mut depot = DEPOT.lock();
         batch = *depot;
@@ -121,7 +131,8 @@ fn refill<P: Before<PageCache>>(free: &mut Free, held: &mut Held<'_, P>) -> Resu
             node(number).next.store(next, Relaxed);
         }
     }
-    (free.head, free.len) = (batch, NODES);
+    free.head.set(batch);
+    free.len.set(NODES);
     Ok(())
 }
 

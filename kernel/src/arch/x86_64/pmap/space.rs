@@ -18,13 +18,13 @@ use core::sync::atomic::{Ordering::Relaxed, Ordering::SeqCst};
 use machine::order::{Before, Held, PageCache};
 use machine::{CpuSet, Machine, NoMemory, Pa, PageNo, VaRange, PAGE_SHIFT};
 
-use super::record::{record, Locked, Rank, Record, NOTHING};
+use super::record::{self, record, Locked, Record, NOTHING};
 use super::NIL;
 use crate::arch::cpu;
 use crate::arch::machine::KERNEL;
 use crate::arch::tables::{index, table, Table, ADDRESS, PRESENT, USER, WRITE};
 pub(super) use tables::{free_space, new_space, Stack, TABLES};
-pub(super) use walk::Walk;
+pub(super) use walk::{Part, Tree};
 
 /// Words of a table's record.
 const PARENT: usize = 0;
@@ -73,8 +73,7 @@ pub struct Space {
 pub(super) struct Last {
     pub(super) page: PageNo,
     pub(super) entries: &'static Table,
-    record: &'static Record,
-    _lock: Locked,
+    record: Locked<{ record::TABLE }>,
 }
 
 impl Record {
@@ -99,8 +98,7 @@ impl Record {
 impl Last {
     /// Locks a table that is known to be the right one: the space's lock is held.
     fn known(page: PageNo, at: u64) -> Last {
-        let record = record(page);
-        Last { page, entries: table(at), record, _lock: record.lock(Rank::Table) }
+        Last { page, entries: table(at), record: record(page).lock() }
     }
 
     /// Counts new entries, of which `at` is one and the others are in its group.
@@ -127,12 +125,12 @@ impl Last {
 
     /// The root of the table's space.
     pub(super) fn root(&self) -> PageNo {
-        root_of(self.record)
+        root_of(&self.record)
     }
 
     /// The address that entry `at` is for.
     pub(super) fn va(&self, at: usize) -> u64 {
-        va_of(self.record, at)
+        va_of(&self.record, at)
     }
 }
 
@@ -151,12 +149,20 @@ pub(super) fn whose(table: PageNo, at: usize) -> (PageNo, u64) {
     (root_of(record), va_of(record, at))
 }
 
+/// Waits until nobody is at work in the table of a mapping that was found in a page's record; whether somebody was.
+pub(super) fn wait_for_table(page: PageNo) -> bool {
+    let was_locked = record(page).is_locked();
+    if was_locked {
+        drop(record(page).lock::<{ record::TABLE }>());
+    }
+    was_locked
+}
+
 /// Locks a last table by a number that may be out of date; `None` if the frame is something else by now.
 pub(super) fn lock_if_table(page: PageNo) -> Option<Last> {
-    let record = record(page);
-    let lock = record.lock(Rank::Table);
+    let record = record(page).lock();
     let is_table = record.wide.load(Relaxed) != NOTHING && record.level() == 0;
-    is_table.then(|| Last { page, entries: table(pa(page)), record, _lock: lock })
+    is_table.then(|| Last { page, entries: table(pa(page)), record })
 }
 
 /// CPUs that may hold translations of a root's space (I1 of `machine::rounds`).
@@ -182,13 +188,12 @@ impl Space {
     }
 
     /// The last table that serves an address, if this CPU remembers it.
-    #[inline]
+    #[inline(always)]
     fn recent(&self, va: u64) -> Option<Last> {
         let page = PageNo(self.memory(va).get());
-        let record = record(page);
-        let lock = record.lock(Rank::Table);
+        let record = record(page).lock();
         let is_it = record.wide.load(Relaxed) == key(self.root, va) && record.level() == 0;
-        is_it.then(|| Last { page, entries: table(pa(page)), record, _lock: lock })
+        is_it.then(|| Last { page, entries: table(pa(page)), record })
     }
 
     /// The last table that serves an address, if there is one.
@@ -220,7 +225,7 @@ impl Space {
     }
 
     /// The last table that serves an address, with the tables on the way there made as needed.
-    #[inline]
+    #[inline(always)]
     pub(super) fn last_table_or_new<P: Before<PageCache>>(
         &self,
         held: &mut Held<'_, P>,
@@ -313,7 +318,7 @@ impl Space {
 
     /// Takes the lock of the space's tree.
     #[inline]
-    fn lock(&self) -> Locked {
-        record(self.root).lock(Rank::Space)
+    fn lock(&self) -> Locked<{ record::SPACE }> {
+        record(self.root).lock()
     }
 }

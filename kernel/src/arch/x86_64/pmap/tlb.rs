@@ -30,6 +30,7 @@ use super::space::{cpus_of, Space};
 use super::{CACHED, NIL};
 use crate::arch::ipi::{self, Ipi};
 use crate::arch::machine::KERNEL;
+use crate::arch::tables::ACCESSED;
 use crate::arch::{cpu, io, tables};
 use crate::sync::Once;
 
@@ -47,20 +48,20 @@ static UNFINISHED: Unfinished = Unfinished(AtomicU32::new(0));
 /// What one CPU has done.
 #[repr(align(64))]
 struct Counters {
-    local: AtomicU64,
+    all: AtomicU64,
+    elsewhere: AtomicU64,
     remote: AtomicU64,
     interrupts: AtomicU64,
     deferred: AtomicU64,
-    avoided: AtomicU64,
 }
 
 static COUNTERS: [Counters; cpu::MAX_CPUS] = [const {
     Counters {
-        local: AtomicU64::new(0),
+        all: AtomicU64::new(0),
+        elsewhere: AtomicU64::new(0),
         remote: AtomicU64::new(0),
         interrupts: AtomicU64::new(0),
         deferred: AtomicU64::new(0),
-        avoided: AtomicU64::new(0),
     }
 }; cpu::MAX_CPUS];
 
@@ -73,18 +74,21 @@ fn count(which: impl Fn(&Counters) -> &AtomicU64, by: u64) {
 
 /// What shootdowns have cost so far, by name, for `/proc/vmstat`.
 pub fn counters() -> [(&'static str, u64); 5] {
-    let sum = |which: fn(&Counters) -> &AtomicU64| COUNTERS.iter().map(|c| which(c).load(Relaxed)).sum();
+    let sum = |which: fn(&Counters) -> &AtomicU64| -> u64 {
+        COUNTERS.iter().map(|counters| which(counters).load(Relaxed)).sum()
+    };
+    let (all, remote) = (sum(|c| &c.all), sum(|c| &c.remote));
     [
-        // Shootdowns that this CPU itself had to hear of.
-        ("tlb_local", sum(|c| &c.local)),
+        // Shootdowns that the CPU which performed them had to hear of itself.
+        ("tlb_local", all.saturating_sub(sum(|c| &c.elsewhere))),
         // Those that others had to.
-        ("tlb_remote", sum(|c| &c.remote)),
+        ("tlb_remote", remote),
         // CPUs asked by them.
         ("tlb_interrupts", sum(|c| &c.interrupts)),
         // CPUs that held what was lowered, and had loaded other tables before they were asked.
         ("tlb_deferred", sum(|c| &c.deferred)),
-        // Shootdowns that asked none of the other CPUs there are.
-        ("tlb_avoided", sum(|c| &c.avoided)),
+        // Shootdowns that asked no other CPU.
+        ("tlb_avoided", all.saturating_sub(remote)),
     ]
 }
 
@@ -187,6 +191,20 @@ impl Stale {
         self.untold
     }
 
+    /// Whether other CPUs may hold what is lowered: a look at the space's set.
+    #[inline]
+    pub(super) fn concerns_others(&self) -> bool {
+        !cpus_of(self.root).without(CpuSet::one(cpu::index())).is_empty()
+    }
+
+    /// The same as [`add`](Self::add) for entries from `first` to `last` of one table, whose lock is held, and so of pages that nobody
+    /// can mark as told: for what doesn't concern others.
+    #[inline]
+    pub(super) fn add_all(&mut self, first: u64, last: u64, down: &mut Shootdown) {
+        self.add(first, ACCESSED, down);
+        self.add(last, ACCESSED, down);
+    }
+
     /// The space's set is another than at the last look. Where it has others than this CPU, the shootdown is counted before the lock
     /// goes: whoever finds the entry as it is now finds the count, too.
     #[cold]
@@ -279,20 +297,20 @@ pub(super) fn flush(down: &Shootdown) {
     let me = cpu::index();
     let others = down.cpus().without(CpuSet::one(me));
     let asked = if others.is_empty() { CpuSet::NONE } else { ask(me, others, down.ranges()) };
+    count(|c| &c.all, 1);
     if down.cpus().contains(me) {
-        count(|c| &c.local, 1);
         match down.ranges() {
             Some(ranges) => forget(|| ranges.iter().map(|range| Some(*range))),
             None => forget_all(),
         }
+    } else {
+        count(|c| &c.elsewhere, 1);
     }
     if !asked.is_empty() {
         let mut wait = ipi::Wait::new();
         while !rounds().is_over(me) {
             wait.pause();
         }
-    } else if cpu::count() > 1 {
-        count(|c| &c.avoided, 1);
     }
     if down.is_counted() {
         UNFINISHED.0.fetch_sub(1, Release);

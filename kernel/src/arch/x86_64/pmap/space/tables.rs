@@ -68,11 +68,29 @@ impl Stack {
 
     /// Gives all to the CPU, which keeps or frees them. They are zero, and no CPU walks through them.
     pub(in super::super) fn give_back<P: Before<PageCache>>(&mut self, held: &mut Held<'_, P>) {
-        let kept = &KEPT[cpu::index()].0;
+        let most = most(KEPT_TABLES);
+        let kept = &mut KEPT[cpu::index()].0.lock().zeroed;
         while let Some(page) = self.pop() {
-            give(held, page, kept, |stacks| &mut stacks.zeroed, KEPT_TABLES);
+            if kept.len < most {
+                kept.push(page);
+            } else {
+                free(held, page);
+            }
         }
     }
+}
+
+/// How many this CPU keeps of what all may keep so many of.
+fn most(of_all: usize) -> u32 {
+    (of_all / cpu::count()).max(KEPT_AT_LEAST) as u32
+}
+
+/// Gives a frame that held a table to the page allocator.
+#[cold]
+fn free<P: Before<PageCache>>(held: &mut Held<'_, P>, page: PageNo) {
+    TABLES.fetch_sub(1, Relaxed);
+    record(page).make_plain();
+    KERNEL.frames().free_page(&KERNEL, held, page);
 }
 
 /// A zeroed page for a table.
@@ -124,26 +142,10 @@ pub(in super::super) fn free_space<P: Before<PageCache>>(held: &mut Held<'_, P>,
     }
     all.give_back(held);
     record(space.root).wide.store(NOTHING, Relaxed);
-    give(held, space.root, &KEPT[cpu::index()].0, |stacks| &mut stacks.roots, KEPT_ROOTS);
-}
-
-/// Keeps a table, or frees it if enough are kept.
-#[inline]
-fn give<P: Before<PageCache>>(
-    held: &mut Held<'_, P>,
-    page: PageNo,
-    kept: &SpinLock<Stacks>,
-    which: impl Fn(&mut Stacks) -> &mut Stack,
-    most: usize,
-) {
-    let mut stacks = kept.lock();
-    let stack = which(&mut stacks);
-    if (stack.len as usize) < (most / cpu::count()).max(KEPT_AT_LEAST) {
-        stack.push(page);
-        return;
+    let roots = &mut KEPT[cpu::index()].0.lock().roots;
+    if roots.len < most(KEPT_ROOTS) {
+        roots.push(space.root);
+    } else {
+        free(held, space.root);
     }
-    drop(stacks);
-    TABLES.fetch_sub(1, Relaxed);
-    record(page).make_plain();
-    KERNEL.frames().free_page(&KERNEL, held, page);
 }

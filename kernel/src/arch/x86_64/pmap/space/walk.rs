@@ -12,13 +12,18 @@ pub(in super::super) struct Part {
     /// The first entry's address.
     pub(in super::super) va: u64,
     first: usize,
-    pub(in super::super) len: usize,
+    len: usize,
 }
 
 impl Part {
     /// Whether the part is the whole table.
     pub(in super::super) fn is_whole(&self) -> bool {
         self.len == 512
+    }
+
+    /// The last entry's address.
+    pub(in super::super) fn last_va(&self) -> u64 {
+        self.va + ((self.len - 1) << PAGE_SHIFT) as u64
     }
 
     /// Calls `f` with the index, address and value of every present entry.
@@ -56,69 +61,35 @@ impl Part {
     }
 }
 
-/// A walk over the last tables that serve a range. One part at a time: the one before is dropped first.
-pub(in super::super) struct Walk<'a> {
-    space: &'a Space,
-    range: VaRange,
-    how: How,
+/// How a part was come by.
+pub(in super::super) enum Tree {
+    /// The space's lock is held, and the empty table may be taken out.
+    Locked,
+    /// Tables stay: a walk over nearly everything leaves them to the space's end.
+    Stays,
 }
 
-enum How {
-    /// The range lies within one table, which this CPU may remember.
-    Remembered,
-    Tree(#[allow(dead_code)] Locked),
-    /// By the list of tables, of which this is the next.
-    List(#[allow(dead_code)] Locked, u32),
-}
-
-impl<'a> Walk<'a> {
-    #[inline]
-    pub(in super::super) fn new(space: &'a Space, range: VaRange) -> Walk<'a> {
-        let pages = range.end.0 - range.start.0;
-        let is_within = range.start.0 >> SPAN == (range.end.0 - 1) >> SPAN && pages < 1 << SPAN;
-        let how = if is_within { How::Remembered } else { Walk::locked(space, pages) };
-        Walk { space, range, how }
-    }
-
-    #[cold]
-    fn locked(space: &Space, bytes: u64) -> How {
-        let lock = space.lock();
-        if bytes >= BY_LIST {
-            How::List(lock, record(space.root).words[NEXT].load(Relaxed))
-        } else {
-            How::Tree(lock)
-        }
-    }
-
-    /// Whether empty tables may be taken out during the walk: a walk over nearly everything leaves them to the space's end.
-    pub(in super::super) fn frees_tables(&self) -> bool {
-        matches!(self.how, How::Tree(_))
-    }
-
-    #[inline]
-    pub(in super::super) fn next(&mut self) -> Option<Part> {
-        if self.range.is_empty() {
-            return None;
-        }
-        if let How::Remembered = self.how {
-            if let Some(last) = self.space.recent(self.range.start.0) {
-                let va = self.range.start.0;
-                self.range.start = self.range.end;
-                return Some(part(last, va, self.range.end.0));
+impl Space {
+    /// Calls `f` with each last table that serves part of a range, which isn't empty.
+    #[inline(always)]
+    pub(in super::super) fn each_part(&self, range: VaRange, mut f: impl FnMut(Part, Tree)) {
+        let (start, end) = (range.start.0, range.end.0);
+        if start >> SPAN == (end - 1) >> SPAN && end - start < 1 << SPAN {
+            if let Some(last) = self.recent(start) {
+                return f(part(last, start, end), Tree::Stays);
             }
         }
-        self.find_next()
+        self.walk(range, &mut f);
     }
 
-    fn find_next(&mut self) -> Option<Part> {
-        match &mut self.how {
-            How::Remembered => self.how = How::Tree(self.space.lock()),
-            How::Tree(_) => {}
-            How::List(_, next) => return next_in_list(next, self.range),
+    fn walk(&self, mut range: VaRange, f: &mut dyn FnMut(Part, Tree)) {
+        let _tree = self.lock();
+        if range.end.0 - range.start.0 >= BY_LIST {
+            return self.walk_list(range, f);
         }
-        while !self.range.is_empty() {
-            let va = self.range.start.0;
-            let mut at = self.space.root_pa;
+        while !range.is_empty() {
+            let va = range.start.0;
+            let mut at = self.root_pa;
             let mut level = 3;
             loop {
                 let entry = table(at)[index(va, level)].load(Relaxed);
@@ -134,34 +105,34 @@ impl<'a> Walk<'a> {
             // `level` is 0 if a last table was found, else that of the table whose entry is missing.
             let shift = if level == 0 { SPAN } else { PAGE_SHIFT + 9 * level };
             let next = ((va >> shift) + 1) << shift;
-            self.range.start.0 = next;
             if level == 0 {
-                return Some(part(self.space.found(va, at), va, next.min(self.range.end.0)));
+                f(part(self.found(va, at), va, next.min(range.end.0)), Tree::Locked);
+            }
+            range.start.0 = next;
+        }
+    }
+
+    #[cold]
+    fn walk_list(&self, range: VaRange, f: &mut dyn FnMut(Part, Tree)) {
+        let mut next = record(self.root).words[NEXT].load(Relaxed);
+        while next != NIL {
+            let page = PageNo(next);
+            let own = record(page);
+            next = own.words[NEXT].load(Relaxed);
+            if own.level() != 0 {
+                continue;
+            }
+            let base = va_of(own, 0);
+            let start = base.max(range.start.0);
+            let end = (base + (1 << SPAN)).min(range.end.0);
+            if start < end {
+                f(part(Last::known(page, pa(page)), start, end), Tree::Stays);
             }
         }
-        None
     }
 }
 
-#[cold]
-fn next_in_list(next: &mut u32, range: VaRange) -> Option<Part> {
-    while *next != NIL {
-        let page = PageNo(*next);
-        let own = record(page);
-        *next = own.words[NEXT].load(Relaxed);
-        if own.level() != 0 {
-            continue;
-        }
-        let base = va_of(own, 0);
-        let start = base.max(range.start.0);
-        let end = (base + (1 << SPAN)).min(range.end.0);
-        if start < end {
-            return Some(part(Last::known(page, pa(page)), start, end));
-        }
-    }
-    None
-}
-
+#[inline]
 fn part(table: Last, va: u64, end: u64) -> Part {
     Part { table, va, first: index(va, 0), len: ((end - va) >> PAGE_SHIFT) as usize }
 }
