@@ -6,6 +6,7 @@
 //!
 //! * [`addr`]: addresses, page numbers and page counts as types of their own;
 //! * [`order`]: locks with a level each, and the token that makes a wrong order a type error;
+//! * [`shared`]: locks of that order that several CPUs read at once, and share no line in doing so;
 //! * [`frames`]: one record per page frame, free lists with a cache per CPU, the active and inactive queues;
 //! * [`pmap`]: the contract with the code that programs the MMU, in the manner of pmap(9);
 //! * [`shootdown`]: what an operation lowered, gathered, and told to the CPUs once; [`rounds`]: how CPUs tell each other;
@@ -13,7 +14,7 @@
 //!
 //! Read `order` first, then `machine`, `pmap` and `shootdown`; `docs/porting.md` leads through writing a port.
 //!
-//! Nothing here is unsafe but the lock cell in `order`.
+//! Nothing here is unsafe but the lock cells in `order` and `shared`.
 #![no_std]
 #![deny(unsafe_code)]
 #![warn(missing_docs)]
@@ -23,9 +24,13 @@ extern crate alloc;
 /// What page records are made of; loom's, where a test runs all schedules of them.
 mod atomic {
     #[cfg(not(feature = "loom"))]
-    pub use core::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, AtomicU8, AtomicUsize, Ordering};
+    pub use core::sync::atomic::{
+        AtomicBool, AtomicU16, AtomicU32, AtomicU64, AtomicU8, AtomicUsize, Ordering,
+    };
     #[cfg(feature = "loom")]
-    pub use loom::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, AtomicU8, AtomicUsize, Ordering};
+    pub use loom::sync::atomic::{
+        AtomicBool, AtomicU16, AtomicU32, AtomicU64, AtomicU8, AtomicUsize, Ordering,
+    };
 }
 
 pub mod addr;
@@ -35,6 +40,8 @@ pub mod machine;
 pub mod order;
 pub mod pmap;
 pub mod rounds;
+#[allow(unsafe_code)]
+pub mod shared;
 pub mod shootdown;
 
 pub use addr::{Pa, PageNo, Pages, Va, VaRange, PAGE_SHIFT, PAGE_SIZE};
@@ -43,4 +50,5 @@ pub use machine::{Channel, Machine, Ticket};
 pub use order::{Before, Held, Level, Ordered, RawLock, ThreadCtx};
 pub use pmap::{Pmap, Prot, Wiring};
 pub use rounds::Rounds;
+pub use shared::Shared;
 pub use shootdown::{CpuSet, Shootdown};

@@ -71,6 +71,8 @@ use core::fmt;
 use core::marker::PhantomData;
 use core::ops::{Deref, DerefMut};
 
+use crate::shared::Row;
+
 /// A place in the lock order.
 pub trait Level {
     /// The level's name, for messages.
@@ -122,6 +124,17 @@ levels! {
 /// Evidence that no lock this thread holds is deeper than `L`; neither sent nor copied.
 pub struct Held<'t, L: Level>(PhantomData<&'t mut ()>, PhantomData<*const L>);
 
+impl<L: Level> Held<'_, L> {
+    /// The token of a lock taken by other means than [`Ordered`].
+    #[inline]
+    pub(crate) fn deeper<M: Level>(&mut self) -> Held<'_, M>
+    where
+        L: Before<M>,
+    {
+        Held(PhantomData, PhantomData)
+    }
+}
+
 /// One per thread, made by the host at the thread's entry into the VM system; the only source of a root token.
 ///
 /// A thread that makes a second one while locks are held gives up the proof above.
@@ -158,6 +171,21 @@ pub unsafe trait RawLock: Send + Sync {
     /// # Safety
     /// The caller holds the lock.
     unsafe fn unlock(&self);
+
+    /// Where threads say what they read, a row for each CPU; what makes a [`Shared`](crate::Shared) lock one. Without
+    /// rows, or with one, it is taken alone by whoever reads.
+    fn rows() -> &'static [Row] {
+        &[]
+    }
+    /// Whose row the calling thread uses. A thread that moves right after, or shares the row with another, only loses
+    /// locality.
+    fn cpu() -> usize {
+        0
+    }
+    /// Called in the loop that waits for those who read.
+    fn relax() {
+        core::hint::spin_loop();
+    }
 }
 
 /// A `T` behind a lock `R` of level `L`.
@@ -216,6 +244,12 @@ impl<L: Level, R: RawLock, T> Ordered<L, R, T> {
         self.raw
             .try_lock()
             .then(|| (Guard { raw: &self.raw, cell: &self.cell }, Held(PhantomData, PhantomData)))
+    }
+
+    /// What the lock guards, for a lock of another kind around this one.
+    #[inline]
+    pub(crate) fn cell(&self) -> &UnsafeCell<T> {
+        &self.cell
     }
 
     /// The value, where nobody else can know the lock.

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   order.rs    Ordered over the kernel's spin lock        does a guard exclude, and order what its holders did?
+//!   shared.rs     Shared over the same                    does a change exclude those who read by their rows?
 //!   tickets.rs  the kernel's channels and wait queues      is a wake-up between unlock and sleep lost?
 //!   queues.rs   Frames: batches, queues, flags, wirings    is a page linked twice, a flag lost?
 //!   rounds.rs   Rounds                                 is a translation used after the round that took it away?
@@ -22,6 +23,7 @@ mod order;
 mod queues;
 mod rounds;
 mod sched;
+mod shared;
 mod slots_test;
 mod tickets;
 pub mod word;

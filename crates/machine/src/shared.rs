@@ -1,0 +1,217 @@
+//! Locks that many read at once, without a word that they all write.
+//!
+//! ```text
+//!   open lock:    reader --> its CPU's row | lock 7 |   -   |   -   |   -   |    then looks again: still open?
+//!   to change:    writer --> takes the lock, closes it, waits until no row names it
+//! ```
+//! A reader-writer lock counts its readers in one word, which then moves from CPU to CPU as a plain lock would. Here a
+//! reader says what it reads in its own CPU's [`Row`] and the lock's line stays where it is, in every CPU's cache. What
+//! this costs falls on the writer, who must look at each row; so a lock opens to readers only after it was read
+//! several times for each CPU without a change, and is an ordinary lock till then and on machines of one CPU.
+//!
+//! Source: Dice and Kogan, BRAVO: biased locking for reader-writer locks (USENIX ATC 2019), with rows by CPU in place of
+//! their table by hash.
+//!
+//! I1: while `open`, nobody has a [`Guard`]: who takes the lock closes it and waits for those whose rows name it. I2: who names an
+//! open lock in a row and finds it still open may read until the place is empty again. Both follow from one order
+//! of four accesses that all CPUs agree on: the reader writes its place and then reads `open`; the writer writes `open` and
+//! then reads the places; so one of the two sees the other.
+
+use crate::atomic::Ordering::{Relaxed, Release, SeqCst};
+use crate::atomic::{AtomicBool, AtomicU32, AtomicUsize};
+use crate::order::{Before, Guard, Held, Level, Ordered, RawLock};
+use core::cell::UnsafeCell;
+use core::fmt;
+use core::ops::Deref;
+
+/// Locks that one CPU reads at once: map, submap, amap, object.
+const PLACES: usize = 4;
+
+/// Reads without a change, for each CPU, before a lock is opened.
+const QUIET: usize = 2;
+
+/// What the threads of one CPU read. A line of its own.
+#[repr(align(64))]
+pub struct Row([AtomicUsize; PLACES]);
+
+impl Row {
+    /// A row that names nothing.
+    #[cfg(not(feature = "loom"))]
+    #[allow(clippy::new_without_default)]
+    #[must_use]
+    pub const fn new() -> Row {
+        Row([const { AtomicUsize::new(0) }; PLACES])
+    }
+
+    /// A row that names nothing.
+    #[cfg(feature = "loom")]
+    #[allow(clippy::new_without_default)]
+    #[must_use]
+    pub fn new() -> Row {
+        Row([const { 0 }; PLACES].map(AtomicUsize::new))
+    }
+
+    /// Takes a place for a lock; none if there are too many, or somebody else took it first.
+    #[inline]
+    fn take(&self, lock: usize) -> Option<&AtomicUsize> {
+        let place = self.0.iter().find(|place| place.load(Relaxed) == 0)?;
+        place.compare_exchange(0, lock, SeqCst, Relaxed).ok()?;
+        loom_fence();
+        Some(place)
+    }
+}
+
+/// Loom takes accesses of the strictest order for weaker ones, and only its fences at their word.
+#[inline]
+fn loom_fence() {
+    #[cfg(feature = "loom")]
+    loom::sync::atomic::fence(SeqCst);
+}
+
+/// A `T` behind a lock `R` of level `L` that several threads may read at once.
+pub struct Shared<L, R, T> {
+    lock: Ordered<L, R, T>,
+    open: AtomicBool,
+    /// Reads since the last change; written by who holds the lock.
+    quiet: AtomicU32,
+}
+
+// SAFETY: as for `Ordered`; and what readers share is `&T`, hence `Sync`.
+unsafe impl<L, R: Sync, T: Send + Sync> Sync for Shared<L, R, T> {}
+
+/// What [`Shared::read`] gives.
+pub enum Access<'a, R: RawLock, T> {
+    /// Others may be reading too.
+    Among(Reading<'a, T>),
+    /// The caller holds the lock as by [`Shared::lock`].
+    Alone(Guard<'a, R, T>),
+}
+
+impl<R: RawLock, T> Deref for Access<'_, R, T> {
+    type Target = T;
+    #[inline]
+    fn deref(&self) -> &T {
+        match self {
+            Access::Among(reading) => reading,
+            Access::Alone(guard) => guard,
+        }
+    }
+}
+
+/// Leave to read among others; ends when dropped.
+#[must_use]
+pub struct Reading<'a, T> {
+    place: &'a AtomicUsize,
+    cell: &'a UnsafeCell<T>,
+}
+
+impl<T> Deref for Reading<'_, T> {
+    type Target = T;
+    #[inline]
+    fn deref(&self) -> &T {
+        // SAFETY: no one has a guard while a row names the lock (I1), and other readers have `&T` too.
+        unsafe { &*self.cell.get() }
+    }
+}
+
+impl<T> Drop for Reading<'_, T> {
+    #[inline]
+    fn drop(&mut self) {
+        self.place.store(0, Release);
+    }
+}
+
+impl<L: Level, R: RawLock, T> Shared<L, R, T> {
+    /// `value` behind a free lock.
+    pub fn new(value: T) -> Self {
+        Shared { lock: Ordered::new(value), open: AtomicBool::new(false), quiet: AtomicU32::new(0) }
+    }
+
+    /// Takes the lock to change what it guards, as [`Ordered::lock`] does. Cost where it was open: a look at each
+    /// CPU's row, and the wait for those who read.
+    #[inline]
+    pub fn lock<'a, P: Before<L>>(&'a self, held: &'a mut Held<'_, P>) -> (Guard<'a, R, T>, Held<'a, L>) {
+        let locked = self.lock.lock(held);
+        self.quiet.store(0, Relaxed);
+        if self.open.load(Relaxed) {
+            self.close();
+        }
+        locked
+    }
+
+    /// Takes the lock to read, among others if it has been quiet for long.
+    #[inline]
+    pub fn read<'a, P: Before<L>>(&'a self, held: &'a mut Held<'_, P>) -> (Access<'a, R, T>, Held<'a, L>) {
+        if self.open.load(Relaxed) {
+            if let Some(reading) = self.enter() {
+                return (Access::Among(reading), held.deeper());
+            }
+        }
+        self.read_by_lock(held)
+    }
+
+    #[inline]
+    fn read_by_lock<'a, P: Before<L>>(
+        &'a self,
+        held: &'a mut Held<'_, P>,
+    ) -> (Access<'a, R, T>, Held<'a, L>) {
+        let (guard, h) = self.lock.lock(held);
+        let quiet = self.quiet.load(Relaxed) + 1;
+        let (rows, is_open) = (R::rows(), self.open.load(Relaxed));
+        if is_open || (rows.len() > 1 && quiet as usize > rows.len() * QUIET) {
+            // Nobody can close it meanwhile.
+            if let Some(place) = rows.get(R::cpu()).and_then(|row| row.take(self.id())) {
+                self.open.store(true, Release);
+                return (Access::Among(Reading { place, cell: self.lock.cell() }), h);
+            }
+            if is_open {
+                self.close();
+            }
+        }
+        self.quiet.store(quiet, Relaxed);
+        (Access::Alone(guard), h)
+    }
+
+    /// Says in this CPU's row that the lock is read, if it is still open then.
+    #[inline]
+    fn enter(&self) -> Option<Reading<'_, T>> {
+        let place = R::rows().get(R::cpu())?.take(self.id())?;
+        // With acquire: what was changed before the lock was opened is seen.
+        if self.open.load(SeqCst) {
+            return Some(Reading { place, cell: self.lock.cell() });
+        }
+        place.store(0, Release);
+        None
+    }
+
+    /// Waits for who reads, with the lock held, and lets nobody follow.
+    #[cold]
+    #[inline(never)]
+    fn close(&self) {
+        self.open.store(false, SeqCst);
+        loom_fence();
+        for place in R::rows().iter().flat_map(|row| &row.0) {
+            while place.load(SeqCst) == self.id() {
+                R::relax();
+            }
+        }
+    }
+
+    /// The value, where nobody else can know the lock.
+    pub fn get_mut(&mut self) -> &mut T {
+        self.lock.get_mut()
+    }
+}
+
+impl<L, R, T> Shared<L, R, T> {
+    #[inline]
+    fn id(&self) -> usize {
+        core::ptr::from_ref(self).addr()
+    }
+}
+
+impl<L: Level, R, T> fmt::Debug for Shared<L, R, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.lock.fmt(f)
+    }
+}

@@ -1,0 +1,130 @@
+//! Shared: who changes excludes who reads, by the lock or by a row, and both see what came before.
+
+use loom::cell::UnsafeCell;
+use loom::lazy_static;
+use loom::sync::Arc;
+use loom::thread;
+use machine::order::{Held, Nothing, Object};
+use machine::shared::{Access, Row};
+use machine::{RawLock, Shared, ThreadCtx};
+
+use crate::all_schedules;
+use crate::sync::RawSpin;
+
+/// A value that loom watches. `Sync`, since what is asked is whether the lock makes it so.
+struct Value(UnsafeCell<u32>);
+// SAFETY: loom reports two threads in the cell of which one writes.
+unsafe impl Sync for Value {}
+
+lazy_static! {
+    static ref ROWS: [Row; 2] = [Row::new(), Row::new()];
+}
+
+loom::thread_local! {
+    static CPU: std::cell::Cell<usize> = std::cell::Cell::new(0);
+}
+
+/// The kernel's lock with rows.
+struct Rowed<const WAITS: bool>(RawSpin);
+
+// SAFETY: the kernel's lock; the rows don't weaken it.
+unsafe impl<const WAITS: bool> RawLock for Rowed<WAITS> {
+    fn new() -> Self {
+        Rowed(RawSpin::new())
+    }
+    fn lock(&self) {
+        self.0.lock();
+    }
+    fn try_lock(&self) -> bool {
+        self.0.try_lock()
+    }
+    unsafe fn unlock(&self) {
+        self.0.unlock();
+    }
+    fn rows() -> &'static [Row] {
+        // The twin: a writer that looks at one row only, not at the other CPU's.
+        if WAITS || CPU.with(|cpu| cpu.get()) == 1 {
+            &ROWS[..]
+        } else {
+            &ROWS[..1]
+        }
+    }
+    fn cpu() -> usize {
+        CPU.with(|cpu| cpu.get())
+    }
+    fn relax() {
+        thread::yield_now();
+    }
+}
+
+type Lock<R> = Shared<Object, R, Value>;
+
+fn read<R: RawLock>(lock: &Lock<R>, held: &mut Held<'_, Nothing>) -> (u32, bool) {
+    let (value, _h) = lock.read(held);
+    // SAFETY: loom reports a writer beside.
+    (value.0.with(|value| unsafe { *value }), matches!(value, Access::Among(_)))
+}
+
+fn add<R: RawLock>(lock: &Lock<R>, held: &mut Held<'_, Nothing>) {
+    let (value, _h) = lock.lock(held);
+    // SAFETY: loom reports anybody beside.
+    value.0.with_mut(|value| unsafe { *value += 1 });
+}
+
+/// A lock that is open to readers.
+fn open<R: RawLock>() -> Lock<R> {
+    let lock = Lock::<R>::new(Value(UnsafeCell::new(0)));
+    let mut ctx = ThreadCtx::new();
+    CPU.with(|cpu| cpu.set(1));
+    while !read(&lock, &mut ctx.held()).1 {}
+    CPU.with(|cpu| cpu.set(0));
+    lock
+}
+
+fn writer_and_reader<const WAITS: bool>(reads: usize) {
+    let lock = Arc::new(open::<Rowed<WAITS>>());
+    let theirs = lock.clone();
+    let other = thread::spawn(move || {
+        CPU.with(|cpu| cpu.set(1));
+        let mut ctx = ThreadCtx::new();
+        (0..reads).map(|_| read(&theirs, &mut ctx.held()).0).last()
+    });
+    let mut ctx = ThreadCtx::new();
+    add(&lock, &mut ctx.held());
+    assert!(other.join().unwrap() <= Some(1));
+    assert_eq!(read(&lock, &mut ctx.held()).0, 1);
+}
+
+#[test]
+fn a_change_waits_for_who_reads_by_a_row() {
+    all_schedules(3, || writer_and_reader::<true>(1));
+}
+
+#[test]
+fn a_lock_that_opens_again_shows_the_change() {
+    all_schedules(2, || writer_and_reader::<true>(6));
+}
+
+#[test]
+fn two_writers_close_one_after_the_other() {
+    all_schedules(2, || {
+        let lock = Arc::new(open::<Rowed<true>>());
+        let theirs = lock.clone();
+        let other = thread::spawn(move || {
+            CPU.with(|cpu| cpu.set(1));
+            let mut ctx = ThreadCtx::new();
+            read(&theirs, &mut ctx.held());
+            add(&theirs, &mut ctx.held());
+        });
+        let mut ctx = ThreadCtx::new();
+        add(&lock, &mut ctx.held());
+        other.join().unwrap();
+        assert_eq!(read(&lock, &mut ctx.held()).0, 2);
+    });
+}
+
+#[test]
+#[should_panic(expected = "Causality violation")]
+fn a_writer_that_does_not_look_at_every_row_is_found() {
+    all_schedules(3, || writer_and_reader::<false>(1));
+}
