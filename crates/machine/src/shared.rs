@@ -53,11 +53,24 @@ impl Row {
 
     /// Takes a place for a lock; none if there are too many, or somebody else took it first.
     #[inline]
+    #[cfg_attr(feature = "lines", track_caller)]
     fn take(&self, lock: usize) -> Option<&AtomicUsize> {
         let place = self.0.iter().find(|place| place.load(Relaxed) == 0)?;
         place.compare_exchange(0, lock, SeqCst, Relaxed).ok()?;
         loom_fence();
         Some(place)
+    }
+}
+
+/// A value on cache lines of its own: who writes it doesn't take from other CPUs what lies beside.
+#[repr(align(64))]
+pub struct Line<T>(pub T);
+
+impl<T> Deref for Line<T> {
+    type Target = T;
+    #[inline]
+    fn deref(&self) -> &T {
+        &self.0
     }
 }
 
@@ -130,6 +143,7 @@ impl<L: Level, R: RawLock, T> Shared<L, R, T> {
     /// Takes the lock to change what it guards, as [`Ordered::lock`] does. Cost where it was open: a look at each
     /// CPU's row, and the wait for those who read.
     #[inline]
+    #[cfg_attr(feature = "lines", track_caller)]
     pub fn lock<'a, P: Before<L>>(&'a self, held: &'a mut Held<'_, P>) -> (Guard<'a, R, T>, Held<'a, L>) {
         let locked = self.lock.lock(held);
         self.quiet.store(0, Relaxed);
@@ -141,6 +155,7 @@ impl<L: Level, R: RawLock, T> Shared<L, R, T> {
 
     /// Takes the lock to read, among others if it has been quiet for long.
     #[inline]
+    #[cfg_attr(feature = "lines", track_caller)]
     pub fn read<'a, P: Before<L>>(&'a self, held: &'a mut Held<'_, P>) -> (Access<'a, R, T>, Held<'a, L>) {
         if self.open.load(Relaxed) {
             if let Some(reading) = self.enter() {
@@ -151,6 +166,7 @@ impl<L: Level, R: RawLock, T> Shared<L, R, T> {
     }
 
     #[inline]
+    #[cfg_attr(feature = "lines", track_caller)]
     fn read_by_lock<'a, P: Before<L>>(
         &'a self,
         held: &'a mut Held<'_, P>,
@@ -174,6 +190,7 @@ impl<L: Level, R: RawLock, T> Shared<L, R, T> {
 
     /// Says in this CPU's row that the lock is read, if it is still open then.
     #[inline]
+    #[cfg_attr(feature = "lines", track_caller)]
     fn enter(&self) -> Option<Reading<'_, T>> {
         let place = R::rows().get(R::cpu())?.take(self.id())?;
         // With acquire: what was changed before the lock was opened is seen.

@@ -10,6 +10,7 @@ use std::collections::HashMap;
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
+use machine::shared::Row;
 use machine::{Channel, RawLock, Ticket};
 use parking_lot::lock_api::RawMutex as _;
 
@@ -69,7 +70,10 @@ unsafe impl RawLock for StdLock {
         StdLock(parking_lot::RawMutex::INIT)
     }
 
+    #[cfg_attr(feature = "lines", track_caller)]
     fn lock(&self) {
+        #[cfg(feature = "lines")]
+        machine::lines::touch(&self.0, true);
         self.0.lock();
     }
 
@@ -81,7 +85,23 @@ unsafe impl RawLock for StdLock {
         // SAFETY: the caller holds the lock (this function's contract).
         unsafe { self.0.unlock() }
     }
+
+    fn rows() -> &'static [Row] {
+        &ROWS
+    }
+
+    fn cpu() -> usize {
+        CPU.get() % ROWS.len()
+    }
+
+    fn relax() {
+        std::thread::yield_now();
+    }
 }
+
+/// What threads of all machines read; few, so that locks open soon.
+static ROWS: [Row; CPUS] = [const { Row::new() }; CPUS];
+const CPUS: usize = if cfg!(feature = "lines") { 64 } else { 4 };
 
 /// Sleeping threads of the host.
 #[derive(Default)]
@@ -117,7 +137,7 @@ impl Sleepers for StdSleepers {
 pub(crate) mod shuttle_threads {
     //! Tasks under shuttle: every lock and sleep is a point at which it may switch.
 
-    use super::{Channel, HashMap, RawLock, Sleepers, Threads, Ticket};
+    use super::{Channel, HashMap, RawLock, Row, Sleepers, Threads, Ticket};
     use shuttle::sync::{Condvar, Mutex};
     use std::cell::Cell;
 
@@ -175,7 +195,24 @@ pub(crate) mod shuttle_threads {
             *self.taken.lock().unwrap() = false;
             self.free.notify_one();
         }
+
+        fn rows() -> &'static [Row] {
+            &ROWS
+        }
+
+        fn cpu() -> usize {
+            // Between two looks at a lock another thread may close it.
+            ShuttleThreads::pause();
+            ShuttleThreads::cpu() % ROWS.len()
+        }
+
+        fn relax() {
+            shuttle::thread::yield_now();
+        }
     }
+
+    /// What tasks of all tests read: an execution that is abandoned leaves names of locks behind, which cost places.
+    static ROWS: [Row; 2] = [const { Row::new() }; 2];
 
     /// Sleeping tasks.
     #[derive(Default)]

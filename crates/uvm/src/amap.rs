@@ -22,7 +22,7 @@ use alloc::sync::Arc;
 use core::ops::Range;
 
 use machine::order;
-use machine::{Before, Held, Machine, Ordered, Pages, Pmap, Prot, Shootdown, VaRange, PAGE_SHIFT};
+use machine::{Before, Held, Machine, Pages, Pmap, Prot, Shared, Shootdown, VaRange, PAGE_SHIFT};
 
 use crate::anon::{AnonNo, Anons};
 use crate::cover::Cover;
@@ -40,7 +40,7 @@ pub(crate) struct AmapBody {
 }
 
 pub(crate) struct Amap<M: Machine> {
-    pub(crate) body: Ordered<order::Amap, M::Lock, AmapBody>,
+    pub(crate) body: Shared<order::Amap, M::Lock, AmapBody>,
 }
 
 /// A reference to a run of an amap's slots, as long as the entry that holds it.
@@ -69,7 +69,7 @@ impl<M: Machine> ARef<M> {
         let mut cover = Cover::new();
         cover.add(slot.0..slot.0 + len.0);
         let body = AmapBody { slots, cover, ahead: ReadAhead::default() };
-        ARef { amap: Arc::new(Amap { body: Ordered::new(body) }), slot }
+        ARef { amap: Arc::new(Amap { body: Shared::new(body) }), slot }
     }
 
     /// The slots of the first `len` pages.

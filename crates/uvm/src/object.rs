@@ -12,17 +12,18 @@
 //! Locks: `ObjectBody` by the object's; it guards its pages' identity, `flags` and `wire` too.
 
 use core::num::NonZeroU32;
-use core::sync::atomic::AtomicBool;
+use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use machine::frames::PageFlags;
 use machine::order;
+use machine::shared::Access;
 use machine::{
-    Before, Channel, Frames, Held, Machine, Ordered, Owner, PageNo, Pages, Pmap, Prot, Shootdown, Ticket,
+    Before, Channel, Frames, Held, Machine, Owner, PageNo, Pages, Pmap, Prot, Shared, Shootdown, Ticket,
 };
 
 use crate::io::Chain;
+use crate::pager;
 use crate::pager::ahead::{Plan, ReadAhead};
-use crate::pager::Access;
 use crate::slots::Slots;
 use crate::swap::Slot;
 use crate::Uvm;
@@ -40,8 +41,8 @@ pub struct ObjectBody {
     /// Pages that could not be written back together with others, ever.
     pub(crate) parted_writes: u64,
     pub(crate) ahead: ReadAhead,
-    /// A private mapping has copied a page, ever.
-    pub(crate) copied: bool,
+    /// A private mapping has copied a page, ever; set by those who read beside others, too.
+    copied: AtomicBool,
     /// What its pages are for the page daemon's balance: `FILE`, `EXEC` or neither.
     pub(crate) class: PageFlags,
 }
@@ -51,7 +52,7 @@ pub struct Object<M: Machine> {
     id: u32,
     /// Whether its pager is registered.
     pub(crate) known: AtomicBool,
-    pub(crate) body: Ordered<order::Object, M::Lock, ObjectBody>,
+    pub(crate) body: Shared<order::Object, M::Lock, ObjectBody>,
 }
 
 /// Access to an object under its lock.
@@ -67,7 +68,7 @@ impl<M: Machine> Object<M> {
         Object {
             id: uvm.name_object(),
             known: AtomicBool::new(false),
-            body: Ordered::new(ObjectBody {
+            body: Shared::new(ObjectBody {
                 pages: Slots::new(),
                 swapped: 0,
                 len,
@@ -75,7 +76,7 @@ impl<M: Machine> Object<M> {
                 write_errors: 0,
                 parted_writes: 0,
                 ahead: ReadAhead::new(),
-                copied: false,
+                copied: AtomicBool::new(false),
                 class,
             }),
         }
@@ -92,6 +93,15 @@ impl<M: Machine> Object<M> {
         held: &'a mut Held<'_, P>,
     ) -> (ObjectGuard<'a, M>, Held<'a, order::Object>) {
         self.body.lock(held)
+    }
+
+    /// Takes the object's lock to read, among others where it has been quiet.
+    #[inline]
+    pub(crate) fn read<'a, P: Before<order::Object>>(
+        &'a self,
+        held: &'a mut Held<'_, P>,
+    ) -> (Access<'a, M::Lock, ObjectBody>, Held<'a, order::Object>) {
+        self.body.read(held)
     }
 
     /// Pages that are resident.
@@ -182,6 +192,14 @@ impl<M: Machine> Object<M> {
 }
 
 impl ObjectBody {
+    /// Takes note that a private mapping has copied a page.
+    #[inline]
+    pub(crate) fn note_copied(&self) {
+        if !self.copied.load(Relaxed) {
+            self.copied.store(true, Relaxed);
+        }
+    }
+
     /// The resident page at an index.
     #[inline]
     pub fn page(&self, index: Pages) -> Option<PageNo> {
@@ -228,7 +246,7 @@ impl ObjectBody {
 
     /// Whether mappings may hold private copies of its pages, for [`Uvm::forget_copies`].
     pub fn may_have_copies(&self) -> bool {
-        self.copied && self.refs > 1
+        self.copied.load(Relaxed) && self.refs > 1
     }
 
     /// Pages the object is long.
@@ -237,7 +255,7 @@ impl ObjectBody {
     }
 
     /// What to read for a page that is missing.
-    pub(crate) fn plan<M: Machine>(&mut self, machine: &M, index: Pages, access: Access) -> Plan {
+    pub(crate) fn plan<M: Machine>(&mut self, machine: &M, index: Pages, access: pager::Access) -> Plan {
         let pages = &self.pages;
         let touched = |page| {
             let host = machine.frames().flags(page).contains(PageFlags::TOUCHED);

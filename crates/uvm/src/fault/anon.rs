@@ -1,10 +1,13 @@
 //! Cases 1A and 1B: the amap has an anon at the address.
 
-use machine::{order, Held, Machine, PageNo, Prot, Reserve, Shootdown};
+use machine::frames::PageFlags;
+use machine::shared::Access;
+use machine::{order, Held, Machine, PageNo, Prot, RawLock, Reserve, Shootdown};
 
+use super::object::Upper;
 use super::{Fault, FaultError};
 use crate::amap::{ARef, AmapBody, AnonHolders};
-use crate::anon::AnonNo;
+use crate::anon::{AnonBody, AnonNo};
 use crate::map::{Entry, Writes};
 use crate::object::busy_check;
 use crate::stat::Counter;
@@ -19,22 +22,113 @@ impl<M: Machine> Uvm<M> {
         entry: &Entry<M>,
         aref: &ARef<M>,
     ) -> Result<(), Stop<FaultError>> {
-        let (mut body, mut h) = aref.amap.body.lock(held);
         let slot = entry.slot(aref, fault.va);
+        let zeroes = {
+            let (body, mut h) = aref.amap.body.read(held);
+            // Where others may want the amap meanwhile, its lock is not held while a page is filled.
+            let zeroes = entry.object.is_none()
+                && M::Lock::rows().len() > 1
+                && fault.spare.is_none()
+                && body.slots.get(slot).is_none();
+            match body {
+                _ if zeroes => {}
+                Access::Alone(mut body) => {
+                    return self.fault_anon_alone(&mut h, fault, entry, &mut body, slot)
+                }
+                Access::Among(body) => {
+                    if self.fault_anon_among(&mut h, fault, entry, &body, slot)? {
+                        return Ok(());
+                    }
+                }
+            }
+            zeroes
+        };
+        if zeroes {
+            fault.spare = Some(self.page_of_zeroes(held)?);
+        }
+        let (mut body, mut h) = aref.amap.body.lock(held);
+        self.fault_anon_alone(&mut h, fault, entry, &mut body, slot)
+    }
+
+    /// Shows what is there, beside others who do the same. Says no if the amap, the object or an anon's data has to
+    /// change first.
+    fn fault_anon_among(
+        &self,
+        held: &mut Held<'_, order::Amap>,
+        fault: &mut Fault<'_, M>,
+        entry: &Entry<M>,
+        body: &AmapBody,
+        slot: u64,
+    ) -> Result<bool, Stop<FaultError>> {
+        let writes = fault.access == Prot::WRITE;
+        let (found, shared) = body.slots.find(slot);
+        if entry.wired || (shared && writes) || body.ahead.is_due(slot) {
+            return Ok(false);
+        }
+        let Some(no) = found else {
+            let Some(oref) = entry.object.as_ref().filter(|_| !writes || entry.writes == Writes::Through)
+            else {
+                return Ok(false);
+            };
+            self.fault_in_object(held, fault, entry, oref, Upper::Among(body, slot))?;
+            return Ok(true);
+        };
+        {
+            let (anon, mut h) = self.anons.get(no).lock(held);
+            let Some(page) = anon.page else { return Ok(false) };
+            if self.frames().flags(page).contains(PageFlags::BUSY) || (writes && anon.refs > 1) {
+                return Ok(false);
+            }
+            self.show_anon(&mut h, fault, entry, &anon, page, shared)?;
+        }
+        self.map_anon_neighbours(held, fault, entry, &body.slots, slot);
+        Ok(true)
+    }
+
+    /// Enters an anon's page: writable, if nobody else refers to the anon and the entry may write it.
+    #[inline]
+    fn show_anon(
+        &self,
+        held: &mut Held<'_, order::Anon>,
+        fault: &mut Fault<'_, M>,
+        entry: &Entry<M>,
+        anon: &AnonBody,
+        page: PageNo,
+        shared: bool,
+    ) -> Result<(), Stop<FaultError>> {
+        self.stat().add(self.machine().cpu(), Counter::FaultsAnon, 1);
+        let writable = anon.refs == 1 && !shared && entry.writes != Writes::NeedCopy;
+        let prot = if writable { entry.prot } else { entry.prot.without_write() };
+        self.enter(held, fault, entry, page, prot)
+    }
+
+    #[inline]
+    fn fault_anon_alone(
+        &self,
+        held: &mut Held<'_, order::Amap>,
+        fault: &mut Fault<'_, M>,
+        entry: &Entry<M>,
+        body: &mut AmapBody,
+        slot: u64,
+    ) -> Result<(), Stop<FaultError>> {
         let (found, mut shared) = body.slots.find(slot);
         let changes = fault.access == Prot::WRITE || (found.is_none() && entry.object.is_none());
         if shared && changes {
-            let mut holders =
-                AnonHolders { machine: self.machine(), anons: &self.anons, held: &mut h, down: fault.down };
+            let mut holders = AnonHolders {
+                machine: self.machine(),
+                anons: &self.anons,
+                held: &mut *held,
+                down: fault.down,
+            };
             body.slots.unshare(slot, &mut holders);
             shared = false;
         }
         let Some(no) = found else {
-            return self.fault_below(&mut h, fault, entry, Some((&mut body, slot)));
+            return self.fault_below(held, fault, entry, Upper::Alone(body, slot));
         };
         let copy = loop {
             {
-                let (anon, mut h) = self.anons.get(no).lock(&mut h);
+                let (anon, mut h) = self.anons.get(no).lock(held);
                 if let Some(page) = anon.page {
                     busy_check(self.machine(), page).map_err(Stop::Wait)?;
                     if fault.access == Prot::WRITE && anon.refs > 1 {
@@ -45,21 +139,18 @@ impl<M: Machine> Uvm<M> {
                         }
                         break Some(copy);
                     }
-                    self.stat().add(self.machine().cpu(), Counter::FaultsAnon, 1);
-                    let writable = anon.refs == 1 && !shared && entry.writes != Writes::NeedCopy;
-                    let prot = if writable { entry.prot } else { entry.prot.without_write() };
-                    self.enter(&mut h, fault, entry, page, prot)?;
+                    self.show_anon(&mut h, fault, entry, &anon, page, shared)?;
                     break None;
                 }
             }
-            self.page_in(&mut h, entry, &mut body, slot, no)?;
+            self.page_in(held, entry, body, slot, no)?;
         };
         if let Some(copy) = copy {
-            return self.fault_anon_copied(&mut h, fault, entry, (&mut body, slot), no, copy);
+            return self.fault_anon_copied(held, fault, entry, (body, slot), no, copy);
         }
-        self.map_anon_neighbours(&mut h, fault, entry, &body.slots, slot);
+        self.map_anon_neighbours(held, fault, entry, &body.slots, slot);
         if body.ahead.is_due(slot) {
-            self.swap_ahead(&mut h, fault, entry, &mut body);
+            self.swap_ahead(held, fault, entry, body);
         }
         Ok(())
     }

@@ -12,7 +12,9 @@
 //! ```
 //! Then neighbours that are resident anyway are mapped along (`neighbours.rs`), so that the next fault doesn't come.
 //!
-//! A fault is one attempt that holds the map's lock, then the amap's, then the object's or the anon's. What it needs
+//! A fault is one attempt that holds the map's lock, then the amap's, then the object's or the anon's. It reads the map,
+//! changing it only where an amap must be made, and reads the amap and the object where all is there: so faults of many
+//! CPUs in one address space run side by side (`docs/locking.md`). What it needs
 //! from the heap is reserved first, what it must wait for is waited for with nothing held, and then it starts over:
 //! of the ways to restart after I/O this is the plain one, and costs a look-up against a disk access.
 //!
@@ -26,10 +28,13 @@ mod neighbours;
 mod object;
 mod swapped;
 
+use alloc::sync::Arc;
+use machine::shared::Access;
 use machine::{order, Held, Machine, NoMemory, PageNo, Pmap, Prot, Shootdown, Va, VaRange, Wiring};
 
 use crate::io::Start;
-use crate::map::{Entry, Writes};
+use crate::map::tree::Tree;
+use crate::map::{Entry, Map, Writes};
 use crate::pageout::Effort;
 use crate::pager::GetError;
 use crate::stat::Counter;
@@ -92,6 +97,8 @@ struct Fault<'a, M: Machine> {
     down: &'a mut Shootdown,
     /// A read that nobody waits for, to be started when the fault is resolved.
     ahead: Option<Start>,
+    /// A page of zeroes, made before the locks that it is needed under.
+    spare: Option<PageNo>,
     pin: Pin,
 }
 
@@ -102,6 +109,25 @@ enum Pin {
     Wanted,
     /// It is.
     Page(PageNo),
+}
+
+impl<M: Machine> Fault<'_, M> {
+    /// The entry at the address, if it allows the access.
+    #[inline]
+    fn permit<'e>(&self, entry: Option<&'e Entry<M>>) -> Result<&'e Entry<M>, FaultError> {
+        match entry {
+            None => Err(FaultError::NoMapping),
+            Some(entry) if !entry.prot.contains(self.access) => Err(FaultError::Protection),
+            Some(entry) => Ok(entry),
+        }
+    }
+
+    /// Whether the entry must get an amap of its own first, which changes the map.
+    #[inline]
+    fn needs_amap(&self, entry: &Entry<M>) -> bool {
+        let zeroes = entry.object.is_none() && entry.amap.is_none();
+        entry.writes == Writes::NeedCopy && (self.access == Prot::WRITE || zeroes)
+    }
 }
 
 impl<M: Machine> Uvm<M> {
@@ -120,8 +146,15 @@ impl<M: Machine> Uvm<M> {
         access: Prot,
     ) -> Result<FaultKind, FaultError> {
         let mut down = Shootdown::new();
-        let mut fault =
-            Fault { space, va: va.page_floor(), access, down: &mut down, ahead: None, pin: Pin::No };
+        let mut fault = Fault {
+            space,
+            va: va.page_floor(),
+            access,
+            down: &mut down,
+            ahead: None,
+            spare: None,
+            pin: Pin::No,
+        };
         self.resolve(held, &mut fault)
     }
 
@@ -134,8 +167,15 @@ impl<M: Machine> Uvm<M> {
         access: Prot,
     ) -> Result<PageNo, FaultError> {
         let mut down = Shootdown::new();
-        let mut fault =
-            Fault { space, va: va.page_floor(), access, down: &mut down, ahead: None, pin: Pin::Wanted };
+        let mut fault = Fault {
+            space,
+            va: va.page_floor(),
+            access,
+            down: &mut down,
+            ahead: None,
+            spare: None,
+            pin: Pin::Wanted,
+        };
         self.resolve(held, &mut fault)?;
         match fault.pin {
             Pin::Page(page) => Ok(page),
@@ -159,6 +199,9 @@ impl<M: Machine> Uvm<M> {
         if let Some(start) = fault.ahead {
             self.start(held, start);
         }
+        if let Some(page) = fault.spare {
+            self.frames().free_page(self.machine(), held, page);
+        }
         self.stat().add(self.machine().cpu(), Counter::Faults, 1);
         result.map(|()| if waited { FaultKind::Major } else { FaultKind::Minor })
     }
@@ -167,21 +210,56 @@ impl<M: Machine> Uvm<M> {
         &self,
         held: &mut Held<'_, order::Nothing>,
         fault: &mut Fault<'_, M>,
-        map: &crate::map::Map<M>,
+        map: &Map<M>,
         reserved: usize,
     ) -> Result<(), Stop<FaultError>> {
-        let submap = {
+        let submap = 'found: {
+            {
+                let (tree, mut h) = map.tree.read(held);
+                match tree {
+                    Access::Alone(mut tree) => {
+                        let Some(submap) = self.fault_in_map(&mut h, fault, &mut tree, reserved)? else {
+                            return Ok(());
+                        };
+                        break 'found submap;
+                    }
+                    Access::Among(tree) => {
+                        let entry = fault.permit(tree.get(fault.va))?;
+                        if let Some(submap) = &entry.submap {
+                            break 'found submap.clone();
+                        }
+                        if !fault.needs_amap(entry) {
+                            return self.fault_entry(&mut h, fault, entry);
+                        }
+                    }
+                }
+            }
             let (mut tree, mut h) = map.tree.lock(held);
-            let entry = tree.get_mut(fault.va).ok_or(FaultError::NoMapping)?;
-            if !entry.prot.contains(fault.access) {
-                return Err(FaultError::Protection.into());
-            }
-            match &entry.submap {
-                Some(submap) => submap.clone(),
-                None => return self.fault_entry(&mut h, fault, entry, reserved),
-            }
+            let Some(submap) = self.fault_in_map(&mut h, fault, &mut tree, reserved)? else { return Ok(()) };
+            submap
         };
         self.fault_once(held, fault, &submap, reserved)
+    }
+
+    /// Resolves a fault in a map that the caller may change, or says in which submap.
+    #[inline]
+    fn fault_in_map(
+        &self,
+        held: &mut Held<'_, order::Map>,
+        fault: &mut Fault<'_, M>,
+        tree: &mut Tree<Entry<M>>,
+        reserved: usize,
+    ) -> Result<Option<Arc<Map<M>>>, Stop<FaultError>> {
+        let entry = tree.get_mut(fault.va);
+        fault.permit(entry.as_deref())?;
+        let Some(entry) = entry else { return Ok(None) };
+        if let Some(submap) = &entry.submap {
+            return Ok(Some(submap.clone()));
+        }
+        if fault.needs_amap(entry) {
+            self.own_amap(held, entry, reserved)?;
+        }
+        self.fault_entry(held, fault, entry).map(|()| None)
     }
 
     #[inline]
@@ -189,14 +267,8 @@ impl<M: Machine> Uvm<M> {
         &self,
         held: &mut Held<'_, order::Map>,
         fault: &mut Fault<'_, M>,
-        entry: &mut Entry<M>,
-        reserved: usize,
+        entry: &Entry<M>,
     ) -> Result<(), Stop<FaultError>> {
-        let writes = fault.access == Prot::WRITE;
-        let zeroes = entry.object.is_none() && entry.amap.is_none();
-        if entry.writes == Writes::NeedCopy && (writes || zeroes) {
-            self.own_amap(held, entry, reserved)?;
-        }
         match &entry.amap {
             Some(aref) => self.fault_anon(held, fault, entry, aref),
             None => self.fault_object(held, fault, entry),

@@ -29,7 +29,7 @@ mod wire;
 
 use alloc::sync::Arc;
 
-use machine::{order, Held, Machine, Ordered, Pages, Prot, Va, VaRange};
+use machine::{order, Held, Machine, Pages, Prot, Shared, Va, VaRange};
 
 use crate::amap::ARef;
 use crate::pager::Pager;
@@ -226,7 +226,7 @@ pub(crate) fn attach<M: Machine, P: machine::Before<order::Object>>(
 
 /// An address space's entries, within bounds.
 pub struct Map<M: Machine> {
-    pub(crate) tree: Ordered<order::Map, M::Lock, Tree<Entry<M>>>,
+    pub(crate) tree: Shared<order::Map, M::Lock, Tree<Entry<M>>>,
     pub(crate) bounds: VaRange,
 }
 
@@ -237,7 +237,7 @@ pub(crate) fn entry_bytes<M: Machine>() -> usize {
 
 impl<M: Machine> Map<M> {
     pub(crate) fn new(bounds: VaRange) -> Self {
-        Map { tree: Ordered::new(Tree::new()), bounds }
+        Map { tree: Shared::new(Tree::new()), bounds }
     }
 
     /// Entries in the map.
