@@ -24,9 +24,7 @@ extern crate alloc;
 /// What page records are made of; loom's, where a test runs all schedules of them.
 mod atomic {
     #[cfg(not(feature = "loom"))]
-    pub use core::sync::atomic::{
-        AtomicBool, AtomicU16, AtomicU32, AtomicU64, AtomicU8, AtomicUsize, Ordering,
-    };
+    pub use crate::lines::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, AtomicU8, AtomicUsize, Ordering};
     #[cfg(feature = "loom")]
     pub use loom::sync::atomic::{
         AtomicBool, AtomicU16, AtomicU32, AtomicU64, AtomicU8, AtomicUsize, Ordering,
@@ -35,6 +33,7 @@ mod atomic {
 
 pub mod addr;
 pub mod frames;
+pub mod lines;
 pub mod machine;
 #[allow(unsafe_code)]
 pub mod order;

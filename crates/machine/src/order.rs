@@ -163,6 +163,7 @@ pub unsafe trait RawLock: Send + Sync {
     /// A free lock.
     fn new() -> Self;
     /// Waits for the lock and takes it.
+    #[cfg_attr(feature = "lines", track_caller)]
     fn lock(&self);
     /// Takes the lock if nobody holds it.
     fn try_lock(&self) -> bool;
@@ -207,6 +208,7 @@ impl<L: Level, R: RawLock, T> Ordered<L, R, T> {
 
     /// Takes the lock. The parent token stays borrowed until the guard and the child token are gone.
     #[inline]
+    #[cfg_attr(feature = "lines", track_caller)]
     pub fn lock<'a, P: Before<L>>(&'a self, _held: &'a mut Held<'_, P>) -> (Guard<'a, R, T>, Held<'a, L>) {
         self.raw.lock();
         (Guard { raw: &self.raw, cell: &self.cell }, Held(PhantomData, PhantomData))

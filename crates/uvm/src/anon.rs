@@ -21,15 +21,16 @@
 //! I1: `refs` is the number of leaves that hold the anon; a free anon has none. I2: an anon in use has a page, whose
 //! owner is this anon, or a slot, which nobody else holds, or both. I3: a page that is about to be shown by a
 //! translation is on no queue yet, so that nobody takes it away between: whoever makes an anon activates its page when
-//! it has been entered. Locks: `AnonBody` by the anon's own; the list of free numbers by its own.
+//! it has been entered. Locks: `AnonBody` by the anon's own; the lists of free numbers, one for each CPU and a depot, by their own.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::num::NonZeroU32;
-use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
+use machine::lines::{AtomicU32, Ordering::Relaxed};
 
 use machine::frames::PageFlags;
 use machine::order::{self, Before, FreeList, PageCache};
+use machine::shared::Line;
 use machine::{Held, Machine, NoMemory, Ordered, Owner, PageNo, Shootdown};
 use spin::Once;
 
@@ -53,35 +54,64 @@ pub(crate) type Anon<M> = Ordered<order::Anon, <M as Machine>::Lock, AnonBody>;
 
 struct Cell<M: Machine> {
     anon: Anon<M>,
-    /// The next free number, 0 at the end; written under the free list's lock.
+    /// The next free number, 0 at the end; written under the lock of the list that it is on.
     next_free: AtomicU32,
 }
 
+/// Cells that one CPU mostly uses, on lines of their own: as many as it gets at once.
+const ROW: usize = BATCH as usize;
+
+type Chunk<M> = Box<[Line<[Cell<M>; ROW]>]>;
+
+/// A list of free numbers, linked through their cells.
 struct FreeAnons {
-    /// The first free number, 0 if none.
+    /// The first, 0 if none.
     head: u32,
+    len: u32,
+}
+
+struct Depot {
+    free: FreeAnons,
     /// Numbers from here on have never been used.
     fresh: u32,
 }
 
+/// A CPU's own free numbers.
+struct Near<M: Machine> {
+    free: Ordered<PageCache, M::Lock, FreeAnons>,
+    /// As many as `free` has, to be read without its lock.
+    len: AtomicU32,
+}
+
+/// Free numbers that come from the depot to a CPU, or go back, at once.
+const BATCH: u32 = 32;
+
 /// All anons of an instance.
 pub(crate) struct Anons<M: Machine> {
-    chunks: Vec<Once<Box<[Cell<M>]>>>,
-    free: Ordered<FreeList, M::Lock, FreeAnons>,
-    in_use: AtomicUsize,
+    chunks: Vec<Once<Chunk<M>>>,
+    near: Vec<Line<Near<M>>>,
+    depot: Ordered<FreeList, M::Lock, Depot>,
+    /// Numbers that the depot has given out, to CPUs or users.
+    out: AtomicU32,
     pub(crate) swap: Swap<M>,
 }
 
 impl<M: Machine> Anons<M> {
-    /// Room for one anon a page and one a slot.
-    pub(crate) fn new(pages: usize) -> Result<Self, NoMemory> {
-        let most = pages * (1 + SLOTS_PER_FRAME as usize);
+    /// Room for one anon a page and one a slot, and for what CPUs have at hand.
+    pub(crate) fn new(pages: usize, cpus: usize) -> Result<Self, NoMemory> {
+        let most = pages * (1 + SLOTS_PER_FRAME as usize) + cpus * 2 * BATCH as usize;
         let count = most.div_ceil(CHUNK) + 1;
         let mut chunks = Vec::new();
         chunks.try_reserve_exact(count).map_err(|_| NoMemory)?;
         chunks.resize_with(count, Once::new);
-        let free = Ordered::new(FreeAnons { head: 0, fresh: 1 });
-        Ok(Anons { chunks, free, in_use: AtomicUsize::new(0), swap: Swap::new() })
+        let near = || Line(Near { free: Ordered::new(FreeAnons::EMPTY), len: AtomicU32::new(0) });
+        Ok(Anons {
+            chunks,
+            near: (0..cpus).map(|_| near()).collect(),
+            depot: Ordered::new(Depot { free: FreeAnons::EMPTY, fresh: 1 }),
+            out: AtomicU32::new(0),
+            swap: Swap::new(),
+        })
     }
 
     #[inline]
@@ -93,14 +123,15 @@ impl<M: Machine> Anons<M> {
     fn cell(&self, no: AnonNo) -> &Cell<M> {
         let i = no.get() as usize;
         match self.chunks[i / CHUNK].get() {
-            Some(chunk) => &chunk[i % CHUNK],
+            Some(chunk) => &chunk[i % CHUNK / ROW].0[i % ROW],
             None => unreachable!("anon {i} was never made"),
         }
     }
 
-    /// Anons in use.
+    /// Anons in use; a moment's value where several CPUs run.
     pub(crate) fn in_use(&self) -> usize {
-        self.in_use.load(Relaxed)
+        let near: u32 = self.near.iter().map(|near| near.len.load(Relaxed)).sum();
+        self.out.load(Relaxed).saturating_sub(near) as usize
     }
 
     /// A new anon with one reference for a page that is filled and nobody else's. The caller activates the page once
@@ -115,7 +146,7 @@ impl<M: Machine> Anons<M> {
     where
         P: Before<order::Anon> + Before<PageCache> + Before<FreeList>,
     {
-        let (no, cell) = match self.take_cell(held) {
+        let (no, cell) = match self.take_cell(machine, held) {
             Ok(taken) => taken,
             Err(e) => {
                 machine.frames().free_page(machine, held, page);
@@ -124,26 +155,93 @@ impl<M: Machine> Anons<M> {
         };
         *cell.anon.lock(held).0 = AnonBody { refs: 1, page: Some(page), swap: None };
         machine.frames().set_owner(page, Owner::Anon(no.get()), 0);
-        self.in_use.fetch_add(1, Relaxed);
         Ok(no)
     }
 
     #[inline]
-    fn take_cell<P: Before<FreeList>>(&self, held: &mut Held<'_, P>) -> Result<(AnonNo, &Cell<M>), NoMemory> {
-        let (mut free, _) = self.free.lock(held);
-        let Some(no) = AnonNo::new(free.head) else { return self.fresh_cell(&mut free) };
-        let cell = self.cell(no);
-        free.head = cell.next_free.load(Relaxed);
-        Ok((no, cell))
+    fn take_cell<P: Before<PageCache>>(
+        &self,
+        machine: &M,
+        held: &mut Held<'_, P>,
+    ) -> Result<(AnonNo, &Cell<M>), NoMemory> {
+        let near = &self.near[machine.cpu()];
+        let (mut free, mut h) = near.free.lock(held);
+        if free.head == 0 {
+            self.refill(&mut h, &mut free)?;
+        }
+        let no = self.pop(&mut free).ok_or(NoMemory)?;
+        near.len.store(free.len, Relaxed);
+        Ok((no, self.cell(no)))
     }
 
+    /// Fills a CPU's empty list, by one number at least.
     #[cold]
-    fn fresh_cell(&self, free: &mut FreeAnons) -> Result<(AnonNo, &Cell<M>), NoMemory> {
-        let no = AnonNo::new(free.fresh).ok_or(NoMemory)?;
+    #[inline(never)]
+    fn refill(&self, held: &mut Held<'_, PageCache>, free: &mut FreeAnons) -> Result<(), NoMemory> {
+        let (mut depot, _h) = self.depot.lock(held);
+        let mut result = Ok(());
+        while free.len < BATCH && result.is_ok() {
+            match self.pop(&mut depot.free).map_or_else(|| self.fresh(&mut depot), Ok) {
+                Ok(no) => self.push(free, no),
+                Err(e) => result = Err(e),
+            }
+            if depot.free.head == 0 && depot.fresh % BATCH == 0 {
+                // A row each.
+                break;
+            }
+        }
+        self.out.fetch_add(free.len, Relaxed);
+        if free.len == 0 {
+            result
+        } else {
+            Ok(())
+        }
+    }
+
+    /// A number that was never used.
+    fn fresh(&self, depot: &mut Depot) -> Result<AnonNo, NoMemory> {
+        let no = AnonNo::new(depot.fresh).ok_or(NoMemory)?;
         let chunk = self.chunks.get(no.get() as usize / CHUNK).ok_or(NoMemory)?;
         chunk.call_once(new_chunk::<M>);
-        free.fresh += 1;
-        Ok((no, self.cell(no)))
+        depot.fresh += 1;
+        Ok(no)
+    }
+
+    #[inline]
+    fn pop(&self, list: &mut FreeAnons) -> Option<AnonNo> {
+        let no = AnonNo::new(list.head)?;
+        list.head = self.cell(no).next_free.load(Relaxed);
+        list.len -= 1;
+        Some(no)
+    }
+
+    #[inline]
+    fn push(&self, list: &mut FreeAnons, no: AnonNo) {
+        self.cell(no).next_free.store(list.head, Relaxed);
+        list.head = no.get();
+        list.len += 1;
+    }
+
+    #[inline]
+    fn give_back<P: Before<PageCache>>(&self, machine: &M, held: &mut Held<'_, P>, no: AnonNo) {
+        let near = &self.near[machine.cpu()];
+        let (mut free, mut h) = near.free.lock(held);
+        self.push(&mut free, no);
+        if free.len == 2 * BATCH {
+            self.drain(&mut h, &mut free);
+        }
+        near.len.store(free.len, Relaxed);
+    }
+
+    /// Gives half of a CPU's list to the depot.
+    #[cold]
+    #[inline(never)]
+    fn drain(&self, held: &mut Held<'_, PageCache>, free: &mut FreeAnons) {
+        let (mut depot, _h) = self.depot.lock(held);
+        for no in (0..BATCH).map_while(|_| self.pop(free)) {
+            self.push(&mut depot.free, no);
+        }
+        self.out.fetch_sub(BATCH, Relaxed);
     }
 
     /// Adds a reference.
@@ -154,7 +252,7 @@ impl<M: Machine> Anons<M> {
 
     /// Numbers below this have been used.
     pub(crate) fn end<P: Before<FreeList>>(&self, held: &mut Held<'_, P>) -> u32 {
-        self.free.lock(held).0.fresh
+        self.depot.lock(held).0.fresh
     }
 
     /// Drops a reference; the last frees the anon and its slot, and puts its page, which nothing maps any more, into
@@ -185,10 +283,7 @@ impl<M: Machine> Anons<M> {
                 }
             }
         }
-        let (mut free, _) = self.free.lock(&mut h);
-        self.cell(no).next_free.store(free.head, Relaxed);
-        free.head = no.get();
-        self.in_use.fetch_sub(1, Relaxed);
+        self.give_back(machine, &mut h, no);
     }
 }
 
@@ -205,13 +300,16 @@ fn drop_page<M: Machine>(machine: &M, held: &mut Held<'_, order::Anon>, page: Pa
     frames.set_owner(page, Owner::Kernel, 0);
 }
 
-fn new_chunk<M: Machine>() -> Box<[Cell<M>]> {
-    (0..CHUNK)
-        .map(|_| Cell {
-            anon: Ordered::new(AnonBody { refs: 0, page: None, swap: None }),
-            next_free: AtomicU32::new(0),
-        })
-        .collect()
+impl FreeAnons {
+    const EMPTY: FreeAnons = FreeAnons { head: 0, len: 0 };
+}
+
+fn new_chunk<M: Machine>() -> Chunk<M> {
+    let cell = |_| Cell {
+        anon: Ordered::new(AnonBody { refs: 0, page: None, swap: None }),
+        next_free: AtomicU32::new(0),
+    };
+    (0..CHUNK / ROW).map(|_| Line(core::array::from_fn(cell))).collect()
 }
 
 #[cfg(test)]
@@ -225,7 +323,7 @@ mod tests {
     #[test]
     fn an_anon_and_a_map_entry_are_as_small_as_stated() {
         assert_eq!((size_of::<Cell<SoftMachine>>(), size_of::<Node<Entry<SoftMachine>>>()), (24, 136));
-        let directory = size_of::<Once<Box<[Cell<SoftMachine>]>>>();
+        let directory = size_of::<Once<Chunk<SoftMachine>>>();
         assert!(directory <= 24, "{directory} bytes for {CHUNK} anons");
     }
 }

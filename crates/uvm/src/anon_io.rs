@@ -14,7 +14,7 @@
 //! I1: a page that is neither wanted nor changed when its write-out ends is freed; every other one is on a queue
 //! again. I2: `in_flight` counts pages with `PAGEOUT`.
 
-use core::sync::atomic::Ordering::Relaxed;
+use machine::lines::Ordering::Relaxed;
 
 use machine::frames::PageFlags;
 use machine::{order, Channel, Held, Machine, Owner, PageNo, Pmap, Shootdown};

@@ -21,7 +21,7 @@
 //!
 //! The road not taken is starting I/O under the owner's lock, which asks of every file system that it never sleep.
 
-use core::sync::atomic::Ordering::Relaxed;
+use machine::lines::Ordering::Relaxed;
 
 use arrayvec::ArrayVec;
 

@@ -66,7 +66,7 @@ mod tally;
 mod will_need;
 
 use crate::pageout::Effort;
-use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
+use machine::lines::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 
 use machine::{order, Frames, Held, Machine, NoMemory, Ticket};
 
@@ -104,21 +104,19 @@ pub struct Uvm<M: Machine> {
     next_object: AtomicU32,
 }
 
-/// CPUs that counters are kept for.
-const CPUS: usize = 64;
-
 impl<M: Machine> Uvm<M> {
     /// A VM system that owns `machine` and all its free pages.
     ///
     /// # Errors
     /// [`NoMemory`] if the heap can't hold its tables.
     pub fn new(machine: M) -> Result<Self, NoMemory> {
-        let anons = anon::Anons::new(machine.frames().total())?;
+        let anons = anon::Anons::new(machine.frames().total(), machine.frames().cpus())?;
+        let cpus = machine.frames().cpus();
         Ok(Uvm {
             machine,
             anons,
             registry: registry::Registry::new(),
-            stat: Stat::new(CPUS),
+            stat: Stat::new(cpus),
             knobs: Knobs::new(),
             pass_lock: pageout::PassLock::new(),
             line: pageout::Line::new(),

@@ -1,7 +1,7 @@
 //! Counters, with uvmexp's meaning, kept per CPU so that counting shares no cache line.
 
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use machine::lines::{AtomicU64, Ordering::Relaxed};
 
 /// What is counted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

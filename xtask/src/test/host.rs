@@ -19,6 +19,7 @@ pub const CHECKS: &[Check] = &[
     Check { name: "host/tests", run: tests },
     Check { name: "host/schedules", run: schedules },
     Check { name: "host/all schedules of small pieces", run: small_pieces },
+    Check { name: "host/cache lines that move", run: cache_lines },
     Check { name: "host/examples", run: examples },
     Check { name: "host/address sanitizer", run: address_sanitizer },
     Check { name: "host/miri", run: miri },
@@ -110,6 +111,12 @@ fn planted_bugs() -> Result<Verdict> {
 /// Locks, tickets, page queues and counted leaves under a checker that tries every schedule of them.
 fn small_pieces() -> Result<Verdict> {
     let arguments = ["test", "-p", "uvm-check", "--features", "loom", "--test", "loom"];
+    Ok(count_tests(&output(&mut cargo(&arguments))?))
+}
+
+/// What 64 CPUs that fault share: nothing, where all is there.
+fn cache_lines() -> Result<Verdict> {
+    let arguments = ["test", "-p", "uvm", "--features", "lines", "--test", "lines"];
     Ok(count_tests(&output(&mut cargo(&arguments))?))
 }
 

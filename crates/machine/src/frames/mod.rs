@@ -35,6 +35,7 @@ use core::fmt;
 use crate::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use crate::atomic::{AtomicU16, AtomicU32, AtomicU64, AtomicU8, AtomicUsize};
 use crate::order::{Before, FreeList, Held, Ordered, PageCache, PageQueues};
+use crate::shared::Line;
 use crate::shootdown::PageChain;
 use crate::{Channel, Machine, Pa, PageNo, PAGE_SHIFT};
 pub use queues::{Balance, Class, Queue};
@@ -170,25 +171,46 @@ pub struct Segment {
     pub first: PageNo,
 }
 
+/// What one CPU writes alone, mostly.
+struct Near<M: Machine> {
+    cache: Ordered<PageCache, M::Lock, Cache>,
+    /// As many as `cache` has, to be read without its lock.
+    cached: AtomicUsize,
+    pending: Ordered<PageQueues, M::Lock, Pending>,
+}
+
+/// What all CPUs write, once in 32 pages.
+struct Far<M: Machine> {
+    free: Ordered<FreeList, M::Lock, List>,
+    free_list_len: AtomicUsize,
+    queues: Ordered<PageQueues, M::Lock, Queues>,
+    balance: Balance,
+}
+
 /// All physical memory of a machine. Size: 32 bytes a page.
 pub struct Frames<M: Machine> {
     segments: Vec<Segment>,
     /// Frames of memory: their numbers end here, those of devices follow.
     total: usize,
     pages: Vec<Page>,
-    free: Ordered<FreeList, M::Lock, List>,
-    caches: Vec<Ordered<PageCache, M::Lock, Cache>>,
-    queues: Ordered<PageQueues, M::Lock, Queues>,
-    pending: Vec<Ordered<PageQueues, M::Lock, Pending>>,
-    free_list_len: AtomicUsize,
-    cached: Vec<AtomicUsize>,
-    balance: Balance,
+    near: Vec<Line<Near<M>>>,
+    far: Line<Far<M>>,
     /// Pages kept from `Reserve::User`, and of these from `Reserve::Kernel`.
     reserve_kernel: usize,
     reserve_pageout: usize,
     /// Free pages under which the page daemon is woken, and at which it rests.
     low_water: AtomicUsize,
     high_water: AtomicUsize,
+}
+
+impl<M: Machine> Near<M> {
+    fn new() -> Self {
+        Near {
+            cache: Ordered::new(Cache { pages: [NIL; CACHE], len: 0 }),
+            cached: AtomicUsize::new(0),
+            pending: Ordered::new(Pending::new()),
+        }
+    }
 }
 
 impl<M: Machine> Frames<M> {
@@ -229,18 +251,23 @@ impl<M: Machine> Frames<M> {
             segments: table,
             total: total as usize,
             pages: records,
-            free: Ordered::new(list),
-            caches: (0..cpus).map(|_| Ordered::new(Cache { pages: [NIL; CACHE], len: 0 })).collect(),
-            queues: Ordered::new(Queues::new()),
-            pending: (0..cpus).map(|_| Ordered::new(Pending::new())).collect(),
-            free_list_len: AtomicUsize::new(total as usize),
-            cached: (0..cpus).map(|_| AtomicUsize::new(0)).collect(),
-            balance: Balance::default(),
+            near: (0..cpus).map(|_| Line(Near::new())).collect(),
+            far: Line(Far {
+                free: Ordered::new(list),
+                free_list_len: AtomicUsize::new(total as usize),
+                queues: Ordered::new(Queues::new()),
+                balance: Balance::default(),
+            }),
             reserve_kernel: reserve_pageout * 2,
             reserve_pageout,
             low_water: AtomicUsize::new(reserve_pageout * 2 + slack),
             high_water: AtomicUsize::new(reserve_pageout * 2 + slack * 3),
         })
+    }
+
+    /// CPUs that have caches of their own: [`Machine::cpu`] stays below.
+    pub fn cpus(&self) -> usize {
+        self.near.len()
     }
 
     /// Page frames of memory.
@@ -261,7 +288,8 @@ impl<M: Machine> Frames<M> {
 
     /// Free page frames (I3); a moment's value where several CPUs run.
     pub fn free(&self) -> usize {
-        self.free_list_len.load(Relaxed) + self.cached.iter().map(|c| c.load(Relaxed)).sum::<usize>()
+        self.far.free_list_len.load(Relaxed)
+            + self.near.iter().map(|near| near.cached.load(Relaxed)).sum::<usize>()
     }
 
     /// Free page frames that [`Reserve::User`] may take; a moment's value.
@@ -330,7 +358,7 @@ impl<M: Machine> Frames<M> {
     ) -> Result<PageNo, NoMemory> {
         let cpu = machine.cpu();
         {
-            let (mut cache, _h) = self.caches[cpu].lock(held);
+            let (mut cache, _h) = self.near[cpu].cache.lock(held);
             if cache.len != 0 {
                 return Ok(self.pop(&mut cache, cpu));
             }
@@ -362,10 +390,10 @@ impl<M: Machine> Frames<M> {
         cpu: usize,
         reserve: Reserve,
     ) -> Result<PageNo, NoMemory> {
-        let (mut cache, mut h) = self.caches[cpu].lock(held);
+        let (mut cache, mut h) = self.near[cpu].cache.lock(held);
         if cache.len == 0 {
             let filled = self.refill(&mut cache, &mut h, reserve);
-            if self.free_list_len.load(Relaxed) < self.low_water() {
+            if self.far.free_list_len.load(Relaxed) < self.low_water() {
                 machine.wake(Channel::PAGE_DAEMON);
             }
             filled?;
@@ -378,7 +406,7 @@ impl<M: Machine> Frames<M> {
     fn pop(&self, cache: &mut Cache, cpu: usize) -> PageNo {
         cache.len -= 1;
         let no = cache.pages[cache.len];
-        self.cached[cpu].store(cache.len, Relaxed);
+        self.near[cpu].cached.store(cache.len, Relaxed);
         let page = &self.pages[no as usize];
         page.place.store(Place::Nowhere as u8, Relaxed);
         page.owner.store(pack(Owner::Kernel), Relaxed);
@@ -397,7 +425,7 @@ impl<M: Machine> Frames<M> {
             Reserve::Kernel => self.reserve_pageout,
             Reserve::Pageout => 0,
         };
-        let (mut list, _h) = self.free.lock(held);
+        let (mut list, _h) = self.far.free.lock(held);
         let want = list.len.saturating_sub(keep).min(BATCH);
         if want == 0 {
             return Err(NoMemory);
@@ -414,7 +442,7 @@ impl<M: Machine> Frames<M> {
             Some(first) => first.prev.store(NIL, Relaxed),
             None => list.tail = NIL,
         }
-        self.free_list_len.store(list.len, Relaxed);
+        self.far.free_list_len.store(list.len, Relaxed);
         Ok(())
     }
 
@@ -422,9 +450,9 @@ impl<M: Machine> Frames<M> {
     /// Pages that were mapped go through [`release`](Self::release).
     pub fn free_page<P: Before<PageCache>>(&self, machine: &M, held: &mut Held<'_, P>, page: PageNo) {
         let cpu = machine.cpu();
-        let (mut cache, mut h) = self.caches[cpu].lock(held);
+        let (mut cache, mut h) = self.near[cpu].cache.lock(held);
         self.put(&mut cache, &mut h, page);
-        self.cached[cpu].store(cache.len, Relaxed);
+        self.near[cpu].cached.store(cache.len, Relaxed);
     }
 
     /// Takes a page off its queue and from its owner and hands it to `down`, which frees it once no CPU can hold a
@@ -447,13 +475,13 @@ impl<M: Machine> Frames<M> {
         chain: PageChain,
     ) {
         let cpu = machine.cpu();
-        let (mut cache, mut h) = self.caches[cpu].lock(held);
+        let (mut cache, mut h) = self.near[cpu].cache.lock(held);
         let mut next = chain.head;
         while let Some(page) = next {
             next = self.page(page).next();
             self.put(&mut cache, &mut h, page);
         }
-        self.cached[cpu].store(cache.len, Relaxed);
+        self.near[cpu].cached.store(cache.len, Relaxed);
     }
 
     #[inline]
@@ -471,23 +499,23 @@ impl<M: Machine> Frames<M> {
     }
 
     fn drain(&self, cache: &mut Cache, held: &mut Held<'_, PageCache>, count: usize) {
-        let (mut list, _h) = self.free.lock(held);
+        let (mut list, _h) = self.far.free.lock(held);
         for _ in 0..count {
             cache.len -= 1;
             let no = cache.pages[cache.len];
             self.link_front(&mut list, no);
             self.set_place(no, Place::Free);
         }
-        self.free_list_len.store(list.len, Relaxed);
+        self.far.free_list_len.store(list.len, Relaxed);
     }
 
     /// Returns all cached pages to the free list, from every CPU.
     pub fn drain_caches<P: Before<PageCache>>(&self, held: &mut Held<'_, P>) {
-        for (cpu, cache) in self.caches.iter().enumerate() {
-            let (mut cache, mut h) = cache.lock(held);
+        for near in &self.near {
+            let (mut cache, mut h) = near.cache.lock(held);
             let count = cache.len;
             self.drain(&mut cache, &mut h, count);
-            self.cached[cpu].store(0, Relaxed);
+            near.cached.store(0, Relaxed);
         }
     }
 
@@ -502,8 +530,8 @@ impl<M: Machine> Frames<M> {
         count: u32,
     ) -> Result<PageNo, NoMemory> {
         self.drain_caches(held);
-        let (_cache, mut h) = self.caches[0].lock(held);
-        let (mut list, _h) = self.free.lock(&mut h);
+        let (_cache, mut h) = self.near[0].cache.lock(held);
+        let (mut list, _h) = self.far.free.lock(&mut h);
         if count == 0 || list.len < count as usize + self.reserve_kernel {
             return Err(NoMemory);
         }
@@ -513,7 +541,7 @@ impl<M: Machine> Frames<M> {
             self.set_place(no, Place::Nowhere);
             self.pages[no as usize].owner.store(pack(Owner::Kernel), Relaxed);
         }
-        self.free_list_len.store(list.len, Relaxed);
+        self.far.free_list_len.store(list.len, Relaxed);
         Ok(PageNo(first))
     }
 

@@ -118,7 +118,7 @@ impl<M: Machine> Frames<M> {
         let cpu = machine.cpu();
         loop {
             {
-                let (mut batch, _h) = self.pending[cpu].lock(held);
+                let (mut batch, _h) = self.near[cpu].pending.lock(held);
                 let at = batch.len;
                 if let Some(free) = batch.pages.get_mut(at) {
                     *free = page.0;
@@ -134,10 +134,10 @@ impl<M: Machine> Frames<M> {
     #[cold]
     fn link_pending<P: Before<PageQueues>>(&self, held: &mut Held<'_, P>, cpu: usize) {
         let (batch, len) = {
-            let (mut batch, _h) = self.pending[cpu].lock(held);
+            let (mut batch, _h) = self.near[cpu].pending.lock(held);
             (batch.pages, core::mem::take(&mut batch.len))
         };
-        let (mut queues, _h) = self.queues.lock(held);
+        let (mut queues, _h) = self.far.queues.lock(held);
         let (pages, mut active) = (&self.pages[..], queues.active);
         for &no in &batch[..len] {
             if pages[no as usize].moves(Place::Pending, Place::Active) {
@@ -151,14 +151,14 @@ impl<M: Machine> Frames<M> {
 
     /// Links what all CPUs' batches hold.
     pub fn flush_pending<P: Before<PageQueues>>(&self, held: &mut Held<'_, P>) {
-        for cpu in 0..self.pending.len() {
+        for cpu in 0..self.near.len() {
             self.link_pending(held, cpu);
         }
     }
 
     /// Moves a page to the end of the inactive queue, if it is on the active one.
     pub fn deactivate<P: Before<PageQueues>>(&self, held: &mut Held<'_, P>, page: PageNo) {
-        let (mut queues, _h) = self.queues.lock(held);
+        let (mut queues, _h) = self.far.queues.lock(held);
         if self.page(page).moves(Place::Active, Place::Inactive) {
             self.unlink(&mut queues.active, page.0);
             link_back(&self.pages, &mut queues.inactive, page.0);
@@ -168,7 +168,7 @@ impl<M: Machine> Frames<M> {
 
     /// Moves a page from the inactive to the end of the active queue.
     pub fn reactivate<P: Before<PageQueues>>(&self, held: &mut Held<'_, P>, page: PageNo) {
-        let (mut queues, _h) = self.queues.lock(held);
+        let (mut queues, _h) = self.far.queues.lock(held);
         if self.page(page).moves(Place::Inactive, Place::Active) {
             self.unlink(&mut queues.inactive, page.0);
             link_back(&self.pages, &mut queues.active, page.0);
@@ -182,7 +182,7 @@ impl<M: Machine> Frames<M> {
         if self.place(page) == Place::Nowhere || self.page(page).moves(Place::Pending, Place::Nowhere) {
             return;
         }
-        let (mut queues, _h) = self.queues.lock(held);
+        let (mut queues, _h) = self.far.queues.lock(held);
         match self.place(page) {
             Place::Active => self.unlink(&mut queues.active, page.0),
             Place::Inactive => self.unlink(&mut queues.inactive, page.0),
@@ -195,24 +195,24 @@ impl<M: Machine> Frames<M> {
 
     /// The page at a queue's front, which has been there longest.
     pub fn oldest<P: Before<PageQueues>>(&self, held: &mut Held<'_, P>, queue: Queue) -> Option<PageNo> {
-        let (mut queues, _h) = self.queues.lock(held);
+        let (mut queues, _h) = self.far.queues.lock(held);
         let list = queues.list(queue);
         (list.len != 0).then_some(PageNo(list.head))
     }
 
     /// Pages on the active queue; batches are not counted.
     pub fn active(&self) -> usize {
-        self.balance.active.load(Relaxed)
+        self.far.balance.active.load(Relaxed)
     }
 
     /// Pages on the inactive queue.
     pub fn inactive(&self) -> usize {
-        self.balance.inactive.load(Relaxed)
+        self.far.balance.inactive.load(Relaxed)
     }
 
     /// Pages on both queues of a class.
     pub fn of_class(&self, class: Class) -> usize {
-        let (file, exec) = (self.balance.file.load(Relaxed), self.balance.exec.load(Relaxed));
+        let (file, exec) = (self.far.balance.file.load(Relaxed), self.far.balance.exec.load(Relaxed));
         match class {
             Class::File => file,
             Class::Exec => exec,
@@ -239,19 +239,19 @@ impl<M: Machine> Frames<M> {
     pub fn audit<P: Before<PageQueues>>(&self, held: &mut Held<'_, P>) -> Result<(), &'static str> {
         let mut seen = [0usize; 5];
         {
-            let (queues, mut h) = self.queues.lock(held);
+            let (queues, mut h) = self.far.queues.lock(held);
             self.audit_list(&queues.active, Place::Active)?;
             self.audit_list(&queues.inactive, Place::Inactive)?;
             let mut cached = 0;
-            for cache in &self.caches {
-                let (cache, _h) = cache.lock(&mut h);
+            for near in &self.near {
+                let (cache, _h) = near.cache.lock(&mut h);
                 cached += cache.len;
                 if cache.pages[..cache.len].iter().any(|&no| self.place(PageNo(no)) != Place::Cached) {
                     return Err("a cached page says it is elsewhere");
                 }
             }
-            let (_cache, mut h) = self.caches[0].lock(&mut h);
-            let (list, _h) = self.free.lock(&mut h);
+            let (_cache, mut h) = self.near[0].cache.lock(&mut h);
+            let (list, _h) = self.far.free.lock(&mut h);
             self.audit_list(&list, Place::Free)?;
             seen[0] = list.len + cached;
             seen[1] = queues.active.len;
@@ -301,9 +301,9 @@ impl<M: Machine> Frames<M> {
     }
 
     pub(super) fn count(&self, queues: &Queues) {
-        self.balance.active.store(queues.active.len, Relaxed);
-        self.balance.inactive.store(queues.inactive.len, Relaxed);
-        self.balance.file.store(queues.file, Relaxed);
-        self.balance.exec.store(queues.exec, Relaxed);
+        self.far.balance.active.store(queues.active.len, Relaxed);
+        self.far.balance.inactive.store(queues.inactive.len, Relaxed);
+        self.far.balance.file.store(queues.file, Relaxed);
+        self.far.balance.exec.store(queues.exec, Relaxed);
     }
 }

@@ -6,7 +6,7 @@
 //! A page that has not been used lately is kept all the same if its kind has no more than its least share, or if its
 //! kind has no more than its most and another has. If that would keep everything, it keeps nothing.
 
-use core::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed};
+use machine::lines::{AtomicBool, AtomicU8, Ordering::Relaxed};
 
 use machine::{Class, Frames, Machine};
 

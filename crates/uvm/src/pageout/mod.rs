@@ -40,8 +40,8 @@ mod range;
 mod room;
 mod take;
 
-use core::sync::atomic::Ordering::{AcqRel, Relaxed, Release};
-use core::sync::atomic::{AtomicBool, AtomicU64};
+use machine::lines::Ordering::{AcqRel, Relaxed, Release};
+use machine::lines::{AtomicBool, AtomicU64};
 
 use arrayvec::ArrayVec;
 

@@ -12,7 +12,7 @@
 //! have not helped: the operation lacks what is no page, a table say, and undoes what they free, reading again what they
 //! took.
 
-use core::sync::atomic::Ordering::Relaxed;
+use machine::lines::Ordering::Relaxed;
 
 use machine::frames::PageFlags;
 use machine::{order, Channel, Class, Held, Machine, NoMemory};

@@ -27,7 +27,7 @@ use alloc::sync::Arc;
 use core::fmt;
 use core::num::NonZeroU32;
 use core::ops::Range;
-use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use machine::lines::{AtomicU32, Ordering::Relaxed};
 
 use arrayvec::ArrayVec;
 

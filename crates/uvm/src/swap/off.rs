@@ -9,7 +9,7 @@
 //! ones are given: then it is taken out. I2: where it can't be emptied, it is on again, with what is left on it.
 
 use core::ops::Range;
-use core::sync::atomic::Ordering::Relaxed;
+use machine::lines::Ordering::Relaxed;
 
 use arrayvec::ArrayVec;
 

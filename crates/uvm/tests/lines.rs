@@ -1,0 +1,191 @@
+//! Which cache lines 64 CPUs move between them, by operation: the table of `docs/locking.md`.
+//!
+//! The CPUs take turns, so the count repeats exactly: a line that an operation writes, and that another CPU had since,
+//! moves at each turn. What the MMU's own code touches is the port's and not counted here.
+
+use std::sync::{Condvar, Mutex};
+
+use machine::lines::{begin, end};
+use machine::{Pa, Pages, Prot, ThreadCtx, Va, VaRange};
+use uvm::{AnonObject, MapRequest, Pager, Sharing, Space, Uvm};
+use uvm_soft::{Config, SoftMachine, StdThreads, Threads};
+
+const CPUS: usize = 64;
+const ROUNDS: u64 = 16;
+const BOUNDS: VaRange = VaRange::new(Va(0x1000), Va(1 << 40));
+/// Pages between what two CPUs touch: no window of neighbours spans it.
+const APART: u64 = 64;
+
+struct World {
+    uvm: Uvm<SoftMachine>,
+}
+
+/// Lines that move, for each operation, and where.
+struct Moved {
+    each: f64,
+    places: Vec<(&'static str, u32, u64)>,
+}
+
+impl World {
+    fn new() -> World {
+        let frames = vec![(Pa(0x10_0000), 1 << 16)];
+        let config = Config { segments: frames, cpus: CPUS, ..Config::default() };
+        World { uvm: Uvm::new(SoftMachine::new(config)).unwrap() }
+    }
+
+    fn space(&self) -> Space<SoftMachine> {
+        self.uvm.space_create(&mut ThreadCtx::new().held(), BOUNDS).unwrap()
+    }
+
+    fn zeroes(&self, space: &Space<SoftMachine>, pages: u64) -> Va {
+        self.uvm.map(&mut ThreadCtx::new().held(), space, &MapRequest::zero(Pages(pages))).unwrap()
+    }
+
+    fn unmap(&self, space: &Space<SoftMachine>, va: Va, pages: u64) {
+        let range = VaRange::new(va, va + Pages(pages));
+        self.uvm.unmap(&mut ThreadCtx::new().held(), space, range).unwrap();
+    }
+
+    fn fault(&self, space: &Space<SoftMachine>, va: Va, access: Prot) {
+        self.uvm.fault(&mut ThreadCtx::new().held(), space, va, access).unwrap();
+    }
+
+    /// Counts what `each` moves, called by every CPU in turn, once locks have opened and caches are filled. Each CPU is
+    /// a thread, so that the host's heap serves it from a cache of its own, as a kernel's does.
+    fn count(&self, each: impl Fn(&World, usize, u64) + Sync) -> Moved {
+        let (turn, moved) = (Mutex::new(0u64), Condvar::new());
+        std::thread::scope(|scope| {
+            for cpu in 0..CPUS {
+                let (turn, moved, each) = (&turn, &moved, &each);
+                scope.spawn(move || {
+                    StdThreads::set_cpu(cpu);
+                    for round in 0..2 * ROUNDS {
+                        let mine = |now: &mut u64| *now != round * CPUS as u64 + cpu as u64;
+                        let mut now = moved.wait_while(turn.lock().unwrap(), mine).unwrap();
+                        if cpu == 0 && (round == 0 || round == ROUNDS) {
+                            begin(StdThreads::cpu);
+                        }
+                        each(self, cpu, round);
+                        *now += 1;
+                        moved.notify_all();
+                    }
+                });
+            }
+        });
+        let places = end();
+        let all: u64 = places.iter().map(|(.., times)| times).sum();
+        Moved { each: all as f64 / (CPUS as u64 * ROUNDS) as f64, places }
+    }
+}
+
+fn print(what: &str, moved: &Moved) {
+    println!("{what:60} {:8.2}", moved.each);
+    let all = (CPUS as u64 * ROUNDS) as f64;
+    for (file, line, times) in moved.places.iter().take(12) {
+        println!("    {file}:{line:<30} {:8.2}", *times as f64 / all);
+    }
+}
+
+/// Faults on pages of one shared object that are there, each CPU on its own pages.
+fn resident_object(one_space: bool) -> Moved {
+    let w = World::new();
+    let len = Pages(CPUS as u64 * APART);
+    let object = AnonObject::new(&w.uvm, &mut ThreadCtx::new().held(), len).unwrap();
+    let object: std::sync::Arc<dyn Pager<SoftMachine>> = object;
+    let count = if one_space { 1 } else { CPUS };
+    let spaces: Vec<(Space<SoftMachine>, Va)> = (0..count)
+        .map(|_| {
+            let space = w.space();
+            let request = MapRequest::object(object.clone(), Pages(0), len, Sharing::Shared);
+            let va = w.uvm.map(&mut ThreadCtx::new().held(), &space, &request).unwrap();
+            (space, va)
+        })
+        .collect();
+    let touch = |w: &World, cpu: usize, round: u64| {
+        let (space, va) = &spaces[cpu % count];
+        w.fault(space, *va + Pages(cpu as u64 * APART + round % ROUNDS), Prot::WRITE);
+    };
+    // The pages are made before.
+    w.count(touch);
+    w.count(touch)
+}
+
+/// Faults on anonymous pages that are there, in one mapping of one space.
+fn resident_anon() -> Moved {
+    let w = World::new();
+    let space = w.space();
+    let va = w.zeroes(&space, CPUS as u64 * APART);
+    let touch = |w: &World, cpu: usize, round: u64| {
+        w.fault(&space, va + Pages(cpu as u64 * APART + round % ROUNDS), Prot::WRITE);
+    };
+    w.count(touch);
+    w.count(touch)
+}
+
+/// First touches in one space: of one mapping, or of one for each CPU.
+fn first_touch(one_mapping: bool) -> Moved {
+    let w = World::new();
+    let space = w.space();
+    let vas: Vec<Va> = if one_mapping {
+        let va = w.zeroes(&space, CPUS as u64 * APART);
+        (0..CPUS as u64).map(|cpu| va + Pages(cpu * APART)).collect()
+    } else {
+        // Not merged: a hole between.
+        let base = w.zeroes(&space, CPUS as u64 * APART * 2);
+        let hole = |cpu: u64| base + Pages((cpu * 2 + 1) * APART);
+        (0..CPUS as u64).for_each(|cpu| {
+            w.unmap(&space, hole(cpu), APART);
+        });
+        (0..CPUS as u64).map(|cpu| base + Pages(cpu * 2 * APART)).collect()
+    };
+    w.count(|w, cpu, round| w.fault(&space, vas[cpu] + Pages(round), Prot::WRITE))
+}
+
+/// mmap, touch and munmap of a page, each CPU in a space of its own.
+fn map_touch_unmap() -> Moved {
+    let w = World::new();
+    let spaces: Vec<_> = (0..CPUS).map(|_| w.space()).collect();
+    w.count(|w, cpu, _| {
+        let va = w.zeroes(&spaces[cpu], 1);
+        w.fault(&spaces[cpu], va, Prot::WRITE);
+        w.unmap(&spaces[cpu], va, 1);
+    })
+}
+
+/// Fork and exit of a space with 16 pages, each CPU its own.
+fn fork_and_exit() -> Moved {
+    let w = World::new();
+    let parents: Vec<_> = (0..CPUS)
+        .map(|cpu| {
+            StdThreads::set_cpu(cpu);
+            let space = w.space();
+            let va = w.zeroes(&space, 16);
+            (0..16).for_each(|page| w.fault(&space, va + Pages(page), Prot::WRITE));
+            space
+        })
+        .collect();
+    w.count(|w, cpu, _| {
+        let mut ctx = ThreadCtx::new();
+        let held = &mut ctx.held();
+        let child = w.uvm.fork(held, &parents[cpu]).unwrap();
+        w.uvm.space_destroy(held, child);
+    })
+}
+
+#[test]
+fn cpus_that_fault_on_different_resident_pages_share_no_line() {
+    let rows = [
+        ("fault, object's page there; a space for each CPU", resident_object(false), Some(0.0)),
+        ("fault, object's page there; one space", resident_object(true), Some(0.0)),
+        ("fault, anonymous page there; one mapping of one space", resident_anon(), Some(0.0)),
+        ("first touch, a mapping for each CPU in one space", first_touch(false), None),
+        ("first touch, one mapping of one space", first_touch(true), None),
+        ("mmap, touch, munmap; a space for each CPU", map_touch_unmap(), None),
+        ("fork of 16 pages, exit; a space for each CPU", fork_and_exit(), None),
+    ];
+    println!("{:60} {:>8}", "lines that move between 64 CPUs", "each");
+    rows.iter().for_each(|(what, moved, _)| print(what, moved));
+    for (what, moved, most) in rows {
+        assert!(most.is_none_or(|most| moved.each <= most), "{what}: {} lines", moved.each);
+    }
+}
