@@ -12,7 +12,7 @@
 //! Locks: `ObjectBody` by the object's; it guards its pages' identity, `flags` and `wire` too.
 
 use core::num::NonZeroU32;
-use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use machine::lines::{AtomicBool, Ordering::Relaxed};
 
 use machine::frames::PageFlags;
 use machine::order;
