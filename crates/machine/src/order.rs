@@ -183,9 +183,11 @@ pub unsafe trait RawLock: Send + Sync {
     fn cpu() -> usize {
         0
     }
-    /// Called in the loop that waits for those who read.
-    fn relax() {
-        core::hint::spin_loop();
+    /// Waits for those who read. A host whose readers may wait for this very CPU answers them meanwhile.
+    fn wait_until(mut done: impl FnMut() -> bool) {
+        while !done() {
+            core::hint::spin_loop();
+        }
     }
 }
 

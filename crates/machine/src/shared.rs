@@ -208,9 +208,7 @@ impl<L: Level, R: RawLock, T> Shared<L, R, T> {
         self.open.store(false, SeqCst);
         loom_fence();
         for place in R::rows().iter().flat_map(|row| &row.0) {
-            while place.load(SeqCst) == self.id() {
-                R::relax();
-            }
+            R::wait_until(|| place.load(SeqCst) != self.id());
         }
     }
 

@@ -94,8 +94,10 @@ unsafe impl RawLock for StdLock {
         CPU.get() % ROWS.len()
     }
 
-    fn relax() {
-        std::thread::yield_now();
+    fn wait_until(mut done: impl FnMut() -> bool) {
+        while !done() {
+            std::thread::yield_now();
+        }
     }
 }
 
@@ -206,8 +208,10 @@ pub(crate) mod shuttle_threads {
             ShuttleThreads::cpu() % ROWS.len()
         }
 
-        fn relax() {
-            shuttle::thread::yield_now();
+        fn wait_until(mut done: impl FnMut() -> bool) {
+            while !done() {
+                shuttle::thread::yield_now();
+            }
         }
     }
 

@@ -136,6 +136,23 @@ unsafe impl machine::RawLock for RawSpin {
     unsafe fn unlock(&self) {
         RawSpin::unlock(self);
     }
+
+    #[inline]
+    fn rows() -> &'static [machine::shared::Row] {
+        crate::arch::cpu::rows()
+    }
+
+    #[inline]
+    fn cpu() -> usize {
+        crate::arch::cpu::index()
+    }
+
+    fn wait_until(mut done: impl FnMut() -> bool) {
+        let mut wait = Wait::new();
+        while !done() {
+            wait.pause();
+        }
+    }
 }
 
 /// A `T` behind a spin lock; also excludes interrupt handlers, see the module above.

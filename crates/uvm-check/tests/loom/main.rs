@@ -53,6 +53,10 @@ mod arch {
         pub fn index() -> usize {
             0
         }
+
+        pub fn rows() -> &'static [machine::shared::Row] {
+            &[]
+        }
     }
 }
 

@@ -52,8 +52,10 @@ unsafe impl<const WAITS: bool> RawLock for Rowed<WAITS> {
     fn cpu() -> usize {
         CPU.with(|cpu| cpu.get())
     }
-    fn relax() {
-        thread::yield_now();
+    fn wait_until(mut done: impl FnMut() -> bool) {
+        while !done() {
+            thread::yield_now();
+        }
     }
 }
 

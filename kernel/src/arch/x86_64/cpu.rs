@@ -16,6 +16,7 @@ use core::sync::atomic::{
 };
 
 use alloc::sync::Arc;
+use machine::shared::Row;
 use machine::CpuSet;
 
 use super::{gdt, io, pmap};
@@ -26,6 +27,9 @@ pub const MAX_CPUS: usize = 64;
 
 /// Last tables that each CPU remembers.
 pub(super) const RECENT: usize = 16;
+
+/// What each CPU reads beside others.
+static ROWS: [Row; MAX_CPUS] = [const { Row::new() }; MAX_CPUS];
 
 /// One CPU's own data.
 #[repr(C, align(128))]
@@ -96,6 +100,12 @@ static CPUS: [Cpu; MAX_CPUS] = [const {
         shared: Shared { requests: AtomicU32::new(0), urgent: AtomicU32::new(0), running: AtomicU64::new(0) },
     }
 }; MAX_CPUS];
+
+/// A row for each CPU that runs, for locks that many read.
+#[inline]
+pub fn rows() -> &'static [Row] {
+    &ROWS[..count()]
+}
 
 /// CPUs that run tasks: always the lowest numbers.
 static COUNT: AtomicUsize = AtomicUsize::new(1);
