@@ -5,7 +5,7 @@
 //! meanwhile leaves the object and is freed when the pin goes.
 
 use alloc::sync::Arc;
-use core::sync::atomic::Ordering::Relaxed;
+use machine::lines::Ordering::Relaxed;
 
 use machine::frames::PageFlags;
 use machine::{order, Before, Held, Machine, Owner, PageNo, Pages, Shootdown, Ticket};

@@ -9,7 +9,7 @@
 
 use alloc::collections::BTreeMap;
 use alloc::sync::{Arc, Weak};
-use core::sync::atomic::Ordering::Relaxed;
+use machine::lines::Ordering::Relaxed;
 
 use machine::order::{self, Before};
 use machine::{Held, Machine, NoMemory, Ordered};

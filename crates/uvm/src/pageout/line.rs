@@ -18,8 +18,8 @@
 //!
 //! Not taken: numbered places. Those who leave before their turn, since they are being ended, leave holes.
 
-use core::sync::atomic::Ordering::{Relaxed, SeqCst};
-use core::sync::atomic::{AtomicU8, AtomicUsize};
+use machine::lines::Ordering::{Relaxed, SeqCst};
+use machine::lines::{AtomicU8, AtomicUsize};
 
 use machine::{order, Channel, Held, Machine};
 
