@@ -7,7 +7,7 @@
 
 use std::cell::Cell;
 use std::collections::HashMap;
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::sync::{Condvar, LazyLock, Mutex, PoisonError};
 use std::time::Duration;
 
 use machine::shared::Row;
@@ -87,7 +87,7 @@ unsafe impl RawLock for StdLock {
     }
 
     fn rows() -> &'static [Row] {
-        &ROWS
+        &*ROWS
     }
 
     fn cpu() -> usize {
@@ -102,7 +102,7 @@ unsafe impl RawLock for StdLock {
 }
 
 /// What threads of all machines read; few, so that locks open soon.
-static ROWS: [Row; CPUS] = [const { Row::new() }; CPUS];
+static ROWS: LazyLock<[Row; CPUS]> = LazyLock::new(|| std::array::from_fn(|_| Row::new()));
 const CPUS: usize = if cfg!(feature = "lines") { 64 } else { 4 };
 
 /// Sleeping threads of the host.
@@ -139,7 +139,7 @@ impl Sleepers for StdSleepers {
 pub(crate) mod shuttle_threads {
     //! Tasks under shuttle: every lock and sleep is a point at which it may switch.
 
-    use super::{Channel, HashMap, RawLock, Row, Sleepers, Threads, Ticket};
+    use super::{Channel, HashMap, LazyLock, RawLock, Row, Sleepers, Threads, Ticket};
     use shuttle::sync::{Condvar, Mutex};
     use std::cell::Cell;
 
@@ -199,7 +199,7 @@ pub(crate) mod shuttle_threads {
         }
 
         fn rows() -> &'static [Row] {
-            &ROWS
+            &*ROWS
         }
 
         fn cpu() -> usize {
@@ -216,7 +216,7 @@ pub(crate) mod shuttle_threads {
     }
 
     /// What tasks of all tests read: an execution that is abandoned leaves names of locks behind, which cost places.
-    static ROWS: [Row; 2] = [const { Row::new() }; 2];
+    static ROWS: LazyLock<[Row; 2]> = LazyLock::new(|| [Row::new(), Row::new()]);
 
     /// Sleeping tasks.
     #[derive(Default)]
