@@ -1,7 +1,7 @@
 //! Lock order, checked by types.
 //!
 //! ```text
-//!   Nothing -> Map -> Amap -> Object -> Anon -> Registry -> Swap -> PageQueues -> PageCache -> FreeList
+//!   Nothing -> Map -> Amap -> Object -> Anon -> Registry -> Tier -> Swap -> PageQueues -> PageCache -> FreeList
 //! ```
 //!
 //! A thread holds a zero-size token, [`Held<L>`], that says how deep it is. Taking a lock of level `M` borrows the
@@ -82,7 +82,7 @@ pub trait Level {
 /// `Self` may be held while a lock of level `L` is taken.
 #[diagnostic::on_unimplemented(
     message = "lock order: a `{L}` lock may not be taken while a `{Self}` lock is held",
-    note = "the order is Map, Amap, Object, Anon, Registry, Swap, PageQueues, PageCache, FreeList"
+    note = "the order is Map, Amap, Object, Anon, Registry, Tier, Swap, PageQueues, PageCache, FreeList"
 )]
 pub trait Before<L: Level>: Level {}
 
@@ -111,6 +111,8 @@ levels! {
     Anon
     /// Which pager an object's name stands for.
     Registry
+    /// The buffers in which pages are compressed.
+    Tier
     /// Which slots of the swap devices are taken.
     Swap
     /// The active and inactive queues.

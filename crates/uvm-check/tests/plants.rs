@@ -76,7 +76,7 @@ const PLANTS: &[Plant] = &[
         file: "uvm/src/pageout/finish.rs",
         changes: &[(
             "        self.prepare_write(page, slot);\n        Some(())",
-            "        slot.into_iter().for_each(|slot| self.swap().free(&mut h, slot));\n        self.prepare_write(page, slot);\n        Some(())",
+            "        slot.into_iter().for_each(|slot| self.swap().free(self.machine(), &mut h, slot));\n        self.prepare_write(page, slot);\n        Some(())",
         )],
         found_by: PAGING,
     },

@@ -34,7 +34,7 @@ use machine::shared::Line;
 use machine::{Held, Machine, NoMemory, Ordered, Owner, PageNo, Shootdown};
 use spin::Once;
 
-use crate::swap::{Slot, Swap, SLOTS_PER_FRAME};
+use crate::swap::{Slot, Swap, MOST_SLOTS_PER_FRAME};
 
 /// The number of an anon.
 pub(crate) type AnonNo = NonZeroU32;
@@ -99,7 +99,7 @@ pub(crate) struct Anons<M: Machine> {
 impl<M: Machine> Anons<M> {
     /// Room for one anon a page and one a slot, and for what CPUs have at hand.
     pub(crate) fn new(pages: usize, cpus: usize) -> Result<Self, NoMemory> {
-        let most = pages * (1 + SLOTS_PER_FRAME as usize) + cpus * 2 * BATCH as usize;
+        let most = pages * (1 + MOST_SLOTS_PER_FRAME as usize) + cpus * 2 * BATCH as usize;
         let count = most.div_ceil(CHUNK) + 1;
         let mut chunks = Vec::new();
         chunks.try_reserve_exact(count).map_err(|_| NoMemory)?;
@@ -276,7 +276,7 @@ impl<M: Machine> Anons<M> {
             }
             _ => {
                 if let Some(slot) = slot {
-                    self.swap.free(&mut h, slot);
+                    self.swap.free(machine, &mut h, slot);
                 }
                 if let Some(page) = page {
                     drop_page(machine, &mut h, page, down);

@@ -68,7 +68,7 @@ impl<M: Machine> Uvm<M> {
                 // Home: it must not be dropped as clean and read again.
                 frames.clear_flags(page, PageFlags::CLEAN);
                 body.swap = None;
-                self.swap().free(held, slot);
+                self.swap().free(self.machine(), held, slot);
             }
             unbusy(machine, page);
             frames.activate(machine, held, page);
@@ -90,7 +90,7 @@ impl<M: Machine> Uvm<M> {
             self.swap().doubt(held, slot);
             return slot;
         }
-        self.swap().lose(held, slot);
+        self.swap().lose(self.machine(), held, slot);
         Slot::LOST
     }
 
@@ -125,9 +125,9 @@ impl<M: Machine> Uvm<M> {
     {
         if end.pages > 1 {
             self.swap().doubt(held, slot);
-            self.swap().free(held, slot);
+            self.swap().free(self.machine(), held, slot);
         } else {
-            self.swap().retire(held, slot);
+            self.swap().retire(self.machine(), held, slot);
         }
     }
 
@@ -152,7 +152,7 @@ impl<M: Machine> Uvm<M> {
             if failed {
                 self.unwritable(held, slot, end);
             } else {
-                self.swap().free(held, slot);
+                self.swap().free(self.machine(), held, slot);
             }
         }
         self.free_orphan(held, page);

@@ -74,8 +74,9 @@ impl<M: Machine> Uvm<M> {
             self.audit_handle(held, &**pager, &count)?;
         }
         self.audit_objects(held, objects, &mut count)?;
-        let (_, used) = self.swap_space();
+        let used = self.slots_in_use(held);
         ensure!(count.slots.len() == used as usize, "{used} slots are taken, {} held", count.slots.len());
+        self.swap().audit_tier(held).map_err(|e| AuditError(e.into()))?;
         self.frames().audit(held).map_err(|e| AuditError(e.into()))
     }
 

@@ -134,7 +134,7 @@ impl<M: Machine> Uvm<M> {
         }
         self.coming_in.fetch_add(pages.len(), Relaxed);
         let transfer = match start.from {
-            Source::Swap(slot) => self.swap().read(self.machine(), held, slot, &pages),
+            Source::Swap(slot) => self.read_swap(held, slot, &pages),
             Source::Object { id, index } => match self.pager(held, id) {
                 Some(pager) => pager.start_read(self, held, index, &pages),
                 // Its last reference went, and the pages were left behind.

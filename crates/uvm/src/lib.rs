@@ -82,7 +82,7 @@ pub use pager::{Access, AnonObject, DevicePager, GetError, IoError, Launder, Pag
 pub use pin::Pinned;
 pub use space::Space;
 pub use stat::{Counter, Stat, COUNTERS};
-pub use swap::{Slot, SwapDevice, SwapError, SwapId, SwapInfo};
+pub use swap::{Slot, SwapDevice, SwapError, SwapId, SwapInfo, TierInfo, MOST_TIER};
 pub use tally::Tally;
 
 /// A VM system on a machine: an instance, never a global.

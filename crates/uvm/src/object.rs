@@ -286,13 +286,13 @@ impl ObjectBody {
             None => {}
             Some(Stored::Page(page)) => {
                 if let Some(slot) = Slot::new(uvm.frames().slot(page)) {
-                    uvm.swap().free(held, slot);
+                    uvm.swap().free(uvm.machine(), held, slot);
                 }
                 drop_page(uvm.frames(), held, page, down);
             }
             Some(Stored::Slot(slot)) => {
                 self.swapped -= 1;
-                uvm.swap().free(held, slot);
+                uvm.swap().free(uvm.machine(), held, slot);
             }
         }
     }

@@ -45,6 +45,14 @@ pub enum Counter {
     SwapOuts,
     /// Writes to swap.
     SwapWrites,
+    /// Pages kept compressed in memory.
+    TierOuts,
+    /// Pages brought back from there.
+    TierIns,
+    /// Pages moved from there to a device.
+    TierMoved,
+    /// Pages that were too large when compressed.
+    TierRefused,
     /// Pages whose transfer to or from swap failed.
     SwapErrors,
     /// Slots taken from pages in memory that had been written to since, because swap was full.
@@ -66,7 +74,7 @@ pub enum Counter {
 }
 
 /// Every counter with its name as `/proc/vmstat` has it.
-pub const COUNTERS: [(Counter, &str); 28] = [
+pub const COUNTERS: [(Counter, &str); 32] = [
     (Counter::Faults, "faults"),
     (Counter::FaultsAnon, "faults_anon"),
     (Counter::FaultsAnonCopied, "faults_anon_copied"),
@@ -86,6 +94,10 @@ pub const COUNTERS: [(Counter, &str); 28] = [
     (Counter::SwapAhead, "swap_ra"),
     (Counter::SwapOuts, "pswpout"),
     (Counter::SwapWrites, "swap_writes"),
+    (Counter::TierOuts, "zswpout"),
+    (Counter::TierIns, "zswpin"),
+    (Counter::TierMoved, "zswpwb"),
+    (Counter::TierRefused, "zswpreject"),
     (Counter::SwapErrors, "swap_errors"),
     (Counter::SlotsReclaimed, "swap_slots_reclaimed"),
     (Counter::Passes, "pageout_passes"),

@@ -243,6 +243,10 @@ pub struct Stats {
     pub swap_pages: u64,
     /// What is there.
     pub swap_used: u64,
+    /// Page frames of the compressed tier.
+    pub tier_frames: u64,
+    /// Pages that are in it.
+    pub tier_pages: u64,
     /// Event counts with their names.
     pub events: [(&'static str, u64); ::uvm::COUNTERS.len()],
 }
@@ -332,6 +336,10 @@ vm_system! {
     fn shares(class: Class) -> (u8, u8);
     /// Sets them: `EINVAL` for shares that can't be.
     fn set_shares(class: Class, least: u8, most: u8) -> Result<()>;
+    /// The share of memory that compressed pages may have, in percent; 0 if none are kept.
+    fn tier() -> u8;
+    /// Sets it: `EINVAL` for too much, `ENOMEM` if what is compressed does not fit elsewhere.
+    fn set_tier(percent: u8) -> Result<()>;
     /// Whether a fault brings in and maps what lies around its page.
     fn neighbours() -> bool;
     /// Sets that.

@@ -131,7 +131,12 @@ impl Remnant {
         let Some(pager) = self.pager.upgrade() else { return Footprint::default() };
         with(|_, held| {
             let references = pager.object().lock(held).0.refs() as u64;
-            Footprint { references, resident: pager.object().resident(held) as u64, swapped: 0 }
+            let (resident, stored) = (pager.object().resident(held), pager.object().stored(held));
+            Footprint {
+                references,
+                resident: resident as u64,
+                swapped: stored.saturating_sub(resident) as u64,
+            }
         })
     }
 }

@@ -393,6 +393,7 @@ impl VmSystem for Uvm {
     fn stats() -> Stats {
         let uvm = system();
         let frames = uvm.frames();
+        let tier = with(|uvm, held| uvm.tier_info(held));
         Stats {
             total_pages: frames.total() as u64,
             free_pages: frames.free() as u64,
@@ -400,6 +401,8 @@ impl VmSystem for Uvm {
             anon_pages: uvm.anons() as u64,
             swap_pages: u64::from(uvm.swap_space().0),
             swap_used: u64::from(uvm.swap_space().1),
+            tier_frames: u64::from(tier.frames),
+            tier_pages: u64::from(tier.pages),
             events: uvm::COUNTERS.map(|(counter, name)| (name, uvm.stat().get(counter))),
         }
     }
@@ -414,6 +417,17 @@ impl VmSystem for Uvm {
 
     fn set_shares(class: Class, least: u8, most: u8) -> Result<()> {
         system().knobs().set_shares(class, least, most).map_err(|_| EINVAL)
+    }
+
+    fn tier() -> u8 {
+        with(|uvm, held| uvm.tier_info(held)).percent
+    }
+
+    fn set_tier(percent: u8) -> Result<()> {
+        if percent > uvm::MOST_TIER {
+            return Err(EINVAL);
+        }
+        with(|uvm, held| uvm.set_tier(held, percent)).map_err(super::swap::errno)
     }
 
     fn neighbours() -> bool {

@@ -398,6 +398,11 @@ pub const CASES: &[Case] = &[
         ..guest("page-out on request", &[("pageout", Libc::Musl)], &["/bin/pageout"])
     },
     Case {
+        memory: "48M",
+        ours_only: true,
+        ..guest("memory over-committed without a disk", &[("compressed", Libc::Musl)], &["/bin/compressed"])
+    },
+    Case {
         display: Display::Bochs,
         ours_only: true,
         ..guest("device memory", &[("device", Libc::Musl)], &["/bin/device"])

@@ -273,6 +273,7 @@ impl Model {
             Op::Forget | Op::PageOut { .. } | Op::CompleteIo { .. } | Op::FailIo { .. } => Expect::Done,
             Op::SwapOn { d } => self.switch(d, true),
             Op::SwapOff { d } => self.switch(d, false),
+            Op::Tier { .. } => Expect::Done,
             _ => self.apply_to_space(op),
         }
     }

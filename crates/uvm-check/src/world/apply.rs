@@ -127,6 +127,9 @@ impl World {
             }
             Op::SwapOn { d } => Ok(self.swap_on(held, d)),
             Op::SwapOff { d } => Ok(self.swap_off(held, d)),
+            Op::Tier { percent } => {
+                Ok(self.uvm.set_tier(held, percent).map_or_else(Got::Swap, |()| Got::Done))
+            }
             Op::CompleteIo { k } => {
                 self.machine().complete(k, Fate::Works);
                 Ok(Got::Done)

@@ -294,6 +294,7 @@ fn adapted(op: Op, model: &Model, linux: &Linux) -> Option<Op> {
         Op::Execute { .. } | Op::Sync { .. } | Op::Clean { .. } | Op::Attach { .. } => return None,
         Op::Pin { .. } | Op::Unpin { .. } | Op::WireTouched { .. } => return None,
         Op::Forget | Op::PageOut { .. } | Op::SwapOn { .. } | Op::SwapOff { .. } => return None,
+        Op::Tier { .. } => return None,
         Op::Cool { s, span } if span.pages().any(|p| model.page(s, p).is_none_or(|at| at.wired)) => {
             return None
         }

@@ -77,7 +77,7 @@ impl<M: Machine> Uvm<M> {
         let leave = self.frames().low_water();
         let mut cluster = Cluster { pages: arrayvec::ArrayVec::new(), first: from, leave };
         cluster.pages.push(page);
-        if !self.swap().is_doubtful(held, from) {
+        if !self.swap().is_alone(held, from) {
             self.widen(held, entry, body, slot, &mut cluster);
         }
         match self.swap_start(&cluster) {
@@ -170,7 +170,7 @@ impl<M: Machine> Uvm<M> {
         }
         let from = body.swap.filter(|slot| slot.is_place() && expected.is_none_or(|e| e == *slot));
         let from = from.ok_or(FaultError::Io)?;
-        if expected.is_some() && self.swap().is_doubtful(&mut h, from) {
+        if expected.is_some() && self.swap().is_alone(&mut h, from) {
             return Err(FaultError::Io.into());
         }
         let page = machine.frames().alloc(machine, &mut h, Reserve::User).map_err(FaultError::from)?;
@@ -182,9 +182,6 @@ impl<M: Machine> Uvm<M> {
     }
 
     fn swap_start(&self, cluster: &Cluster) -> Option<Start> {
-        let cpu = self.machine().cpu();
-        self.stat().add(cpu, Counter::SwapIns, cluster.pages.len() as u64);
-        self.stat().add(cpu, Counter::SwapReads, 1);
         let mut chain = Chain::default();
         cluster.pages.iter().for_each(|&page| chain.push(self.machine(), page));
         Start::swap(cluster.first, &chain)
@@ -214,7 +211,7 @@ impl<M: Machine> Uvm<M> {
         body.slots.window(window.start, numbers);
         let Some((first, mut cluster)) = self.first_on_swap(held, numbers) else { return };
         let mut last = first;
-        let alone = self.swap().is_doubtful(held, cluster.first);
+        let alone = self.swap().is_alone(held, cluster.first);
         for (i, &number) in numbers.iter().enumerate().skip(first + 1) {
             let (next, before) = (cluster.first.behind(cluster.pages.len() as u32), cluster.pages.len());
             if alone || !self.adds(held, number, next, &mut cluster) {
@@ -281,7 +278,7 @@ impl<M: Machine> Uvm<M> {
                     let mut fresh = Cluster { pages: arrayvec::ArrayVec::new(), first: from, leave };
                     fresh.pages.push(page);
                     last = slot;
-                    let alone = self.swap().is_doubtful(&mut h, from);
+                    let alone = self.swap().is_alone(&mut h, from);
                     cluster = Some(fresh);
                     if alone {
                         break;

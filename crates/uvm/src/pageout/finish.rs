@@ -10,7 +10,7 @@ use crate::anon::AnonNo;
 use crate::io::{Outcome, Transfer};
 use crate::object::unbusy;
 use crate::stat::Counter;
-use crate::swap::{Run, Slot, WRITE_CLUSTER};
+use crate::swap::{Holder, Refusal, Run, Slot, WRITE_CLUSTER};
 use crate::Uvm;
 
 type Taken = ArrayVec<PageNo, WRITE_CLUSTER>;
@@ -87,13 +87,45 @@ impl<M: Machine> Uvm<M> {
     /// Frees a page whose owner went while we had it.
     fn drop_orphan(&self, held: &mut Held<'_, order::Nothing>, page: PageNo) {
         if let Some(slot) = Slot::new(self.frames().index(page) as u32) {
-            self.swap().free(held, slot);
+            self.swap().free(self.machine(), held, slot);
         }
         self.free_orphan(held, page);
     }
 
-    /// Writes dirty anonymous pages, each run of slots in one transfer.
-    fn write_out(&self, held: &mut Held<'_, order::Nothing>, pass: &mut Pass, mut dirty: &[PageNo]) {
+    /// Puts dirty anonymous pages where they are out of the way: into the tier, as far as it takes them, and on devices.
+    fn write_out(&self, held: &mut Held<'_, order::Nothing>, pass: &mut Pass, dirty: &[PageNo]) {
+        let (mut left, mut small) = (Taken::new(), 0);
+        for &page in dirty {
+            match self.store_in_tier(held, page, self.holder(page)) {
+                Ok(slot) => {
+                    self.begin_write(held, slot, page);
+                    pass.progress.started += 1;
+                    self.write_done(held, &[page], Outcome::Done);
+                    small += 1;
+                }
+                Err(refusal) => {
+                    small += usize::from(refusal == Refusal::Full);
+                    left.push(page);
+                }
+            }
+        }
+        self.write_to_devices(held, pass, &left);
+        // Last: they come back into the frames that were freed just now.
+        let oldest = self.oldest_of_tier(held, small);
+        self.write_to_devices(held, pass, &oldest);
+    }
+
+    /// Who will keep the slot of a page that is written.
+    fn holder(&self, page: PageNo) -> Holder {
+        match (self.frames().owner(page), u32::try_from(self.frames().index(page))) {
+            (Owner::Anon(number), _) => Holder::Anon(number),
+            (Owner::Object(id), Ok(index)) => Holder::Object(id, index),
+            _ => Holder::Unknown,
+        }
+    }
+
+    /// Each run of slots in one transfer.
+    fn write_to_devices(&self, held: &mut Held<'_, order::Nothing>, pass: &mut Pass, mut dirty: &[PageNo]) {
         while !dirty.is_empty() {
             let Some(run) = self.run_for(held, dirty) else {
                 dirty.iter().for_each(|&page| self.give_back(held, page));
@@ -119,25 +151,29 @@ impl<M: Machine> Uvm<M> {
 
     /// Gives pages their slots and starts their write.
     fn write_run(&self, held: &mut Held<'_, order::Nothing>, pass: &mut Pass, run: Run, pages: &[PageNo]) {
-        let (machine, frames) = (self.machine(), self.frames());
+        let machine = self.machine();
         for (i, &page) in pages.iter().enumerate() {
-            let slot = run.first.behind(i as u32);
-            if !self.assign(held, page, Some(slot)) {
-                // An orphan: written all the same, so that the run stays one, and freed with its slot in the end.
-                frames.set_owner(page, Owner::Orphan, u64::from(slot.number()));
-                frames.set_flags(page, PageFlags::PAGEOUT);
-            }
+            self.begin_write(held, run.first.behind(i as u32), page);
         }
         let cpu = machine.cpu();
         self.stat().add(cpu, Counter::SwapOuts, pages.len() as u64);
         self.stat().add(cpu, Counter::SwapWrites, 1);
         pass.progress.started += pages.len();
-        self.pageout_started(pages.len());
         match self.swap().write(machine, held, run.first, pages) {
             Transfer::Done => self.write_done(held, pages, Outcome::Done),
             Transfer::Failed => self.write_done(held, pages, Outcome::Failed),
             Transfer::Started => {}
         }
+    }
+
+    /// Gives a page the slot that it is about to be written to.
+    fn begin_write(&self, held: &mut Held<'_, order::Nothing>, slot: Slot, page: PageNo) {
+        if !self.assign(held, page, Some(slot)) {
+            // An orphan: written all the same, so that the run stays one, and freed with its slot in the end.
+            self.frames().set_owner(page, Owner::Orphan, u64::from(slot.number()));
+            self.frames().set_flags(page, PageFlags::PAGEOUT);
+        }
+        self.pageout_started(1);
     }
 
     /// Makes `slot` the place of a taken page, which is about to be written there, and frees the one that it had.
@@ -149,7 +185,7 @@ impl<M: Machine> Uvm<M> {
                 Owner::Object(id) => self.assign_in_object(held, page, id, slot),
                 _ => {
                     if let Some(old) = Slot::new(self.frames().index(page) as u32) {
-                        self.swap().free(held, old);
+                        self.swap().free(self.machine(), held, old);
                         self.frames().set_owner(page, Owner::Orphan, 0);
                     }
                     return false;
@@ -173,7 +209,7 @@ impl<M: Machine> Uvm<M> {
             return None;
         }
         if let Some(old) = core::mem::replace(&mut body.swap, slot) {
-            self.swap().free(&mut h, old);
+            self.swap().free(self.machine(), &mut h, old);
         }
         self.prepare_write(page, slot);
         Some(())

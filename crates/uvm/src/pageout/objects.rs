@@ -68,7 +68,7 @@ impl<M: Machine> Uvm<M> {
         let frames = self.frames();
         self.in_object(held, page, id, |_, _, h, _| {
             if let Some(old) = Slot::new(frames.slot(page)) {
-                self.swap().free(h, old);
+                self.swap().free(self.machine(), h, old);
             }
             frames.set_slot(page, slot.map_or(0, Slot::number));
             self.prepare_write(page, slot);

@@ -254,7 +254,7 @@ impl<M: Machine> Uvm<M> {
     /// A number that changes whenever a pass might find what the last one did not, but for wirings.
     fn state_of_memory(&self, held: &mut Held<'_, order::Nothing>) -> u64 {
         let (frames, stat) = (self.frames(), self.stat());
-        let (_, used) = self.swap_space();
+        let used = self.slots_in_use(held);
         let counts = [Counter::PagesFreed, Counter::SwapIns, Counter::SwapErrors, Counter::FilePagesRead];
         let room = self.swap().room(held);
         let sizes = [frames.free(), frames.active() + frames.inactive(), used as usize, room as usize];
@@ -315,7 +315,7 @@ impl<M: Machine> Uvm<M> {
             });
             if let (true, Some(slot)) = (stale, body.swap) {
                 body.swap = None;
-                self.swap().free(&mut h, slot);
+                self.swap().free(self.machine(), &mut h, slot);
                 self.stat().add(self.machine().cpu(), Counter::SlotsReclaimed, 1);
             }
         }

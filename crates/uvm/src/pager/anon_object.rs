@@ -21,7 +21,7 @@ use crate::io::{Chain, Start, CLUSTER, FOR_COPIES};
 use crate::map::Advice;
 use crate::object::{Object, ObjectBody};
 use crate::swap::Slot;
-use crate::{Counter, Uvm};
+use crate::Uvm;
 
 /// Pages of a read around a fault.
 const AROUND: u64 = 16;
@@ -65,7 +65,7 @@ impl<M: Machine> AnonObject<M> {
             let place = place.and_then(|place| Slot::new(place as u32));
             place.is_some()
                 && body.slot(Pages(n)) == place
-                && place.is_some_and(|place| !uvm.swap().is_doubtful(held, place))
+                && place.is_some_and(|place| !uvm.swap().is_alone(held, place))
         };
         let alone = !follows(index.0);
         let first = (window.start..index.0).rev().take_while(|&n| !alone && follows(n)).last();
@@ -82,8 +82,6 @@ impl<M: Machine> AnonObject<M> {
         for (&page, n) in pages.iter().zip(first..) {
             self.object.insert_busy(machine, body, Pages(n), page, &mut chain);
         }
-        uvm.stat().add(machine.cpu(), Counter::SwapIns, pages.len() as u64);
-        uvm.stat().add(machine.cpu(), Counter::SwapReads, 1);
         let from = Slot::new(slot.number() - (index.0 - first) as u32).ok_or(NoMemory)?;
         Start::swap(from, &chain).ok_or(NoMemory)
     }

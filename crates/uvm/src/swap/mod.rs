@@ -1,8 +1,8 @@
 //! Swap: where anonymous pages go that memory has no room for.
 //!
 //! ```text
-//!   slot numbers   1 ........ n   n+2 ........ m          one range for each device, a gap between
-//!   devices        [ priority 5 ] [ priority 1 ]          a bit for each slot: bits.rs
+//!   slot numbers   1 ........ n   n+2 ........ m  ...  2^28 ........    one range for each device, a gap between
+//!   devices        [ priority 5 ] [ priority 1 ]       [ the tier ]     a bit for each slot: bits.rs
 //! ```
 //! A slot is a page's place on a device, named by one number over all devices. It belongs to whoever keeps the number:
 //! an anon, an anonymous object's table, or a page that its owner left while I/O had it. Where a page goes is decided
@@ -10,7 +10,8 @@
 //! (1999, section 6), and whatever slots they had before are free again.
 //!
 //! Devices of higher priority fill first; among equals they take turns, a run each. Only swapped-out data is on a
-//! device: `swap_off` (`off.rs`) brings it home.
+//! device: `swap_off` (`off.rs`) brings it home. Before all of them comes the tier, if it is on: compressed pages in memory
+//! (`tier.rs`).
 //!
 //! I1: a slot is taken exactly if one holder keeps its number, or a run that was just allocated does. I2: a slot that
 //! I/O reads or writes, or that a prepared read names, is taken: so a device without taken slots has nothing under way.
@@ -20,8 +21,11 @@
 //! reference count per slot, as kernels have that share a slot among address spaces: here the anon is what is shared.
 
 mod bits;
+mod cells;
 mod objects;
 mod off;
+mod oldest;
+mod tier;
 
 use alloc::sync::Arc;
 use core::fmt;
@@ -35,13 +39,20 @@ use bits::Bits;
 use machine::{order, Before, Held, Machine, NoMemory, Ordered, PageNo};
 
 use crate::io::Transfer;
+use crate::stat::Counter;
 use crate::Uvm;
+pub(crate) use tier::{Holder, Refusal};
+use tier::{Tier, TIER};
+pub use tier::{TierInfo, MOST_TIER};
 
 /// Devices at most.
 pub const DEVICES: usize = 16;
 
-/// Slots for each page frame at most: so many anons without a page have numbers.
+/// Slots of devices for each page frame at most.
 pub const SLOTS_PER_FRAME: u32 = 8;
+
+/// Slots for each page frame at most, the tier's too: so many anons without a page have numbers.
+pub const MOST_SLOTS_PER_FRAME: u32 = SLOTS_PER_FRAME + tier::SLOTS_PER_FRAME;
 
 /// Pages of one write at most: 1 MiB.
 pub const WRITE_CLUSTER: usize = 256;
@@ -73,6 +84,11 @@ impl Slot {
     #[must_use]
     pub const fn behind(self, n: u32) -> Slot {
         Slot(self.0.saturating_add(n))
+    }
+
+    /// The place in the tier, if it is there.
+    fn in_tier(self) -> Option<u32> {
+        self.number().checked_sub(TIER).filter(|_| self.is_place())
     }
 
     /// Whether data is there.
@@ -209,6 +225,7 @@ struct Table<M: Machine> {
 
 /// An instance's swap space.
 pub(crate) struct Swap<M: Machine> {
+    tier: Tier<M>,
     table: Ordered<order::Swap, M::Lock, Table<M>>,
     slots: AtomicU32,
     used: AtomicU32,
@@ -235,7 +252,7 @@ impl<M: Machine> Table<M> {
             }
             base = range.end + 1;
         }
-        (u64::from(base) + u64::from(len) < u64::from(Slot::LOST.number())).then_some(base)
+        (u64::from(base) + u64::from(len) < u64::from(TIER)).then_some(base)
     }
 
     /// The devices of one priority after another, each group from where it is whose turn.
@@ -265,6 +282,7 @@ impl<M: Machine> Swap<M> {
     pub(crate) fn new() -> Self {
         let table = Table { devices: ArrayVec::new(), turn: 0, next_id: 1 };
         Swap {
+            tier: Tier::new(),
             table: Ordered::new(table),
             slots: AtomicU32::new(0),
             used: AtomicU32::new(0),
@@ -272,20 +290,20 @@ impl<M: Machine> Swap<M> {
         }
     }
 
-    /// Free slots on devices that are not being switched off.
+    /// Free slots on devices and in the tier, but for what is being switched off.
     pub(crate) fn room<P: Before<order::Swap>>(&self, held: &mut Held<'_, P>) -> u32 {
+        self.room_on_devices(held) + self.tier.room(held)
+    }
+
+    /// Free slots on devices that are not being switched off.
+    pub(crate) fn room_on_devices<P: Before<order::Swap>>(&self, held: &mut Held<'_, P>) -> u32 {
         let (table, _) = self.table.lock(held);
         table.devices.iter().filter(|d| d.state == State::On).map(|d| d.bits.free_slots()).sum()
     }
 
-    /// Slots of all devices, bad ones too.
+    /// Slots of all devices, bad ones too, and of the tier.
     pub(crate) fn slots(&self) -> u32 {
-        self.slots.load(Relaxed)
-    }
-
-    /// Slots with data.
-    pub(crate) fn used(&self) -> u32 {
-        self.used.load(Relaxed)
+        self.slots.load(Relaxed) + self.tier.slots()
     }
 
     /// Takes a run of at most `most` slots; none if all devices are full.
@@ -296,7 +314,7 @@ impl<M: Machine> Swap<M> {
         Some(run)
     }
 
-    /// Calls `change` with a slot's device; a slot is in use, so its device is on.
+    /// Calls `change` with a device's slot; it is in use, so its device is on.
     fn change<P: Before<order::Swap>, T>(
         &self,
         held: &mut Held<'_, P>,
@@ -311,23 +329,35 @@ impl<M: Machine> Swap<M> {
     }
 
     /// Frees a slot; [`Slot::LOST`] is none.
-    pub(crate) fn free<P: Before<order::Swap>>(&self, held: &mut Held<'_, P>, slot: Slot) {
-        if slot.is_place() {
-            self.change(held, slot, Bits::free);
-            self.used.fetch_sub(1, Relaxed);
-        }
+    pub(crate) fn free<P: Before<order::Swap>>(&self, machine: &M, held: &mut Held<'_, P>, slot: Slot) {
+        self.end_use(machine, held, slot, Bits::free);
     }
 
     /// Takes a slot that failed out of use for good.
-    pub(crate) fn retire<P: Before<order::Swap>>(&self, held: &mut Held<'_, P>, slot: Slot) {
-        self.change(held, slot, Bits::retire);
-        self.used.fetch_sub(1, Relaxed);
+    pub(crate) fn retire<P: Before<order::Swap>>(&self, machine: &M, held: &mut Held<'_, P>, slot: Slot) {
+        self.end_use(machine, held, slot, Bits::retire);
     }
 
     /// The same, for a slot whose contents can't be read.
-    pub(crate) fn lose<P: Before<order::Swap>>(&self, held: &mut Held<'_, P>, slot: Slot) {
-        self.change(held, slot, Bits::lose);
-        self.used.fetch_sub(1, Relaxed);
+    pub(crate) fn lose<P: Before<order::Swap>>(&self, machine: &M, held: &mut Held<'_, P>, slot: Slot) {
+        self.end_use(machine, held, slot, Bits::lose);
+    }
+
+    fn end_use<P: Before<order::Swap>>(
+        &self,
+        machine: &M,
+        held: &mut Held<'_, P>,
+        slot: Slot,
+        end: fn(&mut Bits, u32),
+    ) {
+        match slot.in_tier() {
+            Some(at) => self.tier.free(machine, held, at),
+            None if slot.is_place() => {
+                self.change(held, slot, end);
+                self.used.fetch_sub(1, Relaxed);
+            }
+            None => {}
+        }
     }
 
     /// Notes that a transfer failed of which the slot was a part: it is tried alone the next time.
@@ -337,16 +367,21 @@ impl<M: Machine> Swap<M> {
 
     /// Notes that a slot has been found good.
     pub(crate) fn trust<P: Before<order::Swap>>(&self, held: &mut Held<'_, P>, slot: Slot) {
-        self.change(held, slot, |bits, at| bits.set_doubtful(at, false));
+        if slot.in_tier().is_none() {
+            self.change(held, slot, |bits, at| bits.set_doubtful(at, false));
+        }
     }
 
-    /// Whether the slot must be tried alone.
-    pub(crate) fn is_doubtful<P: Before<order::Swap>>(&self, held: &mut Held<'_, P>, slot: Slot) -> bool {
-        self.change(held, slot, |bits, at| bits.is_doubtful(at))
+    /// Whether the slot must be read alone.
+    pub(crate) fn is_alone<P: Before<order::Swap>>(&self, held: &mut Held<'_, P>, slot: Slot) -> bool {
+        slot.in_tier().is_some() || self.change(held, slot, |bits, at| bits.is_doubtful(at))
     }
 
-    /// Whether a slot's device is being switched off.
+    /// Whether a slot is given back once it has been read: its device is being switched off, or it is the tier's.
     pub(crate) fn is_leaving<P: Before<order::Swap>>(&self, held: &mut Held<'_, P>, slot: Slot) -> bool {
+        if slot.in_tier().is_some() {
+            return true;
+        }
         if self.leaving.load(Relaxed) == 0 {
             return false;
         }
@@ -356,6 +391,9 @@ impl<M: Machine> Swap<M> {
 
     /// Whether a slot is taken.
     pub(crate) fn is_taken<P: Before<order::Swap>>(&self, held: &mut Held<'_, P>, slot: Slot) -> bool {
+        if let Some(at) = slot.in_tier() {
+            return self.tier.is_taken(held, at);
+        }
         let (mut table, _) = self.table.lock(held);
         table.device_of(slot).is_some_and(|(device, at)| device.bits.is_taken(at))
     }
@@ -367,20 +405,6 @@ impl<M: Machine> Swap<M> {
     ) -> Option<(Arc<dyn SwapDevice<M>>, u32)> {
         let (mut table, _) = self.table.lock(held);
         table.device_of(slot).map(|(device, at)| (device.io.clone(), at))
-    }
-
-    /// Starts a read of pages from consecutive slots, all in use.
-    pub(crate) fn read(
-        &self,
-        machine: &M,
-        held: &mut Held<'_, order::Nothing>,
-        slot: Slot,
-        pages: &[PageNo],
-    ) -> Transfer {
-        match self.device(held, slot) {
-            Some((device, at)) => device.read(machine, at, pages),
-            None => Transfer::Failed,
-        }
     }
 
     /// Starts a write of pages to consecutive slots, all in use.
@@ -395,6 +419,14 @@ impl<M: Machine> Swap<M> {
             Some((device, at)) => device.write(machine, at, pages),
             None => Transfer::Failed,
         }
+    }
+
+    /// Checks the tier's own books.
+    ///
+    /// # Errors
+    /// What doesn't hold.
+    pub(crate) fn audit_tier(&self, held: &mut Held<'_, order::Nothing>) -> Result<(), &'static str> {
+        self.tier.audit(held)
     }
 
     fn add(
@@ -440,10 +472,59 @@ impl<M: Machine> Uvm<M> {
         self.swap().add(held, device, priority, bits)
     }
 
+    /// Starts a read of pages from consecutive slots, all in use; of the tier's, one at a time.
+    pub(crate) fn read_swap(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        slot: Slot,
+        pages: &[PageNo],
+    ) -> Transfer {
+        let (machine, cpu) = (self.machine(), self.machine().cpu());
+        if let (Some(at), &[page]) = (slot.in_tier(), pages) {
+            self.stat().add(cpu, Counter::TierIns, 1);
+            return self.swap().tier.read(machine, held, at, page);
+        }
+        self.stat().add(cpu, Counter::SwapIns, pages.len() as u64);
+        self.stat().add(cpu, Counter::SwapReads, 1);
+        match self.swap().device(held, slot) {
+            Some((device, at)) => device.read(machine, at, pages),
+            None => Transfer::Failed,
+        }
+    }
+
+    /// Keeps a dirty page in the tier. It is busy, and in no translation.
+    ///
+    /// # Errors
+    /// [`Refusal`]: it has to go elsewhere.
+    pub(crate) fn store_in_tier(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        page: PageNo,
+        holder: Holder,
+    ) -> Result<Slot, Refusal> {
+        let stored = self.swap().tier.store(self.machine(), held, page, holder);
+        match stored {
+            Ok(_) => self.stat().add(self.machine().cpu(), Counter::TierOuts, 1),
+            Err(Refusal::Large) => self.stat().add(self.machine().cpu(), Counter::TierRefused, 1),
+            Err(Refusal::Off | Refusal::Full) => {}
+        }
+        stored
+    }
+
+    /// What the compressed tier holds.
+    pub fn tier_info(&self, held: &mut Held<'_, order::Nothing>) -> TierInfo {
+        self.swap().tier.info(held)
+    }
+
+    /// Slots in use, those of the tier too.
+    pub(crate) fn slots_in_use(&self, held: &mut Held<'_, order::Nothing>) -> u32 {
+        self.swap().used.load(Relaxed) + self.tier_info(held).pages
+    }
+
     /// Slots that devices may have beside those that are on.
     pub fn swap_room(&self) -> u64 {
         let most = self.frames().total() as u64 * u64::from(SLOTS_PER_FRAME);
-        most.saturating_sub(u64::from(self.swap().slots()))
+        most.saturating_sub(u64::from(self.swap_space().0))
     }
 
     /// All swap devices, in the order in which they fill.
@@ -451,8 +532,8 @@ impl<M: Machine> Uvm<M> {
         self.swap().table.lock(held).0.devices.iter().map(Device::info).collect()
     }
 
-    /// Pages that swap has room for, and how many are there.
+    /// Pages that swap devices have room for, and how many are there.
     pub fn swap_space(&self) -> (u32, u32) {
-        (self.swap().slots(), self.swap().used())
+        (self.swap().slots.load(Relaxed), self.swap().used.load(Relaxed))
     }
 }

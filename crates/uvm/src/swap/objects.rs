@@ -38,30 +38,31 @@ impl<M: Machine> Uvm<M> {
         numbers: &Range<u32>,
         wait: &mut Option<Ticket>,
     ) -> Result<(), NoMemory> {
-        let mut from = 0;
+        let mut indices = 0..u64::MAX >> 1;
         loop {
             let mut batch = Batch::new();
-            let visited = self.visit_object(held, pager, &mut from, numbers, &mut batch, wait);
+            let visited = self.visit_object(held, pager, &mut indices, numbers, Reserve::User, &mut batch);
             let more = batch.is_full();
             self.read_batch(held, &mut batch);
-            visited?;
+            *wait = visited?.or(wait.take());
             if !more {
                 return Ok(());
             }
         }
     }
 
-    /// Looks at an object's pages from an index on, until the batch is full. What is resident gives its place back; what
-    /// is not gets a busy page in the batch.
-    fn visit_object(
+    /// Looks at an object's pages at some indices, until the batch is full; the rest stays in `indices`. What is resident
+    /// gives its place back, unless I/O has it: then the ticket is one of those. What is not gets a busy page in the batch.
+    pub(super) fn visit_object(
         &self,
         held: &mut Held<'_, order::Nothing>,
         pager: &Arc<dyn Pager<M>>,
-        from: &mut u64,
+        indices: &mut Range<u64>,
         numbers: &Range<u32>,
+        reserve: Reserve,
         batch: &mut Batch,
-        wait: &mut Option<Ticket>,
-    ) -> Result<(), NoMemory> {
+    ) -> Result<Option<Ticket>, NoMemory> {
+        let mut wait = None;
         let frames = self.frames();
         let (mut body, mut h) = pager.object().lock(held);
         let lies_there = |slot: &Slot| numbers.contains(&slot.number());
@@ -70,28 +71,28 @@ impl<M: Machine> Uvm<M> {
             Stored::Slot(slot) => lies_there(&slot),
         };
         while !batch.is_full() {
-            let found = body.contents(*from..u64::MAX >> 1).find(concerns);
-            let Some((index, what)) = found else { return Ok(()) };
-            *from = index.0 + 1;
+            let found = body.contents(indices.clone()).find(concerns);
+            let Some((index, what)) = found else { break };
+            indices.start = index.0 + 1;
             match what {
                 Stored::Page(page) => match busy_check(self.machine(), page) {
                     Ok(()) => self.give_slot_back(&mut h, page),
-                    Err(ticket) => *wait = Some(ticket),
+                    Err(ticket) => wait = Some(ticket),
                 },
                 Stored::Slot(slot) => {
-                    let page = frames.alloc(self.machine(), &mut h, Reserve::User)?;
+                    let page = frames.alloc(self.machine(), &mut h, reserve)?;
                     pager.object().insert_reading(self.machine(), &mut body, index, page);
                     batch.push((slot, page));
                 }
             }
         }
-        Ok(())
+        Ok(wait)
     }
 
     /// Frees a resident page's place on swap: it is to be written elsewhere the next time.
     pub(crate) fn give_slot_back(&self, held: &mut Held<'_, order::Object>, page: PageNo) {
         if let Some(slot) = Slot::new(self.frames().slot(page)) {
-            self.swap().free(held, slot);
+            self.swap().free(self.machine(), held, slot);
         }
         self.frames().set_slot(page, 0);
         self.frames().clear_flags(page, PageFlags::CLEAN);

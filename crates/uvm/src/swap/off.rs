@@ -1,4 +1,4 @@
-//! Switching a swap device off: what is there comes home first.
+//! Switching a swap device or the tier off: what is there comes home first.
 //!
 //! The device gets no new data, then every anon and every anonymous object that has a slot there is visited. One that
 //! is in memory gives its slot back, and must be written elsewhere the next time it leaves; one that is not is read
@@ -16,19 +16,19 @@ use arrayvec::ArrayVec;
 use machine::frames::PageFlags;
 use machine::{order, Channel, Held, Machine, NoMemory, Owner, PageNo, Reserve, Ticket};
 
-use super::{Slot, State, SwapError, SwapId};
+use super::tier::TIER;
+use super::{Slot, State, SwapError, SwapId, MOST_TIER};
 use crate::anon::{AnonBody, AnonNo};
 use crate::io::{Outcome, Transfer, CLUSTER};
 use crate::object::busy_check;
 use crate::pageout::Effort;
-use crate::stat::Counter;
 use crate::Uvm;
 
 /// Pages on their way home, by slot.
 pub(super) type Batch = ArrayVec<(Slot, PageNo), CLUSTER>;
 
 /// What an anon's visit came to.
-enum Visit {
+pub(super) enum Visit {
     /// It has nothing on the device.
     Done,
     /// Its page must be read; it is busy and in the batch.
@@ -45,7 +45,7 @@ impl<M: Machine> Uvm<M> {
     /// time.
     pub fn swap_off(&self, held: &mut Held<'_, order::Nothing>, id: SwapId) -> Result<(), SwapError> {
         let numbers = self.leave(held, id)?;
-        let result = self.empty(held, id, &numbers);
+        let result = self.empty(held, &numbers);
         let device = {
             let (mut table, _) = self.swap().table.lock(held);
             match table.devices.iter().position(|d| d.id == id) {
@@ -78,22 +78,45 @@ impl<M: Machine> Uvm<M> {
         Ok(device.numbers())
     }
 
-    /// Slots in use on a device, and those that lost what they held.
-    fn used_on(&self, held: &mut Held<'_, order::Nothing>, id: SwapId) -> (u32, u32) {
-        let (table, _) = self.swap().table.lock(held);
-        table.devices.iter().find(|d| d.id == id).map_or((0, 0), |d| (d.bits.used(), d.bits.lost()))
+    /// Gives the compressed tier a share of memory, in percent up to [`MOST_TIER`]; 0 brings home what is in it, and
+    /// switches it off.
+    ///
+    /// # Errors
+    /// [`SwapError`]: `TooMuch`, `Busy` or `NoMemory`. The share is what it was.
+    pub fn set_tier(&self, held: &mut Held<'_, order::Nothing>, percent: u8) -> Result<(), SwapError> {
+        let tier = &self.swap().tier;
+        if percent > MOST_TIER {
+            return Err(SwapError::TooMuch);
+        }
+        if percent != 0 {
+            return tier.set(self.machine(), held, percent).map_err(SwapError::from);
+        }
+        if tier.slots() == 0 {
+            return Ok(());
+        }
+        if !tier.leave(held) {
+            return Err(SwapError::Busy);
+        }
+        let result = self.empty(held, &(TIER..TIER + tier.slots()));
+        tier.left(held);
+        result
     }
 
-    fn empty(
-        &self,
-        held: &mut Held<'_, order::Nothing>,
-        id: SwapId,
-        numbers: &Range<u32>,
-    ) -> Result<(), SwapError> {
-        let (_, lost) = self.used_on(held, id);
+    /// Slots in use among a device's numbers, and those that lost what they held.
+    fn used_on(&self, held: &mut Held<'_, order::Nothing>, numbers: &Range<u32>) -> (u32, u32) {
+        if numbers.start == TIER {
+            return (self.tier_info(held).pages, 0);
+        }
+        let (table, _) = self.swap().table.lock(held);
+        let device = table.devices.iter().find(|d| d.base == numbers.start);
+        device.map_or((0, 0), |d| (d.bits.used(), d.bits.lost()))
+    }
+
+    fn empty(&self, held: &mut Held<'_, order::Nothing>, numbers: &Range<u32>) -> Result<(), SwapError> {
+        let (_, lost) = self.used_on(held, numbers);
         let (mut last, mut effort) = (0, Effort::default());
         loop {
-            let (used, lost_now) = self.used_on(held, id);
+            let (used, lost_now) = self.used_on(held, numbers);
             if used == 0 {
                 self.has_room(&mut effort);
                 return if lost_now == lost { Ok(()) } else { Err(SwapError::Io) };
@@ -103,7 +126,7 @@ impl<M: Machine> Uvm<M> {
             let home = self
                 .anons_home(held, numbers, &mut wait)
                 .and_then(|()| self.objects_home(held, numbers, &mut wait));
-            if self.used_on(held, id).0 < used {
+            if self.used_on(held, numbers).0 < used {
                 self.has_room(&mut effort);
                 effort = Effort::default();
             }
@@ -116,7 +139,7 @@ impl<M: Machine> Uvm<M> {
             self.has_room(&mut effort);
             if let Some(ticket) = wait {
                 self.machine().wait(held, ticket);
-            } else if used == last && self.used_on(held, id).0 == used {
+            } else if used == last && self.used_on(held, numbers).0 == used {
                 // Orphans under I/O have the rest, and give it back when that ends.
                 self.machine().wait(held, memory);
             }
@@ -135,7 +158,7 @@ impl<M: Machine> Uvm<M> {
         let mut result = Ok(());
         for number in 1..self.anons.end(held) {
             let Some(no) = AnonNo::new(number) else { continue };
-            match self.visit(held, no, numbers, &mut batch) {
+            match self.visit(held, no, numbers, Reserve::User, &mut batch) {
                 Ok(Visit::Done | Visit::Reads) => {}
                 Ok(Visit::Wait(ticket)) => *wait = Some(ticket),
                 Err(e) => {
@@ -151,11 +174,12 @@ impl<M: Machine> Uvm<M> {
         result
     }
 
-    fn visit(
+    pub(super) fn visit(
         &self,
         held: &mut Held<'_, order::Nothing>,
         no: AnonNo,
         numbers: &Range<u32>,
+        reserve: Reserve,
         batch: &mut Batch,
     ) -> Result<Visit, NoMemory> {
         let (machine, frames) = (self.machine(), self.frames());
@@ -170,10 +194,10 @@ impl<M: Machine> Uvm<M> {
             }
             frames.clear_flags(page, PageFlags::CLEAN);
             body.swap = None;
-            self.swap().free(&mut h, slot);
+            self.swap().free(machine, &mut h, slot);
             return Ok(Visit::Done);
         }
-        let page = frames.alloc(machine, &mut h, Reserve::User)?;
+        let page = frames.alloc(machine, &mut h, reserve)?;
         self.forget_bits(page);
         frames.set_owner(page, Owner::Anon(no.get()), 0);
         frames.set_flags(page, PageFlags::BUSY);
@@ -187,10 +211,10 @@ impl<M: Machine> Uvm<M> {
         batch.sort_unstable_by_key(|&(slot, _)| slot);
         let mut rest = &batch[..];
         while let Some(&(first, _)) = rest.first() {
-            let alone = self.swap().is_doubtful(held, first);
+            let alone = self.swap().is_alone(held, first);
             let mut len = 1;
             while let Some(&(slot, _)) = rest.get(len).filter(|_| !alone) {
-                if slot != first.behind(len as u32) || self.swap().is_doubtful(held, slot) {
+                if slot != first.behind(len as u32) || self.swap().is_alone(held, slot) {
                     break;
                 }
                 len += 1;
@@ -204,11 +228,8 @@ impl<M: Machine> Uvm<M> {
     }
 
     fn read_home(&self, held: &mut Held<'_, order::Nothing>, first: Slot, pages: &[PageNo]) {
-        let cpu = self.machine().cpu();
-        self.stat().add(cpu, Counter::SwapIns, pages.len() as u64);
-        self.stat().add(cpu, Counter::SwapReads, 1);
         self.coming_in.fetch_add(pages.len(), Relaxed);
-        match self.swap().read(self.machine(), held, first, pages) {
+        match self.read_swap(held, first, pages) {
             Transfer::Done => self.read_done(held, pages, Outcome::Done),
             Transfer::Failed => self.read_done(held, pages, Outcome::Failed),
             Transfer::Started => {}

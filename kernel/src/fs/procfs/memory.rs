@@ -33,6 +33,8 @@ pub(super) fn meminfo() -> String {
         ("Mlocked", now.wired),
         ("SwapTotal", stats.swap_pages),
         ("SwapFree", stats.swap_pages - stats.swap_used),
+        ("Zswap", stats.tier_frames),
+        ("Zswapped", stats.tier_pages),
         ("Dirty", now.dirty),
         ("Writeback", now.writeback),
         ("AnonPages", now.anon),

@@ -86,6 +86,12 @@ shares! {
     EXEC_MIN: Exec Least, EXEC_MAX: Exec Most,
 }
 
+/// The share of memory, in percent, in which pages are kept compressed.
+pub(super) static TIER: Setting = Setting {
+    show: || format!("{}\n", vm::tier()),
+    set: |text| vm::set_tier(u8::try_from(number(text)?).map_err(|_| EINVAL)?),
+};
+
 /// Whether a fault brings in and maps what lies around its page.
 pub(super) static NEIGHBOURS: Setting = Setting {
     show: || String::from(if vm::neighbours() { "1\n" } else { "0\n" }),

@@ -1,0 +1,268 @@
+//! Page frames cut into cells: where compressed pages lie.
+//!
+//! ```text
+//!   frame   | cell 0 | cell 1 | cell 2 |     a frame of 3: cells of 1365 bytes
+//!   shared  3: frame -> frame -> ...         by cells to a frame: those with a live cell and a free one
+//! ```
+//! All cells of a frame have one size, a page's part: a half to a sixteenth. What is smaller than a sixteenth wastes the rest,
+//! what is larger than a half has no place here. A frame comes with its first cell and goes with its last.
+//!
+//! I1: a frame in use has at least one live cell; it is on its list exactly if it has a free one too. I2: `used` counts
+//! the frames in use, `unused` their free cells.
+//!
+//! The road not taken is moving cells together so that frames become free sooner: it needs to know every cell's owner.
+
+use alloc::vec::Vec;
+
+use machine::{NoMemory, PageNo, PAGE_SIZE};
+
+/// The most cells of a frame.
+const MOST: usize = 16;
+/// No frame.
+const NIL: u32 = u32::MAX;
+
+/// A part of a page frame.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Cell {
+    frame: u32,
+    index: u8,
+}
+
+/// Cells to a frame, 2 to 16: says how large they are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Parts(u8);
+
+impl Parts {
+    /// The largest cells that are needed.
+    pub(super) const HALVES: Parts = Parts(2);
+
+    /// The smallest cells that hold `len` bytes; none if they would be over half a page.
+    pub(super) fn for_len(len: usize) -> Option<Parts> {
+        let parts = (PAGE_SIZE / len.max(1)).min(MOST);
+        (parts >= 2).then_some(Parts(parts as u8))
+    }
+
+    fn size(self) -> usize {
+        PAGE_SIZE / usize::from(self.0)
+    }
+
+    fn all(self) -> u16 {
+        (u32::from(u16::MAX) >> (16 - self.0)) as u16
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Frame {
+    page: PageNo,
+    parts: Parts,
+    /// A bit for each cell in use; none for a record without a frame.
+    live: u16,
+    next: u32,
+    prev: u32,
+}
+
+/// See the module.
+pub(super) struct Cells {
+    frames: Vec<Frame>,
+    used: u32,
+    /// Free cells of those.
+    unused: u32,
+    /// Records without a frame, linked by `next`.
+    spare: u32,
+    /// By `Parts`: the first frame with a free cell.
+    shared: [u32; MOST + 1],
+}
+
+impl Cells {
+    /// The most cells of a frame.
+    pub(super) const MOST: u32 = MOST as u32;
+    /// Bytes of a frame's record.
+    pub(super) const RECORD: usize = size_of::<Frame>();
+
+    /// Room for the records of so many frames.
+    pub(super) fn new(most: u32) -> Result<Cells, NoMemory> {
+        let mut frames = Vec::new();
+        frames.try_reserve_exact(most as usize).map_err(|_| NoMemory)?;
+        let blank = |at| Frame { page: PageNo(0), parts: Parts::HALVES, live: 0, next: at + 1, prev: NIL };
+        frames.extend((0..most).map(blank));
+        if let Some(last) = frames.last_mut() {
+            last.next = NIL;
+        }
+        let spare = if most == 0 { NIL } else { 0 };
+        Ok(Cells { frames, used: 0, unused: 0, spare, shared: [NIL; MOST + 1] })
+    }
+
+    /// Frames in use.
+    pub(super) fn used(&self) -> u32 {
+        self.used
+    }
+
+    /// Free cells of the frames in use.
+    pub(super) fn unused(&self) -> u32 {
+        self.unused
+    }
+
+    /// Takes a cell of a frame that others use too, if there is one.
+    pub(super) fn share(&mut self, parts: Parts) -> Option<Cell> {
+        let frame = self.shared[usize::from(parts.0)];
+        let record = self.frames.get_mut(frame as usize)?;
+        let index = record.live.trailing_ones() as u8;
+        record.live |= 1 << index;
+        self.unused -= 1;
+        if record.live == parts.all() {
+            self.unlink(frame);
+        }
+        Some(Cell { frame, index })
+    }
+
+    /// Cuts a frame up, and takes its first cell.
+    ///
+    /// # Errors
+    /// [`NoMemory`] if there is no record for it.
+    pub(super) fn cut(&mut self, page: PageNo, parts: Parts) -> Result<Cell, NoMemory> {
+        let frame = self.spare;
+        let record = self.frames.get_mut(frame as usize).ok_or(NoMemory)?;
+        self.spare = record.next;
+        *record = Frame { page, parts, live: 1, next: NIL, prev: NIL };
+        self.used += 1;
+        self.unused += u32::from(parts.0) - 1;
+        self.link(frame);
+        Ok(Cell { frame, index: 0 })
+    }
+
+    /// Frees a cell. The frame, if that was its last, which is the caller's now.
+    pub(super) fn free(&mut self, cell: Cell) -> Option<PageNo> {
+        let record = &mut self.frames[cell.frame as usize];
+        debug_assert!(record.live & 1 << cell.index != 0, "{cell:?} is freed twice");
+        let was_full = record.live == record.parts.all();
+        record.live &= !(1 << cell.index);
+        let Frame { live, page, parts, .. } = *record;
+        self.unused += 1;
+        if live == 0 {
+            self.unused -= u32::from(parts.0);
+            self.unlink(cell.frame);
+            self.frames[cell.frame as usize].next = self.spare;
+            self.spare = cell.frame;
+            self.used -= 1;
+            return Some(page);
+        }
+        if was_full {
+            self.link(cell.frame);
+        }
+        None
+    }
+
+    /// Where a cell's bytes are: the frame, and the offset in it.
+    pub(super) fn place(&self, cell: Cell) -> (PageNo, usize) {
+        let record = &self.frames[cell.frame as usize];
+        (record.page, usize::from(cell.index) * record.parts.size())
+    }
+
+    fn link(&mut self, frame: u32) {
+        let list = usize::from(self.frames[frame as usize].parts.0);
+        let next = core::mem::replace(&mut self.shared[list], frame);
+        self.frames[frame as usize].next = next;
+        self.frames[frame as usize].prev = NIL;
+        if let Some(next) = self.frames.get_mut(next as usize) {
+            next.prev = frame;
+        }
+    }
+
+    fn unlink(&mut self, frame: u32) {
+        let Frame { parts, next, prev, .. } = self.frames[frame as usize];
+        match self.frames.get_mut(prev as usize) {
+            Some(prev) => prev.next = next,
+            None => self.shared[usize::from(parts.0)] = next,
+        }
+        if let Some(next) = self.frames.get_mut(next as usize) {
+            next.prev = prev;
+        }
+    }
+
+    /// Checks I1 and I2. `cells` is how many cells are in use, as their users count.
+    ///
+    /// # Errors
+    /// What doesn't hold.
+    pub(super) fn audit(&self, cells: usize) -> Result<(), &'static str> {
+        let used = self.frames.iter().filter(|f| f.live != 0);
+        if used.clone().count() != self.used as usize {
+            return Err("a frame of the tier is counted wrongly");
+        }
+        if used.clone().map(|f| f.live.count_ones() as usize).sum::<usize>() != cells {
+            return Err("a cell of the tier has no user, or two");
+        }
+        let unused: u32 = used.clone().map(|f| u32::from(f.parts.0) - f.live.count_ones()).sum();
+        if unused != self.unused {
+            return Err("free cells of the tier are counted wrongly");
+        }
+        let mut on_lists = 0;
+        for (parts, &first) in self.shared.iter().enumerate() {
+            let (mut at, mut prev) = (first, NIL);
+            while let Some(f) = self.frames.get(at as usize) {
+                let fits = usize::from(f.parts.0) == parts && f.prev == prev;
+                if !fits || f.live == 0 || f.live == f.parts.all() {
+                    return Err("a frame of the tier is on the wrong list");
+                }
+                on_lists += 1;
+                (prev, at) = (at, f.next);
+            }
+        }
+        match used.filter(|f| f.live != f.parts.all()).count() == on_lists {
+            true => Ok(()),
+            false => Err("a frame of the tier with a free cell is on no list"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_over_half_a_page_has_no_cell() {
+        assert_eq!(Parts::for_len(PAGE_SIZE / 2), Some(Parts(2)));
+        assert_eq!(Parts::for_len(PAGE_SIZE / 2 + 1), None);
+        assert_eq!((Parts::for_len(1), Parts::for_len(256)), (Some(Parts(16)), Some(Parts(16))));
+        for len in 1..=PAGE_SIZE / 2 {
+            let parts = Parts::for_len(len).unwrap();
+            assert!(parts.size() >= len && parts.size() * usize::from(parts.0) <= PAGE_SIZE);
+        }
+    }
+
+    #[test]
+    fn cells_of_a_frame_do_not_overlap_and_the_last_gives_it_back() {
+        let mut cells = Cells::new(1).unwrap();
+        let parts = Parts::for_len(1000).unwrap();
+        assert_eq!(cells.share(parts), None);
+        let mut held = std::vec![cells.cut(PageNo(7), parts).unwrap()];
+        held.extend(core::iter::from_fn(|| cells.share(parts)));
+        let offsets: Vec<_> = held.iter().map(|&cell| cells.place(cell)).collect();
+        assert_eq!(offsets, [0, 1024, 2048, 3072].map(|at| (PageNo(7), at)));
+        assert_eq!(cells.cut(PageNo(8), parts), Err(NoMemory));
+        assert_eq!(cells.free(held[2]), None);
+        assert_eq!(cells.share(parts), Some(held[2]), "a hole is filled");
+        let freed: Vec<_> = held.into_iter().filter_map(|cell| cells.free(cell)).collect();
+        assert_eq!((freed, cells.used(), cells.audit(0)), (std::vec![PageNo(7)], 0, Ok(())));
+    }
+
+    #[test]
+    fn a_cell_has_one_user_whatever_the_order() {
+        let mut cells = Cells::new(40).unwrap();
+        let (mut held, mut pages) = (Vec::new(), (0..40).map(PageNo).collect::<Vec<_>>());
+        let mut seed = 1u64;
+        for _ in 0..20_000 {
+            seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            let pick = (seed >> 33) as usize;
+            if seed >> 63 == 0 {
+                let parts = Parts::for_len(pick % 2048 + 1).unwrap();
+                let cell = cells.share(parts).or_else(|| Some(cells.cut(pages.pop()?, parts).unwrap()));
+                held.extend(cell);
+            } else if !held.is_empty() {
+                pages.extend(cells.free(held.swap_remove(pick % held.len())));
+            }
+            let places: std::collections::BTreeSet<_> = held.iter().map(|&c| cells.place(c)).collect();
+            assert_eq!((places.len(), cells.used() as usize), (held.len(), 40 - pages.len()));
+            cells.audit(held.len()).unwrap();
+        }
+    }
+}

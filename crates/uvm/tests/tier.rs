@@ -1,0 +1,317 @@
+//! The compressed tier: pages that are kept in memory, small, with a device behind it or none. On the software machine.
+
+mod stores;
+
+use std::sync::Arc;
+
+use machine::order::Nothing;
+use machine::{Held, Pa, Pages, Prot, ThreadCtx, Va, VaRange, PAGE_SIZE};
+use stores::{Mode, SwapDisk};
+use uvm::{
+    AnonObject, Backing, Counter, FaultError, MapRequest, Pager, Sharing, Space, SwapError, TierInfo, Uvm,
+    MOST_TIER,
+};
+use uvm_soft::{Config, Denied, Fate, SoftMachine};
+
+const BOUNDS: VaRange = VaRange::new(Va(0x1000), Va(1 << 40));
+
+/// What a page is full of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Fill {
+    /// Zeroes, as a page that was written and is empty again.
+    Zeroes,
+    /// The page's number as text, over and over.
+    Text,
+    /// Noise.
+    Noise,
+}
+
+impl Fill {
+    fn bytes(self, n: u64) -> Vec<u8> {
+        let mut seed = n + 1;
+        let noise = |_| {
+            seed ^= seed << 13;
+            seed ^= seed >> 7;
+            seed ^= seed << 17;
+            seed as u8
+        };
+        match self {
+            Fill::Zeroes => vec![0; PAGE_SIZE],
+            Fill::Text => format!("page {n:>8} and ").bytes().cycle().take(PAGE_SIZE).collect(),
+            Fill::Noise => (0..PAGE_SIZE).map(noise).collect(),
+        }
+    }
+}
+
+/// A machine with a tier, and one space.
+struct World {
+    uvm: Arc<Uvm<SoftMachine>>,
+    ctx: ThreadCtx,
+    space: Option<Space<SoftMachine>>,
+}
+
+impl World {
+    fn new(frames: u32, percent: u8) -> World {
+        let config = Config { segments: vec![(Pa(0x10_0000), frames)], ..Config::default() };
+        let uvm = Arc::new(Uvm::new(SoftMachine::new(config)).unwrap());
+        let mut ctx = ThreadCtx::new();
+        uvm.set_tier(&mut ctx.held(), percent).unwrap();
+        let space = uvm.space_create(&mut ctx.held(), BOUNDS).unwrap();
+        World { uvm, ctx, space: Some(space) }
+    }
+
+    fn with_disk(self, slots: u32, mode: Mode) -> (World, Arc<SwapDisk>) {
+        let disk = SwapDisk::new(&self.uvm, slots, mode);
+        self.uvm.swap_on(&mut ThreadCtx::new().held(), disk.clone(), 0).unwrap();
+        (self, disk)
+    }
+
+    fn space(&self) -> &Space<SoftMachine> {
+        self.space.as_ref().unwrap()
+    }
+
+    fn held(&mut self) -> Held<'_, Nothing> {
+        self.ctx.held()
+    }
+
+    fn map(&mut self, pages: u64) -> Va {
+        self.uvm
+            .map(&mut self.ctx.held(), self.space.as_ref().unwrap(), &MapRequest::zero(Pages(pages)))
+            .unwrap()
+    }
+
+    fn fault(&self, va: Va, access: Prot) -> Result<(), FaultError> {
+        let (mut ctx, frames) = (ThreadCtx::new(), self.uvm.frames());
+        if frames.free() < frames.low_water() && self.uvm.pages_in_flight() == 0 {
+            self.uvm.pageout(&mut ctx.held(), frames.high_water());
+        }
+        self.uvm.fault(&mut ctx.held(), self.space(), va, access).map(|_| ())
+    }
+
+    fn store(&self, va: Va, bytes: &[u8]) -> Result<(), FaultError> {
+        let fault = |va, access| self.fault(va, access);
+        told(self.uvm.machine().store(0, self.space().pmap(), va, bytes, fault))
+    }
+
+    fn load(&self, va: Va) -> Result<Vec<u8>, FaultError> {
+        let mut bytes = vec![0; PAGE_SIZE];
+        let fault = |va, access| self.fault(va, access);
+        told(self.uvm.machine().load(0, self.space().pmap(), va, &mut bytes, fault))?;
+        Ok(bytes)
+    }
+
+    fn filled(&mut self, pages: u64, fill: Fill) -> Va {
+        let va = self.map(pages);
+        (0..pages).for_each(|n| self.store(va + Pages(n), &fill.bytes(n)).unwrap());
+        va
+    }
+
+    fn check(&self, va: Va, pages: u64, fill: Fill) {
+        (0..pages).for_each(|n| assert!(self.load(va + Pages(n)) == Ok(fill.bytes(n)), "page {n}"));
+    }
+
+    fn audit(&mut self) {
+        let space = self.space.as_ref().unwrap();
+        self.uvm.audit(&mut self.ctx.held(), &[space], &[]).unwrap();
+        self.uvm.machine().tlb_audit().unwrap();
+    }
+
+    fn info(&mut self) -> TierInfo {
+        self.uvm.tier_info(&mut self.ctx.held())
+    }
+
+    fn set_tier(&mut self, percent: u8) -> Result<(), SwapError> {
+        self.uvm.set_tier(&mut self.ctx.held(), percent)
+    }
+
+    fn count(&self, counter: Counter) -> u64 {
+        self.uvm.stat().get(counter)
+    }
+
+    /// Takes all down: nothing stays behind, and the tier's frames are free.
+    fn end(mut self) {
+        let space = self.space.take().unwrap();
+        self.uvm.space_destroy(&mut self.ctx.held(), space);
+        while self.uvm.machine().complete(0, Fate::Works) {}
+        let TierInfo { frames, pages, .. } = self.info();
+        assert_eq!((self.uvm.anons(), self.uvm.swap_space().1, frames, pages), (0, 0, 0, 0));
+        assert_eq!(self.uvm.frames().free(), self.uvm.frames().total());
+    }
+}
+
+fn told(result: Result<(), Denied<FaultError>>) -> Result<(), FaultError> {
+    result.map_err(|e| match e {
+        Denied::Fault(e) => e,
+        other => panic!("{other:?}"),
+    })
+}
+
+#[test]
+fn twice_the_memory_fits_without_a_device() {
+    let mut w = World::new(256, 40);
+    let va = w.filled(512, Fill::Text);
+    w.audit();
+    assert!(w.info().pages > 256 && w.info().frames <= 256 * 40 / 100, "{:?}", w.info());
+    w.check(va, 512, Fill::Text);
+    w.check(va, 512, Fill::Text);
+    w.audit();
+    assert!(w.count(Counter::TierIns) > 256);
+    assert_eq!((w.count(Counter::SwapIns), w.count(Counter::SwapOuts)), (0, 0));
+    w.end();
+}
+
+#[test]
+fn zeroes_take_no_frame() {
+    let mut w = World::new(256, 1);
+    let va = w.filled(600, Fill::Zeroes);
+    assert!(w.info().pages > 300, "{:?}", w.info());
+    assert_eq!(w.info().frames, 0);
+    w.check(va, 600, Fill::Zeroes);
+    w.audit();
+    w.end();
+}
+
+#[test]
+fn what_does_not_get_small_goes_to_the_device() {
+    let (mut w, disk) = World::new(256, 40).with_disk(1024, Mode::Later);
+    let va = w.filled(512, Fill::Noise);
+    assert_eq!((w.info().pages, w.info().frames), (0, 0));
+    assert!(w.count(Counter::TierRefused) > 200 && !disk.take_log().is_empty());
+    w.check(va, 512, Fill::Noise);
+    w.audit();
+    w.end();
+}
+
+#[test]
+fn noise_without_a_device_runs_out_of_memory_and_loses_nothing() {
+    let mut w = World::new(256, 40);
+    let va = w.map(512);
+    let stored =
+        (0..512).take_while(|&n| w.store(va + Pages(n), &Fill::Noise.bytes(n)).is_ok()).count() as u64;
+    assert!((200..256).contains(&stored), "{stored} pages were stored");
+    w.audit();
+    w.check(va, stored, Fill::Noise);
+    w.end();
+}
+
+/// The first pages written are the oldest: they are on the device, and the last are in the tier.
+#[test]
+fn a_full_tier_sends_its_oldest_pages_to_the_device() {
+    let (mut w, _disk) = World::new(512, 5).with_disk(4096, Mode::AtOnce);
+    let va = w.filled(2048, Fill::Text);
+    w.audit();
+    let (info, moved) = (w.info(), w.count(Counter::TierMoved));
+    assert!(info.frames <= 25 && info.pages > 200, "{info:?}");
+    assert!(moved > 500, "{moved} pages were moved");
+    assert_eq!(w.count(Counter::SwapOuts), moved, "only what was in the tier leaves for the device");
+    let writes = w.count(Counter::SwapWrites);
+    assert!(moved >= 8 * writes, "{moved} pages were moved in {writes} writes");
+    let ins = w.count(Counter::TierIns);
+    w.check(va, 100, Fill::Text);
+    let early = w.count(Counter::TierIns) - ins;
+    assert!(early <= 20, "{early} of the first 100 pages are in the tier yet");
+    w.check(va, 2048, Fill::Text);
+    w.audit();
+    w.end();
+}
+
+/// Where writes take their time, the frames of pages that came serve those that leave all the same.
+#[test]
+fn a_full_tier_keeps_contents_while_writes_are_under_way() {
+    let (mut w, _disk) = World::new(512, 5).with_disk(4096, Mode::Later);
+    let va = w.filled(2048, Fill::Text);
+    w.audit();
+    let (outs, moved, writes) =
+        (w.count(Counter::SwapOuts), w.count(Counter::TierMoved), w.count(Counter::SwapWrites));
+    assert!(moved > 500 && outs == moved, "{moved} of {outs} pages were moved");
+    assert!(moved >= 8 * writes, "{moved} pages were moved in {writes} writes");
+    w.check(va, 2048, Fill::Text);
+    w.audit();
+    w.end();
+}
+
+#[test]
+fn what_has_been_read_leaves_the_tier_and_may_be_written() {
+    let mut w = World::new(256, 50);
+    let va = w.filled(400, Fill::Text);
+    for n in (0..400).rev() {
+        let before = w.info().pages;
+        let ins = w.count(Counter::TierIns);
+        w.load(va + Pages(n)).unwrap();
+        if w.count(Counter::TierIns) > ins && w.count(Counter::Passes) == 0 {
+            assert_eq!(w.info().pages, before - 1);
+        }
+        w.store(va + Pages(n), &Fill::Text.bytes(n + 1000)).unwrap();
+    }
+    (0..400).for_each(|n| assert!(w.load(va + Pages(n)) == Ok(Fill::Text.bytes(n + 1000)), "page {n}"));
+    w.audit();
+    w.end();
+}
+
+#[test]
+fn switching_it_off_brings_all_home_or_says_that_there_is_no_room() {
+    let mut w = World::new(512, 30);
+    let va = w.filled(700, Fill::Text);
+    assert_eq!(w.set_tier(0), Err(SwapError::NoMemory));
+    assert_eq!(w.info().percent, 30);
+    w.audit();
+    w.check(va, 700, Fill::Text);
+    let rest = VaRange::new(va + Pages(300), va + Pages(700));
+    w.uvm.unmap(&mut ThreadCtx::new().held(), w.space(), rest).unwrap();
+    w.set_tier(0).unwrap();
+    assert_eq!(w.info(), TierInfo::default());
+    w.check(va, 300, Fill::Text);
+    w.audit();
+    assert_eq!(w.set_tier(0), Ok(()), "it is off already");
+    w.set_tier(20).unwrap();
+    w.end();
+}
+
+#[test]
+fn switching_it_off_moves_its_pages_to_a_device() {
+    let (mut w, _disk) = World::new(256, 50).with_disk(1024, Mode::Later);
+    let va = w.filled(600, Fill::Text);
+    assert!(w.info().pages > 300);
+    w.set_tier(0).unwrap();
+    assert!(w.uvm.swap_space().1 > 300);
+    w.check(va, 600, Fill::Text);
+    w.audit();
+    w.end();
+}
+
+#[test]
+fn its_share_is_a_limit_that_can_be_changed() {
+    let mut w = World::new(256, 10);
+    assert_eq!(w.set_tier(MOST_TIER + 1), Err(SwapError::TooMuch));
+    let va = w.filled(300, Fill::Text);
+    assert!(w.info().frames <= 25);
+    w.set_tier(40).unwrap();
+    assert_eq!(w.info().percent, 40);
+    let more = w.filled(200, Fill::Text);
+    w.check(va, 300, Fill::Text);
+    w.check(more, 200, Fill::Text);
+    w.audit();
+    w.end();
+}
+
+#[test]
+fn shared_memory_goes_there_and_back() {
+    let (mut w, _disk) = World::new(256, 10).with_disk(1024, Mode::AtOnce);
+    let uvm = w.uvm.clone();
+    let object = AnonObject::new(&uvm, &mut w.held(), Pages(800)).unwrap();
+    let pager: Arc<dyn Pager<SoftMachine>> = object;
+    let request = MapRequest {
+        backing: Backing::Object { pager: pager.clone(), offset: Pages(0) },
+        sharing: Sharing::Shared,
+        ..MapRequest::zero(Pages(800))
+    };
+    let va = uvm.map(&mut ThreadCtx::new().held(), w.space(), &request).unwrap();
+    (0..800).for_each(|n| w.store(va + Pages(n), &Fill::Text.bytes(n)).unwrap());
+    let (outs, moved) = (w.count(Counter::SwapOuts), w.count(Counter::TierMoved));
+    assert!(moved > 100 && outs == moved && w.info().pages > 0, "{moved} of {outs} pages were moved");
+    w.check(va, 800, Fill::Text);
+    let space = w.space.as_ref().unwrap();
+    uvm.audit(&mut w.ctx.held(), &[space], std::slice::from_ref(&pager)).unwrap();
+    uvm.detach(&mut w.ctx.held(), &*pager);
+    w.end();
+}
