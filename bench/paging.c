@@ -6,6 +6,7 @@
 // I/O is what /proc/diskstats counts for a disk. Every workload checks what it reads back.
 // MIB is the machine's memory, or 0 where it does not matter; SWAP, SPARE and DISK are names like vda.
 //   paging allocate MIB TIMES SWAP SPARE    write TIMES of memory
+//   paging compressed MIB PERCENT text|noise SWAP   write and read 2x of memory, PERCENT of it for compressed pages
 //   paging read MIB DISK                    /mnt/large, mapped, beside DISK read as it is
 //   paging files MIB DISK COUNT             /mnt/COUNT/0.., mapped and read, twice
 //   paging faults MIB NAME on|off COMMAND.. page faults of a command, with or without the neighbours of a page
@@ -175,6 +176,38 @@ static void allocate(double times, const char *swap, const char *spare, size_t m
     }
     munmap(at, pages * PAGE);
     if (times >= 3) value("MB/s", sequential_writer(spare, memory), "one sequential writer");
+}
+
+// --- compressed pages -------------------------------------------------------------------------------------------
+
+// Text makes a small page; noise stays as large as it is.
+static void fill_as(uint64_t *at, size_t page, int noise) {
+    uint64_t state = mark(page) | 1;
+    for (size_t i = 1; i < PAGE / 8; i++) {
+        state ^= state << 13, state ^= state >> 7, state ^= state << 17;
+        at[i] = noise ? state : mark(page % 16);
+    }
+    at[0] = mark(page);
+}
+
+static void compressed(const char *percent, const char *kind, const char *swap, size_t memory) {
+    if (write_text("/proc/sys/vm/compressed_percent", percent)) return fail("compressed pages", "compressed_percent");
+    size_t pages = 2 * memory / PAGE;
+    char *at = mmap(0, pages * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (at == MAP_FAILED) return fail("compressed pages", "mmap");
+    use_up_burst(swap);
+    struct disk start = disk(swap);
+    double began = now();
+    for (size_t i = 0; i < pages; i++) fill_as((uint64_t *)(at + i * PAGE), i, !strcmp(kind, "noise"));
+    double written = now();
+    for (size_t i = 0; i < pages; i++)
+        if (*(uint64_t *)(at + i * PAGE) != mark(i)) return fail("compressed pages", "wrong contents");
+    double ended = now();
+    struct disk whole = since(swap, start);
+    value("ms", (written - began) * 1e3, "write 2x of %s, %s %% for compressed pages", kind, percent);
+    value("ms", (ended - written) * 1e3, "read 2x of %s back, %s %%", kind, percent);
+    value("MiB", whole.write_sectors / 2048, "swapped out, 2x of %s, %s %%", kind, percent);
+    munmap(at, pages * PAGE);
 }
 
 // --- mapped files -----------------------------------------------------------------------------------------------
@@ -475,6 +508,8 @@ int main(int count, char **words) {
     size_t memory = count > 2 ? (size_t)atol(words[2]) << 20 : 0;
     if (!strcmp(what, "allocate") && count == 6) {
         allocate(atof(words[3]), words[4], words[5], memory);
+    } else if (!strcmp(what, "compressed") && count == 6) {
+        compressed(words[3], words[4], words[5], memory);
     } else if (!strcmp(what, "read") && count == 4) {
         read_mapped(words[3]);
     } else if (!strcmp(what, "files") && count == 5) {

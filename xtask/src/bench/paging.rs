@@ -21,7 +21,7 @@ pub struct PagingArgs {
     /// How often what takes time is measured (what is counted comes out the same each time).
     #[arg(long, default_value_t = 5, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1000))]
     runs: u64,
-    /// Only the workloads whose name contains this: `write 2x of memory`, `read mapped files`, `map 100 files`,
+    /// Only the workloads whose name contains this: `write 2x of memory`, `compressed pages`, `read mapped files`, `map 100 files`,
     /// `page faults`, `map entries`, `metadata`, `room in 64 MiB`.
     filter: Option<String>,
 }

@@ -27,7 +27,7 @@ pub struct Workload {
 #[derive(Clone, Copy, PartialEq)]
 pub enum Systems {
     Both,
-    /// Debian's Linux does not boot on this machine.
+    /// Debian's Linux does not boot on this machine, or has nothing to compare.
     OursAlone,
 }
 
@@ -92,6 +92,11 @@ pub fn all() -> Vec<Workload> {
             plain(format!("write {times}x of memory"), MEMORY, Wanted::Swap, script)
         })
         .collect();
+    for (kind, percent) in [("text", 0), ("text", 20), ("noise", 0), ("noise", 20)] {
+        let script = format!("exec paging compressed {MEMORY} {percent} {kind} vda");
+        let name = format!("compressed pages, {kind}, {percent} %");
+        list.push(Workload { systems: Systems::OursAlone, ..plain(name, MEMORY, Wanted::Swap, script) });
+    }
     list.push(plain(
         "read mapped files".to_owned(),
         MEMORY,
