@@ -138,12 +138,13 @@ static void read_by_all(int others) {
     }
 }
 
-// Runs a statement that tells the others in at most so many rounds.
+// Runs a statement that tells the others in at most so many rounds. Rounds are read first and last: one that another thread begins
+// between the readings must not count as interrupts without a round.
 #define IN_ROUNDS(most, statement) do { \
     long rounds_ = counter("tlb_remote"), sent_ = counter("tlb_interrupts"); \
     statement; \
-    rounds_ = counter("tlb_remote") - rounds_; \
     sent_ = counter("tlb_interrupts") - sent_; \
+    rounds_ = counter("tlb_remote") - rounds_; \
     if (rounds_ > (most)) printf("  %ld rounds, %ld interrupts:\n", rounds_, sent_); \
     check_(rounds_ <= (most) && sent_ <= rounds_ * others, #statement " interrupts once", __FILE__, __LINE__); \
     total += rounds_; \
