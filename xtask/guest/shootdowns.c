@@ -6,7 +6,7 @@
 #include <stdatomic.h>
 
 // WRITTEN: pages of stacks and data, at most, that all threads write while a fork is measured.
-enum { MAX = 64, MANY = 400, WRITTEN = 64, MILLIS = 700 };
+enum { MAX = 64, MANY = 400, WRITTEN = 16, MILLIS = 700 };
 
 static int cpus(void) {
     int count = (int)sysconf(_SC_NPROCESSORS_ONLN);
