@@ -111,7 +111,12 @@ enum Pin {
     Page(PageNo),
 }
 
-impl<M: Machine> Fault<'_, M> {
+impl<'a, M: Machine> Fault<'a, M> {
+    #[inline]
+    fn new(space: &'a Space<M>, va: Va, access: Prot, down: &'a mut Shootdown, pin: Pin) -> Self {
+        Fault { space, va: va.page_floor(), access, down, ahead: None, spare: None, pin }
+    }
+
     /// The entry at the address, if it allows the access.
     #[inline]
     fn permit<'e>(&self, entry: Option<&'e Entry<M>>) -> Result<&'e Entry<M>, FaultError> {
@@ -146,15 +151,7 @@ impl<M: Machine> Uvm<M> {
         access: Prot,
     ) -> Result<FaultKind, FaultError> {
         let mut down = Shootdown::new();
-        let mut fault = Fault {
-            space,
-            va: va.page_floor(),
-            access,
-            down: &mut down,
-            ahead: None,
-            spare: None,
-            pin: Pin::No,
-        };
+        let mut fault = Fault::new(space, va, access, &mut down, Pin::No);
         self.resolve(held, &mut fault)
     }
 
@@ -167,15 +164,7 @@ impl<M: Machine> Uvm<M> {
         access: Prot,
     ) -> Result<PageNo, FaultError> {
         let mut down = Shootdown::new();
-        let mut fault = Fault {
-            space,
-            va: va.page_floor(),
-            access,
-            down: &mut down,
-            ahead: None,
-            spare: None,
-            pin: Pin::Wanted,
-        };
+        let mut fault = Fault::new(space, va, access, &mut down, Pin::Wanted);
         self.resolve(held, &mut fault)?;
         match fault.pin {
             Pin::Page(page) => Ok(page),
