@@ -1,5 +1,6 @@
-//! What `bench paging` should show, row by row, and whether it does.
+//! What `bench paging` and `bench smp` should show, row by row, and whether they do.
 
+use super::smp::NO_KERNEL;
 use super::table::number;
 use super::{Document, Verdict};
 
@@ -8,6 +9,8 @@ use super::{Document, Verdict};
 enum Bar {
     /// At most this part of Linux's.
     OfLinux(f64),
+    /// At least this many times Linux's.
+    TimesLinux(f64),
     AtLeast(f64),
     AtMost(f64),
     /// At least this part of another row on our kernel.
@@ -33,6 +36,11 @@ fn bar(name: &str) -> Option<Bar> {
         name if name.ends_with("second pass: disk reads") => Some(Bar::AtMost(0.0)),
         name if name.starts_with("1,000 pages over 1 TiB") => Some(Bar::AtMost(1024.0)),
         "left to programs of 64 MiB" => Some(Bar::AtLeast(75.0)),
+        name if name.starts_with(NO_KERNEL) => None,
+        name if name.ends_with(": two processes") || name.ends_with(": two threads") => {
+            Some(Bar::TimesLinux(1.5))
+        }
+        name if name.ends_with(" / one") => Some(Bar::AtLeast(1.8)),
         _ => None,
     }
 }
@@ -42,12 +50,14 @@ pub fn verdict(document: &Document, name: &str) -> Verdict {
     let ours = document.value(name, "uvm").map(|row| row.value);
     let text = match bar {
         Bar::OfLinux(part) => format!("at most {part} of Linux"),
+        Bar::TimesLinux(times) => format!("at least {times} of Linux"),
         Bar::AtLeast(least) => format!("at least {}", number(least)),
         Bar::AtMost(most) => format!("at most {}", number(most)),
         Bar::OfRow(other, part) => format!("at least {part} of {other}"),
     };
     let met = match bar {
         Bar::OfLinux(part) => document.ratio(name).map(|ratio| ratio <= part),
+        Bar::TimesLinux(times) => document.ratio(name).map(|ratio| ratio >= times),
         Bar::AtLeast(least) => ours.map(|value| value >= least),
         Bar::AtMost(most) => ours.map(|value| value <= most),
         Bar::OfRow(other, part) => {
@@ -87,6 +97,17 @@ mod tests {
     fn a_bar_against_another_row_is_about_the_same_kernel() {
         let name = "page-out bandwidth, 3x";
         let rows = [(name, "uvm", 200.0), (WRITER, "uvm", 250.0), (WRITER, "linux", 500.0)];
+        assert!(matches!(verdict(&document(&rows), name), Verdict::Met(_)));
+    }
+
+    #[test]
+    fn two_cpus_have_bars_where_a_kernel_takes_part() {
+        assert_eq!(bar("anonymous fault: two threads"), Some(Bar::TimesLinux(1.5)));
+        assert_eq!(bar("anonymous fault: two threads / one"), Some(Bar::AtLeast(1.8)));
+        assert_eq!(bar("anonymous fault: one thread"), None);
+        assert_eq!(bar("a loop without the kernel: two threads / one"), None);
+        let name = "anonymous fault: two threads";
+        let rows = [(name, "uvm", 3.0), (name, "linux", 2.0)];
         assert!(matches!(verdict(&document(&rows), name), Verdict::Met(_)));
     }
 

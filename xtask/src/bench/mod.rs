@@ -4,16 +4,20 @@ mod about;
 mod bars;
 mod figures;
 mod html;
+mod load;
 mod micro;
 mod paging;
 mod profile;
 mod report;
+mod scaling;
+mod smp;
 mod table;
 mod workloads;
 
 pub use micro::{micro, MicroArgs};
 pub use paging::{paging, PagingArgs};
 pub use profile::{profile, ProfileArgs};
+pub use smp::{smp, SmpArgs};
 
 use clap::Subcommand;
 use serde::{Deserialize, Serialize};
@@ -25,6 +29,8 @@ pub enum BenchCommand {
     Micro(MicroArgs),
     /// Memory pressure, swap, mapped files, page faults and tables, ours beside Linux, with the same disks.
     Paging(PagingArgs),
+    /// What a second CPU brings: faults, mapping and forks of one and two workers, ours beside Linux.
+    Smp(SmpArgs),
 }
 
 /// One measured value. The names of the fields are those of the JSON document.

@@ -3,9 +3,9 @@
 //! The paper's figures 2 and 5 and its tables 1 and 2 are drawn again from our measurements, beside Linux's and, where it
 //! gives numbers, the paper's own.
 
-use super::table::number;
+use super::table::in_unit;
 use super::workloads::{COMMANDS, FILES, SIZES};
-use super::{bars, figures, html, Document, Verdict};
+use super::{bars, figures, html, scaling, Document, Verdict};
 use crate::build;
 use anyhow::{Context, Result};
 use figures::{Colour, Line, Point, Scale};
@@ -23,7 +23,8 @@ pub fn keep(bench: &str, document: &Document) -> Result<PathBuf> {
         serde_json::from_str(&text).unwrap_or_default()
     };
     let page = build::root().join("target/report.html");
-    std::fs::write(&page, render(&load("paging"), &load("micro"))?).context("can't write the report")?;
+    std::fs::write(&page, render(&load("paging"), &load("micro"), &load("smp"))?)
+        .context("can't write the report")?;
     Ok(page)
 }
 
@@ -35,7 +36,7 @@ th:first-child,td:first-child,td:has(span){text-align:left}th{border-bottom:1px 
 .one{stroke:#9aa3b2;stroke-dasharray:4 3}.met{fill:#2f7d5b;color:#2f7d5b}.missed{fill:#b4432f;color:#b4432f}\
 .plain{fill:#6b7a99}.aim{stroke:#1d2433;stroke-width:2}pre{white-space:pre-wrap;font-size:12px;color:#475069}";
 
-fn render(paging: &Document, micro: &Document) -> Result<String> {
+fn render(paging: &Document, micro: &Document, smp: &Document) -> Result<String> {
     let mut body = String::new();
     if !paging.rows.is_empty() {
         body.push_str("<h2>Paging</h2>\n");
@@ -60,6 +61,15 @@ fn render(paging: &Document, micro: &Document) -> Result<String> {
             "<p>Made by <code>./uvm bench micro</code>.</p><pre>{}</pre>",
             escape(&micro.about)
         );
+    }
+    if !smp.rows.is_empty() {
+        body.push_str("<h2>Two CPUs</h2>\n");
+        body.push_str(&scaling::table(smp));
+        body.push_str(&barred(smp));
+        body.push_str("<h3>All rows</h3>\n<p>Medians of the runs, with the least and the most.</p>\n");
+        body.push_str(&all_rows(smp));
+        let _ =
+            writeln!(body, "<p>Made by <code>./uvm bench smp</code>.</p><pre>{}</pre>", escape(&smp.about));
     }
     Ok(format!(
         "<!doctype html>\n<html lang=\"en\"><meta charset=\"utf-8\"><title>UVM beside Linux</title>\n\
@@ -86,9 +96,9 @@ fn barred(document: &Document) -> String {
 
 fn all_rows(document: &Document) -> String {
     let spread = |name: &str, system: &str| {
-        document
-            .value(name, system)
-            .map_or(String::new(), |row| format!("{} to {}", number(row.min), number(row.max)))
+        document.value(name, system).map_or(String::new(), |row| {
+            format!("{} to {}", in_unit(row.min, &row.metric), in_unit(row.max, &row.metric))
+        })
     };
     let rows: Vec<Vec<String>> = document
         .names()
@@ -216,12 +226,12 @@ fn value(document: &Document, name: &str, system: &str) -> String {
 
 /// A value with its unit.
 fn cell(document: &Document, name: &str, system: &str) -> String {
-    let cell = |row: &super::Row| format!("{} {}", number(row.value), escape(&row.metric));
+    let cell = |row: &super::Row| format!("{} {}", in_unit(row.value, &row.metric), escape(&row.metric));
     document.value(name, system).map_or("-".to_owned(), cell)
 }
 
 /// The cells are HTML.
-fn table(head: &[&str], rows: &[Vec<String>]) -> String {
+pub fn table(head: &[&str], rows: &[Vec<String>]) -> String {
     let line = |kind: &str, cells: &mut dyn Iterator<Item = &str>| {
         let cells: String = cells.map(|cell| format!("<{kind}>{cell}</{kind}>")).collect();
         format!("<tr>{cells}</tr>\n")
@@ -251,7 +261,7 @@ mod tests {
             [Row::of(name, "uvm", "ms", &[*value]), Row::of(name, "linux", "ms", &[value * 2.0])]
         });
         let document = Document { about: "a <machine>".to_owned(), rows: rows.collect() };
-        let page = render(&document, &Document::default()).unwrap();
+        let page = render(&document, &Document::default(), &Document::default()).unwrap();
         for part in [
             "Figure 5",
             "Figure 2",
@@ -262,6 +272,6 @@ mod tests {
         ] {
             assert!(page.contains(part), "no {part} in {page}");
         }
-        assert!(!page.contains("Instructions per operation"));
+        assert!(!page.contains("Instructions per operation") && !page.contains("Two CPUs"));
     }
 }

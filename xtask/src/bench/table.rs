@@ -37,7 +37,16 @@ fn words(verdict: Verdict) -> String {
 
 fn cells(row: &Row) -> (String, String) {
     let unit = if row.metric == "instructions" { String::new() } else { format!(" {}", row.metric) };
-    (format!("{}{unit}", number(row.value)), format!("{}..{}", number(row.min), number(row.max)))
+    let [value, min, max] = [row.value, row.min, row.max].map(|value| in_unit(value, &row.metric));
+    (format!("{value}{unit}"), format!("{min}..{max}"))
+}
+
+/// A value as exact as its unit asks for.
+pub fn in_unit(value: f64, unit: &str) -> String {
+    match unit {
+        "times" | "each" => format!("{value:.3}"),
+        _ => number(value),
+    }
 }
 
 /// `12,345`, or one decimal below a hundred where it is not whole.
@@ -58,11 +67,12 @@ pub fn number(value: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::number;
+    use super::{in_unit, number};
 
     #[test]
     fn thousands_are_parted() {
         assert_eq!(number(4.04), "4.0");
+        assert_eq!(in_unit(1.7986, "times"), "1.799");
         assert_eq!(number(4.0), "4");
         assert_eq!(number(326.0), "326");
         assert_eq!(number(6_675_094.0), "6,675,094");

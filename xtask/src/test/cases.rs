@@ -140,7 +140,7 @@ pub const CASES: &[Case] = &[
     guest("processes", &[("processes", Libc::Musl)], &["/bin/processes"]),
     guest("signals", &[("signals", Libc::Musl)], &["/bin/signals"]),
     guest("threads", &[("threads", Libc::Musl)], &["/bin/threads"]),
-    Case { cpus: 4, ..guest("several CPUs", &[("smp", Libc::Musl)], &["/bin/smp"]) },
+    Case { cpus: 4, ..guest("several CPUs", &[("cpus", Libc::Musl)], &["/bin/cpus"]) },
     Case {
         cpus: 4,
         // Linux's CPUs spin for each other's answers: on a busy host that takes longer than a case may.
@@ -221,7 +221,7 @@ pub const CASES: &[Case] = &[
     },
     guest("mappings on the host's libc", &[("mappings", Libc::Host)], &["/bin/mappings"]),
     guest("signals on the host's libc", &[("signals", Libc::Host)], &["/bin/signals"]),
-    Case { cpus: 4, ..guest("several CPUs on the host's libc", &[("smp", Libc::Host)], &["/bin/smp"]) },
+    Case { cpus: 4, ..guest("several CPUs on the host's libc", &[("cpus", Libc::Host)], &["/bin/cpus"]) },
     guest("threads on the host's libc", &[("threads", Libc::Host)], &["/bin/threads"]),
     Case {
         name: "a shell ends with its exit code",

@@ -138,7 +138,7 @@ static void exits_from_another_thread(void) {
 static void execs_while_others_spin(void) {
     pthread_t threads[SPINNERS];
     spin_up(threads, SPINNERS);
-    execl("/proc/self/exe", "smp", "exits_with_nine", (char *)0);
+    execl("/proc/self/exe", "cpus", "exits_with_nine", (char *)0);
 }
 static void exits_with_nine(void) { _exit(9); }
 static void spins_until_killed(void) {

@@ -1,0 +1,319 @@
+// What two CPUs do at once: one static program, the same binary on every kernel.
+//
+// One or two workers, processes or threads of one process, each kept on a CPU of its own, do the same thing in rounds. All begin a
+// round together, each reads the clock before and after its own part; what prepares a round and clears up after it is not
+// timed. A row's value is the sum of the workers' rates.
+//
+// Printed for a program to read (see xtask/src/bench/smp.rs):
+//   value|NAME|UNIT|VALUE
+//   fail|NAME|WHY           for what this kernel can't do
+//   end
+// Large pages are switched off for the regions measured here.
+// Usage: smp [PART OF A NAME]
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { PAGE = 4096, WORKERS = 2, ANON_PAGES = 8192, FILE_PAGES = 4096, FILE_MAPS = 8 };
+// Measured time of a row, in nanoseconds.
+static const uint64_t WINDOW = 250000000;
+
+// How often something was asked of other CPUs.
+struct asked {
+    long rounds, interrupts;
+};
+
+// What the workers of a row share, in memory that processes share too.
+static struct team {
+    atomic_int arrived, phase, failed, over;
+    int size;
+    uint64_t nanos[WORKERS], operations[WORKERS];
+    struct asked asked;
+    char why[128];
+} *team;
+
+struct worker {
+    int index;
+    volatile char *at[FILE_MAPS];
+};
+
+struct operation {
+    const char *name;
+    size_t count; // in a round
+    void (*prepare)(struct worker *worker, size_t count);
+    void (*run)(struct worker *worker, size_t count);
+    void (*clear)(struct worker *worker, size_t count);
+};
+
+static uint64_t nanos(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+static void give_up(const char *why) {
+    if (!atomic_exchange(&team->failed, 1)) snprintf(team->why, sizeof team->why, "%s: %s", why, strerror(errno));
+}
+
+// Returns when all workers have come. Who waits long sleeps, so that a busy host runs the one that is waited for.
+static void meet(void) {
+    int phase = atomic_load(&team->phase);
+    if (atomic_fetch_add(&team->arrived, 1) + 1 == team->size) {
+        atomic_store(&team->arrived, 0);
+        atomic_fetch_add(&team->phase, 1);
+        return;
+    }
+    for (int looks = 0; atomic_load(&team->phase) == phase; looks++) {
+        if (looks < 200000) __asm__ volatile("" : : : "memory");
+        else usleep(50);
+    }
+}
+
+// --- counters ---------------------------------------------------------------------------------------------------
+
+static char text[65536];
+
+static const char *contents(const char *path) {
+    int fd = open(path, O_RDONLY);
+    ssize_t length = 0, got;
+    while (fd >= 0 && (got = read(fd, text + length, sizeof text - 1 - (size_t)length)) > 0) length += got;
+    text[length] = 0;
+    if (fd >= 0) close(fd);
+    return text;
+}
+
+// Ours counts rounds and interrupts. Linux counts interrupts alone, for each CPU.
+static struct asked asked_so_far(void) {
+    struct asked sum = {0, 0};
+    const char *at = strstr(contents("/proc/vmstat"), "tlb_remote ");
+    if (at) {
+        sum.rounds = atol(at + strlen("tlb_remote "));
+        at = strstr(at, "tlb_interrupts ");
+        if (at) sum.interrupts = atol(at + strlen("tlb_interrupts "));
+        return sum;
+    }
+    sum.rounds = -1;
+    at = strstr(contents("/proc/interrupts"), "TLB:");
+    if (!at) return sum;
+    char *end = (char *)at + strlen("TLB:");
+    for (int cpu = 0; cpu < WORKERS; cpu++) sum.interrupts += strtol(end, &end, 10);
+    return sum;
+}
+
+// --- operations -------------------------------------------------------------------------------------------------
+
+static volatile char *map(size_t pages, int protection, int flags, int fd) {
+    char *at = mmap(0, pages * PAGE, protection, flags, fd, 0);
+    if (at == MAP_FAILED) {
+        give_up("mmap");
+        return 0;
+    }
+    madvise(at, pages * PAGE, MADV_NOHUGEPAGE);
+    return at;
+}
+
+static void nothing(struct worker *worker, size_t count) { (void)worker, (void)count; }
+
+static void loop(struct worker *worker, size_t count) {
+    (void)worker;
+    __asm__ volatile("1: dec %0\n\tjnz 1b" : "+r"(count) : : "cc");
+}
+
+static void map_memory(struct worker *worker, size_t count) {
+    worker->at[0] = map(count, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1);
+}
+static void touch_memory(struct worker *worker, size_t count) {
+    for (size_t i = 0; i < count && worker->at[0]; i++) worker->at[0][i * PAGE] = 1;
+}
+static void unmap_memory(struct worker *worker, size_t count) {
+    if (worker->at[0]) munmap((void *)worker->at[0], count * PAGE);
+}
+
+static int file;
+
+static void map_file(struct worker *worker, size_t count) {
+    (void)count;
+    for (int i = 0; i < FILE_MAPS; i++) worker->at[i] = map(FILE_PAGES, PROT_READ, MAP_SHARED, file);
+}
+static void touch_file(struct worker *worker, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        volatile char *at = worker->at[i / FILE_PAGES];
+        if (at) (void)at[i % FILE_PAGES * PAGE];
+    }
+}
+static void unmap_file(struct worker *worker, size_t count) {
+    (void)count;
+    for (int i = 0; i < FILE_MAPS; i++) {
+        if (worker->at[i]) munmap((void *)worker->at[i], FILE_PAGES * PAGE);
+    }
+}
+
+static void map_touch_unmap(struct worker *worker, size_t count) {
+    (void)worker;
+    for (size_t i = 0; i < count; i++) {
+        volatile char *at = mmap(0, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (at == MAP_FAILED) return give_up("mmap");
+        *at = 1;
+        munmap((void *)at, PAGE);
+    }
+}
+
+static void fork_exit_wait(struct worker *worker, size_t count) {
+    (void)worker;
+    for (size_t i = 0; i < count; i++) {
+        pid_t child = fork();
+        if (child == 0) _exit(0);
+        int status;
+        if (child < 0) return give_up("fork");
+        if (waitpid(child, &status, 0) != child || status) return give_up("wait");
+    }
+}
+
+static const struct operation operations[] = {
+    {"a loop without the kernel", 10000000, nothing, loop, nothing},
+    {"anonymous fault", ANON_PAGES, map_memory, touch_memory, unmap_memory},
+    {"resident file fault", FILE_MAPS * FILE_PAGES, map_file, touch_file, unmap_file},
+    {"mmap, touch, munmap", 2048, nothing, map_touch_unmap, nothing},
+    {"fork, exit, wait", 64, nothing, fork_exit_wait, nothing},
+};
+
+static void make_file(void) {
+    static char block[PAGE];
+    memset(block, 'x', sizeof block);
+    file = open("/tmp/smp.data", O_RDWR | O_CREAT | O_TRUNC, 0600);
+    for (int i = 0; i < FILE_PAGES; i++) {
+        if (file < 0 || write(file, block, PAGE) != PAGE) {
+            perror("/tmp/smp.data");
+            exit(1);
+        }
+    }
+}
+
+// --- workers ----------------------------------------------------------------------------------------------------
+
+static const struct operation *now;
+
+static void work(int index) {
+    struct worker worker = {.index = index};
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    CPU_SET((unsigned)index, &set);
+    if (sched_setaffinity(0, sizeof set, &set)) give_up("sched_setaffinity");
+    uint64_t began = 0;
+    // The first round warms up.
+    for (int round = 0; !atomic_load(&team->over); round++) {
+        struct asked before = {0, 0};
+        now->prepare(&worker, now->count);
+        if (index == 0 && round) before = asked_so_far();
+        meet();
+        uint64_t start = nanos();
+        now->run(&worker, now->count);
+        uint64_t spent = nanos() - start;
+        meet();
+        if (round) {
+            team->nanos[index] += spent;
+            team->operations[index] += now->count;
+        } else {
+            began = start;
+        }
+        if (index == 0 && round) {
+            struct asked after = asked_so_far();
+            team->asked.rounds = after.rounds < 0 ? -1 : team->asked.rounds + after.rounds - before.rounds;
+            team->asked.interrupts += after.interrupts - before.interrupts;
+            // Nor does it go on for ever where preparing takes long.
+            int enough = team->nanos[0] >= WINDOW || nanos() - began > 8 * WINDOW;
+            if (enough || atomic_load(&team->failed)) atomic_store(&team->over, 1);
+        }
+        meet();
+        now->clear(&worker, now->count);
+    }
+}
+
+static void *thread(void *index) {
+    work((int)(long)index);
+    return 0;
+}
+
+// Each returns whether all workers came to their end.
+static int with_threads(int size) {
+    pthread_t threads[WORKERS];
+    int made = 0;
+    for (; made < size; made++) {
+        if (pthread_create(&threads[made], 0, thread, (void *)(long)made)) break;
+    }
+    // Those who wait for one that isn't there would wait for ever.
+    if (made < size) exit(1);
+    for (int i = 0; i < size; i++) pthread_join(threads[i], 0);
+    return 1;
+}
+
+static int with_processes(int size) {
+    int well = 1;
+    for (int i = 0; i < size; i++) {
+        pid_t child = fork();
+        if (child < 0) exit(1);
+        if (child == 0) {
+            work(i);
+            _exit(0);
+        }
+    }
+    for (int i = 0, status; i < size; i++) {
+        if (wait(&status) < 0 || status) well = 0;
+    }
+    return well;
+}
+
+// The sum of all workers' rates, in operations a second; 0 if it could not be done.
+static double measure(const struct operation *operation, int (*with)(int), int size) {
+    memset(team, 0, sizeof *team);
+    team->size = size;
+    now = operation;
+    if (!with(size) && !atomic_exchange(&team->failed, 1)) snprintf(team->why, sizeof team->why, "a worker died");
+    double rate = 0;
+    for (int i = 0; i < size && !team->failed; i++) rate += (double)team->operations[i] * 1e9 / (double)team->nanos[i];
+    return rate;
+}
+
+static void scale(const struct operation *operation, int (*with)(int), const char *one, const char *two) {
+    const char *name = operation->name;
+    double alone = measure(operation, with, 1);
+    double both = alone > 0 ? measure(operation, with, 2) : 0;
+    if (both <= 0) {
+        printf("fail|%s: %s|%s\n", name, two, team->why);
+        return;
+    }
+    double done = (double)(team->operations[0] + team->operations[1]);
+    printf("value|%s: %s|/s|%.1f\n", name, one, alone);
+    printf("value|%s: %s|/s|%.1f\n", name, two, both);
+    printf("value|%s: %s / one|times|%.4f\n", name, two, both / alone);
+    if (operation->run == loop) return;
+    if (team->asked.rounds >= 0) printf("value|%s: %s, rounds|each|%.4f\n", name, two, (double)team->asked.rounds / done);
+    printf("value|%s: %s, interrupts|each|%.4f\n", name, two, (double)team->asked.interrupts / done);
+}
+
+int main(int count, char **arguments) {
+    const char *wanted = count > 1 ? arguments[1] : "";
+    team = mmap(0, sizeof *team, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (team == MAP_FAILED) return 1;
+    make_file();
+    for (size_t i = 0; i < sizeof operations / sizeof *operations; i++) {
+        if (!strstr(operations[i].name, wanted)) continue;
+        scale(&operations[i], with_processes, "one process", "two processes");
+        fflush(stdout);
+        scale(&operations[i], with_threads, "one thread", "two threads");
+        fflush(stdout);
+    }
+    puts("end");
+    return 0;
+}
