@@ -365,6 +365,191 @@ static void a_pipe_is_resized_in_use(void) {
     CHECK(!pthread_join(writer, &result) && !result && sum == want);
 }
 
+// A signal to a group reaches the children that its members are just making, whichever CPU they are made on.
+static void forks_for_ever(void) {
+    for (;;) {
+        // Not the library's fork, which may block signals meanwhile: one that waits for its parent is not the child's.
+        pid_t child = (pid_t)syscall(SYS_fork);
+        if (child == 0) {
+            for (;;) pause();
+        }
+        if (child < 0) usleep(1000);
+    }
+}
+static void a_group_ends_whole_by(int signal) {
+    // Whoever survives becomes a child of this process.
+    NEED(!prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0));
+    for (int round = 0; round < 40; round++) {
+        pid_t leader = fork();
+        if (leader == 0) {
+            setpgid(0, 0);
+            for (int i = 0; i < 3; i++) {
+                if (fork() == 0) break;
+            }
+            forks_for_ever();
+        }
+        setpgid(leader, leader);
+        usleep(2000 + (unsigned)round * 700 % 5000);
+        CHECK(!kill(-leader, signal));
+        int left = 1;
+        for (int i = 0; i < 2000 && left; i++) {
+            while ((left = waitpid(-1, 0, WNOHANG)) > 0) {}
+            left = left == 0;
+            if (left) usleep(1000);
+        }
+        CHECK(!left);
+        if (left) kill(-leader, SIGKILL);
+        while (waitpid(-1, 0, 0) > 0) {}
+    }
+}
+static void a_group_is_killed_whole(void) { a_group_ends_whole_by(SIGKILL); }
+static void a_group_is_ended_whole(void) { a_group_ends_whole_by(SIGTERM); }
+
+// A mutex whose owner dies on another CPU, at any moment, goes to the next with the news of it.
+static struct {
+    pthread_mutex_t mutex;
+    atomic_int rounds;
+    int inside;
+} *robust;
+static void robust_begin(void) {
+    pthread_mutexattr_t kind;
+    robust = mmap(0, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    NEED(robust != MAP_FAILED && !pthread_mutexattr_init(&kind));
+    NEED(!pthread_mutexattr_setrobust(&kind, PTHREAD_MUTEX_ROBUST));
+    NEED(!pthread_mutexattr_setpshared(&kind, PTHREAD_PROCESS_SHARED));
+    NEED(!pthread_mutex_init(&robust->mutex, &kind));
+}
+static int robust_round(void) {
+    int error = pthread_mutex_lock(&robust->mutex);
+    if (error == EOWNERDEAD) {
+        robust->inside = 0;
+        if (pthread_mutex_consistent(&robust->mutex)) return 0;
+    } else if (error) {
+        return 0;
+    }
+    if (robust->inside++) return 0;
+    atomic_fetch_add(&robust->rounds, 1);
+    robust->inside--;
+    return !pthread_mutex_unlock(&robust->mutex);
+}
+static void robust_mutexes_of_the_killed(void) {
+    robust_begin();
+    pid_t children[4];
+    for (int round = 0; round < 40; round++) {
+        for (int i = 0; i < 4; i++) {
+            children[i] = fork();
+            if (children[i] == 0) {
+                pin(i % cpus());
+                while (robust_round()) {}
+                _exit(1);
+            }
+        }
+        int before = atomic_load(&robust->rounds);
+        while (atomic_load(&robust->rounds) == before) usleep(100);
+        for (int i = 0; i < 4; i++) kill(children[i], SIGKILL);
+        for (int i = 0; i < 4; i++) {
+            int status;
+            CHECK(waitpid(children[i], &status, 0) == children[i] && WIFSIGNALED(status));
+        }
+        CHECK(robust_round());
+    }
+}
+static void *ends_as_owner(void *argument) {
+    pin(cpus() - 1);
+    pthread_mutex_lock(&robust->mutex);
+    return argument;
+}
+static void robust_mutexes_of_ended_threads(void) {
+    robust_begin();
+    pin(0);
+    for (int round = 0; round < 100; round++) {
+        pthread_t thread;
+        NEED(!pthread_create(&thread, 0, ends_as_owner, 0));
+        if (round & 1) pthread_join(thread, 0);
+        int error = pthread_mutex_lock(&robust->mutex);
+        // The lock may also come first.
+        if (error == EOWNERDEAD) CHECK(!pthread_mutex_consistent(&robust->mutex));
+        else CHECK(!error && !(round & 1));
+        CHECK(!pthread_mutex_unlock(&robust->mutex));
+        if (!(round & 1)) {
+            pthread_join(thread, 0);
+            error = pthread_mutex_lock(&robust->mutex);
+            CHECK(error == 0 || (error == EOWNERDEAD && !pthread_mutex_consistent(&robust->mutex)));
+            CHECK(!pthread_mutex_unlock(&robust->mutex));
+        }
+    }
+}
+
+// A signal to a process goes to the one thread that doesn't block it, wherever that runs; many lose none of a counting kind.
+static atomic_int taken_by[4];
+static __thread int own_number;
+static void note_taker(int signal) {
+    (void)signal;
+    atomic_fetch_add(&taken_by[own_number], 1);
+}
+static void *taking(void *argument) {
+    own_number = (int)(long)argument;
+    pin(own_number % cpus());
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGRTMIN);
+    pthread_sigmask(own_number == 2 ? SIG_UNBLOCK : SIG_BLOCK, &set, 0);
+    atomic_fetch_add(&ready, 1);
+    while (!atomic_load(&stop)) {}
+    return 0;
+}
+static void a_signal_finds_the_thread_that_takes_it(void) {
+    pthread_t threads[4];
+    sigset_t set;
+    struct sigaction action = {.sa_handler = note_taker};
+    sigemptyset(&set);
+    sigaddset(&set, SIGRTMIN);
+    pthread_sigmask(SIG_BLOCK, &set, 0);
+    sigaction(SIGRTMIN, &action, 0);
+    atomic_store(&ready, 0);
+    atomic_store(&stop, 0);
+    for (long i = 0; i < 4; i++) NEED(!pthread_create(&threads[i], 0, taking, (void *)i));
+    while (atomic_load(&ready) < 4) sched_yield();
+    for (int i = 0; i < 500; i++) {
+        if (sigqueue(getpid(), SIGRTMIN, (union sigval){.sival_int = i})) {
+            CHECK(errno == EAGAIN);
+            i--;
+            sched_yield();
+        }
+    }
+    while (atomic_load(&taken_by[2]) < 500) sched_yield();
+    atomic_store(&stop, 1);
+    for (int i = 0; i < 4; i++) pthread_join(threads[i], 0);
+    CHECK(taken_by[0] + taken_by[1] + taken_by[3] == 0 && taken_by[2] == 500);
+}
+
+// A broadcast wakes all that wait, on all CPUs.
+static int generation, woken;
+static void *waiting_for_all(void *argument) {
+    pin((int)(long)argument % cpus());
+    pthread_mutex_lock(&lock);
+    for (int i = 1; i <= 200; i++) {
+        woken++;
+        pthread_cond_broadcast(&changed);
+        while (generation < i) pthread_cond_wait(&changed, &lock);
+    }
+    pthread_mutex_unlock(&lock);
+    return 0;
+}
+static void a_broadcast_wakes_all(void) {
+    pthread_t threads[SPINNERS];
+    for (long i = 0; i < SPINNERS; i++) NEED(!pthread_create(&threads[i], 0, waiting_for_all, (void *)i));
+    pthread_mutex_lock(&lock);
+    for (int i = 1; i <= 200; i++) {
+        while (woken < SPINNERS) pthread_cond_wait(&changed, &lock);
+        woken = 0;
+        generation = i;
+        pthread_cond_broadcast(&changed);
+    }
+    pthread_mutex_unlock(&lock);
+    for (int i = 0; i < SPINNERS; i++) CHECK(!pthread_join(threads[i], 0));
+}
+
 // A pipe between CPUs: what comes out is what went in.
 static void pipes_between_cpus(void) {
     int ends[2];
@@ -409,6 +594,12 @@ int main(int argc, char **argv) {
         {"orphans_are_heard_of", orphans_are_heard_of},
         {"a_drop_of_rights_stays", a_drop_of_rights_stays},
         {"a_pipe_is_resized_in_use", a_pipe_is_resized_in_use},
+        {"a_group_is_killed_whole", a_group_is_killed_whole},
+        {"a_group_is_ended_whole", a_group_is_ended_whole},
+        {"robust_mutexes_of_the_killed", robust_mutexes_of_the_killed},
+        {"robust_mutexes_of_ended_threads", robust_mutexes_of_ended_threads},
+        {"a_signal_finds_the_thread_that_takes_it", a_signal_finds_the_thread_that_takes_it},
+        {"a_broadcast_wakes_all", a_broadcast_wakes_all},
         {"pipes_between_cpus", pipes_between_cpus},
     };
     if (argc > 1 && !strcmp(argv[1], "exits_with_nine")) exits_with_nine();

@@ -10,7 +10,7 @@ use super::limits::RLIMIT_NPROC;
 use super::mm::Mm;
 use super::process::{Inherited, Process};
 use super::signal::{Actions, AltStack, SIGCHLD};
-use super::table::{self, Pid};
+use super::table::{self, Birth, Pid};
 use super::thread::{Completion, Thread};
 use super::{current_thread, wait};
 use crate::arch::UserRegs;
@@ -97,12 +97,18 @@ pub fn clone(regs: &UserRegs, request: &Request) -> Result<Pid> {
     if request.flags.contains(Flags::SETTLS) {
         regs.fs_base = request.tls;
     }
-    let child = if request.flags.contains(Flags::THREAD) {
-        new_thread(caller, request)?
-    } else {
-        new_process(caller, request)?
-    };
-    start(caller, child, regs, request)
+    if request.flags.contains(Flags::THREAD) {
+        let child = new_thread(caller, request)?;
+        return start(caller, child, regs, request, None);
+    }
+    check_count(&caller.process)?;
+    let birth = table::expect(caller.process.pid)?;
+    // What comes from now on the child gets as well (`table`, N4).
+    if super::signal::deliver::must_attend() {
+        return Err(ERESTARTNOINTR);
+    }
+    let child = new_process(caller, request, birth.pid())?;
+    start(caller, child, regs, request, Some(birth))
 }
 
 fn mm_for(caller: &Thread, flags: Flags) -> Result<Arc<Mm>> {
@@ -121,10 +127,8 @@ fn new_thread(caller: &Arc<Thread>, request: &Request) -> Result<Arc<Thread>> {
     Ok(Arc::new(Thread::new(tid, process.clone(), mm, caller.mask(), caller.comm_bytes())))
 }
 
-fn new_process(caller: &Arc<Thread>, request: &Request) -> Result<Arc<Thread>> {
+fn new_process(caller: &Arc<Thread>, request: &Request, pid: Pid) -> Result<Arc<Thread>> {
     let parent = &caller.process;
-    check_count(parent)?;
-    let pid = table::allocate()?;
     let (files, fs) = (parent.files()?, parent.fs()?);
     let flags = request.flags;
     let from = Inherited {
@@ -168,7 +172,13 @@ fn check_count(parent: &Process) -> Result<()> {
 }
 
 /// Enters the child everywhere and lets it run. Whatever fails here is undone.
-fn start(caller: &Arc<Thread>, child: Arc<Thread>, regs: UserRegs, request: &Request) -> Result<Pid> {
+fn start(
+    caller: &Arc<Thread>,
+    child: Arc<Thread>,
+    regs: UserRegs,
+    request: &Request,
+    birth: Option<Birth>,
+) -> Result<Pid> {
     let flags = request.flags;
     let tid = child.tid();
     if flags.contains(Flags::PARENT_SETTID) {
@@ -194,7 +204,7 @@ fn start(caller: &Arc<Thread>, child: Arc<Thread>, regs: UserRegs, request: &Req
     };
     child.set_task(&task);
     child.poke();
-    if let Err(errno) = enter(caller, &child, flags) {
+    if let Err(errno) = enter(caller, &child, flags, birth) {
         discard(&child);
         child.forget_task();
         sched::discard(task);
@@ -209,8 +219,8 @@ fn start(caller: &Arc<Thread>, child: Arc<Thread>, regs: UserRegs, request: &Req
 }
 
 /// Enters the child in its group and in the table. A thread can't join a process that ends, or in which another thread is in exec:
-/// the caller is to go too, and its call isn't finished.
-fn enter(caller: &Thread, child: &Arc<Thread>, flags: Flags) -> Result<()> {
+/// the caller is to go too, and its call isn't finished. A process that ends has no more children either.
+fn enter(caller: &Thread, child: &Arc<Thread>, flags: Flags, birth: Option<Birth>) -> Result<()> {
     let process = &child.process;
     if flags.contains(Flags::THREAD) {
         let mut group = process.group.lock();
@@ -222,10 +232,13 @@ fn enter(caller: &Thread, child: &Arc<Thread>, flags: Flags) -> Result<()> {
         table::with(|tree| tree.insert_thread(child.clone()));
         return Ok(());
     }
-    process.group.lock().threads.push(child.clone());
     let own = &caller.process;
+    if caller.is_dying() {
+        return Err(ERESTARTNOINTR);
+    }
+    process.group.lock().threads.push(child.clone());
     let parent = if flags.contains(Flags::PARENT) { own.parent() } else { own.pid };
-    table::insert(process.clone(), child.clone(), parent);
+    table::insert(process.clone(), child.clone(), parent, birth);
     Ok(())
 }
 

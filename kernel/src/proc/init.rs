@@ -67,7 +67,7 @@ pub fn start_init(cmdline: &str) -> Result<()> {
         Arc::new(Thread::new(pid, process.clone(), mm, SigSet::EMPTY, *b"init\0\0\0\0\0\0\0\0\0\0\0\0"));
     thread.is_init.store(true, Ordering::Relaxed);
     process.group.lock().threads.push(thread.clone());
-    table::insert(process, thread.clone(), 0);
+    table::insert(process, thread.clone(), 0, None);
     let task = sched::new_user(thread.clone(), &UserRegs::new(0, 0))?;
     thread.set_task(&task);
     thread.poke();

@@ -4,7 +4,9 @@
 //! so there is nothing to get out of step and no cycle of references.
 //!
 //! Invariants: N1: a node's `children` are exactly the processes whose `parent` it is. N2: a number is not given out
-//! while a process, a thread, a group or a session bears it. N3: a process whose node has `ended` set has no threads.
+//! while a process, a thread, a group or a session bears it, or a process that is being made is to. N3: a process whose node has
+//! `ended` set has no threads. N4: a signal that many processes are sent reaches the children that they have just then: those in the
+//! table, and those that are being made.
 
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
@@ -12,9 +14,9 @@ use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 
 use super::process::{ExitStatus, Process};
-use super::signal::SIGCHLD;
+use super::signal::{send, SigInfo, SIGCHLD};
 use super::thread::Thread;
-use crate::errno::{Result, EAGAIN, EPERM, ESRCH};
+use crate::errno::{Result, EAGAIN, ENOMEM, EPERM, ESRCH};
 use crate::sync::SpinLock;
 
 /// Numbers of processes, threads, groups and sessions.
@@ -32,10 +34,34 @@ pub struct Node {
     pub ended: Option<ExitStatus>,
 }
 
+/// A process that is being made (N4).
+struct Unborn {
+    pid: Pid,
+    parent: Pid,
+    /// What was sent to the parent and others at once meanwhile.
+    sent: Vec<SigInfo>,
+}
+
+/// The number of a process that is being made. Dropped, there won't be one.
+pub struct Birth(Pid);
+
+impl Birth {
+    pub fn pid(&self) -> Pid {
+        self.0
+    }
+}
+
+impl Drop for Birth {
+    fn drop(&mut self) {
+        with(|tree| tree.unborn.retain(|unborn| unborn.pid != self.0));
+    }
+}
+
 /// Everything behind TREE.
 pub struct Tree {
     nodes: BTreeMap<Pid, Node>,
     threads: BTreeMap<Pid, Arc<Thread>>,
+    unborn: Vec<Unborn>,
     last: Pid,
     wrapped: bool,
     /// How many threads there may be.
@@ -45,6 +71,7 @@ pub struct Tree {
 static TREE: SpinLock<Tree> = SpinLock::new(Tree {
     nodes: BTreeMap::new(),
     threads: BTreeMap::new(),
+    unborn: Vec::new(),
     last: 0,
     wrapped: false,
     limit: 1,
@@ -62,6 +89,11 @@ impl Tree {
 
     pub fn node_mut(&mut self, pid: Pid) -> Option<&mut Node> {
         self.nodes.get_mut(&pid)
+    }
+
+    /// All processes, zombies too, that `wanted` names.
+    pub fn matching(&self, wanted: impl Fn(&Process) -> bool) -> Vec<Arc<Process>> {
+        self.nodes().filter(|node| wanted(&node.process)).map(|node| node.process.clone()).collect()
     }
 
     pub fn nodes(&self) -> impl Iterator<Item = &Node> {
@@ -91,7 +123,11 @@ impl Tree {
 
     fn in_use(&self, id: Pid) -> bool {
         let bears = |node: &Node| node.process.pgid() == id || node.process.sid() == id;
-        self.nodes.contains_key(&id) || self.threads.contains_key(&id) || self.nodes.values().any(bears)
+        let expected = self.unborn.iter().any(|unborn| unborn.pid == id);
+        expected
+            || self.nodes.contains_key(&id)
+            || self.threads.contains_key(&id)
+            || self.nodes.values().any(bears)
     }
 
     /// Makes `child` a child of `parent`, which may be 0 for none.
@@ -143,6 +179,17 @@ impl Tree {
         Some(node.process)
     }
 
+    /// Notes what a process and others are sent at once for the children that it is about to have (N4). Without memory for the note
+    /// the child goes without the signal; one that ends its parent ends it as well, see `clone::enter`.
+    pub fn send_to_unborn(&mut self, parent: Pid, info: SigInfo) {
+        for unborn in self.unborn.iter_mut().filter(|unborn| unborn.parent == parent) {
+            let known = unborn.sent.iter().any(|sent| sent.signal == info.signal);
+            if !known && unborn.sent.try_reserve(1).is_ok() {
+                unborn.sent.push(info);
+            }
+        }
+    }
+
     pub fn remove_thread(&mut self, tid: Pid) {
         self.threads.remove(&tid);
     }
@@ -174,18 +221,36 @@ pub fn set_limit(limit: usize) {
     with(|tree| tree.limit = limit);
 }
 
-/// A number for a new process or thread.
+/// A number for a new thread, or for process 1.
 pub fn allocate() -> Result<Pid> {
     with(Tree::allocate)
 }
 
+/// A number for a new process that `parent` makes.
+pub fn expect(parent: Pid) -> Result<Birth> {
+    with(|tree| {
+        tree.unborn.try_reserve(1).map_err(|_| ENOMEM)?;
+        let pid = tree.allocate()?;
+        tree.unborn.push(Unborn { pid, parent, sent: Vec::new() });
+        Ok(Birth(pid))
+    })
+}
+
 /// Puts a new process with its first thread into the table, as a child of `parent`, in the group and session it names.
-pub fn insert(process: Arc<Process>, thread: Arc<Thread>, parent: Pid) {
+pub fn insert(process: Arc<Process>, thread: Arc<Thread>, parent: Pid, birth: Option<Birth>) {
     with(|tree| {
         let pid = process.pid;
-        tree.nodes.insert(pid, Node { process, children: Vec::new(), ended: None });
+        tree.nodes.insert(pid, Node { process: process.clone(), children: Vec::new(), ended: None });
         tree.insert_thread(thread);
         tree.adopt(parent, pid);
+        let Some(birth) = birth else { return };
+        // All that its end would do is done here.
+        core::mem::forget(birth);
+        let Some(at) = tree.unborn.iter().position(|unborn| unborn.pid == pid) else { return };
+        for info in tree.unborn.swap_remove(at).sent {
+            // It has stopped for nobody yet, so nobody hears that it goes on.
+            let _ = send::post(&process, None, info);
+        }
     });
 }
 
@@ -213,8 +278,7 @@ pub fn count_of_user(uid: u32) -> usize {
 }
 
 pub fn group_members(pgid: Pid) -> Vec<Arc<Process>> {
-    let member = |node: &&Node| node.process.pgid() == pgid;
-    with(|tree| tree.nodes().filter(member).map(|node| node.process.clone()).collect())
+    with(|tree| tree.matching(|process| process.pgid() == pgid))
 }
 
 pub fn is_orphaned_group(pgid: Pid) -> bool {

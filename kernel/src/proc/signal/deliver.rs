@@ -115,7 +115,11 @@ fn next(thread: &Thread) -> Next {
             SIG_DFL => match info.signal.default_action() {
                 DefaultAction::Ignore | DefaultAction::Continue => {}
                 DefaultAction::Stop => return Next::MayStop(info.signal),
-                DefaultAction::Terminate => return Next::Terminate(info.signal),
+                DefaultAction::Terminate => {
+                    // Taken and effective at once: nobody sees the process without the one and the other.
+                    send::kill_all(&mut group, ExitStatus::Killed(info.signal));
+                    return Next::Terminate(info.signal);
+                }
             },
             _ => {
                 if action.flags & super::flag::RESETHAND != 0 {
@@ -141,6 +145,18 @@ pub fn signal_pending() -> bool {
     }
     let group = thread.process.group.lock();
     group.stop.is_some() || has_unblocked(thread, &group)
+}
+
+/// Whether the running thread has a signal to see to before it may make a child that the signal would miss: its own, or one that any
+/// thread of the process may take. It then takes it on its way back to user mode.
+pub fn must_attend() -> bool {
+    let thread = current_thread();
+    let group = thread.process.group.lock();
+    let waits = thread.is_dying() || group.stop.is_some() || has_unblocked(thread, &group);
+    if waits {
+        thread.signalled.store(true, Ordering::Release);
+    }
+    waits
 }
 
 fn has_unblocked(thread: &Thread, group: &Group) -> bool {

@@ -5,6 +5,7 @@
 //! thread itself on its way back to user mode.
 
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 
 use super::{code, Actions, Detail, SigInfo, SigSet, Signal, SIGCHLD, SIGCONT, SIGKILL, SIG_DFL};
@@ -25,11 +26,41 @@ pub fn send_to_thread(thread: &Arc<Thread>, info: SigInfo) -> Result<()> {
 
 /// Sends a signal of the kernel's own to a whole process group (`^C`, hang-up). Returns whether there is such a group.
 pub fn send_to_group(pgid: Pid, signal: Signal) -> bool {
-    let members = table::group_members(pgid);
-    for process in &members {
-        let _ = send_to_process(process, SigInfo::kernel(signal));
+    send_to_all(|process| process.pgid() == pgid, Some(SigInfo::kernel(signal)), |_| Ok(())).is_ok()
+}
+
+/// Sends a signal to all processes that `wanted` names and `allowed` lets through, in one look at the table, and to the children that
+/// they are about to have; `None` only asks. `allowed` takes no lock above a process's own.
+///
+/// # Errors
+/// `ESRCH` if there is none, or what the last one said if none was sent it.
+fn send_to_all(
+    wanted: impl Fn(&Process) -> bool,
+    info: Option<SigInfo>,
+    allowed: impl Fn(&Process) -> Result<()>,
+) -> Result<()> {
+    let mut outcome = Err(ESRCH);
+    let mut reports = Vec::new();
+    table::with(|tree| {
+        for process in tree.matching(wanted) {
+            let result = allowed(&process).and_then(|()| match info {
+                Some(info) => {
+                    let (sent, report) = post(&process, None, info);
+                    tree.send_to_unborn(process.pid, info);
+                    reports.extend(report.map(|change| (process.clone(), change)));
+                    sent
+                }
+                None => Ok(()),
+            });
+            if outcome != Ok(()) {
+                outcome = result;
+            }
+        }
+    });
+    for (process, change) in reports {
+        report_change(&process, change);
     }
-    !members.is_empty()
+    outcome
 }
 
 fn send(process: &Arc<Process>, target: Option<&Arc<Thread>>, info: SigInfo) -> Result<()> {
@@ -208,27 +239,17 @@ pub fn check_permission(target: &Process, signal: Option<Signal>) -> Result<()> 
 /// The whole of `kill(pid, signal)`; `None` only checks.
 pub fn kill(pid: i64, signal: Option<Signal>) -> Result<()> {
     let own = current_process();
-    let targets = match pid {
-        1.. => alloc::vec![table::process(pid as Pid).ok_or(ESRCH)?],
-        0 => table::group_members(own.pgid()),
-        -1 => {
-            let mut all = table::processes();
-            all.retain(|process| process.pid != 1 && process.pid != own.pid);
-            all
+    let info = signal.map(|signal| SigInfo { signal, code: code::SI_USER, detail: sender(0) });
+    let allowed = |target: &Process| check_permission(target, signal);
+    let of_group = |pgid: Pid| send_to_all(|process| process.pgid() == pgid, info, allowed);
+    match pid {
+        1.. => {
+            let target = table::process(pid as Pid).ok_or(ESRCH)?;
+            allowed(&target)?;
+            info.map_or(Ok(()), |info| send_to_process(&target, info))
         }
-        _ => table::group_members(pid.unsigned_abs().try_into().map_err(|_| ESRCH)?),
-    };
-    let mut outcome = Err(ESRCH);
-    for target in &targets {
-        let result = check_permission(target, signal).and_then(|()| match signal {
-            Some(signal) => {
-                send_to_process(target, SigInfo { signal, code: code::SI_USER, detail: sender(0) })
-            }
-            None => Ok(()),
-        });
-        if outcome != Ok(()) {
-            outcome = result;
-        }
+        0 => of_group(own.pgid()),
+        -1 => send_to_all(|process| process.pid != 1 && process.pid != own.pid, info, allowed),
+        _ => of_group(pid.unsigned_abs().try_into().map_err(|_| ESRCH)?),
     }
-    outcome
 }
