@@ -31,7 +31,8 @@ fn bar(name: &str) -> Option<Bar> {
             && name.ends_with("per page touched")
             && !name.contains("time") =>
         {
-            Some(Bar::AtMost(1.0))
+            // Two touches in a thousand may be neighbours by chance, and are then taken for the start of a stream.
+            Some(Bar::AtMost(if name.contains("pages read") { 1.01 } else { 1.0 }))
         }
         name if name.ends_with("second pass: disk reads") => Some(Bar::AtMost(0.0)),
         name if name.starts_with("1,000 pages over 1 TiB") => Some(Bar::AtMost(1024.0)),
