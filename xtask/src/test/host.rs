@@ -25,6 +25,7 @@ pub const CHECKS: &[Check] = &[
     Check { name: "host/miri", run: miri },
     Check { name: "host/a shell on a terminal", run: super::terminal::check },
     Check { name: "host/machines that go off while they write", run: super::crashes::a_few },
+    Check { name: "host/fifty boots of four CPUs", run: super::boots::fifty },
 ];
 
 /// What `./uvm test --long` runs besides.
@@ -33,6 +34,7 @@ pub const LONG: &[Check] = &[
     Check { name: "host/planted bugs", run: planted_bugs },
     Check { name: "host/a million fork patterns", run: million_forks },
     Check { name: "host/a hundred machines that go off while they write", run: super::crashes::a_hundred },
+    Check { name: "host/ten thousand boots of four CPUs", run: super::boots::ten_thousand },
 ];
 
 fn cargo(arguments: &[&str]) -> Command {

@@ -3,6 +3,7 @@
 //! A check prints `ok NAME` or `FAILED NAME` with what went wrong; the last line is `N passed, M failed`. What this machine
 //! can't check is said, and counted as neither.
 
+mod boots;
 mod cases;
 mod crashes;
 mod disks;
