@@ -45,7 +45,7 @@ impl Image {
     /// The few files and folders without which common programs stumble.
     pub fn minimal() -> Result<Image> {
         let mut image = Image::default();
-        for folder in ["dev", "proc", "etc", "root", "bin", "sbin", "usr", "var"] {
+        for folder in ["dev", "proc", "sys", "etc", "root", "bin", "sbin", "usr", "var"] {
             image.dir(&format!("/{folder}"), 0o755)?;
         }
         for folder in ["tmp", "var/tmp", "dev/shm"] {

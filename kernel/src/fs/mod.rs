@@ -29,7 +29,9 @@ pub mod mount;
 pub mod path;
 pub mod procfs;
 pub mod random;
+pub mod signalfd;
 pub mod swap;
+pub mod timerfd;
 pub mod tmpfs;
 mod unpack;
 
@@ -85,6 +87,7 @@ pub fn init(initramfs: Option<&[u8]>) -> Result<usize> {
     let failed = initramfs.map_or(0, |archive| unpack::unpack(archive, &root));
     devfs::mount_at("/dev", devfs::create()?, "devtmpfs", "devtmpfs")?;
     devfs::mount_at("/proc", procfs::create(), "proc", "proc")?;
+    devfs::mount_at("/sys", procfs::create_sys(), "sysfs", "sysfs")?;
     for dir in ["/tmp", "/run"] {
         if resolve(&root_start(), dir.as_bytes(), Follow::Yes).is_err() {
             root.create(&dir.as_bytes()[1..], inode::NewNode::Dir, 0o1777)?;

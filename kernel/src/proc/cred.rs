@@ -26,6 +26,13 @@ impl Cred {
         self.euid == 0
     }
 
+    /// Whether a process with these ids may read and write the memory of one with those.
+    pub fn may_look_into(&self, target: &Cred) -> bool {
+        let same_user = [target.uid, target.euid, target.suid].iter().all(|&uid| uid == self.uid);
+        self.is_root()
+            || same_user && [target.gid, target.egid, target.sgid].iter().all(|&gid| gid == self.gid)
+    }
+
     /// Whether a process with these ids may send signals to one with those.
     pub fn may_signal(&self, target: &Cred) -> bool {
         self.is_root() || [target.uid, target.suid].iter().any(|&uid| uid == self.euid || uid == self.uid)

@@ -9,7 +9,7 @@ use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 
 use super::mm::Mm;
 use super::process::Process;
-use super::signal::{AltStack, Pending, SigSet};
+use super::signal::{AltStack, Pending, SigInfo, SigSet};
 use super::table::Pid;
 use super::trap::LastFault;
 use super::usage::Usage;
@@ -201,6 +201,20 @@ impl Thread {
             task.add_work(Work::SIGNAL);
             sched::interrupt(&task);
         }
+    }
+
+    /// Takes a signal of `wanted` that was sent to the thread or its process, whether blocked or not.
+    pub fn take_pending(&self, wanted: SigSet) -> Option<SigInfo> {
+        let mut group = self.process.group.lock();
+        let own = self.pending.lock().take(wanted);
+        own.or_else(|| group.pending.take(wanted))
+    }
+
+    /// Whether there is such a signal.
+    pub fn has_pending(&self, wanted: SigSet) -> bool {
+        let group = self.process.group.lock();
+        let all = group.pending.set().with(self.pending.lock().set());
+        all.0 & wanted.0 != 0
     }
 
     /// Tells the thread to leave.

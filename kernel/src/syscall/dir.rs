@@ -326,6 +326,7 @@ fn mount(source: u64, target: u64, fs_type: u64, flags: u64, _data: u64) -> Resu
     }
     let (fs_type, root): (_, InodeRef) = match path(fs_type)?.as_slice() {
         b"proc" => ("proc", procfs::create()),
+        b"sysfs" => ("sysfs", procfs::create_sys()),
         b"tmpfs" | b"ramfs" => ("tmpfs", tmpfs::TmpFs::create(0o1777)),
         b"devtmpfs" => ("devtmpfs", devfs::create()?),
         b"ext4" | b"ext3" | b"ext2" => ("ext4", mount_disk(source, flags)?),

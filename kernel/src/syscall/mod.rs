@@ -25,6 +25,7 @@ pub mod mlock;
 mod path_args;
 pub mod poll;
 pub mod proc;
+mod remote;
 pub mod shm;
 pub mod signal;
 pub mod socket;
@@ -123,6 +124,7 @@ const MODULES: &[Calls] = &[
     ioctl::CALLS,
     socket::CALLS,
     swap::CALLS,
+    remote::CALLS,
 ];
 
 static TABLE: [Handler; SIZE] = build();

@@ -2,10 +2,16 @@
 
 use alloc::sync::Arc;
 
+use linux_raw_sys::general as abi;
+
+use super::path_args::only;
 use super::time::read_timespec;
 use super::{calls, Calls};
 use crate::arch::UserRegs;
 use crate::errno::{Result, EAGAIN, EINTR, EINVAL, ENOMEM, EPERM, ERESTARTNOHAND, ESRCH};
+use crate::fs::current;
+use crate::fs::fdtable::OnExec;
+use crate::fs::signalfd::SignalFd;
 use crate::proc::signal::frame::{self, StackT};
 use crate::proc::signal::{
     code, flag, send, Actions, AltStack, Detail, SigAction, SigInfo, SigSet, Signal, SIGKILL, SIGSTOP,
@@ -29,6 +35,8 @@ pub const CALLS: Calls = calls! {
     __NR_tkill => tkill[2],
     __NR_tgkill => tgkill[3],
     __NR_pause => pause[0],
+    __NR_signalfd => signalfd[3],
+    __NR_signalfd4 => signalfd4[4],
 };
 
 /// The size of the kernel's `sigset_t`, which every call must name.
@@ -137,11 +145,7 @@ fn rt_sigtimedwait(set: u64, info: u64, timeout: u64, size: usize) -> Result<i32
         _ => Some(crate::sched::now().saturating_add(read_timespec(timeout)?)),
     };
     let thread = current_thread();
-    let take = || {
-        let mut group = thread.process.group.lock();
-        let own = thread.pending.lock().take(wanted);
-        own.or_else(|| group.pending.take(wanted))
-    };
+    let take = || thread.take_pending(wanted);
     thread.waiting_for.store(wanted.0, Ordering::Relaxed);
     let outcome = WaitQueue::new().wait_intr(deadline, take);
     thread.waiting_for.store(0, Ordering::Relaxed);
@@ -153,6 +157,21 @@ fn rt_sigtimedwait(set: u64, info: u64, timeout: u64, size: usize) -> Result<i32
         user::put(info, &found.to_bytes())?;
     }
     Ok(found.signal.number())
+}
+
+fn signalfd(fd: i32, set: u64, size: usize) -> Result<i32> {
+    signalfd4(fd, set, size, 0)
+}
+
+fn signalfd4(fd: i32, set: u64, size: usize, flags: u32) -> Result<i32> {
+    only(flags, abi::O_CLOEXEC | abi::O_NONBLOCK)?;
+    check_size(size)?;
+    let mask = SigSet(user::get(set)?).without(SigSet::UNBLOCKABLE);
+    if fd == -1 {
+        return current::files()?.insert(SignalFd::create(mask, flags), OnExec::from_flags(flags));
+    }
+    SignalFd::set(&*current::file(fd)?, mask)?;
+    Ok(fd)
 }
 
 /// The `siginfo_t` of a program: code, sender and value.

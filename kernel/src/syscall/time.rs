@@ -1,7 +1,13 @@
 //! System calls on time: clocks, sleeping, timers.
 
+use linux_raw_sys::general as abi;
+
+use super::path_args::only;
 use super::{calls, Calls};
 use crate::errno::{Result, EFAULT, EINTR, EINVAL, EOPNOTSUPP, EPERM, ERESTARTNOHAND, ERESTART_RESTARTBLOCK};
+use crate::fs::current;
+use crate::fs::fdtable::OnExec;
+use crate::fs::timerfd::{self, TimerFd};
 use crate::proc::signal::Signal;
 use crate::proc::thread::Restart;
 use crate::proc::timer::{self, Clock, Notify, Setting, Slot};
@@ -29,6 +35,9 @@ pub const CALLS: Calls = calls! {
     __NR_timer_gettime => timer_gettime[2],
     __NR_timer_getoverrun => timer_getoverrun[1],
     __NR_timer_delete => timer_delete[1],
+    __NR_timerfd_create => timerfd_create[2],
+    __NR_timerfd_settime => timerfd_settime[4],
+    __NR_timerfd_gettime => timerfd_gettime[2],
 };
 
 /// Units of `times` and of AT_CLKTCK, per second.
@@ -320,6 +329,37 @@ fn timer_settime(id: i32, flags: i32, new: u64, old: u64) -> Result<()> {
         user::put(old, &timespecs(before))?;
     }
     Ok(())
+}
+
+fn timerfd_create(id: i32, flags: u32) -> Result<i32> {
+    let clock = match id {
+        clock::MONOTONIC | clock::BOOTTIME | clock::BOOTTIME_ALARM => timerfd::Clock::Monotonic,
+        clock::REALTIME | clock::REALTIME_ALARM => timerfd::Clock::Wall,
+        _ => return Err(EINVAL),
+    };
+    current::files()?.insert(TimerFd::create(clock, flags)?, OnExec::from_flags(flags))
+}
+
+fn timerfd_settime(fd: i32, flags: u32, new: u64, old: u64) -> Result<()> {
+    // A wait for changes of the wall clock, of which there are none, is no request here.
+    only(flags, abi::TFD_TIMER_ABSTIME | abi::TFD_TIMER_CANCEL_ON_SET)?;
+    let [interval, value]: [Timespec; 2] = user::get(new)?;
+    let (mut value, interval) = (value.to_nanos()?, interval.to_nanos()?);
+    let file = current::file(fd)?;
+    let timer = TimerFd::of(&file)?;
+    if flags & abi::TFD_TIMER_ABSTIME != 0 && value != 0 {
+        value = value.saturating_sub(timer.now()).max(1);
+    }
+    let before = timer.set(Setting { value, interval });
+    if old != 0 {
+        user::put(old, &timespecs(before))?;
+    }
+    Ok(())
+}
+
+fn timerfd_gettime(fd: i32, at: u64) -> Result<()> {
+    let file = current::file(fd)?;
+    user::put(at, &timespecs(TimerFd::of(&file)?.left()))
 }
 
 fn timer_gettime(id: i32, at: u64) -> Result<()> {

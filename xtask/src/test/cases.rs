@@ -140,6 +140,11 @@ pub const CASES: &[Case] = &[
     guest("processes", &[("processes", Libc::Musl)], &["/bin/processes"]),
     guest("signals", &[("signals", Libc::Musl)], &["/bin/signals"]),
     guest("threads", &[("threads", Libc::Musl)], &["/bin/threads"]),
+    guest("timers, signals and memory as files", &[("asfiles", Libc::Musl)], &["/bin/asfiles"]),
+    Case {
+        cpus: 4,
+        ..guest("timers, signals and memory as files, several CPUs", &[("asfiles", Libc::Host)], &["/bin/asfiles"])
+    },
     Case { cpus: 4, ..guest("several CPUs", &[("cpus", Libc::Musl)], &["/bin/cpus"]) },
     Case {
         cpus: 4,

@@ -1,4 +1,4 @@
-//! `/proc`: what the kernel knows about processes and itself, as text.
+//! `/proc`: what the kernel knows about processes and itself, as text. And what there is of `/sys`: the CPUs.
 //!
 //! ```text
 //!   /proc  self -> PID   thread-self -> PID/task/TID   meminfo ... (system.rs)
@@ -9,6 +9,7 @@
 //! Nodes are made when a path leads to them and hold only what they show, by number; nothing is cached. A
 //! file's text is made when it is opened, so that a reader sees one moment.
 
+mod cpus;
 mod maps;
 mod memory;
 mod process;
@@ -46,6 +47,8 @@ enum Show {
     Root,
     /// A fixed directory.
     Fixed(&'static [Member]),
+    /// The directory of all CPUs.
+    Cpus,
     System(SystemText),
     Setting(&'static Setting),
     Process(Pid),
@@ -91,13 +94,26 @@ const fn link(name: &'static str, show: Show) -> Member {
 struct ProcNode {
     show: Show,
     ino: u64,
+    /// What `statfs` says the file system is.
+    magic: u32,
     above: Option<(InodeRef, Vec<u8>)>,
     me: Weak<ProcNode>,
 }
 
 /// A new `/proc`; returns its root.
 pub fn create() -> InodeRef {
-    Arc::new_cyclic(|me| ProcNode { show: Show::Root, ino: 1, above: None, me: me.clone() })
+    root(Show::Root, abi::PROC_SUPER_MAGIC)
+}
+
+/// A new `/sys`; returns its root.
+pub fn create_sys() -> InodeRef {
+    static DEVICES: &[Member] = &[dir("system", &[Member { name: "cpu", show: Show::Cpus }])];
+    static ROOT: &[Member] = &[dir("devices", DEVICES)];
+    root(Show::Fixed(ROOT), abi::SYSFS_MAGIC)
+}
+
+fn root(show: Show, magic: u32) -> InodeRef {
+    Arc::new_cyclic(|me| ProcNode { show, ino: 1, magic, above: None, me: me.clone() })
 }
 
 fn process(pid: Pid) -> Result<Arc<Process>> {
@@ -119,7 +135,8 @@ impl ProcNode {
         let above: InodeRef = self.me.upgrade().ok_or(ENOENT)?;
         let hash = |sum: u64, &byte: &u8| (sum ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
         let ino = name.iter().fold(self.ino ^ 0xcbf2_9ce4_8422_2325, hash) & 0xffff_ffff_ffff;
-        Ok(Arc::new_cyclic(|me| ProcNode { show, ino, above: Some((above, name.to_vec())), me: me.clone() }))
+        let (magic, above) = (self.magic, Some((above, name.to_vec())));
+        Ok(Arc::new_cyclic(|me| ProcNode { show, ino, magic, above, me: me.clone() }))
     }
 
     /// The fixed entries of a directory; `None` if this is none.
@@ -127,6 +144,7 @@ impl ProcNode {
         Some(match self.show {
             Show::Root => system::ROOT.iter().map(|member| (member.name, member.show)).collect(),
             Show::Fixed(members) => members.iter().map(|member| (member.name, member.show)).collect(),
+            Show::Cpus => cpus::members(),
             Show::Process(pid) => process::members(pid),
             Show::Tasks(_) | Show::Fds(_) | Show::FdInfos(_) => Vec::new(),
             _ => return None,
@@ -244,7 +262,7 @@ impl Inode for ProcNode {
     }
 
     fn fs_stat(&self) -> FsStat {
-        FsStat::empty(u64::from(abi::PROC_SUPER_MAGIC))
+        FsStat::empty(u64::from(self.magic))
     }
 
     fn lookup(&self, name: &[u8]) -> Result<InodeRef> {

@@ -232,6 +232,40 @@ impl SigInfo {
     }
 }
 
+impl SigInfo {
+    /// The `signalfd_siginfo` that programs read.
+    pub fn to_file_bytes(self) -> [u8; 128] {
+        let mut bytes = [0; 128];
+        let mut put = |at: usize, value: &[u8]| bytes[at..at + value.len()].copy_from_slice(value);
+        put(0, &self.signal.number().to_le_bytes());
+        put(8, &self.code.to_le_bytes());
+        match self.detail {
+            Detail::None => {}
+            Detail::Sender { pid, uid, value } => {
+                put(12, &pid.to_le_bytes());
+                put(16, &uid.to_le_bytes());
+                put(44, &(value as u32).to_le_bytes());
+                put(48, &value.to_le_bytes());
+            }
+            Detail::Child { pid, uid, status, utime, stime } => {
+                put(12, &pid.to_le_bytes());
+                put(16, &uid.to_le_bytes());
+                put(40, &status.to_le_bytes());
+                put(56, &utime.to_le_bytes());
+                put(64, &stime.to_le_bytes());
+            }
+            Detail::Fault { address } => put(72, &address.to_le_bytes()),
+            Detail::Timer { id, overrun, value } => {
+                put(24, &id.to_le_bytes());
+                put(32, &overrun.to_le_bytes());
+                put(44, &(value as u32).to_le_bytes());
+                put(48, &value.to_le_bytes());
+            }
+        }
+        bytes
+    }
+}
+
 /// How many real-time signals one queue holds before `sigqueue` fails.
 const QUEUE_MAX: usize = 1024;
 

@@ -10,6 +10,7 @@ use core::sync::atomic::Ordering;
 
 use super::{code, Actions, Detail, SigInfo, SigSet, Signal, SIGCHLD, SIGCONT, SIGKILL, SIG_DFL};
 use crate::errno::{Result, EPERM, ESRCH};
+use crate::fs::signalfd;
 use crate::proc::process::{Change, ExitStatus, Group, Process};
 use crate::proc::thread::Thread;
 use crate::proc::{current_process, current_thread, table, Pid};
@@ -103,12 +104,15 @@ fn enqueue(group: &mut Group, target: Option<&Arc<Thread>>, info: SigInfo) -> Re
             thread.pending.lock().push(info)?;
             if wants(thread, signal) {
                 thread.poke();
+            } else {
+                signalfd::signal_came();
             }
         }
         None => {
             group.pending.push(info)?;
-            if let Some(thread) = group.threads.iter().find(|thread| wants(thread, signal)) {
-                thread.poke();
+            match group.threads.iter().find(|thread| wants(thread, signal)) {
+                Some(thread) => thread.poke(),
+                None => signalfd::signal_came(),
             }
         }
     }

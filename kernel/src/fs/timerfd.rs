@@ -1,0 +1,186 @@
+//! `timerfd`: a timer that is read like a file.
+//!
+//! Invariants: I1: an armed timer has exactly one kernel timer with its current `serial`; older ones find theirs stale. I2: the kernel
+//! timer holds a weak reference, so a closed file's goes off for nobody.
+
+use alloc::boxed::Box;
+use alloc::sync::{Arc, Weak};
+use alloc::vec::Vec;
+
+use linux_raw_sys::general as abi;
+
+use super::file::File;
+use super::inode::*;
+use super::io::Sink;
+use crate::errno::*;
+use crate::ipc::pipe::{interrupted, Blocking};
+use crate::proc::timer::Setting;
+use crate::sched::{self, Nanos, TimerId};
+use crate::sync::{SpinLock, WaitQueue};
+
+/// What a timer counts, of the clocks that it can.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Clock {
+    Monotonic,
+    /// Time of day, which nothing changes here; a deadline on it is turned into monotonic time when it is set.
+    Wall,
+}
+
+#[derive(Default)]
+struct State {
+    /// Monotonic; 0 when it is not armed.
+    target: Nanos,
+    interval: Nanos,
+    /// How often it has run out since the last read.
+    expirations: u64,
+    serial: u64,
+    armed: Option<TimerId>,
+}
+
+/// See the module.
+pub struct TimerFd {
+    clock: Clock,
+    state: SpinLock<State>,
+    readers: WaitQueue,
+    ino: u64,
+    me: Weak<TimerFd>,
+}
+
+impl TimerFd {
+    /// An open file with a timer that is not armed, with the flags of `timerfd_create`.
+    pub fn create(clock: Clock, flags: u32) -> Result<Arc<File>> {
+        if flags & !(abi::TFD_CLOEXEC | abi::TFD_NONBLOCK) != 0 {
+            return Err(EINVAL);
+        }
+        let timer = Arc::new_cyclic(|me| TimerFd {
+            clock,
+            state: SpinLock::default(),
+            readers: WaitQueue::new(),
+            ino: super::new_ino(),
+            me: me.clone(),
+        });
+        Ok(File::anonymous(timer, abi::O_RDWR | flags & abi::O_NONBLOCK))
+    }
+
+    /// The timer behind an open file.
+    pub fn of(file: &File) -> Result<&TimerFd> {
+        downcast::<TimerFd>(file.io()).ok_or(EINVAL)
+    }
+
+    /// What the timer's clock shows.
+    pub fn now(&self) -> Nanos {
+        match self.clock {
+            Clock::Monotonic => sched::now(),
+            Clock::Wall => sched::wall(),
+        }
+    }
+
+    pub fn left(&self) -> Setting {
+        self.state.lock().left()
+    }
+
+    /// Arms the timer, or disarms it by a value of 0. Returns what was left.
+    pub fn set(&self, setting: Setting) -> Setting {
+        let mut state = self.state.lock();
+        let before = state.left();
+        state.disarm();
+        state.expirations = 0;
+        state.interval = setting.interval;
+        if setting.value != 0 {
+            state.target = sched::now().saturating_add(setting.value);
+            self.start(&mut state);
+        }
+        before
+    }
+
+    fn start(&self, state: &mut State) {
+        let (me, serial) = (self.me.clone(), state.serial);
+        let expire = move || {
+            if let Some(timer) = me.upgrade() {
+                timer.expire(serial);
+            }
+        };
+        state.armed = Some(sched::timer_at(state.target, Box::new(expire)));
+    }
+
+    /// The kernel timer went off: in interrupt context.
+    fn expire(&self, serial: u64) {
+        let mut state = self.state.lock();
+        if state.serial != serial || state.target == 0 {
+            return;
+        }
+        let late = sched::now().saturating_sub(state.target);
+        state.armed = None;
+        state.expirations += 1;
+        match late.checked_div(state.interval) {
+            None => state.target = 0,
+            Some(missed) => {
+                state.expirations = state.expirations.saturating_add(missed);
+                state.target += state.interval * (missed + 1);
+                self.start(&mut state);
+            }
+        }
+        drop(state);
+        self.readers.wake_all();
+    }
+
+    fn try_take(&self) -> Option<u64> {
+        let count = core::mem::take(&mut self.state.lock().expirations);
+        (count > 0).then_some(count)
+    }
+}
+
+impl State {
+    fn left(&self) -> Setting {
+        let value = if self.target == 0 { 0 } else { self.target.saturating_sub(sched::now()).max(1) };
+        Setting { value, interval: self.interval }
+    }
+
+    fn disarm(&mut self) {
+        self.serial += 1;
+        self.target = 0;
+        if let Some(id) = self.armed.take() {
+            sched::timer_cancel(id);
+        }
+    }
+}
+
+impl Drop for TimerFd {
+    fn drop(&mut self) {
+        self.state.lock().disarm();
+    }
+}
+
+impl Inode for TimerFd {
+    fn stat(&self) -> Stat {
+        Stat::plain(super::PIPE_DEVICE, self.ino, Kind::File, 0o600)
+    }
+
+    fn seekable(&self) -> bool {
+        false
+    }
+
+    fn read(&self, file: &File, _at: u64, to: &mut Sink<'_>) -> Result<usize> {
+        if to.left() < 8 {
+            return Err(EINVAL);
+        }
+        let count = match (self.try_take(), Blocking::of(file)) {
+            (Some(count), _) => count,
+            (None, Blocking::No) => return Err(EAGAIN),
+            (None, Blocking::Yes) => self.readers.wait_intr(None, || self.try_take()).map_err(interrupted)?,
+        };
+        to.put(&count.to_ne_bytes())
+    }
+
+    fn poll(&self, _file: &File) -> u32 {
+        if self.state.lock().expirations > 0 {
+            abi::POLLIN | abi::POLLRDNORM
+        } else {
+            0
+        }
+    }
+
+    fn queues<'a>(&'a self, _file: &File, out: &mut Vec<&'a WaitQueue>) {
+        out.push(&self.readers);
+    }
+}
