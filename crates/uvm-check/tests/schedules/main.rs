@@ -15,6 +15,7 @@ use uvm::{
     Sharing, Transfer, Vnode, VnodePager,
 };
 
+mod crowd;
 mod paging;
 mod world;
 

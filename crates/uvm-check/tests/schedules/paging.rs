@@ -19,8 +19,8 @@ const ROUNDS: usize = 2500;
 const BOTH: VaRange = VaRange { start: P, end: machine::Va(Q.0 + 0x1000) };
 
 /// A world with a swap device, and the thread that is its hardware.
-struct Paged {
-    w: Arc<World>,
+pub struct Paged {
+    pub w: Arc<World>,
     line: Arc<Line>,
     swap: SwapId,
     stop: Arc<AtomicBool>,
@@ -29,7 +29,11 @@ struct Paged {
 
 impl Paged {
     fn new(fate: Fate) -> Paged {
-        let w = World::with(64, IoBy::Test);
+        Paged::of(World::with(64, IoBy::Test), fate)
+    }
+
+    /// In a world whose transfers a test ends.
+    pub fn of(w: Arc<World>, fate: Fate) -> Paged {
         let line = Line::new(Manner::Later, 1);
         let disk: Arc<SwapDisk<ShuttleThreads>> = SwapDisk::new(&w.uvm, &line, 64);
         let swap = w.uvm.swap_on(&mut ThreadCtx::new().held(), disk, 0).expect("there is room for a device");
@@ -51,7 +55,7 @@ impl Paged {
     }
 
     /// Passes of the daemon that take whatever was not used since the one before.
-    fn daemon(&self, passes: usize) -> JoinHandle<()> {
+    pub fn daemon(&self, passes: usize) -> JoinHandle<()> {
         let w = self.w.clone();
         spawn(move || {
             for _ in 0..passes {
@@ -86,7 +90,7 @@ impl Paged {
     }
 
     /// Stops the device, checks, takes everything down and counts what came back.
-    fn end(mut self, spaces: Vec<Arc<Space<Soft>>>, objects: &[Arc<dyn Pager<Soft>>]) {
+    pub fn end(mut self, spaces: Vec<Arc<Space<Soft>>>, objects: &[Arc<dyn Pager<Soft>>]) {
         self.stop();
         let open: Vec<&Space<Soft>> = spaces.iter().map(|space| &**space).collect();
         self.w.check(&open, objects);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use machine::{ThreadCtx, Va, VaRange};
 use uvm::{FaultError, MapRequest, Pager, Space, Uvm};
-use uvm_soft::{Config, Denied, IoBy, ShuttleThreads, SoftMachine, Stage};
+use uvm_soft::{Config, Denied, IoBy, Plant, ShuttleThreads, SoftMachine, Stage};
 
 pub type Soft = SoftMachine<ShuttleThreads>;
 
@@ -22,10 +22,16 @@ impl World {
     }
 
     pub fn with(frames: u32, io: IoBy) -> Arc<World> {
+        World::of(frames, io, 3, None)
+    }
+
+    /// With so many CPUs, and maybe with a law that the machine breaks.
+    pub fn of(frames: u32, io: IoBy, cpus: usize, plant: Option<Plant>) -> Arc<World> {
         let config = Config {
             segments: vec![(machine::Pa(0), frames)],
-            cpus: 3,
+            cpus,
             stage: Stage::Concurrent,
+            plant,
             io,
             ..Config::default()
         };
