@@ -10,6 +10,7 @@
 //! run at any time, and wait for it like everybody.
 
 mod channels;
+pub mod lock_times;
 mod mutex;
 mod spin_lock;
 mod wait;

@@ -10,6 +10,7 @@
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
 
+use super::lock_times;
 use super::word::{AtomicBool, Ordering::Acquire, Ordering::Relaxed, Ordering::Release, Wait};
 
 /// Looks before the holder is taken for lost: a lock held by this very CPU, or across a sleep.
@@ -67,9 +68,11 @@ impl RawSpin {
         if crate::arch::cpu::count() == 1 {
             panic!("a spin lock is taken twice");
         }
+        let begun = lock_times::begin();
         let mut wait = Wait::new();
         for _ in 0..LOST {
             if !self.0.load(Relaxed) && self.is_taken_now() {
+                lock_times::waited(begun, crate::arch::return_address());
                 return;
             }
             wait.pause();
@@ -89,6 +92,7 @@ pub fn assert_none_held() {
 mod held {
     use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
+    use super::lock_times;
     use crate::arch::cpu;
 
     #[repr(align(64))]
@@ -99,14 +103,16 @@ mod held {
     #[inline]
     pub(super) fn taken() {
         if cfg!(debug_assertions) {
-            HELD[cpu::index()].0.fetch_add(1, Relaxed);
+            let before = HELD[cpu::index()].0.fetch_add(1, Relaxed);
+            lock_times::taken(before + 1);
         }
     }
 
     #[inline]
     pub(super) fn given_back() {
         if cfg!(debug_assertions) {
-            HELD[cpu::index()].0.fetch_sub(1, Relaxed);
+            let before = HELD[cpu::index()].0.fetch_sub(1, Relaxed);
+            lock_times::given_back(before);
         }
     }
 

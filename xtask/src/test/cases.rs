@@ -17,6 +17,8 @@ pub struct Case {
     pub add: &'static [&'static str],
     pub prepare: Preparation,
     pub input: Input,
+    /// For the kernel's command line.
+    pub words: &'static [&'static str],
     /// /dev/vda, /dev/vdb, ...
     pub disks: &'static [TestDisk],
     pub display: Display,
@@ -58,6 +60,7 @@ pub const CASE: Case = Case {
     add: &[],
     prepare: prepare::nothing,
     input: Input::Nothing,
+    words: &[],
     disks: &[],
     display: Display::Absent,
     expect: &[],
@@ -443,6 +446,28 @@ pub const CASES: &[Case] = &[
         command: &["/bin/busybox", "sh", "-c", SEES_CPUS],
         expect: &[Exactly("4\n4\n4\n")],
         cpus: 4,
+        ..CASE
+    },
+    Case {
+        name: "waits for locks are counted where asked for",
+        guests: &[("cpus", Libc::Musl)],
+        command: &["/bin/busybox", "sh", "-c", "/bin/cpus many_fork_at_once && grep ^lock_ /proc/vmstat"],
+        words: &["trace"],
+        expect: &[
+            Matches(r"(?m)^lock_waits [1-9]\d*\r?$"),
+            Matches(r"(?m)^lock_wait_most_ns [1-9]\d*\r?$"),
+            Matches(r"(?m)^lock_waits_at_ffffffff[0-9a-f]{8} [1-9]\d*\r?$"),
+        ],
+        cpus: 4,
+        ours_only: true,
+        ..CASE
+    },
+    Case {
+        name: "locks have no times where nobody asked",
+        command: &["/bin/busybox", "grep", "^lock_", "/proc/vmstat"],
+        expect: &[Exactly("")],
+        code: 1,
+        ours_only: true,
         ..CASE
     },
     Case {

@@ -73,7 +73,8 @@ fn one(kernel: Kernel, path: &Path, case: &Case, cpus: u32) -> Result<Verdict> {
     };
     let disks = disks::make(case.disks, folder.path())?;
     machine.disks = disks.list;
-    let words = [case.input.words(), disks.words].concat();
+    let mut words = [case.input.words(), disks.words].concat();
+    words.extend(case.words.iter().map(|word| (*word).to_owned()));
     run::prepare(&mut machine, kernel, root, &words)?;
     let finished = session::capture(&machine, case.input, Duration::from_secs(case.seconds))?;
     let mut complaints = judge(case, &prepared, &finished);

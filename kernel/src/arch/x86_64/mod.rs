@@ -31,6 +31,17 @@ pub mod user_access;
 
 pub use regs::UserRegs;
 
+/// Where the function that calls this will return to.
+#[inline(always)]
+pub fn return_address() -> u64 {
+    let address: u64;
+    // SAFETY: every function of the kernel keeps a frame pointer, above which its return address lies.
+    unsafe {
+        core::arch::asm!("mov {}, [rbp + 8]", out(reg) address, options(readonly, nostack, preserves_flags))
+    }
+    address
+}
+
 /// Ends QEMU through its debug-exit device; where there is none, turns the power off by ACPI, or stops.
 pub fn power_off(code: u32) -> ! {
     io::out32(0xf4, code);

@@ -8,6 +8,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use crate::arch::pmap;
 use crate::mem::{heap, stack};
 use crate::proc::{oom, trap};
+use crate::sync::lock_times;
 use crate::vm;
 
 pub(super) fn meminfo() -> String {
@@ -85,6 +86,9 @@ pub(super) fn vmstat() -> String {
     ];
     let mut out = String::new();
     for (name, value) in pages.iter().chain(&stats.events).chain(&pmap::counters()) {
+        let _ = writeln!(out, "{name} {value}");
+    }
+    for (name, value) in lock_times::counters() {
         let _ = writeln!(out, "{name} {value}");
     }
     out
