@@ -7,6 +7,7 @@
 //! * [`addr`]: addresses, page numbers and page counts as types of their own;
 //! * [`order`]: locks with a level each, and the token that makes a wrong order a type error;
 //! * [`shared`]: locks of that order that several CPUs read at once, and share no line in doing so;
+//! * [`magazine`]: free numbers that a CPU has at hand;
 //! * [`frames`]: one record per page frame, free lists with a cache per CPU, the active and inactive queues;
 //! * [`pmap`]: the contract with the code that programs the MMU, in the manner of pmap(9);
 //! * [`shootdown`]: what an operation lowered, gathered, and told to the CPUs once; [`rounds`]: how CPUs tell each other;
@@ -35,6 +36,7 @@ pub mod addr;
 pub mod frames;
 pub mod lines;
 pub mod machine;
+pub mod magazine;
 #[allow(unsafe_code)]
 pub mod order;
 pub mod pmap;

@@ -14,21 +14,22 @@
 //! ```
 //!
 //! Anons live in a table of the instance and are named by number, so that an amap slot is four bytes, making one
-//! is taking a number off a list, and an audit can walk all of them. The table has room for one anon per page
-//! frame and one per slot of the most swap there can be; its chunks are made when first needed and stay. The road not taken is a counted pointer per anon: twice the size of a slot, and a heap call for each
-//! page that is touched.
+//! is taking a number out of a CPU's magazine, and an audit can walk all of them. The table has room for one anon per page
+//! frame and one per slot of the most swap there can be; its chunks are made when first needed and stay. The road not
+//! taken is a counted pointer per anon: twice the size of a slot, and a heap call for each page that is touched.
 //!
 //! I1: `refs` is the number of leaves that hold the anon; a free anon has none. I2: an anon in use has a page, whose
 //! owner is this anon, or a slot, which nobody else holds, or both. I3: a page that is about to be shown by a
 //! translation is on no queue yet, so that nobody takes it away between: whoever makes an anon activates its page when
-//! it has been entered. Locks: `AnonBody` by the anon's own; the lists of free numbers, one for each CPU and a depot, by their own.
+//! it has been entered. Locks: `AnonBody` by the anon's own; the magazines of free numbers and their depot by their own.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::num::NonZeroU32;
-use machine::lines::{AtomicU32, Ordering::Relaxed};
+use machine::lines::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 
 use machine::frames::PageFlags;
+use machine::magazine::{Magazine, FULL, HALF};
 use machine::order::{self, Before, FreeList, PageCache};
 use machine::shared::Line;
 use machine::{Held, Machine, NoMemory, Ordered, Owner, PageNo, Shootdown};
@@ -54,37 +55,28 @@ pub(crate) type Anon<M> = Ordered<order::Anon, <M as Machine>::Lock, AnonBody>;
 
 struct Cell<M: Machine> {
     anon: Anon<M>,
-    /// The next free number, 0 at the end; written under the lock of the list that it is on.
+    /// The next free number of the depot's list, 0 at the end; written under the depot's lock.
     next_free: AtomicU32,
 }
 
 /// Cells that one CPU mostly uses, on lines of their own: as many as it gets at once.
-const ROW: usize = BATCH as usize;
+const ROW: usize = HALF;
 
-type Chunk<M> = Box<[Line<[Cell<M>; ROW]>]>;
-
-/// A list of free numbers, linked through their cells.
-struct FreeAnons {
-    /// The first, 0 if none.
-    head: u32,
-    len: u32,
-}
+type Chunk<M> = Box<[Line<[Cell<M>; ROW]>; CHUNK / ROW]>;
 
 struct Depot {
-    free: FreeAnons,
+    /// The first of a list of free numbers, linked through their cells; 0 if there is none.
+    free: u32,
     /// Numbers from here on have never been used.
     fresh: u32,
 }
 
 /// A CPU's own free numbers.
 struct Near<M: Machine> {
-    free: Ordered<PageCache, M::Lock, FreeAnons>,
+    free: Ordered<PageCache, M::Lock, Magazine>,
     /// As many as `free` has, to be read without its lock.
-    len: AtomicU32,
+    len: AtomicUsize,
 }
-
-/// Free numbers that come from the depot to a CPU, or go back, at once.
-const BATCH: u32 = 32;
 
 /// All anons of an instance.
 pub(crate) struct Anons<M: Machine> {
@@ -92,24 +84,24 @@ pub(crate) struct Anons<M: Machine> {
     near: Vec<Line<Near<M>>>,
     depot: Ordered<FreeList, M::Lock, Depot>,
     /// Numbers that the depot has given out, to CPUs or users.
-    out: AtomicU32,
+    out: AtomicUsize,
     pub(crate) swap: Swap<M>,
 }
 
 impl<M: Machine> Anons<M> {
     /// Room for one anon a page and one a slot, and for what CPUs have at hand.
     pub(crate) fn new(pages: usize, cpus: usize) -> Result<Self, NoMemory> {
-        let most = pages * (1 + MOST_SLOTS_PER_FRAME as usize) + cpus * 2 * BATCH as usize;
+        let most = pages * (1 + MOST_SLOTS_PER_FRAME as usize) + cpus * FULL;
         let count = most.div_ceil(CHUNK) + 1;
         let mut chunks = Vec::new();
         chunks.try_reserve_exact(count).map_err(|_| NoMemory)?;
         chunks.resize_with(count, Once::new);
-        let near = || Line(Near { free: Ordered::new(FreeAnons::EMPTY), len: AtomicU32::new(0) });
+        let near = || Line(Near { free: Ordered::new(Magazine::new()), len: AtomicUsize::new(0) });
         Ok(Anons {
             chunks,
             near: (0..cpus).map(|_| near()).collect(),
-            depot: Ordered::new(Depot { free: FreeAnons::EMPTY, fresh: 1 }),
-            out: AtomicU32::new(0),
+            depot: Ordered::new(Depot { free: 0, fresh: 1 }),
+            out: AtomicUsize::new(0),
             swap: Swap::new(),
         })
     }
@@ -130,8 +122,8 @@ impl<M: Machine> Anons<M> {
 
     /// Anons in use; a moment's value where several CPUs run.
     pub(crate) fn in_use(&self) -> usize {
-        let near: u32 = self.near.iter().map(|near| near.len.load(Relaxed)).sum();
-        self.out.load(Relaxed).saturating_sub(near) as usize
+        let near: usize = self.near.iter().map(|near| near.len.load(Relaxed)).sum();
+        self.out.load(Relaxed).saturating_sub(near)
     }
 
     /// A new anon with one reference for a page that is filled and nobody else's. The caller activates the page once
@@ -166,36 +158,38 @@ impl<M: Machine> Anons<M> {
     ) -> Result<(AnonNo, &Cell<M>), NoMemory> {
         let near = &self.near[machine.cpu()];
         let (mut free, mut h) = near.free.lock(held);
-        if free.head == 0 {
+        if free.is_empty() {
             self.refill(&mut h, &mut free)?;
         }
-        let no = self.pop(&mut free).ok_or(NoMemory)?;
-        near.len.store(free.len, Relaxed);
+        let no = free.pop().and_then(AnonNo::new).ok_or(NoMemory)?;
+        near.len.store(free.len(), Relaxed);
         Ok((no, self.cell(no)))
     }
 
-    /// Fills a CPU's empty list, by one number at least.
+    /// Fills a CPU's empty magazine, by one number at least.
     #[cold]
     #[inline(never)]
-    fn refill(&self, held: &mut Held<'_, PageCache>, free: &mut FreeAnons) -> Result<(), NoMemory> {
+    fn refill(&self, held: &mut Held<'_, PageCache>, free: &mut Magazine) -> Result<(), NoMemory> {
         let (mut depot, _h) = self.depot.lock(held);
-        let mut result = Ok(());
-        while free.len < BATCH && result.is_ok() {
-            match self.pop(&mut depot.free).map_or_else(|| self.fresh(&mut depot), Ok) {
-                Ok(no) => self.push(free, no),
-                Err(e) => result = Err(e),
+        let mut next = AnonNo::new(depot.free);
+        while let Some(no) = next.filter(|_| free.len() < HALF) {
+            free.push(no.get());
+            next = AnonNo::new(self.cell(no).next_free.load(Relaxed));
+        }
+        depot.free = next.map_or(0, AnonNo::get);
+        while free.len() < HALF {
+            match self.fresh(&mut depot) {
+                Ok(no) => free.push(no.get()),
+                Err(e) if free.is_empty() => return Err(e),
+                Err(_) => break,
             }
-            if depot.free.head == 0 && depot.fresh % BATCH == 0 {
+            if (depot.fresh as usize).is_multiple_of(ROW) {
                 // A row each.
                 break;
             }
         }
-        self.out.fetch_add(free.len, Relaxed);
-        if free.len == 0 {
-            result
-        } else {
-            Ok(())
-        }
+        self.out.fetch_add(free.len(), Relaxed);
+        Ok(())
     }
 
     /// A number that was never used.
@@ -208,40 +202,26 @@ impl<M: Machine> Anons<M> {
     }
 
     #[inline]
-    fn pop(&self, list: &mut FreeAnons) -> Option<AnonNo> {
-        let no = AnonNo::new(list.head)?;
-        list.head = self.cell(no).next_free.load(Relaxed);
-        list.len -= 1;
-        Some(no)
-    }
-
-    #[inline]
-    fn push(&self, list: &mut FreeAnons, no: AnonNo) {
-        self.cell(no).next_free.store(list.head, Relaxed);
-        list.head = no.get();
-        list.len += 1;
-    }
-
-    #[inline]
     fn give_back<P: Before<PageCache>>(&self, machine: &M, held: &mut Held<'_, P>, no: AnonNo) {
         let near = &self.near[machine.cpu()];
         let (mut free, mut h) = near.free.lock(held);
-        self.push(&mut free, no);
-        if free.len == 2 * BATCH {
+        if free.is_full() {
             self.drain(&mut h, &mut free);
         }
-        near.len.store(free.len, Relaxed);
+        free.push(no.get());
+        near.len.store(free.len(), Relaxed);
     }
 
-    /// Gives half of a CPU's list to the depot.
+    /// Gives half of a CPU's magazine to the depot.
     #[cold]
     #[inline(never)]
-    fn drain(&self, held: &mut Held<'_, PageCache>, free: &mut FreeAnons) {
+    fn drain(&self, held: &mut Held<'_, PageCache>, free: &mut Magazine) {
         let (mut depot, _h) = self.depot.lock(held);
-        for no in (0..BATCH).map_while(|_| self.pop(free)) {
-            self.push(&mut depot.free, no);
+        for no in (0..HALF).map_while(|_| free.pop().and_then(AnonNo::new)) {
+            self.cell(no).next_free.store(depot.free, Relaxed);
+            depot.free = no.get();
         }
-        self.out.fetch_sub(BATCH, Relaxed);
+        self.out.fetch_sub(HALF, Relaxed);
     }
 
     /// Adds a reference.
@@ -300,16 +280,16 @@ fn drop_page<M: Machine>(machine: &M, held: &mut Held<'_, order::Anon>, page: Pa
     frames.set_owner(page, Owner::Kernel, 0);
 }
 
-impl FreeAnons {
-    const EMPTY: FreeAnons = FreeAnons { head: 0, len: 0 };
-}
-
 fn new_chunk<M: Machine>() -> Chunk<M> {
     let cell = |_| Cell {
         anon: Ordered::new(AnonBody { refs: 0, page: None, swap: None }),
         next_free: AtomicU32::new(0),
     };
-    (0..CHUNK / ROW).map(|_| Line(core::array::from_fn(cell))).collect()
+    let rows: Box<[_]> = (0..CHUNK / ROW).map(|_| Line(core::array::from_fn(cell))).collect();
+    match rows.try_into() {
+        Ok(chunk) => chunk,
+        Err(_) => unreachable!("a chunk has as many rows as were made"),
+    }
 }
 
 #[cfg(test)]

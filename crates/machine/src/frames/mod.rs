@@ -34,6 +34,7 @@ use core::fmt;
 
 use crate::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use crate::atomic::{AtomicU16, AtomicU32, AtomicU64, AtomicU8, AtomicUsize};
+use crate::magazine::{Magazine, HALF};
 use crate::order::{Before, FreeList, Held, Ordered, PageCache, PageQueues};
 use crate::shared::Line;
 use crate::shootdown::PageChain;
@@ -152,13 +153,8 @@ impl List {
     const EMPTY: List = List { head: NIL, tail: NIL, len: 0 };
 }
 
-const CACHE: usize = 64;
-const BATCH: usize = CACHE / 2;
-
-struct Cache {
-    pages: [u32; CACHE],
-    len: usize,
-}
+/// Pages that come on the active queue at once.
+const BATCH: usize = 32;
 
 /// A run of physical memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -173,7 +169,7 @@ pub struct Segment {
 
 /// What one CPU writes alone, mostly.
 struct Near<M: Machine> {
-    cache: Ordered<PageCache, M::Lock, Cache>,
+    cache: Ordered<PageCache, M::Lock, Magazine>,
     /// As many as `cache` has, to be read without its lock.
     cached: AtomicUsize,
     pending: Ordered<PageQueues, M::Lock, Pending>,
@@ -206,7 +202,7 @@ pub struct Frames<M: Machine> {
 impl<M: Machine> Near<M> {
     fn new() -> Self {
         Near {
-            cache: Ordered::new(Cache { pages: [NIL; CACHE], len: 0 }),
+            cache: Ordered::new(Magazine::new()),
             cached: AtomicUsize::new(0),
             pending: Ordered::new(Pending::new()),
         }
@@ -359,8 +355,8 @@ impl<M: Machine> Frames<M> {
         let cpu = machine.cpu();
         {
             let (mut cache, _h) = self.near[cpu].cache.lock(held);
-            if cache.len != 0 {
-                return Ok(self.pop(&mut cache, cpu));
+            if let Some(page) = self.pop(&mut cache, cpu) {
+                return Ok(page);
             }
         }
         self.alloc_uncached(machine, held, cpu, reserve)
@@ -391,32 +387,31 @@ impl<M: Machine> Frames<M> {
         reserve: Reserve,
     ) -> Result<PageNo, NoMemory> {
         let (mut cache, mut h) = self.near[cpu].cache.lock(held);
-        if cache.len == 0 {
+        if cache.is_empty() {
             let filled = self.refill(&mut cache, &mut h, reserve);
             if self.far.free_list_len.load(Relaxed) < self.low_water() {
                 machine.wake(Channel::PAGE_DAEMON);
             }
             filled?;
         }
-        Ok(self.pop(&mut cache, cpu))
+        self.pop(&mut cache, cpu).ok_or(NoMemory)
     }
 
-    /// Takes a page out of a cache that has one.
+    /// Takes a page out of a cache, if it has one.
     #[inline]
-    fn pop(&self, cache: &mut Cache, cpu: usize) -> PageNo {
-        cache.len -= 1;
-        let no = cache.pages[cache.len];
-        self.near[cpu].cached.store(cache.len, Relaxed);
+    fn pop(&self, cache: &mut Magazine, cpu: usize) -> Option<PageNo> {
+        let no = cache.pop()?;
+        self.near[cpu].cached.store(cache.len(), Relaxed);
         let page = &self.pages[no as usize];
         page.place.store(Place::Nowhere as u8, Relaxed);
         page.owner.store(pack(Owner::Kernel), Relaxed);
-        PageNo(no)
+        Some(PageNo(no))
     }
 
     /// Fills an empty cache from the free list's front.
     fn refill(
         &self,
-        cache: &mut Cache,
+        cache: &mut Magazine,
         held: &mut Held<'_, PageCache>,
         reserve: Reserve,
     ) -> Result<(), NoMemory> {
@@ -426,17 +421,16 @@ impl<M: Machine> Frames<M> {
             Reserve::Pageout => 0,
         };
         let (mut list, _h) = self.far.free.lock(held);
-        let want = list.len.saturating_sub(keep).min(BATCH);
+        let want = list.len.saturating_sub(keep).min(HALF);
         if want == 0 {
             return Err(NoMemory);
         }
-        for to in &mut cache.pages[..want] {
-            *to = list.head;
+        for _ in 0..want {
+            cache.push(list.head);
             let page = &self.pages[list.head as usize];
             page.place.store(Place::Cached as u8, Relaxed);
             list.head = page.next.load(Relaxed);
         }
-        cache.len = want;
         list.len -= want;
         match self.pages.get(list.head as usize) {
             Some(first) => first.prev.store(NIL, Relaxed),
@@ -452,7 +446,7 @@ impl<M: Machine> Frames<M> {
         let cpu = machine.cpu();
         let (mut cache, mut h) = self.near[cpu].cache.lock(held);
         self.put(&mut cache, &mut h, page);
-        self.near[cpu].cached.store(cache.len, Relaxed);
+        self.near[cpu].cached.store(cache.len(), Relaxed);
     }
 
     /// Takes a page off its queue and from its owner and hands it to `down`, which frees it once no CPU can hold a
@@ -481,28 +475,25 @@ impl<M: Machine> Frames<M> {
             next = self.page(page).next();
             self.put(&mut cache, &mut h, page);
         }
-        self.near[cpu].cached.store(cache.len, Relaxed);
+        self.near[cpu].cached.store(cache.len(), Relaxed);
     }
 
     #[inline]
-    fn put(&self, cache: &mut Cache, held: &mut Held<'_, PageCache>, page: PageNo) {
-        if cache.len == CACHE {
-            self.drain(cache, held, BATCH);
+    fn put(&self, cache: &mut Magazine, held: &mut Held<'_, PageCache>, page: PageNo) {
+        if cache.is_full() {
+            self.drain(cache, held, HALF);
         }
         let record = self.page(page);
         record.owner.store(pack(Owner::Free), Relaxed);
         record.wire.store(0, Relaxed);
         record.flags.store(0, Relaxed);
         record.place.store(Place::Cached as u8, Relaxed);
-        cache.pages[cache.len] = page.0;
-        cache.len += 1;
+        cache.push(page.0);
     }
 
-    fn drain(&self, cache: &mut Cache, held: &mut Held<'_, PageCache>, count: usize) {
+    fn drain(&self, cache: &mut Magazine, held: &mut Held<'_, PageCache>, count: usize) {
         let (mut list, _h) = self.far.free.lock(held);
-        for _ in 0..count {
-            cache.len -= 1;
-            let no = cache.pages[cache.len];
+        for no in (0..count).map_while(|_| cache.pop()) {
             self.link_front(&mut list, no);
             self.set_place(no, Place::Free);
         }
@@ -513,7 +504,7 @@ impl<M: Machine> Frames<M> {
     pub fn drain_caches<P: Before<PageCache>>(&self, held: &mut Held<'_, P>) {
         for near in &self.near {
             let (mut cache, mut h) = near.cache.lock(held);
-            let count = cache.len;
+            let count = cache.len();
             self.drain(&mut cache, &mut h, count);
             near.cached.store(0, Relaxed);
         }

@@ -245,8 +245,8 @@ impl<M: Machine> Frames<M> {
             let mut cached = 0;
             for near in &self.near {
                 let (cache, _h) = near.cache.lock(&mut h);
-                cached += cache.len;
-                if cache.pages[..cache.len].iter().any(|&no| self.place(PageNo(no)) != Place::Cached) {
+                cached += cache.len();
+                if cache.numbers().iter().any(|&no| self.place(PageNo(no)) != Place::Cached) {
                     return Err("a cached page says it is elsewhere");
                 }
             }
