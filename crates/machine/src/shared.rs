@@ -100,6 +100,24 @@ pub enum Access<'a, R: RawLock, T> {
     Alone(Guard<'a, R, T>),
 }
 
+impl<'a, R: RawLock, T> Access<'a, R, T> {
+    /// Whether nobody else has any access.
+    #[inline]
+    #[must_use]
+    pub fn is_alone(&self) -> bool {
+        matches!(self, Access::Alone(_))
+    }
+
+    /// Leave to change what was read, if the caller has it alone; if not, the reading ends.
+    #[inline]
+    pub fn alone(self) -> Option<Guard<'a, R, T>> {
+        match self {
+            Access::Among(_) => None,
+            Access::Alone(guard) => Some(guard),
+        }
+    }
+}
+
 impl<R: RawLock, T> Deref for Access<'_, R, T> {
     type Target = T;
     #[inline]
@@ -172,20 +190,32 @@ impl<L: Level, R: RawLock, T> Shared<L, R, T> {
         held: &'a mut Held<'_, P>,
     ) -> (Access<'a, R, T>, Held<'a, L>) {
         let (guard, h) = self.lock.lock(held);
+        let rows = R::rows();
+        if rows.len() > 1 {
+            if let Some(place) = self.read_once_more(rows) {
+                return (Access::Among(Reading { place, cell: self.lock.cell() }), h);
+            }
+        }
+        (Access::Alone(guard), h)
+    }
+
+    /// Counts a read with the lock held. Where it is open, or opens now, it is this CPU's row that says who reads.
+    #[inline(never)]
+    fn read_once_more(&self, rows: &'static [Row]) -> Option<&'static AtomicUsize> {
         let quiet = self.quiet.load(Relaxed) + 1;
-        let (rows, is_open) = (R::rows(), self.open.load(Relaxed));
-        if is_open || (rows.len() > 1 && quiet as usize > rows.len() * QUIET) {
+        let is_open = self.open.load(Relaxed);
+        if is_open || quiet as usize > rows.len() * QUIET {
             // Nobody can close it meanwhile.
             if let Some(place) = rows.get(R::cpu()).and_then(|row| row.take(self.id())) {
                 self.open.store(true, Release);
-                return (Access::Among(Reading { place, cell: self.lock.cell() }), h);
+                return Some(place);
             }
             if is_open {
                 self.close();
             }
         }
         self.quiet.store(quiet, Relaxed);
-        (Access::Alone(guard), h)
+        None
     }
 
     /// Says in this CPU's row that the lock is read, if it is still open then.

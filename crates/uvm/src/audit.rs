@@ -326,11 +326,14 @@ impl<M: Machine> Uvm<M> {
     ) -> Result<(), AuditError> {
         let id = pager.object().id();
         let (body, _) = pager.object().lock(held);
+        let (mut stored, mut swapped) = (0, 0);
         for (index, what) in body.contents(0..u64::MAX >> 1) {
+            stored += 1;
             ensure!(index < body.length(), "object {id} holds page {} past its end", index.0);
             let page = match what {
                 Stored::Page(page) => page,
                 Stored::Slot(slot) => {
+                    swapped += 1;
                     slots.extend(slot.is_place().then_some((index, slot)));
                     continue;
                 }
@@ -339,6 +342,8 @@ impl<M: Machine> Uvm<M> {
             let owner = (self.frames().owner(page), self.frames().index(page));
             ensure!(owner == (Owner::Object(id), index.0), "{page:?} of object {id} is owned by {owner:?}");
         }
+        let counts = body.counts();
+        ensure!(counts == (stored, swapped), "object {id} counts {counts:?}, holds {:?}", (stored, swapped));
         Ok(())
     }
 }

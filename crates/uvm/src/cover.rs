@@ -99,7 +99,11 @@ impl Cover {
     }
 
     /// Whether every slot of the range has exactly one reference.
+    #[inline]
     pub(crate) fn is_exclusive(&self, range: Range<u64>) -> bool {
+        if let [run] = &self.runs[..] {
+            return run.start <= range.start && range.end <= run.end && run.count == 1;
+        }
         match self.runs.get(self.first_at(range.start)) {
             Some(run) if run.start <= range.start && range.end <= run.end => run.count == 1,
             _ => false,

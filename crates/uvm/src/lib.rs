@@ -36,10 +36,12 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
-/// What leaves are counted by. A schedule checker puts its own in its place: `uvm-check/tests/loom`.
+/// What leaves are made of and counted by. A schedule checker puts its own in its place: `uvm-check/tests/loom`.
 mod counted {
     pub(crate) use alloc::sync::Arc;
-    pub(crate) use core::sync::atomic::{fence, Ordering};
+    pub(crate) use core::sync::atomic::fence;
+    pub(crate) use machine::lines::{AtomicU32, AtomicU8, Ordering};
+    pub(crate) use spin::Once;
 }
 
 mod amap;

@@ -32,7 +32,8 @@ use crate::Uvm;
 pub struct ObjectBody {
     /// By index: the page, or its place on swap ([`Stored`]).
     pages: Slots,
-    /// How many of them are on swap.
+    /// How many there are, and how many of them are on swap.
+    stored: usize,
     swapped: usize,
     pub(crate) len: Pages,
     pub(crate) refs: usize,
@@ -70,6 +71,7 @@ impl<M: Machine> Object<M> {
             known: AtomicBool::new(false),
             body: Shared::new(ObjectBody {
                 pages: Slots::new(),
+                stored: 0,
                 swapped: 0,
                 len,
                 refs: 1,
@@ -107,19 +109,19 @@ impl<M: Machine> Object<M> {
     /// Pages that are resident.
     pub fn resident<P: Before<order::Object>>(&self, held: &mut Held<'_, P>) -> usize {
         let (body, _) = self.body.lock(held);
-        body.pages.len() - body.swapped
+        body.stored - body.swapped
     }
 
     /// Pages that the object holds, in memory or on swap.
     pub fn stored<P: Before<order::Object>>(&self, held: &mut Held<'_, P>) -> usize {
-        self.body.lock(held).0.pages.len()
+        self.body.lock(held).0.stored
     }
 
     /// Whether no mapping refers to the object, nobody but the host's one handle, and none of its pages is left: a
     /// vnode may be recycled then, and one with pages is worth keeping, as memory alone bounds the cache of files.
     pub fn is_idle<P: Before<order::Object>>(&self, held: &mut Held<'_, P>) -> bool {
         let (body, _) = self.body.lock(held);
-        body.refs <= 1 && body.pages.len() == 0
+        body.refs <= 1 && body.stored == 0
     }
 
     /// The object's length.
@@ -167,7 +169,7 @@ impl<M: Machine> Object<M> {
 
     fn enter(&self, machine: &M, body: &mut ObjectBody, index: Pages, page: PageNo) {
         debug_assert!(index < body.len, "a page past its object's end");
-        let old = body.pages.set(index.0, number(page)).map(stored);
+        let old = body.set(index, number(page)).map(stored);
         machine.frames().set_owner(page, Owner::Object(self.id), index.0);
         match old {
             None => {}
@@ -192,6 +194,25 @@ impl<M: Machine> Object<M> {
 }
 
 impl ObjectBody {
+    /// Puts something at an index, and says what was there.
+    fn set(&mut self, index: Pages, what: NonZeroU32) -> Option<NonZeroU32> {
+        let old = self.pages.set(index.0, what);
+        self.stored += usize::from(old.is_none());
+        old
+    }
+
+    /// Takes out what is at an index.
+    fn clear(&mut self, index: Pages) -> Option<NonZeroU32> {
+        let old = self.pages.clear(index.0);
+        self.stored -= usize::from(old.is_some());
+        old
+    }
+
+    /// How many pages it holds, and how many of them on swap: for an audit.
+    pub(crate) fn counts(&self) -> (usize, usize) {
+        (self.stored, self.swapped)
+    }
+
     /// Takes note that a private mapping has copied a page.
     #[inline]
     pub(crate) fn note_copied(&self) {
@@ -282,7 +303,7 @@ impl ObjectBody {
         index: Pages,
         down: &mut Shootdown,
     ) {
-        match self.pages.clear(index.0).map(stored) {
+        match self.clear(index).map(stored) {
             None => {}
             Some(Stored::Page(page)) => {
                 if let Some(slot) = Slot::new(uvm.frames().slot(page)) {
@@ -303,20 +324,20 @@ impl ObjectBody {
         match Slot::new(frames.slot(page)) {
             Some(slot) => self.set_slot(index, slot),
             None => {
-                self.pages.clear(index.0);
+                self.clear(index);
             }
         }
     }
 
     /// Puts a place on swap where a page was.
     fn set_slot(&mut self, index: Pages, slot: Slot) {
-        self.pages.set(index.0, on_swap(slot));
+        self.set(index, on_swap(slot));
         self.swapped += 1;
     }
 
     /// Changes what is known of a place on swap.
     pub(crate) fn reset_slot(&mut self, index: Pages, slot: Slot) {
-        self.pages.set(index.0, on_swap(slot));
+        self.set(index, on_swap(slot));
     }
 
     /// Removes everything, for [`last_reference`](crate::Pager::last_reference): a page that I/O has is left to it.
@@ -334,7 +355,7 @@ impl ObjectBody {
                 frames.unwire(uvm.machine(), held, page);
             }
             frames.dequeue(held, page);
-            self.pages.clear(index.0);
+            self.clear(index);
             frames.wire(page);
             // Its place on swap is the I/O's, and freed with it.
             frames.set_owner(page, Owner::Orphan, u64::from(frames.slot(page)));

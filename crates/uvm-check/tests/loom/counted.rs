@@ -1,13 +1,14 @@
-//! A counted pointer with the orderings that std's has, in loom's atomics.
+//! A counted pointer with the orderings that std's has, and a place that is filled once, as spin's, in loom's atomics.
 //!
 //! Loom has one of its own, whose `strong_count` orders more than std's does and which has no `into_inner`. What it
 //! points to lies in loom's cell, so that loom reports a holder that writes while another reads.
 
 use std::ops::Deref;
+use std::sync::OnceLock;
 
 use loom::cell::UnsafeCell;
 use loom::sync::atomic::AtomicUsize;
-pub use loom::sync::atomic::{fence, Ordering};
+pub use loom::sync::atomic::{fence, AtomicU32, AtomicU8, Ordering};
 use Ordering::{Acquire, Relaxed, Release};
 
 struct Inner<T> {
@@ -68,5 +69,59 @@ impl<T> Deref for Arc<T> {
         // SAFETY: only the last holder writes, in `get_mut`, which a borrow of this pointer excludes.
         let value = self.0.value.with(|value| unsafe { (*value).as_ref() });
         value.expect("a pointer keeps its value")
+    }
+}
+
+/// A place that is filled once.
+pub struct Once<T> {
+    state: AtomicU8,
+    value: OnceLock<T>,
+}
+
+const EMPTY: u8 = 0;
+const FILLING: u8 = 1;
+const FULL: u8 = 2;
+
+impl<T> Once<T> {
+    pub fn new() -> Once<T> {
+        Once { state: AtomicU8::new(EMPTY), value: OnceLock::new() }
+    }
+
+    pub fn initialized(value: T) -> Once<T> {
+        Once { state: AtomicU8::new(FULL), value: OnceLock::from(value) }
+    }
+
+    pub fn get(&self) -> Option<&T> {
+        self.value.get().filter(|_| self.state.load(Acquire) == FULL)
+    }
+
+    pub fn get_mut(&mut self) -> Option<&mut T> {
+        self.value.get_mut()
+    }
+
+    pub fn call_once(&self, make: impl FnOnce() -> T) -> &T {
+        match self.state.compare_exchange(EMPTY, FILLING, Acquire, Acquire) {
+            Ok(_) => {
+                let value = self.value.get_or_init(make);
+                self.state.store(FULL, Release);
+                value
+            }
+            Err(_) => loop {
+                match self.get() {
+                    Some(value) => return value,
+                    None => loom::thread::yield_now(),
+                }
+            },
+        }
+    }
+
+    pub fn try_into_inner(self) -> Option<T> {
+        self.value.into_inner()
+    }
+}
+
+impl<T> Default for Once<T> {
+    fn default() -> Self {
+        Once::new()
     }
 }

@@ -1,17 +1,24 @@
-//! Cases 1A and 1B: the amap has an anon at the address.
+//! Cases 1A and 1B: the amap has an anon at the address; and a first touch, where it is to have one.
 
 use machine::frames::PageFlags;
-use machine::shared::Access;
-use machine::{order, Held, Machine, PageNo, Prot, RawLock, Reserve, Shootdown};
+use machine::{order, Held, Machine, PageNo, Prot, Reserve, Shootdown};
 
-use super::object::Upper;
 use super::{Fault, FaultError};
 use crate::amap::{ARef, AmapBody, AnonHolders};
 use crate::anon::{AnonBody, AnonNo};
 use crate::map::{Entry, Writes};
 use crate::object::busy_check;
+use crate::slots::Found;
 use crate::stat::Counter;
 use crate::{Stop, Uvm};
+
+/// Who else may have the amap.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Beside {
+    Nobody,
+    /// Others that read it, and fill slots that are empty.
+    Others,
+}
 
 impl<M: Machine> Uvm<M> {
     #[inline]
@@ -23,56 +30,91 @@ impl<M: Machine> Uvm<M> {
         aref: &ARef<M>,
     ) -> Result<(), Stop<FaultError>> {
         let slot = entry.slot(aref, fault.va);
-        let zeroes = {
-            let (body, mut h) = aref.amap.body.read(held);
-            // Where others may want the amap meanwhile, its lock is not held while a page is filled.
-            let zeroes = entry.object.is_none()
-                && M::Lock::rows().len() > 1
-                && fault.spare.is_none()
-                && body.slots.get(slot).is_none();
-            match body {
-                _ if zeroes => {}
-                Access::Alone(mut body) => {
-                    return self.fault_anon_alone(&mut h, fault, entry, &mut body, slot)
-                }
-                Access::Among(body) => {
-                    if self.fault_anon_among(&mut h, fault, entry, &body, slot)? {
-                        return Ok(());
-                    }
-                }
-            }
-            zeroes
-        };
-        if zeroes {
-            fault.spare = Some(self.page_of_zeroes(held)?);
+        let (body, mut h) = aref.amap.body.read(held);
+        let beside = if body.is_alone() { Beside::Nobody } else { Beside::Others };
+        if self.fault_in_amap(&mut h, fault, entry, &body, slot, beside)? {
+            return Ok(());
+        }
+        if let Some(mut body) = body.alone() {
+            return self.change_amap(&mut h, fault, entry, &mut body, slot);
         }
         let (mut body, mut h) = aref.amap.body.lock(held);
-        self.fault_anon_alone(&mut h, fault, entry, &mut body, slot)
+        self.change_amap(&mut h, fault, entry, &mut body, slot)
     }
 
-    /// Shows what is there, beside others who do the same. Says no if the amap, the object or an anon's data has to
-    /// change first.
-    fn fault_anon_among(
+    /// Resolves a fault in what the amap has for a slot, or is to get. Says no, with nothing changed, if more has to
+    /// change in the amap or an anon's data, or nobody else may have the amap meanwhile.
+    #[inline]
+    fn fault_in_amap(
         &self,
         held: &mut Held<'_, order::Amap>,
         fault: &mut Fault<'_, M>,
         entry: &Entry<M>,
         body: &AmapBody,
         slot: u64,
+        beside: Beside,
     ) -> Result<bool, Stop<FaultError>> {
-        let writes = fault.access == Prot::WRITE;
-        let (found, shared) = body.slots.find(slot);
-        if entry.wired || (shared && writes) || body.ahead.is_due(slot) {
+        let found = body.slots.find(slot);
+        if beside == Beside::Others && entry.wired {
             return Ok(false);
         }
-        let Some(no) = found else {
-            let Some(oref) = entry.object.as_ref().filter(|_| !writes || entry.writes == Writes::Through)
-            else {
-                return Ok(false);
-            };
-            self.fault_in_object(held, fault, entry, oref, Upper::Among(body, slot))?;
-            return Ok(true);
-        };
+        let promotes = fault.access == Prot::WRITE && entry.writes != Writes::Through;
+        match (found.number(), &entry.object) {
+            (Some(no), _) => self.fault_anon_there(held, fault, entry, body, found, no),
+            (None, None) if found.is_open() => self.fault_zeroes(held, fault, entry, found),
+            (None, Some(oref)) if !promotes || (beside == Beside::Nobody && found.is_open()) => {
+                if let Some((anon, page)) =
+                    self.fault_in_object(held, fault, entry, oref, Some((body, slot)))?
+                {
+                    let is_installed = found.install(anon);
+                    debug_assert!(is_installed, "somebody else filled a slot");
+                    self.fault_anew(held, fault, entry, page)?;
+                }
+                Ok(true)
+            }
+            _ => Ok(false),
+        }
+    }
+
+    /// A first touch of what has nothing below: a page of zeroes in a new anon.
+    #[inline]
+    fn fault_zeroes(
+        &self,
+        held: &mut Held<'_, order::Amap>,
+        fault: &mut Fault<'_, M>,
+        entry: &Entry<M>,
+        found: Found<'_>,
+    ) -> Result<bool, Stop<FaultError>> {
+        let (machine, frames) = (self.machine(), self.frames());
+        let page = frames.alloc(machine, held, Reserve::User).map_err(FaultError::from)?;
+        machine.zero(page);
+        let anon = self.anons.make(machine, held, page).map_err(FaultError::from)?;
+        if !found.install(anon) {
+            // Somebody else touched it first.
+            self.anons.release(machine, held, anon, fault.down);
+            return Ok(false);
+        }
+        self.stat().add(machine.cpu(), Counter::FaultsZero, 1);
+        let prot = if entry.writes == Writes::NeedCopy { entry.prot.without_write() } else { entry.prot };
+        let shown = self.enter(held, fault, entry, page, prot);
+        frames.activate(machine, held, page);
+        shown.map(|()| true)
+    }
+
+    #[inline(never)]
+    fn fault_anon_there(
+        &self,
+        held: &mut Held<'_, order::Amap>,
+        fault: &mut Fault<'_, M>,
+        entry: &Entry<M>,
+        body: &AmapBody,
+        found: Found<'_>,
+        no: AnonNo,
+    ) -> Result<bool, Stop<FaultError>> {
+        let (writes, shared) = (fault.access == Prot::WRITE, found.is_shared());
+        if (writes && shared) || body.ahead.is_due(found.index()) {
+            return Ok(false);
+        }
         {
             let (anon, mut h) = self.anons.get(no).lock(held);
             let Some(page) = anon.page else { return Ok(false) };
@@ -81,7 +123,7 @@ impl<M: Machine> Uvm<M> {
             }
             self.show_anon(&mut h, fault, entry, &anon, page, shared)?;
         }
-        self.map_anon_neighbours(held, fault, entry, &body.slots, slot);
+        self.map_anon_neighbours(held, fault, entry, &body.slots, found.index());
         Ok(true)
     }
 
@@ -102,8 +144,9 @@ impl<M: Machine> Uvm<M> {
         self.enter(held, fault, entry, page, prot)
     }
 
-    #[inline]
-    fn fault_anon_alone(
+    /// The same where nobody else has the amap, and whatever must change in it.
+    #[inline(never)]
+    fn change_amap(
         &self,
         held: &mut Held<'_, order::Amap>,
         fault: &mut Fault<'_, M>,
@@ -111,20 +154,22 @@ impl<M: Machine> Uvm<M> {
         body: &mut AmapBody,
         slot: u64,
     ) -> Result<(), Stop<FaultError>> {
-        let (found, mut shared) = body.slots.find(slot);
-        let changes = fault.access == Prot::WRITE || (found.is_none() && entry.object.is_none());
-        if shared && changes {
+        let found = body.slots.find(slot);
+        let (found, mut shared) = (found.number(), found.is_shared());
+        if fault.access == Prot::WRITE || (found.is_none() && entry.object.is_none()) {
             let mut holders = AnonHolders {
                 machine: self.machine(),
                 anons: &self.anons,
                 held: &mut *held,
                 down: fault.down,
             };
-            body.slots.unshare(slot, &mut holders);
+            body.slots.open(slot, &mut holders);
             shared = false;
         }
         let Some(no) = found else {
-            return self.fault_below(held, fault, entry, Upper::Alone(body, slot));
+            let is_done = self.fault_in_amap(held, fault, entry, body, slot, Beside::Nobody)?;
+            debug_assert!(is_done, "an empty slot of an amap that nobody else has can be filled");
+            return Ok(());
         };
         let copy = loop {
             {
@@ -146,7 +191,12 @@ impl<M: Machine> Uvm<M> {
             self.page_in(held, entry, body, slot, no)?;
         };
         if let Some(copy) = copy {
-            return self.fault_anon_copied(held, fault, entry, (body, slot), no, copy);
+            let anon = self.anons.make(self.machine(), held, copy).map_err(FaultError::from)?;
+            self.stat().add(self.machine().cpu(), Counter::FaultsAnonCopied, 1);
+            body.slots.set(slot, anon);
+            let shown = self.fault_anew(held, fault, entry, copy);
+            self.drop_copied(held, no);
+            return shown;
         }
         self.map_anon_neighbours(held, fault, entry, &body.slots, slot);
         if body.ahead.is_due(slot) {
@@ -155,24 +205,17 @@ impl<M: Machine> Uvm<M> {
         Ok(())
     }
 
-    /// Case 1B: a new anon, with the bytes in `copy`, takes the place of one that others refer to as well.
-    #[inline(never)]
-    fn fault_anon_copied(
+    /// Cases 1B and 2B: the page of a new anon, which the slot has by now, takes the place of the one that it is a copy of.
+    #[inline]
+    fn fault_anew(
         &self,
         held: &mut Held<'_, order::Amap>,
         fault: &mut Fault<'_, M>,
         entry: &Entry<M>,
-        (body, slot): (&mut AmapBody, u64),
-        old: AnonNo,
-        copy: PageNo,
+        page: PageNo,
     ) -> Result<(), Stop<FaultError>> {
-        let machine = self.machine();
-        let anon = self.anons.make(machine, held, copy).map_err(FaultError::from)?;
-        self.stat().add(machine.cpu(), Counter::FaultsAnonCopied, 1);
-        body.slots.set(slot, anon);
-        let shown = self.replace(held, fault, entry, copy);
-        machine.frames().activate(machine, held, copy);
-        self.drop_copied(held, old);
+        let shown = self.replace(held, fault, entry, page);
+        self.frames().activate(self.machine(), held, page);
         shown
     }
 

@@ -29,7 +29,6 @@ mod object;
 mod swapped;
 
 use alloc::sync::Arc;
-use machine::shared::Access;
 use machine::{order, Held, Machine, NoMemory, PageNo, Pmap, Prot, Shootdown, Va, VaRange, Wiring};
 
 use crate::io::Start;
@@ -97,8 +96,6 @@ struct Fault<'a, M: Machine> {
     down: &'a mut Shootdown,
     /// A read that nobody waits for, to be started when the fault is resolved.
     ahead: Option<Start>,
-    /// A page of zeroes, made before the locks that it is needed under.
-    spare: Option<PageNo>,
     pin: Pin,
 }
 
@@ -114,7 +111,7 @@ enum Pin {
 impl<'a, M: Machine> Fault<'a, M> {
     #[inline]
     fn new(space: &'a Space<M>, va: Va, access: Prot, down: &'a mut Shootdown, pin: Pin) -> Self {
-        Fault { space, va: va.page_floor(), access, down, ahead: None, spare: None, pin }
+        Fault { space, va: va.page_floor(), access, down, ahead: None, pin }
     }
 
     /// The entry at the address, if it allows the access.
@@ -179,7 +176,7 @@ impl<M: Machine> Uvm<M> {
         fault: &mut Fault<'_, M>,
     ) -> Result<FaultKind, FaultError> {
         let (result, waited) = self.attempt_counted(held, BYTES, Effort::of_fault(), |held, reserved| {
-            self.fault_once(held, fault, &fault.space.map, reserved).map_err(|stop| {
+            self.fault_once(held, fault, reserved).map_err(|stop| {
                 // Before anything is waited for: somebody may wait for these pages, and hold up what we wait for.
                 fault.ahead.take().map_or(stop, Stop::Start)
             })
@@ -188,67 +185,39 @@ impl<M: Machine> Uvm<M> {
         if let Some(start) = fault.ahead {
             self.start(held, start);
         }
-        if let Some(page) = fault.spare {
-            self.frames().free_page(self.machine(), held, page);
-        }
         self.stat().add(self.machine().cpu(), Counter::Faults, 1);
         result.map(|()| if waited { FaultKind::Major } else { FaultKind::Minor })
     }
 
+    #[inline]
     fn fault_once(
         &self,
         held: &mut Held<'_, order::Nothing>,
         fault: &mut Fault<'_, M>,
-        map: &Map<M>,
         reserved: usize,
     ) -> Result<(), Stop<FaultError>> {
-        let submap = 'found: {
-            {
-                let (tree, mut h) = map.tree.read(held);
-                match tree {
-                    Access::Alone(mut tree) => {
-                        let Some(submap) = self.fault_in_map(&mut h, fault, &mut tree, reserved)? else {
-                            return Ok(());
-                        };
-                        break 'found submap;
-                    }
-                    Access::Among(tree) => {
-                        let entry = fault.permit(tree.get(fault.va))?;
-                        if let Some(submap) = &entry.submap {
-                            break 'found submap.clone();
-                        }
-                        if !fault.needs_amap(entry) {
-                            return self.fault_entry(&mut h, fault, entry);
-                        }
-                    }
-                }
+        let space = fault.space;
+        let mut submap: Option<Arc<Map<M>>> = None;
+        loop {
+            let map = submap.as_deref().unwrap_or(&space.map);
+            let (tree, mut h) = map.tree.read(held);
+            let entry = fault.permit(tree.get(fault.va))?;
+            if let Some(below) = &entry.submap {
+                let below = below.clone();
+                drop(tree);
+                submap = Some(below);
+                continue;
+            }
+            if !fault.needs_amap(entry) {
+                return self.fault_entry(&mut h, fault, entry);
+            }
+            if let Some(mut tree) = tree.alone() {
+                self.own_amap(&mut h, fault, &mut tree, reserved)?;
+                continue;
             }
             let (mut tree, mut h) = map.tree.lock(held);
-            let Some(submap) = self.fault_in_map(&mut h, fault, &mut tree, reserved)? else { return Ok(()) };
-            submap
-        };
-        self.fault_once(held, fault, &submap, reserved)
-    }
-
-    /// Resolves a fault in a map that the caller may change, or says in which submap.
-    #[inline]
-    fn fault_in_map(
-        &self,
-        held: &mut Held<'_, order::Map>,
-        fault: &mut Fault<'_, M>,
-        tree: &mut Tree<Entry<M>>,
-        reserved: usize,
-    ) -> Result<Option<Arc<Map<M>>>, Stop<FaultError>> {
-        let entry = tree.get_mut(fault.va);
-        fault.permit(entry.as_deref())?;
-        let Some(entry) = entry else { return Ok(None) };
-        if let Some(submap) = &entry.submap {
-            return Ok(Some(submap.clone()));
+            self.own_amap(&mut h, fault, &mut tree, reserved)?;
         }
-        if fault.needs_amap(entry) {
-            self.own_amap(held, entry, reserved)?;
-        }
-        self.fault_entry(held, fault, entry).map(|()| None)
     }
 
     #[inline]
@@ -264,14 +233,20 @@ impl<M: Machine> Uvm<M> {
         }
     }
 
-    /// Gives an entry that waits to copy an amap of its own; asks for the heap that this needs first.
+    /// Gives the entry at the address, if it waits to copy, an amap of its own; asks for the heap that this needs first.
     #[cold]
+    #[inline(never)]
     fn own_amap(
         &self,
         held: &mut Held<'_, order::Map>,
-        entry: &mut Entry<M>,
+        fault: &Fault<'_, M>,
+        tree: &mut Tree<Entry<M>>,
         reserved: usize,
     ) -> Result<(), Stop<FaultError>> {
+        // Somebody else may have had the map meanwhile.
+        let Some(entry) = tree.get_mut(fault.va).filter(|entry| fault.needs_amap(entry)) else {
+            return Ok(());
+        };
         let need = BYTES + self.copy_amap_bytes(held, entry);
         if need > reserved {
             return Err(Stop::Heap(need));

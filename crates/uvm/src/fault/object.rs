@@ -1,7 +1,6 @@
 //! Cases 2A and 2B: nothing in the amap; the object below, or zeroes.
 
 use machine::frames::PageFlags;
-use machine::shared::Access;
 use machine::{order, Before, Held, Machine, PageNo, Pages, Prot, Reserve};
 
 use super::{Fault, FaultError};
@@ -17,25 +16,11 @@ use crate::{Stop, Uvm};
 /// What must be looked at before a page is shown.
 const SPECIAL: PageFlags = PageFlags::BUSY.union(PageFlags::ERROR).union(PageFlags::AHEAD);
 
-/// The amap above an object, which has no anon at the slot.
-pub(super) enum Upper<'a> {
-    /// The entry has none.
-    None,
-    /// To be read.
-    Among(&'a AmapBody, u64),
-    /// To be changed.
-    Alone(&'a mut AmapBody, u64),
-}
+/// The amap above an object, and the slot there, which is empty.
+pub(super) type Upper<'a> = Option<(&'a AmapBody, u64)>;
 
-impl Upper<'_> {
-    fn amap(&self) -> Option<(&AmapBody, u64)> {
-        match self {
-            Upper::None => None,
-            Upper::Among(amap, slot) => Some((amap, *slot)),
-            Upper::Alone(amap, slot) => Some((amap, *slot)),
-        }
-    }
-}
+/// A private copy of an object's page: the caller, who has the amap alone, puts it there and shows it.
+pub(super) type Promoted = Option<(AnonNo, PageNo)>;
 
 impl<M: Machine> Uvm<M> {
     /// An entry without an amap has an object.
@@ -47,49 +32,12 @@ impl<M: Machine> Uvm<M> {
         entry: &Entry<M>,
     ) -> Result<(), Stop<FaultError>> {
         match &entry.object {
-            Some(oref) => self.fault_in_object(held, fault, entry, oref, Upper::None),
+            Some(oref) => self.fault_in_object(held, fault, entry, oref, None).map(|_| ()),
             None => Err(FaultError::NoMapping.into()),
         }
     }
 
-    /// The amap, whose lock is held, has no anon at `slot`.
-    #[inline]
-    pub(super) fn fault_below(
-        &self,
-        held: &mut Held<'_, order::Amap>,
-        fault: &mut Fault<'_, M>,
-        entry: &Entry<M>,
-        upper: Upper<'_>,
-    ) -> Result<(), Stop<FaultError>> {
-        if let Some(oref) = &entry.object {
-            return self.fault_in_object(held, fault, entry, oref, upper);
-        }
-        let Upper::Alone(amap, slot) = upper else { return Err(FaultError::NoMapping.into()) };
-        let machine = self.machine();
-        let page = match fault.spare.take() {
-            Some(page) => page,
-            None => self.page_of_zeroes(held)?,
-        };
-        let anon = self.anons.make(machine, held, page).map_err(FaultError::from)?;
-        amap.slots.set(slot, anon);
-        self.stat().add(machine.cpu(), Counter::FaultsZero, 1);
-        let prot = if entry.writes == Writes::NeedCopy { entry.prot.without_write() } else { entry.prot };
-        let shown = self.enter(held, fault, entry, page, prot);
-        machine.frames().activate(machine, held, page);
-        shown
-    }
-
-    /// A page for a new anon.
-    #[inline]
-    pub(super) fn page_of_zeroes<P: Before<order::PageCache>>(
-        &self,
-        held: &mut Held<'_, P>,
-    ) -> Result<PageNo, FaultError> {
-        let page = self.frames().alloc(self.machine(), held, Reserve::User)?;
-        self.machine().zero(page);
-        Ok(page)
-    }
-
+    /// Shows the object's page, or copies it for a private write.
     #[inline]
     pub(super) fn fault_in_object<P>(
         &self,
@@ -98,49 +46,37 @@ impl<M: Machine> Uvm<M> {
         entry: &Entry<M>,
         oref: &ORef<M>,
         upper: Upper<'_>,
-    ) -> Result<(), Stop<FaultError>>
+    ) -> Result<Promoted, Stop<FaultError>>
     where
         P: Before<order::Object> + Before<order::Anon> + Before<order::PageQueues> + Before<order::PageCache>,
     {
         let index = entry.index(oref, fault.va);
-        let promoted = 'shown: {
-            // Two CPUs must not end and begin one wiring at a time.
-            if !entry.wired {
-                let (body, mut h) = oref.pager.object().read(held);
-                match body {
-                    Access::Alone(mut body) => {
-                        let page = self.find_fault_page(&mut body, &mut h, fault, entry, oref, index)?;
-                        break 'shown self.show(&mut h, fault, entry, oref, &body, page, &upper)?;
-                    }
-                    Access::Among(body) => {
-                        if let Some(page) = self.plain_page(&body, index) {
-                            break 'shown self.show(&mut h, fault, entry, oref, &body, page, &upper)?;
-                        }
-                    }
-                }
-            }
-            let (mut body, mut h) = oref.pager.object().lock(held);
-            let page = self.find_fault_page(&mut body, &mut h, fault, entry, oref, index)?;
-            self.show(&mut h, fault, entry, oref, &body, page, &upper)?
-        };
-        let (Some((anon, page)), Upper::Alone(amap, slot)) = (promoted, upper) else { return Ok(()) };
-        amap.slots.set(slot, anon);
-        let shown = self.replace(held, fault, entry, page);
-        self.frames().activate(self.machine(), held, page);
-        shown
+        let (body, mut h) = oref.pager.object().read(held);
+        // Two CPUs must not end and begin one wiring at a time.
+        if let Some(page) = self.plain_page(&body, index).filter(|_| !entry.wired) {
+            return self.show(&mut h, fault, entry, oref, &body, page, upper);
+        }
+        if let Some(mut body) = body.alone() {
+            return self.fault_in_object_alone(&mut h, fault, entry, oref, &mut body, upper);
+        }
+        let (mut body, mut h) = oref.pager.object().lock(held);
+        self.fault_in_object_alone(&mut h, fault, entry, oref, &mut body, upper)
     }
 
-    #[inline]
-    fn find_fault_page(
+    /// The same where nobody else has the object, and the page may have to be read.
+    #[inline(never)]
+    fn fault_in_object_alone(
         &self,
-        body: &mut ObjectGuard<'_, M>,
         held: &mut Held<'_, order::Object>,
         fault: &mut Fault<'_, M>,
         entry: &Entry<M>,
         oref: &ORef<M>,
-        index: Pages,
-    ) -> Result<PageNo, GetError> {
-        self.find_page(body, held, oref, index, pager::Access::Fault(entry.advice), &mut fault.ahead)
+        body: &mut ObjectGuard<'_, M>,
+        upper: Upper<'_>,
+    ) -> Result<Promoted, Stop<FaultError>> {
+        let (index, access) = (entry.index(oref, fault.va), pager::Access::Fault(entry.advice));
+        let page = self.find_page(body, held, oref, index, access, &mut fault.ahead)?;
+        self.show(held, fault, entry, oref, body, page, upper)
     }
 
     /// An object's page that is there, and about which nothing has to be done first.
@@ -161,13 +97,13 @@ impl<M: Machine> Uvm<M> {
         oref: &ORef<M>,
         body: &ObjectBody,
         page: PageNo,
-        upper: &Upper<'_>,
-    ) -> Result<Option<(AnonNo, PageNo)>, Stop<FaultError>> {
+        upper: Upper<'_>,
+    ) -> Result<Promoted, Stop<FaultError>> {
         let private = entry.writes != Writes::Through;
         if private && fault.access == Prot::WRITE {
             let made = self.promote(held, page)?;
             body.note_copied();
-            if upper.amap().is_some_and(|(amap, slot)| !amap.cover.is_exclusive(slot..slot + 1)) {
+            if upper.is_some_and(|(amap, slot)| !amap.cover.is_exclusive(slot..slot + 1)) {
                 self.forget_everywhere(held, fault, page);
             }
             return Ok(Some(made));
@@ -175,7 +111,7 @@ impl<M: Machine> Uvm<M> {
         self.stat().add(self.machine().cpu(), Counter::FaultsObject, 1);
         let prot = if private { entry.prot.without_write() } else { entry.prot };
         self.enter(held, fault, entry, page, prot)?;
-        let amap = upper.amap().map(|(amap, slot)| (&amap.slots, slot));
+        let amap = upper.map(|(amap, slot)| (&amap.slots, slot));
         self.map_object_neighbours(held, fault, entry, oref, body, amap, prot);
         Ok(None)
     }

@@ -62,6 +62,7 @@ pub enum Last {
 
 impl Effort {
     /// An access of a program, which can't be refused: the host may end another for it.
+    #[inline]
     pub(crate) fn of_fault() -> Effort {
         Effort { last: Last::AskHost, ..Effort::default() }
     }

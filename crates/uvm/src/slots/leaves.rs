@@ -1,31 +1,67 @@
 //! Where leaves hang: an ordered map of small arrays of them.
 //!
 //! ```text
-//!   key / 32 -> branch of 32 places -> leaf
+//!   key / 16 -> branch of 16 places -> leaf
 //! ```
-//! A branch spans 2,048 pages, 8 MiB: most amaps have one or two, so that a look-up is a few compares and two array
+//! A branch spans 1,024 pages, 4 MiB: most amaps have one or two, so that a look-up is a few compares and two array
 //! accesses. Ordered maps alone, of leaves, took 120 instructions to find one among 256.
 //!
-//! I1: a branch in the map has at least one leaf, and `used` counts them.
+//! I1: a branch in the map has at least one leaf, or is to get its first, and `used` counts them.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use core::ops::Range;
 
 use super::Leaf;
-use crate::counted::Arc;
+use crate::counted::Ordering::Relaxed;
+use crate::counted::{Arc, AtomicU8, Once};
 
 /// Leaves in a branch; few for the model, as in [`super::LEAF`].
-const BRANCH: u64 = if cfg!(feature = "small-leaves") { 2 } else { 32 };
+const BRANCH: u64 = if cfg!(feature = "small-leaves") { 2 } else { 16 };
 
-struct Branch {
-    leaves: [Option<Arc<Leaf>>; BRANCH as usize],
-    used: u8,
+/// See the module.
+pub(super) struct Branch {
+    leaves: [Once<Arc<Leaf>>; BRANCH as usize],
+    used: AtomicU8,
 }
 
 #[derive(Default)]
 pub(super) struct Leaves {
     branches: BTreeMap<u64, Box<Branch>>,
+}
+
+impl Branch {
+    fn new() -> Branch {
+        Branch { leaves: core::array::from_fn(|_| Once::new()), used: AtomicU8::new(0) }
+    }
+
+    #[inline]
+    pub(super) fn leaf(&self, key: u64) -> Option<&Arc<Leaf>> {
+        self.leaves[(key % BRANCH) as usize].get()
+    }
+
+    /// The leaf at a key, a new empty one if there was none; others may ask for it at once.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn grow(&self, key: u64) -> &Arc<Leaf> {
+        let (new, mut is_mine) = (Arc::new(Leaf::new()), false);
+        let leaf = self.leaves[(key % BRANCH) as usize].call_once(|| {
+            is_mine = true;
+            new
+        });
+        if is_mine {
+            self.used.fetch_add(1, Relaxed);
+        }
+        leaf
+    }
+
+    /// Takes a leaf out.
+    fn take(&mut self, key: u64) -> Option<Arc<Leaf>> {
+        let place = &mut self.leaves[(key % BRANCH) as usize];
+        place.get()?;
+        self.used.store(self.used.load(Relaxed) - 1, Relaxed);
+        core::mem::take(place).try_into_inner()
+    }
 }
 
 /// Heap bytes that one new leaf's place may need: a branch, and a split of every level of the ordered map.
@@ -36,45 +72,49 @@ impl Leaves {
         Leaves { branches: BTreeMap::new() }
     }
 
+    /// The branch that has, or would have, the leaf at a key.
+    #[inline]
+    pub(super) fn branch(&self, key: u64) -> Option<&Branch> {
+        Some(self.branches.get(&(key / BRANCH))?)
+    }
+
     #[inline]
     pub(super) fn get(&self, key: u64) -> Option<&Arc<Leaf>> {
-        self.branches.get(&(key / BRANCH))?.leaves[(key % BRANCH) as usize].as_ref()
+        self.branch(key)?.leaf(key)
     }
 
     #[inline]
     pub(super) fn get_mut(&mut self, key: u64) -> Option<&mut Arc<Leaf>> {
-        self.branches.get_mut(&(key / BRANCH))?.leaves[(key % BRANCH) as usize].as_mut()
+        self.branches.get_mut(&(key / BRANCH))?.leaves[(key % BRANCH) as usize].get_mut()
     }
 
     /// The leaf at a key, a new empty one if there was none.
     #[inline]
-    pub(super) fn get_or_new(&mut self, key: u64) -> &mut Arc<Leaf> {
-        let branch = self.branch_or_new(key / BRANCH);
-        let place = &mut branch.leaves[(key % BRANCH) as usize];
-        if place.is_none() {
-            branch.used += 1;
+    pub(super) fn get_or_new(&mut self, key: u64) -> Option<&mut Arc<Leaf>> {
+        let branch = self.branch_or_new(key);
+        if branch.leaf(key).is_none() {
+            branch.grow(key);
         }
-        place.get_or_insert_with(|| Arc::new(Leaf::EMPTY))
+        branch.leaves[(key % BRANCH) as usize].get_mut()
     }
 
+    /// The branch that has the leaf at a key, a new empty one if there was none.
     #[inline]
-    fn branch_or_new(&mut self, key: u64) -> &mut Branch {
-        let new = || Box::new(Branch { leaves: [const { None }; BRANCH as usize], used: 0 });
-        self.branches.entry(key).or_insert_with(new)
+    pub(super) fn branch_or_new(&mut self, key: u64) -> &mut Branch {
+        self.branches.entry(key / BRANCH).or_insert_with(|| Box::new(Branch::new()))
     }
 
     /// Hangs a leaf where none is.
     pub(super) fn insert(&mut self, key: u64, leaf: Arc<Leaf>) {
-        let branch = self.branch_or_new(key / BRANCH);
-        branch.leaves[(key % BRANCH) as usize] = Some(leaf);
-        branch.used += 1;
+        let branch = self.branch_or_new(key);
+        branch.leaves[(key % BRANCH) as usize] = Once::initialized(leaf);
+        branch.used.store(branch.used.load(Relaxed) + 1, Relaxed);
     }
 
     pub(super) fn remove(&mut self, key: u64) -> Option<Arc<Leaf>> {
         let branch = self.branches.get_mut(&(key / BRANCH))?;
-        let leaf = branch.leaves[(key % BRANCH) as usize].take()?;
-        branch.used -= 1;
-        if branch.used == 0 {
+        let leaf = branch.take(key)?;
+        if branch.used.load(Relaxed) == 0 {
             self.branches.remove(&(key / BRANCH));
         }
         Some(leaf)
@@ -88,7 +128,7 @@ impl Leaves {
             let from = keys.start.saturating_sub(base).min(BRANCH);
             let to = keys.end.saturating_sub(base).min(BRANCH);
             let places = &branch.leaves[from as usize..to.max(from) as usize];
-            places.iter().zip(base + from..).filter_map(|(leaf, key)| Some((key, leaf.as_ref()?)))
+            places.iter().zip(base + from..).filter_map(|(leaf, key)| Some((key, leaf.get()?)))
         })
     }
 
@@ -106,13 +146,14 @@ impl Leaves {
     /// Takes all leaves out, in order.
     pub(super) fn drain(&mut self, mut each: impl FnMut(Arc<Leaf>)) {
         while let Some((_, mut branch)) = self.branches.pop_first() {
-            for place in &mut branch.leaves {
-                if let Some(leaf) = place.take() {
-                    branch.used -= 1;
-                    each(leaf);
-                }
-                if branch.used == 0 {
+            let mut left = branch.used.load(Relaxed);
+            for key in 0..BRANCH {
+                if left == 0 {
                     break;
+                }
+                if let Some(leaf) = branch.take(key) {
+                    left -= 1;
+                    each(leaf);
                 }
             }
         }

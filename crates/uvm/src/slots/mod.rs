@@ -16,7 +16,10 @@
 //!
 //! The road not taken is a radix tree: a sparse terabyte would pay for a path of inner nodes at every touched page.
 //!
-//! I1: a leaf in the map has at least one number, and `used` counts them; `len` is the sum of all `used`.
+//! A number may be put where none is by several threads at once ([`Found::install`]), while nobody changes the table
+//! otherwise: of those who want one place, one gets it. All else takes the table alone.
+//!
+//! I1: a leaf in the map has at least one number, and `used` counts them, where nobody is just about to install one.
 //! I2: a leaf that hangs in several tables doesn't change. Only a table that holds it can share it, so one that
 //! finds itself the only holder, under its own lock, stays so.
 
@@ -25,22 +28,29 @@ mod leaves;
 use core::num::NonZeroU32;
 use core::ops::Range;
 
-use crate::counted::{fence, Arc, Ordering::Acquire};
-use leaves::{Leaves, PLACE_BYTES};
+use crate::counted::Ordering::{Acquire, Relaxed, Release};
+use crate::counted::{fence, Arc, AtomicU32, AtomicU8};
+use leaves::{Branch, Leaves, PLACE_BYTES};
 
 /// Numbers in a leaf. The model's address spaces are a few dozen pages long, and must cross leaves.
 const LEAF: u64 = if cfg!(feature = "small-leaves") { 4 } else { 64 };
 
-#[derive(Clone)]
 struct Leaf {
-    slots: [u32; LEAF as usize],
-    used: u8,
+    slots: [AtomicU32; LEAF as usize],
+    used: AtomicU8,
 }
 
 #[derive(Default)]
 pub(crate) struct Slots {
     leaves: Leaves,
-    len: usize,
+}
+
+/// The place of an index in a table.
+#[derive(Clone, Copy)]
+pub(crate) struct Found<'a> {
+    branch: Option<&'a Branch>,
+    leaf: Option<&'a Arc<Leaf>>,
+    index: u64,
 }
 
 /// Whoever counts the leaves that hold a number.
@@ -68,15 +78,85 @@ pub(crate) const SET_BYTES: usize = LEAF_BYTES + PLACE_BYTES;
 pub(crate) const CLUSTER_BYTES: usize = (crate::io::CLUSTER / LEAF as usize + 1) * SET_BYTES;
 
 impl Leaf {
-    const EMPTY: Leaf = Leaf { slots: [0; LEAF as usize], used: 0 };
+    fn new() -> Leaf {
+        Leaf { slots: core::array::from_fn(|_| AtomicU32::new(0)), used: AtomicU8::new(0) }
+    }
+
+    /// A leaf with the same numbers; nobody installs one meanwhile.
+    fn copy(&self) -> Leaf {
+        let slots = core::array::from_fn(|i| AtomicU32::new(self.slots[i].load(Relaxed)));
+        Leaf { slots, used: AtomicU8::new(self.used() as u8) }
+    }
+
+    fn used(&self) -> usize {
+        usize::from(self.used.load(Relaxed))
+    }
+
+    /// The number at a place, and all that whoever put it there did before.
+    #[inline]
+    fn number(&self, at: usize) -> Option<NonZeroU32> {
+        NonZeroU32::new(self.slots[at].load(Acquire))
+    }
+
+    /// Puts a number, or none, at a place; nobody else can reach the leaf.
+    #[inline]
+    fn put(&mut self, at: usize, value: u32) -> Option<NonZeroU32> {
+        let old = self.number(at);
+        self.slots[at].store(value, Relaxed);
+        let used = self.used.load(Relaxed) + u8::from(value != 0) - u8::from(old.is_some());
+        self.used.store(used, Relaxed);
+        old
+    }
 
     fn numbers(&self, part: Range<usize>) -> impl Iterator<Item = (usize, NonZeroU32)> + '_ {
-        part.filter_map(|i| Some((i, NonZeroU32::new(self.slots[i])?))).take(usize::from(self.used))
+        part.filter_map(|i| Some((i, self.number(i)?))).take(self.used())
     }
 
     /// Whether all numbers lie in a part.
     fn lies_in(&self, part: Range<usize>) -> bool {
-        part.len() == LEAF as usize || self.numbers(part).count() == usize::from(self.used)
+        part.len() == LEAF as usize || self.numbers(part).count() == self.used()
+    }
+}
+
+impl Found<'_> {
+    pub(crate) fn index(&self) -> u64 {
+        self.index
+    }
+
+    /// The number there.
+    #[inline]
+    pub(crate) fn number(&self) -> Option<NonZeroU32> {
+        self.leaf?.number((self.index % LEAF) as usize)
+    }
+
+    /// Whether the leaf around it hangs in another table too.
+    #[inline]
+    pub(crate) fn is_shared(&self) -> bool {
+        self.leaf.is_some_and(has_others)
+    }
+
+    /// Whether a number can be put there beside others who do the same.
+    #[inline]
+    pub(crate) fn is_open(&self) -> bool {
+        self.branch.is_some() && !self.is_shared()
+    }
+
+    /// Puts a number where none is, beside others who do the same. Says no where that is not open, or somebody was
+    /// first: then nothing has changed.
+    #[inline]
+    pub(crate) fn install(&self, value: NonZeroU32) -> bool {
+        let Some(branch) = self.branch else { return false };
+        let leaf = match self.leaf {
+            Some(leaf) => leaf,
+            None => branch.grow(self.index / LEAF),
+        };
+        // Who finds the number finds what it names.
+        let slot = &leaf.slots[(self.index % LEAF) as usize];
+        let is_mine = slot.compare_exchange(0, value.get(), Release, Relaxed).is_ok();
+        if is_mine {
+            leaf.used.fetch_add(1, Relaxed);
+        }
+        is_mine
     }
 }
 
@@ -92,9 +172,12 @@ fn has_others(leaf: &Arc<Leaf>) -> bool {
 }
 
 /// Drops one table's hold on a leaf; the last holder's drop releases its numbers.
-fn let_go(leaf: Arc<Leaf>, holders: &mut impl Holders) {
-    if let Some(leaf) = Arc::into_inner(leaf) {
-        leaf.numbers(0..LEAF as usize).for_each(|(_, number)| holders.release(number));
+fn let_go(mut leaf: Arc<Leaf>, holders: &mut impl Holders) {
+    let mut release = |leaf: &Leaf| leaf.numbers(0..LEAF as usize).for_each(|(_, n)| holders.release(n));
+    // Mostly there is one holder, and the leaf need not be moved to be read.
+    match Arc::get_mut(&mut leaf) {
+        Some(leaf) => release(leaf),
+        None => Arc::into_inner(leaf).iter().for_each(release),
     }
 }
 
@@ -113,25 +196,19 @@ fn keys_of(range: &Range<u64>) -> Range<u64> {
 
 impl Slots {
     pub(crate) const fn new() -> Slots {
-        Slots { leaves: Leaves::new(), len: 0 }
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.len
+        Slots { leaves: Leaves::new() }
     }
 
     #[inline]
     pub(crate) fn get(&self, index: u64) -> Option<NonZeroU32> {
-        NonZeroU32::new(self.leaves.get(index / LEAF)?.slots[(index % LEAF) as usize])
+        self.leaves.get(index / LEAF)?.number((index % LEAF) as usize)
     }
 
-    /// The number at an index, and whether the leaf around it hangs in another table too.
+    /// What the table has for an index.
     #[inline]
-    pub(crate) fn find(&self, index: u64) -> (Option<NonZeroU32>, bool) {
-        match self.leaves.get(index / LEAF) {
-            Some(leaf) => (NonZeroU32::new(leaf.slots[(index % LEAF) as usize]), has_others(leaf)),
-            None => (None, false),
-        }
+    pub(crate) fn find(&self, index: u64) -> Found<'_> {
+        let branch = self.leaves.branch(index / LEAF);
+        Found { branch, leaf: branch.and_then(|branch| branch.leaf(index / LEAF)), index }
     }
 
     /// Whether the leaf around an index hangs in another table too.
@@ -140,12 +217,19 @@ impl Slots {
         self.leaves.get(index / LEAF).is_some_and(has_others)
     }
 
+    /// Makes the table ready for a number at an index ([`Found::is_open`]): the leaf around it, if there is one, becomes
+    /// the table's own.
+    pub(crate) fn open(&mut self, index: u64, holders: &mut impl Holders) {
+        self.leaves.branch_or_new(index / LEAF);
+        self.unshare(index, holders);
+    }
+
     /// Gives the table a leaf of its own around an index.
     pub(crate) fn unshare(&mut self, index: u64, holders: &mut impl Holders) {
         let Some(leaf) = self.leaves.get_mut(index / LEAF) else { return };
         if Arc::get_mut(leaf).is_none() {
             leaf.numbers(0..LEAF as usize).for_each(|(_, number)| holders.reference(number));
-            let copy = Arc::new(Leaf::clone(leaf));
+            let copy = Arc::new(leaf.copy());
             let_go(core::mem::replace(leaf, copy), holders);
         }
     }
@@ -154,24 +238,18 @@ impl Slots {
     #[inline]
     pub(crate) fn set(&mut self, index: u64, value: NonZeroU32) -> Option<NonZeroU32> {
         let leaf = self.leaves.get_or_new(index / LEAF);
-        let Some(leaf) = Arc::get_mut(leaf) else { unreachable!("a shared leaf would have been changed") };
-        let slot = &mut leaf.slots[(index % LEAF) as usize];
-        let old = NonZeroU32::new(core::mem::replace(slot, value.get()));
-        if old.is_none() {
-            leaf.used += 1;
-            self.len += 1;
-        }
-        old
+        let Some(leaf) = leaf.and_then(Arc::get_mut) else {
+            unreachable!("a shared leaf would have been changed")
+        };
+        leaf.put((index % LEAF) as usize, value.get())
     }
 
     /// Empties an index, whose leaf is this table's own, and returns what was there.
     pub(crate) fn clear(&mut self, index: u64) -> Option<NonZeroU32> {
         let leaf = self.leaves.get_mut(index / LEAF)?;
         let Some(leaf) = Arc::get_mut(leaf) else { unreachable!("a shared leaf would have been changed") };
-        let old = NonZeroU32::new(core::mem::take(&mut leaf.slots[(index % LEAF) as usize]))?;
-        leaf.used -= 1;
-        self.len -= 1;
-        if leaf.used == 0 {
+        let old = leaf.put((index % LEAF) as usize, 0)?;
+        if leaf.used() == 0 {
             self.leaves.remove(index / LEAF);
         }
         Some(old)
@@ -193,7 +271,6 @@ impl Slots {
             let part = part_of(key, &range);
             let Some(leaf) = self.leaves.get_mut(key) else { continue };
             if leaf.lies_in(part.clone()) {
-                self.len -= usize::from(leaf.used);
                 if let Some(leaf) = self.leaves.remove(key) {
                     let_go(leaf, holders);
                 }
@@ -207,9 +284,7 @@ impl Slots {
             }
             let Some(leaf) = self.leaves.get_mut(key).and_then(Arc::get_mut) else { continue };
             for i in part {
-                if let Some(number) = NonZeroU32::new(core::mem::take(&mut leaf.slots[i])) {
-                    leaf.used -= 1;
-                    self.len -= 1;
+                if let Some(number) = leaf.put(i, 0) {
                     holders.release(number);
                 }
             }
@@ -218,7 +293,6 @@ impl Slots {
 
     /// Empties the table.
     pub(crate) fn take_all(&mut self, holders: &mut impl Holders) {
-        self.len = 0;
         self.leaves.drain(|leaf| let_go(leaf, holders));
     }
 
@@ -228,7 +302,6 @@ impl Slots {
         for (key, leaf) in self.leaves.range(keys_of(&range)) {
             let part = part_of(key, &range);
             if leaf.lies_in(part.clone()) {
-                copy.len += usize::from(leaf.used);
                 copy.leaves.insert(key, leaf.clone());
                 continue;
             }
@@ -248,7 +321,10 @@ impl Slots {
             let from = (at % LEAF) as usize;
             let (here, rest) = out.split_at_mut(out.len().min(LEAF as usize - from));
             match self.leaves.get(at / LEAF) {
-                Some(leaf) => here.copy_from_slice(&leaf.slots[from..from + here.len()]),
+                Some(leaf) => {
+                    let numbers = leaf.slots[from..].iter().map(|slot| slot.load(Acquire));
+                    here.iter_mut().zip(numbers).for_each(|(to, number)| *to = number);
+                }
                 None => here.fill(0),
             }
             any |= here.iter().fold(0, |any, n| any | n);
@@ -315,7 +391,7 @@ mod tests {
         assert_eq!(s.set(5, n(9)), Some(n(6)));
         assert_eq!(indices(&s), [5, 63, 64, 1 << 30]);
         s.take_range(6..(1 << 30), Heap::Reserved, &mut c);
-        assert_eq!((indices(&s), s.len(), s.leaves.range(0..1 << 40).count()), (std::vec![5, 1 << 30], 2, 2));
+        assert_eq!((indices(&s), s.leaves.range(0..1 << 40).count()), (std::vec![5, 1 << 30], 2));
         assert_eq!((c.0[&n(64)], c.0[&n(65)]), (0, 0));
         assert_eq!((s.clear(5), s.clear(5), s.leaves.range(0..1 << 40).count()), (Some(n(9)), None, 1));
     }
@@ -325,7 +401,7 @@ mod tests {
         let (mut a, mut c) = (Slots::new(), Counts::default());
         (0..200).for_each(|i| assert_eq!(a.set(i, n(i as u32 + 1)), None));
         let mut b = a.share_range(10..200, &mut c);
-        assert_eq!((b.len(), b.get(9), b.get(10), c.0.len()), (190, None, Some(n(11)), 54));
+        assert_eq!((indices(&b).len(), b.get(9), b.get(10), c.0.len()), (190, None, Some(n(11)), 54));
         assert!(a.is_shared(64) && !a.is_shared(10) && b.is_shared(199));
         b.unshare(64, &mut c);
         assert_eq!((c.0[&n(65)], a.is_shared(64)), (2, false));
