@@ -5,14 +5,15 @@
 //! the translations (the port adds those CPUs when it notes a range). Pages become free only after that, so that no
 //! stale translation reaches a page with a new owner.
 //!
-//! I1: a page gathered here has no owner, no mapping in any table and is on no queue; its `next` link is ours.
+//! I1: a page gathered here has no owner and no mapping in any table. It is on no queue, and its `next` link is ours; or it
+//! waits for others to leave its queue together with them.
 //! I2: a `Shootdown` that holds anything is performed, not dropped. I3: the thread that gathers doesn't sleep before it has
 //! told the CPUs: it could go on elsewhere, and another program run meanwhile where it was (see pmap law P6).
 
 use arrayvec::ArrayVec;
 
 use crate::frames::Frames;
-use crate::order::{Before, Held, PageCache};
+use crate::order::{Before, Held, PageCache, PageQueues};
 use crate::{Machine, PageNo, Pmap, VaRange};
 
 /// A set of CPUs, one bit each; at most 64.
@@ -82,6 +83,9 @@ pub struct Stale {
 /// Ranges kept apart before they are merged into one that covers them.
 pub(crate) const RANGES: usize = 8;
 
+/// Pages that leave their queues at once.
+const QUEUED: usize = 32;
+
 /// See the module.
 #[must_use = "a Shootdown is performed: until then CPUs may use what was lowered and its pages are not free"]
 pub struct Shootdown {
@@ -94,6 +98,8 @@ pub struct Shootdown {
     /// A port counts it among those whose flush others must not overtake (pmap law P6).
     counted: bool,
     pub(crate) freed: PageChain,
+    /// Pages to be freed that are nobody's, and still on their queues.
+    queued: ArrayVec<PageNo, QUEUED>,
 }
 
 /// Pages linked through their `next` fields; see [`Frames`].
@@ -112,6 +118,7 @@ impl Shootdown {
             everything: false,
             counted: false,
             freed: PageChain::default(),
+            queued: ArrayVec::new(),
         }
     }
 
@@ -179,15 +186,22 @@ impl Shootdown {
 
     /// Tells the CPUs, then frees the gathered pages. Takes `self` by reference only since a move would copy it.
     #[inline]
-    pub fn perform<M: Machine, P: Before<PageCache>>(&mut self, machine: &M, held: &mut Held<'_, P>) {
-        if self.is_needed() || self.freed.len != 0 {
+    pub fn perform<M: Machine, P>(&mut self, machine: &M, held: &mut Held<'_, P>)
+    where
+        P: Before<PageQueues> + Before<PageCache>,
+    {
+        if self.is_needed() || self.has_pages() {
             self.perform_gathered(machine, held);
         }
     }
 
     #[inline(never)]
-    fn perform_gathered<M: Machine, P: Before<PageCache>>(&mut self, machine: &M, held: &mut Held<'_, P>) {
+    fn perform_gathered<M: Machine, P>(&mut self, machine: &M, held: &mut Held<'_, P>)
+    where
+        P: Before<PageQueues> + Before<PageCache>,
+    {
         self.flush(machine.pmap());
+        self.unqueue(machine.frames(), held);
         let freed = core::mem::take(&mut self.freed);
         machine.frames().free_chain(machine, held, freed);
     }
@@ -202,6 +216,36 @@ impl Shootdown {
             self.everything = false;
             self.counted = false;
             self.cpus = CpuSet::NONE;
+        }
+    }
+
+    #[inline]
+    fn has_pages(&self) -> bool {
+        self.freed.len != 0 || !self.queued.is_empty()
+    }
+
+    /// Adds a page that is still on its queue.
+    #[inline]
+    pub(crate) fn gather_queued<M: Machine, P: Before<PageQueues>>(
+        &mut self,
+        frames: &Frames<M>,
+        held: &mut Held<'_, P>,
+        page: PageNo,
+    ) {
+        if self.queued.is_full() {
+            self.unqueue(frames, held);
+        }
+        self.queued.push(page);
+    }
+
+    /// Takes pages off their queues, under one hold of the lock.
+    fn unqueue<M: Machine, P: Before<PageQueues>>(&mut self, frames: &Frames<M>, held: &mut Held<'_, P>) {
+        if self.queued.is_empty() {
+            return;
+        }
+        frames.dequeue_all(held, &self.queued);
+        while let Some(page) = self.queued.pop() {
+            self.gather(frames, page);
         }
     }
 
@@ -222,6 +266,6 @@ impl Default for Shootdown {
 
 impl Drop for Shootdown {
     fn drop(&mut self) {
-        debug_assert!(!self.is_needed() && self.freed.len == 0, "a Shootdown was dropped unperformed");
+        debug_assert!(!self.is_needed() && !self.has_pages(), "a Shootdown was dropped unperformed");
     }
 }

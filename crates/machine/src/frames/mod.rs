@@ -449,8 +449,8 @@ impl<M: Machine> Frames<M> {
         self.near[cpu].cached.store(cache.len(), Relaxed);
     }
 
-    /// Takes a page off its queue and from its owner and hands it to `down`, which frees it once no CPU can hold a
-    /// translation of it. The caller holds the owner's lock and has removed the page's mappings.
+    /// Takes a page from its owner and hands it to `down`, which takes it off its queue, with others, and frees it once no
+    /// CPU can hold a translation of it. The caller holds the owner's lock and has removed the page's mappings.
     #[inline]
     pub fn release<P: Before<PageQueues>>(
         &self,
@@ -458,8 +458,12 @@ impl<M: Machine> Frames<M> {
         page: PageNo,
         down: &mut crate::Shootdown,
     ) {
-        self.dequeue(held, page);
-        down.gather(self, page);
+        if self.leaves_batch(page) {
+            return down.gather(self, page);
+        }
+        // Who finds it on its queue finds that it is nobody's.
+        self.page(page).owner.store(pack(Owner::Kernel), Relaxed);
+        down.gather_queued(self, held, page);
     }
 
     pub(crate) fn free_chain<P: Before<PageCache>>(

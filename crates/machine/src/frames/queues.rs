@@ -176,20 +176,34 @@ impl<M: Machine> Frames<M> {
         }
     }
 
+    /// Takes a page out of the batch that it is in, if any, and says whether it is on no queue then.
+    #[inline]
+    pub(super) fn leaves_batch(&self, page: PageNo) -> bool {
+        self.place(page) == Place::Nowhere || self.page(page).moves(Place::Pending, Place::Nowhere)
+    }
+
     /// Takes a page off its queue, whichever that is.
     #[inline]
     pub fn dequeue<P: Before<PageQueues>>(&self, held: &mut Held<'_, P>, page: PageNo) {
-        if self.place(page) == Place::Nowhere || self.page(page).moves(Place::Pending, Place::Nowhere) {
+        if self.leaves_batch(page) {
             return;
         }
+        self.dequeue_all(held, &[page]);
+    }
+
+    /// The same for pages that are in no batch, under one hold of the lock.
+    #[inline(never)]
+    pub(crate) fn dequeue_all<P: Before<PageQueues>>(&self, held: &mut Held<'_, P>, pages: &[PageNo]) {
         let (mut queues, _h) = self.far.queues.lock(held);
-        match self.place(page) {
-            Place::Active => self.unlink(&mut queues.active, page.0),
-            Place::Inactive => self.unlink(&mut queues.inactive, page.0),
-            Place::Nowhere | Place::Free | Place::Cached | Place::Pending => return,
+        for &page in pages {
+            match self.place(page) {
+                Place::Active => self.unlink(&mut queues.active, page.0),
+                Place::Inactive => self.unlink(&mut queues.inactive, page.0),
+                Place::Nowhere | Place::Free | Place::Cached | Place::Pending => continue,
+            }
+            self.set_place(page.0, Place::Nowhere);
+            queues.unlinked(self.page(page).flags.load(Relaxed));
         }
-        self.set_place(page.0, Place::Nowhere);
-        queues.unlinked(self.page(page).flags.load(Relaxed));
         self.count(&queues);
     }
 
