@@ -12,6 +12,15 @@ pub fn random_list(seed: u64, len: usize) -> Vec<Op> {
     list(seed, len, Paging::None)
 }
 
+/// A random list over all spaces and addresses there are, so that far more pages are written than memory holds.
+pub fn crowded_list(seed: u64, len: usize) -> Vec<Op> {
+    let rng = Rng::new(seed);
+    let (window, spaces, paging) = (WINDOW, SPACES as u64, Paging::Works);
+    let model = Model::default();
+    Gen { rng, model, window, spaces, habit: Habit::Mixed, paging, fill_one_in: 1, next: VecDeque::new() }
+        .list(len)
+}
+
 /// What a list does about paging.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Paging {
@@ -38,19 +47,8 @@ fn list(seed: u64, len: usize, paging: Paging) -> Vec<Op> {
         Habit::Sharing => 6,
         Habit::OnePage => 1,
     };
-    let mut g = Gen { rng, model: Model::default(), window, spaces, habit, paging, next: VecDeque::new() };
-    let mut list = Vec::with_capacity(len);
-    while list.len() < len {
-        let op = g.next.pop_front().unwrap_or_else(|| g.op());
-        let expect = g.model.apply(&op);
-        if expect != Expect::Skip {
-            list.push(op);
-        }
-        if let (Op::Map { s, len, .. }, Expect::Placed(page)) = (op, expect) {
-            g.fill(s, Span(page, len));
-        }
-    }
-    list
+    Gen { rng, model: Model::default(), window, spaces, habit, paging, fill_one_in: 2, next: VecDeque::new() }
+        .list(len)
 }
 
 struct Gen {
@@ -61,6 +59,8 @@ struct Gen {
     spaces: u64,
     habit: Habit,
     paging: Paging,
+    /// One new mapping in so many is written at once, where paging is the point.
+    fill_one_in: u64,
     /// Operations that belong together with one before.
     next: VecDeque<Op>,
 }
@@ -78,6 +78,21 @@ enum Habit {
 }
 
 impl Gen {
+    fn list(mut self, len: usize) -> Vec<Op> {
+        let mut list = Vec::with_capacity(len);
+        while list.len() < len {
+            let op = self.next.pop_front().unwrap_or_else(|| self.op());
+            let expect = self.model.apply(&op);
+            if expect != Expect::Skip {
+                list.push(op);
+            }
+            if let (Op::Map { s, len, .. }, Expect::Placed(page)) = (op, expect) {
+                self.fill(s, Span(page, len));
+            }
+        }
+        list
+    }
+
     fn op(&mut self) -> Op {
         if self.paging != Paging::None && self.rng.one_in(4) {
             return self.paging();
@@ -144,9 +159,9 @@ impl Gen {
         }
     }
 
-    /// Where paging is the point, what has been mapped is mostly written too: all of it, one page after the other.
+    /// Where paging is the point, what has been mapped is often written too: all of it, one page after the other.
     fn fill(&mut self, s: usize, span: Span) {
-        if self.paging != Paging::None && self.rng.one_in(2) {
+        if self.paging != Paging::None && self.rng.one_in(self.fill_one_in) {
             let (cpu, word) = (self.cpu(), self.word());
             self.next.extend(span.pages().map(|page| Op::Write { s, page, cpu, word }));
         }

@@ -86,8 +86,8 @@ pub fn run_and_shrink(list: &[Op], setup: &Setup) -> Result<(), Failure> {
     run(list, setup).map_err(|failure| shrink(failure, setup))
 }
 
-/// Runs to spend on one shrinking.
-const PATIENCE: usize = 4000;
+/// Operations to spend on one shrinking.
+const PATIENCE: usize = 1_000_000;
 
 fn shrink(mut best: Failure, setup: &Setup) -> Failure {
     best.list.truncate(best.step + 1);
@@ -97,9 +97,9 @@ fn shrink(mut best: Failure, setup: &Setup) -> Failure {
         let mut at = 0;
         let before = best.list.len();
         while at < best.list.len() && left != 0 {
-            left -= 1;
             let mut list = best.list.clone();
             list.drain(at..(at + chunk).min(list.len()));
+            left = left.saturating_sub(list.len() + 1);
             match run(&list, setup) {
                 Err(failure) => best = failure,
                 Ok(()) => at += chunk,

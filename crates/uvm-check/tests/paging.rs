@@ -2,9 +2,12 @@
 //!
 //! `UVM_SEED=n` runs one list only; `UVM_OPS=n` changes how many random operations each test runs.
 
-use uvm_check::gen::{paging_list, Paging};
-use uvm_check::run::{run_and_shrink, Failure};
-use uvm_check::world::{Memory, Setup, Shape, Watch};
+use std::time::Instant;
+
+use uvm::Counter;
+use uvm_check::gen::{crowded_list, paging_list, Paging};
+use uvm_check::run::{quietly, run_and_shrink, Failure};
+use uvm_check::world::{Memory, Setup, Shape, Watch, World};
 use uvm_soft::Config;
 
 /// Operations in one random list: enough to fill memory several times.
@@ -59,4 +62,78 @@ fn random_lists_agree_while_most_pages_are_on_swap() {
 #[test]
 fn random_lists_agree_while_devices_fail() {
     check(Paging::Fails);
+}
+
+/// Operations of the long run, and in each world of it.
+const MILLION: usize = 1_000_000;
+const LIFE: usize = 10_000;
+
+/// What the long run has seen.
+#[derive(Default)]
+struct Seen {
+    operations: usize,
+    /// Pages in memory and on swap, summed over all looks.
+    resident: usize,
+    swapped: usize,
+    outs: u64,
+    ins: u64,
+    shortages: u64,
+}
+
+impl Seen {
+    /// Runs a list in a world that lives long; what fails is shrunk.
+    fn run(&mut self, seed: u64) {
+        let base = setup(seed);
+        let machine = Config { segments: vec![(machine::Pa(0x10_0000), 20)], ..base.machine.clone() };
+        let setup = Setup { machine, shape: Shape::Flat, swaps: [120, 40], ..base };
+        let list = crowded_list(seed, LIFE.min(MILLION - self.operations));
+        let result = quietly(|| {
+            let mut world = World::new(&setup);
+            for (n, op) in list.iter().enumerate() {
+                world.step(op)?;
+                self.operations += 1;
+                if n % 100 == 0 {
+                    let (resident, swapped) = world.pages();
+                    self.resident += resident;
+                    self.swapped += swapped;
+                }
+                if world.is_over() {
+                    break;
+                }
+            }
+            self.outs += world.uvm().stat().get(Counter::SwapOuts);
+            self.ins += world.uvm().stat().get(Counter::SwapIns);
+            self.shortages += world.shortages();
+            world.finish()
+        });
+        if let Err(why) = result {
+            println!("seed {seed}: {why}");
+            let failure = run_and_shrink(&list, &setup).expect_err("it failed a moment ago");
+            panic!("{failure}");
+        }
+    }
+}
+
+/// A million operations, in worlds that live fifty times as long as the others and have more pages on swap than in memory.
+///
+/// `cargo test --release -p uvm-check --test paging a_million -- --ignored --nocapture` (`./uvm test --long` runs it)
+#[test]
+#[ignore = "takes minutes"]
+fn a_million_operations_while_most_pages_are_on_swap() {
+    let (start, mut seen) = (Instant::now(), Seen::default());
+    for seed in 0.. {
+        seen.run(seed);
+        if seed % 10 == 9 || seen.operations == MILLION {
+            let Seen { operations, resident, swapped, outs, ins, shortages } = seen;
+            let share = 100 * swapped / (resident + swapped);
+            println!(
+                "{operations} operations, {} s: {share}% of the pages on swap, {outs} out, {ins} in, {shortages} without memory",
+                start.elapsed().as_secs()
+            );
+        }
+        if seen.operations == MILLION {
+            break;
+        }
+    }
+    assert!(seen.swapped > seen.resident, "most pages were in memory");
 }

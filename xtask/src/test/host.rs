@@ -31,6 +31,7 @@ pub const CHECKS: &[Check] = &[
 /// What `./uvm test --long` runs besides.
 pub const LONG: &[Check] = &[
     Check { name: "host/long model runs", run: long_model_runs },
+    Check { name: "host/a million operations on swap", run: million_operations },
     Check { name: "host/planted bugs", run: planted_bugs },
     Check { name: "host/a million fork patterns", run: million_forks },
     Check { name: "host/a hundred machines that go off while they write", run: super::crashes::a_hundred },
@@ -99,6 +100,13 @@ const LONG_OPERATIONS: &str = "2000000";
 fn long_model_runs() -> Result<Verdict> {
     let mut command = cargo(&["test", "-p", "uvm-check", "--test", "model", "--test", "paging"]);
     Ok(count_tests(&output(command.env("UVM_OPS", LONG_OPERATIONS))?))
+}
+
+/// Worlds that live long, with most of their pages on swap.
+fn million_operations() -> Result<Verdict> {
+    let arguments =
+        ["test", "--release", "-p", "uvm-check", "--test", "paging", "a_million", "--", "--ignored"];
+    Ok(count_tests(&output(&mut cargo(&arguments))?))
 }
 
 fn million_forks() -> Result<Verdict> {

@@ -31,6 +31,9 @@ use crate::op::{
 /// What a page shows.
 pub type Contents = [u64; WORDS];
 
+/// Cells at which those that nothing names are forgotten; more than all pages and pins can name.
+const CELLS: usize = 1000;
+
 /// An object's file page that can't be read.
 pub const BAD_PAGE: u64 = 5;
 
@@ -242,6 +245,9 @@ impl Model {
 
     /// Runs an operation and says what the system ought to answer.
     pub fn apply(&mut self, op: &Op) -> Expect {
+        if self.cells.len() > CELLS {
+            self.sweep();
+        }
         match *op {
             Op::Spawn { s } | Op::Fork { child: s, .. } if self.spaces[s].is_some() => Expect::Skip,
             Op::Spawn { s } => {
@@ -284,6 +290,37 @@ impl Model {
         } else {
             Expect::Done
         }
+    }
+
+    /// Different pages of private memory that are mapped.
+    pub fn cells(&self) -> usize {
+        let mapped = self.spaces.iter().flatten().flat_map(|space| space.values());
+        let private = mapped.filter(|at| at.writes == Writes::Cell);
+        private.map(|at| at.cell).collect::<std::collections::BTreeSet<_>>().len()
+    }
+
+    /// Forgets cells that nothing names any more, so that a list may be of any length.
+    fn sweep(&mut self) {
+        let mut cells = Vec::new();
+        let mut names = BTreeMap::new();
+        let old = std::mem::take(&mut self.cells);
+        let mut rename = |name: &mut usize| {
+            *name = *names.entry(*name).or_insert_with(|| {
+                cells.push(old[*name]);
+                cells.len() - 1
+            });
+        };
+        self.spaces
+            .iter_mut()
+            .flatten()
+            .flat_map(|space| space.values_mut())
+            .for_each(|at| rename(&mut at.cell));
+        for is in self.pins.iter_mut().flatten().flat_map(|pins| pins.pages.iter_mut()).flatten() {
+            if let Identity::Cell(cell) = is {
+                rename(cell);
+            }
+        }
+        self.cells = cells;
     }
 
     fn apply_to_space(&mut self, op: &Op) -> Expect {

@@ -7,6 +7,7 @@ impl World {
     pub(super) fn check(&self) -> Result<(), String> {
         self.peek()?;
         self.peek_pins()?;
+        self.check_anons()?;
         self.check_maps()?;
         self.check_system()
     }

@@ -5,6 +5,7 @@
 
 mod answer;
 mod apply;
+mod full;
 mod judge;
 mod look;
 mod maps;
@@ -18,9 +19,9 @@ use machine::{
     PAGE_SIZE,
 };
 use uvm::{
-    Access, Advice, AnonObject, Backing, DevicePager, EntryInfo, FaultError, GetError, Inherit, Intent,
-    MapError, MapRequest, Pager, Pinned, Place, RangeError, RemapPlace, Sharing, Space, SwapError, SwapId,
-    Uvm, CLUSTER,
+    Access, Advice, AnonObject, Backing, Counter, DevicePager, EntryInfo, FaultError, GetError, Inherit,
+    Intent, MapError, MapRequest, Pager, Pinned, Place, RangeError, RemapPlace, Sharing, Space, SwapError,
+    SwapId, Uvm, CLUSTER,
 };
 use uvm_soft::{Config, Denied, Fate, Injector, SoftMachine};
 
@@ -129,6 +130,10 @@ pub struct World {
     model: Model,
     /// Operations that found no memory.
     shortages: u64,
+    /// Transfers that had failed before the operation.
+    errors: u64,
+    /// A failure was injected into the operation that is judged.
+    is_injected: bool,
     /// What the model can't know has happened: the list ends here.
     over: bool,
     free: usize,
@@ -159,6 +164,8 @@ impl World {
             on: [None; DEVICES],
             model: Model::default(),
             shortages: 0,
+            errors: 0,
+            is_injected: false,
             over: false,
             free,
             setup: setup.clone(),
@@ -182,6 +189,21 @@ impl World {
     /// Operations that were refused since no memory was left.
     pub fn shortages(&self) -> u64 {
         self.shortages
+    }
+
+    /// Pages of anonymous memory that the spaces' mappings show: in memory, and on swap alone.
+    pub fn pages(&self) -> (usize, usize) {
+        let tallies = self
+            .spaces
+            .iter()
+            .flatten()
+            .map(|home| self.uvm.tally(&mut ThreadCtx::new().held(), &home.space, home.space.bounds()));
+        tallies.fold((0, 0), |sum, tally| (sum.0 + tally.anonymous, sum.1 + tally.swapped))
+    }
+
+    /// The VM system.
+    pub fn uvm(&self) -> &Uvm<Soft> {
+        &self.uvm
     }
 
     /// All storage: for tests that make it fail.

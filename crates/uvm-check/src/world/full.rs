@@ -1,0 +1,100 @@
+//! When an operation may say that there is no memory: when there was none.
+//!
+//! What programs have is counted, not what the VM system does about it: anonymous pages wherever they are, frames that
+//! nothing can take away, slots that work. Files cost nothing: their pages can be written back and read again. The
+//! system's own number of anonymous pages is held against the model's after each step, and its audit recounts it; so it
+//! can't hide a leak behind a shortage. An anonymous page that is wired counts twice, since it may keep the slot that it
+//! came from.
+
+use super::*;
+
+/// What there is, and what it is used for, in pages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Room {
+    /// Frames that programs may have.
+    frames: usize,
+    /// Of these, such as can't be taken: wired, pinned, a ROM's.
+    fixed: usize,
+    /// Slots that work, on devices that will be on, but for the last few of many, which count as none.
+    slots: usize,
+    /// Anonymous pages in memory and on swap.
+    anonymous: usize,
+}
+
+impl World {
+    /// Says what is wrong with an operation that found no memory, if anything.
+    pub(super) fn excuse_shortage(&self, op: &Op) -> Result<(), String> {
+        if self.is_injected || self.line.writes.lasts() || self.io_errors() != self.errors {
+            return Ok(());
+        }
+        let (needs, room) = (self.needs(op), self.room(op));
+        let keeps = if let Op::SwapOff { .. } = op { 1 } else { needs };
+        if keeps != 0
+            && (room.fixed + needs > room.frames
+                || room.anonymous + room.fixed + needs + IN_TRANSIT > room.frames + room.slots)
+        {
+            return Ok(());
+        }
+        Err(format!("no memory is said to be left for {needs} pages, and there is: {room:?}"))
+    }
+
+    /// Transfers that have failed.
+    pub(super) fn io_errors(&self) -> u64 {
+        self.uvm.stat().get(Counter::SwapErrors) + self.uvm.stat().get(Counter::FileErrors)
+    }
+
+    /// Frames that an operation may need at once.
+    fn needs(&self, op: &Op) -> usize {
+        match *op {
+            Op::Read { .. } | Op::Write { .. } | Op::Execute { .. } => 2,
+            Op::ObjectRead { .. } | Op::ObjectWrite { .. } => 1,
+            Op::Wire { span, .. } | Op::Pin { span, .. } => span.1 as usize + 1,
+            // Copies of wired pages are made at once.
+            Op::Fork { s, .. } => {
+                self.model.spaces[s].iter().flat_map(|space| space.values()).filter(|at| at.wired).count()
+            }
+            _ => 0,
+        }
+    }
+
+    fn room(&self, op: &Op) -> Room {
+        let mut ctx = ThreadCtx::new();
+        let held = &mut ctx.held();
+        let frames = self.machine().frames();
+        let leaving = if let Op::SwapOff { d } = *op { self.on[d] } else { None };
+        let devices = self.uvm.swap_info(held);
+        let staying = devices.iter().filter(|device| Some(device.id) != leaving);
+        let slots: u32 = staying.map(|device| device.slots - device.bad - device.slots / 64).sum();
+        let fixed = (0..frames.total() as u32)
+            .map(PageNo)
+            .filter(|&page| frames.wire_count(page) != 0 && frames.owner(page) != Owner::Orphan)
+            .count();
+        let stored: usize = self
+            .objects
+            .iter()
+            .filter(|pager| pager.kind() == "anonymous")
+            .map(|pager| pager.object().resident(held) + pager.object().stored(held))
+            .sum();
+        Room {
+            frames: frames.total() - RESERVE,
+            fixed,
+            slots: slots as usize,
+            anonymous: self.uvm.anons() + stored,
+        }
+    }
+
+    /// There are no more anonymous pages than the model has places for.
+    pub(super) fn check_anons(&self) -> Result<(), String> {
+        let (anons, most) = (self.uvm.anons(), self.model.cells());
+        if anons > most {
+            return Err(format!("{anons} pages of private memory are kept, and {most} are mapped"));
+        }
+        Ok(())
+    }
+}
+
+/// A page that comes in, and one that goes out, have a frame and a slot until they are there.
+const IN_TRANSIT: usize = 2;
+
+/// Frames that are kept from programs, on machines as small as these.
+const RESERVE: usize = 4;
