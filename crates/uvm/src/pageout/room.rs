@@ -289,8 +289,8 @@ impl<M: Machine> Uvm<M> {
         }
     }
 
-    /// Dirty anonymous pages that swap has room for, after pages in memory have given up slots whose contents are
-    /// stale, if there is little.
+    /// Dirty anonymous pages that swap has room for, after pages in memory have given up slots that do them no
+    /// good, if there is little: of which the contents are stale, or that belong to pages which can't leave.
     pub(super) fn room_on_swap(&self, held: &mut Held<'_, order::Nothing>) -> usize {
         if self.swap().slots() == 0 {
             return 0;
@@ -311,10 +311,13 @@ impl<M: Machine> Uvm<M> {
             hand = if hand + 1 >= end { 1 } else { hand + 1 };
             let Some(no) = AnonNo::new(hand).filter(|no| no.get() < end) else { continue };
             let (mut body, mut h) = self.anons.get(no).lock(held);
-            let stale = body.page.is_some_and(|page| {
-                !self.frames().flags(page).contains(PageFlags::BUSY) && !self.is_clean(page)
-            });
-            if let (true, Some(slot)) = (stale, body.swap) {
+            let Some(page) = body.page.filter(|&page| !self.frames().flags(page).contains(PageFlags::BUSY))
+            else {
+                continue;
+            };
+            let is_spare = self.frames().wire_count(page) != 0 || !self.is_clean(page);
+            if let (true, Some(slot)) = (is_spare, body.swap) {
+                self.frames().clear_flags(page, PageFlags::CLEAN);
                 body.swap = None;
                 self.swap().free(self.machine(), &mut h, slot);
                 self.stat().add(self.machine().cpu(), Counter::SlotsReclaimed, 1);
