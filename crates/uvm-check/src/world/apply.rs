@@ -12,7 +12,6 @@ enum Cleaned {
 impl World {
     pub(super) fn apply(&mut self, op: &Op, word: u64) -> Result<Got, String> {
         self.machine().stir();
-        self.errors = self.io_errors();
         let mut ctx = ThreadCtx::new();
         let held = &mut ctx.held();
         match *op {

@@ -3,18 +3,21 @@
 //! What programs have is counted, not what the VM system does about it: anonymous pages wherever they are, frames that
 //! nothing can take away, slots that work. Files cost nothing: their pages can be written back and read again. The
 //! system's own number of anonymous pages is held against the model's after each step, and its audit recounts it; so it
-//! can't hide a leak behind a shortage. An anonymous page that is wired counts twice, since it may keep the slot that it
-//! came from.
+//! can't hide a leak behind a shortage.
+
+use machine::Class;
 
 use super::*;
 
 /// What there is, and what it is used for, in pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Room {
-    /// Frames that programs may have.
+    /// Frames that programs may have: memory has run out when no more than the low water mark can be free.
     frames: usize,
     /// Of these, such as can't be taken: wired, pinned, a ROM's.
     fixed: usize,
+    /// Of these, such as hold no anonymous page of anybody.
+    others: usize,
     /// Slots that work, on devices that will be on, but for the last few of many, which count as none.
     slots: usize,
     /// Anonymous pages in memory and on swap.
@@ -22,25 +25,22 @@ struct Room {
 }
 
 impl World {
-    /// Says what is wrong with an operation that found no memory, if anything.
+    /// Says what is wrong with an operation that found no memory, if anything. Two excuses need no count: a failure that
+    /// was injected into the operation itself, and writes that fail for good, since dirty pages then can't leave. A
+    /// device that is switched off needs room even for what the operation itself doesn't.
     pub(super) fn excuse_shortage(&self, op: &Op) -> Result<(), String> {
-        if self.is_injected || self.line.writes.lasts() || self.io_errors() != self.errors {
+        if self.is_injected || self.line.writes.lasts() {
             return Ok(());
         }
         let (needs, room) = (self.needs(op), self.room(op));
         let keeps = if let Op::SwapOff { .. } = op { 1 } else { needs };
         if keeps != 0
             && (room.fixed + needs > room.frames
-                || room.anonymous + room.fixed + needs + IN_TRANSIT > room.frames + room.slots)
+                || room.anonymous + room.others + needs > room.frames + room.slots)
         {
             return Ok(());
         }
         Err(format!("no memory is said to be left for {needs} pages, and there is: {room:?}"))
-    }
-
-    /// Transfers that have failed.
-    pub(super) fn io_errors(&self) -> u64 {
-        self.uvm.stat().get(Counter::SwapErrors) + self.uvm.stat().get(Counter::FileErrors)
     }
 
     /// Frames that an operation may need at once.
@@ -65,10 +65,9 @@ impl World {
         let devices = self.uvm.swap_info(held);
         let staying = devices.iter().filter(|device| Some(device.id) != leaving);
         let slots: u32 = staying.map(|device| device.slots - device.bad - device.slots / 64).sum();
-        let fixed = (0..frames.total() as u32)
-            .map(PageNo)
-            .filter(|&page| frames.wire_count(page) != 0 && frames.owner(page) != Owner::Orphan)
-            .count();
+        let fixed = || (0..frames.total() as u32).map(PageNo).filter(|&page| frames.wire_count(page) != 0);
+        let is_owned = |page| matches!(frames.owner(page), Owner::Anon(_) | Owner::Object(_));
+        let is_anonymous = |page| is_owned(page) && frames.class(page) == Class::Anon;
         let stored: usize = self
             .objects
             .iter()
@@ -76,8 +75,9 @@ impl World {
             .map(|pager| pager.object().resident(held) + pager.object().stored(held))
             .sum();
         Room {
-            frames: frames.total() - RESERVE,
-            fixed,
+            frames: frames.total() - frames.low_water(),
+            fixed: fixed().count(),
+            others: fixed().filter(|&page| !is_anonymous(page)).count(),
             slots: slots as usize,
             anonymous: self.uvm.anons() + stored,
         }
@@ -92,9 +92,3 @@ impl World {
         Ok(())
     }
 }
-
-/// A page that comes in, and one that goes out, have a frame and a slot until they are there.
-const IN_TRANSIT: usize = 2;
-
-/// Frames that are kept from programs, on machines as small as these.
-const RESERVE: usize = 4;

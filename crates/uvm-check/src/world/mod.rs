@@ -19,9 +19,9 @@ use machine::{
     PAGE_SIZE,
 };
 use uvm::{
-    Access, Advice, AnonObject, Backing, Counter, DevicePager, EntryInfo, FaultError, GetError, Inherit,
-    Intent, MapError, MapRequest, Pager, Pinned, Place, RangeError, RemapPlace, Sharing, Space, SwapError,
-    SwapId, Uvm, CLUSTER,
+    Access, Advice, AnonObject, Backing, DevicePager, EntryInfo, FaultError, GetError, Inherit, Intent,
+    MapError, MapRequest, Pager, Pinned, Place, RangeError, RemapPlace, Sharing, Space, SwapError, SwapId,
+    Uvm, CLUSTER,
 };
 use uvm_soft::{Config, Denied, Fate, Injector, SoftMachine};
 
@@ -130,8 +130,6 @@ pub struct World {
     model: Model,
     /// Operations that found no memory.
     shortages: u64,
-    /// Transfers that had failed before the operation.
-    errors: u64,
     /// A failure was injected into the operation that is judged.
     is_injected: bool,
     /// What the model can't know has happened: the list ends here.
@@ -164,7 +162,6 @@ impl World {
             on: [None; DEVICES],
             model: Model::default(),
             shortages: 0,
-            errors: 0,
             is_injected: false,
             over: false,
             free,
