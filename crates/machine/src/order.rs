@@ -1,7 +1,7 @@
 //! Lock order, checked by types.
 //!
 //! ```text
-//!   Nothing -> Map -> Amap -> Object -> Anon -> Registry -> Tier -> Swap -> PageQueues -> PageCache -> FreeList
+//!   Nothing -> Line -> Map -> Amap -> Object -> Anon -> Registry -> Tier -> Swap -> PageQueues -> PageCache -> FreeList
 //! ```
 //!
 //! A thread holds a zero-size token, [`Held<L>`], that says how deep it is. Taking a lock of level `M` borrows the
@@ -82,7 +82,7 @@ pub trait Level {
 /// `Self` may be held while a lock of level `L` is taken.
 #[diagnostic::on_unimplemented(
     message = "lock order: a `{L}` lock may not be taken while a `{Self}` lock is held",
-    note = "the order is Map, Amap, Object, Anon, Registry, Tier, Swap, PageQueues, PageCache, FreeList"
+    note = "the order is Line, Map, Amap, Object, Anon, Registry, Tier, Swap, PageQueues, PageCache, FreeList"
 )]
 pub trait Before<L: Level>: Level {}
 
@@ -101,6 +101,8 @@ macro_rules! levels {
 levels! {
     /// No lock is held: the only level at which a thread may sleep.
     Nothing
+    /// The line of those who were refused memory; nothing is taken inside.
+    Line
     /// An address space's map.
     Map
     /// An anonymous map.

@@ -1,8 +1,8 @@
 //! The machine itself: memory, frames, MMU, sleeping threads, and what can be made to fail.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use machine::order::Nothing;
 use machine::{Channel, Frames, Held, Machine, NoMemory, PageNo, Reserve, ThreadCtx, Ticket, Va};
@@ -57,6 +57,10 @@ pub struct SoftMachine<T: Threads = StdThreads> {
     /// Waits since `stir`.
     waits: AtomicU64,
     kept: Mutex<Vec<PageNo>>,
+    /// By simulated CPU: the thread there is being ended.
+    ended: Vec<AtomicBool>,
+    /// What the host does when memory has run out.
+    host: OnceLock<Box<dyn Fn() -> bool + Send + Sync>>,
 }
 
 impl SoftMachine {
@@ -92,6 +96,8 @@ impl<T: Threads> SoftMachine<T> {
             waits: AtomicU64::new(0),
             order: Mutex::new(Rng::new(config.seed)),
             kept: Mutex::new(Vec::new()),
+            ended: (0..config.cpus).map(|_| AtomicBool::new(false)).collect(),
+            host: OnceLock::new(),
         }
     }
 
@@ -99,6 +105,20 @@ impl<T: Threads> SoftMachine<T> {
     pub fn run_on(&self, cpu: usize) {
         assert!(cpu < self.cpus, "cpu {cpu} of {}", self.cpus);
         T::set_cpu(cpu);
+    }
+
+    /// Begins to end the thread of a simulated CPU: it waits for memory no longer.
+    pub fn end_thread(&self, cpu: usize) {
+        self.ended[cpu].store(true, Relaxed);
+        self.sleepers.look_again();
+    }
+
+    /// What [`Machine::run_out`] does and says; once, before anybody asks.
+    ///
+    /// # Panics
+    /// If it has been said before.
+    pub fn when_run_out(&self, host: impl Fn() -> bool + Send + Sync + 'static) {
+        assert!(self.host.set(Box::new(host)).is_ok(), "a machine has one host");
     }
 
     /// Simulated CPUs.
@@ -244,10 +264,23 @@ impl<T: Threads> Machine for SoftMachine<T> {
         }
         let alone = self.stage == Stage::Sequential && self.sleepers.ticket(ticket.channel) == ticket;
         assert!(!alone, "the only thread waits for {ticket:?}, and no transfer is under way");
-        self.sleepers.wait(ticket);
+        let for_memory = [Channel::LINE, Channel::MEMORY].contains(&ticket.channel);
+        self.sleepers.wait(ticket, &|| for_memory && self.gives_up());
     }
 
     fn wake(&self, channel: Channel) {
         self.sleepers.wake(channel);
+    }
+
+    fn wake_one(&self, channel: Channel) {
+        self.sleepers.wake_one(channel);
+    }
+
+    fn gives_up(&self) -> bool {
+        self.ended[self.cpu()].load(Relaxed)
+    }
+
+    fn run_out(&self, _held: &mut Held<'_, Nothing>) -> bool {
+        self.host.get().is_some_and(|host| host())
     }
 }

@@ -32,10 +32,16 @@ pub trait Threads: Send + Sync + 'static {
 pub trait Sleepers: Send + Sync + Default {
     /// The channel as it is now.
     fn ticket(&self, channel: Channel) -> Ticket;
-    /// Sleeps until the channel has been woken since the ticket.
-    fn wait(&self, ticket: Ticket);
+    /// Sleeps until the channel has been woken since the ticket, or it is enough.
+    fn wait(&self, ticket: Ticket, is_enough: &dyn Fn() -> bool);
     /// Wakes all who wait on the channel.
     fn wake(&self, channel: Channel);
+    /// Wakes the one who has waited longest on the channel, or more.
+    fn wake_one(&self, channel: Channel) {
+        self.wake(channel);
+    }
+    /// It may be enough now: all who sleep look.
+    fn look_again(&self);
 }
 
 /// How long a thread may sleep before the machine says that nobody will wake it.
@@ -118,12 +124,12 @@ impl Sleepers for StdSleepers {
         Ticket { channel, sequence: sequences.get(&channel).copied().unwrap_or(0) }
     }
 
-    fn wait(&self, ticket: Ticket) {
+    fn wait(&self, ticket: Ticket, is_enough: &dyn Fn() -> bool) {
         let sequences = self.sequences.lock().unwrap_or_else(PoisonError::into_inner);
         let (_sequences, timeout) = self
             .woken
             .wait_timeout_while(sequences, PATIENCE, |s| {
-                s.get(&ticket.channel).copied().unwrap_or(0) == ticket.sequence
+                s.get(&ticket.channel).copied().unwrap_or(0) == ticket.sequence && !is_enough()
             })
             .unwrap_or_else(PoisonError::into_inner);
         assert!(!timeout.timed_out(), "nobody woke {ticket:?} for {PATIENCE:?}");
@@ -131,6 +137,11 @@ impl Sleepers for StdSleepers {
 
     fn wake(&self, channel: Channel) {
         *self.sequences.lock().unwrap_or_else(PoisonError::into_inner).entry(channel).or_insert(0) += 1;
+        self.woken.notify_all();
+    }
+
+    fn look_again(&self) {
+        let _sequences = self.sequences.lock().unwrap_or_else(PoisonError::into_inner);
         self.woken.notify_all();
     }
 }
@@ -142,6 +153,7 @@ pub(crate) mod shuttle_threads {
     use super::{Channel, HashMap, LazyLock, RawLock, Row, Sleepers, Threads, Ticket};
     use shuttle::sync::{Condvar, Mutex};
     use std::cell::Cell;
+    use std::collections::VecDeque;
 
     /// Tasks of a shuttle test.
     pub struct ShuttleThreads;
@@ -218,28 +230,71 @@ pub(crate) mod shuttle_threads {
     /// What tasks of all tests read: an execution that is abandoned leaves names of locks behind, which cost places.
     static ROWS: LazyLock<[Row; 2]> = LazyLock::new(|| [Row::new(), Row::new()]);
 
-    /// Sleeping tasks.
+    /// Sleeping tasks. One wake-up of one task wakes just one, who came first: what a kernel does, and the harder case.
     #[derive(Default)]
     pub struct ShuttleSleepers {
-        sequences: Mutex<HashMap<Channel, u64>>,
+        state: Mutex<Asleep>,
         woken: Condvar,
+    }
+
+    #[derive(Default)]
+    struct Asleep {
+        sequences: HashMap<Channel, u64>,
+        /// Who sleeps and where, in the order in which they came.
+        queue: VecDeque<(u64, Channel)>,
+        next: u64,
+    }
+
+    impl Asleep {
+        fn sequence(&self, channel: Channel) -> u64 {
+            self.sequences.get(&channel).copied().unwrap_or(0)
+        }
+
+        fn first(&self, is: impl Fn(&(u64, Channel)) -> bool) -> Option<usize> {
+            self.queue.iter().position(is)
+        }
     }
 
     impl Sleepers for ShuttleSleepers {
         fn ticket(&self, channel: Channel) -> Ticket {
-            let sequences = self.sequences.lock().unwrap();
-            Ticket { channel, sequence: sequences.get(&channel).copied().unwrap_or(0) }
+            Ticket { channel, sequence: self.state.lock().unwrap().sequence(channel) }
         }
 
-        fn wait(&self, ticket: Ticket) {
-            let mut sequences = self.sequences.lock().unwrap();
-            while sequences.get(&ticket.channel).copied().unwrap_or(0) == ticket.sequence {
-                sequences = self.woken.wait(sequences).unwrap();
+        fn wait(&self, ticket: Ticket, is_enough: &dyn Fn() -> bool) {
+            let mut state = self.state.lock().unwrap();
+            if state.sequence(ticket.channel) != ticket.sequence || is_enough() {
+                return;
+            }
+            let me = state.next;
+            state.next += 1;
+            state.queue.push_back((me, ticket.channel));
+            while let Some(at) = state.first(|&(who, _)| who == me) {
+                if is_enough() {
+                    state.queue.remove(at);
+                    return;
+                }
+                state = self.woken.wait(state).unwrap();
             }
         }
 
         fn wake(&self, channel: Channel) {
-            *self.sequences.lock().unwrap().entry(channel).or_insert(0) += 1;
+            let mut state = self.state.lock().unwrap();
+            *state.sequences.entry(channel).or_insert(0) += 1;
+            state.queue.retain(|&(_, on)| on != channel);
+            self.woken.notify_all();
+        }
+
+        fn wake_one(&self, channel: Channel) {
+            let mut state = self.state.lock().unwrap();
+            *state.sequences.entry(channel).or_insert(0) += 1;
+            if let Some(at) = state.first(|&(_, on)| on == channel) {
+                state.queue.remove(at);
+            }
+            self.woken.notify_all();
+        }
+
+        fn look_again(&self) {
+            let _state = self.state.lock().unwrap();
             self.woken.notify_all();
         }
     }

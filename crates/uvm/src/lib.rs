@@ -95,7 +95,7 @@ pub struct Uvm<M: Machine> {
     stat: Stat,
     knobs: Knobs,
     pass_lock: pageout::PassLock,
-    line: pageout::Line,
+    line: pageout::Line<M>,
     /// Pages that are being written so that they can be freed.
     in_flight: AtomicUsize,
     /// Pages that are being read.
@@ -206,12 +206,12 @@ impl<M: Machine> Uvm<M> {
                     continue;
                 }
                 Ok(done) => {
-                    self.has_room(&mut effort);
+                    self.has_room(held, &mut effort);
                     return (Ok(done), waited);
                 }
                 Err(stop) => stop,
             };
-            self.has_room(&mut effort);
+            self.has_room(held, &mut effort);
             match stop {
                 Stop::Wait(ticket) => {
                     self.stat.add(self.machine.cpu(), Counter::Waits, 1);

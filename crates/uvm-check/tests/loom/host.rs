@@ -37,13 +37,20 @@ impl Sleepers for KernelSleepers {
         self.0.ticket(channel)
     }
 
-    fn wait(&self, ticket: Ticket) {
-        self.0.wait(ticket, || false);
+    fn wait(&self, ticket: Ticket, is_enough: &dyn Fn() -> bool) {
+        self.0.wait(ticket, is_enough);
     }
 
     fn wake(&self, channel: Channel) {
         self.0.wake(channel);
     }
+
+    fn wake_one(&self, channel: Channel) {
+        self.0.wake_one(channel);
+    }
+
+    /// The kernel wakes a thread that it ends; no test here ends one.
+    fn look_again(&self) {}
 }
 
 /// A machine of few frames and two CPUs.

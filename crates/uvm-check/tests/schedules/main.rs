@@ -16,6 +16,7 @@ use uvm::{
 };
 
 mod crowd;
+mod line;
 mod paging;
 mod world;
 

@@ -11,29 +11,42 @@
 //! killed one has left before the first of those who wait runs. While there is swap they don't, since a program that has
 //! some of its pages gets on sooner with the others.
 //!
-//! I1: `state` is `FREE` only when nobody is asleep who has not been woken since.
-//! I2: who has its turn sleeps for transfers and for the host's answer alone, never in the line.
+//! I1: the turn is handed over only to somebody: one of `waiting`, each of whom has a ticket from before or is awake. So
+//! the wake-up that follows, under the same lock, finds one of them. I2: who has its turn sleeps for transfers and for the
+//! host's answer alone, never in the line.
 //!
-//! Locks: none.
+//! Locks: one, of level `Line`; taken only by who was refused memory.
 //!
-//! Not taken: numbered places. Those who leave before their turn, since they are being ended, leave holes.
+//! Not taken: atomics for `turn` and `waiting`. Two who came between another's look at the one and its change of the
+//! other slept for ever (`RACES.md`). And numbered places: those who leave before their turn, since they are being ended,
+//! leave holes.
 
-use machine::lines::Ordering::{Relaxed, SeqCst};
-use machine::lines::{AtomicU8, AtomicUsize};
+use machine::lines::AtomicUsize;
+use machine::lines::Ordering::Relaxed;
 
-use machine::{order, Channel, Held, Machine};
+use machine::{order, Channel, Held, Machine, Ordered, Ticket};
 
-/// Nobody has the turn.
-const FREE: u8 = 0;
-/// Somebody has.
-const TAKEN: u8 = 1;
-/// It waits for one of those who sleep.
-const HANDED: u8 = 2;
+/// Whose turn it is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Whose {
+    /// Nobody's, and nobody waits.
+    Nobodys,
+    /// Somebody has it.
+    Taken,
+    /// It waits for one of those who sleep.
+    Handed,
+}
+
+struct State {
+    turn: Whose,
+    /// Those who have come and have not had their turn.
+    waiting: usize,
+}
 
 /// See the module.
-pub(crate) struct Line {
-    state: AtomicU8,
-    /// Those who have come and have not had their turn.
+pub(crate) struct Line<M: Machine> {
+    state: Ordered<order::Line, M::Lock, State>,
+    /// The same as in the state.
     waiting: AtomicUsize,
 }
 
@@ -48,9 +61,9 @@ pub(super) enum Turn {
     GaveUp,
 }
 
-impl Line {
-    pub(crate) const fn new() -> Line {
-        Line { state: AtomicU8::new(FREE), waiting: AtomicUsize::new(0) }
+impl<M: Machine> Line<M> {
+    pub(crate) fn new() -> Self {
+        Line { state: Ordered::new(State { turn: Whose::Nobodys, waiting: 0 }), waiting: AtomicUsize::new(0) }
     }
 
     /// Whether somebody waits for a turn; a moment's value.
@@ -60,43 +73,62 @@ impl Line {
     }
 
     /// Waits for the turn, which must be given back by [`leave`](Self::leave).
-    pub(super) fn enter<M: Machine>(&self, machine: &M, held: &mut Held<'_, order::Nothing>) -> Turn {
-        self.waiting.fetch_add(1, SeqCst);
-        let mut turn = Turn::First;
+    pub(super) fn enter(&self, machine: &M, held: &mut Held<'_, order::Nothing>) -> Turn {
+        let mut ticket = match self.come(machine, held) {
+            Ok(()) => return Turn::First,
+            Err(ticket) => ticket,
+        };
         loop {
-            let ticket = machine.ticket(Channel::LINE);
-            if self.take(turn) {
-                self.waiting.fetch_sub(1, SeqCst);
-                return turn;
-            }
-            if machine.gives_up() {
-                self.waiting.fetch_sub(1, SeqCst);
-                self.pass_on(machine);
-                return Turn::GaveUp;
-            }
             machine.wait(held, ticket);
-            turn = Turn::Waited;
+            ticket = match self.come_again(machine, held) {
+                Ok(turn) => return turn,
+                Err(ticket) => ticket,
+            };
         }
     }
 
-    /// Takes the turn if it is to be had: who comes now can't have what was handed to others.
-    fn take(&self, turn: Turn) -> bool {
-        let may = turn == Turn::Waited || self.waiting.load(SeqCst) == 1;
-        let is = |state| self.state.compare_exchange(state, TAKEN, SeqCst, SeqCst).is_ok();
-        is(FREE) || (may && is(HANDED))
+    /// Takes the turn if it is nobody's.
+    ///
+    /// # Errors
+    /// A ticket, for one who waits now.
+    fn come(&self, machine: &M, held: &mut Held<'_, order::Nothing>) -> Result<(), Ticket> {
+        let (mut state, _) = self.state.lock(held);
+        if state.turn == Whose::Nobodys {
+            state.turn = Whose::Taken;
+            return Ok(());
+        }
+        state.waiting += 1;
+        self.waiting.store(state.waiting, Relaxed);
+        Err(machine.ticket(Channel::LINE))
+    }
+
+    /// The same for one who has waited, and may have what was handed over; or who gives up.
+    fn come_again(&self, machine: &M, held: &mut Held<'_, order::Nothing>) -> Result<Turn, Ticket> {
+        let (mut state, _) = self.state.lock(held);
+        let gives_up = machine.gives_up();
+        if !gives_up && state.turn == Whose::Taken {
+            return Err(machine.ticket(Channel::LINE));
+        }
+        state.waiting -= 1;
+        self.waiting.store(state.waiting, Relaxed);
+        if !gives_up {
+            state.turn = Whose::Taken;
+            return Ok(Turn::Waited);
+        }
+        if state.turn == Whose::Handed {
+            // It may have been the one that was woken.
+            hand_over(machine, &mut state);
+        }
+        Ok(Turn::GaveUp)
     }
 
     /// Hands the turn over to who has waited longest.
-    pub(super) fn leave<M: Machine>(&self, machine: &M) {
-        let is_last = self.waiting.load(SeqCst) == 0;
-        self.state.store(if is_last { FREE } else { HANDED }, SeqCst);
-        machine.wake_one(Channel::LINE);
+    pub(super) fn leave(&self, machine: &M, held: &mut Held<'_, order::Nothing>) {
+        hand_over(machine, &mut self.state.lock(held).0);
     }
+}
 
-    /// What may have been handed to one who gave up is the next one's.
-    fn pass_on<M: Machine>(&self, machine: &M) {
-        if self.state.load(SeqCst) != TAKEN {
-            machine.wake_one(Channel::LINE);
-        }
-    }
+fn hand_over<M: Machine>(machine: &M, state: &mut State) {
+    state.turn = if state.waiting == 0 { Whose::Nobodys } else { Whose::Handed };
+    machine.wake_one(Channel::LINE);
 }

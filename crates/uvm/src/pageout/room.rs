@@ -76,7 +76,7 @@ impl<M: Machine> Uvm<M> {
     pub fn make_room(&self, held: &mut Held<'_, order::Nothing>) -> bool {
         let mut effort = Effort::default();
         let made = self.make_room_for(held, &mut effort);
-        self.has_room(&mut effort);
+        self.has_room(held, &mut effort);
         made
     }
 
@@ -97,7 +97,7 @@ impl<M: Machine> Uvm<M> {
         loop {
             let result = attempt();
             if result.is_ok() || !self.make_room_for(held, &mut effort) {
-                self.has_room(&mut effort);
+                self.has_room(held, &mut effort);
                 return result;
             }
         }
@@ -117,7 +117,7 @@ impl<M: Machine> Uvm<M> {
             Turn::First => !self.machine().gives_up() && self.make_pass(held, effort),
         };
         if !goes_on {
-            self.has_room(effort);
+            self.has_room(held, effort);
         }
         goes_on
     }
@@ -134,9 +134,9 @@ impl<M: Machine> Uvm<M> {
 
     /// An operation has got what it needs for now, or does without: the next one's turn.
     #[inline]
-    pub(crate) fn has_room(&self, effort: &mut Effort) {
+    pub(crate) fn has_room(&self, held: &mut Held<'_, order::Nothing>, effort: &mut Effort) {
         if core::mem::take(&mut effort.has_turn) {
-            self.line.leave(self.machine());
+            self.line.leave(self.machine(), held);
         }
     }
 

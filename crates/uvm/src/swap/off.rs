@@ -118,7 +118,7 @@ impl<M: Machine> Uvm<M> {
         loop {
             let (used, lost_now) = self.used_on(held, numbers);
             if used == 0 {
-                self.has_room(&mut effort);
+                self.has_room(held, &mut effort);
                 return if lost_now == lost { Ok(()) } else { Err(SwapError::Io) };
             }
             let memory = self.machine().ticket(Channel::MEMORY);
@@ -127,7 +127,7 @@ impl<M: Machine> Uvm<M> {
                 .anons_home(held, numbers, &mut wait)
                 .and_then(|()| self.objects_home(held, numbers, &mut wait));
             if self.used_on(held, numbers).0 < used {
-                self.has_room(&mut effort);
+                self.has_room(held, &mut effort);
                 effort = Effort::default();
             }
             if let Err(NoMemory) = home {
@@ -136,7 +136,7 @@ impl<M: Machine> Uvm<M> {
                 }
                 continue;
             }
-            self.has_room(&mut effort);
+            self.has_room(held, &mut effort);
             if let Some(ticket) = wait {
                 self.machine().wait(held, ticket);
             } else if used == last && self.used_on(held, numbers).0 == used {
