@@ -47,10 +47,9 @@ fn qualified(op: &Op) -> String {
     for field in ["inherit: ", "kind: "] {
         let owner = if field == "kind: " { "Kind::" } else { "Inh::" };
         for name in ["None", "Share", "Copy", "Zero", "Anon", "File", "Device", "Rom"] {
-            if name == "None" && text.starts_with("Map") {
-                continue;
+            if name != "None" || !text.starts_with("Map") {
+                text = text.replace(&format!("{field}{name}"), &format!("{field}{owner}{name}"));
             }
-            text = text.replace(&format!("{field}{name}"), &format!("{field}{owner}{name}"));
             text = text.replace(&format!("{field}Some({name}"), &format!("{field}Some({owner}{name}"));
         }
     }

@@ -86,10 +86,10 @@ impl<M: Machine> Uvm<M> {
         }
     }
 
-    /// Whether nothing keeps a page, under its owner's lock.
+    /// Whether nothing keeps a page, under its owner's lock. A page that could not be read may go like any other: who
+    /// comes for it reads it again, and is told then.
     pub(crate) fn can_go(&self, page: PageNo) -> bool {
-        let flags = self.frames().flags(page);
-        !flags.intersects(PageFlags::BUSY | PageFlags::ERROR) && self.frames().wire_count(page) == 0
+        !self.frames().flags(page).contains(PageFlags::BUSY) && self.frames().wire_count(page) == 0
     }
 
     /// Whether backing store has the page's bytes, under its owner's lock; certain once nothing maps the page.
