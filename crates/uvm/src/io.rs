@@ -132,7 +132,6 @@ impl<M: Machine> Uvm<M> {
             pages.push(page);
             next = self.frames().chained(page);
         }
-        self.coming_in.fetch_add(pages.len(), Relaxed);
         let transfer = match start.from {
             Source::Swap(slot) => self.read_swap(held, slot, &pages),
             Source::Object { id, index } => match self.pager(held, id) {
@@ -146,6 +145,12 @@ impl<M: Machine> Uvm<M> {
             Transfer::Failed => self.read_done(held, &pages, Outcome::Failed),
             Transfer::Started => {}
         }
+    }
+
+    /// Counts pages that have been made busy to be read as coming in, before their owner's lock goes: between this and the
+    /// transfer's start a thread that was refused memory would find nothing to take, and nothing to wait for.
+    pub(crate) fn read_prepared(&self, pages: usize) {
+        self.coming_in.fetch_add(pages, Relaxed);
     }
 
     /// Ends a read: the host's call for pages whose transfer was [`Started`](Transfer::Started). The pages may be used,

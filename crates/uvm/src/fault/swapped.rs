@@ -178,6 +178,7 @@ impl<M: Machine> Uvm<M> {
         machine.frames().set_owner(page, Owner::Anon(no.get()), 0);
         machine.frames().set_flags(page, PageFlags::BUSY);
         body.page = Some(page);
+        self.read_prepared(1);
         Ok(Some((page, from)))
     }
 

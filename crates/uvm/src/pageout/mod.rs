@@ -131,7 +131,7 @@ impl<M: Machine> Uvm<M> {
         self.in_flight.load(Relaxed)
     }
 
-    /// Pages whose read has been started and has not ended.
+    /// Pages that were made busy to be read, and whose read has not ended.
     pub fn pages_coming_in(&self) -> usize {
         self.coming_in.load(Relaxed)
     }

@@ -160,19 +160,23 @@ impl<M: Machine> Uvm<M> {
             }
         }
         let is_hopeless = self.is_hopeless(held) && !self.is_under_way();
+        let free = self.frames().free();
         let progress = if is_hopeless { Progress::default() } else { self.direct_pass(held, target) };
         self.end_pass();
         if is_hopeless {
             return false;
         }
-        if progress.later == 0 && !self.is_under_way() && (is_stuck() || self.is_poor(held, effort)) {
+        let (will_end, has_failed) =
+            (progress.later != 0 || self.is_under_way(), self.write_errors() != errors);
+        let taken = free + progress.freed + progress.started;
+        if !will_end && !has_failed && (is_stuck() || self.is_poor(held, effort, taken)) {
             return false;
         }
-        if is_stuck() {
+        if will_end && (is_stuck() || self.is_chasing(effort)) {
             self.machine().wait(held, memory);
         }
         effort.in_vain = match is_stuck() {
-            true if self.write_errors() != errors => effort.in_vain + 1,
+            true if has_failed => effort.in_vain + 1,
             true => effort.in_vain,
             false => 0,
         };
@@ -180,12 +184,22 @@ impl<M: Machine> Uvm<M> {
         effort.in_vain < VAIN && effort.passes < CIRCLE
     }
 
+    /// Whether passes have freed little that did not help, while transfers are under way that will free more: the operation takes
+    /// a page that it needs first, and lacks the next one until then.
+    fn is_chasing(&self, effort: &Effort) -> bool {
+        effort.passes != 0 && self.is_under_way() && self.frames().free() < self.frames().low_water()
+    }
+
     /// Whether what a pass has freed is too little to go on with: at once if swap is full, else the second time.
-    fn is_poor(&self, held: &mut Held<'_, order::Nothing>, effort: &mut Effort) -> bool {
+    /// `taken` would be free if others had not used some of it meanwhile, which is no reason to give up while swap has room.
+    fn is_poor(&self, held: &mut Held<'_, order::Nothing>, effort: &mut Effort, taken: usize) -> bool {
         if !self.is_low() {
             return false;
         }
-        core::mem::replace(&mut effort.was_poor, true) || self.room_on_swap(held) == 0
+        if self.room_on_swap(held) == 0 {
+            return true;
+        }
+        taken < self.frames().low_water() && core::mem::replace(&mut effort.was_poor, true)
     }
 
     /// Whether fewer pages are free, or will be when writes end, than the page daemon cares for.
@@ -222,7 +236,11 @@ impl<M: Machine> Uvm<M> {
             let state = self.state_of_memory(held);
             self.pass_lock.in_vain.store(state, Relaxed);
         }
-        desperate
+        Progress {
+            freed: fair.freed + desperate.freed,
+            started: fair.started + desperate.started,
+            later: fair.later + desperate.later,
+        }
     }
 
     /// Whether I/O has pages that can be taken, or are free, when it has ended.

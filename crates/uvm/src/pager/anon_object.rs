@@ -78,6 +78,7 @@ impl<M: Machine> AnonObject<M> {
             pages.push(page);
         }
         first = first.max(index.0.min(last + 1 - pages.len() as u64));
+        uvm.read_prepared(pages.len());
         let mut chain = Chain::default();
         for (&page, n) in pages.iter().zip(first..) {
             self.object.insert_busy(machine, body, Pages(n), page, &mut chain);

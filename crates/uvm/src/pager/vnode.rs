@@ -286,6 +286,7 @@ impl<M: Machine> VnodePager<M> {
         if plan.marked {
             frames.set_flags(pages[0], PageFlags::AHEAD);
         }
+        uvm.read_prepared(pages.len());
         let mut chain = Chain::default();
         for (&page, index) in pages.iter().zip(first..) {
             self.object.insert_busy(machine, body, Pages(index), page, &mut chain);

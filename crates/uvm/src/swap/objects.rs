@@ -82,6 +82,7 @@ impl<M: Machine> Uvm<M> {
                 Stored::Slot(slot) => {
                     let page = frames.alloc(self.machine(), &mut h, reserve)?;
                     pager.object().insert_reading(self.machine(), &mut body, index, page);
+                    self.read_prepared(1);
                     batch.push((slot, page));
                 }
             }

@@ -202,6 +202,7 @@ impl<M: Machine> Uvm<M> {
         frames.set_owner(page, Owner::Anon(no.get()), 0);
         frames.set_flags(page, PageFlags::BUSY);
         body.page = Some(page);
+        self.read_prepared(1);
         batch.push((slot, page));
         Ok(Visit::Reads)
     }
@@ -228,7 +229,6 @@ impl<M: Machine> Uvm<M> {
     }
 
     fn read_home(&self, held: &mut Held<'_, order::Nothing>, first: Slot, pages: &[PageNo]) {
-        self.coming_in.fetch_add(pages.len(), Relaxed);
         match self.read_swap(held, first, pages) {
             Transfer::Done => self.read_done(held, pages, Outcome::Done),
             Transfer::Failed => self.read_done(held, pages, Outcome::Failed),

@@ -76,9 +76,12 @@ impl<M: Machine> Uvm<M> {
     fn unpack(&self, held: &mut Held<'_, order::Nothing>, slot: Slot, page: PageNo) -> Option<PageNo> {
         let at = slot.in_tier()?;
         match self.swap().tier.read(self.machine(), held, at, page) {
-            Transfer::Done => Some(page),
+            Transfer::Done => {
+                // From now on it is on its way out, like those that were taken.
+                self.coming_in.fetch_sub(1, Relaxed);
+                Some(page)
+            }
             _ => {
-                self.coming_in.fetch_add(1, Relaxed);
                 self.read_done(held, &[page], Outcome::Failed);
                 None
             }
