@@ -121,7 +121,7 @@ impl Seen {
 #[ignore = "takes minutes"]
 fn a_million_operations_while_most_pages_are_on_swap() {
     let (start, mut seen) = (Instant::now(), Seen::default());
-    for seed in 0.. {
+    for seed in number("UVM_SEED").unwrap_or(0).. {
         seen.run(seed);
         if seed % 10 == 9 || seen.operations == MILLION {
             let Seen { operations, resident, swapped, outs, ins, shortages } = seen;

@@ -20,7 +20,10 @@ struct Room {
     others: usize,
     /// Slots that work, on devices that will be on, but for the last few of many, which count as none.
     slots: usize,
-    /// Anonymous pages in memory and on swap.
+    /// Pages that the compressed tier may hold, and frames of `frames` that this takes.
+    tier: usize,
+    tier_frames: usize,
+    /// Anonymous pages in memory, in the tier and on swap.
     anonymous: usize,
 }
 
@@ -33,14 +36,15 @@ impl World {
             return Ok(());
         }
         let (needs, room) = (self.needs(op), self.room(op));
-        let keeps = if let Op::SwapOff { .. } = op { 1 } else { needs };
+        let keeps = if let Op::SwapOff { .. } | Op::Tier { .. } = op { 1 } else { needs };
+        let frames = room.frames - room.tier_frames;
         if keeps != 0
-            && (room.fixed + needs > room.frames
-                || room.anonymous + room.others + needs > room.frames + room.slots)
+            && (room.fixed + keeps > frames
+                || room.anonymous + room.others + needs > frames + room.slots + room.tier)
         {
             return Ok(());
         }
-        Err(format!("no memory is said to be left for {needs} pages, and there is: {room:?}"))
+        Err(format!("{op:?}: no memory is said to be left for {needs} pages, and there is: {room:?}"))
     }
 
     /// Frames that an operation may need at once.
@@ -74,13 +78,33 @@ impl World {
             .filter(|pager| pager.kind() == "anonymous")
             .map(|pager| pager.object().resident(held) + pager.object().stored(held))
             .sum();
+        let (tier, tier_frames) = match *op {
+            Op::Tier { percent: 0 } => (0, 0),
+            _ => self.room_in_tier(held),
+        };
         Room {
             frames: frames.total() - frames.low_water(),
             fixed: fixed().count(),
             others: fixed().filter(|&page| !is_anonymous(page)).count(),
             slots: slots as usize,
+            tier,
+            tier_frames,
             anonymous: self.uvm.anons() + stored,
         }
+    }
+
+    /// Pages that the tier may hold, and the frames that it has then: those that it has now, and more where one makes room for
+    /// several pages. All pages of a world get so small that sixteen share a frame.
+    fn room_in_tier(&self, held: &mut Held<'_, Nothing>) -> (usize, usize) {
+        let (info, total) = (self.uvm.tier_info(held), self.machine().frames().total());
+        if info.percent == 0 {
+            return (0, 0);
+        }
+        let (has, most) = (info.frames as usize, (total * usize::from(info.percent) / 100).max(1));
+        let slots = 2 * total;
+        let pages = |frames: usize| slots.min(CELLS * frames).max(info.pages as usize);
+        let frames = (has..=has.max(most)).max_by_key(|&frames| pages(frames) + total - frames);
+        frames.map_or((0, 0), |frames| (pages(frames), frames))
     }
 
     /// There are no more anonymous pages than the model has places for.
@@ -92,3 +116,6 @@ impl World {
         Ok(())
     }
 }
+
+/// Cells of the smallest size in a frame of the tier.
+const CELLS: usize = 16;
