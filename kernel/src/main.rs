@@ -34,7 +34,7 @@ mod vm;
 
 use arch::{apic, clock, cpu, fpu, serial, start, trap, user_access};
 use boot::{acpi, BootInfo};
-use mem::{layout, stack};
+use mem::stack;
 use sync::Once;
 
 /// What ACPI says about the machine.
@@ -59,14 +59,10 @@ fn start(info: &BootInfo) -> ! {
     vm::init();
     dev::framebuffer::init().expect("enough memory for a display's tables");
     vm::start_daemon().expect("enough memory for the page daemon");
-    // SAFETY: the boot loader put the module there, and nothing else has been given that memory.
-    let module = unsafe {
-        let len = (info.module.end - info.module.start) as usize;
-        core::slice::from_raw_parts(layout::direct(info.module.start) as *const u8, len)
-    };
     dev::virtio::init();
-    let archive = if module.is_empty() { None } else { Some(module) };
-    let failed = fs::init(archive).expect("enough memory for the first files");
+    // SAFETY: nothing else has looked at it.
+    let initramfs = unsafe { boot::Initramfs::new(&info.module) };
+    let failed = fs::init(initramfs).expect("enough memory for the first files");
     if failed != 0 {
         println!("initramfs: {failed} members could not be unpacked");
     }

@@ -80,7 +80,7 @@ impl<T: Threads> SoftMachine<T> {
     pub fn with_threads(config: &Config) -> SoftMachine<T> {
         let all = config.segments.iter().chain(&config.devices);
         let pages = all.map(|&(_, n)| n as usize).sum();
-        let Ok(frames) = Frames::with_devices(&config.segments, &config.devices, config.cpus) else {
+        let Ok(frames) = Frames::with(&config.segments, &[], &config.devices, config.cpus) else {
             panic!("the host has no memory for the records of {pages} frames");
         };
         SoftMachine {

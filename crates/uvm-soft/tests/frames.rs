@@ -2,7 +2,7 @@
 
 use machine::frames::{PageFlags, Place, Queue};
 use machine::order::{Held, Nothing};
-use machine::{Machine, Owner, Pa, PageNo, Reserve, Shootdown, ThreadCtx};
+use machine::{Frames, Machine, Owner, Pa, PageNo, Reserve, Shootdown, ThreadCtx};
 use uvm_soft::{Config, SoftMachine};
 
 fn machine(segments: &[(Pa, u32)]) -> SoftMachine {
@@ -34,6 +34,25 @@ fn a_page_has_its_address_in_its_segment() {
     }
     assert_eq!((f.page_at(Pa(0x0fff)), f.page_at(Pa(0x5000)), f.page_at(Pa(0x10_8000))), (None, None, None));
     assert_eq!(f.page_at(Pa(0x10_0123)), Some(PageNo(0)));
+}
+
+#[test]
+fn memory_that_came_loaded_is_free_once_it_is_freed() {
+    let m = small();
+    let (plain, loaded, device) = ([(Pa(0x10_0000), 64)], [(Pa(0x40_0000), 8)], [(Pa(0x80_0000), 2)]);
+    let frames = Frames::<SoftMachine>::with(&plain, &loaded, &device, 1).expect("there is heap");
+    let (mut ctx, first) = (ThreadCtx::new(), frames.page_at(Pa(0x40_0000)).expect("it is memory"));
+    let mut h = ctx.held();
+    assert_eq!((frames.total(), frames.free(), frames.numbers()), (72, 64, 74));
+    assert!(!frames.is_device(first) && frames.owner(first) == Owner::Kernel);
+    for n in 0..8 {
+        frames.free_page(&m, &mut h, PageNo(first.0 + n));
+        assert_eq!(frames.free(), 65 + n as usize);
+    }
+    frames.audit(&mut h).expect("all lists are whole");
+    let taken: Vec<_> = std::iter::from_fn(|| frames.alloc(&m, &mut h, Reserve::Pageout).ok()).collect();
+    assert_eq!(taken.len(), 72);
+    assert!(taken.contains(&first), "it can be had again");
 }
 
 #[test]

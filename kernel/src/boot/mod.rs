@@ -4,9 +4,14 @@
 //! initramfs), the memory map and the ACPI root.  Everything is read through the direct map, which the boot tables already have.
 
 pub mod acpi;
+mod initramfs;
 
 use core::arch::global_asm;
 use core::ffi::CStr;
+
+use machine::PAGE_SIZE;
+
+pub use initramfs::Initramfs;
 
 use crate::mem::layout;
 
@@ -50,6 +55,16 @@ struct MemoryRange {
 pub struct Range {
     pub start: u64,
     pub end: u64,
+}
+
+impl Range {
+    /// The part of it that is whole pages; it may be empty, with its end before its start.
+    pub fn whole_pages(&self) -> Range {
+        Range {
+            start: self.start.next_multiple_of(PAGE_SIZE as u64),
+            end: self.end & !(PAGE_SIZE as u64 - 1),
+        }
+    }
 }
 
 /// What the boot loader passed, checked.

@@ -30,6 +30,11 @@ impl<'a> Reader<'a> {
         Reader { rest: archive }
     }
 
+    /// What lies behind the last member.
+    pub fn rest(&self) -> &'a [u8] {
+        self.rest
+    }
+
     fn parse(&mut self) -> Option<Entry<'a>> {
         let header = self.rest.get(..HEADER)?;
         if &header[..6] != b"070701" && &header[..6] != b"070702" {

@@ -42,6 +42,7 @@ use spin::Once;
 
 pub use file::File;
 
+use crate::boot::Initramfs;
 use crate::dev::block;
 use crate::errno::*;
 use crate::println;
@@ -80,11 +81,11 @@ pub fn memory_pages() -> (u64, u64) {
 
 /// Makes the tree: an empty root, the initramfs in it, `/dev` and `/proc`. Returns how many members of the
 /// archive could not be unpacked.
-pub fn init(initramfs: Option<&[u8]>) -> Result<usize> {
+pub fn init(initramfs: Initramfs) -> Result<usize> {
     boot_time();
     let root: InodeRef = tmpfs::TmpFs::create(0o755);
     mount::set_root(root.clone());
-    let failed = initramfs.map_or(0, |archive| unpack::unpack(archive, &root));
+    let failed = unpack::unpack(initramfs, &root);
     devfs::mount_at("/dev", devfs::create()?, "devtmpfs", "devtmpfs")?;
     devfs::mount_at("/proc", procfs::create(), "proc", "proc")?;
     devfs::mount_at("/sys", procfs::create_sys(), "sysfs", "sysfs")?;

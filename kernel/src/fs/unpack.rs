@@ -8,17 +8,23 @@ use super::cpio::{Entry, Reader};
 use super::inode::{downcast, InodeRef, Kind, NewNode, SetAttr};
 use super::path::{walk, Follow, Start};
 use super::tmpfs::TmpNode;
+use crate::boot::Initramfs;
 use crate::errno::*;
 
-/// Unpacks `archive` below `root`; members that can't be made are left out and counted.
-pub fn unpack(archive: &[u8], root: &InodeRef) -> usize {
+/// Unpacks `archive` below `root`, and frees its memory on the way; members that can't be made are left out and counted.
+pub fn unpack(mut archive: Initramfs, root: &InodeRef) -> usize {
     let start = Start { root: root.clone(), dir: root.clone() };
     let mut links: HashMap<u32, InodeRef> = HashMap::new();
     let mut failed = 0;
-    for entry in Reader::new(archive) {
+    loop {
+        let rest = archive.rest();
+        let mut reader = Reader::new(rest);
+        let Some(entry) = reader.next() else { break };
         if place(&start, &entry, &mut links).is_err() {
             failed += 1;
         }
+        let used = rest.len() - reader.rest().len();
+        archive.free(used);
     }
     failed
 }

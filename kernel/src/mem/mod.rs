@@ -1,7 +1,8 @@
 //! Physical memory at boot, and the kernel's own use of it: tables, stacks, heap.
 //!
 //! Until [`Frames`](machine::Frames) exists, page frames come from the start of the largest memory range, upwards. Then the rest is
-//! handed over and every frame comes from there. Memory below 1 MiB, the image and the module are never handed over.
+//! handed over and every frame comes from there. Memory below 1 MiB and the image are never handed over; the initramfs comes along as
+//! loaded, and is freed while it is unpacked.
 
 pub mod heap;
 pub mod layout;
@@ -37,13 +38,19 @@ pub fn init(info: &BootInfo) -> Result<(), NoMemory> {
     *EARLY.lock() = usable;
     tables::init(top)?;
     let devices: ArrayVec<(Pa, u32), 1> = framebuffer::find().into_iter().collect();
+    let loaded: ArrayVec<(Pa, u32), 1> = segment(&info.module.whole_pages()).into_iter().collect();
+    let pages = pages + loaded.iter().map(|(_, pages)| u64::from(*pages)).sum::<u64>();
     let records = pages as usize + devices.iter().map(|(_, pages)| *pages as usize).sum::<usize>();
     heap::init(records * RECORD + HEAP_START)?;
     let rest = core::mem::take(&mut *EARLY.lock());
-    let segments: ArrayVec<(Pa, u32), RANGES> =
-        rest.iter().map(|r| (Pa(r.start), ((r.end - r.start) >> PAGE_SHIFT) as u32)).collect();
-    host::init(&segments, &devices)?;
+    let segments: ArrayVec<(Pa, u32), RANGES> = rest.iter().filter_map(segment).collect();
+    host::init(&segments, &loaded, &devices)?;
     heap::lay_cushion(pages as usize * PAGE_SIZE)
+}
+
+fn segment(range: &Range) -> Option<(Pa, u32)> {
+    let pages = range.end.saturating_sub(range.start) >> PAGE_SHIFT;
+    (pages > 0).then_some((Pa(range.start), pages as u32))
 }
 
 /// What is free at boot, in whole pages, largest range first.
@@ -67,10 +74,7 @@ fn usable(info: &BootInfo) -> ArrayVec<Range, RANGES> {
         }
         free = rest;
     }
-    for r in &mut free {
-        r.start = r.start.next_multiple_of(PAGE_SIZE as u64);
-        r.end &= !(PAGE_SIZE as u64 - 1);
-    }
+    free.iter_mut().for_each(|r| *r = r.whole_pages());
     free.retain(|r| r.start < r.end);
     free.sort_unstable_by_key(|r| core::cmp::Reverse(r.end - r.start));
     free

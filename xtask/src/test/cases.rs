@@ -421,6 +421,17 @@ pub const CASES: &[Case] = &[
         ours_only: true,
         ..guest("sixty-four megabytes", &[("small", Libc::Musl)], &["/bin/small"])
     },
+    // It is in memory once, however large it is.
+    Case {
+        name: "an initramfs of two thirds of memory",
+        command: &["/bin/busybox", "sh", "-c", "cat /data/* | cksum; free -m | awk '/Mem/ { print ($2 > 56) }'"],
+        add: &["/usr/bin/cksum"],
+        prepare: prepare::many_megabytes,
+        memory: "64M",
+        expect: &[Expect::Prepared, Contains("\n1\n")],
+        ours_only: true,
+        ..CASE
+    },
     Case {
         name: "more swap than memory can have",
         command: &["/bin/busybox", "sh", "-c", "free | tail -n 1; swapoff /dev/vda && echo off"],

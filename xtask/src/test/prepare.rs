@@ -45,6 +45,20 @@ pub fn data_to_sort() -> Result<Result<Prepared, String>> {
     Ok(Ok(Prepared { root: None, add: vec![format!("{}:/data/unsorted.txt", path.display())], expected }))
 }
 
+/// Forty files of a mebibyte, and what they give one after the other.
+pub fn many_megabytes() -> Result<Result<Prepared, String>> {
+    let folder = build::scratch("tests")?.join("megabytes");
+    std::fs::create_dir_all(&folder)?;
+    let mut all = Vec::new();
+    for n in 10..50u8 {
+        let bytes: Vec<u8> = (0..1 << 20u32).map(|at: u32| n ^ (at >> 12) as u8 ^ at as u8).collect();
+        std::fs::write(folder.join(n.to_string()), &bytes)?;
+        all.extend(bytes);
+    }
+    let expected = checksum(&all)?;
+    Ok(Ok(Prepared { root: None, add: vec![format!("{}:/data", folder.display())], expected }))
+}
+
 /// `cksum`'s words for some bytes, from this machine's own program.
 fn checksum(bytes: &[u8]) -> Result<String> {
     let path = build::scratch("tests")?.join("sorted.txt");

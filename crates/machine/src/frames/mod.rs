@@ -216,31 +216,33 @@ impl<M: Machine> Frames<M> {
     /// # Errors
     /// [`NoMemory`] if the heap can't hold the records.
     pub fn new(segments: &[(Pa, u32)], cpus: usize) -> Result<Self, NoMemory> {
-        Self::with_devices(segments, &[], cpus)
+        Self::with(segments, &[], &[], cpus)
     }
 
-    /// The same, with runs of frames that belong to devices: they have numbers and records, so that they can be mapped,
-    /// but are never free. Their owner is [`Owner::Kernel`].
+    /// The same, with segments of memory that are `loaded` with something at first, such as what a boot loader brought: their
+    /// frames may be [freed](Self::free_page) one by one. And with runs of frames that belong to `devices`: they have numbers
+    /// and records, so that they can be mapped, but are never free. The owner of both is [`Owner::Kernel`].
     ///
     /// # Errors
     /// [`NoMemory`] if the heap can't hold the records.
-    pub fn with_devices(
+    pub fn with(
         segments: &[(Pa, u32)],
+        loaded: &[(Pa, u32)],
         devices: &[(Pa, u32)],
         cpus: usize,
     ) -> Result<Self, NoMemory> {
         let (mut table, mut numbers) = (Vec::new(), 0u32);
-        for &(start, pages) in segments.iter().chain(devices) {
+        for &(start, pages) in segments.iter().chain(loaded).chain(devices) {
             table.push(Segment { start, pages, first: PageNo(numbers) });
             numbers = numbers.checked_add(pages).ok_or(NoMemory)?;
         }
-        let total = table.get(segments.len()).map_or(numbers, |device| device.first.0);
+        let first_of = |segment: usize| table.get(segment).map_or(numbers, |s| s.first.0);
+        let (free, total) = (first_of(segments.len()), first_of(segments.len() + loaded.len()));
         let mut records = Vec::new();
         records.try_reserve_exact(numbers as usize).map_err(|_| NoMemory)?;
-        records.extend((0..total).map(|n| Page::new(Owner::Free, Place::Free, n, total)));
-        records.extend((total..numbers).map(|n| Page::new(Owner::Kernel, Place::Nowhere, n, 0)));
-        let list =
-            if total == 0 { List::EMPTY } else { List { head: 0, tail: total - 1, len: total as usize } };
+        records.extend((0..free).map(|n| Page::new(Owner::Free, Place::Free, n, free)));
+        records.extend((free..numbers).map(|n| Page::new(Owner::Kernel, Place::Nowhere, n, 0)));
+        let list = if free == 0 { List::EMPTY } else { List { head: 0, tail: free - 1, len: free as usize } };
         let reserve_pageout = (total as usize / 512).clamp(2, 64);
         let slack = (total as usize / 64).clamp(4, 2048);
         Ok(Frames {
@@ -250,7 +252,7 @@ impl<M: Machine> Frames<M> {
             near: (0..cpus).map(|_| Line(Near::new())).collect(),
             far: Line(Far {
                 free: Ordered::new(list),
-                free_list_len: AtomicUsize::new(total as usize),
+                free_list_len: AtomicUsize::new(free as usize),
                 queues: Ordered::new(Queues::new()),
                 balance: Balance::default(),
             }),
@@ -440,7 +442,8 @@ impl<M: Machine> Frames<M> {
         Ok(())
     }
 
-    /// Frees a page that no translation and no list knows: one from [`alloc`](Self::alloc) that was never mapped.
+    /// Frees a page that no translation and no list knows: one from [`alloc`](Self::alloc) that was never mapped, or one of
+    /// a segment that came loaded.
     /// Pages that were mapped go through [`release`](Self::release).
     pub fn free_page<P: Before<PageCache>>(&self, machine: &M, held: &mut Held<'_, P>, page: PageNo) {
         let cpu = machine.cpu();

@@ -1,7 +1,7 @@
 //! The device pager: memory that belongs to a device, shown to programs.
 //!
 //! A frame buffer or a device's shared memory is a run of frames that the page allocator doesn't have, or has given
-//! away for good. They have numbers and records like all frames ([`Frames::with_devices`](machine::Frames)), so that
+//! away for good. They have numbers and records like all frames ([`Frames::with`](machine::Frames::with)), so that
 //! maps, faults and the pmap need know nothing of them.
 //!
 //! I1: every page of a device has a wiring that is the pager's. So it is on no queue, the page daemon never meets it,

@@ -22,8 +22,8 @@ static PMAP: X86Pmap = X86Pmap;
 ///
 /// # Errors
 /// [`NoMemory`].
-pub fn init(segments: &[(Pa, u32)], devices: &[(Pa, u32)]) -> Result<(), NoMemory> {
-    let frames = Frames::with_devices(segments, devices, super::cpu::found())?;
+pub fn init(segments: &[(Pa, u32)], loaded: &[(Pa, u32)], devices: &[(Pa, u32)]) -> Result<(), NoMemory> {
+    let frames = Frames::with(segments, loaded, devices, super::cpu::found())?;
     pmap::init(frames.numbers())?;
     FRAMES.call_once(|| frames);
     Ok(())

@@ -1,0 +1,53 @@
+//! The archive that the boot loader put into memory, which goes back to the machine as it is read.
+//!
+//! I1: the frames of whole pages from `at` on are the kernel's and hold the archive; nobody else knows them.
+
+use machine::{Machine, Pa, ThreadCtx, PAGE_SIZE};
+
+use super::Range;
+use crate::arch::machine::KERNEL;
+use crate::mem::layout;
+
+pub struct Initramfs {
+    /// The first byte that is still to be read.
+    at: u64,
+    end: u64,
+}
+
+impl Initramfs {
+    /// The archive in a range of physical memory; there may be none.
+    ///
+    /// # Safety
+    /// The range is what the boot loader filled, its whole pages came to the frames as loaded, and this is called once.
+    pub unsafe fn new(range: &Range) -> Initramfs {
+        Initramfs { at: range.start, end: range.end }
+    }
+
+    /// What has not been freed.
+    pub fn rest(&self) -> &[u8] {
+        // SAFETY: I1; the borrow ends before anything is freed.
+        unsafe {
+            core::slice::from_raw_parts(layout::direct(self.at) as *const u8, (self.end - self.at) as usize)
+        }
+    }
+
+    /// Has done with the first `bytes` of the rest.
+    pub fn free(&mut self, bytes: usize) {
+        let from = self.at;
+        self.at = (from + bytes as u64).min(self.end);
+        let gone = Range { start: from & !(PAGE_SIZE as u64 - 1), end: self.at };
+        let mut thread = ThreadCtx::new();
+        for pa in (gone.start..gone.whole_pages().end).step_by(PAGE_SIZE) {
+            // Pages that the archive has only parts of are in no segment.
+            if let Some(page) = KERNEL.frames().page_at(Pa(pa)) {
+                KERNEL.frames().free_page(&KERNEL, &mut thread.held(), page);
+            }
+        }
+    }
+}
+
+impl Drop for Initramfs {
+    fn drop(&mut self) {
+        self.free((self.end - self.at) as usize);
+    }
+}
