@@ -13,10 +13,10 @@
 //! Then neighbours that are resident anyway are mapped along (`neighbours.rs`), so that the next fault doesn't come.
 //!
 //! A fault is one attempt that holds the map's lock, then the amap's, then the object's or the anon's. It reads the map,
-//! changing it only where an amap must be made, and reads the amap and the object where all is there: so faults of many
-//! CPUs in one address space run side by side (`docs/locking.md`). What it needs
-//! from the heap is reserved first, what it must wait for is waited for with nothing held, and then it starts over:
-//! of the ways to restart after I/O this is the plain one, and costs a look-up against a disk access.
+//! changing it only where an amap must be made, and reads the amap and the object where all is there or an empty slot is to be
+//! filled: so faults of many CPUs in one address space run side by side (`docs/locking.md`). What it needs from the heap
+//! is reserved first, what it must wait for is waited for with nothing held, and then it starts over: of the ways to
+//! restart after I/O this is the plain one, and costs a look-up against a disk access.
 //!
 //! A page that replaces another at the same address (1B, 2B) becomes visible only after every CPU has forgotten the
 //! old one: else a third thread could read the old page after a second has read what a first wrote to the new one.
