@@ -11,7 +11,7 @@
 //! What can't wait for that, stopping a CPU and asking it where it is, goes by NMI.
 
 use core::sync::atomic::{
-    fence, AtomicBool, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::SeqCst,
+    fence, AtomicBool, AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::SeqCst,
 };
 
 use machine::CpuSet;
@@ -59,25 +59,36 @@ pub fn poll() {
 ///
 /// It first looks often, then halts between the looks, as a host that doesn't run all CPUs at a time does better to run the one
 /// that is waited for. A halted CPU takes interrupts of other CPUs and no others, so I3 holds, and nothing else runs meanwhile.
+///
+/// How long it looks before it halts, its patience, each CPU learns: a wait that was too long for it halves it, one that was not makes it
+/// a little longer. A halt costs the one that is waited for the time that the host takes to wake this CPU, so where the host runs all
+/// CPUs at once, patience wins.
 pub struct Wait {
     looks: u32,
     /// When the first halt is due, by the time stamp counter; 0 before that is known.
-    patience: u64,
+    until: u64,
+    halted: bool,
 }
+
+#[repr(align(64))]
+struct Patience(AtomicU64);
+
+static PATIENCES: [Patience; cpu::MAX_CPUS] =
+    [const { Patience(AtomicU64::new(*Wait::PATIENCE.end())) }; cpu::MAX_CPUS];
 
 impl Wait {
     /// Looks between two pauses: under TCG a pause leaves the guest, which costs more than a short wait. A loop without any would
     /// never let the other CPU run where QEMU runs CPUs in turn.
     const LOOKS: u32 = 500;
-    /// Ticks of the time stamp counter before the first halt: some 30 microseconds.
-    const PATIENCE: u64 = 60_000;
+    /// The least and the most of patience, in ticks of the time stamp counter: some 30 and 500 microseconds.
+    const PATIENCE: core::ops::RangeInclusive<u64> = 60_000..=1_000_000;
     /// A halt's length in nanoseconds.
     const DOZE: u64 = 50_000;
 
     /// The wait begins.
     #[inline]
     pub const fn new() -> Wait {
-        Wait { looks: 0, patience: 0 }
+        Wait { looks: 0, until: 0, halted: false }
     }
 
     /// Answers other CPUs, and lets time pass.
@@ -93,14 +104,21 @@ impl Wait {
     #[cold]
     fn rest(&mut self) {
         let now = io::rdtsc();
-        if self.patience == 0 {
-            self.patience = now + Wait::PATIENCE;
+        let learnt = &PATIENCES[cpu::index()].0;
+        let patience = learnt.load(Relaxed);
+        if self.until == 0 {
+            self.until = now + patience;
+            learnt.store((patience + patience / 16).min(*Wait::PATIENCE.end()), Relaxed);
         }
-        if now < self.patience {
+        if now < self.until {
             core::hint::spin_loop();
-        } else {
-            clock::doze(Wait::DOZE);
+            return;
         }
+        if !self.halted {
+            self.halted = true;
+            learnt.store((patience / 2).max(*Wait::PATIENCE.start()), Relaxed);
+        }
+        clock::doze(Wait::DOZE);
     }
 }
 
