@@ -1,13 +1,17 @@
 //! The kernel under stress by Debian's stress-ng, whose stressors check what they do.
 //!
-//! A short selection stands in every run; `--long` gives each stressor a machine and a minute.
+//! A short selection stands in every run; `--long` gives each stressor a machine and a minute, all of them together ten on one, two
+//! and four CPUs, and runs Python's own tests of threads, processes and mappings there. Those run twice, and the
+//! second time must leave the kernel's memory as it was (`xtask/guest/flat.c`).
 
 use super::cases::Expect::{self, Contains, Lacks};
 use super::cases::{Case, CASE};
 use super::disks::{self, TestDisk};
 use super::prepare::Prepared;
+use crate::guest::Libc;
 use crate::{debian, image};
 use anyhow::Result;
+use std::process::Command;
 
 const SWAP: &[TestDisk] = &[disks::swap(1024)];
 const MEMORY: &str = "256M";
@@ -20,6 +24,19 @@ fn stress_ng() -> Result<Result<Prepared, String>> {
         return Ok(Err("no apt to fetch stress-ng with".to_owned()));
     }
     let root = debian::root(&["stress-ng"])?;
+    Ok(Ok(Prepared { root: Some(root), add: Vec::new(), expected: String::new() }))
+}
+
+/// Python with its own tests, which Debian has in a package that bears the version in its name.
+fn python_tests() -> Result<Result<Prepared, String>> {
+    let listing =
+        Command::new("apt-cache").args(["search", "--names-only", "^libpython3.*-testsuite$"]).output();
+    let Ok(listing) = listing else { return Ok(Err("no apt to fetch Python's tests with".to_owned())) };
+    let text = String::from_utf8_lossy(&listing.stdout).into_owned();
+    let Some(package) = text.lines().last().and_then(|line| line.split(' ').next()) else {
+        return Ok(Err("apt knows no libpython3-testsuite: run `apt-get update`".to_owned()));
+    };
+    let root = debian::root(&[package])?;
     Ok(Ok(Prepared { root: Some(root), add: Vec::new(), expected: String::new() }))
 }
 
@@ -47,7 +64,73 @@ pub const SHORT: &[Case] = &[stressors(
     ),
 )];
 
+/// Twice five minutes of all that share memory and CPUs.
+const TOGETHER: &[&str] = &[
+    "/bin/flat",
+    BOUND,
+    "stress-ng",
+    "--verify",
+    "--timeout",
+    "300",
+    "--vm",
+    "2",
+    "--vm-bytes",
+    "96M",
+    "--mmap",
+    "2",
+    "--mmap-bytes",
+    "64M",
+    "--fork",
+    "2",
+    "--pthread",
+    "2",
+    "--futex",
+    "2",
+];
+
+/// What may be missing at the end, in KiB: the CPUs' lists of free blocks and pages, as full as they ever were.
+const BOUND: &str = "8192";
+
+const fn together(name: &'static str, cpus: u32) -> Case {
+    Case {
+        name,
+        command: TOGETHER,
+        guests: &[("flat", Libc::Musl)],
+        cpus,
+        expect: &[
+            Contains("successful run completed"),
+            Contains("memory is as before"),
+            Lacks("unsuccessful"),
+            Lacks("stress-ng: fail"),
+            Lacks("stress-ng: warn"),
+        ],
+        ..stressors(name, 1500, TOGETHER)
+    }
+}
+
+const PYTHON: &str = "cd /tmp && exec /bin/flat $0 /usr/bin/python3.* -m test -v test_threading test_multiprocessing_fork test_mmap";
+
+const fn python(name: &'static str, cpus: u32) -> Case {
+    Case {
+        name,
+        command: &["/bin/busybox", "sh", "-c", PYTHON, BOUND],
+        guests: &[("flat", Libc::Musl)],
+        prepare: python_tests,
+        cpus,
+        memory: "1G",
+        expect: &[Contains("Tests result: SUCCESS"), Contains("memory is as before")],
+        seconds: 3000,
+        ..CASE
+    }
+}
+
 pub const LONG: &[Case] = &[
+    together("stress-ng, all together", 1),
+    together("stress-ng, all together on two CPUs", 2),
+    together("stress-ng, all together on four CPUs", 4),
+    python("Python's tests", 1),
+    python("Python's tests on two CPUs", 2),
+    python("Python's tests on four CPUs", 4),
     stressors("stress-ng vm", 600, stress!("60", "2", "vm")),
     stressors("stress-ng mmap", 600, stress!("60", "2", "mmap")),
     stressors("stress-ng mremap", 600, stress!("60", "2", "mremap")),
