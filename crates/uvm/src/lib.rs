@@ -40,7 +40,7 @@ extern crate std;
 mod counted {
     pub(crate) use alloc::sync::Arc;
     pub(crate) use core::sync::atomic::fence;
-    pub(crate) use machine::lines::{AtomicU32, AtomicU8, Ordering};
+    pub(crate) use machine::lines::{AtomicU32, AtomicU64, Ordering};
     pub(crate) use spin::Once;
 }
 

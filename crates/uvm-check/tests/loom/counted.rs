@@ -7,8 +7,9 @@ use std::ops::Deref;
 use std::sync::OnceLock;
 
 use loom::cell::UnsafeCell;
+use loom::sync::atomic::AtomicU8;
 use loom::sync::atomic::AtomicUsize;
-pub use loom::sync::atomic::{fence, AtomicU32, AtomicU8, Ordering};
+pub use loom::sync::atomic::{fence, AtomicU32, AtomicU64, Ordering};
 use Ordering::{Acquire, Relaxed, Release};
 
 struct Inner<T> {

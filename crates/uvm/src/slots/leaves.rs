@@ -6,7 +6,7 @@
 //! A branch spans 1,024 pages, 4 MiB: most amaps have one or two, so that a look-up is a few compares and two array
 //! accesses. Ordered maps alone, of leaves, took 120 instructions to find one among 256.
 //!
-//! I1: a branch in the map has at least one leaf, or is to get its first, and `used` counts them.
+//! I1: a branch in the map has at least one leaf, or is to get its first, and `used` names them.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -14,7 +14,7 @@ use core::ops::Range;
 
 use super::Leaf;
 use crate::counted::Ordering::Relaxed;
-use crate::counted::{Arc, AtomicU8, Once};
+use crate::counted::{Arc, AtomicU32, Once};
 
 /// Leaves in a branch; few for the model, as in [`super::LEAF`].
 const BRANCH: u64 = if cfg!(feature = "small-leaves") { 2 } else { 16 };
@@ -22,7 +22,8 @@ const BRANCH: u64 = if cfg!(feature = "small-leaves") { 2 } else { 16 };
 /// See the module.
 pub(super) struct Branch {
     leaves: [Once<Arc<Leaf>>; BRANCH as usize],
-    used: AtomicU8,
+    /// A bit for each that is there.
+    used: AtomicU32,
 }
 
 #[derive(Default)]
@@ -32,7 +33,7 @@ pub(super) struct Leaves {
 
 impl Branch {
     fn new() -> Branch {
-        Branch { leaves: core::array::from_fn(|_| Once::new()), used: AtomicU8::new(0) }
+        Branch { leaves: core::array::from_fn(|_| Once::new()), used: AtomicU32::new(0) }
     }
 
     #[inline]
@@ -50,7 +51,7 @@ impl Branch {
             new
         });
         if is_mine {
-            self.used.fetch_add(1, Relaxed);
+            self.used.fetch_or(1 << (key % BRANCH), Relaxed);
         }
         leaf
     }
@@ -58,8 +59,7 @@ impl Branch {
     /// Takes a leaf out.
     fn take(&mut self, key: u64) -> Option<Arc<Leaf>> {
         let place = &mut self.leaves[(key % BRANCH) as usize];
-        place.get()?;
-        self.used.store(self.used.load(Relaxed) - 1, Relaxed);
+        self.used.store(self.used.load(Relaxed) & !(1 << (key % BRANCH)), Relaxed);
         core::mem::take(place).try_into_inner()
     }
 }
@@ -108,7 +108,7 @@ impl Leaves {
     pub(super) fn insert(&mut self, key: u64, leaf: Arc<Leaf>) {
         let branch = self.branch_or_new(key);
         branch.leaves[(key % BRANCH) as usize] = Once::initialized(leaf);
-        branch.used.store(branch.used.load(Relaxed) + 1, Relaxed);
+        branch.used.store(branch.used.load(Relaxed) | 1 << (key % BRANCH), Relaxed);
     }
 
     pub(super) fn remove(&mut self, key: u64) -> Option<Arc<Leaf>> {
@@ -147,14 +147,11 @@ impl Leaves {
     pub(super) fn drain(&mut self, mut each: impl FnMut(Arc<Leaf>)) {
         while let Some((_, mut branch)) = self.branches.pop_first() {
             let mut left = branch.used.load(Relaxed);
-            for key in 0..BRANCH {
-                if left == 0 {
-                    break;
-                }
-                if let Some(leaf) = branch.take(key) {
-                    left -= 1;
+            while left != 0 {
+                if let Some(leaf) = branch.take(u64::from(left.trailing_zeros())) {
                     each(leaf);
                 }
+                left &= left - 1;
             }
         }
     }

@@ -19,7 +19,7 @@
 //! A number may be put where none is by several threads at once ([`Found::install`]), while nobody changes the table
 //! otherwise: of those who want one place, one gets it. All else takes the table alone.
 //!
-//! I1: a leaf in the map has at least one number, and `used` counts them, where nobody is just about to install one.
+//! I1: a leaf in the map has at least one number, and `used` names them, where nobody is just about to install one.
 //! I2: a leaf that hangs in several tables doesn't change. Only a table that holds it can share it, so one that
 //! finds itself the only holder, under its own lock, stays so.
 
@@ -29,7 +29,7 @@ use core::num::NonZeroU32;
 use core::ops::Range;
 
 use crate::counted::Ordering::{Acquire, Relaxed, Release};
-use crate::counted::{fence, Arc, AtomicU32, AtomicU8};
+use crate::counted::{fence, Arc, AtomicU32, AtomicU64};
 use leaves::{Branch, Leaves, PLACE_BYTES};
 
 /// Numbers in a leaf. The model's address spaces are a few dozen pages long, and must cross leaves.
@@ -37,7 +37,8 @@ const LEAF: u64 = if cfg!(feature = "small-leaves") { 4 } else { 64 };
 
 struct Leaf {
     slots: [AtomicU32; LEAF as usize],
-    used: AtomicU8,
+    /// A bit for each that is not 0.
+    used: AtomicU64,
 }
 
 #[derive(Default)]
@@ -79,17 +80,17 @@ pub(crate) const CLUSTER_BYTES: usize = (crate::io::CLUSTER / LEAF as usize + 1)
 
 impl Leaf {
     fn new() -> Leaf {
-        Leaf { slots: core::array::from_fn(|_| AtomicU32::new(0)), used: AtomicU8::new(0) }
+        Leaf { slots: core::array::from_fn(|_| AtomicU32::new(0)), used: AtomicU64::new(0) }
     }
 
     /// A leaf with the same numbers; nobody installs one meanwhile.
     fn copy(&self) -> Leaf {
         let slots = core::array::from_fn(|i| AtomicU32::new(self.slots[i].load(Relaxed)));
-        Leaf { slots, used: AtomicU8::new(self.used() as u8) }
+        Leaf { slots, used: AtomicU64::new(self.used.load(Relaxed)) }
     }
 
-    fn used(&self) -> usize {
-        usize::from(self.used.load(Relaxed))
+    fn is_empty(&self) -> bool {
+        self.used.load(Relaxed) == 0
     }
 
     /// The number at a place, and all that whoever put it there did before.
@@ -103,19 +104,31 @@ impl Leaf {
     fn put(&mut self, at: usize, value: u32) -> Option<NonZeroU32> {
         let old = self.number(at);
         self.slots[at].store(value, Relaxed);
-        let used = self.used.load(Relaxed) + u8::from(value != 0) - u8::from(old.is_some());
-        self.used.store(used, Relaxed);
+        let others = self.used.load(Relaxed) & !(1 << at);
+        self.used.store(others | u64::from(value != 0) << at, Relaxed);
         old
     }
 
     fn numbers(&self, part: Range<usize>) -> impl Iterator<Item = (usize, NonZeroU32)> + '_ {
-        part.filter_map(|i| Some((i, self.number(i)?))).take(self.used())
+        let mut left = self.used.load(Relaxed) & bits(&part);
+        core::iter::from_fn(move || {
+            let at = left.trailing_zeros() as usize;
+            // Beyond the last bit nothing is left.
+            left &= left.checked_sub(1)?;
+            Some((at, self.number(at)?))
+        })
     }
 
     /// Whether all numbers lie in a part.
     fn lies_in(&self, part: Range<usize>) -> bool {
-        part.len() == LEAF as usize || self.numbers(part).count() == self.used()
+        self.used.load(Relaxed) & !bits(&part) == 0
     }
+}
+
+/// The bits of a part of a leaf.
+fn bits(part: &Range<usize>) -> u64 {
+    let below = |end: usize| if end < 64 { (1 << end) - 1 } else { u64::MAX };
+    below(part.end) & !below(part.start)
 }
 
 impl Found<'_> {
@@ -154,7 +167,7 @@ impl Found<'_> {
         let slot = &leaf.slots[(self.index % LEAF) as usize];
         let is_mine = slot.compare_exchange(0, value.get(), Release, Relaxed).is_ok();
         if is_mine {
-            leaf.used.fetch_add(1, Relaxed);
+            leaf.used.fetch_or(1 << (self.index % LEAF), Relaxed);
         }
         is_mine
     }
@@ -249,7 +262,7 @@ impl Slots {
         let leaf = self.leaves.get_mut(index / LEAF)?;
         let Some(leaf) = Arc::get_mut(leaf) else { unreachable!("a shared leaf would have been changed") };
         let old = leaf.put((index % LEAF) as usize, 0)?;
-        if leaf.used() == 0 {
+        if leaf.is_empty() {
             self.leaves.remove(index / LEAF);
         }
         Some(old)
