@@ -156,6 +156,9 @@ impl List {
 /// Pages that come on the active queue at once.
 const BATCH: usize = 32;
 
+/// Times that an allocation asks all caches, if others take each time what they give.
+const LOOKS: usize = 16;
+
 /// A run of physical memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Segment {
@@ -375,10 +378,29 @@ impl<M: Machine> Frames<M> {
         if let Ok(page) = self.refill_and_pop(machine, held, cpu, reserve) {
             return Ok(page);
         }
-        // What other CPUs' caches hold is free too: before memory is short they give it back.
-        self.drain_caches(held);
         let is_last = reserve == Reserve::User && machine.gives_up();
-        self.refill_and_pop(machine, held, cpu, if is_last { Reserve::Kernel } else { reserve })
+        let reserve = if is_last { Reserve::Kernel } else { reserve };
+        // What other CPUs' caches hold is free too: before memory is short they give it back. Others may take it into theirs at
+        // once; so one look isn't enough while there is something to be had.
+        for _ in 0..LOOKS {
+            self.drain_caches(held);
+            if let Ok(page) = self.refill_and_pop(machine, held, cpu, reserve) {
+                return Ok(page);
+            }
+            if self.free() <= self.kept_from(reserve) {
+                break;
+            }
+        }
+        Err(NoMemory)
+    }
+
+    /// Free pages that an allocation leaves alone.
+    fn kept_from(&self, reserve: Reserve) -> usize {
+        match reserve {
+            Reserve::User => self.reserve_kernel,
+            Reserve::Kernel => self.reserve_pageout,
+            Reserve::Pageout => 0,
+        }
     }
 
     fn refill_and_pop<P: Before<PageCache>>(
@@ -417,11 +439,7 @@ impl<M: Machine> Frames<M> {
         held: &mut Held<'_, PageCache>,
         reserve: Reserve,
     ) -> Result<(), NoMemory> {
-        let keep = match reserve {
-            Reserve::User => self.reserve_kernel,
-            Reserve::Kernel => self.reserve_pageout,
-            Reserve::Pageout => 0,
-        };
+        let keep = self.kept_from(reserve);
         let (mut list, _h) = self.far.free.lock(held);
         let want = list.len.saturating_sub(keep).min(HALF);
         if want == 0 {

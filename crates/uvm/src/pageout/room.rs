@@ -4,7 +4,7 @@
 //! for as long as that helps. Its aim doubles each time: a fork that copies many wired pages needs them all at once,
 //! and a heap that was refused although pages are free is given more of them before it is believed.
 //!
-//! Memory has run out when a desperate pass has found nothing to take and nothing is being read or written. It has
+//! Memory has run out when a desperate pass has found nothing to take, and nothing was being read or written before it. It has
 //! also when all that can be taken, swap being full, doesn't reach the low water mark: what leaves then is what is read
 //! back at once, and hundreds of threads would take each other's last pages in turn for ever. With room on swap that
 //! much is believed the second time: an operation that needs two pages at once, where there is room for one, takes the
@@ -159,15 +159,17 @@ impl<M: Machine> Uvm<M> {
                 return true;
             }
         }
-        let is_hopeless = self.is_hopeless(held) && !self.is_under_way();
-        let free = self.frames().free();
+        let was_under_way = self.is_under_way();
+        let is_hopeless = self.is_hopeless(held) && !was_under_way;
+        let leaving = self.pages_in_flight();
+        let free = leaving + self.frames().free();
         let progress = if is_hopeless { Progress::default() } else { self.direct_pass(held, target) };
         self.end_pass();
         if is_hopeless {
             return false;
         }
         let (will_end, has_failed) =
-            (progress.later != 0 || self.is_under_way(), self.write_errors() != errors);
+            (progress.later != 0 || was_under_way || self.is_under_way(), self.write_errors() != errors);
         let taken = free + progress.freed + progress.started;
         if !will_end && !has_failed && (is_stuck() || self.is_poor(held, effort, taken)) {
             return false;
