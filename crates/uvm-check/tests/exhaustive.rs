@@ -186,6 +186,37 @@ fn all_lists_over_pages_on_swap() {
     check_all_paging(&beginning, &alphabet);
 }
 
+/// Two pages go into the compressed tier, out of it and on to a device, while it comes, goes and has little room.
+#[test]
+fn all_lists_over_pages_in_the_tier() {
+    let beginning = [
+        Tier { percent: 1 },
+        Spawn { s: 0 },
+        Map { s: 0, at: Fixed(0), len: 2, back: Zero, rights: 3, inherit: None },
+        Write { s: 0, page: 0, cpu: 0, word: 0 },
+        PageOut { n: 16 },
+        Write { s: 0, page: 1, cpu: 0, word: 0 },
+    ];
+    let alphabet = [
+        PageOut { n: 16 },
+        CompleteIo { k: 0 },
+        FailIo { k: 0 },
+        Tier { percent: 0 },
+        Tier { percent: 50 },
+        SwapOff { d: 0 },
+        Read { s: 0, page: 0, cpu: 0 },
+        Write { s: 0, page: 0, cpu: 1, word: 1 },
+        Write { s: 0, page: 1, cpu: 0, word: 1 },
+        Fork { s: 0, child: 1 },
+        Write { s: 1, page: 0, cpu: 1, word: 2 },
+        Discard { s: 0, span: Span(0, 1) },
+        Wire { s: 0, span: Span(0, 1) },
+        Exit { s: 0 },
+        Exit { s: 1 },
+    ];
+    check_all_paging(&beginning, &alphabet);
+}
+
 /// A file's pages and a private copy go out and come in, and the file is cut and written meanwhile.
 #[test]
 fn all_lists_over_a_file_whose_pages_go() {

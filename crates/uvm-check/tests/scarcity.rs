@@ -106,6 +106,34 @@ fn a_missing_frame_changes_nothing_while_pages_come_and_go() {
     check_paging(Scarce::Frames);
 }
 
+/// The tier is switched on, off and to other shares again and again, with every call that can fail doing so. What it can't
+/// bring home stays where it is, and what it can't get leaves it as it was.
+#[test]
+fn a_share_of_memory_that_is_refused_changes_nothing() {
+    for scarce in [Scarce::Heap, Scarce::Tables, Scarce::Frames] {
+        let mut failures = 0;
+        for seed in 0..FEW {
+            let share = |n: usize| Op::Tier { percent: [20, 0, 50, 5, 0][n / 6 % 5] };
+            let list: Vec<Op> = paging_list(seed, 3 * LIST, Paging::Works)
+                .into_iter()
+                .enumerate()
+                .flat_map(|(n, op)| (n % 6 == 0).then(|| share(n)).into_iter().chain([op]))
+                .collect();
+            for lasting in [Lasting::Once, Lasting::ForGood] {
+                run(seed, &tight(seed, [60, 0]), &list, |world, _, op| {
+                    if let Op::Tier { .. } = op {
+                        failures += world.step_against(op, scarce, lasting, 0)?;
+                        return Ok(());
+                    }
+                    world.step(op)
+                });
+            }
+        }
+        println!("{failures} failures of {scarce:?}");
+        assert!(scarce == Scarce::Tables || failures > FEW, "hardly anything failed");
+    }
+}
+
 /// Devices with no slots but a few run out of them in every way.
 #[test]
 fn a_missing_slot_changes_nothing() {

@@ -5,7 +5,7 @@ mod stores;
 use std::sync::Arc;
 
 use machine::order::Nothing;
-use machine::{Held, Pa, Pages, Prot, ThreadCtx, Va, VaRange, PAGE_SIZE};
+use machine::{Held, Machine, Owner, Pa, PageNo, Pages, Prot, ThreadCtx, Va, VaRange, PAGE_SIZE};
 use stores::{Mode, SwapDisk};
 use uvm::{
     AnonObject, Backing, Counter, FaultError, MapRequest, Pager, Sharing, Space, SwapError, TierInfo, Uvm,
@@ -290,6 +290,35 @@ fn its_share_is_a_limit_that_can_be_changed() {
     let more = w.filled(200, Fill::Text);
     w.check(va, 300, Fill::Text);
     w.check(more, 200, Fill::Text);
+    w.audit();
+    w.end();
+}
+
+/// A page whose bytes can't be unpacked is lost to who has it, and nobody else notices. Switching the tier off goes on
+/// past it.
+#[test]
+fn what_can_not_be_unpacked_is_lost_alone() {
+    let mut w = World::new(512, 30);
+    let va = w.filled(700, Fill::Text);
+    let frames = w.uvm.frames();
+    let of_tier = |&page: &PageNo| frames.owner(page) == Owner::Kernel && frames.wire_count(page) == 0;
+    let spoilt: Vec<PageNo> = (0..512).map(PageNo).filter(of_tier).step_by(9).collect();
+    spoilt.iter().for_each(|&page| w.uvm.machine().write(page, 0, &[0xff; PAGE_SIZE]));
+    let lost = |n: &u64| w.load(va + Pages(*n)) == Err(FaultError::Io);
+    let lost: Vec<u64> = (0..700).filter(lost).collect();
+    assert!(!lost.is_empty() && lost.len() <= 16 * spoilt.len(), "{} pages in {}", lost.len(), spoilt.len());
+    let kept = |w: &World| {
+        (0..300).filter(|n| !lost.contains(n)).for_each(|n| {
+            assert!(w.load(va + Pages(n)) == Ok(Fill::Text.bytes(n)), "page {n}");
+        });
+    };
+    kept(&w);
+    assert_eq!(w.store(va + Pages(lost[0]), &[1]), Err(FaultError::Io));
+    w.audit();
+    let rest = VaRange::new(va + Pages(300), va + Pages(700));
+    w.uvm.unmap(&mut ThreadCtx::new().held(), w.space(), rest).unwrap();
+    w.set_tier(0).unwrap();
+    kept(&w);
     w.audit();
     w.end();
 }

@@ -63,7 +63,7 @@ impl World {
         let word = self.model.next_store();
         let mut after = self.model.clone();
         let expect = after.apply(op);
-        if expect == Expect::Skip || matches!(op, Op::SwapOn { .. } | Op::SwapOff { .. } | Op::Tier { .. }) {
+        if expect == Expect::Skip || matches!(op, Op::SwapOn { .. } | Op::SwapOff { .. }) {
             return self.step(op).map(|()| 0);
         }
         if self.wires_as_it_can(op) {

@@ -9,7 +9,7 @@ use shuttle::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use shuttle::thread::JoinHandle;
 
 use machine::{Pages, ThreadCtx, VaRange};
-use uvm::{AnonObject, FaultError, MapRequest, Pager, Sharing, Space, SwapError, SwapId};
+use uvm::{AnonObject, FaultError, MapRequest, Pager, Sharing, Space, SwapError, SwapId, TierInfo};
 use uvm_check::host::{File, Line, Manner, SwapDisk};
 use uvm_soft::{Fate, IoBy, ShuttleThreads};
 
@@ -226,6 +226,67 @@ fn swap_is_switched_off_under_load() {
         writer.join().unwrap();
         daemon.join().unwrap();
         assert_eq!((p.w.load(0, &space, P), p.w.load(0, &space, Q)), (3, 1));
+        p.end(vec![space], &[]);
+    });
+}
+
+/// A store to a page that is being packed, is packed or is unpacked stays. The tier has one frame, so that its oldest pages
+/// move on to the device beside it.
+#[test]
+fn a_store_is_not_lost_to_the_tier() {
+    check_rounds(ROUNDS, || {
+        let p = Paged::new(Fate::Works);
+        p.w.uvm.set_tier(&mut ThreadCtx::new().held(), 1).expect("there is heap");
+        let space = p.written();
+        let daemon = p.daemon(3);
+        let other = {
+            let (w, space) = (p.w.clone(), space.clone());
+            spawn(move || {
+                for n in 2..4 {
+                    w.store(1, &space, Q, n);
+                    assert_eq!(w.load(1, &space, Q), n);
+                }
+            })
+        };
+        for n in 2..4 {
+            p.w.store(2, &space, P, n);
+            assert_eq!(p.w.load(2, &space, P), n);
+        }
+        daemon.join().unwrap();
+        other.join().unwrap();
+        assert_eq!((p.w.load(0, &space, P), p.w.load(0, &space, Q)), (3, 3));
+        p.end(vec![space], &[]);
+    });
+}
+
+/// The tier is switched off and on again while pages go there, are asked for and go with a process, and a device beside it is
+/// switched off too.
+#[test]
+fn the_tier_is_switched_off_under_load() {
+    check_rounds(ROUNDS, || {
+        let p = Paged::new(Fate::Works);
+        let set = |p: &Paged, percent| p.w.uvm.set_tier(&mut ThreadCtx::new().held(), percent);
+        set(&p, 20).expect("there is heap");
+        let (space, other) = (p.swapped(), p.written());
+        let daemon = p.daemon(2);
+        let writer = {
+            let (w, space) = (p.w.clone(), space.clone());
+            spawn(move || (2..4).for_each(|n| w.store(1, &space, P, n)))
+        };
+        let swapper = {
+            let (w, swap) = (p.w.clone(), p.swap);
+            spawn(move || {
+                let off = w.uvm.swap_off(&mut ThreadCtx::new().held(), swap);
+                assert!(matches!(off, Ok(()) | Err(SwapError::NoMemory)), "{off:?}");
+            })
+        };
+        assert_eq!(set(&p, 0), Ok(()));
+        assert_eq!(p.w.uvm.tier_info(&mut ThreadCtx::new().held()), TierInfo::default(), "it is on yet");
+        assert_eq!(set(&p, 5), Ok(()));
+        p.w.end(vec![other]);
+        [daemon, writer, swapper].into_iter().for_each(|thread| thread.join().unwrap());
+        assert_eq!((p.w.load(0, &space, P), p.w.load(0, &space, Q)), (3, 1));
+        assert_eq!(set(&p, 0), Ok(()));
         p.end(vec![space], &[]);
     });
 }
