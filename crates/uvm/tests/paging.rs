@@ -145,6 +145,27 @@ fn a_failed_write_costs_a_slot_and_nobody_a_page() {
     }
 }
 
+/// With a fifth of the slots bad, every write of many pages fails, at once: whoever is refused memory has them tried one by one
+/// and is not told that memory has run out.
+#[test]
+fn writes_that_fail_at_once_end_no_operation() {
+    let (uvm, mut ctx) = (world(64), ThreadCtx::new());
+    let held = &mut ctx.held();
+    let (disk, _) = swap_on(&uvm, held, 512, Mode::AtOnce);
+    disk.spoil((0..512).step_by(5));
+    let s = space(&uvm, held);
+    let va = uvm.map(held, &s, &MapRequest::zero(Pages(200))).unwrap();
+    for i in 0..200 {
+        let fault = |va, access| uvm.fault(&mut ThreadCtx::new().held(), &s, va, access).map(|_| ());
+        let stored = uvm.machine().store(0, s.pmap(), va + Pages(i), &[i as u8], fault);
+        assert!(stored.is_ok(), "page {i}: {stored:?}");
+    }
+    check(&uvm, &s, va, 200);
+    audit(&uvm, held, &[&s]);
+    uvm.space_destroy(held, s);
+    assert_empty(&uvm);
+}
+
 #[test]
 fn clean_pages_leave_without_being_written_again() {
     let (uvm, mut ctx) = (world(256), ThreadCtx::new());
@@ -197,6 +218,56 @@ fn random_advice_brings_in_single_pages() {
     disk.take_log();
     (0..512).step_by(7).for_each(|i| assert_eq!(load(&uvm, &s, va + Pages(i)), Ok(i as u8)));
     assert!(disk.take_log().iter().all(|r| r.write || r.pages.len() == 1));
+    uvm.space_destroy(held, s);
+    assert_empty(&uvm);
+}
+
+/// MADV_WILLNEED: what lies on swap in a range comes in by large reads that nobody waits for, and nothing else does.
+#[test]
+fn what_will_be_needed_is_read_from_swap_before_it_is_touched() {
+    for mode in [Mode::AtOnce, Mode::Later] {
+        let (uvm, mut ctx) = (world(512), ThreadCtx::new());
+        let held = &mut ctx.held();
+        let (disk, _) = swap_on(&uvm, held, 2048, mode);
+        let (s, va) = filled(&uvm, held, 1000);
+        let part = |from, to| VaRange::new(va + Pages(from), va + Pages(to));
+        uvm.unmap(held, &s, part(300, 1000)).unwrap();
+        uvm.unmap(held, &s, part(50, 53)).unwrap();
+        while uvm.machine().complete(0, Fate::Works) {}
+        assert!(uvm.frames().free() > 300, "nothing of the range is in memory");
+        disk.take_log();
+        let waits = uvm.stat().get(Counter::Waits);
+        uvm.will_need(held, &s, part(10, 110));
+        assert_eq!(uvm.stat().get(Counter::Waits), waits, "who gives advice waits");
+        while uvm.machine().complete(0, Fate::Works) {}
+        let log = disk.take_log();
+        let pages: usize = log.iter().map(|r| r.pages.len()).sum();
+        assert!(log.iter().all(|r| !r.write) && pages == 97, "{pages} of 97 pages were read");
+        assert!(log.len() <= 97 / 8, "{} reads", log.len());
+        (10..110).filter(|i| !(50..53).contains(i)).for_each(|i| {
+            assert_eq!(load(&uvm, &s, va + Pages(i)), Ok(i as u8), "page {i}");
+        });
+        assert!(disk.take_log().is_empty(), "a page was not read ahead");
+        uvm.will_need(held, &s, part(10, 110));
+        assert!(disk.take_log().is_empty(), "what is there is read again");
+        check(&uvm, &s, va, 50);
+        audit(&uvm, held, &[&s]);
+        uvm.space_destroy(held, s);
+        assert_empty(&uvm);
+    }
+}
+
+/// Advice takes no page from anybody: with little memory nothing is read.
+#[test]
+fn what_will_be_needed_stays_on_swap_while_memory_is_short() {
+    let (uvm, mut ctx) = (world(256), ThreadCtx::new());
+    let held = &mut ctx.held();
+    let (disk, _) = swap_on(&uvm, held, 1024, Mode::AtOnce);
+    let (s, va) = filled(&uvm, held, 700);
+    disk.take_log();
+    uvm.will_need(held, &s, VaRange::new(va, va + Pages(700)));
+    assert!(disk.take_log().is_empty(), "memory has {} free pages", uvm.frames().free());
+    check(&uvm, &s, va, 700);
     uvm.space_destroy(held, s);
     assert_empty(&uvm);
 }
