@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use uvm::Counter;
 use uvm_check::gen::{crowded_list, paging_list, Paging};
+use uvm_check::op::Op;
 use uvm_check::run::{quietly, run_and_shrink, Failure};
 use uvm_check::world::{Memory, Setup, Shape, Watch, World};
 use uvm_soft::Config;
@@ -77,16 +78,25 @@ struct Seen {
     swapped: usize,
     outs: u64,
     ins: u64,
+    /// Into the tier, and out of it.
+    packed: u64,
+    unpacked: u64,
     shortages: u64,
 }
 
 impl Seen {
-    /// Runs a list in a world that lives long; what fails is shrunk.
-    fn run(&mut self, seed: u64) {
+    /// Runs a list in a world that lives long; what fails is shrunk. With a share for the tier, that is never switched off.
+    fn run(&mut self, seed: u64, tier: Option<u8>) {
         let base = setup(seed);
         let machine = Config { segments: vec![(machine::Pa(0x10_0000), 20)], ..base.machine.clone() };
         let setup = Setup { machine, shape: Shape::Flat, swaps: [120, 40], ..base };
-        let list = crowded_list(seed, LIFE.min(MILLION - self.operations));
+        let mut list = crowded_list(seed, LIFE.min(MILLION - self.operations));
+        if let Some(percent) = tier {
+            list.insert(0, Op::Tier { percent });
+            list.pop();
+            let off = |op: &&mut Op| matches!(op, Op::Tier { percent: 0 });
+            list.iter_mut().filter(off).for_each(|op| *op = Op::Tier { percent });
+        }
         let result = quietly(|| {
             let mut world = World::new(&setup);
             for (n, op) in list.iter().enumerate() {
@@ -103,6 +113,8 @@ impl Seen {
             }
             self.outs += world.uvm().stat().get(Counter::SwapOuts);
             self.ins += world.uvm().stat().get(Counter::SwapIns);
+            self.packed += world.uvm().stat().get(Counter::TierOuts);
+            self.unpacked += world.uvm().stat().get(Counter::TierIns);
             self.shortages += world.shortages();
             world.finish()
         });
@@ -120,14 +132,25 @@ impl Seen {
 #[test]
 #[ignore = "takes minutes"]
 fn a_million_operations_while_most_pages_are_on_swap() {
+    run_a_million(None);
+}
+
+/// The same with a fifth of memory for compressed pages.
+#[test]
+#[ignore = "takes minutes"]
+fn a_million_operations_with_the_tier_on() {
+    run_a_million(Some(20));
+}
+
+fn run_a_million(tier: Option<u8>) {
     let (start, mut seen) = (Instant::now(), Seen::default());
     for seed in number("UVM_SEED").unwrap_or(0).. {
-        seen.run(seed);
+        seen.run(seed, tier);
         if seed % 10 == 9 || seen.operations == MILLION {
-            let Seen { operations, resident, swapped, outs, ins, shortages } = seen;
+            let Seen { operations, resident, swapped, outs, ins, packed, unpacked, shortages } = seen;
             let share = 100 * swapped / (resident + swapped);
             println!(
-                "{operations} operations, {} s: {share}% of the pages on swap, {outs} out, {ins} in, {shortages} without memory",
+                "{operations} operations, {} s: {share}% of the pages on swap, {outs} out, {ins} in, {packed} packed, {unpacked} unpacked, {shortages} without memory",
                 start.elapsed().as_secs()
             );
         }
@@ -136,4 +159,5 @@ fn a_million_operations_while_most_pages_are_on_swap() {
         }
     }
     assert!(seen.swapped > seen.resident, "most pages were in memory");
+    assert!(tier.is_none() || seen.packed > seen.outs, "the tier took little");
 }
