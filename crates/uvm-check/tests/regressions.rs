@@ -144,20 +144,3 @@ fn a_pinned_frame_of_a_device_outlives_its_pager() {
         Write { s: 0, page: 0, cpu: 0, word: 0 },
     ]);
 }
-
-/// Page 5 of a file can't be read. What was read around it and in vain must not keep its frame for ever: nobody may come
-/// for it.
-#[test]
-fn pages_that_could_not_be_read_leave_memory() {
-    for frames in 18..28 {
-        let mut list = vec![Spawn { s: 0 }];
-        for n in 0..12 {
-            list.push(NewObject { o: 0, kind: Kind::File, len: 8 });
-            list.push(Map { s: 0, at: Fixed(2 * n), len: 2, back: Shared(0, 4), rights: 1, inherit: None });
-            list.push(Read { s: 0, page: 2 * n, cpu: 0 });
-        }
-        list.push(Map { s: 0, at: Fixed(24), len: 24, back: Zero, rights: 3, inherit: None });
-        list.extend((24..48).map(|page| Write { s: 0, page, cpu: 0, word: 0 }));
-        check_small(frames, &list);
-    }
-}
