@@ -330,6 +330,31 @@ static void random_and_sequential_reading(void) {
     CHECK(after[0] - before[0] <= 2048 / 16);
 }
 
+// Files are written while others write them back: what was written after a page was taken to the disk gets there too.
+static void writing_meets_syncing(void) {
+    enum { FILES = 12, SIZE = 4 << 20 };
+    fresh();
+    char folder[64], name[16];
+    NEED(getcwd(folder, sizeof folder));
+    pid_t children[2];
+    for (int i = 0; i < 2; i++) {
+        children[i] = fork();
+        NEED(children[i] >= 0);
+        if (!children[i]) for (;; usleep(1000)) sync();
+    }
+    for (int i = 0; i < FILES; i++) {
+        snprintf(name, sizeof name, "s%d", i % 6);
+        close(make(name, SIZE, i));
+    }
+    for (int i = 0; i < 2; i++) NEED(!kill(children[i], SIGKILL) && waitpid(children[i], 0, 0) == children[i]);
+    remount();
+    NEED(!chdir(folder));
+    for (int i = FILES - 6; i < FILES; i++) {
+        snprintf(name, sizeof name, "s%d", i % 6);
+        CHECK(is(name, SIZE, i));
+    }
+}
+
 static void mounting(void) {
     fresh();
     char folder[64];
@@ -502,6 +527,7 @@ int main(int argc, char **argv) {
         {"synced_writes", synced_writes},
         {"reading_twice", reading_twice},
         {"random_and_sequential_reading", random_and_sequential_reading},
+        {"writing_meets_syncing", writing_meets_syncing},
         {"mounting", mounting},
         {"remounting", remounting},
         {"advice_on_files", advice_on_files},

@@ -190,6 +190,12 @@ pub const CASES: &[Case] = &[
         ..guest("files on a disk", &[("ext4", Libc::Musl)], &["/bin/ext4"])
     },
     Case {
+        disks: &[disks::ext4(64)],
+        cpus: 4,
+        seconds: 300,
+        ..guest("files on a disk, several CPUs", &[("ext4", Libc::Musl)], &["/bin/ext4"])
+    },
+    Case {
         disks: &[disks::ext4(32).faulty(&[Fault::WriteOnce(10_000), Fault::Write(10_800), Fault::Read(20_000)])],
         // Linux puts files elsewhere, and none on the bad sectors.
         ours_only: true,

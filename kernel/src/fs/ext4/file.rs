@@ -33,6 +33,8 @@ pub(super) struct Contents {
     backing: Arc<Backing>,
     object: Object,
     writer: Mutex<()>,
+    /// Who writes it back; taken inside `writer`.
+    cleaner: Mutex<()>,
     /// Its blocks are found by extents.
     writable: bool,
     /// The largest size that the volume can give it.
@@ -54,6 +56,7 @@ impl Contents {
             backing,
             object,
             writer: Mutex::new(()),
+            cleaner: Mutex::new(()),
             writable: found.has_extents,
             max_size: (u64::from(u32::MAX) << 10).min(i64::MAX as u64),
             waiting: AtomicU64::new(0),
@@ -141,9 +144,8 @@ impl Contents {
         if at + len > size {
             self.resize(at + len)?;
         }
-        self.backing.mark_dirty();
         let start = from.done();
-        let result = vm::object_io(&self.object, at, len, Dir::Write, &mut |_, bytes| from.get(bytes));
+        let result = self.change(at, len, &mut |bytes| from.get(bytes));
         let done = (from.done() - start) as u64;
         if done < len && at + len > size {
             self.resize(size.max(at + done))?;
@@ -237,8 +239,10 @@ impl Contents {
         Ok(())
     }
 
-    /// Writes dirty pages back and waits for them; errors are counted by the object, and what could not be written is clean.
+    /// Writes dirty pages back and waits for them, and for whoever does the same; errors are counted by the object, and what could
+    /// not be written is clean.
     pub(super) fn clean(&self) {
+        let _cleaner = self.cleaner.lock();
         self.waiting.store(0, Ordering::Relaxed);
         let was_dirty = self.backing.take_dirty();
         if was_dirty || self.object.is_mapped() {
@@ -329,11 +333,19 @@ impl Contents {
             return Ok(());
         }
         self.backing.promise(from, to - from)?;
-        self.backing.mark_dirty();
-        vm::object_io(&self.object, from, to - from, Dir::Write, &mut |_, bytes| {
+        self.change(from, to - from, &mut |bytes| {
             bytes.fill(0);
             Ok(bytes.len())
         })
+    }
+
+    /// Has `put` fill the bytes of a range, piece by piece.
+    fn change(&self, at: u64, len: u64, put: &mut dyn FnMut(&mut [u8]) -> Result<usize>) -> Result<()> {
+        self.backing.mark_dirty();
+        let result = vm::object_io(&self.object, at, len, Dir::Write, &mut |_, bytes| put(bytes));
+        // Again: who cleaned meanwhile has not seen all of it.
+        self.backing.mark_dirty();
+        result
     }
 
     /// Data is what has blocks on the disk, so what was written goes there first.
