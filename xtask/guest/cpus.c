@@ -366,10 +366,11 @@ static void a_pipe_is_resized_in_use(void) {
 }
 
 // A signal to a group reaches the children that its members are just making, whichever CPU they are made on.
+// Not the library's fork, which may block signals meanwhile: one that waits for its parent is not the child's.
+static pid_t plain_fork(void) { return (pid_t)syscall(SYS_fork); }
 static void forks_for_ever(void) {
     for (;;) {
-        // Not the library's fork, which may block signals meanwhile: one that waits for its parent is not the child's.
-        pid_t child = (pid_t)syscall(SYS_fork);
+        pid_t child = plain_fork();
         if (child == 0) {
             for (;;) pause();
         }
@@ -384,7 +385,7 @@ static void a_group_ends_whole_by(int signal) {
         if (leader == 0) {
             setpgid(0, 0);
             for (int i = 0; i < 3; i++) {
-                if (fork() == 0) break;
+                if (plain_fork() == 0) break;
             }
             forks_for_ever();
         }
