@@ -168,13 +168,15 @@ impl<M: Machine> Uvm<M> {
         if is_hopeless {
             return false;
         }
-        let (will_end, has_failed) =
-            (progress.later != 0 || was_under_way || self.is_under_way(), self.write_errors() != errors);
+        // With swap full, what ended meanwhile has brought nothing that stays: all would take each other's pages in turn.
+        let has_brought = was_under_way && self.room_on_swap(held) != 0;
+        let will_end = progress.later != 0 || has_brought || self.is_under_way();
+        let has_failed = self.write_errors() != errors;
         let taken = free + progress.freed + progress.started;
         if !will_end && !has_failed && (is_stuck() || self.is_poor(held, effort, taken)) {
             return false;
         }
-        if will_end && (is_stuck() || self.is_chasing(effort)) {
+        if will_end && (is_stuck() || self.is_chasing(held, effort)) {
             self.machine().wait(held, memory);
         }
         effort.in_vain = match is_stuck() {
@@ -188,8 +190,9 @@ impl<M: Machine> Uvm<M> {
 
     /// Whether passes have freed little that did not help, while transfers are under way that will free more: the operation takes
     /// a page that it needs first, and lacks the next one until then.
-    fn is_chasing(&self, effort: &Effort) -> bool {
-        effort.passes != 0 && self.is_under_way() && self.frames().free() < self.frames().low_water()
+    fn is_chasing(&self, held: &mut Held<'_, order::Nothing>, effort: &Effort) -> bool {
+        let may_help = effort.passes != 0 && self.is_under_way() && self.room_on_swap(held) != 0;
+        may_help && self.frames().free() < self.frames().low_water()
     }
 
     /// Whether what a pass has freed is too little to go on with: at once if swap is full, else the second time.
