@@ -105,30 +105,32 @@ impl Paged {
     }
 }
 
+/// Two CPUs store to their pages while the page daemon takes them; both find what they stored last.
+fn store_beside_the_daemon(p: Paged) {
+    let space = p.written();
+    let daemon = p.daemon(3);
+    let other = {
+        let (w, space) = (p.w.clone(), space.clone());
+        spawn(move || {
+            for n in 2..4 {
+                w.store(1, &space, Q, n);
+                assert_eq!(w.load(1, &space, Q), n);
+            }
+        })
+    };
+    for n in 2..4 {
+        p.w.store(2, &space, P, n);
+        assert_eq!(p.w.load(2, &space, P), n);
+    }
+    daemon.join().unwrap();
+    other.join().unwrap();
+    assert_eq!((p.w.load(0, &space, P), p.w.load(0, &space, Q)), (3, 3));
+    p.end(vec![space], &[]);
+}
+
 #[test]
 fn a_store_is_not_lost_to_the_page_daemon() {
-    check_rounds(ROUNDS, || {
-        let p = Paged::new(Fate::Works);
-        let space = p.written();
-        let daemon = p.daemon(3);
-        let other = {
-            let (w, space) = (p.w.clone(), space.clone());
-            spawn(move || {
-                for n in 2..4 {
-                    w.store(1, &space, Q, n);
-                    assert_eq!(w.load(1, &space, Q), n);
-                }
-            })
-        };
-        for n in 2..4 {
-            p.w.store(2, &space, P, n);
-            assert_eq!(p.w.load(2, &space, P), n);
-        }
-        daemon.join().unwrap();
-        other.join().unwrap();
-        assert_eq!((p.w.load(0, &space, P), p.w.load(0, &space, Q)), (3, 3));
-        p.end(vec![space], &[]);
-    });
+    check_rounds(ROUNDS, || store_beside_the_daemon(Paged::new(Fate::Works)));
 }
 
 /// Data that a write failed to bring out is still in memory; nobody notices.
@@ -237,25 +239,7 @@ fn a_store_is_not_lost_to_the_tier() {
     check_rounds(ROUNDS, || {
         let p = Paged::new(Fate::Works);
         p.w.uvm.set_tier(&mut ThreadCtx::new().held(), 1).expect("there is heap");
-        let space = p.written();
-        let daemon = p.daemon(3);
-        let other = {
-            let (w, space) = (p.w.clone(), space.clone());
-            spawn(move || {
-                for n in 2..4 {
-                    w.store(1, &space, Q, n);
-                    assert_eq!(w.load(1, &space, Q), n);
-                }
-            })
-        };
-        for n in 2..4 {
-            p.w.store(2, &space, P, n);
-            assert_eq!(p.w.load(2, &space, P), n);
-        }
-        daemon.join().unwrap();
-        other.join().unwrap();
-        assert_eq!((p.w.load(0, &space, P), p.w.load(0, &space, Q)), (3, 3));
-        p.end(vec![space], &[]);
+        store_beside_the_daemon(p);
     });
 }
 
