@@ -9,6 +9,7 @@ mod micro;
 mod paging;
 mod profile;
 mod report;
+mod samples;
 mod scaling;
 mod smp;
 mod table;

@@ -3,8 +3,9 @@
 //! Each run of a workload has a machine that has just booted; the kernels take turns, so that what else this machine
 //! does falls on both alike. Times are wall time: disks know no instructions.
 
+use super::samples::Samples;
 use super::workloads::{self, Repeat, Systems, Workload};
-use super::{about, bars, report, table, Document, Row};
+use super::{about, bars, report, table, Document};
 use crate::qemu::{Board, Clock, Display, Ending, Kernel, Machine};
 use crate::run;
 use crate::session::{self, Input};
@@ -29,14 +30,6 @@ pub struct PagingArgs {
 const LIMIT: Duration = Duration::from_secs(600);
 const SYSTEMS: [(Kernel, &str); 2] = [(Kernel::Uvm, "uvm"), (Kernel::Linux, "linux")];
 
-/// The values of a row on one kernel, in the order of the runs.
-struct Samples {
-    name: String,
-    system: &'static str,
-    unit: String,
-    values: Vec<f64>,
-}
-
 pub fn paging(args: &PagingArgs) -> Result<u8> {
     let wanted = |workload: &&Workload| {
         args.filter.as_ref().is_none_or(|filter| workload.name.contains(filter.as_str()))
@@ -46,7 +39,7 @@ pub fn paging(args: &PagingArgs) -> Result<u8> {
     if chosen.is_empty() {
         bail!("no workload has `{}` in its name", args.filter.as_deref().unwrap_or(""));
     }
-    let (mut samples, mut complete, mut machine) = (Vec::new(), true, None);
+    let (mut samples, mut complete, mut machine) = (Samples::default(), true, None);
     for workload in chosen {
         let runs = if workload.repeat == Repeat::Once { 1 } else { args.runs };
         ui::say(&format!("measuring: {}, {runs} times on each kernel", workload.name));
@@ -62,14 +55,13 @@ pub fn paging(args: &PagingArgs) -> Result<u8> {
             }
         }
     }
-    let rows = samples.iter().map(|row| Row::of(&row.name, row.system, &row.unit, &row.values)).collect();
     let machine = about::machine(&machine.context("nothing was measured")?);
     let about = format!(
         "Each run on a machine that has just booted, with memory and disks as the workload needs them (bench/paging.c, \
          xtask/src/bench/workloads.rs), for example:\n{machine}\n{}",
         about::host()
     );
-    let document = Document { about, rows };
+    let document = Document { about, rows: samples.rows() };
     let page = report::keep("paging", &document)?;
     if args.json {
         println!("{}", serde_json::to_string(&document)?);
@@ -85,7 +77,7 @@ fn measure(
     workload: &Workload,
     kernel: Kernel,
     system: &'static str,
-    samples: &mut Vec<Samples>,
+    samples: &mut Samples,
 ) -> Result<(Machine, bool)> {
     let folder = tempfile::tempdir().context("can't make a temporary folder")?;
     let disks = workloads::disks(workload, folder.path())?;
@@ -113,7 +105,7 @@ fn measure(
     words.extend(disks.words);
     run::prepare(&mut machine, kernel, root, &words)?;
     let finished = session::capture(&machine, Input::Nothing, LIMIT)?;
-    let failures = gather(system, &finished.output, samples);
+    let failures = samples.gather(system, &finished.output).failures;
     for failure in &failures {
         ui::say(&format!("{system} could not do: {failure}"));
     }
@@ -125,45 +117,4 @@ fn measure(
         ui::say(&format!("{system} stopped before the end ({:?}): {}", finished.ending, last.join(" / ")));
     }
     Ok((machine, ended && failures.is_empty()))
-}
-
-/// Reads the program's lines; returns what failed.
-fn gather(system: &'static str, output: &str, samples: &mut Vec<Samples>) -> Vec<String> {
-    let mut failures = Vec::new();
-    for line in output.lines() {
-        let parts: Vec<&str> = line.trim_end().split('|').collect();
-        match parts[..] {
-            ["value", name, unit, value] => {
-                let value = value.parse().unwrap_or(f64::NAN);
-                match samples.iter_mut().find(|row| row.name == name && row.system == system) {
-                    Some(row) => row.values.push(value),
-                    None => samples.push(Samples {
-                        name: name.to_owned(),
-                        system,
-                        unit: unit.to_owned(),
-                        values: vec![value],
-                    }),
-                }
-            }
-            ["fail", name, why] => failures.push(format!("{name} ({why})")),
-            _ => {}
-        }
-    }
-    failures
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn values_of_several_runs_come_together() {
-        let mut samples = Vec::new();
-        for run in ["3.0", "1.0", "2.0"] {
-            gather("uvm", &format!("noise\nvalue|a|ms|{run}\n"), &mut samples);
-        }
-        assert_eq!(gather("uvm", "fail|b|why: not\n", &mut samples), ["b (why: not)"]);
-        let row = Row::of(&samples[0].name, "uvm", &samples[0].unit, &samples[0].values);
-        assert_eq!((row.value, row.min, row.max, row.runs), (2.0, 1.0, 3.0, 3));
-    }
 }

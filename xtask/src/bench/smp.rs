@@ -5,7 +5,8 @@
 //! the table, and the first rows, in which no kernel takes part, say what it gave to two CPUs at best.
 
 use super::load::Watch;
-use super::{about, bars, report, table, Document, Row};
+use super::samples::{Said, Samples};
+use super::{about, bars, report, table, Document};
 use crate::qemu::{Board, Clock, Display, Ending, Kernel, Machine};
 use crate::run::{self, Root};
 use crate::session::{self, Input};
@@ -35,16 +36,8 @@ pub const WORKERS: [(&str, &str); 2] = [("one process", "two processes"), ("one 
 /// The operation that no kernel takes part in.
 pub const NO_KERNEL: &str = "a loop without the kernel";
 
-/// The values of a row on one kernel, in the order of the runs.
-struct Samples {
-    name: String,
-    system: &'static str,
-    unit: String,
-    values: Vec<f64>,
-}
-
 pub fn smp(args: &SmpArgs) -> Result<u8> {
-    let (mut samples, mut complete, mut machine) = (Vec::new(), true, None);
+    let (mut samples, mut complete, mut machine) = (Samples::default(), true, None);
     let mut watch = Watch::begin();
     ui::say(&format!("measuring two CPUs, {} times on each kernel", args.runs));
     for _ in 0..args.runs {
@@ -61,13 +54,12 @@ pub fn smp(args: &SmpArgs) -> Result<u8> {
             args.filter.as_deref().unwrap_or("")
         );
     }
-    let rows = samples.iter().map(|row| Row::of(&row.name, row.system, &row.unit, &row.values)).collect();
     let machine = about::machine(&machine.context("nothing was measured")?);
     let about = format!(
         "Each run on a machine that has just booted (bench/smp.c):\n{machine}\n{}\n{watch}",
         about::host()
     );
-    let document = Document { about, rows };
+    let document = Document { about, rows: samples.rows() };
     let page = report::keep("smp", &document)?;
     if args.json {
         println!("{}", serde_json::to_string(&document)?);
@@ -83,7 +75,7 @@ fn measure(
     kernel: Kernel,
     system: &'static str,
     filter: Option<&str>,
-    samples: &mut Vec<Samples>,
+    samples: &mut Samples,
 ) -> Result<(Machine, bool)> {
     let folder = tempfile::tempdir().context("can't make a temporary folder")?;
     let mut image = crate::image::Image::minimal()?;
@@ -105,7 +97,7 @@ fn measure(
     command.extend(filter.map(str::to_owned));
     run::prepare(&mut machine, kernel, Root { image, command }, &Input::Nothing.words())?;
     let finished = session::capture(&machine, Input::Nothing, LIMIT)?;
-    let (failures, ended) = gather(system, &finished.output, samples);
+    let Said { failures, ended } = samples.gather(system, &finished.output);
     for failure in &failures {
         ui::say(&format!("{system} could not do: {failure}"));
     }
@@ -115,49 +107,4 @@ fn measure(
         return Ok((machine, false));
     }
     Ok((machine, failures.is_empty()))
-}
-
-/// Reads the program's lines; returns what failed, and whether it came to its end.
-fn gather(system: &'static str, output: &str, samples: &mut Vec<Samples>) -> (Vec<String>, bool) {
-    let (mut failures, mut ended) = (Vec::new(), false);
-    for line in output.lines() {
-        let parts: Vec<&str> = line.trim_end().split('|').collect();
-        match parts[..] {
-            ["value", name, unit, value] => {
-                let Ok(value) = value.parse() else { continue };
-                match samples.iter_mut().find(|row| row.name == name && row.system == system) {
-                    Some(row) => row.values.push(value),
-                    None => samples.push(Samples {
-                        name: name.to_owned(),
-                        system,
-                        unit: unit.to_owned(),
-                        values: vec![value],
-                    }),
-                }
-            }
-            ["fail", name, why] => failures.push(format!("{name} ({why})")),
-            ["end"] => ended = true,
-            _ => {}
-        }
-    }
-    (failures, ended)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn values_of_several_runs_come_together() {
-        let mut samples = Vec::new();
-        for run in ["3.0", "1.0", "2.0"] {
-            gather("uvm", &format!("noise\nvalue|a|/s|{run}\n"), &mut samples);
-        }
-        assert_eq!(
-            gather("uvm", "fail|b|why: not\nend\n", &mut samples),
-            (vec!["b (why: not)".to_owned()], true)
-        );
-        let row = Row::of(&samples[0].name, "uvm", &samples[0].unit, &samples[0].values);
-        assert_eq!((row.value, row.min, row.max, row.runs), (2.0, 1.0, 3.0, 3));
-    }
 }
