@@ -1,15 +1,29 @@
 //! A lock whose waiters sleep.
+//!
+//! Who comes while the lock is free takes it, though others were woken for it: a holder that lets go and comes back need not sleep.
+//! But who sleeps while it holds the lock could keep it from all others in that way. So a waiter that was woken in vain says that it
+//! has lost patience, and until it has the lock, each holder hands it on to the waiter that came first.
+//!
+//! I1: `held` stays set while the lock is handed on; `heir` names the task that has it from then on, which is awake and in no queue
+//! of waiters, and nobody else takes it.
 
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
-use core::sync::atomic::{AtomicBool, Ordering::Acquire, Ordering::Release};
+use core::sync::atomic::{
+    AtomicBool, AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
+};
 
 use super::WaitQueue;
+use crate::sched;
 
 /// A `T` behind a sleeping lock. Not for interrupt handlers, and not to be waited for with a spin lock held.
 pub struct Mutex<T: ?Sized> {
     held: AtomicBool,
     waiters: WaitQueue,
+    /// Waiters that were woken in vain.
+    impatient: AtomicU32,
+    /// Whom the lock is handed to; zero if it isn't (I1).
+    heir: AtomicU64,
     value: UnsafeCell<T>,
 }
 
@@ -21,7 +35,13 @@ unsafe impl<T: ?Sized + Send> Send for Mutex<T> {}
 impl<T> Mutex<T> {
     /// `value` behind a free lock.
     pub const fn new(value: T) -> Mutex<T> {
-        Mutex { held: AtomicBool::new(false), waiters: WaitQueue::new(), value: UnsafeCell::new(value) }
+        Mutex {
+            held: AtomicBool::new(false),
+            waiters: WaitQueue::new(),
+            impatient: AtomicU32::new(0),
+            heir: AtomicU64::new(0),
+            value: UnsafeCell::new(value),
+        }
     }
 }
 
@@ -30,9 +50,49 @@ impl<T: ?Sized> Mutex<T> {
     #[inline]
     pub fn lock(&self) -> MutexGuard<'_, T> {
         if self.held.swap(true, Acquire) {
-            self.waiters.wait(|| (!self.held.swap(true, Acquire)).then_some(()));
+            self.wait();
         }
         MutexGuard { lock: self }
+    }
+
+    #[cold]
+    fn wait(&self) {
+        /// Looks before the first sleep: one before the waiter enters the queue, one after.
+        const BEFORE: u32 = 2;
+        let this = sched::current().id();
+        let mut looks = 0;
+        self.waiters.wait(|| {
+            if !self.held.swap(true, Acquire) {
+                return Some(());
+            }
+            if self.heir.load(Acquire) == this {
+                self.heir.store(0, Relaxed);
+                return Some(());
+            }
+            looks += 1;
+            if looks == BEFORE + 1 {
+                self.impatient.fetch_add(1, Relaxed);
+            }
+            None
+        });
+        if looks > BEFORE {
+            self.impatient.fetch_sub(1, Relaxed);
+        }
+    }
+
+    #[inline]
+    fn unlock(&self) {
+        if self.impatient.load(Relaxed) != 0 && self.hand_on() {
+            return;
+        }
+        self.held.store(false, Release);
+        self.waiters.wake_one();
+    }
+
+    /// Gives the lock to whoever has waited for it longest (I1); false if nobody waits.
+    #[cold]
+    fn hand_on(&self) -> bool {
+        self.waiters.wake_first(|task| self.heir.store(task.id(), Release))
     }
 }
 
@@ -62,7 +122,6 @@ impl<T: ?Sized> DerefMut for MutexGuard<'_, T> {
 impl<T: ?Sized> Drop for MutexGuard<'_, T> {
     #[inline]
     fn drop(&mut self) {
-        self.lock.held.store(false, Release);
-        self.lock.waiters.wake_one();
+        self.lock.unlock();
     }
 }

@@ -53,10 +53,16 @@ impl WaitQueue {
 
     /// Wakes the waiter that came first.
     pub fn wake_one(&self) {
+        self.wake_first(|_| ());
+    }
+
+    /// Wakes the waiter that came first, after `tell` was told of it; whether there was one.
+    pub fn wake_first(&self, tell: impl FnOnce(&Task)) -> bool {
         let first = self.waiters.lock().pop_front();
-        if let Some(task) = first {
-            sched::wake(&task);
-        }
+        let Some(task) = first else { return false };
+        tell(&task);
+        sched::wake(&task);
+        true
     }
 
     /// Sleeps until `cond` yields a value.
