@@ -1,0 +1,294 @@
+//! The chain itself.
+
+use alloc::collections::VecDeque;
+use core::ops::Range;
+
+use crate::piece::{Piece, INLINE};
+use crate::{NoMemory, Pages, PAGE_SIZE};
+
+/// A run of bytes in pieces. See the crate's head.
+///
+/// A chain that holds pages must end in [`release`](Chain::release) or [`join`](Chain::join): dropping it drops
+/// references to pages without giving them back.
+#[must_use = "a chain's pages go back by `release`"]
+pub struct Chain<P> {
+    pieces: VecDeque<Piece<P>>,
+    len: usize,
+}
+
+impl<P> Default for Chain<P> {
+    fn default() -> Self {
+        Chain::new()
+    }
+}
+
+impl<P> Chain<P> {
+    /// A chain without bytes or memory.
+    pub const fn new() -> Self {
+        Chain { pieces: VecDeque::new(), len: 0 }
+    }
+
+    /// Bytes held.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether it holds none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Bytes of memory that stand behind it: whole pages, and the pieces themselves. Cost: the number of pieces.
+    pub fn memory(&self) -> usize {
+        let pages = self.pieces.iter().filter(|piece| !piece.is_inline()).count();
+        pages * PAGE_SIZE + self.pieces.len() * size_of::<Piece<P>>()
+    }
+
+    /// Copies `bytes` in behind what is there.
+    ///
+    /// Fails with [`NoMemory`] when no page can be had; the chain is then as it was.
+    pub fn append(&mut self, pages: &impl Pages<Page = P>, bytes: &[u8]) -> Result<(), NoMemory> {
+        let before = self.len;
+        let mut left = bytes;
+        while !left.is_empty() {
+            let Ok(room) = self.room(pages, left.len()) else {
+                self.trim_back(pages, self.len - before);
+                return Err(NoMemory);
+            };
+            let n = room.len().min(left.len());
+            room[..n].copy_from_slice(&left[..n]);
+            left = &left[n..];
+            self.wrote(pages, n);
+        }
+        Ok(())
+    }
+
+    /// Room behind what is there, for a caller that fills it himself and says so with [`wrote`](Chain::wrote); at
+    /// least a byte. What it holds is left from earlier use. `want` is how much he has, and decides how large a new
+    /// piece is.
+    ///
+    /// Fails with [`NoMemory`].
+    pub fn room<'a>(
+        &'a mut self,
+        pages: &impl Pages<Page = P>,
+        want: usize,
+    ) -> Result<&'a mut [u8], NoMemory> {
+        let last_has = self.pieces.back_mut().map_or(0, |last| last.room_behind(pages).len());
+        if last_has == 0 {
+            // I4: behind a piece without a page comes one with.
+            let inline = !self.pieces.back().is_some_and(Piece::is_inline);
+            self.pieces.try_reserve(1).map_err(|_| NoMemory)?;
+            self.pieces.push_back(Piece::fresh(pages, want, inline)?);
+        }
+        match self.pieces.back_mut() {
+            Some(last) => Ok(last.room_behind(pages)),
+            None => Err(NoMemory),
+        }
+    }
+
+    /// The first `n` bytes of the last [`room`](Chain::room) have been written; 0 if none were.
+    pub fn wrote(&mut self, pages: &impl Pages<Page = P>, n: usize) {
+        if let Some(last) = self.pieces.back_mut() {
+            last.grow_back(n);
+            self.len += n;
+            if last.len() == 0 {
+                self.drop_last(pages);
+            }
+        }
+    }
+
+    /// Copies `bytes` in before what is there: into room that the first piece has in front, or a piece of their own
+    /// that ends where its storage does, so that more can come in front of it.
+    ///
+    /// Fails with [`NoMemory`]; the chain is then as it was.
+    pub fn prepend(&mut self, pages: &impl Pages<Page = P>, bytes: &[u8]) -> Result<(), NoMemory> {
+        let before = self.len;
+        let mut left = bytes;
+        while !left.is_empty() {
+            if self.make_front(pages, left.len()).is_err() {
+                self.trim_front(pages, self.len - before);
+                return Err(NoMemory);
+            }
+            let Some(first) = self.pieces.front_mut() else { return Err(NoMemory) };
+            let room = first.room_before(pages);
+            let n = room.len().min(left.len());
+            let at = room.len() - n;
+            room[at..].copy_from_slice(&left[left.len() - n..]);
+            first.grow_front(n);
+            self.len += n;
+            left = &left[..left.len() - n];
+        }
+        Ok(())
+    }
+
+    fn make_front(&mut self, pages: &impl Pages<Page = P>, want: usize) -> Result<(), NoMemory> {
+        if self.pieces.front_mut().is_some_and(|first| !first.room_before(pages).is_empty()) {
+            return Ok(());
+        }
+        self.pieces.try_reserve(1).map_err(|_| NoMemory)?;
+        let inline = !self.pieces.front().is_some_and(Piece::is_inline);
+        let mut piece = Piece::fresh(pages, want, inline)?;
+        piece.leave_front(if piece.is_inline() { INLINE } else { PAGE_SIZE });
+        self.pieces.push_front(piece);
+        Ok(())
+    }
+
+    /// Puts `range` of a page that the caller refers to behind what is there; the reference is the chain's then.
+    ///
+    /// Fails with [`NoMemory`] and hands the page back. An empty range is refused by panic: it would hold a page for
+    /// nothing.
+    pub fn append_page(&mut self, page: P, range: Range<usize>) -> Result<(), (NoMemory, P)> {
+        assert!(!range.is_empty(), "a piece holds bytes");
+        if self.pieces.try_reserve(1).is_err() {
+            return Err((NoMemory, page));
+        }
+        self.len += range.len();
+        self.pieces.push_back(Piece::of_page(page, range));
+        Ok(())
+    }
+
+    /// Puts all of `other` behind what is there.
+    ///
+    /// Fails with [`NoMemory`] and hands `other` back. Cost: the pieces of `other`.
+    pub fn join(&mut self, mut other: Chain<P>) -> Result<(), (NoMemory, Chain<P>)> {
+        if self.pieces.is_empty() {
+            *self = other;
+            return Ok(());
+        }
+        if self.pieces.try_reserve(other.pieces.len()).is_err() {
+            return Err((NoMemory, other));
+        }
+        self.pieces.append(&mut other.pieces);
+        self.len += other.len;
+        Ok(())
+    }
+
+    /// Cuts the chain at byte `at`, at most its length; returns what follows. A piece that is cut is on one page with
+    /// the other half from then on.
+    ///
+    /// Fails with [`NoMemory`]; the chain is then as it was. Cost: the pieces that follow, or that stay if those are fewer.
+    pub fn split_at(&mut self, pages: &impl Pages<Page = P>, at: usize) -> Result<Chain<P>, NoMemory> {
+        assert!(at <= self.len, "a chain is cut within");
+        let (index, within) = self.locate(at);
+        let mut rest = VecDeque::new();
+        rest.try_reserve_exact(self.pieces.len() - index + 1).map_err(|_| NoMemory)?;
+        if within > 0 {
+            rest.push_back(self.pieces[index].cut(pages, within));
+            rest.extend(self.pieces.drain(index + 1..));
+        } else {
+            rest.extend(self.pieces.drain(index..));
+        }
+        let len = self.len - at;
+        self.len = at;
+        Ok(Chain { pieces: rest, len })
+    }
+
+    /// The piece in which byte `at` lies and where in it; the end is the start of a piece that isn't there.
+    fn locate(&self, at: usize) -> (usize, usize) {
+        let mut left = at;
+        for (index, piece) in self.pieces.iter().enumerate() {
+            if left < piece.len() {
+                return (index, left);
+            }
+            left -= piece.len();
+        }
+        (self.pieces.len(), 0)
+    }
+
+    /// Drops the first `n` bytes, or all if there are fewer. Cost: the pieces that go.
+    pub fn trim_front(&mut self, pages: &impl Pages<Page = P>, n: usize) {
+        let mut left = n.min(self.len);
+        self.len -= left;
+        while left > 0 {
+            let Some(first) = self.pieces.front_mut() else { return };
+            if left < first.len() {
+                first.trim_front(left);
+                return;
+            }
+            left -= first.len();
+            if let Some(piece) = self.pieces.pop_front() {
+                piece.release(pages);
+            }
+        }
+    }
+
+    /// Drops the last `n` bytes, or all if there are fewer.
+    pub fn trim_back(&mut self, pages: &impl Pages<Page = P>, n: usize) {
+        let mut left = n.min(self.len);
+        self.len -= left;
+        while left > 0 {
+            let Some(last) = self.pieces.back_mut() else { return };
+            if left < last.len() {
+                last.trim_back(left);
+                return;
+            }
+            left -= last.len();
+            self.drop_last(pages);
+        }
+    }
+
+    fn drop_last(&mut self, pages: &impl Pages<Page = P>) {
+        if let Some(piece) = self.pieces.pop_back() {
+            piece.release(pages);
+        }
+    }
+
+    /// The bytes of the first piece; none in an empty chain.
+    pub fn first<'a>(&'a self, pages: &impl Pages<Page = P>) -> &'a [u8] {
+        self.pieces.front().map_or(&[], |piece| piece.bytes(pages))
+    }
+
+    /// The bytes, piece by piece.
+    pub fn pieces<'a>(&'a self, pages: &'a impl Pages<Page = P>) -> impl Iterator<Item = &'a [u8]> + 'a {
+        self.pieces.iter().map(|piece| piece.bytes(pages))
+    }
+
+    /// Copies bytes out from byte `at` on and leaves them in the chain; returns how many there were.
+    pub fn copy_out(&self, pages: &impl Pages<Page = P>, at: usize, to: &mut [u8]) -> usize {
+        let mut done = 0;
+        let mut skip = at;
+        for piece in self.pieces(pages) {
+            let part = &piece[skip.min(piece.len())..];
+            skip -= skip.min(piece.len());
+            let n = part.len().min(to.len() - done);
+            to[done..done + n].copy_from_slice(&part[..n]);
+            done += n;
+            if done == to.len() {
+                break;
+            }
+        }
+        done
+    }
+
+    /// The page of the first piece, if the piece is a whole page.
+    pub fn first_page(&self) -> Option<&P> {
+        self.pieces.front().and_then(Piece::whole_page)
+    }
+
+    /// Takes the first piece out if it is a whole page; the reference is the caller's then.
+    pub fn take_page(&mut self) -> Option<P> {
+        self.first_page()?;
+        let piece = self.pieces.pop_front()?;
+        self.len -= piece.len();
+        piece.into_page()
+    }
+
+    /// Gives all pages back.
+    pub fn release(mut self, pages: &impl Pages<Page = P>) {
+        self.clear(pages);
+    }
+
+    /// As [`release`](Chain::release), but the chain may be used on.
+    pub fn clear(&mut self, pages: &impl Pages<Page = P>) {
+        for piece in self.pieces.drain(..) {
+            piece.release(pages);
+        }
+        self.len = 0;
+    }
+
+    /// Checks I1; panics if it doesn't hold. For tests.
+    pub fn audit(&self) {
+        assert_eq!(self.len, self.pieces.iter().map(Piece::len).sum::<usize>(), "I1: the length");
+        assert!(self.pieces.iter().all(|piece| piece.len() > 0), "I1: no piece is empty");
+    }
+}

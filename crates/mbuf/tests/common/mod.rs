@@ -1,0 +1,75 @@
+//! Pages that count: every page that goes out must come back, and the nth request may fail.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use mbuf::{NoMemory, Pages, PAGE_SIZE};
+
+/// What a fresh page holds: bytes that no test sends.
+pub const STALE: u8 = 0xee;
+
+#[derive(Default)]
+pub struct Counted {
+    /// References that are out.
+    pub out: Cell<usize>,
+    /// Requests until one fails.
+    pub fail_after: Cell<Option<usize>>,
+    pub allocated: Cell<usize>,
+    /// References given back, by page, for pages that were lent.
+    pub lent_back: RefCell<usize>,
+}
+
+/// A page: a cluster, or one that somebody lent.
+pub struct Page {
+    bytes: Rc<Vec<u8>>,
+    lent: bool,
+}
+
+impl Counted {
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// A page that somebody lends.
+    #[allow(dead_code)]
+    pub fn lend(&self, bytes: &Rc<Vec<u8>>) -> Page {
+        self.out.set(self.out.get() + 1);
+        Page { bytes: bytes.clone(), lent: true }
+    }
+}
+
+impl Pages for Counted {
+    type Page = Page;
+
+    fn alloc(&self) -> Result<Page, NoMemory> {
+        match self.fail_after.get() {
+            Some(0) => return Err(NoMemory),
+            Some(n) => self.fail_after.set(Some(n - 1)),
+            None => {}
+        }
+        self.out.set(self.out.get() + 1);
+        self.allocated.set(self.allocated.get() + 1);
+        Ok(Page { bytes: Rc::new(vec![STALE; PAGE_SIZE]), lent: false })
+    }
+
+    fn share(&self, page: &Page) -> Page {
+        self.out.set(self.out.get() + 1);
+        Page { bytes: page.bytes.clone(), lent: page.lent }
+    }
+
+    fn release(&self, page: Page) {
+        self.out.set(self.out.get() - 1);
+        *self.lent_back.borrow_mut() += usize::from(page.lent);
+    }
+
+    fn bytes<'a>(&self, page: &'a Page) -> &'a [u8] {
+        &page.bytes
+    }
+
+    fn bytes_mut<'a>(&self, page: &'a mut Page) -> Option<&'a mut [u8]> {
+        if page.lent {
+            return None;
+        }
+        Rc::get_mut(&mut page.bytes).map(|bytes| bytes.as_mut_slice())
+    }
+}

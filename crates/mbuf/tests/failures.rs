@@ -1,0 +1,65 @@
+//! Every request for a page fails once: the operation changes nothing, and works when there are pages again.
+
+mod common;
+
+use common::{Counted, Page};
+use mbuf::{Chain, NoMemory, PAGE_SIZE};
+
+type Operation = fn(&mut Chain<Page>, &Counted) -> Result<(), NoMemory>;
+
+const LONG: [u8; 3 * PAGE_SIZE + 100] = [3; 3 * PAGE_SIZE + 100];
+
+const OPERATIONS: [(&str, Operation); 4] = [
+    ("append", |chain, pages| chain.append(pages, &LONG)),
+    ("prepend", |chain, pages| chain.prepend(pages, &LONG)),
+    ("room", |chain, pages| chain.room(pages, PAGE_SIZE).map(|_| ()).map(|()| chain.wrote(pages, 0))),
+    ("append little by little", |chain, pages| {
+        let before = chain.len();
+        for part in LONG.chunks(100) {
+            if chain.append(pages, part).is_err() {
+                chain.trim_back(pages, chain.len() - before);
+                return Err(NoMemory);
+            }
+        }
+        Ok(())
+    }),
+];
+
+fn start(pages: &Counted) -> Chain<Page> {
+    let mut chain = Chain::new();
+    chain.append(pages, &[1; 40]).unwrap();
+    chain.append(pages, &[2; PAGE_SIZE + 8]).unwrap();
+    chain
+}
+
+fn bytes(chain: &Chain<Page>, pages: &Counted) -> Vec<u8> {
+    chain.pieces(pages).flatten().copied().collect()
+}
+
+#[test]
+fn a_refused_page_leaves_the_chain_as_it_was() {
+    for (name, operation) in OPERATIONS {
+        let mut failed = 0;
+        for nth in 0.. {
+            let pages = Counted::new();
+            let mut chain = start(&pages);
+            let (before, out) = (bytes(&chain, &pages), pages.out.get());
+            pages.fail_after.set(Some(nth));
+            let result = operation(&mut chain, &pages);
+            pages.fail_after.set(None);
+            chain.audit();
+            if result.is_ok() {
+                chain.release(&pages);
+                assert_eq!(pages.out.get(), 0, "{name}");
+                break;
+            }
+            failed += 1;
+            assert_eq!(bytes(&chain, &pages), before, "{name}, request {nth}");
+            assert_eq!(pages.out.get(), out, "{name}, request {nth}: pages");
+            operation(&mut chain, &pages).unwrap();
+            chain.release(&pages);
+            assert_eq!(pages.out.get(), 0, "{name}");
+        }
+        assert!(failed > 0, "{name} asks for pages");
+    }
+}

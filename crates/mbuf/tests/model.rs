@@ -1,0 +1,228 @@
+//! Chains against plain vectors: all short sequences of operations, and random long ones.
+
+mod common;
+
+use std::rc::Rc;
+
+use common::{Counted, Page};
+use mbuf::{Chain, Pages, INLINE, PAGE_SIZE};
+
+/// Two chains and what they should hold.
+struct World {
+    pages: Counted,
+    lender: Rc<Vec<u8>>,
+    chains: Vec<(Chain<Page>, Vec<u8>)>,
+    next: u8,
+}
+
+impl World {
+    fn new() -> World {
+        let lender = Rc::new((0..PAGE_SIZE).map(|i| (i % 199) as u8).collect());
+        let chains = vec![(Chain::new(), Vec::new()), (Chain::new(), Vec::new())];
+        World { pages: Counted::new(), lender, chains, next: 0 }
+    }
+
+    fn bytes(&mut self, len: usize) -> Vec<u8> {
+        // Never `STALE`, so that a byte that nobody wrote is seen.
+        let mut fresh = || {
+            self.next = (self.next + 1) % 200;
+            self.next
+        };
+        (0..len).map(|_| fresh()).collect()
+    }
+
+    /// One operation; `size` is 0 to 7 and picks an amount, `which` a chain.
+    fn step(&mut self, op: usize, size: usize, which: usize) {
+        const SIZES: [usize; 8] =
+            [1, INLINE - 1, INLINE, INLINE + 1, 1000, PAGE_SIZE - 1, PAGE_SIZE, 2 * PAGE_SIZE + 5];
+        let amount = SIZES[size];
+        match op {
+            0 => {
+                let bytes = self.bytes(amount);
+                let (chain, model) = &mut self.chains[which];
+                chain.append(&self.pages, &bytes).unwrap();
+                model.extend_from_slice(&bytes);
+            }
+            1 => {
+                let bytes = self.bytes(amount);
+                let (chain, model) = &mut self.chains[which];
+                chain.prepend(&self.pages, &bytes).unwrap();
+                model.splice(..0, bytes);
+            }
+            2 => {
+                let (chain, model) = &mut self.chains[which];
+                chain.trim_front(&self.pages, amount);
+                model.drain(..amount.min(model.len()));
+            }
+            3 => {
+                let (chain, model) = &mut self.chains[which];
+                chain.trim_back(&self.pages, amount);
+                model.truncate(model.len() - amount.min(model.len()));
+            }
+            4 => {
+                // The tail goes to the other chain.
+                let (chain, model) = &mut self.chains[which];
+                let at = amount.min(model.len());
+                let tail = chain.split_at(&self.pages, at).unwrap();
+                let rest = model.split_off(at);
+                let (other, model) = &mut self.chains[1 - which];
+                assert!(other.join(tail).is_ok());
+                model.extend_from_slice(&rest);
+            }
+            5 => {
+                let page = self.pages.lend(&self.lender);
+                let start = PAGE_SIZE - amount.min(PAGE_SIZE);
+                let (chain, model) = &mut self.chains[which];
+                assert!(chain.append_page(page, start..PAGE_SIZE).is_ok());
+                model.extend_from_slice(&self.lender[start..]);
+            }
+            6 => {
+                let (chain, model) = &mut self.chains[which];
+                if let Some(page) = chain.take_page() {
+                    let whole: Vec<u8> = model.drain(..PAGE_SIZE).collect();
+                    assert_eq!(self.pages.bytes(&page), whole);
+                    self.pages.release(page);
+                }
+            }
+            _ => {
+                let bytes = self.bytes(amount);
+                let (chain, model) = &mut self.chains[which];
+                let room = chain.room(&self.pages, amount).unwrap();
+                let n = room.len().min(amount) / 2;
+                room[..n].copy_from_slice(&bytes[..n]);
+                chain.wrote(&self.pages, n);
+                model.extend_from_slice(&bytes[..n]);
+            }
+        }
+    }
+
+    fn check(&self) {
+        for (chain, model) in &self.chains {
+            chain.audit();
+            assert_eq!(chain.len(), model.len());
+            let all: Vec<u8> = chain.pieces(&self.pages).flatten().copied().collect();
+            assert!(all == *model, "the bytes");
+            assert!(model.starts_with(chain.first(&self.pages)));
+            for at in [0, 1, INLINE, PAGE_SIZE - 1, PAGE_SIZE + 1] {
+                let mut out = [0; 100];
+                let n = chain.copy_out(&self.pages, at, &mut out);
+                let expected = &model[at.min(model.len())..];
+                assert_eq!(&out[..n], &expected[..expected.len().min(100)]);
+            }
+        }
+    }
+
+    fn end(mut self) {
+        for (chain, _) in self.chains.drain(..) {
+            chain.release(&self.pages);
+        }
+        assert_eq!(self.pages.out.get(), 0, "every page is back");
+    }
+}
+
+const OPS: usize = 8;
+
+/// All sequences of three operations with all sizes on one chain (the other takes what is split off).
+#[test]
+fn all_short_sequences_hold() {
+    let steps = OPS * 8;
+    for first in 0..steps {
+        for second in 0..steps {
+            for third in 0..steps {
+                let mut world = World::new();
+                for step in [first, second, third] {
+                    world.step(step / 8, step % 8, 0);
+                }
+                world.check();
+                world.end();
+            }
+        }
+    }
+}
+
+/// A generator that needs no crate: xorshift.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 % n as u64) as usize
+    }
+}
+
+#[test]
+fn random_sequences_hold() {
+    for seed in 1..=100u64 {
+        let mut random = Random(0x9e37_79b9_7f4a_7c15u64.wrapping_mul(seed));
+        let mut world = World::new();
+        for _ in 0..200 {
+            let (op, size, which) = (random.below(OPS), random.below(8), random.below(2));
+            world.step(op, size, which);
+            world.check();
+            // Keep it short enough to compare often.
+            let which = random.below(2);
+            if world.chains[which].1.len() > 20 * PAGE_SIZE {
+                let (chain, model) = &mut world.chains[which];
+                let half = model.len() / 2;
+                chain.trim_front(&world.pages, half);
+                model.drain(..half);
+            }
+        }
+        world.end();
+    }
+}
+
+#[test]
+fn a_million_bytes_one_by_one_cost_little_more_than_themselves() {
+    let pages = Counted::new();
+    let mut chain = Chain::new();
+    for i in 0..1_000_000u32 {
+        chain.append(&pages, &[i as u8]).unwrap();
+    }
+    assert_eq!(chain.len(), 1_000_000);
+    assert!(pages.allocated.get() <= 1_000_000 / PAGE_SIZE + 1, "{} pages", pages.allocated.get());
+    assert!(chain.memory() < 1_100_000, "{} bytes", chain.memory());
+    let mut out = [0];
+    for i in 0..1_000_000u32 {
+        assert_eq!((chain.copy_out(&pages, 0, &mut out), out[0]), (1, i as u8));
+        chain.trim_front(&pages, 1);
+    }
+    assert!(chain.is_empty());
+    assert_eq!(pages.out.get(), 0, "no page is kept for nothing");
+}
+
+#[test]
+fn a_split_page_is_not_written_by_either_half() {
+    let pages = Counted::new();
+    let mut front = Chain::new();
+    front.append(&pages, &[7; 1000]).unwrap();
+    let mut back = front.split_at(&pages, 500).unwrap();
+    front.append(&pages, &[8; 600]).unwrap();
+    back.prepend(&pages, &[9; 600]).unwrap();
+    back.append(&pages, &[10; 600]).unwrap();
+    let bytes = |chain: &Chain<Page>| chain.pieces(&pages).flatten().copied().collect::<Vec<u8>>();
+    assert_eq!(bytes(&front), [vec![7; 500], vec![8; 600]].concat());
+    assert_eq!(bytes(&back), [vec![9; 600], vec![7; 500], vec![10; 600]].concat());
+    front.release(&pages);
+    back.release(&pages);
+    assert_eq!(pages.out.get(), 0);
+}
+
+#[test]
+fn lent_pages_are_given_back_once_each_and_never_written() {
+    let pages = Counted::new();
+    let lender = Rc::new(vec![1; PAGE_SIZE]);
+    let mut chain = Chain::new();
+    for _ in 0..10 {
+        assert!(chain.append_page(pages.lend(&lender), 0..100).is_ok());
+        chain.append(&pages, b"between").unwrap();
+    }
+    assert!(lender.iter().all(|&byte| byte == 1));
+    let tail = chain.split_at(&pages, 50).unwrap();
+    chain.release(&pages);
+    tail.release(&pages);
+    // One more than lent: the cut one had two references.
+    assert_eq!((*pages.lent_back.borrow(), pages.out.get(), Rc::strong_count(&lender)), (11, 0, 1));
+}
