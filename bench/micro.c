@@ -1,47 +1,18 @@
-// Instructions per operation: one static program, the same binary on every kernel.
+// Instructions per operation: one static program, the same binary on every kernel. How it counts, and what it prints, stands in
+// count.h.
 //
-// Under `qemu -icount shift=0` a tick of the time-stamp counter is one guest instruction, so a difference of two readings
-// counts what the program and the kernel executed between them: exact, and free of the host's load. `calibrate` checks it.
-//
-// Each row is warmed up, then measured RUNS times; a run is a batch of operations and its value the mean per operation.
-// Between the two readings is nothing but what is measured, since `./uvm profile` counts there.
-// Printed for a program to read (see xtask/src/bench/micro.rs):
-//   row|NAME|instructions|MEDIAN|MIN|MAX|RUNS     then, where /proc/vmstat moved, counter|COUNTER|DELTA
-//   operations|N                                  how often the row above was done in all, between two readings of the clock
-//   fail|NAME|WHY                                 for what this kernel can't do
+// Between two readings of the clock is nothing but what is measured, since `./uvm profile` counts there.
 // All memory is in 4 KiB pages on every kernel: large pages are switched off for the regions measured here.
 // Usage: micro RUNS [PART OF A NAME]      (and, for itself: micro child)
-#define _GNU_SOURCE
-#include <errno.h>
-#include <fcntl.h>
+#include "count.h"
 #include <sched.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
-enum { PAGE = 4096, WARM_UP = 2, MAX_RUNS = 1000, CHUNK = 65536, FILE_PAGES = 1024, ANON_PAGES = 1024 };
+enum { CHUNK = 65536, FILE_PAGES = 1024, ANON_PAGES = 1024 };
 
 static const char *self;
-static const char *failure; // why the operation in hand can't be measured
-
-static inline uint64_t ticks(void) {
-    uint32_t low, high;
-    __asm__ volatile("lfence\n\trdtsc" : "=a"(low), "=d"(high) : : "memory");
-    return (uint64_t)high << 32 | low;
-}
-
-static uint64_t give_up(const char *why) {
-    static char text[128];
-    snprintf(text, sizeof text, "%s: %s", why, strerror(errno));
-    failure = text;
-    return 0;
-}
-
 static inline long null_call(void) {
     long result;
     __asm__ volatile("syscall" : "=a"(result) : "a"((long)SYS_getppid) : "rcx", "r11", "memory");
@@ -275,11 +246,7 @@ static uint64_t switches(size_t count) {
 
 // --- the table --------------------------------------------------------------------------------------------------
 
-static const struct row {
-    const char *name;
-    uint64_t (*batch)(size_t count);
-    size_t count;
-} rows[] = {
+static const struct row rows[] = {
     {"null system call", null_calls, 1000},
     {"anonymous fault", anonymous_faults, ANON_PAGES},
     {"re-touch", touches_again, ANON_PAGES},
@@ -299,66 +266,6 @@ static const struct row {
     {"pipe ping-pong, round trip", ping_pongs, 200},
     {"context switch", switches, 400},
 };
-
-static char before[16384], after[16384];
-
-static void read_counters(char *into, size_t room) {
-    int fd = open("/proc/vmstat", O_RDONLY);
-    ssize_t length = 0, got;
-    while (fd >= 0 && (got = read(fd, into + length, room - 1 - length)) > 0) length += got;
-    into[length] = 0;
-    if (fd >= 0) close(fd);
-}
-
-static void print_counters(void) {
-    char *save_after, *save_before;
-    char *now = strtok_r(after, "\n", &save_after), *then = strtok_r(before, "\n", &save_before);
-    while (now && then) {
-        char *value = strchr(now, ' '), *old = strchr(then, ' ');
-        if (value && old && value - now == old - then && !strncmp(now, then, value - now)) {
-            long long delta = atoll(value) - atoll(old);
-            if (delta) printf("counter|%.*s|%lld\n", (int)(value - now), now, delta);
-        }
-        now = strtok_r(0, "\n", &save_after), then = strtok_r(0, "\n", &save_before);
-    }
-}
-
-static int ascending(const void *left, const void *right) {
-    double a = *(const double *)left, b = *(const double *)right;
-    return (a > b) - (a < b);
-}
-
-static void measure(const struct row *row, size_t runs) {
-    static double values[MAX_RUNS];
-    failure = 0;
-    for (size_t i = 0; i < WARM_UP && !failure; i++) row->batch(row->count);
-    read_counters(before, sizeof before);
-    for (size_t i = 0; i < runs && !failure; i++) values[i] = (double)row->batch(row->count) / row->count;
-    read_counters(after, sizeof after);
-    if (failure) {
-        printf("fail|%s|%s\n", row->name, failure);
-    } else {
-        qsort(values, runs, sizeof *values, ascending);
-        double median = runs % 2 ? values[runs / 2] : (values[runs / 2 - 1] + values[runs / 2]) / 2;
-        printf("row|%s|instructions|%.1f|%.1f|%.1f|%zu\n", row->name, median, values[0], values[runs - 1], runs);
-        printf("operations|%zu\n", (runs + WARM_UP) * row->count);
-        print_counters();
-    }
-    fflush(stdout);
-}
-
-// A loop of two million instructions must take two million ticks; the best of several, since the kernel may interrupt one.
-static void calibrate(void) {
-    double best = 1e9;
-    for (int attempt = 0; attempt < 9; attempt++) {
-        unsigned long left = 1000000;
-        uint64_t start = ticks();
-        __asm__ volatile("1: dec %0\n\tjnz 1b" : "+r"(left) : : "cc");
-        double each = (double)(ticks() - start) / 2e6;
-        if (each < best) best = each;
-    }
-    printf("calibration|%.4f\n", best);
-}
 
 int main(int count, char **arguments) {
     if (count > 1 && !strcmp(arguments[1], "child")) return 0;

@@ -24,11 +24,14 @@ pub fn compile(name: &str, libc: Libc) -> Result<PathBuf> {
         .with_context(|| format!("there is no guest program {name}"))?;
     let (compiler, suffix) = if libc == Libc::Musl { ("musl-gcc", "") } else { ("gcc", "-dynamic") };
     let target = build::scratch("guest")?.join(format!("{name}{suffix}"));
-    if newer(&target, &source) && newer(&target, &guest.join("check.h")) {
+    let calls = build::root().join("crates/uvm-user/include");
+    let headers = [guest.join("check.h"), build::root().join("bench/count.h"), calls.join("uvm.h")];
+    if newer(&target, &source) && headers.iter().all(|header| newer(&target, header)) {
         return Ok(target);
     }
     let mut command = Command::new(compiler);
-    command.args(["-O2", "-Wall", "-Wextra", "-Werror", "-std=gnu11", "-pthread", "-I"]).arg(guest);
+    command.args(["-O2", "-Wall", "-Wextra", "-Werror", "-std=gnu11", "-pthread"]);
+    command.arg("-I").arg(guest).arg("-I").arg(calls);
     if libc == Libc::Musl {
         command.arg("-static");
     }

@@ -59,6 +59,7 @@ Examples:
   ./uvm bench micro                             instructions per operation, ours beside Linux
   ./uvm bench paging                            memory pressure, swap and mapped files, ours beside Linux
   ./uvm bench smp                               what a second CPU brings, ours beside Linux
+  ./uvm bench move                              moving data with and without copies, ours beside Linux
   ./uvm profile 'anonymous fault'               where the instructions of one row go, by function and line
 
 Exit codes: the program's own; 1 a check failed; 2 wrong command line; 69 something needed is missing;
@@ -86,6 +87,7 @@ fn main() -> ExitCode {
         Command::Bench(bench::BenchCommand::Micro(args)) => bench::micro(&args),
         Command::Bench(bench::BenchCommand::Paging(args)) => bench::paging(&args),
         Command::Bench(bench::BenchCommand::Smp(args)) => bench::smp(&args),
+        Command::Bench(bench::BenchCommand::Move(args)) => bench::moving(&args),
         Command::Profile(args) => bench::profile(&args),
         Command::Kernel => build::kernel().map(|path| {
             println!("{}", path.display());

@@ -1,4 +1,4 @@
-//! What `bench paging` and `bench smp` should show, row by row, and whether they do.
+//! What `bench paging`, `bench smp` and `bench move` should show, row by row, and whether they do.
 
 use super::smp::NO_KERNEL;
 use super::table::number;
@@ -42,6 +42,18 @@ fn bar(name: &str) -> Option<Bar> {
             Some(Bar::TimesLinux(1.5))
         }
         name if name.ends_with(" / one") => Some(Bar::AtLeast(1.8)),
+        "null write, copied / lent, 1 MiB" => Some(Bar::AtLeast(4.0)),
+        "null read, copied / transferred, 1 MiB" => Some(Bar::AtLeast(5.0)),
+        "pipe, copied / both, 1 MiB" => Some(Bar::AtLeast(6.0)),
+        "pipeline, copied / passed and lent, 1 MiB" => Some(Bar::AtLeast(2.4)),
+        "pipe, Linux / unchanged, 64 KiB" => Some(Bar::AtLeast(2.0)),
+        "pipe, Linux / unchanged, 1 MiB" => Some(Bar::AtLeast(4.0)),
+        "Linux's pipe / donated, 1 MiB" => Some(Bar::AtLeast(20.0)),
+        "entries passed, untouched, 64 MiB" => Some(Bar::AtMost(100_000.0)),
+        name if name.ends_with(" / copied, at the worst size") && !name.starts_with("time") => {
+            Some(Bar::AtMost(1.02))
+        }
+        name if name.starts_with("remote TLB invalidations") => Some(Bar::AtMost(0.0)),
         _ => None,
     }
 }

@@ -2,10 +2,13 @@
 
 mod about;
 mod bars;
+mod counted;
+mod data_figures;
 mod figures;
 mod html;
 mod load;
 mod micro;
+mod moving;
 mod paging;
 mod profile;
 mod report;
@@ -16,6 +19,7 @@ mod table;
 mod workloads;
 
 pub use micro::{micro, MicroArgs};
+pub use moving::{moving, MoveArgs};
 pub use paging::{paging, PagingArgs};
 pub use profile::{profile, ProfileArgs};
 pub use smp::{smp, SmpArgs};
@@ -30,6 +34,8 @@ pub enum BenchCommand {
     Micro(MicroArgs),
     /// Memory pressure, swap, mapped files, page faults and tables, ours beside Linux, with the same disks.
     Paging(PagingArgs),
+    /// Moving data, copied and not: sinks, sources, pipes, passed memory; ours beside Linux.
+    Move(MoveArgs),
     /// What a second CPU brings: faults, mapping and forks of one and two workers, ours beside Linux.
     Smp(SmpArgs),
 }

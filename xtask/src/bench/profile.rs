@@ -4,7 +4,7 @@
 //! debug information says whose it is: of which function as compiled, and which inlined function within that. Counts
 //! repeat exactly, so a difference between two profiles is the difference between two kernels.
 
-use super::micro;
+use super::counted;
 use super::table::number;
 use crate::qemu::{Clock, Kernel};
 use crate::{build, run, ui};
@@ -45,10 +45,10 @@ pub fn profile(args: &ProfileArgs) -> Result<u8> {
     let folder = tempfile::tempdir().context("can't make a temporary folder")?;
     let counts = folder.path().join("counts");
     let plugin = format!("{},out={}", compile()?.display(), counts.display());
-    let words = ["/bin/micro".to_owned(), args.runs.to_string(), args.row.clone()];
+    let words = [args.runs.to_string(), args.row.clone()];
     ui::say("counting");
-    let (machine, finished) = micro::boot(Kernel::Uvm, Clock::Instructions, &words, Some(plugin))?;
-    let measured = micro::parse("uvm", &finished.output);
+    let (machine, finished) = counted::boot(Kernel::Uvm, Clock::Instructions, "micro", &words, Some(plugin))?;
+    let measured = counted::parse("uvm", &finished.output);
     let names: Vec<&str> = measured.rows.iter().map(|row| row.name.as_str()).collect();
     let [row] = &measured.rows[..] else {
         run::explain(&finished.ending, &finished.report, &machine.kernel);

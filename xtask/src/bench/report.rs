@@ -1,11 +1,11 @@
 //! `target/report.html`: what the benchmarks said when each last ran, as one page that loads nothing from elsewhere.
 //!
-//! The paper's figures 2 and 5 and its tables 1 and 2 are drawn again from our measurements, beside Linux's and, where it
-//! gives numbers, the paper's own.
+//! The papers' figures and tables are drawn again from our measurements, beside Linux's and, where they give numbers, their own:
+//! figures 2 and 5 and tables 1 and 2 of "The UVM Virtual Memory System" here, those about moving data in `data_figures`.
 
 use super::table::in_unit;
 use super::workloads::{COMMANDS, FILES, SIZES};
-use super::{bars, figures, html, scaling, Document, Verdict};
+use super::{bars, data_figures, figures, html, scaling, Document, Verdict};
 use crate::build;
 use anyhow::{Context, Result};
 use figures::{Colour, Line, Point, Scale};
@@ -23,8 +23,8 @@ pub fn keep(bench: &str, document: &Document) -> Result<PathBuf> {
         serde_json::from_str(&text).unwrap_or_default()
     };
     let page = build::root().join("target/report.html");
-    std::fs::write(&page, render(&load("paging"), &load("micro"), &load("smp"))?)
-        .context("can't write the report")?;
+    let kept = Kept { paging: load("paging"), moving: load("move"), micro: load("micro"), smp: load("smp") };
+    std::fs::write(&page, render(&kept)?).context("can't write the report")?;
     Ok(page)
 }
 
@@ -36,8 +36,29 @@ th:first-child,td:first-child,td:has(span){text-align:left}th{border-bottom:1px 
 .one{stroke:#9aa3b2;stroke-dasharray:4 3}.met{fill:#2f7d5b;color:#2f7d5b}.missed{fill:#b4432f;color:#b4432f}\
 .plain{fill:#6b7a99}.aim{stroke:#1d2433;stroke-width:2}pre{white-space:pre-wrap;font-size:12px;color:#475069}";
 
-fn render(paging: &Document, micro: &Document, smp: &Document) -> Result<String> {
+/// What each benchmark said when it last ran.
+#[derive(Default)]
+struct Kept {
+    paging: Document,
+    moving: Document,
+    micro: Document,
+    smp: Document,
+}
+
+fn render(Kept { paging, moving, micro, smp }: &Kept) -> Result<String> {
     let mut body = String::new();
+    if !moving.rows.is_empty() {
+        body.push_str("<h2>Moving data</h2>\n");
+        body.push_str(&barred(moving));
+        body.push_str(&data_figures::figures(moving)?);
+        body.push_str("<h3>All rows</h3>\n<p>Medians of the runs, with the least and the most.</p>\n");
+        body.push_str(&all_rows(moving));
+        let _ = writeln!(
+            body,
+            "<p>Made by <code>./uvm bench move</code>.</p><pre>{}</pre>",
+            escape(&moving.about)
+        );
+    }
     if !paging.rows.is_empty() {
         body.push_str("<h2>Paging</h2>\n");
         body.push_str(&barred(paging));
@@ -241,7 +262,7 @@ pub fn table(head: &[&str], rows: &[Vec<String>]) -> String {
     format!("<table>\n{head}{rows}</table>\n")
 }
 
-fn figure(title: &str, svg: &str, caption: &str) -> String {
+pub fn figure(title: &str, svg: &str, caption: &str) -> String {
     format!("<h3>{title}</h3>\n<figure>{svg}<figcaption>{caption}</figcaption></figure>\n")
 }
 
@@ -261,7 +282,7 @@ mod tests {
             [Row::of(name, "uvm", "ms", &[*value]), Row::of(name, "linux", "ms", &[value * 2.0])]
         });
         let document = Document { about: "a <machine>".to_owned(), rows: rows.collect() };
-        let page = render(&document, &Document::default(), &Document::default()).unwrap();
+        let page = render(&Kept { paging: document, ..Kept::default() }).unwrap();
         for part in [
             "Figure 5",
             "Figure 2",

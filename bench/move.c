@@ -1,0 +1,489 @@
+// What it costs to move data: through sinks and sources, pipes, and by passing memory itself; copied, and not. The same static
+// program on every kernel, counting instructions as count.h has it. The rows are those of the paper's figures 5 to 9, and, under
+// both kernels, what an unchanged program does and what each kernel's own best calls do.
+//
+// Both ends of a transfer run on the one CPU, so a row's value is all that sender, receiver and kernel do for it.
+// On our kernel a row sets by two knobs what read and write do: copy always, or never; rows called `unchanged` leave it to the
+// kernel. Rows that need calls that a kernel doesn't have are left out there.
+// Usage: move RUNS [PART OF A NAME]
+#include "count.h"
+#include "uvm.h"
+#include <sched.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <sys/wait.h>
+
+enum { LARGEST = 2 << 20, PASSED = 64 << 20, PIECES = 64 };
+
+// What the row in hand does.
+static size_t size;
+static const char *lends = "", *transfers = ""; // for the knobs; empty: as the kernel likes
+static int touches;                             // whoever has the data writes to each page of it
+
+static char *buffer; // LARGEST bytes, touched
+
+// --- parts ------------------------------------------------------------------------------------------------------
+
+static void set(const char *knob, const char *value) {
+    static const char usual[] = "default";
+    int fd = open(knob, O_WRONLY);
+    if (fd < 0) return;
+    const char *text = *value ? value : usual;
+    if (write(fd, text, strlen(text)) < 0) give_up(knob);
+    close(fd);
+}
+
+static void touch(char *at, size_t length) {
+    for (size_t i = 0; i < length; i += PAGE) *(volatile char *)(at + i) += 1;
+}
+
+static char *memory(size_t length) {
+    char *at = mmap(0, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (at == MAP_FAILED) return give_up("mmap"), NULL;
+    madvise(at, length, MADV_NOHUGEPAGE);
+    return at;
+}
+
+static int write_all(int fd, const char *from, size_t length) {
+    for (size_t done = 0; done < length;) {
+        ssize_t put = write(fd, from + done, length - done);
+        if (put <= 0) return -1;
+        done += put;
+    }
+    return 0;
+}
+
+static int read_all(int fd, char *to, size_t length) {
+    for (size_t done = 0; done < length;) {
+        ssize_t got = read(fd, to + done, length - done);
+        if (got <= 0) return -1;
+        done += got;
+    }
+    return 0;
+}
+
+// Takes so many bytes by transfer, touches them if the row says so, and gives them up.
+static int transfer_all(int fd, size_t length) {
+    struct uvm_piece pieces[PIECES];
+    for (size_t done = 0; done < length;) {
+        ssize_t count = uvm_transfer_read(fd, pieces, PIECES, length - done);
+        if (count <= 0) return -1;
+        for (ssize_t i = 0; i < count; i++) {
+            done += pieces[i].length;
+            if (touches) touch(pieces[i].start, pieces[i].length);
+            if (uvm_anflush(pieces[i].start, pieces[i].length)) return -1;
+        }
+    }
+    return 0;
+}
+
+// Has a child do `send` with one end of a channel, `count` times, and itself `take` with the other; what both cost.
+static uint64_t between(size_t count, int ends[2], int (*send)(int fd), int (*take)(int fd)) {
+    int go[2];
+    if (pipe(go)) return give_up("pipe");
+    pid_t child = fork();
+    if (child < 0) return give_up("fork");
+    if (child == 0) {
+        char byte;
+        close(ends[0]);
+        touch(buffer, LARGEST); // the child's own copies
+        if (read(go[0], &byte, 1) != 1) _exit(1);
+        for (size_t i = 0; i < count; i++) {
+            if (send(ends[1])) _exit(1);
+        }
+        _exit(0);
+    }
+    close(ends[1]);
+    touch(buffer, LARGEST);
+    sched_yield();
+    uint64_t start = ticks();
+    int bad = write(go[1], "g", 1) != 1;
+    for (size_t i = 0; i < count && !bad; i++) bad = take(ends[0]);
+    uint64_t spent = ticks() - start;
+    if (bad) give_up("the data did not come through");
+    close(ends[0]), close(go[0]), close(go[1]);
+    int status;
+    if (waitpid(child, &status, 0) != child || (status && !bad)) return give_up("the sender failed");
+    return spent;
+}
+
+static int send_written(int fd) {
+    if (touches) touch(buffer, size);
+    return write_all(fd, buffer, size);
+}
+
+static int send_donated(int fd) {
+    touch(buffer, touches ? size : 0);
+    for (size_t done = 0; done < size;) {
+        ssize_t put = uvm_donate_write(fd, buffer + done, size - done);
+        if (put <= 0) return -1;
+        done += put;
+    }
+    return 0;
+}
+
+static int take_read(int fd) {
+    return read_all(fd, buffer, size);
+}
+
+static int take_transferred(int fd) {
+    return transfer_all(fd, size);
+}
+
+// --- figures 5 and 6: a sink and a source -----------------------------------------------------------------------
+
+static uint64_t null_write(size_t count) {
+    int fd = open("/dev/sink", O_WRONLY);
+    if (fd < 0) return give_up("open /dev/sink");
+    uint64_t start = ticks();
+    int bad = 0;
+    for (size_t i = 0; i < count && !bad; i++) bad = send_written(fd);
+    uint64_t spent = ticks() - start;
+    close(fd);
+    return bad ? give_up("write") : spent;
+}
+
+static uint64_t null_read(size_t count) {
+    int fd = open("/dev/source", O_RDONLY);
+    if (fd < 0) return give_up("open /dev/source");
+    uint64_t start = ticks();
+    int bad = 0;
+    for (size_t i = 0; i < count && !bad; i++) bad = *transfers == '1' ? take_transferred(fd) : take_read(fd);
+    uint64_t spent = ticks() - start;
+    close(fd);
+    return bad ? give_up("read") : spent;
+}
+
+// --- figure 7: a pipe -------------------------------------------------------------------------------------------
+
+static uint64_t through_pipe(size_t count, int (*send)(int), int (*take)(int)) {
+    int ends[2];
+    if (pipe(ends)) return give_up("pipe");
+    return between(count, ends, send, take);
+}
+
+static uint64_t pipe_plain(size_t count) {
+    return through_pipe(count, send_written, *transfers == '1' ? take_transferred : take_read);
+}
+
+static uint64_t pipe_donated(size_t count) {
+    int ends[2];
+    if (pipe(ends)) return give_up("pipe");
+    if (size > 65536 && fcntl(ends[1], F_SETPIPE_SZ, 1 << 20) < 0) return give_up("F_SETPIPE_SZ");
+    return between(count, ends, send_donated, take_transferred);
+}
+
+static uint64_t pipe_wide(size_t count) {
+    int ends[2];
+    if (pipe(ends)) return give_up("pipe");
+    if (size > 65536 && fcntl(ends[1], F_SETPIPE_SZ, 1 << 20) < 0) return give_up("F_SETPIPE_SZ");
+    return between(count, ends, send_written, take_read);
+}
+
+// The pages themselves go into the pipe, and from there to nobody.
+static int sink_fd;
+
+static int send_spliced(int fd) {
+    struct iovec vector = {buffer, size};
+    while (vector.iov_len) {
+        ssize_t put = vmsplice(fd, &vector, 1, 0);
+        if (put <= 0) return -1;
+        vector.iov_base = (char *)vector.iov_base + put;
+        vector.iov_len -= put;
+    }
+    return 0;
+}
+
+static int take_spliced(int fd) {
+    for (size_t done = 0; done < size;) {
+        ssize_t got = splice(fd, 0, sink_fd, 0, size - done, 0);
+        if (got <= 0) return -1;
+        done += got;
+    }
+    return 0;
+}
+
+static uint64_t spliced(size_t count) {
+    sink_fd = open("/dev/null", O_WRONLY);
+    uint64_t spent = through_pipe(count, send_spliced, take_spliced);
+    close(sink_fd);
+    return spent;
+}
+
+// --- figure 8: memory passed there and back ---------------------------------------------------------------------
+
+static int send_fd(int to, int fd) {
+    char byte = 'f', space[CMSG_SPACE(sizeof fd)] = {0};
+    struct iovec vector = {&byte, 1};
+    struct msghdr message = {.msg_iov = &vector, .msg_iovlen = 1, .msg_control = space, .msg_controllen = sizeof space};
+    struct cmsghdr *control = CMSG_FIRSTHDR(&message);
+    control->cmsg_level = SOL_SOCKET;
+    control->cmsg_type = SCM_RIGHTS;
+    control->cmsg_len = CMSG_LEN(sizeof fd);
+    memcpy(CMSG_DATA(control), &fd, sizeof fd);
+    return sendmsg(to, &message, 0) == 1 ? 0 : -1;
+}
+
+static int receive_fd(int from) {
+    char byte, space[CMSG_SPACE(sizeof(int))];
+    struct iovec vector = {&byte, 1};
+    struct msghdr message = {.msg_iov = &vector, .msg_iovlen = 1, .msg_control = space, .msg_controllen = sizeof space};
+    if (recvmsg(from, &message, 0) != 1) return -1;
+    struct cmsghdr *control = CMSG_FIRSTHDR(&message);
+    int fd = -1;
+    if (control && control->cmsg_type == SCM_RIGHTS) memcpy(&fd, CMSG_DATA(control), sizeof fd);
+    return fd;
+}
+
+static char *in_hand; // where the memory is that goes to and fro
+
+static int pass(int to) {
+    int fd = uvm_export(in_hand, size, UVM_DONATE, PROT_READ | PROT_WRITE);
+    if (fd < 0) return -1;
+    int bad = send_fd(to, fd);
+    close(fd);
+    return bad;
+}
+
+static int accept_passed(int from) {
+    int fd = receive_fd(from);
+    if (fd < 0) return -1;
+    void *at = uvm_import(fd, 0, 0);
+    close(fd);
+    if (at == (void *)-1) return -1;
+    in_hand = at;
+    if (touches) touch(in_hand, size);
+    return 0;
+}
+
+static int pass_copied(int to) {
+    return write_all(to, buffer, size);
+}
+
+static int accept_copied(int from) {
+    if (read_all(from, buffer, size)) return -1;
+    if (touches) touch(buffer, size);
+    return 0;
+}
+
+// There and back counts as two operations.
+static uint64_t to_and_fro(size_t count, int (*give)(int), int (*take)(int)) {
+    int ends[2];
+    if (socketpair(AF_UNIX, SOCK_STREAM, 0, ends)) return give_up("socketpair");
+    in_hand = memory(size);
+    if (!in_hand) return 0;
+    touch(in_hand, size);
+    pid_t child = fork();
+    if (child == 0) {
+        close(ends[0]);
+        munmap(in_hand, size);
+        touch(buffer, LARGEST);
+        while (!take(ends[1]) && !give(ends[1])) {
+        }
+        _exit(0);
+    }
+    if (child < 0) return give_up("fork");
+    close(ends[1]);
+    touch(in_hand, size);
+    touch(buffer, LARGEST);
+    int bad = give(ends[0]) || take(ends[0]); // the child is up
+    uint64_t start = ticks();
+    for (size_t i = 0; i < count && !bad; i++) bad = give(ends[0]) || take(ends[0]);
+    uint64_t spent = ticks() - start;
+    if (bad) give_up("the memory did not come back");
+    else munmap(in_hand, size);
+    close(ends[0]);
+    waitpid(child, 0, 0);
+    return spent / 2;
+}
+
+static uint64_t passed(size_t count) {
+    return to_and_fro(count, pass, accept_passed);
+}
+
+static uint64_t passed_by_copy(size_t count) {
+    return to_and_fro(count, pass_copied, accept_copied);
+}
+
+// A descriptor of shared memory passed, and mapped by whoever gets it.
+static int pass_memfd(int to) {
+    int fd = memfd_create("passed", 0);
+    if (fd < 0 || ftruncate(fd, size)) return -1;
+    char *at = mmap(0, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (at == MAP_FAILED) return -1;
+    touch(at, size);
+    int bad = send_fd(to, fd) || munmap(at, size);
+    close(fd);
+    return bad;
+}
+
+static int accept_memfd(int from) {
+    int fd = receive_fd(from);
+    if (fd < 0) return -1;
+    char *at = mmap(0, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (at == MAP_FAILED) return -1;
+    if (touches) touch(at, size);
+    int bad = munmap(at, size);
+    close(fd);
+    return bad;
+}
+
+static uint64_t passed_by_memfd(size_t count) {
+    return to_and_fro(count, pass_memfd, accept_memfd);
+}
+
+// A parent reads its child's memory.
+static uint64_t read_remotely(size_t count) {
+    int done[2];
+    if (pipe(done)) return give_up("pipe");
+    pid_t child = fork();
+    if (child == 0) {
+        char byte;
+        close(done[1]);
+        touch(buffer, size);
+        (void)!read(done[0], &byte, 1);
+        _exit(0);
+    }
+    if (child < 0) return give_up("fork");
+    struct iovec vector = {buffer, size};
+    touch(buffer, size);
+    int bad = process_vm_readv(child, &vector, 1, &vector, 1, 0) != (ssize_t)size;
+    uint64_t start = ticks();
+    for (size_t i = 0; i < count && !bad; i++) bad = process_vm_readv(child, &vector, 1, &vector, 1, 0) != (ssize_t)size;
+    uint64_t spent = ticks() - start;
+    if (bad) give_up("process_vm_readv");
+    close(done[0]), close(done[1]);
+    waitpid(child, 0, 0);
+    return spent;
+}
+
+// --- figure 9: three processes in a row -------------------------------------------------------------------------
+
+// The first fills a buffer, the second changes it, the third writes it to a sink and tells the first.
+static uint64_t pipeline(size_t count, int (*give)(int), int (*take)(int), int own) {
+    int first[2], second[2], turn[2];
+    if (socketpair(AF_UNIX, SOCK_STREAM, 0, first) || socketpair(AF_UNIX, SOCK_STREAM, 0, second) || pipe(turn)) {
+        return give_up("socketpair");
+    }
+    pid_t middle = fork();
+    if (middle == 0) {
+        close(first[0]), close(second[1]), close(turn[0]), close(turn[1]);
+        touch(buffer, LARGEST);
+        touches = 1;
+        while (!take(first[1]) && !give(second[0])) {
+        }
+        _exit(0);
+    }
+    pid_t last = fork();
+    if (last == 0) {
+        close(first[0]), close(first[1]), close(second[0]), close(turn[0]);
+        touch(buffer, LARGEST);
+        touches = 0;
+        int sink = open("/dev/sink", O_WRONLY);
+        while (!take(second[1]) && !write_all(sink, own ? in_hand : buffer, size) && write(turn[1], "t", 1) == 1) {
+            if (own && munmap(in_hand, size)) break;
+        }
+        _exit(0);
+    }
+    if (middle < 0 || last < 0) return give_up("fork");
+    close(first[1]), close(second[0]), close(second[1]), close(turn[1]);
+    touch(buffer, LARGEST);
+    char byte;
+    int bad = 0;
+    uint64_t start = 0;
+    for (size_t i = 0; i <= count && !bad; i++) {
+        if (i == 1) start = ticks();
+        if (own) in_hand = memory(size);
+        touch(own ? in_hand : buffer, size);
+        bad = give(first[0]) || read(turn[0], &byte, 1) != 1;
+    }
+    uint64_t spent = ticks() - start;
+    if (bad) give_up("the pipeline broke");
+    close(first[0]), close(turn[0]);
+    waitpid(middle, 0, 0), waitpid(last, 0, 0);
+    return spent;
+}
+
+static uint64_t pipeline_passed(size_t count) {
+    return pipeline(count, pass, accept_passed, 1);
+}
+
+static uint64_t pipeline_copied(size_t count) {
+    return pipeline(count, pass_copied, accept_copied, 0);
+}
+
+// --- the table --------------------------------------------------------------------------------------------------
+
+enum { ONLY_OURS = 1, TOUCHES = 2, COPY_OUT = 4, COPY_IN = 8, LEND = 16, TRANSFER = 32 };
+
+static const struct kind {
+    const char *name;
+    uint64_t (*batch)(size_t count);
+    size_t least, most; // sizes
+    int how;
+} kinds[] = {
+    {"null write, copied", null_write, 1024, LARGEST, ONLY_OURS | COPY_OUT},
+    {"null write, lent", null_write, 1024, LARGEST, ONLY_OURS | LEND},
+    {"null write, unchanged", null_write, 1024, LARGEST, ONLY_OURS},
+    {"null write, unchanged, refilled", null_write, 1024, LARGEST, ONLY_OURS | TOUCHES},
+    {"null write, copied, refilled", null_write, 1024, LARGEST, ONLY_OURS | TOUCHES | COPY_OUT},
+    {"null read, copied", null_read, 1024, LARGEST, ONLY_OURS | COPY_IN},
+    {"null read, transferred", null_read, 4096, LARGEST, ONLY_OURS | TRANSFER},
+    {"null read, unchanged", null_read, 1024, LARGEST, ONLY_OURS},
+    {"pipe, copied", pipe_plain, 1024, LARGEST, ONLY_OURS | COPY_OUT | COPY_IN},
+    {"pipe, lent", pipe_plain, 4096, LARGEST, ONLY_OURS | LEND | COPY_IN},
+    {"pipe, transferred", pipe_plain, 4096, LARGEST, ONLY_OURS | COPY_OUT | TRANSFER},
+    {"pipe, lent and transferred", pipe_plain, 4096, LARGEST, ONLY_OURS | LEND | TRANSFER},
+    {"pipe, donated", pipe_donated, 4096, LARGEST, ONLY_OURS | TRANSFER},
+    {"pipe of 1 MiB, unchanged", pipe_wide, 4096, LARGEST, 0},
+    {"pipe, unchanged", pipe_plain, 1024, LARGEST, 0},
+    {"pipe, unchanged, refilled", pipe_plain, 1024, LARGEST, TOUCHES},
+    {"pipe, copied, refilled", pipe_plain, 1024, LARGEST, ONLY_OURS | TOUCHES | COPY_OUT | COPY_IN},
+    {"pipe, vmsplice and splice", spliced, 4096, LARGEST, 0},
+    {"process_vm_readv", read_remotely, 4096, LARGEST, 0},
+    {"memfd passed", passed_by_memfd, 4096, LARGEST, TOUCHES},
+    {"socket, to and fro, untouched", passed_by_copy, 4096, LARGEST, 0},
+    {"socket, to and fro, touched", passed_by_copy, 4096, LARGEST, TOUCHES},
+    {"entries passed, untouched", passed, 4096, PASSED, ONLY_OURS},
+    {"entries passed, touched", passed, 4096, LARGEST, ONLY_OURS | TOUCHES},
+    {"pipeline, copied", pipeline_copied, 4096, LARGEST, ONLY_OURS | COPY_OUT | COPY_IN},
+    {"pipeline, passed and lent", pipeline_passed, 4096, LARGEST, ONLY_OURS | LEND},
+};
+
+static const char *in_words(size_t bytes) {
+    static char text[32];
+    if (bytes < 1 << 20) snprintf(text, sizeof text, "%zu KiB", bytes >> 10);
+    else snprintf(text, sizeof text, "%zu MiB", bytes >> 20);
+    return text;
+}
+
+int main(int count, char **arguments) {
+    size_t runs = count > 1 ? strtoul(arguments[1], 0, 10) : 5;
+    if (runs < 1 || runs > MAX_RUNS) return 2;
+    const char *wanted = count > 2 ? arguments[2] : "";
+    buffer = memory(LARGEST);
+    if (!buffer) return 1;
+    touch(buffer, LARGEST);
+    int ours = uvm_anflush(buffer, 0) == 0 || errno != ENOSYS;
+    calibrate();
+    for (const struct kind *kind = kinds; kind < kinds + sizeof kinds / sizeof *kinds; kind++) {
+        if (kind->how & ONLY_OURS && !ours) continue;
+        for (size = kind->least; size <= kind->most; size *= size < LARGEST ? 2 : 32) {
+            char name[80];
+            snprintf(name, sizeof name, "%s, %s", kind->name, in_words(size));
+            if (!strstr(name, wanted)) continue;
+            touches = kind->how & TOUCHES ? 1 : 0;
+            lends = kind->how & LEND ? "1" : kind->how & COPY_OUT ? "never" : "";
+            transfers = kind->how & TRANSFER ? "1" : kind->how & COPY_IN ? "never" : "";
+            failure = 0;
+            if (ours) set("/proc/sys/vm/loan_bytes", lends), set("/proc/sys/vm/transfer_bytes", transfers);
+            size_t batch = (4 << 20) / size;
+            struct row row = {name, kind->batch, batch < 4 ? 4 : batch > 64 ? 64 : batch};
+            measure(&row, runs);
+        }
+    }
+    puts("end");
+    return 0;
+}

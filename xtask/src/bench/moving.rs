@@ -1,0 +1,188 @@
+//! `./uvm bench move`: what moving data costs, copied and not, ours beside Linux; the paper's figures 5 to 9.
+//!
+//! All is measured twice: in instructions, which repeat exactly, and in wall time, as factors between rows of one run. The emulator has
+//! no caches, so that a copied page costs the same at any size; docs/moving.md says what real hardware adds.
+
+use super::{about, bars, counted, report, table, Document, Row};
+use crate::qemu::{Clock, Kernel, Machine};
+use crate::ui;
+use anyhow::{Context, Result};
+use clap::Args;
+
+#[derive(Args)]
+pub struct MoveArgs {
+    /// Print one JSON document instead of the table.
+    #[arg(long)]
+    json: bool,
+    /// How often each row is measured.
+    #[arg(long, default_value_t = 5, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1000))]
+    runs: u64,
+    /// Only the rows whose name contains this, e.g. `null write`, `pipe`, `64 KiB`.
+    filter: Option<String>,
+}
+
+const SYSTEMS: [(Kernel, &str); 2] = [(Kernel::Uvm, "uvm"), (Kernel::Linux, "linux")];
+/// The sizes of bench/move.c, in KiB; entries are passed in one larger.
+pub const SIZES: [u32; 12] = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048];
+/// Put before a row's name where it was measured in wall time.
+const TIME: &str = "time: ";
+/// What the kernel counts when it asks another CPU to forget translations.
+const REMOTE: &str = "tlb_remote_invalidations";
+
+/// A factor between two rows, both ours unless said otherwise.
+struct Factor {
+    name: &'static str,
+    over: (&'static str, &'static str),
+    under: &'static str,
+}
+
+/// The paper's, and what programs get that change nothing. Each at the sizes of `at`.
+const FACTORS: [Factor; 8] = [
+    Factor {
+        name: "null write, copied / lent",
+        over: ("null write, copied", "uvm"),
+        under: "null write, lent",
+    },
+    Factor {
+        name: "null read, copied / transferred",
+        over: ("null read, copied", "uvm"),
+        under: "null read, transferred",
+    },
+    Factor { name: "pipe, copied / lent", over: ("pipe, copied", "uvm"), under: "pipe, lent" },
+    Factor { name: "pipe, copied / transferred", over: ("pipe, copied", "uvm"), under: "pipe, transferred" },
+    Factor {
+        name: "pipe, copied / both",
+        over: ("pipe, copied", "uvm"),
+        under: "pipe, lent and transferred",
+    },
+    Factor {
+        name: "pipeline, copied / passed and lent",
+        over: ("pipeline, copied", "uvm"),
+        under: "pipeline, passed and lent",
+    },
+    Factor { name: "pipe, Linux / unchanged", over: ("pipe, unchanged", "linux"), under: "pipe, unchanged" },
+    Factor {
+        name: "Linux's pipe / donated",
+        over: ("pipe of 1 MiB, unchanged", "linux"),
+        under: "pipe, donated",
+    },
+];
+const FACTOR_SIZES: [u32; 2] = [64, 1024];
+
+/// What must not be slower than copying, at any size.
+const NEVER_SLOWER: [(&str, &str); 5] = [
+    ("null write, unchanged", "null write, copied"),
+    ("null write, unchanged, refilled", "null write, copied, refilled"),
+    ("null read, unchanged", "null read, copied"),
+    ("pipe, unchanged", "pipe, copied"),
+    ("pipe, unchanged, refilled", "pipe, copied, refilled"),
+];
+
+pub fn moving(args: &MoveArgs) -> Result<u8> {
+    let (mut document, mut complete, mut machine) = (Document::default(), true, None);
+    for clock in [Clock::Instructions, Clock::Wall] {
+        let what = if clock == Clock::Instructions { "instructions" } else { "wall time" };
+        let mut rows = Vec::new();
+        for (kernel, system) in SYSTEMS {
+            ui::say(&format!("measuring {what} on {system}: {} runs of each row", args.runs));
+            let (mut measured, used, whole) = measure(kernel, system, clock, args)?;
+            complete &= whole;
+            rows.append(&mut measured);
+            if clock == Clock::Instructions {
+                machine = Some(used);
+            }
+        }
+        let measured = Document { about: String::new(), rows };
+        let mut derived = derive(&measured);
+        if clock == Clock::Instructions {
+            document.rows.extend(measured.rows);
+        } else {
+            derived.retain(|row| row.metric == "times");
+            derived.iter_mut().for_each(|row| row.name.insert_str(0, TIME));
+        }
+        document.rows.append(&mut derived);
+    }
+    document.about = format!(
+        "{}\nTimes: the same without -icount.\n{}",
+        about::machine(&machine.context("nothing was measured")?),
+        about::host()
+    );
+    let page = report::keep("move", &document)?;
+    if args.json {
+        println!("{}", serde_json::to_string(&document)?);
+    } else {
+        print!("{}", table::render(&document, |name| bars::verdict(&document, name)));
+        println!("\nInstructions per operation, unless a unit is named.\n{}", document.about);
+        println!("The same as a page: {}", page.display());
+    }
+    Ok(if complete { 0 } else { 1 })
+}
+
+fn measure(kernel: Kernel, system: &str, clock: Clock, args: &MoveArgs) -> Result<(Vec<Row>, Machine, bool)> {
+    let mut words = vec![args.runs.to_string()];
+    words.extend(args.filter.clone());
+    counted::measure(kernel, system, clock, "move", &words)
+}
+
+/// A row's name at a size in KiB, as bench/move.c has it.
+pub fn at(name: &str, kib: u32) -> String {
+    if kib < 1024 {
+        format!("{name}, {kib} KiB")
+    } else {
+        format!("{name}, {} MiB", kib / 1024)
+    }
+}
+
+/// Factors between rows, the worst of what should never be slower, and interrupts.
+fn derive(measured: &Document) -> Vec<Row> {
+    let value =
+        |name: &str, kib: u32, system: &str| measured.value(&at(name, kib), system).map(|row| row.value);
+    let mut rows = Vec::new();
+    for Factor { name, over, under } in &FACTORS {
+        for kib in FACTOR_SIZES {
+            let values = value(over.0, kib, over.1).zip(value(under, kib, "uvm"));
+            rows.extend(values.map(|(over, under)| Row::of(&at(name, kib), "uvm", "times", &[over / under])));
+        }
+    }
+    for (ours, copied) in NEVER_SLOWER {
+        let at_size =
+            |kib| value(ours, kib, "uvm").zip(value(copied, kib, "uvm")).map(|(ours, copied)| ours / copied);
+        let worst = SIZES.into_iter().filter_map(at_size).reduce(f64::max);
+        rows.extend(
+            worst.map(|worst| {
+                Row::of(&format!("{ours} / copied, at the worst size"), "uvm", "times", &[worst])
+            }),
+        );
+    }
+    if !measured.rows.is_empty() {
+        let remote = |row: &Row| row.counters.get(REMOTE).copied().unwrap_or(0) as f64;
+        let most = measured.rows.iter().filter(|row| row.system == "uvm").map(remote).reduce(f64::max);
+        rows.extend(
+            most.map(|most| Row::of("remote TLB invalidations, most of any row", "uvm", "each", &[most])),
+        );
+    }
+    rows
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn factors_are_of_one_size_and_the_worst_counts() {
+        let rows = [
+            ("null write, copied, 1 MiB", 800.0),
+            ("null write, lent, 1 MiB", 200.0),
+            ("null write, unchanged, 1 MiB", 200.0),
+            ("null write, copied, 4 KiB", 10.0),
+            ("null write, unchanged, 4 KiB", 11.0),
+        ];
+        let rows = rows.iter().map(|(name, value)| Row::of(name, "uvm", "instructions", &[*value])).collect();
+        let derived =
+            Document { about: String::new(), rows: derive(&Document { about: String::new(), rows }) };
+        let value = |name: &str| derived.value(name, "uvm").map(|row| row.value);
+        assert_eq!(value("null write, copied / lent, 1 MiB"), Some(4.0));
+        assert_eq!(value("null write, copied / lent, 64 KiB"), None);
+        assert_eq!(value("null write, unchanged / copied, at the worst size"), Some(1.1));
+    }
+}
