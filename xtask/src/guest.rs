@@ -1,4 +1,4 @@
-//! Compiles the C programs that run inside the machine: the tests in `xtask/guest/` and the benchmark in `bench/`.
+//! Compiles the C programs that run inside the machine: the tests in `xtask/guest/`, the benchmarks in `bench/`, the examples.
 
 use crate::build;
 use anyhow::{bail, Context, Result};
@@ -15,11 +15,14 @@ pub enum Libc {
     Host,
 }
 
-/// Compiles `xtask/guest/NAME.c` (or `bench/NAME.c`) unless that is done already.
+/// Compiles `xtask/guest/NAME.c`, `bench/NAME.c` or the example of that name for `crates/uvm-user`, unless that is done already.
 pub fn compile(name: &str, libc: Libc) -> Result<PathBuf> {
     let guest = build::root().join("xtask/guest");
-    let source = [guest.join(format!("{name}.c")), build::root().join(format!("bench/{name}.c"))]
-        .into_iter()
+    let folders =
+        [guest.clone(), build::root().join("bench"), build::root().join("crates/uvm-user/examples")];
+    let source = folders
+        .iter()
+        .map(|folder| folder.join(format!("{name}.c")))
         .find(|path| path.exists())
         .with_context(|| format!("there is no guest program {name}"))?;
     let (compiler, suffix) = if libc == Libc::Musl { ("musl-gcc", "") } else { ("gcc", "-dynamic") };

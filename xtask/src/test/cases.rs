@@ -135,6 +135,13 @@ pub const CASES: &[Case] = &[
         seconds: 300,
         ..CASE
     },
+    Case {
+        name: "example: a secret kept from children",
+        guests: &[("secret", Libc::Musl)],
+        command: &["/bin/secret"],
+        expect: &[Exactly("the child counted to 1 and did not see the secret\n")],
+        ..CASE
+    },
     guest("faults", &[("faults", Libc::Musl)], &["/bin/faults"]),
     guest("mappings", &[("mappings", Libc::Musl)], &["/bin/mappings"]),
     guest("growth of mappings", &[("growth", Libc::Musl)], &["/bin/growth"]),
