@@ -250,6 +250,29 @@ static void memory_of_another(void) {
     CHECK(write(to_child[1], "g", 1) == 1 && waitpid(child, &status, 0) == child && status == 0);
 }
 
+static void memory_as_a_file(void) {
+    static char near[8 * PAGE];
+    char path[64];
+    pid_t child = other();
+    snprintf(path, sizeof path, "/proc/%d/mem", child);
+    int fd = open(path, O_RDWR);
+    NEED(fd >= 0);
+    off_t there = (off_t)(uintptr_t)far_memory;
+    CHECK(pread(fd, near, 3 * PAGE, there) == 3 * PAGE && near[0] == 99 && !memcmp(near + 1, far_memory + 1, 3 * PAGE - 1));
+    CHECK(pwrite(fd, "written", 7, there + PAGE - 3) == 7 && memcmp(far_memory + PAGE - 3, "written", 7));
+    // Up to a hole, and in it.
+    CHECK(pread(fd, near, 8 * PAGE, there + 5 * PAGE) == 2 * PAGE);
+    FAILS(pread(fd, near, 1, there + 7 * PAGE), EIO);
+    FAILS(pwrite(fd, near, 1, there + 7 * PAGE), EIO);
+    CHECK(lseek(fd, there, SEEK_SET) == there && read(fd, near, 1) == 1 && near[0] == 99);
+    CHECK(read(fd, near, 1) == 1 && near[0] == far_memory[1]);
+    int status;
+    CHECK(write(to_child[1], "g", 1) == 1 && waitpid(child, &status, 0) == child && status == 0);
+    // Of a process that has ended there is nothing left to read.
+    CHECK(pread(fd, near, 1, there) <= 0);
+    close(fd);
+}
+
 static void memory_of_a_stranger(void) {
     char byte;
     pid_t child = other();
@@ -257,6 +280,9 @@ static void memory_of_a_stranger(void) {
     if (geteuid() != 0) return;
     NEED(!setresgid(1000, 1000, 1000) && !setresuid(1000, 1000, 1000));
     FAILS(process_vm_readv(child, &here, 1, &there, 1, 0), EPERM);
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/mem", child);
+    FAILS(open(path, O_RDONLY), EACCES);
     FAILS(process_vm_writev(child, &here, 1, &there, 1, 0), EPERM);
     CHECK(write(to_child[1], "g", 1) == 1);
 }
@@ -326,6 +352,7 @@ int main(int argc, char **argv) {
         {"signals_are_read", signals_are_read},
         {"a_thread_waits_for_a_signal", a_thread_waits_for_a_signal},
         {"memory_of_another", memory_of_another},
+        {"memory_as_a_file", memory_as_a_file},
         {"memory_of_a_stranger", memory_of_a_stranger},
         {"memory_of_one_who_works", memory_of_one_who_works},
         {"cpus_are_listed", cpus_are_listed},

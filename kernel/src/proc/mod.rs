@@ -27,6 +27,7 @@ pub mod limits;
 pub mod mm;
 pub mod oom;
 pub mod process;
+pub mod remote;
 pub mod robust;
 pub mod signal;
 pub mod table;

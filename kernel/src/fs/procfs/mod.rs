@@ -25,10 +25,10 @@ use linux_raw_sys::general as abi;
 
 use super::file::File;
 use super::inode::*;
-use super::io::Sink;
+use super::io::{IoVec, Sink, Source};
 use super::path::Place;
 use crate::errno::*;
-use crate::proc::{self, Pid, Process};
+use crate::proc::{self, remote, Pid, Process};
 
 /// A text of the whole system.
 type SystemText = fn() -> String;
@@ -57,6 +57,8 @@ enum Show {
     Fds(Pid),
     FdInfos(Pid),
     Text(Pid, ProcessText),
+    /// A process's memory, at its addresses.
+    Memory(Pid),
     /// A link to what descriptor of a process.
     Fd(Pid, i32),
     Exe(Pid),
@@ -194,6 +196,11 @@ impl ProcNode {
     }
 }
 
+/// The memory behind `mem`, if the caller may look into it.
+fn memory_of(pid: Pid) -> Result<Arc<crate::vm::Space>> {
+    remote::space_of(process(pid)?.pid).map_err(|errno| if errno == EPERM { EACCES } else { errno })
+}
+
 fn open_file(pid: Pid, fd: i32) -> Result<Arc<File>> {
     process(pid)?.files()?.get_any(fd).map_err(|_| ENOENT)
 }
@@ -246,6 +253,7 @@ impl Inode for ProcNode {
             Kind::Dir => 0o555,
             Kind::Symlink => 0o777,
             _ if matches!(self.show, Show::Trigger) => 0o200,
+            _ if matches!(self.show, Show::Memory(_)) => 0o600,
             _ if matches!(self.show, Show::Setting(_)) => 0o644,
             _ => 0o444,
         };
@@ -254,7 +262,9 @@ impl Inode for ProcNode {
 
     fn kind(&self) -> Kind {
         match self.show {
-            Show::System(_) | Show::Setting(_) | Show::Text(..) | Show::Trigger => Kind::File,
+            Show::System(_) | Show::Setting(_) | Show::Text(..) | Show::Memory(_) | Show::Trigger => {
+                Kind::File
+            }
             Show::Fd(..) | Show::Exe(_) | Show::Cwd(_) | Show::RootLink(_) => Kind::Symlink,
             Show::SelfLink | Show::ThreadSelf | Show::MountsLink => Kind::Symlink,
             _ => Kind::Dir,
@@ -328,6 +338,9 @@ impl Inode for ProcNode {
     }
 
     fn open(&self, flags: u32) -> Result<Option<InodeRef>> {
+        if let Show::Memory(pid) = self.show {
+            memory_of(pid)?;
+        }
         match self.text() {
             None => Ok(None),
             Some(text) => {
@@ -342,8 +355,21 @@ impl Inode for ProcNode {
         }
     }
 
-    /// Only the trigger is written to as it stands; every other file is a [`Snapshot`] once it is open.
-    fn write(&self, _file: &File, _at: Position, from: &mut super::io::Source<'_>) -> Result<(usize, u64)> {
+    /// Only memory is read as it stands; every other file is a [`Snapshot`] once it is open.
+    fn read(&self, _file: &File, at: u64, to: &mut Sink<'_>) -> Result<usize> {
+        let Show::Memory(pid) = self.show else { return Err(EISDIR) };
+        let piece = IoVec { addr: at, len: to.left() };
+        remote::read(&*memory_of(pid)?, &[piece], to).map_err(|_| EIO)
+    }
+
+    /// Memory and the trigger are written to as they stand.
+    fn write(&self, _file: &File, at: Position, from: &mut Source<'_>) -> Result<(usize, u64)> {
+        if let Show::Memory(pid) = self.show {
+            let Position::At(addr) = at else { return Err(EINVAL) };
+            let piece = IoVec { addr, len: from.left() };
+            let done = remote::write(&*memory_of(pid)?, &[piece], from).map_err(|_| EIO)?;
+            return Ok((done, addr + done as u64));
+        }
         let mut letter = [0];
         let n = from.get(&mut letter)?;
         if n == 1 && letter == *b"c" {
@@ -384,7 +410,7 @@ impl Inode for Snapshot {
         to.put(&self.text[from..])
     }
 
-    fn write(&self, _file: &File, at: Position, from: &mut super::io::Source<'_>) -> Result<(usize, u64)> {
+    fn write(&self, _file: &File, at: Position, from: &mut Source<'_>) -> Result<(usize, u64)> {
         let set = self.set.ok_or(EBADF)?;
         let at = if let Position::At(at) = at { at } else { 0 };
         let mut bytes = [0; SETTING_MAX];

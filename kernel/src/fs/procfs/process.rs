@@ -19,6 +19,7 @@ pub(super) fn members(pid: Pid) -> Vec<(&'static str, Show)> {
         ("stat", Show::Text(pid, stat)),
         ("statm", Show::Text(pid, statm)),
         ("maps", Show::Text(pid, maps::maps)),
+        ("mem", Show::Memory(pid)),
         ("smaps", Show::Text(pid, maps::smaps)),
         ("smaps_rollup", Show::Text(pid, maps::smaps_rollup)),
         ("uvm", Show::Text(pid, maps::uvm)),
