@@ -150,6 +150,14 @@ pub const CASES: &[Case] = &[
     guest("processes", &[("processes", Libc::Musl)], &["/bin/processes"]),
     guest("signals", &[("signals", Libc::Musl)], &["/bin/signals"]),
     guest("threads", &[("threads", Libc::Musl)], &["/bin/threads"]),
+    guest("memory that moves", &[("moving", Libc::Musl)], &["/bin/moving"]),
+    Case {
+        memory: "64M",
+        disks: &[disks::swap(128)],
+        ours_only: true,
+        ..guest("memory that moves, and is short", &[("moving", Libc::Musl)], &["/bin/moving"])
+    },
+    Case { cpus: 4, ..guest("memory that moves, several CPUs", &[("moving", Libc::Musl)], &["/bin/moving"]) },
     guest("timers, signals and memory as files", &[("asfiles", Libc::Musl)], &["/bin/asfiles"]),
     Case {
         cpus: 4,

@@ -1,0 +1,483 @@
+// Memory that moves: what programs see of it that change nothing, and of the calls for those that ask (docs/calls.md). The first part
+// runs on every kernel; the second holds nothing where the calls are not there.
+#include "check.h"
+#include "uvm.h"
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+enum { MOST = 2 << 20, RW = PROT_READ | PROT_WRITE, ANON = MAP_PRIVATE | MAP_ANONYMOUS };
+
+static char *memory(size_t length) {
+    char *at = mmap(0, length, RW, ANON, -1, 0);
+    NEED(at != MAP_FAILED);
+    return at;
+}
+
+static char byte_at(size_t at, unsigned seed) {
+    return (char)(at * 13 + (at >> 12) * 7 + seed);
+}
+
+static void fill(char *at, size_t length, unsigned seed) {
+    for (size_t i = 0; i < length; i++) at[i] = byte_at(i, seed);
+}
+
+static int is(const char *at, size_t length, unsigned seed, size_t from) {
+    for (size_t i = 0; i < length; i++) {
+        if (at[i] != byte_at(from + i, seed)) return 0;
+    }
+    return 1;
+}
+
+static void all_of(int fd, char *to, size_t length) {
+    for (size_t done = 0; done < length;) {
+        ssize_t got = read(fd, to + done, length - done);
+        NEED(got > 0);
+        done += got;
+    }
+}
+
+static void make_channel(int kind, int ends[2]) {
+    if (kind == 0) NEED(!pipe(ends));
+    else NEED(!socketpair(AF_UNIX, SOCK_STREAM, 0, ends));
+}
+
+static int calls_are_here(void) {
+    return uvm_anflush(0, 0) == 0 || errno != ENOSYS;
+}
+
+// --- programs that change nothing -------------------------------------------------------------------------------
+
+// What was written stays what it was, whatever the writer does to its memory afterwards.
+static void writers_change_their_memory(void) {
+    for (int kind = 0; kind < 2; kind++) {
+        for (size_t size = 1000; size <= MOST; size *= 3) {
+            int ends[2];
+            make_channel(kind, ends);
+            pid_t child = fork();
+            NEED(child >= 0);
+            if (child == 0) {
+                char *from = memory(MOST);
+                for (unsigned round = 0; round < 6; round++) {
+                    fill(from, size, round);
+                    for (size_t done = 0; done < size;) {
+                        ssize_t put = write(ends[1], from + done, size - done);
+                        if (put <= 0) _exit(1);
+                        done += put;
+                    }
+                    // Overwritten, given back, or mapped anew.
+                    if (round % 3 == 0) memset(from, 0xee, size);
+                    if (round % 3 == 1) madvise(from, MOST, MADV_DONTNEED);
+                    if (round % 3 == 2) munmap(from, MOST), from = memory(MOST);
+                }
+                _exit(0);
+            }
+            close(ends[1]);
+            char *to = memory(MOST);
+            for (unsigned round = 0; round < 6; round++) {
+                all_of(ends[0], to, size);
+                CHECK(is(to, size, round, 0));
+                // What was read is the reader's own.
+                memset(to, 0x55, size);
+            }
+            int status;
+            CHECK(waitpid(child, &status, 0) == child && status == 0);
+            munmap(to, MOST), close(ends[0]);
+        }
+    }
+}
+
+// Nobody reads while the writer's memory goes through fork, protection, and its own end.
+static void writers_go_their_ways(void) {
+    int ends[2];
+    NEED(!pipe(ends));
+    char *from = memory(16 * PAGE), *to = memory(16 * PAGE);
+    fill(from, 16 * PAGE, 1);
+    NEED(write(ends[1], from, 8 * PAGE) == 8 * PAGE);
+    pid_t child = fork();
+    if (child == 0) {
+        // The child writes to what was lent before it was made.
+        memset(from, 9, 16 * PAGE);
+        _exit(from[0] != 9);
+    }
+    int status;
+    CHECK(waitpid(child, &status, 0) == child && status == 0 && is(from, 16 * PAGE, 1, 0));
+    NEED(!mprotect(from, 4 * PAGE, PROT_NONE) && !mprotect(from, 4 * PAGE, RW));
+    CHECK(is(from, 16 * PAGE, 1, 0));
+    memset(from, 7, 4 * PAGE);
+    all_of(ends[0], to, 8 * PAGE);
+    CHECK(is(to, 8 * PAGE, 1, 0));
+    // The writer is gone when it is read.
+    child = fork();
+    if (child == 0) {
+        fill(from, 8 * PAGE, 2);
+        _exit(write(ends[1], from, 8 * PAGE) != 8 * PAGE);
+    }
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    all_of(ends[0], to, 8 * PAGE);
+    CHECK(is(to, 8 * PAGE, 2, 0));
+    close(ends[0]), close(ends[1]);
+}
+
+// Files, memory of files and memory never touched, in one write.
+static void all_kinds_of_memory(void) {
+    int fd = open("/tmp/kinds", O_RDWR | O_CREAT | O_TRUNC, 0600), ends[2];
+    char *from = memory(16 * PAGE), *to = memory(16 * PAGE);
+    fill(to, 4 * PAGE, 3);
+    NEED(fd >= 0 && write(fd, to, 4 * PAGE) == 4 * PAGE && !pipe(ends));
+    NEED(mmap(from, 4 * PAGE, RW, MAP_SHARED | MAP_FIXED, fd, 0) == from);
+    NEED(mmap(from + 4 * PAGE, 4 * PAGE, RW, MAP_PRIVATE | MAP_FIXED, fd, 0) == from + 4 * PAGE);
+    from[5 * PAGE] = 'p';
+    fill(from + 8 * PAGE, 2 * PAGE, 4);
+    CHECK(write(ends[1], from, 12 * PAGE) == 12 * PAGE);
+    // Each of them changes before it is read.
+    char *file = memory(4 * PAGE);
+    memset(file, 1, 4 * PAGE);
+    CHECK(pwrite(fd, file, PAGE, 0) == PAGE);
+    from[PAGE] = 2;
+    NEED(!ftruncate(fd, 2 * PAGE));
+    memset(from + 8 * PAGE, 5, 4 * PAGE);
+    memset(to, 0x77, 16 * PAGE);
+    all_of(ends[0], to, 12 * PAGE);
+    CHECK(is(to, 4 * PAGE, 3, 0));
+    CHECK(is(to + 4 * PAGE, PAGE, 3, 0) && to[5 * PAGE] == 'p' && is(to + 6 * PAGE, 2 * PAGE, 3, 2 * PAGE));
+    CHECK(is(to + 8 * PAGE, 2 * PAGE, 4, 0) && !to[10 * PAGE] && !to[12 * PAGE - 1]);
+    close(fd), close(ends[0]), close(ends[1]);
+}
+
+// Reads into memory that is shared, locked, protected or a file's put the bytes where all can see them.
+static void readers_of_all_kinds(void) {
+    int fd = open("/tmp/kinds", O_RDWR | O_CREAT | O_TRUNC, 0600), ends[2];
+    NEED(fd >= 0 && !ftruncate(fd, 16 * PAGE) && !pipe(ends));
+    char *from = memory(16 * PAGE), *back = memory(16 * PAGE);
+    fill(from, 16 * PAGE, 5);
+    char *file = mmap(0, 16 * PAGE, RW, MAP_SHARED, fd, 0), *shared = mmap(0, 16 * PAGE, RW, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    NEED(file != MAP_FAILED && shared != MAP_FAILED);
+    NEED(write(ends[1], from, 12 * PAGE) == 12 * PAGE);
+    all_of(ends[0], file, 12 * PAGE);
+    CHECK(pread(fd, back, 12 * PAGE, 0) == 12 * PAGE && is(back, 12 * PAGE, 5, 0));
+    pid_t child = fork();
+    if (child == 0) {
+        if (write(ends[1], from, 12 * PAGE) != 12 * PAGE) _exit(1);
+        all_of(ends[0], shared, 12 * PAGE);
+        _exit(0);
+    }
+    int status;
+    CHECK(waitpid(child, &status, 0) == child && status == 0 && is(shared, 12 * PAGE, 5, 0));
+    NEED(!mlock(back, 12 * PAGE) && write(ends[1], from, 12 * PAGE) == 12 * PAGE);
+    memset(back, 0, 12 * PAGE);
+    all_of(ends[0], back, 12 * PAGE);
+    CHECK(is(back, 12 * PAGE, 5, 0) && !munlock(back, 12 * PAGE));
+    // Into memory that can't be written: nothing is lost.
+    NEED(write(ends[1], from, 12 * PAGE) == 12 * PAGE && !mprotect(back, 12 * PAGE, PROT_READ));
+    FAILS(read(ends[0], back, 12 * PAGE), EFAULT);
+    NEED(!mprotect(back, 12 * PAGE, RW));
+    all_of(ends[0], back, 12 * PAGE);
+    CHECK(is(back, 12 * PAGE, 5, 0));
+    close(fd), close(ends[0]), close(ends[1]);
+}
+
+// Memory in the pipe is paged out with everything else, or kept; it comes out right.
+static void memory_is_short(void) {
+    enum { PIPES = 24 };
+    int ends[PIPES][2];
+    char *from = memory(16 * PAGE);
+    for (int i = 0; i < PIPES; i++) {
+        NEED(!pipe(ends[i]));
+        fill(from, 15 * PAGE, i);
+        CHECK(write(ends[i][1], from, 15 * PAGE) == 15 * PAGE);
+    }
+    madvise(from, 16 * PAGE, MADV_PAGEOUT);
+    for (int i = 0; i < PIPES; i++) {
+        all_of(ends[i][0], from, 15 * PAGE);
+        CHECK(is(from, 15 * PAGE, i, 0));
+        close(ends[i][0]), close(ends[i][1]);
+    }
+}
+
+// --- programs that ask ------------------------------------------------------------------------------------------
+
+// Takes bytes by transfer, checks and changes them, and gives the pages up.
+static size_t transferred(int fd, size_t length, unsigned seed) {
+    struct uvm_piece pieces[8];
+    size_t done = 0;
+    while (done < length) {
+        ssize_t count = uvm_transfer_read(fd, pieces, 8, length - done);
+        if (count <= 0) break;
+        for (ssize_t i = 0; i < count; i++) {
+            char *at = pieces[i].start;
+            CHECK(is(at, pieces[i].length, seed, done));
+            // The rest of the pages holds nothing.
+            for (char *p = (char *)((uintptr_t)at & -PAGE); p < at; p++) CHECK(!*p);
+            for (char *p = at + pieces[i].length; (uintptr_t)p % PAGE; p++) CHECK(!*p);
+            memset(at, 0xcc, pieces[i].length);
+            done += pieces[i].length;
+            CHECK(!uvm_anflush(at, pieces[i].length));
+            unsigned char vector;
+            FAILS(mincore((void *)((uintptr_t)at & -PAGE), PAGE, &vector), ENOMEM);
+        }
+    }
+    return done;
+}
+
+static void bytes_are_transferred(void) {
+    if (!calls_are_here()) return;
+    static const size_t sizes[] = {1, 100, PAGE - 1, PAGE, PAGE + 1, 3 * PAGE, 5 * PAGE + 17, 15 * PAGE};
+    for (int kind = 0; kind < 2; kind++) {
+        int ends[2];
+        make_channel(kind, ends);
+        char *from = memory(16 * PAGE);
+        for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+            for (size_t offset = 0; offset < 2 * PAGE; offset += 1365) {
+                if (offset + sizes[i] > 16 * PAGE) continue;
+                fill(from + offset, sizes[i], i);
+                NEED(write(ends[1], from + offset, sizes[i]) == (ssize_t)sizes[i]);
+                CHECK(transferred(ends[0], sizes[i], i) == sizes[i]);
+                CHECK(is(from + offset, sizes[i], i, 0));
+            }
+        }
+        close(ends[1]);
+        struct uvm_piece piece;
+        CHECK(uvm_transfer_read(ends[0], &piece, 1, PAGE) == 0);
+        close(ends[0]);
+    }
+}
+
+static void pages_are_donated(void) {
+    if (!calls_are_here()) return;
+    for (int kind = 0; kind < 2; kind++) {
+        for (int by_transfer = 0; by_transfer < 2; by_transfer++) {
+            int ends[2];
+            make_channel(kind, ends);
+            char *from = memory(16 * PAGE), *to = memory(16 * PAGE);
+            fill(from, 16 * PAGE, 6);
+            size_t length = 9 * PAGE + 100;
+            ssize_t put = uvm_donate_write(ends[1], from, length);
+            CHECK(put == (ssize_t)length);
+            for (int i = 0; i < 10; i++) CHECK(!from[i * PAGE] && !from[i * PAGE + 2000]);
+            CHECK(is(from + 10 * PAGE, 6 * PAGE, 6, 10 * PAGE));
+            fill(from, 16 * PAGE, 7);
+            if (by_transfer) {
+                CHECK(transferred(ends[0], length, 6) == length);
+            } else {
+                all_of(ends[0], to, length);
+                CHECK(is(to, length, 6, 0));
+            }
+            CHECK(is(from, 16 * PAGE, 7, 0));
+            munmap(from, 16 * PAGE), munmap(to, 16 * PAGE), close(ends[0]), close(ends[1]);
+        }
+    }
+}
+
+static void more_than_has_room_is_donated(void) {
+    if (!calls_are_here()) return;
+    int ends[2];
+    NEED(!pipe2(ends, O_NONBLOCK));
+    char *from = memory(64 * PAGE), *to = memory(64 * PAGE);
+    fill(from, 64 * PAGE, 8);
+    ssize_t put = uvm_donate_write(ends[1], from, 64 * PAGE);
+    CHECK(put > 0 && put < 64 * PAGE && put % PAGE == 0);
+    CHECK(!from[0] && !from[put - 1] && is(from + put, 64 * PAGE - put, 8, put));
+    FAILS(uvm_donate_write(ends[1], from + put, 64 * PAGE - put), EAGAIN);
+    CHECK(is(from + put, 64 * PAGE - put, 8, put));
+    all_of(ends[0], to, put);
+    CHECK(is(to, put, 8, 0));
+    close(ends[0]);
+    signal(SIGPIPE, SIG_IGN);
+    FAILS(uvm_donate_write(ends[1], from + put, PAGE), EPIPE);
+    CHECK(is(from + put, 64 * PAGE - put, 8, put));
+    close(ends[1]);
+}
+
+static void odd_memory_is_donated(void) {
+    if (!calls_are_here()) return;
+    int fd = open("/tmp/kinds", O_RDWR | O_CREAT | O_TRUNC, 0600), ends[2];
+    char *from = memory(8 * PAGE), *to = memory(8 * PAGE);
+    fill(to, 2 * PAGE, 9);
+    NEED(fd >= 0 && write(fd, to, 2 * PAGE) == 2 * PAGE && !pipe(ends));
+    NEED(mmap(from, 2 * PAGE, RW, MAP_SHARED | MAP_FIXED, fd, 0) == from);
+    NEED(mmap(from + 2 * PAGE, 2 * PAGE, RW, MAP_PRIVATE | MAP_FIXED, fd, 0) == from + 2 * PAGE);
+    fill(from + 6 * PAGE, PAGE, 10);
+    ssize_t put = uvm_donate_write(ends[1], from, 8 * PAGE);
+    CHECK(put == 8 * PAGE);
+    all_of(ends[0], to, 8 * PAGE);
+    CHECK(is(to, 2 * PAGE, 9, 0) && is(to + 2 * PAGE, 2 * PAGE, 9, 0) && !to[4 * PAGE] && is(to + 6 * PAGE, PAGE, 10, 0));
+    // The file keeps its bytes.
+    CHECK(pread(fd, to, 2 * PAGE, 0) == 2 * PAGE && is(to, 2 * PAGE, 9, 0));
+    close(fd), close(ends[0]), close(ends[1]);
+}
+
+static void calls_are_refused(void) {
+    if (!calls_are_here()) return;
+    int ends[2], file = open("/tmp/kinds", O_RDWR | O_CREAT, 0600);
+    NEED(!pipe(ends) && file >= 0);
+    char *at = memory(4 * PAGE);
+    fill(at, 4 * PAGE, 11);
+    struct uvm_piece piece;
+    FAILS(uvm_donate_write(ends[1], at + 1, PAGE), EINVAL);
+    FAILS(uvm_donate_write(ends[1], (void *)(uintptr_t)(1ull << 50), PAGE), EFAULT);
+    FAILS(uvm_donate_write(ends[1], 0, PAGE), EFAULT);
+    FAILS(uvm_donate_write(file, at, PAGE), EINVAL);
+    FAILS(uvm_donate_write(ends[0], at, PAGE), EBADF);
+    FAILS(uvm_donate_write(-1, at, PAGE), EBADF);
+    CHECK(uvm_donate_write(ends[1], at, 0) == 0);
+    CHECK(is(at, 4 * PAGE, 11, 0));
+    FAILS(uvm_transfer_read(file, &piece, 1, PAGE), EINVAL);
+    FAILS(uvm_transfer_read(ends[1], &piece, 1, PAGE), EBADF);
+    NEED(write(ends[1], at, 100) == 100);
+    FAILS(uvm_transfer_read(ends[0], &piece, 0, PAGE), EINVAL);
+    FAILS(uvm_transfer_read(ends[0], (struct uvm_piece *)8, 1, PAGE), EFAULT);
+    CHECK(uvm_transfer_read(ends[0], &piece, 1, 0) == 0);
+    CHECK(transferred(ends[0], 100, 11) == 100);
+    FAILS(uvm_anflush((void *)(uintptr_t)(1ull << 50), PAGE), EINVAL);
+    close(file), close(ends[0]), close(ends[1]);
+}
+
+static void anflush_gives_up(void) {
+    if (!calls_are_here()) return;
+    char *at = memory(4 * PAGE);
+    fill(at, 4 * PAGE, 12);
+    CHECK(!uvm_anflush(at + PAGE, 2 * PAGE) && !at[PAGE] && !at[3 * PAGE - 1]);
+    CHECK(is(at, PAGE, 12, 0) && is(at + 3 * PAGE, PAGE, 12, 3 * PAGE));
+    munmap(at + PAGE, PAGE);
+    FAILS(uvm_anflush(at, 4 * PAGE), ENOMEM);
+    CHECK(!at[0] && !at[3 * PAGE]);
+}
+
+// --- exports ----------------------------------------------------------------------------------------------------
+
+static void exports_copy(void) {
+    if (!calls_are_here()) return;
+    char *at = memory(8 * PAGE);
+    fill(at, 8 * PAGE, 13);
+    int fd = uvm_export(at, 8 * PAGE, UVM_COPY, RW);
+    NEED(fd >= 0);
+    struct stat about;
+    CHECK(!fstat(fd, &about) && about.st_size == 8 * PAGE);
+    memset(at, 1, PAGE);
+    char *one = uvm_import(fd, 0, 0), *two = uvm_import(fd, 0, 0);
+    NEED(one != (void *)-1 && two != (void *)-1 && one != two);
+    CHECK(is(one, 8 * PAGE, 13, 0) && is(two, 8 * PAGE, 13, 0));
+    memset(one, 2, 8 * PAGE);
+    CHECK(is(two, 8 * PAGE, 13, 0) && at[0] == 1 && is(at + PAGE, 7 * PAGE, 13, PAGE));
+    close(fd);
+    CHECK(is(two, 8 * PAGE, 13, 0));
+}
+
+static void exports_share(void) {
+    if (!calls_are_here()) return;
+    char *at = memory(8 * PAGE);
+    fill(at, 4 * PAGE, 14);
+    int fd = uvm_export(at, 8 * PAGE, UVM_SHARE, RW);
+    NEED(fd >= 0);
+    pid_t child = fork();
+    if (child == 0) {
+        char *here = uvm_import(fd, 0, 0);
+        if (here == (void *)-1 || !is(here, 4 * PAGE, 14, 0)) _exit(1);
+        here[0] = 'a', here[7 * PAGE] = 'b';
+        _exit(0);
+    }
+    int status;
+    CHECK(waitpid(child, &status, 0) == child && status == 0 && at[0] == 'a' && at[7 * PAGE] == 'b');
+    char *here = uvm_import(fd, 0, 0);
+    NEED(here != (void *)-1);
+    at[5 * PAGE] = 'c';
+    CHECK(here[0] == 'a' && here[5 * PAGE] == 'c');
+    close(fd);
+    here[1] = 'd';
+    CHECK(at[1] == 'd');
+}
+
+static void exports_donate(void) {
+    if (!calls_are_here()) return;
+    for (int zero = 0; zero < 2; zero++) {
+        // Several entries and a hole.
+        char *at = memory(16 * PAGE);
+        fill(at, 16 * PAGE, 15);
+        NEED(!mprotect(at + 4 * PAGE, 2 * PAGE, PROT_READ) && !munmap(at + 8 * PAGE, 2 * PAGE));
+        int fd = uvm_export(at + PAGE, 14 * PAGE, zero ? UVM_DONATE_ZERO : UVM_DONATE, RW);
+        NEED(fd >= 0);
+        unsigned char vector;
+        CHECK(is(at, PAGE, 15, 0) && is(at + 15 * PAGE, PAGE, 15, 15 * PAGE));
+        if (zero) CHECK(!at[PAGE] && !at[14 * PAGE]);
+        else FAILS(mincore(at + PAGE, PAGE, &vector), ENOMEM);
+        char *there = uvm_import(fd, 0, 0);
+        NEED(there != (void *)-1);
+        CHECK(is(there, 7 * PAGE, 15, PAGE) && is(there + 9 * PAGE, 5 * PAGE, 15, 10 * PAGE));
+        FAILS(mincore(there + 7 * PAGE, PAGE, &vector), ENOMEM);
+        there[0] = 3;
+        catch_faults();
+        CATCH(there[3 * PAGE] = 1);
+        CHECK(caught_signal == SIGSEGV);
+        FAILS(uvm_import(fd, 0, 0) == (void *)-1 ? -1 : 0, ENODATA);
+        close(fd);
+        CHECK(there[0] == 3 && is(there + PAGE, 6 * PAGE, 15, 2 * PAGE));
+    }
+}
+
+static void exports_are_refused(void) {
+    if (!calls_are_here()) return;
+    char *at = memory(4 * PAGE);
+    fill(at, 4 * PAGE, 16);
+    FAILS(uvm_export(at + 1, PAGE, UVM_COPY, RW), EINVAL);
+    FAILS(uvm_export(at, 0, UVM_COPY, RW), EINVAL);
+    FAILS(uvm_export(at, PAGE, 9, RW), EINVAL);
+    FAILS(uvm_export(at, PAGE, UVM_COPY, 64), EINVAL);
+    char *none = memory(4 * PAGE);
+    munmap(none, 4 * PAGE);
+    FAILS(uvm_export(none, 4 * PAGE, UVM_COPY, RW), ENOMEM);
+    int file = open("/bin/moving", O_RDONLY);
+    NEED(file >= 0);
+    char *map = mmap(0, PAGE, PROT_READ, MAP_SHARED, file, 0);
+    NEED(map != MAP_FAILED);
+    FAILS(uvm_export(map, PAGE, UVM_SHARE, RW), EACCES);
+    FAILS(uvm_import(file, 0, 0) == (void *)-1 ? -1 : 0, EBADF);
+    int fd = uvm_export(at, 4 * PAGE, UVM_COPY, PROT_READ);
+    NEED(fd >= 0);
+    FAILS(uvm_import(fd, at + 1, UVM_FIXED) == (void *)-1 ? -1 : 0, EINVAL);
+    FAILS(uvm_import(fd, 0, 2) == (void *)-1 ? -1 : 0, EINVAL);
+    char *there = uvm_import(fd, at, UVM_FIXED);
+    CHECK(there == at && is(at, 4 * PAGE, 16, 0));
+    FAILS(mprotect(at, PAGE, RW), EACCES);
+    close(fd), close(file);
+}
+
+// Nothing is left of what nobody imported.
+static void exports_are_dropped(void) {
+    if (!calls_are_here()) return;
+    for (int i = 0; i < 200; i++) {
+        char *at = memory(1 << 20);
+        memset(at, i + 1, 1 << 20);
+        int fd = uvm_export(at, 1 << 20, 1 + i % 4, RW);
+        NEED(fd >= 0);
+        if (i % 3 == 0) {
+            char *there = uvm_import(fd, 0, 0);
+            NEED(there != (void *)-1);
+            CHECK(there[4 * PAGE] == (char)(i + 1));
+            munmap(there, 1 << 20);
+        }
+        close(fd);
+        if (i % 4 != 2) munmap(at, 1 << 20);
+    }
+}
+
+int main(int argc, char **argv) {
+    static const struct test_case tests[] = {
+        {"writers_change_their_memory", writers_change_their_memory},
+        {"writers_go_their_ways", writers_go_their_ways},
+        {"all_kinds_of_memory", all_kinds_of_memory},
+        {"readers_of_all_kinds", readers_of_all_kinds},
+        {"memory_is_short", memory_is_short},
+        {"bytes_are_transferred", bytes_are_transferred},
+        {"pages_are_donated", pages_are_donated},
+        {"more_than_has_room_is_donated", more_than_has_room_is_donated},
+        {"odd_memory_is_donated", odd_memory_is_donated},
+        {"calls_are_refused", calls_are_refused},
+        {"anflush_gives_up", anflush_gives_up},
+        {"exports_copy", exports_copy},
+        {"exports_share", exports_share},
+        {"exports_donate", exports_donate},
+        {"exports_are_refused", exports_are_refused},
+        {"exports_are_dropped", exports_are_dropped},
+    };
+    return RUN(tests, argc, argv);
+}
