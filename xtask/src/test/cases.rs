@@ -87,6 +87,19 @@ const fn guest(
     Case { name, guests: programs, command, expect: &[Lacks("FAILED"), Contains("cases hold")], ..CASE }
 }
 
+/// So many pairs of programs that move data, and are killed; twice, and the second time must leave memory as it was.
+pub const fn killed(name: &'static str, cpus: u32, command: &'static [&'static str]) -> Case {
+    Case {
+        name,
+        guests: &[("kills", Libc::Musl), ("flat", Libc::Musl)],
+        command,
+        cpus,
+        seconds: 600,
+        expect: &[Contains(", 0 wrong"), Contains("memory is as before"), Lacks("FAILED")],
+        ..CASE
+    }
+}
+
 pub const CASES: &[Case] = &[
     Case {
         name: "gcc compiles and runs hello world",
@@ -157,6 +170,8 @@ pub const CASES: &[Case] = &[
         ours_only: true,
         ..guest("memory that moves, and is short", &[("moving", Libc::Musl)], &["/bin/moving"])
     },
+    killed("senders and receivers that are killed", 1, &["/bin/flat", "1024", "/bin/kills", "300"]),
+    killed("senders and receivers that are killed, several CPUs", 4, &["/bin/flat", "4096", "/bin/kills", "300"]),
     Case { cpus: 4, ..guest("memory that moves, several CPUs", &[("moving", Libc::Musl)], &["/bin/moving"]) },
     guest("timers, signals and memory as files", &[("asfiles", Libc::Musl)], &["/bin/asfiles"]),
     Case {

@@ -5,7 +5,7 @@
 //! second time must leave the kernel's memory as it was (`xtask/guest/flat.c`).
 
 use super::cases::Expect::{self, Contains, Lacks};
-use super::cases::{Case, CASE};
+use super::cases::{self, Case, CASE};
 use super::disks::{self, TestDisk};
 use super::prepare::Prepared;
 use crate::guest::Libc;
@@ -125,6 +125,11 @@ const fn python(name: &'static str, cpus: u32) -> Case {
 }
 
 pub const LONG: &[Case] = &[
+    cases::killed(
+        "ten thousand kills of senders and receivers",
+        2,
+        &["/bin/flat", "4096", "/bin/kills", "10000"],
+    ),
     together("stress-ng, all together", 1),
     together("stress-ng, all together on two CPUs", 2),
     together("stress-ng, all together on four CPUs", 4),
