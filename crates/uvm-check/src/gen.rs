@@ -5,7 +5,9 @@ use std::collections::VecDeque;
 use uvm_soft::Rng;
 
 use crate::model::{Expect, Model, Page};
-use crate::op::{At, Back, Inh, Kind, Op, Rights, Span, DEVICES, OBJECTS, PINS, SPACES, WINDOW, WORDS};
+use crate::op::{
+    At, Back, Inh, Kind, Op, Rights, Span, DEVICES, LOANS, OBJECTS, PINS, SPACES, WINDOW, WORDS,
+};
 
 /// A random list. A model runs along, so that most operations find something to work on.
 pub fn random_list(seed: u64, len: usize) -> Vec<Op> {
@@ -102,11 +104,11 @@ impl Gen {
             return self.first_of(s);
         }
         let choice = match self.habit {
-            Habit::Sharing if self.rng.one_in(2) => *self.rng.pick(&[0, 28, 45, 45, 55, 65, 65]),
+            Habit::Sharing if self.rng.one_in(2) => *self.rng.pick(&[0, 28, 45, 45, 55, 65, 65, 112, 120]),
             Habit::OnePage if !self.rng.one_in(8) => {
-                *self.rng.pick(&[0, 28, 28, 45, 45, 45, 52, 55, 55, 65, 65])
+                *self.rng.pick(&[0, 28, 28, 45, 45, 45, 52, 55, 55, 65, 65, 112, 120])
             }
-            _ => self.rng.below(112),
+            _ => self.rng.below(126),
         };
         match choice {
             0..=15 => self.map(s),
@@ -138,6 +140,10 @@ impl Gen {
             108 => Op::WireTouched { s, span: self.span(s) },
             109 => Op::Attach { o: self.object(), to: self.object() },
             110 => Op::PageOutRange { s, span: self.span(s) },
+            112..=116 => Op::Lend { l: self.loan(), s, span: self.span(s) },
+            117..=118 => Op::LendObject { l: self.loan(), o: self.object(), span: self.indices() },
+            119 => Op::LendAgain { l: self.loan(), to: self.loan() },
+            120..=125 => Op::Return { l: self.loan() },
             _ => Op::Cool { s, span: self.span(s) },
         }
     }
@@ -232,6 +238,10 @@ impl Gen {
 
     fn object(&mut self) -> usize {
         self.rng.below(OBJECTS as u64) as usize
+    }
+
+    fn loan(&mut self) -> usize {
+        self.rng.below(LOANS as u64) as usize
     }
 
     fn cpu(&mut self) -> usize {

@@ -12,6 +12,8 @@ pub const OBJECTS: usize = 4;
 pub const DEVICES: usize = 2;
 /// Sets of pages that may be pinned at once.
 pub const PINS: usize = 2;
+/// Loans that the kernel may have at once.
+pub const LOANS: usize = 3;
 /// Runs of frames that belong to devices, and pages in each: an object that is a device has one of them for as long as
 /// anybody refers to it.
 pub const RUNS: usize = 6;
@@ -93,7 +95,7 @@ impl Span {
 }
 
 /// One step of a list. `s` names a space, `o` an object, `cpu` a simulated CPU, `d` a swap device, `k` a transfer that
-/// is under way, by age, `p` a set of pinned pages; `n` is how many pages a pass should free.
+/// is under way, by age, `p` a set of pinned pages, `l` a loan to the kernel; `n` is how many pages a pass should free.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs)]
 pub enum Op {
@@ -117,6 +119,10 @@ pub enum Op {
     Unwire { s: usize, span: Span },
     Pin { p: usize, s: usize, span: Span, access: Rights },
     Unpin { p: usize, word: usize },
+    Lend { l: usize, s: usize, span: Span },
+    LendObject { l: usize, o: usize, span: Span },
+    LendAgain { l: usize, to: usize },
+    Return { l: usize },
     Truncate { o: usize, len: u64 },
     ObjectRead { o: usize, page: u64 },
     ObjectWrite { o: usize, page: u64, word: usize },

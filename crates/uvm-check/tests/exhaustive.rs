@@ -284,3 +284,78 @@ fn all_lists_over_pinned_pages() {
     ];
     check_all(&beginning, &alphabet, Watch::Peek);
 }
+
+/// Loans of private and shared pages, while lenders write, fork, share and go.
+#[test]
+fn all_lists_over_lent_pages() {
+    let beginning = [
+        Spawn { s: 0 },
+        NewObject { o: 0, kind: Kind::Anon, len: 2 },
+        Map { s: 0, at: Fixed(0), len: 1, back: Zero, rights: 3, inherit: None },
+        Map { s: 0, at: Fixed(1), len: 1, back: Shared(0, 0), rights: 3, inherit: None },
+        Write { s: 0, page: 0, cpu: 0, word: 0 },
+        Write { s: 0, page: 1, cpu: 0, word: 0 },
+    ];
+    let alphabet = [
+        Lend { l: 0, s: 0, span: PAIR },
+        Lend { l: 1, s: 0, span: Span(0, 1) },
+        Lend { l: 1, s: 1, span: PAIR },
+        LendObject { l: 1, o: 0, span: PAIR },
+        LendAgain { l: 0, to: 2 },
+        Return { l: 0 },
+        Return { l: 1 },
+        Write { s: 0, page: 0, cpu: 0, word: 1 },
+        Write { s: 0, page: 1, cpu: 1, word: 1 },
+        Write { s: 1, page: 0, cpu: 1, word: 2 },
+        Write { s: 1, page: 1, cpu: 0, word: 2 },
+        Read { s: 0, page: 0, cpu: 1 },
+        Read { s: 0, page: 1, cpu: 0 },
+        ObjectWrite { o: 0, page: 0, word: 3 },
+        Truncate { o: 0, len: 0 },
+        Fork { s: 0, child: 1 },
+        Inherit { s: 0, span: PAIR, inherit: Inh::Share },
+        Exit { s: 0 },
+        Unmap { s: 0, span: Span(0, 1) },
+        Discard { s: 0, span: PAIR },
+        Wire { s: 0, span: PAIR },
+        Pin { p: 0, s: 0, span: PAIR, access: 2 },
+        Unpin { p: 0, word: 3 },
+        Protect { s: 0, span: PAIR, rights: 1 },
+        Map { s: 0, at: Fixed(0), len: 1, back: Private(0, 0), rights: 3, inherit: None },
+        Detach { o: 0 },
+        Forget,
+    ];
+    check_all(&beginning, &alphabet, Watch::Look);
+}
+
+/// The same where pages leave memory.
+#[test]
+fn all_lists_over_lent_pages_that_were_on_swap() {
+    let beginning = [
+        Spawn { s: 0 },
+        Map { s: 0, at: Fixed(0), len: 2, back: Zero, rights: 3, inherit: None },
+        Write { s: 0, page: 0, cpu: 0, word: 0 },
+        Write { s: 0, page: 1, cpu: 0, word: 0 },
+        PageOut { n: 2 },
+    ];
+    let alphabet = [
+        Lend { l: 0, s: 0, span: PAIR },
+        Lend { l: 1, s: 1, span: Span(0, 1) },
+        LendAgain { l: 0, to: 2 },
+        Return { l: 0 },
+        PageOut { n: 1 },
+        PageOut { n: 2 },
+        CompleteIo { k: 0 },
+        Write { s: 0, page: 0, cpu: 0, word: 1 },
+        Write { s: 1, page: 0, cpu: 1, word: 2 },
+        Read { s: 0, page: 1, cpu: 0 },
+        Fork { s: 0, child: 1 },
+        Exit { s: 0 },
+        Discard { s: 0, span: Span(0, 1) },
+        Wire { s: 0, span: Span(0, 1) },
+        SwapOff { d: 0 },
+        SwapOn { d: 0 },
+        Forget,
+    ];
+    check_all_paging(&beginning, &alphabet);
+}

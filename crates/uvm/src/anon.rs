@@ -30,7 +30,7 @@ use machine::lines::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 
 use machine::frames::PageFlags;
 use machine::magazine::{Magazine, FULL, HALF};
-use machine::order::{self, Before, FreeList, PageCache};
+use machine::order::{self, Before, FreeList, PageCache, PageQueues};
 use machine::shared::Line;
 use machine::{Held, Machine, NoMemory, Ordered, Owner, PageNo, Shootdown};
 use spin::Once;
@@ -253,6 +253,7 @@ impl<M: Machine> Anons<M> {
                 let place = slot.filter(|s| s.is_place()).map_or(0, |s| u64::from(s.number()));
                 machine.frames().wire(page);
                 machine.frames().set_owner(page, Owner::Orphan, place);
+                leave(machine, &mut h, page, down);
             }
             _ => {
                 if let Some(slot) = slot {
@@ -267,17 +268,36 @@ impl<M: Machine> Anons<M> {
     }
 }
 
-/// Frees a page that nothing maps any more, or leaves it to its last unpinning.
+/// Frees a page that nothing maps any more, or leaves it to whoever has it pinned or on loan. Its owner's lock is held, and the
+/// owner has forgotten it.
 #[inline]
-fn drop_page<M: Machine>(machine: &M, held: &mut Held<'_, order::Anon>, page: PageNo, down: &mut Shootdown) {
+pub(crate) fn drop_page<M: Machine, P: Before<PageQueues>>(
+    machine: &M,
+    held: &mut Held<'_, P>,
+    page: PageNo,
+    down: &mut Shootdown,
+) {
     let frames = machine.frames();
     if frames.wire_count(page) == 0 {
         return frames.release(held, page, down);
     }
-    // Whoever pinned it frees it as soon as the anon's lock goes, and doesn't know of `down`.
-    down.flush(machine.pmap());
     frames.dequeue(held, page);
     frames.set_owner(page, Owner::Kernel, 0);
+    leave(machine, held, page, down);
+}
+
+/// Lets a page go that somebody may hold, once its record names no owner and no list has it.
+pub(crate) fn leave<M: Machine, P: Before<PageQueues>>(
+    machine: &M,
+    held: &mut Held<'_, P>,
+    page: PageNo,
+    down: &mut Shootdown,
+) {
+    // Whoever holds it last frees it at once, and doesn't know of `down`.
+    down.flush(machine.pmap());
+    if machine.frames().leave(page) {
+        machine.frames().release(held, page, down);
+    }
 }
 
 fn new_chunk<M: Machine>() -> Chunk<M> {

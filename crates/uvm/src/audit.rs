@@ -2,7 +2,8 @@
 //!
 //! Given all spaces and all objects of an instance, at a moment when nothing runs, an audit walks every map and says
 //! which of the stated invariants doesn't hold: `map` I1 to I5, `amap` I1, `anon` I1 and I2, `object` I1 to I3, `swap`
-//! I1, and `machine::frames`' own. Tests run it after every step.
+//! I1, `loan` I1 and I2, and `machine::frames`' own. Tests run it after every step. Loans are in the hands of those who have
+//! them: [`Uvm::audit_loans`] counts them when it is shown all.
 
 use alloc::collections::BTreeMap;
 use alloc::format;
@@ -20,7 +21,7 @@ use crate::anon::AnonNo;
 use crate::map::{Entry, Map, Writes};
 use crate::object::Stored;
 use crate::pager::Pager;
-use crate::{Slot, Space, Uvm};
+use crate::{LentPage, Slot, Space, Uvm};
 
 /// What doesn't hold.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -70,6 +71,7 @@ impl<M: Machine> Uvm<M> {
         }
         self.audit_amaps(held, &mut count)?;
         self.audit_orphans(held, &mut count)?;
+        self.audit_left()?;
         for pager in objects {
             self.audit_handle(held, &**pager, &count)?;
         }
@@ -159,6 +161,8 @@ impl<M: Machine> Uvm<M> {
                 "{va:?} can be written, and must be copied first"
             );
             ensure!(!e.wired || self.frames().wire_count(page) > 0, "{va:?} is wired, its page is not");
+            let lent = self.frames().loans(page) != 0;
+            ensure!(!lent || !prot.contains(Prot::WRITE), "{va:?} can be written, and {page:?} is lent");
         }
         Ok(mapped)
     }
@@ -255,6 +259,36 @@ impl<M: Machine> Uvm<M> {
         if let Some(other) = count.slots.insert(slot, holder) {
             let holder = &count.slots[&slot];
             return Err(AuditError(format!("{slot:?} is held by {other} and by {holder}")));
+        }
+        Ok(())
+    }
+
+    /// Counts loans: `lent` is all that the host has on loan from this instance.
+    ///
+    /// # Errors
+    /// A sentence that names a page that is lent more or less often than its record says, or that nobody holds.
+    pub fn audit_loans<'a>(&self, lent: impl IntoIterator<Item = &'a LentPage>) -> Result<(), AuditError> {
+        let mut loans: BTreeMap<PageNo, u32> = BTreeMap::new();
+        let counted = lent.into_iter().filter(|lent| !self.is_zero_page(lent.page()));
+        counted.for_each(|lent| *loans.entry(lent.page()).or_insert(0) += 1);
+        for page in (0..self.frames().numbers() as u32).map(PageNo) {
+            let (counts, are) = (self.frames().loans(page), loans.get(&page).copied().unwrap_or(0));
+            ensure!(counts == are, "{page:?} counts {counts} loans, and {are} are there");
+        }
+        Ok(())
+    }
+
+    /// Whoever has let a page go has left it to somebody.
+    fn audit_left(&self) -> Result<(), AuditError> {
+        for page in (0..self.frames().numbers() as u32).map(PageNo) {
+            if self.frames().is_left(page) {
+                let (owner, holds) = (self.frames().owner(page), self.frames().wire_count(page));
+                let nobodys = matches!(owner, Owner::Kernel | Owner::Orphan);
+                ensure!(nobodys && holds != 0, "{page:?} was left, is {owner:?}'s and held {holds} times");
+                ensure!(!self.machine().pmap().is_mapped(page), "{page:?} was left, and is mapped");
+                let place = self.frames().place(page);
+                ensure!(place == Place::Nowhere, "{page:?} was left on {place:?}");
+            }
         }
         Ok(())
     }

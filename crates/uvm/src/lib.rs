@@ -52,6 +52,7 @@ mod cover;
 mod describe;
 pub mod fault;
 mod io;
+pub mod loan;
 pub mod map;
 mod object;
 mod object_ended;
@@ -70,12 +71,13 @@ mod will_need;
 use crate::pageout::Effort;
 use machine::lines::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 
-use machine::{order, Frames, Held, Machine, NoMemory, Ticket};
+use machine::{order, Frames, Held, Machine, NoMemory, PageNo, Ticket};
 
 pub use audit::AuditError;
 pub use describe::{EntryInfo, Layers, Outline};
 pub use fault::{FaultError, FaultKind};
 pub use io::{Outcome, Start, Transfer, CLUSTER};
+pub use loan::{Lent, LentPage};
 pub use map::{Advice, Backing, Inherit, Map, MapError, MapRequest, Place, RangeError, RemapPlace, Sharing};
 pub use object::{Object, ObjectBody, ObjectGuard};
 pub use object_io::Intent;
@@ -102,6 +104,8 @@ pub struct Uvm<M: Machine> {
     coming_in: AtomicUsize,
     /// The anon at which the last search for stale slots ended.
     sweep_hand: AtomicU32,
+    /// What untouched memory is lent as.
+    zero_page: spin::Once<PageNo>,
     /// The name of the next object; used twice only after 2^32 objects.
     next_object: AtomicU32,
 }
@@ -125,6 +129,7 @@ impl<M: Machine> Uvm<M> {
             in_flight: AtomicUsize::new(0),
             coming_in: AtomicUsize::new(0),
             sweep_hand: AtomicU32::new(0),
+            zero_page: spin::Once::new(),
             next_object: AtomicU32::new(1),
         })
     }

@@ -21,6 +21,7 @@ use machine::{
     Before, Channel, Frames, Held, Machine, Owner, PageNo, Pages, Pmap, Prot, Shared, Shootdown, Ticket,
 };
 
+use crate::anon::{drop_page, leave};
 use crate::io::Chain;
 use crate::pager;
 use crate::pager::ahead::{Plan, ReadAhead};
@@ -309,7 +310,7 @@ impl ObjectBody {
                 if let Some(slot) = Slot::new(uvm.frames().slot(page)) {
                     uvm.swap().free(uvm.machine(), held, slot);
                 }
-                drop_page(uvm.frames(), held, page, down);
+                drop_page(uvm.machine(), held, page, down);
             }
             Some(Stored::Slot(slot)) => {
                 self.swapped -= 1;
@@ -327,6 +328,16 @@ impl ObjectBody {
                 self.clear(index);
             }
         }
+    }
+
+    /// Puts another page, which is filled and dirty, where `old` is; that one is the caller's, and nobody's.
+    pub(crate) fn exchange<M: Machine>(&mut self, frames: &Frames<M>, old: PageNo, new: PageNo) {
+        let index = frames.index(old);
+        self.set(Pages(index), number(new));
+        frames.set_owner(new, frames.owner(old), index);
+        frames.set_slot(new, frames.slot(old));
+        frames.set_flags(new, self.class);
+        frames.clear_flags(old, PageFlags::all());
     }
 
     /// Puts a place on swap where a page was.
@@ -359,6 +370,7 @@ impl ObjectBody {
             frames.wire(page);
             // Its place on swap is the I/O's, and freed with it.
             frames.set_owner(page, Owner::Orphan, u64::from(frames.slot(page)));
+            leave(uvm.machine(), held, page, down);
         }
     }
 
@@ -388,28 +400,8 @@ impl ObjectBody {
             for _ in 0..machine.pmap().page_protect(held, page, Prot::NONE, down) {
                 machine.frames().unwire(machine, held, page);
             }
-            if machine.frames().wire_count(page) != 0 {
-                // Whoever pinned it frees it as soon as this lock goes, and doesn't know of `down`.
-                down.flush(machine.pmap());
-            }
             self.remove(uvm, held, index, down);
         }
-    }
-}
-
-/// Frees a page whose owner lets it go, or leaves it to the last unwiring.
-fn drop_page<M: Machine>(
-    frames: &Frames<M>,
-    held: &mut Held<'_, order::Object>,
-    page: PageNo,
-    down: &mut Shootdown,
-) {
-    if frames.wire_count(page) == 0 {
-        frames.release(held, page, down);
-    } else {
-        // Whoever takes the last pin frees it, and knows of no queue.
-        frames.dequeue(held, page);
-        frames.set_owner(page, Owner::Kernel, 0);
     }
 }
 

@@ -69,11 +69,17 @@ impl<M: Machine> Uvm<M> {
             return Ok(None);
         }
         let found = self.find_page(&mut body, &mut h, oref, index, access, ahead);
-        let page = found.map_err(|e| match e {
+        let mut page = found.map_err(|e| match e {
             GetError::Wait(ticket) => Stop::Wait(ticket),
             GetError::Start(start) => Stop::Start(start),
             other => Stop::Fail(other),
         })?;
+        if intent == Intent::Write && self.frames().loans(page) != 0 {
+            let mut down = Shootdown::new();
+            let replaced = self.replace_lent(&mut body, &mut h, page, &mut down);
+            down.perform(self.machine(), &mut h);
+            page = replaced.map_err(GetError::from)?;
+        }
         self.frames().wire(page);
         self.frames().set_flags(page, PageFlags::TOUCHED);
         if intent == Intent::Write {

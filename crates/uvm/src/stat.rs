@@ -71,10 +71,20 @@ pub enum Counter {
     PagesFreed,
     /// Of these, pages freed without I/O.
     FreedClean,
+    /// Pages of anonymous memory lent to the kernel.
+    LoansAnon,
+    /// Pages of objects lent to the kernel.
+    LoansObject,
+    /// Times that the page of zeroes was lent in place of memory that nobody has touched.
+    LoansZero,
+    /// Pages copied for the kernel, since a device may write to them or they are lent too often.
+    LoansCopied,
+    /// Loans that were broken: the lender got a copy, since it wrote while the page was lent.
+    LoansBroken,
 }
 
 /// Every counter with its name as `/proc/vmstat` has it.
-pub const COUNTERS: [(Counter, &str); 32] = [
+pub const COUNTERS: [(Counter, &str); 37] = [
     (Counter::Faults, "faults"),
     (Counter::FaultsAnon, "faults_anon"),
     (Counter::FaultsAnonCopied, "faults_anon_copied"),
@@ -107,6 +117,11 @@ pub const COUNTERS: [(Counter, &str); 32] = [
     (Counter::Reactivated, "pgactivate"),
     (Counter::PagesFreed, "pgsteal"),
     (Counter::FreedClean, "pgsteal_clean"),
+    (Counter::LoansAnon, "loans_anon"),
+    (Counter::LoansObject, "loans_object"),
+    (Counter::LoansZero, "loans_zero"),
+    (Counter::LoansCopied, "loans_copied"),
+    (Counter::LoansBroken, "loans_broken"),
 ];
 
 #[repr(align(64))]
@@ -119,7 +134,7 @@ pub struct Stat {
 
 impl Stat {
     pub(crate) fn new(cpus: usize) -> Stat {
-        Stat { cpus: (0..cpus).map(|_| PerCpu(Default::default())).collect() }
+        Stat { cpus: (0..cpus).map(|_| PerCpu(core::array::from_fn(|_| AtomicU64::new(0)))).collect() }
     }
 
     #[inline]

@@ -14,7 +14,8 @@
 //!
 //! * `owner`, `index`, `flags`: whoever holds the owner's lock (the anon's or the object's), or the allocating
 //!   thread before the page is published;
-//! * `wire`: whoever makes or ends a wired mapping or a use for I/O, atomically;
+//! * `wire`, the word of holds: whoever makes or ends a wired mapping, a use for I/O or a loan, and the owner that lets a
+//!   held page go, atomically: one of them finds itself the last, and frees the page;
 //! * `next`, `prev`: the lock of the list that `place` names; on no list, `next` is the owner's;
 //! * `place`: the lock of the list it names; to and from `Pending` by compare-and-exchange (see `queues`).
 //!

@@ -109,7 +109,9 @@ impl<M: Machine> Frames<M> {
     #[inline]
     pub fn activate<P: Before<PageQueues>>(&self, machine: &M, held: &mut Held<'_, P>, page: PageNo) {
         let record = self.page(page);
-        if record.place.load(Relaxed) != Place::Nowhere as u8 || record.wire.load(Relaxed) != 0 {
+        if record.place.load(Relaxed) != Place::Nowhere as u8
+            || record.wire.load(Relaxed) & super::record::WIRINGS != 0
+        {
             return;
         }
         if !record.moves(Place::Nowhere, Place::Pending) {

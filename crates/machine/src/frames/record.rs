@@ -7,6 +7,16 @@ use crate::atomic::{AtomicU16, AtomicU32, AtomicU64, AtomicU8};
 use crate::order::{Before, Held, PageQueues};
 use crate::{Machine, PageNo};
 
+/// Fields of the word of holds: wirings, loans, and whether the owner has let the page go.
+pub(super) const WIRINGS: u32 = 0xffff;
+const LOAN: u32 = 1 << 16;
+const LOANS: u32 = 0x7fff * LOAN;
+const LEFT: u32 = 1 << 31;
+
+/// Holds beyond which programs get no more of them. Below what fits, by more than all CPUs add at once.
+const MOST_WIRINGS: u32 = 60_000;
+const MOST_LOANS: u32 = 30_000 * LOAN;
+
 impl<M: Machine> Frames<M> {
     /// Whose the page is.
     #[inline]
@@ -63,10 +73,71 @@ impl<M: Machine> Frames<M> {
         PageFlags::from_bits_truncate(old)
     }
 
-    /// How often the page is wired.
+    /// How often the page is wired or lent: while it is, it stays in memory.
     #[inline]
     pub fn wire_count(&self, page: PageNo) -> u32 {
-        self.page(page).wire.load(Relaxed)
+        let holds = self.page(page).wire.load(Acquire);
+        (holds & WIRINGS) + (holds & LOANS) / LOAN
+    }
+
+    /// How often the page is lent. Who is told none sees all that borrowers did with it before.
+    #[inline]
+    pub fn loans(&self, page: PageNo) -> u32 {
+        (self.page(page).wire.load(Acquire) & LOANS) / LOAN
+    }
+
+    /// Whether the page can be wired by a program once more. What the kernel itself wires is few enough always to fit.
+    #[inline]
+    pub fn may_wire(&self, page: PageNo) -> bool {
+        self.page(page).wire.load(Relaxed) & WIRINGS < MOST_WIRINGS
+    }
+
+    /// Lends the page once more: under its owner's lock, or by who has it on loan. It stays on its queue, like a wired
+    /// one. Says no if it is lent too often.
+    #[inline]
+    pub fn lend(&self, page: PageNo) -> bool {
+        let wire = &self.page(page).wire;
+        // So many CPUs can't be between the look and the count that this overflows.
+        wire.load(Relaxed) & LOANS < MOST_LOANS && {
+            wire.fetch_add(LOAN, Relaxed);
+            true
+        }
+    }
+
+    /// Takes one loan back, with no lock. Says whether the page is the caller's now, to be freed: it was nobody's any more,
+    /// and this was the last that held it.
+    #[inline]
+    pub fn unlend(&self, page: PageNo) -> bool {
+        let before = self.page(page).wire.fetch_sub(LOAN, AcqRel);
+        debug_assert!(before & LOANS != 0, "{page:?} is not lent");
+        before == LEFT | LOAN
+    }
+
+    /// The page's owner, whose lock is held, lets it go while somebody may hold it: all that the owner knows of it is
+    /// undone already, its record says another owner, and no list and no CPU knows it. Says whether nobody held it: then it is the
+    /// caller's to free. Else whoever holds it last frees it, at any moment from now.
+    /// A device's frame is never to be freed: for it the answer is no.
+    pub fn leave(&self, page: PageNo) -> bool {
+        !self.is_device(page) && self.page(page).wire.fetch_or(LEFT, AcqRel) & !LEFT == 0
+    }
+
+    /// Whether the page's owner has let it go.
+    pub fn is_left(&self, page: PageNo) -> bool {
+        self.page(page).wire.load(Relaxed) & LEFT != 0
+    }
+
+    /// Gives an owner to a page that its only borrower had, and ends the loan. Says no, with nothing changed, if others
+    /// hold the page too, or somebody owns it.
+    #[inline]
+    pub fn take_over(&self, page: PageNo) -> bool {
+        self.page(page).wire.compare_exchange(LEFT | LOAN, 0, AcqRel, Acquire).is_ok()
+    }
+
+    /// Makes a page of the kernel's, which nobody else knows, one that is nobody's and lent once.
+    #[inline]
+    pub fn disown(&self, page: PageNo) {
+        debug_assert_eq!(self.page(page).wire.load(Relaxed), 0, "{page:?} is held");
+        self.page(page).wire.store(LEFT | LOAN, Release);
     }
 
     /// Wires the page once more. It stays on its queue, where the page daemon passes it by: most wirings last for one
@@ -78,7 +149,7 @@ impl<M: Machine> Frames<M> {
 
     /// Takes one wiring back; after the last, a page that is on no queue goes on its way to the active one.
     pub fn unwire<P: Before<PageQueues>>(&self, machine: &M, held: &mut Held<'_, P>, page: PageNo) {
-        let count = self.page(page).wire.fetch_sub(1, Relaxed);
+        let count = self.page(page).wire.fetch_sub(1, Relaxed) & WIRINGS;
         debug_assert!(count > 0, "{page:?} is not wired");
         if count == 1 {
             self.activate(machine, held, page);
@@ -100,12 +171,12 @@ impl<M: Machine> Frames<M> {
     /// their owner: whoever takes the last wiring frees the page. A device's frame is never to be freed: for it the
     /// answer is no.
     pub fn unpin(&self, page: PageNo) -> bool {
-        self.page(page).wire.fetch_sub(1, AcqRel) == 1 && !self.is_device(page)
+        self.page(page).wire.fetch_sub(1, AcqRel) == LEFT | 1
     }
 
     /// Where the page is linked.
     pub fn place(&self, page: PageNo) -> Place {
-        PLACES[usize::from(self.page(page).place.load(Relaxed))]
+        PLACES[usize::from(self.page(page).place.load(Acquire))]
     }
 }
 

@@ -40,9 +40,12 @@ impl Model {
     /// Whether anything that the operation needs is in doubt.
     pub fn doubts(&self, op: &Op) -> bool {
         match *op {
-            Op::Wire { s, span } | Op::Pin { s, span, .. } => {
+            Op::Wire { s, span } | Op::Pin { s, span, .. } | Op::Lend { s, span, .. } => {
                 span.pages().any(|page| self.is_doubtful(self.target(s, page)))
             }
+            Op::LendObject { o, span, .. } => span
+                .pages()
+                .any(|page| self.is_doubtful(self.slots[o].map(|object| Target::Object(object, page)))),
             Op::Remap { s, .. } => (0..WINDOW).any(|page| self.is_doubtful(self.target(s, page))),
             _ => self.is_doubtful(self.target_of(op)),
         }

@@ -15,6 +15,7 @@
 //!
 //! Contents are [`WORDS`] words of a page; every store writes a number that was never stored before.
 
+mod loan;
 mod loss;
 mod object;
 mod pin;
@@ -25,7 +26,8 @@ pub use pin::Pins;
 use std::collections::BTreeMap;
 
 use crate::op::{
-    At, Back, Inh, Kind, Op, Rights, Span, CHIPS, DEVICES, OBJECTS, PINS, RUN, RUNS, SPACES, WINDOW, WORDS,
+    At, Back, Inh, Kind, Op, Rights, Span, CHIPS, DEVICES, LOANS, OBJECTS, PINS, RUN, RUNS, SPACES, WINDOW,
+    WORDS,
 };
 
 /// What a page shows.
@@ -168,6 +170,8 @@ pub struct Model {
     pub swaps: [bool; DEVICES],
     /// What devices have pinned.
     pub pins: [Option<Pins>; PINS],
+    /// What the kernel has on loan: bytes that never change.
+    pub loans: [Option<Vec<Contents>>; LOANS],
     cells: Vec<Cell>,
     stores: u64,
 }
@@ -272,6 +276,13 @@ impl Model {
             }
             Op::Attach { .. } => Expect::Skip,
             Op::Unpin { p, word } => self.unpin(p, word),
+            Op::LendObject { l, o, span } => self.lend_object(l, o, span),
+            Op::LendAgain { l, to } if self.loans[to].is_none() && self.loans[l].is_some() => {
+                self.loans[to] = self.loans[l].clone();
+                Expect::Done
+            }
+            Op::LendAgain { .. } => Expect::Skip,
+            Op::Return { l } => self.loans[l].take().map_or(Expect::Skip, |_| Expect::Done),
             Op::Detach { o } => match self.slots[o].take() {
                 None => Expect::Skip,
                 Some(_) => Expect::Done,
@@ -328,7 +339,7 @@ impl Model {
             Op::Map { s, .. } | Op::Unmap { s, .. } | Op::Protect { s, .. } | Op::Inherit { s, .. } => s,
             Op::Advise { s, .. } | Op::Discard { s, .. } | Op::Remap { s, .. } | Op::Fork { s, .. } => s,
             Op::Clear { s } | Op::Exit { s } | Op::Wire { s, .. } | Op::Unwire { s, .. } => s,
-            Op::WireTouched { s, .. } | Op::Pin { s, .. } => s,
+            Op::WireTouched { s, .. } | Op::Pin { s, .. } | Op::Lend { s, .. } => s,
             Op::PageOutRange { s, .. } | Op::Cool { s, .. } => s,
             Op::Read { s, .. } | Op::Write { s, .. } | Op::Execute { s, .. } => s,
             _ => unreachable!("{op:?} concerns no space"),

@@ -34,9 +34,9 @@ impl Model {
                 let _ = self.bring_in(&page);
             }
             let identity = self.identity_of(&page);
-            pages.push(
-                Some(identity).filter(|identity| access == 2 || matches!(identity, Identity::Object(..))),
-            );
+            // What a device reads while it is lent stays as it is, when a store gets others a copy.
+            let stays = matches!(identity, Identity::Object(..)) && self.loans.iter().all(Option::is_none);
+            pages.push(Some(identity).filter(|_| access == 2 || stays));
         }
         self.pins[p] = Some(Pins { access, pages });
         Expect::Done

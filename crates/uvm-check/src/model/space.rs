@@ -30,6 +30,7 @@ impl Model {
             Op::WireTouched { span, .. } => on_whole(space, span, |page| page.wired = true),
             Op::Unwire { span, .. } => on_whole(space, span, |page| page.wired = false),
             Op::Pin { p, span, access, .. } => self.pin(space, p, span, access),
+            Op::Lend { l, span, .. } => self.lend(space, l, span),
             Op::PageOutRange { .. } | Op::Cool { .. } => Expect::Done,
             Op::Read { page, .. } => self.access(space, page, 1),
             Op::Execute { page, .. } => self.access(space, page, 4),

@@ -125,6 +125,33 @@ impl World {
                 self.unpin(held, p, at, word);
                 Ok(Got::Done)
             }
+            Op::Lend { l, s, span } => {
+                let lent = self.uvm.loan_to_kernel(held, self.space(s), range(span));
+                Ok(lent.map_or_else(Got::Refused, |lent| {
+                    self.loans[l] = Some(lent);
+                    Got::Done
+                }))
+            }
+            Op::LendObject { l, o, span } => {
+                let mut lent = Lent::new();
+                let done =
+                    self.uvm.lend_object(held, &self.object(o), Pages(span.0), span.1 as usize, &mut lent);
+                Ok(done.map_or_else(Got::Object, |_| {
+                    self.loans[l] = Some(lent);
+                    Got::Done
+                }))
+            }
+            Op::LendAgain { l, to } => {
+                let lent = self.loans[l].as_ref().expect("the model has this loan");
+                let again = lent.pages().iter().map(|page| self.uvm.lend_again(page));
+                self.loans[to] = Some(again.map(|page| page.expect("it is lent rarely")).collect());
+                Ok(Got::Done)
+            }
+            Op::Return { l } => {
+                let lent = self.loans[l].take().expect("the model has this loan");
+                self.uvm.return_loan(held, lent);
+                Ok(Got::Done)
+            }
             Op::SwapOn { d } => Ok(self.swap_on(held, d)),
             Op::SwapOff { d } => Ok(self.swap_off(held, d)),
             Op::Tier { percent } => {

@@ -53,6 +53,7 @@ impl World {
             Op::Read { .. } | Op::Write { .. } | Op::Execute { .. } => 2,
             Op::ObjectRead { .. } | Op::ObjectWrite { .. } => 1,
             Op::Wire { span, .. } | Op::Pin { span, .. } => span.1 as usize + 1,
+            Op::Lend { span, .. } | Op::LendObject { span, .. } => span.1 as usize + 1,
             // Copies of wired pages are made at once.
             Op::Fork { s, .. } => {
                 self.model.spaces[s].iter().flat_map(|space| space.values()).filter(|at| at.wired).count()

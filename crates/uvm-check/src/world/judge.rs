@@ -89,10 +89,11 @@ impl World {
     }
 
     /// Compares an answer with what the model expects, and accepts what a device's failure or a lack of memory excuse.
-    fn judge(&mut self, op: &Op, after: Model, expect: &Expect, got: &Got) -> Result<(), String> {
+    fn judge(&mut self, op: &Op, mut after: Model, expect: &Expect, got: &Got) -> Result<(), String> {
         if self.learn_losses() != 0 {
             return self.judge_anew(op, got);
         }
+        self.shorten(op, &mut after);
         match compare(expect, got) {
             Ok(()) => {
                 self.model = after;
@@ -124,6 +125,15 @@ impl World {
             self.check()?;
         }
         Ok(())
+    }
+
+    /// A loan of an object's pages may be shorter where memory or a device fails; never empty.
+    fn shorten(&self, op: &Op, after: &mut Model) {
+        let Op::LendObject { l, .. } = *op else { return };
+        let (Some(lent), Some(ought)) = (&self.loans[l], &mut after.loans[l]) else { return };
+        if self.setup.memory == Memory::MayRunOut || self.model.doubts(op) {
+            ought.truncate(lent.len().max(1));
+        }
     }
 
     /// The same, after the model has learnt of a failure that happened during the operation.

@@ -7,6 +7,7 @@ impl World {
     pub(super) fn check(&self) -> Result<(), String> {
         self.peek()?;
         self.peek_pins()?;
+        self.peek_loans()?;
         self.check_anons()?;
         self.check_maps()?;
         self.check_system()
@@ -22,6 +23,8 @@ impl World {
             .filter(|n| self.files.contains_key(n) || self.model.slots.contains(&Some(*n)))
             .map(|n| self.objects[n].clone())
             .collect();
+        let lent = self.loans.iter().flatten().flat_map(|lent| lent.pages());
+        self.uvm.audit_loans(lent).map_err(|e| format!("audit: {e}"))?;
         self.uvm.audit(&mut ctx.held(), &spaces, &objects).map_err(|e| format!("audit: {e}"))
     }
 
@@ -80,6 +83,19 @@ impl World {
         Ok(())
     }
 
+    /// Whatever the lenders did, borrowers see what was lent.
+    fn peek_loans(&self) -> Result<(), String> {
+        for (l, (lent, loan)) in self.loans.iter().zip(&self.model.loans).enumerate() {
+            let seen: Option<Vec<Contents>> = lent
+                .as_ref()
+                .map(|lent| lent.pages().iter().map(|page| self.contents(page.page())).collect());
+            if seen != *loan {
+                return Err(format!("loan {l} shows {seen:x?}, ought to be {loan:x?}"));
+            }
+        }
+        Ok(())
+    }
+
     /// A page that can be written through one address must be the same memory at all others.
     fn peek_shared(&self, mappings: &[(usize, u64, bool)]) -> Result<(), String> {
         let Some(&(s, page, _)) = mappings.iter().find(|m| m.2) else { return Ok(()) };
@@ -121,6 +137,8 @@ impl World {
             Op::Read { page, .. } | Op::Write { page, .. } | Op::Execute { page, .. } => page..page + 1,
             Op::Advise { .. } | Op::Spawn { .. } | Op::NewObject { .. } | Op::Detach { .. } => return Ok(()),
             Op::Attach { .. } | Op::PageOutRange { .. } | Op::Cool { .. } => return Ok(()),
+            Op::LendAgain { .. } | Op::Return { .. } => return Ok(()),
+            Op::Lend { span, .. } => span.pages(),
             _ => 0..WINDOW,
         };
         for page in pages.start..pages.end.min(WINDOW) {

@@ -19,7 +19,7 @@ use machine::{
     PAGE_SIZE,
 };
 use uvm::{
-    Access, Advice, AnonObject, Backing, DevicePager, EntryInfo, FaultError, GetError, Inherit, Intent,
+    Access, Advice, AnonObject, Backing, DevicePager, EntryInfo, FaultError, GetError, Inherit, Intent, Lent,
     MapError, MapRequest, Pager, Pinned, Place, RangeError, RemapPlace, Sharing, Space, SwapError, SwapId,
     Uvm, CLUSTER,
 };
@@ -27,7 +27,9 @@ use uvm_soft::{Config, Denied, Fate, Injector, SoftMachine};
 
 use crate::host::{print, File, Line, Manner, Rom, SwapDisk};
 use crate::model::{Contents, Expect, Identity, Model, Refusal, Writes};
-use crate::op::{At, Back, Inh, Kind, Op, Span, CHIPS, DEVICES, PINS, RUN, RUNS, SPACES, WINDOW, WORDS};
+use crate::op::{
+    At, Back, Inh, Kind, Op, Span, CHIPS, DEVICES, LOANS, PINS, RUN, RUNS, SPACES, WINDOW, WORDS,
+};
 
 pub(crate) use answer::word_offset;
 use answer::{accessed, advice, compare, inheritance, placed, prot, range, ranged, va, Got};
@@ -121,6 +123,8 @@ pub struct World {
     files: BTreeMap<usize, File>,
     /// What devices have pinned.
     pins: [Option<Pinned>; PINS],
+    /// What the kernel has on loan.
+    loans: [Option<Lent>; LOANS],
     /// The pages of all ROMs.
     chips: [PageNo; CHIPS as usize],
     line: Arc<Line>,
@@ -147,6 +151,9 @@ impl World {
         let machine = SoftMachine::new(Config { devices, ..setup.machine.clone() });
         let uvm = Arc::new(Uvm::new(machine).expect("a new machine has memory"));
         let chips = Rom::chips(&uvm, &mut ThreadCtx::new().held()).expect("a new machine has memory");
+        // It is made when it is first needed, and stays.
+        let zero = uvm.zero_page(&mut ThreadCtx::new().held()).expect("a new machine has memory");
+        uvm.return_page(&mut ThreadCtx::new().held(), zero);
         let free = uvm.machine().frames().free();
         let line = Line::new(setup.manner, setup.machine.seed);
         let swaps = setup.swaps.map(|slots| SwapDisk::new(&uvm, &line, slots));
@@ -156,6 +163,7 @@ impl World {
             objects: Vec::new(),
             files: BTreeMap::new(),
             pins: [None, None],
+            loans: [const { None }; LOANS],
             chips,
             line,
             swaps,
@@ -233,6 +241,9 @@ impl World {
         }
         for s in 0..SPACES {
             self.step(&Op::Exit { s })?;
+        }
+        for l in 0..LOANS {
+            self.step(&Op::Return { l })?;
         }
         for o in 0..self.model.slots.len() {
             self.step(&Op::Detach { o })?;

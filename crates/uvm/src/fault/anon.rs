@@ -1,7 +1,7 @@
 //! Cases 1A and 1B: the amap has an anon at the address; and a first touch, where it is to have one.
 
 use machine::frames::PageFlags;
-use machine::{order, Held, Machine, PageNo, Prot, Reserve, Shootdown};
+use machine::{order, Held, Machine, PageNo, Pmap, Prot, Reserve, Shootdown};
 
 use super::{Fault, FaultError};
 use crate::amap::{ARef, AmapBody, AnonHolders};
@@ -118,7 +118,9 @@ impl<M: Machine> Uvm<M> {
         {
             let (anon, mut h) = self.anons.get(no).lock(held);
             let Some(page) = anon.page else { return Ok(false) };
-            if self.frames().flags(page).contains(PageFlags::BUSY) || (writes && anon.refs > 1) {
+            let frames = self.frames();
+            let copies = writes && (anon.refs > 1 || frames.loans(page) != 0);
+            if copies || frames.flags(page).contains(PageFlags::BUSY) {
                 return Ok(false);
             }
             self.show_anon(&mut h, fault, entry, &anon, page, shared)?;
@@ -127,7 +129,8 @@ impl<M: Machine> Uvm<M> {
         Ok(true)
     }
 
-    /// Enters an anon's page: writable, if nobody else refers to the anon and the entry may write it.
+    /// Enters an anon's page: writable, if nobody else refers to the anon, nobody has its page on loan, and the entry may
+    /// write it.
     #[inline]
     fn show_anon(
         &self,
@@ -139,7 +142,8 @@ impl<M: Machine> Uvm<M> {
         shared: bool,
     ) -> Result<(), Stop<FaultError>> {
         self.stat().add(self.machine().cpu(), Counter::FaultsAnon, 1);
-        let writable = anon.refs == 1 && !shared && entry.writes != Writes::NeedCopy;
+        let own = anon.refs == 1 && !shared && self.frames().loans(page) == 0;
+        let writable = own && entry.writes != Writes::NeedCopy;
         let prot = if writable { entry.prot } else { entry.prot.without_write() };
         self.enter(held, fault, entry, page, prot)
     }
@@ -176,7 +180,11 @@ impl<M: Machine> Uvm<M> {
                 let (anon, mut h) = self.anons.get(no).lock(held);
                 if let Some(page) = anon.page {
                     busy_check(self.machine(), page).map_err(Stop::Wait)?;
-                    if fault.access == Prot::WRITE && anon.refs > 1 {
+                    let lent = self.frames().loans(page) != 0;
+                    if fault.access == Prot::WRITE && (anon.refs > 1 || lent) {
+                        if lent {
+                            self.keep_lent(&mut h, fault, page);
+                        }
                         let shared_slot = !body.cover.is_exclusive(slot..slot + 1);
                         let copy = self.copy_for_write(&mut h, page)?;
                         if shared_slot {
@@ -227,6 +235,15 @@ impl<M: Machine> Uvm<M> {
         let copy = machine.frames().alloc(machine, held, Reserve::User)?;
         machine.copy(page, copy);
         Ok(copy)
+    }
+
+    /// Before a lent page is copied: who lends it may not have told all CPUs yet that it can't be written.
+    #[cold]
+    fn keep_lent(&self, held: &mut Held<'_, order::Anon>, fault: &mut Fault<'_, M>, page: PageNo) {
+        let pmap = self.machine().pmap();
+        pmap.page_protect(held, page, Prot::READ_EXECUTE, fault.down);
+        fault.down.flush(pmap);
+        self.stat().add(self.machine().cpu(), Counter::LoansBroken, 1);
     }
 
     /// Drops the slot's reference to an anon that was copied; no translation in reach of the slot shows it any more.

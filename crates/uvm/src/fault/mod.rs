@@ -324,6 +324,9 @@ impl<M: Machine> Uvm<M> {
     where
         P: machine::Before<order::PageQueues> + machine::Before<order::PageCache>,
     {
+        if !self.frames().may_wire(page) {
+            return Err(FaultError::NoMemory.into());
+        }
         self.end_wiring(held, fault);
         let (pmap, space) = (self.machine().pmap(), &fault.space.pmap);
         pmap.enter(held, space, fault.va, page, prot, fault.access, Wiring::Wired, fault.down)

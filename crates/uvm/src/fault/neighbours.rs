@@ -73,7 +73,8 @@ impl<M: Machine> Uvm<M> {
             if frames.flags(page).intersects(special) {
                 continue;
             }
-            found[i] = Some((page, prot));
+            let lent = frames.loans(page) != 0;
+            found[i] = Some((page, if lent { prot.without_write() } else { prot }));
             any = true;
         }
         if any {
@@ -106,11 +107,11 @@ impl<M: Machine> Uvm<M> {
         for i in others.into_iter().flatten() {
             let Some(no) = AnonNo::new(numbers[i]) else { continue };
             let (anon, _) = self.anons.get(no).lock(held);
-            if anon.refs == 1 {
+            if anon.refs == 1 && anon.page.is_some_and(|page| self.frames().loans(page) == 0) {
                 found[i] = anon.page.map(|page| (page, entry.prot));
             }
         }
-        // The anons' locks are gone, and the page daemon may be taking their pages away.
+        // The anons' locks are gone, and somebody may be taking their pages away, or lending them.
         let frames = self.machine().frames();
         let is_there =
             |i: usize| found[i].is_some_and(|(page, _)| frames.is_still(page, Owner::Anon(numbers[i])));

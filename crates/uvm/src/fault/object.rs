@@ -53,7 +53,8 @@ impl<M: Machine> Uvm<M> {
         let index = entry.index(oref, fault.va);
         let (body, mut h) = oref.pager.object().read(held);
         // Two CPUs must not end and begin one wiring at a time.
-        if let Some(page) = self.plain_page(&body, index).filter(|_| !entry.wired) {
+        let plain = self.plain_page(&body, index).filter(|_| !entry.wired);
+        if let Some(page) = plain.filter(|&page| !self.breaks_loan(fault, entry, page)) {
             return self.show(&mut h, fault, entry, oref, &body, page, upper);
         }
         if let Some(mut body) = body.alone() {
@@ -75,8 +76,17 @@ impl<M: Machine> Uvm<M> {
         upper: Upper<'_>,
     ) -> Result<Promoted, Stop<FaultError>> {
         let (index, access) = (entry.index(oref, fault.va), pager::Access::Fault(entry.advice));
-        let page = self.find_page(body, held, oref, index, access, &mut fault.ahead)?;
+        let mut page = self.find_page(body, held, oref, index, access, &mut fault.ahead)?;
+        if self.breaks_loan(fault, entry, page) {
+            page = self.replace_lent(body, held, page, fault.down).map_err(FaultError::from)?;
+        }
         self.show(held, fault, entry, oref, body, page, upper)
+    }
+
+    /// Whether the access is a store to a page that somebody has on loan.
+    #[inline]
+    fn breaks_loan(&self, fault: &Fault<'_, M>, entry: &Entry<M>, page: PageNo) -> bool {
+        fault.access == Prot::WRITE && entry.writes == Writes::Through && self.frames().loans(page) != 0
     }
 
     /// An object's page that is there, and about which nothing has to be done first.
@@ -110,7 +120,8 @@ impl<M: Machine> Uvm<M> {
         }
         self.stat().add(self.machine().cpu(), Counter::FaultsObject, 1);
         let prot = if private { entry.prot.without_write() } else { entry.prot };
-        self.enter(held, fault, entry, page, prot)?;
+        let own = if self.frames().loans(page) == 0 { prot } else { prot.without_write() };
+        self.enter(held, fault, entry, page, own)?;
         let amap = upper.map(|(amap, slot)| (&amap.slots, slot));
         self.map_object_neighbours(held, fault, entry, oref, body, amap, prot);
         Ok(None)

@@ -1,0 +1,349 @@
+//! Lending a range of addresses to the kernel.
+//!
+//! What is resident is lent run by run, under the map's lock to read. A page that isn't is brought in by a fault with nothing
+//! held, and looked at again; if it is gone again by then it is pinned and copied, so that every page ends.
+
+use alloc::sync::Arc;
+
+use machine::frames::{PageFlags, Place};
+use machine::{
+    order, Before, Held, Machine, NoMemory, PageNo, Pages, Pmap, Prot, Reserve, Shootdown, Va, VaRange,
+};
+
+use super::{Lent, LentPage};
+use crate::amap::{ARef, AmapBody};
+use crate::anon::AnonNo;
+use crate::fault::FaultError;
+use crate::map::{Entry, Map, ORef, Writes};
+use crate::object::resident;
+use crate::stat::Counter;
+use crate::{Space, Stop, Uvm};
+
+/// Slots looked at together.
+const WINDOW: usize = 64;
+
+/// What must be looked at by a fault before a page is lent.
+const SPECIAL: PageFlags = PageFlags::BUSY.union(PageFlags::ERROR).union(PageFlags::AHEAD);
+
+/// A call under way.
+struct Lending<'a, M: Machine> {
+    space: &'a Space<M>,
+    lent: &'a mut Lent,
+    down: &'a mut Shootdown,
+    anons: u64,
+    zeroes: u64,
+}
+
+impl<M: Machine> Uvm<M> {
+    /// Lends the pages of a range to the kernel, at most [`Lent::MOST`] from its start, as a load from each would see them at this moment: anonymous memory, pages of
+    /// files, shared memory, memory that nobody has touched, in any mixture. What isn't resident is brought in. The lender's
+    /// next store to a page that is lent yet gets it a copy.
+    ///
+    /// Cost: a look-up an entry, some steps a page; one round of interrupts at most, to CPUs that run in a space that may
+    /// write to the pages. No entry of the map changes.
+    ///
+    /// Source: UVM's `uvm_loan` to the kernel; 1998, section 4.1.
+    ///
+    /// # Errors
+    /// [`FaultError`], as for a load from the page that can't be had; nothing is lent then.
+    pub fn loan_to_kernel(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        space: &Space<M>,
+        range: VaRange,
+    ) -> Result<Lent, FaultError> {
+        let mut lent = Lent::new();
+        self.lend_range(held, space, range, &mut lent).map(|()| lent)
+    }
+
+    /// The same, adding to what the caller has, as far as there is room in it; an error adds nothing.
+    ///
+    /// # Errors
+    /// See [`loan_to_kernel`](Self::loan_to_kernel).
+    pub fn lend_range(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        space: &Space<M>,
+        range: VaRange,
+        lent: &mut Lent,
+    ) -> Result<(), FaultError> {
+        let before = lent.len();
+        let pages = range.pages().min(Pages(lent.room() as u64));
+        let range = VaRange::new(range.start, range.start + pages);
+        self.make_lent_room(lent, pages.0 as usize)?;
+        let mut down = Shootdown::new();
+        let mut lending = Lending { space, lent, down: &mut down, anons: 0, zeroes: 0 };
+        let result = self.lend_all(held, range, &mut lending);
+        let (cpu, stat) = (self.machine().cpu(), self.stat());
+        stat.add(cpu, Counter::LoansAnon, lending.anons);
+        stat.add(cpu, Counter::LoansZero, lending.zeroes);
+        down.perform(self.machine(), held);
+        if result.is_err() {
+            for page in lent.pages.drain(before..) {
+                self.return_page(held, page);
+            }
+        }
+        result
+    }
+
+    fn lend_all(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        range: VaRange,
+        lending: &mut Lending<'_, M>,
+    ) -> Result<(), FaultError> {
+        let mut at = range.start;
+        let mut missed = None;
+        while at < range.end {
+            let reached = self.attempt(held, 0, |held, _| {
+                let reached = self.lend_resident(held, VaRange::new(at, range.end), lending);
+                if reached.is_err() {
+                    // Who waits holds nobody up.
+                    lending.down.perform(self.machine(), held);
+                }
+                reached
+            });
+            at = reached?;
+            if at == range.end {
+                break;
+            }
+            // A fault may sleep, and whoever is told of it goes on where this has been.
+            lending.down.perform(self.machine(), held);
+            if missed.replace(at) == Some(at) {
+                let page = self.fault_and_pin(held, lending.space, at, Prot::READ)?;
+                let copy = self.attempt(held, 0, |held, _| self.lend_copy(held, page).map_err(Stop::Fail));
+                self.unwire_page(held, page);
+                lending.lent.pages.push(copy?);
+                at = at + Pages(1);
+            } else {
+                self.fault(held, lending.space, at, Prot::READ)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Lends what is resident from the range's start on, and says where that ends.
+    fn lend_resident(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        range: VaRange,
+        lending: &mut Lending<'_, M>,
+    ) -> Result<Va, Stop<FaultError>> {
+        let space = lending.space;
+        // Where an attempt that failed has come to.
+        let mut at = range.start;
+        let mut submap: Option<Arc<Map<M>>> = None;
+        while at < range.end {
+            let map = submap.as_deref().unwrap_or(&space.map);
+            let (tree, mut h) = map.tree.read(held);
+            let entry = match tree.get(at) {
+                Some(entry) => entry,
+                None if submap.is_some() && !map.bounds.contains(at) => {
+                    drop(tree);
+                    submap = None;
+                    continue;
+                }
+                None => return Err(FaultError::NoMapping.into()),
+            };
+            if let Some(below) = &entry.submap {
+                let below = below.clone();
+                drop(tree);
+                submap = Some(below);
+                continue;
+            }
+            if !entry.prot.contains(Prot::READ) {
+                return Err(FaultError::Protection.into());
+            }
+            let part = VaRange::new(at, entry.range.end.min(range.end));
+            let first = lending.lent.len();
+            let result = match &entry.amap {
+                Some(aref) => self.lend_upper(&mut h, entry, aref, part, lending),
+                None => self.lend_below(&mut h, entry, part, lending),
+            };
+            at = at + Pages((lending.lent.len() - first) as u64);
+            if let Err(e) = result {
+                // What is lent stays so: the next attempt goes on behind it.
+                return if at == range.start { Err(Stop::Fail(e.into())) } else { Ok(at) };
+            }
+            if at < part.end {
+                break;
+            }
+        }
+        Ok(at)
+    }
+
+    /// Lends from an entry with an amap: anons, and what lies below where there are none.
+    fn lend_upper(
+        &self,
+        held: &mut Held<'_, order::Map>,
+        entry: &Entry<M>,
+        aref: &ARef<M>,
+        part: VaRange,
+        lending: &mut Lending<'_, M>,
+    ) -> Result<(), NoMemory> {
+        let first = lending.lent.len();
+        let result = {
+            let (body, mut h) = aref.amap.body.read(held);
+            self.lend_slots(&mut h, entry, aref, &body, part, lending)
+        };
+        let lent = Pages((lending.lent.len() - first) as u64);
+        if entry.writes != Writes::NeedCopy && entry.prot.contains(Prot::WRITE) && lent.0 != 0 {
+            // Where the slots are this entry's alone nobody else can write to them.
+            let (pmap, space) = (self.machine().pmap(), &lending.space.pmap);
+            let range = VaRange::new(part.start, part.start + lent);
+            pmap.protect(held, space, range, entry.prot.without_write(), lending.down);
+        }
+        result
+    }
+
+    fn lend_slots(
+        &self,
+        held: &mut Held<'_, order::Amap>,
+        entry: &Entry<M>,
+        aref: &ARef<M>,
+        body: &AmapBody,
+        part: VaRange,
+        lending: &mut Lending<'_, M>,
+    ) -> Result<(), NoMemory> {
+        let mut at = part.start;
+        let slot = entry.slot(aref, at);
+        let exclusive = body.cover.is_exclusive(slot..slot + part.pages().0);
+        let others_write = !exclusive && entry.writes != Writes::NeedCopy;
+        let mut numbers = [0u32; WINDOW];
+        while at < part.end {
+            let left = VaRange::new(at, part.end);
+            let numbers = &mut numbers[..(left.pages().0 as usize).min(WINDOW)];
+            body.slots.window(entry.slot(aref, at), numbers);
+            let mut next = 0;
+            while next < numbers.len() {
+                let va = at + Pages(next as u64);
+                if let Some(no) = AnonNo::new(numbers[next]) {
+                    if !self.lend_anon(held, entry, no, va, others_write, lending)? {
+                        return Ok(());
+                    }
+                    next += 1;
+                    continue;
+                }
+                let empty = numbers[next..].iter().take_while(|&&number| number == 0).count();
+                let run = VaRange::new(va, va + Pages(empty as u64));
+                let before = lending.lent.len();
+                self.lend_below(held, entry, run, lending)?;
+                if lending.lent.len() - before < empty {
+                    return Ok(());
+                }
+                next += empty;
+            }
+            at = at + Pages(numbers.len() as u64);
+        }
+        Ok(())
+    }
+
+    /// Lends an anon's page; says no if it has none at this moment.
+    #[inline]
+    fn lend_anon(
+        &self,
+        held: &mut Held<'_, order::Amap>,
+        entry: &Entry<M>,
+        no: AnonNo,
+        va: Va,
+        others_write: bool,
+        lending: &mut Lending<'_, M>,
+    ) -> Result<bool, NoMemory> {
+        let frames = self.frames();
+        let (anon, mut h) = self.anons.get(no).lock(held);
+        let Some(page) = anon.page else { return Ok(false) };
+        let wirings = frames.wire_count(page) - frames.loans(page);
+        let is_new = frames.place(page) == Place::Nowhere && wirings == 0;
+        if is_new || frames.flags(page).contains(PageFlags::BUSY) {
+            return Ok(false);
+        }
+        let lent =
+            (wirings == 0 || self.is_wired_by(lending.space, entry, va, page, wirings)) && frames.lend(page);
+        if !lent {
+            let copy = self.lend_copy(&mut h, page)?;
+            lending.lent.pages.push(copy);
+            return Ok(true);
+        }
+        if others_write {
+            self.machine().pmap().page_protect(&mut h, page, Prot::READ_EXECUTE, lending.down);
+        }
+        lending.anons += 1;
+        lending.lent.pages.push(LentPage(page));
+        Ok(true)
+    }
+
+    /// Whether a page's wirings are a locked mapping's, this one's, and not a device's.
+    #[cold]
+    fn is_wired_by(&self, space: &Space<M>, entry: &Entry<M>, va: Va, page: PageNo, wirings: u32) -> bool {
+        let shown = || self.machine().pmap().extract(&space.pmap, va).is_some_and(|(shown, _)| shown == page);
+        entry.wired && wirings == 1 && shown()
+    }
+
+    /// Lends what an entry shows where no anon is: an object's pages, or zeroes.
+    fn lend_below<P>(
+        &self,
+        held: &mut Held<'_, P>,
+        entry: &Entry<M>,
+        part: VaRange,
+        lending: &mut Lending<'_, M>,
+    ) -> Result<(), NoMemory>
+    where
+        P: Before<order::Object> + Before<order::PageCache>,
+    {
+        match &entry.object {
+            Some(oref) => self.lend_mapped(held, entry, oref, part, lending),
+            None => {
+                for _ in part.iter_pages() {
+                    let page = self.zero_page(held)?;
+                    lending.lent.pages.push(page);
+                    lending.zeroes += 1;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Lends resident pages of an object, as far as they go. Alone with the object: who shows one of its pages to be written
+    /// looks for loans under its lock.
+    fn lend_mapped<P: Before<order::Object>>(
+        &self,
+        held: &mut Held<'_, P>,
+        entry: &Entry<M>,
+        oref: &ORef<M>,
+        part: VaRange,
+        lending: &mut Lending<'_, M>,
+    ) -> Result<(), NoMemory> {
+        let (body, mut h) = oref.pager.object().lock(held);
+        let first = entry.index(oref, part.start).0;
+        for index in first..first + part.pages().0 {
+            let mut number = [0u32];
+            body.window(index, &mut number);
+            let page = match resident(number[0]) {
+                Some(page) if self.frames().flags(page).intersects(SPECIAL) => return Ok(()),
+                Some(page) => self.lend_owned(&mut h, &body, page, lending.down)?,
+                None if oref.pager.is_hole(&body, Pages(index)) => {
+                    lending.zeroes += 1;
+                    self.zero_page(&mut h)?
+                }
+                None => return Ok(()),
+            };
+            lending.lent.pages.push(page);
+        }
+        Ok(())
+    }
+
+    /// A copy of a page, which its owner's lock or a wiring keeps, in the form of a loan.
+    #[cold]
+    pub(super) fn lend_copy<P: Before<order::PageCache>>(
+        &self,
+        held: &mut Held<'_, P>,
+        page: PageNo,
+    ) -> Result<LentPage, NoMemory> {
+        let machine = self.machine();
+        let copy = self.frames().alloc(machine, held, Reserve::User)?;
+        machine.copy(page, copy);
+        self.frames().disown(copy);
+        self.stat().add(machine.cpu(), Counter::LoansCopied, 1);
+        Ok(LentPage(copy))
+    }
+}

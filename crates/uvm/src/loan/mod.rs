@@ -1,0 +1,197 @@
+//! Page loanout: pages of a program or an object, read by somebody else as they were, and never copied unless somebody writes.
+//!
+//! ```text
+//!   lent            lender writes                    last return
+//!   anon  --> P     anon  --> P' (a copy)            P is free
+//!   kernel -> P     kernel -> P  (nobody's)
+//! ```
+//! A loan to the kernel is a count in the page's record. While it is there the page stays in memory and its bytes don't change:
+//! no translation may write it, and whoever wants to, breaks the loan first: the lender gets a new page with a copy, and the
+//! old one, which is nobody's any more, is freed by the last borrower. If the borrowers were done before, the write just goes on.
+//! No map entry is touched, so lending fragments nothing.
+//!
+//! What can't be lent is copied for the borrower instead, and looks the same to it: a page that a device or the host may be
+//! writing to at this moment (it is wired, and not by the mapping it is lent from), a device's, one that is lent 30,000 times.
+//! Memory that nobody has touched is lent as the one page of zeroes.
+//!
+//! I1: a page with loans is written by nobody: no translation allows it, faults and hosts break the loan before. I2: a page
+//! that its owner has let go is nobody's, on no queue, mapped nowhere, and held by somebody. I3: the page daemon passes lent
+//! pages by. I4: a loan is taken under the lock of the page's owner and given back without any: see
+//! [`Frames::leave`](machine::Frames::leave).
+//!
+//! # Against the others
+//! * *A store through a translation that a CPU still has* while the loan is made: it is what was lent; the borrower gets
+//!   the page only after all CPUs were told. *A fault that breaks the loan before that* protects the page again, and tells
+//!   them, before it copies. *One that shows the page writable* does so under the owner's lock, before the loan is counted; the
+//!   protection comes after. *A neighbour entered ahead* asks under the pmap's lock, as against the page daemon.
+//! * *A new page, not yet entered*, is on no queue and isn't lent: whoever lends faults, and so waits for it.
+//! * *Fork, exit, unmap, truncation* don't look at loans: who drops a page leaves it to its borrowers.
+//!
+//! Source: 1998, section 4.1. The road not taken is the paper's array of page pointers with a wiring each in the kernel's map:
+//! here the kernel sees all memory at a fixed address, and borrowing maps nothing.
+
+mod lend;
+mod object;
+
+use alloc::vec::Vec;
+
+use machine::{order, Before, Held, Machine, NoMemory, PageNo, Reserve};
+
+use crate::Uvm;
+
+/// One page on loan: a right to read it. Give it back by [`Uvm::return_page`]; dropping this does not.
+#[must_use = "a page stays lent until `return_page` or `return_loan` gets this back"]
+#[derive(PartialEq, Eq, Debug)]
+pub struct LentPage(pub(crate) PageNo);
+
+impl LentPage {
+    /// The page. Its bytes don't change while this is there.
+    pub fn page(&self) -> PageNo {
+        self.0
+    }
+}
+
+/// Pages on loan, in order. Give them back by [`Uvm::return_loan`], or one by one; dropping this does not.
+#[must_use = "pages stay lent until `return_loan` gets this back"]
+#[derive(Default, Debug)]
+pub struct Lent {
+    pub(crate) pages: Vec<LentPage>,
+}
+
+impl Lent {
+    /// Nothing.
+    pub const fn new() -> Lent {
+        Lent { pages: Vec::new() }
+    }
+
+    /// The pages, in order.
+    pub fn pages(&self) -> &[LentPage] {
+        &self.pages
+    }
+
+    /// The pages one by one, for who keeps them elsewhere.
+    pub fn into_pages(self) -> Vec<LentPage> {
+        self.pages
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.pages.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.pages.is_empty()
+    }
+
+    /// The most pages of one: its list is one allocation, which a host promises up to 16 KiB.
+    pub const MOST: usize = 16384 / size_of::<LentPage>();
+
+    /// Pages that can be added.
+    pub fn room(&self) -> usize {
+        Self::MOST.saturating_sub(self.len())
+    }
+
+    /// Heap bytes of so many pages: what a caller reserves before it cuts or joins.
+    pub const fn bytes(pages: usize) -> usize {
+        2 * pages.next_power_of_two() * size_of::<LentPage>() + 64
+    }
+
+    /// Cuts it: the pages from `at` on are returned. The heap for them has been reserved.
+    pub fn split_off(&mut self, at: usize) -> Lent {
+        Lent { pages: self.pages.split_off(at) }
+    }
+
+    /// Adds another's pages behind its own. The heap for all has been reserved.
+    pub fn append(&mut self, mut other: Lent) {
+        self.pages.append(&mut other.pages);
+    }
+}
+
+impl From<Vec<LentPage>> for Lent {
+    fn from(pages: Vec<LentPage>) -> Lent {
+        Lent { pages }
+    }
+}
+
+impl FromIterator<LentPage> for Lent {
+    /// The heap for them has been reserved.
+    fn from_iter<I: IntoIterator<Item = LentPage>>(pages: I) -> Lent {
+        Lent { pages: pages.into_iter().collect() }
+    }
+}
+
+impl<M: Machine> Uvm<M> {
+    /// One more loan of a page that is on loan: a loan of a loan. `None` if it is lent 30,000 times already: copy it.
+    pub fn lend_again(&self, page: &LentPage) -> Option<LentPage> {
+        let lent = self.is_zero_page(page.0) || self.frames().lend(page.0);
+        lent.then_some(LentPage(page.0))
+    }
+
+    /// Gives a page back. The last return frees it, if its owner has let it go meanwhile. Takes no lock but, then, that of the
+    /// CPU's free pages.
+    #[inline]
+    pub fn return_page<P: Before<order::PageCache>>(&self, held: &mut Held<'_, P>, page: LentPage) {
+        if !self.is_zero_page(page.0) && self.frames().unlend(page.0) {
+            self.frames().free_page(self.machine(), held, page.0);
+        }
+    }
+
+    /// Gives pages back: see [`return_page`](Self::return_page).
+    pub fn return_loan<P: Before<order::PageCache>>(&self, held: &mut Held<'_, P>, lent: Lent) {
+        for page in lent.pages {
+            self.return_page(held, page);
+        }
+        self.pages_may_go();
+    }
+
+    /// Makes room for more pages in a list.
+    fn make_lent_room(&self, lent: &mut Lent, pages: usize) -> Result<(), NoMemory> {
+        let all = lent.len() + pages;
+        if lent.pages.capacity() < all {
+            self.machine().reserve_heap(Lent::bytes(all))?;
+            lent.pages.reserve_exact(pages);
+        }
+        Ok(())
+    }
+
+    /// A new page of the kernel's in the form of a loan, its bytes whatever they were: to be filled by the caller, who is the
+    /// only one that has it, and [transferred](Self::transfer) or given back.
+    ///
+    /// # Errors
+    /// [`NoMemory`]. Who may wait asks [`Uvm::make_room`] then.
+    pub fn new_page<P: Before<order::PageCache>>(
+        &self,
+        held: &mut Held<'_, P>,
+    ) -> Result<LentPage, NoMemory> {
+        let page = self.frames().alloc(self.machine(), held, Reserve::User)?;
+        self.frames().disown(page);
+        Ok(LentPage(page))
+    }
+
+    /// Whether a page is the one of zeroes, which is lent without counting.
+    #[inline]
+    pub(crate) fn is_zero_page(&self, page: PageNo) -> bool {
+        self.zero_page.get() == Some(&page)
+    }
+
+    /// The page of zeroes: it is made when first asked for, and stays.
+    ///
+    /// # Errors
+    /// [`NoMemory`].
+    pub fn zero_page<P: Before<order::PageCache>>(
+        &self,
+        held: &mut Held<'_, P>,
+    ) -> Result<LentPage, NoMemory> {
+        if let Some(&page) = self.zero_page.get() {
+            return Ok(LentPage(page));
+        }
+        let page = self.frames().alloc(self.machine(), held, Reserve::User)?;
+        self.machine().zero(page);
+        let shared = *self.zero_page.call_once(|| page);
+        if shared != page {
+            self.frames().free_page(self.machine(), held, page);
+        }
+        Ok(LentPage(shared))
+    }
+}

@@ -1,0 +1,135 @@
+//! Loans of objects' pages: to the kernel by name, and what becomes of one when the object is about to be written.
+
+use alloc::sync::Arc;
+
+use machine::frames::PageFlags;
+use machine::{order, Held, Machine, NoMemory, Owner, PageNo, Pages, Pmap, Prot, Reserve, Shootdown};
+
+use super::{Lent, LentPage};
+use crate::anon::drop_page;
+use crate::map::ORef;
+use crate::object::ObjectBody;
+use crate::pager::{Access, GetError, Pager};
+use crate::stat::Counter;
+use crate::{Stop, Uvm};
+
+impl<M: Machine> Uvm<M> {
+    /// Lends pages of an object to the kernel, from `index` on, brought in as they must be: for sendfile and splice. Holes
+    /// that the pager knows are lent as the page of zeroes. Adds to `lent`, as far as there is room in it, and says how many.
+    ///
+    /// # Errors
+    /// [`GetError`], never `Wait` or `Start`, if the first page can't be had; if a later one can't, the ones before it are lent.
+    pub fn lend_object(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        pager: &Arc<dyn Pager<M>>,
+        index: Pages,
+        pages: usize,
+        lent: &mut Lent,
+    ) -> Result<usize, GetError> {
+        let oref = ORef { pager: pager.clone(), offset: Pages(0) };
+        let pages = pages.min(lent.room());
+        self.make_lent_room(lent, pages)?;
+        let before = lent.len();
+        let mut down = Shootdown::new();
+        let mut result = Ok(());
+        for n in 0..pages {
+            let at = Pages(index.0 + n as u64);
+            let access = Access::Call(crate::Advice::Normal, (pages - n).min(u32::MAX as usize) as u32);
+            let mut ahead = None;
+            let found = self.attempt(held, crate::slots::CLUSTER_BYTES, |held, _| {
+                let done = self.lend_in_object(held, &oref, at, access, &mut ahead, &mut down);
+                if done.is_err() {
+                    down.perform(self.machine(), held);
+                }
+                done
+            });
+            if let Some(start) = ahead {
+                down.perform(self.machine(), held);
+                self.start(held, start);
+            }
+            match found {
+                Ok(page) => lent.pages.push(page),
+                Err(e) => {
+                    result = Err(e);
+                    break;
+                }
+            }
+        }
+        down.perform(self.machine(), held);
+        match (lent.len() - before, result) {
+            (0, Err(e)) => Err(e),
+            (count, _) => Ok(count),
+        }
+    }
+
+    fn lend_in_object(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        oref: &ORef<M>,
+        index: Pages,
+        access: Access,
+        ahead: &mut Option<crate::io::Start>,
+        down: &mut Shootdown,
+    ) -> Result<LentPage, Stop<GetError>> {
+        let (mut body, mut h) = oref.pager.object().lock(held);
+        let stat = |counter| self.stat().add(self.machine().cpu(), counter, 1);
+        if body.page(index).is_none() && oref.pager.is_hole(&body, index) {
+            stat(Counter::LoansZero);
+            return self.zero_page(&mut h).map_err(|e| Stop::Fail(e.into()));
+        }
+        let found = self.find_page(&mut body, &mut h, oref, index, access, ahead);
+        let page = found.map_err(|e| match e {
+            GetError::Wait(ticket) => Stop::Wait(ticket),
+            GetError::Start(start) => Stop::Start(start),
+            other => Stop::Fail(other),
+        })?;
+        self.frames().set_flags(page, PageFlags::TOUCHED);
+        self.lend_owned(&mut h, &body, page, down).map_err(|e| Stop::Fail(e.into()))
+    }
+
+    /// Lends an object's page, or a copy if it may be being written to; under the object's lock, had alone.
+    pub(super) fn lend_owned(
+        &self,
+        held: &mut Held<'_, order::Object>,
+        body: &ObjectBody,
+        page: PageNo,
+        down: &mut Shootdown,
+    ) -> Result<LentPage, NoMemory> {
+        let frames = self.frames();
+        let wired = frames.wire_count(page) != frames.loans(page);
+        let index = Pages(frames.index(page));
+        let owned = matches!(frames.owner(page), Owner::Object(_)) && body.page(index) == Some(page);
+        if wired || !owned || !frames.lend(page) {
+            return self.lend_copy(held, page);
+        }
+        self.machine().pmap().page_protect(held, page, Prot::READ_EXECUTE, down);
+        self.stat().add(self.machine().cpu(), Counter::LoansObject, 1);
+        Ok(LentPage(page))
+    }
+
+    /// Gives an object a copy in place of a page of its that is lent, and is about to be written. Whoever maps the object finds
+    /// the copy.
+    #[cold]
+    pub(crate) fn replace_lent(
+        &self,
+        body: &mut ObjectBody,
+        held: &mut Held<'_, order::Object>,
+        page: PageNo,
+        down: &mut Shootdown,
+    ) -> Result<PageNo, NoMemory> {
+        let (machine, frames) = (self.machine(), self.frames());
+        let copy = frames.alloc(machine, held, Reserve::User)?;
+        for _ in 0..machine.pmap().page_protect(held, page, Prot::NONE, down) {
+            frames.unwire(machine, held, page);
+        }
+        down.flush(machine.pmap());
+        machine.copy(page, copy);
+        frames.dequeue(held, page);
+        body.exchange(frames, page, copy);
+        frames.activate(machine, held, copy);
+        drop_page(machine, held, page, down);
+        self.stat().add(machine.cpu(), Counter::LoansBroken, 1);
+        Ok(copy)
+    }
+}

@@ -1,0 +1,208 @@
+//! Page loanout: what a borrower sees, what the lender sees, and what it costs.
+
+use std::sync::Arc;
+
+use machine::order::Nothing;
+use machine::{Held, Machine, Pages, Prot, ThreadCtx, Va, VaRange};
+use uvm::{AnonObject, Backing, Counter, FaultError, Intent, Lent, MapRequest, Pager, Sharing, Space, Uvm};
+use uvm_soft::{Config, SoftMachine};
+
+type World = Uvm<SoftMachine>;
+
+const BOUNDS: VaRange = VaRange::new(Va(0x1000), Va(1 << 40));
+
+/// The page of zeroes is made at once, so that what is free can be compared.
+fn world() -> (World, usize) {
+    let uvm = Uvm::new(SoftMachine::new(Config::default())).unwrap();
+    let mut ctx = ThreadCtx::new();
+    let zero = uvm.zero_page(&mut ctx.held()).unwrap();
+    uvm.return_page(&mut ctx.held(), zero);
+    let free = uvm.frames().free();
+    (uvm, free)
+}
+
+fn store(uvm: &World, space: &Space<SoftMachine>, va: Va, byte: u8) {
+    let fault = |va, access| uvm.fault(&mut ThreadCtx::new().held(), space, va, access).map(|_| ());
+    uvm.machine().store(0, space.pmap(), va, &[byte], fault).unwrap();
+}
+
+fn load(uvm: &World, space: &Space<SoftMachine>, va: Va) -> u8 {
+    let mut byte = [0];
+    let fault = |va, access| uvm.fault(&mut ThreadCtx::new().held(), space, va, access).map(|_| ());
+    uvm.machine().load(0, space.pmap(), va, &mut byte, fault).unwrap();
+    byte[0]
+}
+
+/// The first byte of each page.
+fn bytes(uvm: &World, lent: &Lent) -> Vec<u8> {
+    let first = |page: &uvm::LentPage| {
+        let mut byte = [0];
+        uvm.machine().read(page.page(), 0, &mut byte);
+        byte[0]
+    };
+    lent.pages().iter().map(first).collect()
+}
+
+fn audit(uvm: &World, held: &mut Held<'_, Nothing>, spaces: &[&Space<SoftMachine>], lent: &[&Lent]) {
+    uvm.audit(held, spaces, &[]).unwrap();
+    uvm.audit_loans(lent.iter().flat_map(|lent| lent.pages())).unwrap();
+    uvm.machine().tlb_audit().unwrap();
+}
+
+fn written(uvm: &World, held: &mut Held<'_, Nothing>, pages: u64) -> (Space<SoftMachine>, VaRange) {
+    let space = uvm.space_create(held, BOUNDS).unwrap();
+    let va = uvm.map(held, &space, &MapRequest::zero(Pages(pages))).unwrap();
+    (0..pages).for_each(|n| store(uvm, &space, va + Pages(n), n as u8 + 1));
+    (space, VaRange::new(va, va + Pages(pages)))
+}
+
+#[test]
+fn a_store_breaks_the_loan_and_the_borrower_sees_nothing_of_it() {
+    let ((uvm, free), mut ctx) = (world(), ThreadCtx::new());
+    let held = &mut ctx.held();
+    let (space, range) = written(&uvm, held, 4);
+    let lent = uvm.loan_to_kernel(held, &space, range).unwrap();
+    audit(&uvm, held, &[&space], &[&lent]);
+    assert_eq!(bytes(&uvm, &lent), [1, 2, 3, 4]);
+    store(&uvm, &space, range.start + Pages(1), 77);
+    audit(&uvm, held, &[&space], &[&lent]);
+    assert_eq!((bytes(&uvm, &lent), load(&uvm, &space, range.start + Pages(1))), (vec![1, 2, 3, 4], 77));
+    assert_eq!(uvm.stat().get(Counter::LoansBroken), 1);
+    assert_eq!((space.map().entries(held), uvm.anons()), (1, 4));
+    let before = uvm.frames().free();
+    uvm.return_loan(held, lent);
+    assert_eq!(uvm.frames().free(), before + 1, "the page that was nobody's");
+    audit(&uvm, held, &[&space], &[]);
+    // What is back is written in place.
+    store(&uvm, &space, range.start, 88);
+    assert_eq!((uvm.stat().get(Counter::LoansBroken), uvm.frames().free()), (1, before + 1));
+    uvm.space_destroy(held, space);
+    assert_eq!(uvm.frames().free(), free);
+}
+
+#[test]
+fn a_lender_that_ends_leaves_its_pages_to_the_borrower() {
+    let ((uvm, free), mut ctx) = (world(), ThreadCtx::new());
+    let held = &mut ctx.held();
+    let (space, range) = written(&uvm, held, 3);
+    let mut lent = uvm.loan_to_kernel(held, &space, range).unwrap();
+    let twice = Lent::from(lent.pages().iter().map(|p| uvm.lend_again(p).unwrap()).collect::<Vec<_>>());
+    uvm.space_destroy(held, space);
+    audit(&uvm, held, &[], &[&lent, &twice]);
+    let tail = lent.split_off(1);
+    uvm.return_loan(held, lent);
+    assert_eq!((bytes(&uvm, &twice), bytes(&uvm, &tail)), (vec![1, 2, 3], vec![2, 3]));
+    uvm.return_loan(held, twice);
+    assert_eq!(uvm.frames().free(), free - 2);
+    uvm.return_loan(held, tail);
+    assert_eq!((uvm.frames().free(), uvm.anons()), (free, 0));
+}
+
+#[test]
+fn untouched_memory_is_lent_as_one_page_of_zeroes() {
+    let ((uvm, free), mut ctx) = (world(), ThreadCtx::new());
+    let held = &mut ctx.held();
+    let space = uvm.space_create(held, BOUNDS).unwrap();
+    let va = uvm.map(held, &space, &MapRequest::zero(Pages(1000))).unwrap();
+    store(&uvm, &space, va + Pages(500), 5);
+    let lent = uvm.loan_to_kernel(held, &space, VaRange::new(va, va + Pages(1000))).unwrap();
+    assert_eq!((lent.len(), uvm.anons(), uvm.stat().get(Counter::LoansZero)), (1000, 1, 999));
+    store(&uvm, &space, va, 9);
+    assert!(bytes(&uvm, &lent).iter().enumerate().all(|(n, &b)| b == if n == 500 { 5 } else { 0 }));
+    audit(&uvm, held, &[&space], &[&lent]);
+    uvm.space_destroy(held, space);
+    uvm.return_loan(held, lent);
+    assert_eq!(uvm.frames().free(), free);
+}
+
+#[test]
+fn a_lent_page_of_an_object_is_replaced_for_all_who_map_it() {
+    let ((uvm, free), mut ctx) = (world(), ThreadCtx::new());
+    let held = &mut ctx.held();
+    let pager: Arc<dyn Pager<SoftMachine>> = AnonObject::new(&uvm, held, Pages(4)).unwrap();
+    let (a, b) = (uvm.space_create(held, BOUNDS).unwrap(), uvm.space_create(held, BOUNDS).unwrap());
+    let request = MapRequest {
+        backing: Backing::Object { pager: pager.clone(), offset: Pages(0) },
+        sharing: Sharing::Shared,
+        ..MapRequest::zero(Pages(4))
+    };
+    let va = uvm.map(held, &a, &request).unwrap();
+    assert_eq!(uvm.map(held, &b, &request).unwrap(), va);
+    (0..3).for_each(|n| store(&uvm, &a, va + Pages(n), 10 + n as u8));
+    (0..3).for_each(|n| store(&uvm, &b, va + Pages(n), 20 + n as u8));
+    let mut lent = uvm.loan_to_kernel(held, &a, VaRange::new(va, va + Pages(4))).unwrap();
+    assert_eq!(uvm.lend_object(held, &pager, Pages(1), 9, &mut lent), Ok(3));
+    audit(&uvm, held, &[&a, &b], &[&lent]);
+    let before = [20, 21, 22, 0, 21, 22, 0];
+    assert_eq!(bytes(&uvm, &lent), before);
+    // By a mapping, by write(2), by truncation.
+    store(&uvm, &b, va, 30);
+    let write = |machine: &SoftMachine, page| machine.write(page, 0, &[31]);
+    uvm.with_page(held, &pager, Pages(1), Intent::Write, uvm::Access::PAGE, write).unwrap();
+    uvm.truncate(held, &pager, Pages(2));
+    audit(&uvm, held, &[&a, &b], &[&lent]);
+    assert_eq!(bytes(&uvm, &lent), before);
+    assert_eq!(
+        (load(&uvm, &a, va), load(&uvm, &a, va + Pages(1)), load(&uvm, &b, va + Pages(1))),
+        (30, 31, 31)
+    );
+    for space in [a, b] {
+        uvm.space_destroy(held, space);
+    }
+    uvm.detach(held, &*pager);
+    assert_eq!(bytes(&uvm, &lent), before);
+    uvm.return_loan(held, lent);
+    assert_eq!(uvm.frames().free(), free);
+}
+
+#[test]
+fn what_a_device_may_write_to_is_copied() {
+    let ((uvm, _), mut ctx) = (world(), ThreadCtx::new());
+    let held = &mut ctx.held();
+    let (space, range) = written(&uvm, held, 2);
+    let first = VaRange::new(range.start, range.start + Pages(1));
+    let pinned = uvm.wire_pages(held, &space, first, Prot::WRITE).unwrap();
+    let lent = uvm.loan_to_kernel(held, &space, range).unwrap();
+    uvm.machine().write(pinned.pages()[0], 0, &[99]);
+    assert_eq!((bytes(&uvm, &lent), uvm.stat().get(Counter::LoansCopied)), (vec![1, 2], 1));
+    audit(&uvm, held, &[&space], &[&lent]);
+    uvm.unwire_pages(held, pinned);
+    uvm.return_loan(held, lent);
+    // A locked mapping is no device.
+    uvm.wire(held, &space, range).unwrap();
+    let lent = uvm.loan_to_kernel(held, &space, range).unwrap();
+    assert_eq!((bytes(&uvm, &lent), uvm.stat().get(Counter::LoansCopied)), (vec![99, 2], 1));
+    store(&uvm, &space, range.start, 100);
+    audit(&uvm, held, &[&space], &[&lent]);
+    assert_eq!((bytes(&uvm, &lent), load(&uvm, &space, range.start)), (vec![99, 2], 100));
+    uvm.return_loan(held, lent);
+    uvm.space_destroy(held, space);
+}
+
+#[test]
+fn a_range_that_can_not_be_read_lends_nothing() {
+    let ((uvm, free), mut ctx) = (world(), ThreadCtx::new());
+    let held = &mut ctx.held();
+    let (space, range) = written(&uvm, held, 4);
+    uvm.protect(held, &space, VaRange::new(range.start + Pages(3), range.end), Prot::NONE).unwrap();
+    assert_eq!(uvm.loan_to_kernel(held, &space, range).err(), Some(FaultError::Protection));
+    let over = VaRange::new(range.start, range.start + Pages(5));
+    assert_eq!(uvm.loan_to_kernel(held, &space, over).err(), Some(FaultError::Protection));
+    audit(&uvm, held, &[&space], &[]);
+    uvm.space_destroy(held, space);
+    assert_eq!(uvm.frames().free(), free);
+}
+
+#[test]
+fn a_page_is_lent_30000_times_and_then_copied() {
+    let ((uvm, free), mut ctx) = (world(), ThreadCtx::new());
+    let held = &mut ctx.held();
+    let (space, range) = written(&uvm, held, 1);
+    let all: Vec<Lent> = (0..30_002).map(|_| uvm.loan_to_kernel(held, &space, range).unwrap()).collect();
+    assert_eq!(uvm.stat().get(Counter::LoansCopied), 2);
+    assert!(uvm.lend_again(&all[0].pages()[0]).is_none());
+    audit(&uvm, held, &[&space], &all.iter().collect::<Vec<_>>());
+    all.into_iter().for_each(|lent| uvm.return_loan(held, lent));
+    uvm.space_destroy(held, space);
+    assert_eq!(uvm.frames().free(), free);
+}
