@@ -28,6 +28,7 @@ mod user;
 mod dev;
 mod fs;
 mod ipc;
+mod net;
 mod proc;
 mod syscall;
 mod vm;

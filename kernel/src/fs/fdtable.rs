@@ -8,6 +8,7 @@ use alloc::vec::Vec;
 
 use super::file::File;
 use crate::errno::*;
+use crate::net::rights;
 use crate::sync::SpinLock;
 
 /// The most descriptors that any limit allows: bounds the table's memory.
@@ -183,6 +184,8 @@ impl FdTable {
                 fd += 1;
             }
             if fd >= end {
+                drop(inner);
+                rights::collect();
                 return;
             }
             let closed = inner.slots[fd].take();
@@ -192,6 +195,15 @@ impl FdTable {
                 super::lock::closed_descriptor(&slot.file);
             }
         }
+    }
+}
+
+impl Drop for FdTable {
+    /// The last thread has left.
+    fn drop(&mut self) {
+        let slots = core::mem::take(&mut *self.inner.lock());
+        drop(slots);
+        rights::collect();
     }
 }
 

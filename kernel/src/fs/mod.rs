@@ -6,7 +6,7 @@
 //!   current -> FdTable -> File -> Inode      what a number refers to      (fdtable, file)
 //!   path walk: FsContext, mount -> Inode     what a name refers to        (path, context, mount)
 //!        |
-//!   tmpfs   ext4   devfs   procfs   ipc::pipe   ipc::socket   dev::tty   eventfd   epoll
+//!   tmpfs   ext4   devfs   procfs   ipc::pipe   net::socket   dev::tty   eventfd   epoll
 //! ```
 //!
 //! Reading order: `inode` (the trait), `path`, `file`, `tmpfs`. User memory is reached only through

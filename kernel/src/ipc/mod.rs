@@ -1,9 +1,8 @@
-//! Between processes: pipes and fifos, local socket pairs built from two of them, System V shared memory.
+//! Between processes: pipes and fifos, System V shared memory. Sockets are in `net`.
 
 pub mod pipe;
 mod ring;
 pub mod shm;
-pub mod socket;
 
 use crate::proc;
 use crate::proc::signal::{SigInfo, SIGPIPE};

@@ -229,15 +229,14 @@ impl Pipe {
 
     /// Writes all of `from`, waiting for room; raises `SIGPIPE` when no reader is left.
     pub fn write(&self, nonblocking: Blocking, from: &mut Source<'_>) -> Result<usize> {
-        let result = self.write_quietly(nonblocking, from);
+        let result = self.put(nonblocking, from);
         if result == Err(EPIPE) {
             super::raise_sigpipe();
         }
         result
     }
 
-    /// As [`Pipe::write`] without the signal.
-    pub fn write_quietly(&self, nonblocking: Blocking, from: &mut Source<'_>) -> Result<usize> {
+    fn put(&self, nonblocking: Blocking, from: &mut Source<'_>) -> Result<usize> {
         let start = from.done();
         let atomic = from.left() <= PIPE_BUF;
         while from.left() > 0 {
@@ -321,21 +320,6 @@ impl Pipe {
         if access != abi::O_RDONLY {
             out.push(&self.writers.wait);
         }
-    }
-
-    /// For socket pairs, which open and close their ends themselves.
-    pub fn open_both() -> Arc<Pipe> {
-        let pipe = Self::new();
-        pipe.enter(abi::O_RDWR);
-        pipe
-    }
-
-    pub fn close_reader(&self) {
-        self.leave(abi::O_RDONLY);
-    }
-
-    pub fn close_writer(&self) {
-        self.leave(abi::O_WRONLY);
     }
 }
 

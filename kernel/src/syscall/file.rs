@@ -173,6 +173,8 @@ fn find_or_create(start: &Start, path: &[u8], how: &How) -> Result<Place> {
 fn close(fd: i32) -> Result<()> {
     let file = current::files()?.remove(fd)?;
     crate::fs::lock::closed_descriptor(&file);
+    drop(file);
+    crate::net::rights::collect();
     Ok(())
 }
 

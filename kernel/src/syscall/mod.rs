@@ -21,6 +21,7 @@ pub mod fd;
 pub mod file;
 pub mod ioctl;
 pub mod mem;
+pub mod message;
 pub mod mlock;
 mod path_args;
 pub mod poll;
@@ -123,6 +124,7 @@ const MODULES: &[Calls] = &[
     poll::CALLS,
     ioctl::CALLS,
     socket::CALLS,
+    message::CALLS,
     swap::CALLS,
     remote::CALLS,
 ];

@@ -1,53 +1,112 @@
-//! Sockets, as far as there are any: connected local pairs.
+//! Sockets: making, naming and connecting them, their options, and plain transfers. Messages are in `message`.
 
-use linux_raw_sys::{general as abi, net};
+use alloc::sync::Arc;
+
+use linux_raw_sys::net;
 
 use super::fd::install_pair;
-use super::file::vector;
+use super::path_args::only;
 use super::{calls, Calls};
 use crate::errno::*;
 use crate::fs::current;
+use crate::fs::fdtable::OnExec;
 use crate::fs::file::File;
 use crate::fs::inode::downcast;
 use crate::fs::io::{Sink, Source};
 use crate::ipc::pipe::Blocking;
-use crate::ipc::socket::Socket;
-use crate::user;
+use crate::net::address::{Address, TYPE_FLAGS};
+use crate::net::options;
+use crate::net::queue::{Got, Peek};
+use crate::net::rights::{bury, Control};
+use crate::net::socket::{How, Received, Socket};
 
 pub const CALLS: Calls = calls! {
-    __NR_socket => socket[3], __NR_socketpair => socketpair[4], __NR_shutdown => shutdown[2],
-    __NR_sendto => sendto[4], __NR_recvfrom => recvfrom[4],
-    __NR_sendmsg => sendmsg[3], __NR_recvmsg => recvmsg[3],
+    __NR_socket => socket[3], __NR_socketpair => socketpair[4], __NR_bind => bind[3], __NR_listen => listen[2],
+    __NR_accept => accept[3], __NR_accept4 => accept4[4], __NR_connect => connect[3], __NR_shutdown => shutdown[2],
+    __NR_getsockname => getsockname[3], __NR_getpeername => getpeername[3],
+    __NR_setsockopt => setsockopt[5], __NR_getsockopt => getsockopt[5],
+    __NR_sendto => sendto[6], __NR_recvfrom => recvfrom[6],
 };
 
-/// The type's bits that are flags of the new descriptors.
-const TYPE_FLAGS: u32 = abi::O_NONBLOCK | abi::O_CLOEXEC;
+/// The socket behind an open file.
+pub fn socket_of(file: &File) -> Result<&Socket> {
+    downcast::<Socket>(file.io()).ok_or(ENOTSOCK)
+}
 
-fn socket(_family: u32, _kind: u32, _protocol: u32) -> Result<i32> {
-    Err(EAFNOSUPPORT)
+fn install(socket: Arc<Socket>, flags: u32) -> Result<i32> {
+    current::files()?.insert(socket.into_file(flags), OnExec::from_flags(flags))
+}
+
+fn socket(family: u32, kind: u32, protocol: u32) -> Result<i32> {
+    only(kind & !0xf, TYPE_FLAGS)?;
+    install(Socket::create(family, kind & 0xf, protocol)?, kind)
 }
 
 fn socketpair(family: u32, kind: u32, protocol: u32, out: u64) -> Result<()> {
-    if family != net::AF_UNIX {
-        return Err(EAFNOSUPPORT);
-    }
-    if kind & !TYPE_FLAGS != net::SOCK_STREAM || protocol != 0 {
-        return Err(EOPNOTSUPP);
-    }
-    install_pair(Socket::pair(kind)?, kind, out)
+    only(kind & !0xf, TYPE_FLAGS)?;
+    let [a, b] = Socket::pair(family, kind & 0xf, protocol)?;
+    install_pair((a.into_file(kind), b.into_file(kind)), kind, out)
 }
 
-fn socket_of(file: &File) -> Result<&Socket> {
-    downcast::<Socket>(file.io()).ok_or(ENOTSOCK)
+fn bind(fd: i32, addr: u64, len: u32) -> Result<()> {
+    let file = current::file(fd)?;
+    let socket = socket_of(&file)?;
+    socket.bind(Address::get(socket.family, addr, len)?.as_ref())
+}
+
+fn listen(fd: i32, backlog: i32) -> Result<()> {
+    socket_of(&*current::file(fd)?)?.listen(backlog)
+}
+
+fn accept(fd: i32, addr: u64, len_addr: u64) -> Result<i32> {
+    accept4(fd, addr, len_addr, 0)
+}
+
+fn accept4(fd: i32, addr: u64, len_addr: u64, flags: u32) -> Result<i32> {
+    only(flags, TYPE_FLAGS)?;
+    let file = current::file(fd)?;
+    let accepted = socket_of(&file)?.accept(Blocking::of(&file))?;
+    // From here on the file closes it, whatever fails.
+    let accepted_file = accepted.clone().into_file(flags);
+    if addr != 0 {
+        accepted.peer_name().unwrap_or(Address::Unnamed).put(accepted.family, addr, len_addr)?;
+    }
+    current::files()?.insert(accepted_file, OnExec::from_flags(flags))
+}
+
+fn connect(fd: i32, addr: u64, len: u32) -> Result<()> {
+    let file = current::file(fd)?;
+    let socket = socket_of(&file)?;
+    socket.connect(Address::get(socket.family, addr, len)?.as_ref(), Blocking::of(&file))
 }
 
 fn shutdown(fd: i32, how: u32) -> Result<()> {
     let file = current::file(fd)?;
+    let socket = socket_of(&file)?;
     if how > 2 {
         return Err(EINVAL);
     }
-    socket_of(&file)?.shutdown(how + 1);
-    Ok(())
+    socket.shutdown(how + 1)
+}
+
+fn getsockname(fd: i32, addr: u64, len_addr: u64) -> Result<()> {
+    let file = current::file(fd)?;
+    let socket = socket_of(&file)?;
+    socket.name().put(socket.family, addr, len_addr)
+}
+
+fn getpeername(fd: i32, addr: u64, len_addr: u64) -> Result<()> {
+    let file = current::file(fd)?;
+    let socket = socket_of(&file)?;
+    socket.peer_name()?.put(socket.family, addr, len_addr)
+}
+
+fn setsockopt(fd: i32, level: u32, name: u32, addr: u64, len: i32) -> Result<()> {
+    options::set(socket_of(&*current::file(fd)?)?, level, name, addr, len)
+}
+
+fn getsockopt(fd: i32, level: u32, name: u32, addr: u64, len_addr: u64) -> Result<()> {
+    options::get(socket_of(&*current::file(fd)?)?, level, name, addr, len_addr)
 }
 
 fn blocking(file: &File, flags: u32) -> Blocking {
@@ -58,54 +117,76 @@ fn blocking(file: &File, flags: u32) -> Blocking {
     }
 }
 
-fn send(file: &File, from: &mut Source<'_>, flags: u32) -> Result<usize> {
+/// Sends, with the signal that a broken connection raises.
+pub fn send(
+    file: &File,
+    dest: Option<&Address>,
+    from: &mut Source<'_>,
+    control: Option<Control>,
+    flags: u32,
+) -> Result<usize> {
     let socket = socket_of(file)?;
-    if flags & net::MSG_NOSIGNAL != 0 {
-        socket.send_quietly(blocking(file, flags), from)
+    if flags & net::MSG_OOB != 0 {
+        return Err(EOPNOTSUPP);
+    }
+    let result = socket.send(dest, from, control, blocking(file, flags));
+    let is_silent = flags & net::MSG_NOSIGNAL != 0 || socket.is_silent();
+    if result == Err(EPIPE) && !is_silent {
+        crate::ipc::raise_sigpipe();
+    }
+    result
+}
+
+/// Receives; what came along goes to `got`.
+pub fn receive(file: &File, to: &mut Sink<'_>, flags: u32, got: &mut Got) -> Result<Received> {
+    let socket = socket_of(file)?;
+    if flags & net::MSG_OOB != 0 {
+        return Err(if socket.family.is_inet() { EINVAL } else { EOPNOTSUPP });
+    }
+    if flags & net::MSG_ERRQUEUE != 0 {
+        return Err(EAGAIN);
+    }
+    let peek = if flags & net::MSG_PEEK != 0 { Peek::Yes } else { Peek::No };
+    let how = How { blocking: blocking(file, flags), peek, wait_all: flags & net::MSG_WAITALL != 0 };
+    socket.receive(to, how, got)
+}
+
+fn sendto(fd: i32, buf: u64, len: usize, flags: u32, addr: u64, addr_len: u32) -> Result<usize> {
+    let file = current::file(fd)?;
+    let dest = match addr {
+        0 => None,
+        _ => Address::get(socket_of(&file)?.family, addr, addr_len)?,
+    };
+    send(&file, dest.as_ref(), &mut Source::user(buf, len), None, flags)
+}
+
+fn recvfrom(fd: i32, buf: u64, len: usize, flags: u32, addr: u64, len_addr: u64) -> Result<usize> {
+    let file = current::file(fd)?;
+    let mut got = Got::default();
+    let received = receive(&file, &mut Sink::user(buf, len), flags, &mut got);
+    if let Some(rights) = got.rights {
+        bury(rights);
+    }
+    let received = received?;
+    if addr != 0 {
+        put_sender(socket_of(&file)?, &received, addr, len_addr)?;
+    }
+    Ok(told_length(&received, flags))
+}
+
+/// Bytes copied; with `MSG_TRUNC`, all that the message had.
+pub fn told_length(received: &Received, flags: u32) -> usize {
+    if flags & net::MSG_TRUNC != 0 {
+        received.whole
     } else {
-        socket.send(blocking(file, flags), from)
+        received.copied
     }
 }
 
-fn receive(file: &File, to: &mut Sink<'_>, flags: u32) -> Result<usize> {
-    if flags & (net::MSG_PEEK | net::MSG_OOB) != 0 {
-        return Err(EOPNOTSUPP);
+/// Writes who sent a message; a length of 0 where there is nobody to name.
+fn put_sender(socket: &Socket, received: &Received, addr: u64, len_addr: u64) -> Result<()> {
+    match &received.from {
+        Some(Address::Unnamed) | None => crate::user::put(len_addr, &0u32),
+        Some(name) => name.put(socket.family, addr, len_addr),
     }
-    let socket = socket_of(file)?;
-    let mut done = socket.receive(blocking(file, flags), to)?;
-    while flags & net::MSG_WAITALL != 0 && to.left() > 0 {
-        match socket.receive(blocking(file, flags), to) {
-            Ok(0) | Err(_) => break,
-            Ok(n) => done += n,
-        }
-    }
-    Ok(done)
-}
-
-fn sendto(fd: i32, buf: u64, len: usize, flags: u32) -> Result<usize> {
-    send(&*current::file(fd)?, &mut Source::user(buf, len), flags)
-}
-
-fn recvfrom(fd: i32, buf: u64, len: usize, flags: u32) -> Result<usize> {
-    receive(&*current::file(fd)?, &mut Sink::user(buf, len), flags)
-}
-
-/// The parts of `struct msghdr` up to its flags: name, name length, vector, count, control, its length, flags.
-type Message = [u64; 7];
-
-fn sendmsg(fd: i32, message: u64, flags: u32) -> Result<usize> {
-    let file = current::file(fd)?;
-    let [_, _, pieces, count, _, control_len, _]: Message = user::get(message)?;
-    if control_len != 0 {
-        return Err(EOPNOTSUPP);
-    }
-    send(&file, &mut Source::vector(&vector(pieces, count as usize)?), flags)
-}
-
-fn recvmsg(fd: i32, message: u64, flags: u32) -> Result<usize> {
-    let file = current::file(fd)?;
-    let [name, _, pieces, count, control, _, _]: Message = user::get(message)?;
-    let n = receive(&file, &mut Sink::vector(&vector(pieces, count as usize)?), flags)?;
-    user::put(message, &[name, 0, pieces, count, control, 0, 0])?;
-    Ok(n)
 }

@@ -194,6 +194,7 @@ pub const CASES: &[Case] = &[
         ..guest("shootdowns", &[("shootdowns", Libc::Musl)], &["/bin/shootdowns"])
     },
     guest("pipes and polling", &[("pipes", Libc::Musl)], &["/bin/pipes"]),
+    guest("sockets", &[("sockets", Libc::Musl)], &["/bin/sockets"]),
     guest("files", &[("files", Libc::Musl)], &["/bin/files"]),
     guest("clocks and limits", &[("clocks", Libc::Musl)], &["/bin/clocks"]),
     Case {

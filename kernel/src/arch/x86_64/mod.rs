@@ -15,6 +15,7 @@ pub mod apic;
 pub mod clock;
 pub mod cpu;
 pub mod fpu;
+pub mod frame;
 mod gdt;
 pub mod io;
 pub mod ipi;

@@ -8,6 +8,8 @@ use super::{dir, link, memory, setting, settings, text, Member, Show};
 use crate::arch::cpu;
 use crate::dev::block;
 use crate::fs::{mount, random, swap};
+use crate::net::address::Kind;
+use crate::net::show::{self, Version};
 use crate::proc;
 use crate::sched;
 
@@ -36,7 +38,16 @@ pub(super) static ROOT: &[Member] = &[
     text("swaps", swap::table),
     link("sysrq-trigger", Show::Trigger),
     dir("sysvipc", settings::SYSVIPC),
+    dir("net", NET),
     dir("sys", &[dir("kernel", KERNEL), dir("vm", VM), dir("fs", FS)]),
+];
+
+static NET: &[Member] = &[
+    text("unix", show::unix),
+    text("tcp", || show::inet(Kind::Stream, Version::Four)),
+    text("tcp6", || show::inet(Kind::Stream, Version::Six)),
+    text("udp", || show::inet(Kind::Datagram, Version::Four)),
+    text("udp6", || show::inet(Kind::Datagram, Version::Six)),
 ];
 
 static KERNEL: &[Member] = &[

@@ -1,0 +1,165 @@
+//! Ports of the loopback addresses.
+//!
+//! A socket is bound to an address (or any) and a port of its protocol. Two may share a port if their addresses don't
+//! meet, or if both allow it and neither listens; there is no state behind a closed connection that would keep one.
+
+use alloc::sync::{Arc, Weak};
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicU16, Ordering};
+
+use hashbrown::HashMap;
+
+use super::address::{Address, Family, Ip, Kind};
+use super::socket::Socket;
+use crate::errno::*;
+use crate::fs::access;
+use crate::sync::SpinLock;
+
+/// The ports that are given to those who don't care.
+const FREE_PORTS: core::ops::Range<u16> = 32768..61000;
+/// Ports below are the superuser's.
+const FIRST_PORT: u16 = 1024;
+
+/// A protocol's port.
+type Port = (Kind, u16);
+
+/// A socket on a port.
+struct Entry {
+    ip: Ip,
+    /// Any address of version 6 only.
+    only6: bool,
+    /// Whether it shares the port with others who do.
+    shares: bool,
+    socket: Weak<Socket>,
+}
+
+impl Entry {
+    /// Whether packets to `ip` are for it.
+    fn answers(&self, ip: Ip) -> bool {
+        self.ip == ip
+            || self.ip == Ip::ANY4 && ip.is_v4()
+            || self.ip == Ip::ANY6 && !(ip.is_v4() && self.only6)
+    }
+
+    /// Whether some packet could be for both.
+    fn meets(&self, other: &Entry) -> bool {
+        self.answers(other.ip) || other.answers(self.ip)
+    }
+}
+
+struct Table(Option<HashMap<Port, Vec<Entry>>>);
+
+static PORTS: SpinLock<Table> = SpinLock::new(Table(None));
+
+/// A socket's hold on its port.
+pub struct Bound {
+    port: Port,
+    socket: Weak<Socket>,
+}
+
+/// Gives `socket` a port at `ip`, a free one for 0; returns which.
+///
+/// Fails with `EADDRNOTAVAIL`, `EACCES` or `EADDRINUSE`.
+pub fn bind(socket: &Socket, ip: Ip, port: u16) -> Result<(Address, Bound)> {
+    if !ip.is_any() && !ip.is_local() {
+        return Err(EADDRNOTAVAIL);
+    }
+    if port != 0 && port < FIRST_PORT {
+        access::check_root().map_err(|_| EACCES)?;
+    }
+    if port != 0 {
+        return take(socket, ip, port);
+    }
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let count = FREE_PORTS.end - FREE_PORTS.start;
+    for _ in 0..count {
+        let port = FREE_PORTS.start + NEXT.fetch_add(1, Ordering::Relaxed) % count;
+        match take(socket, ip, port) {
+            Err(EADDRINUSE) => {}
+            result => return result,
+        }
+    }
+    Err(EADDRINUSE)
+}
+
+fn take(socket: &Socket, ip: Ip, port: u16) -> Result<(Address, Bound)> {
+    let options = &socket.options;
+    let shares = options.reuse_port() || options.reuse_address();
+    let entry = Entry { ip, only6: options.only6(), shares, socket: socket.weak() };
+    let key = (socket.kind, port);
+    let mut table = PORTS.lock();
+    let entries = table.0.get_or_insert_with(HashMap::new).entry(key).or_default();
+    let is_barred = |other: &Entry| {
+        let listens = other.socket.upgrade().is_some_and(|other| other.is_listening());
+        other.meets(&entry) && (!shares || !other.shares || listens && !options.reuse_port())
+    };
+    if entries.iter().any(is_barred) {
+        return Err(EADDRINUSE);
+    }
+    entries.try_reserve(1).map_err(|_| ENOBUFS)?;
+    entries.push(entry);
+    Ok((Address::Inet { ip, port }, Bound { port: key, socket: socket.weak() }))
+}
+
+/// Takes a port back.
+pub fn unbind(bound: Bound) {
+    let mut table = PORTS.lock();
+    let Some(map) = &mut table.0 else { return };
+    let Some(entries) = map.get_mut(&bound.port) else { return };
+    if let Some(at) = entries.iter().position(|entry| entry.socket.ptr_eq(&bound.socket)) {
+        let entry = entries.swap_remove(at);
+        if entries.is_empty() {
+            map.remove(&bound.port);
+        }
+        drop(table);
+        drop(entry);
+    }
+}
+
+/// Where packets to `ip` really go, for a socket of `family`.
+///
+/// Fails with `ENETUNREACH`: only the loopback is there.
+pub fn route(family: Family, ip: Ip) -> Result<Ip> {
+    let ip = match ip {
+        Ip::ANY4 => Ip::LOOPBACK4,
+        Ip::ANY6 => Ip::LOOPBACK6,
+        ip => ip,
+    };
+    let is_foreign = !ip.is_local() || family == Family::Inet4 && !ip.is_v4();
+    if is_foreign {
+        return Err(ENETUNREACH);
+    }
+    Ok(ip)
+}
+
+/// The sockets on a port that packets to `ip` are for, those bound to exactly that address first.
+fn bound_to(kind: Kind, ip: Ip, port: u16) -> Vec<Arc<Socket>> {
+    let table = PORTS.lock();
+    let Some(entries) = table.0.as_ref().and_then(|map| map.get(&(kind, port))) else { return Vec::new() };
+    let mut found: Vec<(bool, Arc<Socket>)> = Vec::new();
+    for entry in entries.iter().filter(|entry| entry.answers(ip)) {
+        found.extend(entry.socket.upgrade().map(|socket| (entry.ip == ip, socket)));
+    }
+    drop(table);
+    found.sort_by_key(|(exact, _)| !exact);
+    found.into_iter().map(|(_, socket)| socket).collect()
+}
+
+/// The socket that listens for connections to an address.
+pub fn listener(ip: Ip, port: u16) -> Option<Arc<Socket>> {
+    bound_to(Kind::Stream, ip, port).into_iter().find(|socket| socket.is_listening())
+}
+
+/// The socket that gets datagrams from `from` to an address: the one connected to the sender before others.
+pub fn receiver(ip: Ip, port: u16, from: &Address) -> Option<Arc<Socket>> {
+    let found = bound_to(Kind::Datagram, ip, port);
+    let connected = found.iter().find(|socket| socket.peer_name().is_ok_and(|peer| peer == *from));
+    connected.or_else(|| found.iter().find(|socket| socket.peer_name().is_err())).cloned()
+}
+
+/// All that have ports.
+pub fn all() -> Vec<Arc<Socket>> {
+    let table = PORTS.lock();
+    let entries = table.0.iter().flat_map(HashMap::values).flatten();
+    entries.filter_map(|entry| entry.socket.upgrade()).collect()
+}

@@ -1,0 +1,290 @@
+//! What `setsockopt` sets and `getsockopt` tells.
+//!
+//! Options that change nothing here (a loopback has no delay to avoid and loses no connection to keep alive) are kept
+//! and told again, since programs check.
+
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
+
+use linux_raw_sys::net;
+
+use super::address::{Family, Kind};
+use super::socket::Socket;
+use crate::errno::*;
+use crate::sched::Nanos;
+use crate::sync::SpinLock;
+use crate::user;
+
+/// The size of a buffer in each direction, and the most that may be asked for (what is kept is twice that, as on Linux).
+const BUFFER: usize = 212_992;
+const SEND_MIN: usize = 4608;
+const RECEIVE_MIN: usize = 2304;
+
+const SOL_SOCKET: u32 = net::SOL_SOCKET;
+const IPPROTO_IP: u32 = 0;
+const IPPROTO_TCP: u32 = 6;
+const IPPROTO_IPV6: u32 = 41;
+const NANOS: i64 = 1_000_000_000;
+/// Kept options of one socket at most.
+const KEPT_MAX: usize = 64;
+
+/// The options of one socket.
+pub struct Options {
+    send_buffer: AtomicUsize,
+    receive_buffer: AtomicUsize,
+    send_timeout: AtomicU64,
+    receive_timeout: AtomicU64,
+    reuse_address: AtomicBool,
+    reuse_port: AtomicBool,
+    passes_cred: AtomicBool,
+    only6: AtomicBool,
+    /// `SO_LINGER`: on or off, and seconds.
+    linger: SpinLock<[i32; 2]>,
+    /// Level, name and value of those that change nothing.
+    kept: SpinLock<Vec<(u32, u32, i32)>>,
+}
+
+impl Options {
+    pub fn new() -> Options {
+        Options {
+            send_buffer: AtomicUsize::new(BUFFER),
+            receive_buffer: AtomicUsize::new(BUFFER),
+            send_timeout: AtomicU64::new(0),
+            receive_timeout: AtomicU64::new(0),
+            reuse_address: AtomicBool::new(false),
+            reuse_port: AtomicBool::new(false),
+            passes_cred: AtomicBool::new(false),
+            only6: AtomicBool::new(false),
+            linger: SpinLock::new([0, 0]),
+            kept: SpinLock::new(Vec::new()),
+        }
+    }
+
+    /// What an accepted socket has from its listener.
+    pub fn copy_from(&self, other: &Options) {
+        self.send_buffer.store(other.send_limit(), Relaxed);
+        self.receive_buffer.store(other.receive_limit(), Relaxed);
+        self.reuse_address.store(other.reuse_address(), Relaxed);
+        self.reuse_port.store(other.reuse_port(), Relaxed);
+        self.passes_cred.store(other.passes_cred(), Relaxed);
+    }
+
+    /// Bytes that may be on their way from here.
+    pub fn send_limit(&self) -> usize {
+        self.send_buffer.load(Relaxed)
+    }
+
+    /// Bytes that may wait here.
+    pub fn receive_limit(&self) -> usize {
+        self.receive_buffer.load(Relaxed)
+    }
+
+    /// How long a send waits; 0 for good.
+    pub fn send_timeout(&self) -> Nanos {
+        self.send_timeout.load(Relaxed)
+    }
+
+    pub fn receive_timeout(&self) -> Nanos {
+        self.receive_timeout.load(Relaxed)
+    }
+
+    pub fn reuse_address(&self) -> bool {
+        self.reuse_address.load(Relaxed)
+    }
+
+    pub fn reuse_port(&self) -> bool {
+        self.reuse_port.load(Relaxed)
+    }
+
+    /// Whether it wants to know who sends.
+    pub fn passes_cred(&self) -> bool {
+        self.passes_cred.load(Relaxed)
+    }
+
+    pub fn only6(&self) -> bool {
+        self.only6.load(Relaxed)
+    }
+
+    /// Whether the last close resets the connection: lingering for no time.
+    pub fn resets_at_close(&self) -> bool {
+        *self.linger.lock() == [1, 0]
+    }
+
+    fn keep(&self, level: u32, name: u32, value: i32) -> Result<()> {
+        let mut kept = self.kept.lock();
+        if let Some(entry) = kept.iter_mut().find(|entry| (entry.0, entry.1) == (level, name)) {
+            entry.2 = value;
+            return Ok(());
+        }
+        if kept.len() >= KEPT_MAX || kept.try_reserve(1).is_err() {
+            return Err(ENOBUFS);
+        }
+        kept.push((level, name, value));
+        Ok(())
+    }
+
+    fn kept(&self, level: u32, name: u32) -> Option<i32> {
+        let kept = self.kept.lock();
+        kept.iter().find(|entry| (entry.0, entry.1) == (level, name)).map(|entry| entry.2)
+    }
+}
+
+/// The value before anybody sets it, of options that are kept and change nothing; `None` if there is no such option.
+fn kept_default(socket: &Socket, level: u32, name: u32) -> Option<i32> {
+    let inet = socket.family.is_inet();
+    let stream = socket.kind == Kind::Stream;
+    match (level, name) {
+        (SOL_SOCKET, net::SO_RCVLOWAT | net::SO_SNDLOWAT) => Some(1),
+        (
+            SOL_SOCKET,
+            net::SO_KEEPALIVE
+            | net::SO_BROADCAST
+            | net::SO_OOBINLINE
+            | net::SO_DONTROUTE
+            | net::SO_PRIORITY
+            | net::SO_DEBUG
+            | net::SO_TIMESTAMP
+            | net::SO_TIMESTAMPNS
+            | net::SO_MARK
+            | net::SO_BUSY_POLL,
+        ) => Some(0),
+        // TOS, TTL, PKTINFO, MTU_DISCOVER, RECVERR, RECVTTL, RECVTOS, MULTICAST_TTL, MULTICAST_LOOP.
+        (IPPROTO_IP, 2 | 32 | 33) if inet => Some(64),
+        (IPPROTO_IP, 1 | 8 | 10 | 11 | 12 | 13) if inet => Some(0),
+        (IPPROTO_IP, 34) if inet => Some(1),
+        // UNICAST_HOPS, MULTICAST_HOPS, RECVERR, RECVPKTINFO, TCLASS, RECVTCLASS, RECVHOPLIMIT.
+        (IPPROTO_IPV6, 16 | 18) if socket.family == Family::Inet6 => Some(64),
+        (IPPROTO_IPV6, 25 | 49 | 51 | 66 | 67) if socket.family == Family::Inet6 => Some(0),
+        // NODELAY, CORK, SYNCNT, DEFER_ACCEPT, QUICKACK, USER_TIMEOUT, FASTOPEN.
+        (IPPROTO_TCP, 1 | 3 | 7 | 9 | 12 | 18 | 23) if inet && stream => Some(0),
+        // MAXSEG, KEEPIDLE, KEEPINTVL, KEEPCNT.
+        (IPPROTO_TCP, 2) if inet && stream => Some(65483),
+        (IPPROTO_TCP, 4) if inet && stream => Some(7200),
+        (IPPROTO_TCP, 5) if inet && stream => Some(75),
+        (IPPROTO_TCP, 6) if inet && stream => Some(9),
+        _ => None,
+    }
+}
+
+/// The value of an option as a program gave it.
+struct Value {
+    addr: u64,
+    len: usize,
+}
+
+impl Value {
+    fn int(&self) -> Result<i32> {
+        if self.len < 4 {
+            return Err(EINVAL);
+        }
+        user::get(self.addr)
+    }
+
+    fn flag(&self) -> Result<bool> {
+        Ok(self.int()? != 0)
+    }
+
+    /// A `struct timeval` as nanoseconds.
+    fn time(&self) -> Result<Nanos> {
+        if self.len < 16 {
+            return Err(EINVAL);
+        }
+        let [seconds, micros]: [i64; 2] = user::get(self.addr)?;
+        if !(0..1_000_000).contains(&micros) {
+            return Err(EDOM);
+        }
+        let seconds = seconds.clamp(0, i64::MAX / NANOS - 1);
+        Ok((seconds * NANOS + micros * 1000) as Nanos)
+    }
+}
+
+/// `setsockopt`.
+pub fn set(socket: &Socket, level: u32, name: u32, addr: u64, len: i32) -> Result<()> {
+    let value = Value { addr, len: usize::try_from(len).map_err(|_| EINVAL)? };
+    let options = &socket.options;
+    match (level, name) {
+        (SOL_SOCKET, net::SO_REUSEADDR) => options.reuse_address.store(value.flag()?, Relaxed),
+        (SOL_SOCKET, net::SO_REUSEPORT) => options.reuse_port.store(value.flag()?, Relaxed),
+        (SOL_SOCKET, net::SO_PASSCRED) if socket.family == Family::Unix => {
+            options.passes_cred.store(value.flag()?, Relaxed);
+        }
+        (SOL_SOCKET, net::SO_SNDBUF | net::SO_SNDBUFFORCE) => {
+            options.send_buffer.store(buffer(value.int()?, SEND_MIN), Relaxed);
+            socket.writers.wake_all();
+        }
+        (SOL_SOCKET, net::SO_RCVBUF | net::SO_RCVBUFFORCE) => {
+            options.receive_buffer.store(buffer(value.int()?, RECEIVE_MIN), Relaxed);
+            socket.room.wake_all();
+        }
+        (SOL_SOCKET, net::SO_RCVTIMEO) => options.receive_timeout.store(value.time()?, Relaxed),
+        (SOL_SOCKET, net::SO_SNDTIMEO) => options.send_timeout.store(value.time()?, Relaxed),
+        (SOL_SOCKET, net::SO_LINGER) => {
+            if value.len < 8 {
+                return Err(EINVAL);
+            }
+            let [on, seconds]: [i32; 2] = user::get(addr)?;
+            *options.linger.lock() = [i32::from(on != 0), seconds];
+        }
+        (IPPROTO_IPV6, net::IPV6_V6ONLY) if socket.family == Family::Inet6 => {
+            if socket.ends.lock().bound.is_some() {
+                return Err(EINVAL);
+            }
+            options.only6.store(value.flag()?, Relaxed);
+        }
+        _ => {
+            kept_default(socket, level, name).ok_or(ENOPROTOOPT)?;
+            options.keep(level, name, value.int()?)?;
+        }
+    }
+    Ok(())
+}
+
+fn buffer(asked: i32, least: usize) -> usize {
+    (usize::try_from(asked).unwrap_or(BUFFER).min(BUFFER) * 2).max(least)
+}
+
+/// `getsockopt`: writes as much of the value as there is room for, and its length.
+pub fn get(socket: &Socket, level: u32, name: u32, addr: u64, len_addr: u64) -> Result<()> {
+    let room: i32 = user::get(len_addr)?;
+    let room = usize::try_from(room).map_err(|_| EINVAL)?;
+    let value = value_of(socket, level, name)?;
+    let n = value.len().min(room);
+    user::copy_out(addr, &value[..n])?;
+    user::put(len_addr, &(n as u32))
+}
+
+fn value_of(socket: &Socket, level: u32, name: u32) -> Result<Vec<u8>> {
+    let options = &socket.options;
+    let int = |value: i32| Ok(value.to_ne_bytes().to_vec());
+    let time = |nanos: Nanos| {
+        let [seconds, micros] = [nanos as i64 / NANOS, nanos as i64 % NANOS / 1000];
+        Ok([seconds.to_ne_bytes(), micros.to_ne_bytes()].concat())
+    };
+    match (level, name) {
+        (SOL_SOCKET, net::SO_TYPE) => int(socket.kind.number() as i32),
+        (SOL_SOCKET, net::SO_DOMAIN) => int(socket.family.number() as i32),
+        (SOL_SOCKET, net::SO_PROTOCOL) => int(socket.protocol as i32),
+        (SOL_SOCKET, net::SO_ERROR) => int(socket.take_error().map_or(0, |errno| errno.0)),
+        (SOL_SOCKET, net::SO_ACCEPTCONN) => int(i32::from(socket.is_listening())),
+        (SOL_SOCKET, net::SO_REUSEADDR) => int(i32::from(options.reuse_address())),
+        (SOL_SOCKET, net::SO_REUSEPORT) => int(i32::from(options.reuse_port())),
+        (SOL_SOCKET, net::SO_PASSCRED) => int(i32::from(options.passes_cred())),
+        (SOL_SOCKET, net::SO_SNDBUF) => int(options.send_limit() as i32),
+        (SOL_SOCKET, net::SO_RCVBUF) => int(options.receive_limit() as i32),
+        (SOL_SOCKET, net::SO_RCVTIMEO) => time(options.receive_timeout()),
+        (SOL_SOCKET, net::SO_SNDTIMEO) => time(options.send_timeout()),
+        (SOL_SOCKET, net::SO_LINGER) => {
+            let [on, seconds] = *options.linger.lock();
+            Ok([on.to_ne_bytes(), seconds.to_ne_bytes()].concat())
+        }
+        (SOL_SOCKET, net::SO_PEERCRED) => {
+            let cred = if socket.is_listening() { *socket.cred.lock() } else { socket.ends.lock().peer_cred };
+            Ok(zerocopy::IntoBytes::as_bytes(&cred).to_vec())
+        }
+        (IPPROTO_IPV6, net::IPV6_V6ONLY) if socket.family == Family::Inet6 => int(i32::from(options.only6())),
+        _ => {
+            let default = kept_default(socket, level, name).ok_or(ENOPROTOOPT)?;
+            int(options.kept(level, name).unwrap_or(default))
+        }
+    }
+}

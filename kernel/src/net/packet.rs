@@ -1,0 +1,275 @@
+//! Messages with boundaries: datagrams, and connected sequences of packets.
+
+use linux_raw_sys::general as abi;
+
+use alloc::sync::Arc;
+
+use super::address::{Address, Family, Ip, Kind};
+use super::pages::{Chain, Clusters};
+use super::queue::{append, Got, Peek, Record};
+use super::rights::Control;
+use super::socket::{How, Received, Socket, SHUT_RECEIVE, SHUT_SEND};
+use super::{inet, unix};
+use crate::errno::*;
+use crate::fs::io::{Sink, Source};
+use crate::ipc::pipe::Blocking;
+
+/// The longest datagram of UDP over IP version 4.
+const UDP_MAX: usize = 65507;
+/// The most messages in a local datagram socket's queue beside its limit in bytes.
+const OVERHEAD: usize = 32;
+
+impl Socket {
+    /// Sends `from` as one message, to `dest` or the peer; waits for room, except over UDP, where a message without
+    /// room is lost.
+    pub(super) fn send_packet(
+        &self,
+        dest: Option<&Address>,
+        from: &mut Source<'_>,
+        control: Option<Control>,
+        blocking: Blocking,
+    ) -> Result<usize> {
+        if let Some(errno) = self.take_error() {
+            return Err(errno);
+        }
+        if self.shut() & SHUT_SEND != 0 {
+            return Err(EPIPE);
+        }
+        let len = from.left();
+        let most = if self.family.is_inet() { UDP_MAX } else { self.options.send_limit() - OVERHEAD };
+        if len > most {
+            return Err(EMSGSIZE);
+        }
+        let Some((receiver, own)) = self.receiver(dest)? else { return Ok(from.skip(len)) };
+        let extra = self.extra(&receiver, control)?;
+        let mut chain = Chain::new();
+        if let Err(errno) = append(&mut chain, from, len) {
+            chain.release(&Clusters);
+            extra.discard();
+            return Err(errno);
+        }
+        let mut record = Some(Record::message(chain, own, extra));
+        let result = self.deliver(&receiver, &mut record, blocking);
+        if let Some(record) = record {
+            record.discard();
+        }
+        result.map(|()| len)
+    }
+
+    /// Who a message goes to, and the sender's name as he sees it; nobody, for UDP where nobody is.
+    fn receiver(&self, dest: Option<&Address>) -> Result<Option<(Arc<Socket>, Address)>> {
+        let to = |receiver| Some((receiver, self.name()));
+        if self.kind == Kind::Seqpacket {
+            return self.peer().ok_or(ENOTCONN).map(to);
+        }
+        if self.family.is_inet() {
+            return self.udp_receiver(dest);
+        }
+        let Some(dest) = dest else { return self.peer().ok_or(ENOTCONN).map(to) };
+        let receiver = unix::find(dest)?;
+        if receiver.kind != self.kind {
+            return Err(EPROTOTYPE);
+        }
+        // Who is connected hears his peer only.
+        if receiver.peer().is_some_and(|other| !other.is(self)) {
+            return Err(EPERM);
+        }
+        Ok(to(receiver))
+    }
+
+    fn udp_receiver(&self, dest: Option<&Address>) -> Result<Option<(Arc<Socket>, Address)>> {
+        let connected = self.peer_name();
+        let is_connected = connected.is_ok();
+        let dest = match dest {
+            Some(dest) => dest.clone(),
+            None => connected.map_err(|_| EDESTADDRREQ)?,
+        };
+        let Address::Inet { ip, port } = dest else { return Err(EINVAL) };
+        if port == 0 {
+            return Err(EINVAL);
+        }
+        let ip = inet::route(self.family, ip)?;
+        self.bind_for(ip)?;
+        let own = self.source_for(ip);
+        let found = inet::receiver(ip, port, &own);
+        if found.is_none() && is_connected {
+            self.set_error(ECONNREFUSED);
+        }
+        Ok(found.map(|receiver| (receiver, own)))
+    }
+
+    /// The name that a receiver at `ip` sees.
+    fn source_for(&self, to: Ip) -> Address {
+        match self.name() {
+            Address::Inet { ip, port } if ip.is_any() => Address::Inet { ip: to, port },
+            name => name,
+        }
+    }
+
+    /// Puts a message into a queue and takes it from the caller. Over UDP, what finds no room is left with him.
+    fn deliver(&self, receiver: &Socket, record: &mut Option<Record>, blocking: Blocking) -> Result<()> {
+        let charge = record.as_ref().map_or(0, Record::charge);
+        let limit = self.limit_at(receiver);
+        loop {
+            let refuses = receiver.shut() & SHUT_RECEIVE != 0 && self.kind == Kind::Datagram;
+            if refuses || self.shut() & SHUT_SEND != 0 {
+                return Err(EPIPE);
+            }
+            let tried = receiver.incoming.with(|queue| {
+                if queue.is_closed() {
+                    return Err(if self.kind == Kind::Datagram { ECONNREFUSED } else { EPIPE });
+                }
+                if !queue.fits(charge, limit) {
+                    receiver.incoming.want_room();
+                    return Err(EAGAIN);
+                }
+                let was_empty = queue.is_empty();
+                queue.push(record)?;
+                Ok(was_empty)
+            });
+            match tried {
+                Ok(true) => {
+                    receiver.readers.wake_all();
+                    return Ok(());
+                }
+                Ok(false) => return Ok(()),
+                // Lost, as on any way that is full.
+                Err(EAGAIN) if self.family.is_inet() => return Ok(()),
+                Err(EAGAIN) if blocking == Blocking::Yes => self.wait_for_room(receiver, charge)?,
+                Err(errno) => return Err(errno),
+            }
+        }
+    }
+
+    /// How much a receiver's queue takes from this sender.
+    fn limit_at(&self, receiver: &Socket) -> usize {
+        if self.kind == Kind::Seqpacket {
+            self.options.send_limit()
+        } else {
+            receiver.options.receive_limit()
+        }
+    }
+
+    fn wait_for_room(&self, receiver: &Socket, charge: usize) -> Result<()> {
+        let limit = self.limit_at(receiver);
+        let fits = || {
+            let used = receiver.incoming.used();
+            used == 0 || used + charge <= limit
+        };
+        let ready = || {
+            let is_over = self.shut() & SHUT_SEND != 0 || receiver.shut() & SHUT_RECEIVE != 0;
+            is_over || fits() || {
+                receiver.incoming.want_room();
+                fits()
+            }
+        };
+        self.wait(&receiver.room, self.options.send_timeout(), ready)
+    }
+
+    /// Receives one message; what doesn't fit of it is lost.
+    pub(super) fn receive_packet(&self, to: &mut Sink<'_>, how: How, got: &mut Got) -> Result<Received> {
+        if self.kind == Kind::Seqpacket && !self.is_connected() {
+            return Err(ENOTCONN);
+        }
+        loop {
+            let taken =
+                if how.peek == Peek::Yes { self.look_at_packet(to, got) } else { self.take_packet(to, got) };
+            if let Some(result) = taken {
+                return result;
+            }
+            if let Some(errno) = self.take_error() {
+                return Err(errno);
+            }
+            if self.shut() & SHUT_RECEIVE != 0 && self.incoming.is_empty() {
+                return Ok(Received { copied: 0, whole: 0, from: None });
+            }
+            if how.blocking == Blocking::No {
+                return Err(EAGAIN);
+            }
+            self.wait(&self.readers, self.options.receive_timeout(), || self.is_readable())?;
+        }
+    }
+
+    fn take_packet(&self, to: &mut Sink<'_>, got: &mut Got) -> Option<Result<Received>> {
+        let mut record = self.incoming.with(|queue| queue.pop())?;
+        self.tell_senders_of_room();
+        let whole = record.chain.len();
+        let before = to.done();
+        let result = super::queue::pour(&mut record.chain, to);
+        got.cred = Some(record.extra.cred);
+        got.rights = record.extra.rights.take();
+        let from = core::mem::replace(&mut record.from, Address::Unnamed);
+        record.discard();
+        Some(result.map(|()| Received { copied: to.done() - before, whole, from: Some(from) }))
+    }
+
+    fn look_at_packet(&self, to: &mut Sink<'_>, got: &mut Got) -> Option<Result<Received>> {
+        self.incoming.with(|queue| {
+            let record = queue.front()?;
+            let before = to.done();
+            for piece in record.chain.pieces(&Clusters) {
+                if to.left() == 0 {
+                    break;
+                }
+                if let Err(errno) = to.put(piece) {
+                    return Some(Err(errno));
+                }
+            }
+            got.cred = Some(record.extra.cred);
+            got.files = record.extra.rights.as_ref().map(super::rights::Rights::copy).unwrap_or_default();
+            let (whole, from) = (record.chain.len(), Some(record.from.clone()));
+            Some(Ok(Received { copied: to.done() - before, whole, from }))
+        })
+    }
+
+    fn tell_senders_of_room(&self) {
+        if !self.incoming.take_wish() {
+            return;
+        }
+        self.room.wake_all();
+        if let Some(peer) = self.peer() {
+            peer.writers.wake_all();
+        }
+        let watchers = core::mem::take(&mut self.ends.lock().watchers);
+        for watcher in watchers.iter().filter_map(alloc::sync::Weak::upgrade) {
+            watcher.writers.wake_all();
+        }
+    }
+}
+
+/// What a poll of a datagram socket sees besides its own queue.
+pub(super) fn poll(socket: &Socket) -> u32 {
+    let shut = socket.shut();
+    let mut events = 0;
+    if shut & SHUT_RECEIVE != 0 {
+        events |= abi::POLLRDHUP;
+        events |= if shut & SHUT_SEND != 0 { abi::POLLHUP } else { 0 };
+    }
+    let peer = if socket.family == Family::Unix { socket.peer() } else { None };
+    let is_full = peer.is_some_and(|peer| {
+        is_full(socket, &peer) && {
+            watch(socket, &peer);
+            is_full(socket, &peer)
+        }
+    });
+    if !is_full {
+        events |= abi::POLLOUT | abi::POLLWRNORM;
+    }
+    events
+}
+
+fn is_full(socket: &Socket, peer: &Socket) -> bool {
+    let limit = socket.limit_at(peer);
+    peer.incoming.used() * 2 > limit
+}
+
+/// Has `socket` woken when `peer` has room.
+fn watch(socket: &Socket, peer: &Socket) {
+    let mut ends = peer.ends.lock();
+    if !ends.watchers.iter().any(|watcher| watcher.ptr_eq(&socket.weak())) {
+        ends.watchers.retain(|watcher| watcher.strong_count() > 0);
+        ends.watchers.push(socket.weak());
+    }
+    drop(ends);
+    peer.incoming.want_room();
+}

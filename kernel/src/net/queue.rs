@@ -1,0 +1,340 @@
+//! What was sent to a socket and not yet received.
+//!
+//! ```text
+//!   Incoming  used, records, ...        read by polls without the lock
+//!     | Mutex
+//!   Queue     | Record           | Record          |
+//!               chain of bytes     chain of bytes
+//!               sender's name, credentials, files
+//! ```
+//!
+//! A stream's bytes are in one record as long as nothing but bytes comes along; a message with files starts a new one,
+//! so that a receiver gets them with the bytes they were sent with. Of other sockets each record is a message.
+//!
+//! Invariants: I1: the atomics change only with the queue locked. I2: `used` is the sum of the records' charges: bytes
+//! of a stream, memory of a message. I3: nothing comes in after `close`. I4: who finds no room sets `is_wanted` before
+//! he looks again or sleeps, and who makes room looks at it after: so nobody sleeps beside room.
+
+use alloc::collections::VecDeque;
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use mbuf::NoMemory;
+
+use super::address::Address;
+use super::pages::{Chain, Clusters};
+use super::rights::{bury, Rights, Ucred};
+use crate::errno::*;
+use crate::fs::io::{Sink, Source};
+use crate::sync::Mutex;
+
+/// What a message costs besides its bytes' memory; bounds how many empty ones a queue takes.
+const MESSAGE_COST: usize = 512;
+
+/// What comes along with bytes.
+#[derive(Default)]
+pub struct Extra {
+    pub rights: Option<Rights>,
+    pub cred: Option<Ucred>,
+}
+
+impl Extra {
+    /// Lets go what nobody takes.
+    pub fn discard(self) {
+        if let Some(rights) = self.rights {
+            bury(rights);
+        }
+    }
+}
+
+/// Bytes that belong together.
+pub struct Record {
+    pub chain: Chain,
+    pub from: Address,
+    pub extra: Extra,
+    charge: usize,
+}
+
+impl Record {
+    /// A message.
+    pub fn message(chain: Chain, from: Address, extra: Extra) -> Record {
+        let charge = MESSAGE_COST + chain.memory();
+        Record { chain, from, extra, charge }
+    }
+
+    /// What it takes of a queue's limit.
+    pub fn charge(&self) -> usize {
+        self.charge
+    }
+
+    /// Gives all memory back and lets the files go.
+    pub fn discard(self) {
+        self.chain.release(&Clusters);
+        self.extra.discard();
+    }
+}
+
+/// Records in the order they came.
+pub struct Queue {
+    records: VecDeque<Record>,
+    used: usize,
+    is_closed: bool,
+}
+
+/// A queue and what polls see of it.
+pub struct Incoming {
+    queue: Mutex<Queue>,
+    used: AtomicUsize,
+    records: AtomicUsize,
+    is_wanted: AtomicBool,
+}
+
+impl Incoming {
+    pub fn new() -> Incoming {
+        Incoming {
+            queue: Mutex::new(Queue { records: VecDeque::new(), used: 0, is_closed: false }),
+            used: AtomicUsize::new(0),
+            records: AtomicUsize::new(0),
+            is_wanted: AtomicBool::new(false),
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.records.load(Ordering::SeqCst) == 0
+    }
+
+    /// What counts against the limit.
+    pub fn used(&self) -> usize {
+        self.used.load(Ordering::SeqCst)
+    }
+
+    /// Somebody wants room: the next who makes some will wake him.
+    pub fn want_room(&self) {
+        self.is_wanted.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether somebody wants the room that was made; he is to be woken then.
+    pub fn take_wish(&self) -> bool {
+        self.is_wanted.load(Ordering::SeqCst) && self.is_wanted.swap(false, Ordering::SeqCst)
+    }
+
+    /// Runs `f` with the queue locked, and shows polls what has come of it.
+    pub fn with<T>(&self, f: impl FnOnce(&mut Queue) -> T) -> T {
+        let mut queue = self.queue.lock();
+        let result = f(&mut queue);
+        self.used.store(queue.used, Ordering::SeqCst);
+        self.records.store(queue.records.len(), Ordering::SeqCst);
+        result
+    }
+
+    /// Empties the queue; with `Close::Yes`, for good. Says whether there was something.
+    pub fn clear(&self, close: Close) -> bool {
+        let records = self.with(|queue| {
+            queue.is_closed |= close == Close::Yes;
+            queue.used = 0;
+            core::mem::take(&mut queue.records)
+        });
+        let had = !records.is_empty();
+        records.into_iter().for_each(Record::discard);
+        had
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Close {
+    Yes,
+    No,
+}
+
+/// Whether bytes stay in the queue.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Peek {
+    Yes,
+    No,
+}
+
+impl Queue {
+    pub fn is_empty(&self) -> bool {
+        self.records.is_empty()
+    }
+
+    pub fn is_closed(&self) -> bool {
+        self.is_closed
+    }
+
+    pub fn used(&self) -> usize {
+        self.used
+    }
+
+    pub fn front(&mut self) -> Option<&mut Record> {
+        self.records.front_mut()
+    }
+
+    /// Bytes of all records.
+    pub fn len(&self) -> usize {
+        self.records.iter().map(|record| record.chain.len()).sum()
+    }
+
+    /// Copies up to `room` bytes of `from` in behind what is there; the files of `extra` go with the first of them.
+    ///
+    /// Fails with `EFAULT` or `ENOBUFS`, after what could be copied.
+    pub fn fill(&mut self, from: &mut Source<'_>, room: usize, extra: &mut Extra) -> Result<()> {
+        let glues = self.records.back().is_some_and(|last| {
+            extra.rights.is_none() && last.extra.rights.is_none() && extra.cred == last.extra.cred
+        });
+        if !glues {
+            self.records.try_reserve(1).map_err(|_| ENOBUFS)?;
+            let extra = Extra { rights: extra.rights.take(), cred: extra.cred };
+            let record = Record { chain: Chain::new(), from: Address::Unnamed, extra, charge: 0 };
+            self.records.push_back(record);
+        }
+        let Some(last) = self.records.back_mut() else { return Err(ENOBUFS) };
+        let before = from.done();
+        let result = append(&mut last.chain, from, room);
+        let n = from.done() - before;
+        last.charge += n;
+        self.used += n;
+        if last.chain.is_empty() {
+            // Nothing came into the new record.
+            if let Some(record) = self.records.pop_back() {
+                extra.rights = record.extra.rights;
+            }
+        }
+        result
+    }
+
+    /// Takes bytes of a stream out: those that belong together, as far as there is room. What came along with them
+    /// goes to `extra`; returns whether a receiver who wants more may go on.
+    pub fn drain(&mut self, to: &mut Sink<'_>, peek: Peek, got: &mut Got) -> Result<Flow> {
+        if peek == Peek::Yes {
+            return self.look(to, got);
+        }
+        while to.left() > 0 {
+            let Some(record) = self.records.front_mut() else { return Ok(Flow::More) };
+            if !got.takes(&record.extra) {
+                return Ok(Flow::Stop);
+            }
+            let before = to.done();
+            let result = pour(&mut record.chain, to);
+            let n = to.done() - before;
+            self.used -= n;
+            record.charge -= n;
+            if n > 0 {
+                got.cred = Some(record.extra.cred);
+                got.rights = got.rights.take().or(record.extra.rights.take());
+            }
+            if record.chain.is_empty() {
+                if let Some(record) = self.records.pop_front() {
+                    self.used -= record.charge;
+                    record.discard();
+                }
+            }
+            result?;
+            if got.rights.is_some() {
+                return Ok(Flow::Stop);
+            }
+        }
+        Ok(Flow::Stop)
+    }
+
+    fn look(&mut self, to: &mut Sink<'_>, got: &mut Got) -> Result<Flow> {
+        for record in &self.records {
+            if !got.takes(&record.extra) {
+                break;
+            }
+            for piece in record.chain.pieces(&Clusters) {
+                to.put(piece)?;
+                if to.left() == 0 {
+                    break;
+                }
+            }
+            got.cred = Some(record.extra.cred);
+            if let Some(rights) = &record.extra.rights {
+                got.files = rights.copy();
+            }
+            if to.left() == 0 || record.extra.rights.is_some() {
+                break;
+            }
+        }
+        Ok(Flow::Stop)
+    }
+
+    /// Whether a message that takes `charge` fits under `limit`; one always does in an empty queue.
+    pub fn fits(&self, charge: usize, limit: usize) -> bool {
+        self.records.is_empty() || self.used + charge <= limit
+    }
+
+    /// Puts a message behind the others and takes it from the caller.
+    ///
+    /// Fails with `ENOBUFS`; the caller has it still.
+    pub fn push(&mut self, record: &mut Option<Record>) -> Result<()> {
+        self.records.try_reserve(1).map_err(|_| ENOBUFS)?;
+        if let Some(record) = record.take() {
+            self.used += record.charge;
+            self.records.push_back(record);
+        }
+        Ok(())
+    }
+
+    pub fn pop(&mut self) -> Option<Record> {
+        let record = self.records.pop_front()?;
+        self.used -= record.charge;
+        Some(record)
+    }
+}
+
+/// Whether a receiver may take bytes behind those he has.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Flow {
+    More,
+    Stop,
+}
+
+/// What a receiver has got besides bytes.
+#[derive(Default)]
+pub struct Got {
+    /// Files taken out of their message.
+    pub rights: Option<Rights>,
+    /// Files of a message that stays.
+    pub files: alloc::vec::Vec<alloc::sync::Arc<crate::fs::file::File>>,
+    /// Who sent the first byte, once there is one.
+    pub cred: Option<Option<Ucred>>,
+}
+
+impl Got {
+    /// Whether bytes with `extra` may be received with those before.
+    fn takes(&self, extra: &Extra) -> bool {
+        match self.cred {
+            None => true,
+            Some(cred) => extra.rights.is_none() && extra.cred == cred,
+        }
+    }
+}
+
+/// Copies up to `most` bytes of `from` behind what `chain` has.
+///
+/// Fails with `EFAULT` or `ENOBUFS`, after what could be copied.
+pub fn append(chain: &mut Chain, from: &mut Source<'_>, most: usize) -> Result<()> {
+    let end = from.done() + most.min(from.left());
+    while from.done() < end {
+        let left = end - from.done();
+        let slot = chain.room(&Clusters, left).map_err(|NoMemory| ENOBUFS)?;
+        let n = slot.len().min(left);
+        match from.get(&mut slot[..n]) {
+            Ok(n) => chain.wrote(&Clusters, n),
+            Err(errno) => {
+                chain.wrote(&Clusters, 0);
+                return Err(errno);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Copies a chain's bytes out as far as there is room, and drops them from it.
+pub fn pour(chain: &mut Chain, to: &mut Sink<'_>) -> Result<()> {
+    while to.left() > 0 && !chain.is_empty() {
+        let n = to.put(chain.first(&Clusters))?;
+        chain.trim_front(&Clusters, n);
+    }
+    Ok(())
+}

@@ -1,0 +1,439 @@
+//! A socket: a node without a path, its place in the life of a connection, and what polls see.
+//!
+//! ```text
+//!   Fresh --listen--> Listening --------------------+
+//!     |                    | connect makes          | release
+//!     +--connect-----------+-> Connected ---------> Ended
+//!          (queue of the listener full: the caller waits, or is Connecting until an accept makes room)
+//! ```
+//!
+//! A connection is made whole by `connect`: the server's end exists from then on and waits in the listener's row. So
+//! data can be sent before anybody accepts, as between two machines.
+//!
+//! Invariants: S1: `ends` is held for a few instructions and never with another socket's. S2: two connected sockets refer to
+//! each other until one is released, which takes both references back. S3: `shut` only gains bits.
+
+use alloc::collections::VecDeque;
+use alloc::sync::{Arc, Weak};
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+
+use linux_raw_sys::general as abi;
+use linux_raw_sys::ioctl::{FIONREAD, SIOCATMARK, TIOCOUTQ};
+
+use super::address::{Address, Family, Kind};
+use super::options::Options;
+use super::packet;
+use super::queue::{Close, Got, Incoming, Peek};
+use super::rights::Ucred;
+use super::{inet, interface, null, unix};
+use crate::errno::*;
+use crate::fs::file::File;
+use crate::fs::inode::{Inode, InodeRef, Position, Stat};
+use crate::fs::io::{Sink, Source};
+use crate::ipc::pipe::Blocking;
+use crate::sched::{self, Nanos};
+use crate::sync::{SpinLock, WaitQueue, Woken};
+use crate::user;
+use crate::vm::{self, Asks};
+
+/// The directions that were shut down, at this end or the other.
+pub const SHUT_RECEIVE: u32 = 1;
+pub const SHUT_SEND: u32 = 2;
+
+/// What a socket is bound to.
+pub enum Bound {
+    Unix(unix::Bound),
+    Inet(inet::Bound),
+}
+
+/// Connections that nobody has accepted yet, and who waits to be taken in.
+pub struct Listener {
+    pub backlog: usize,
+    pub pending: VecDeque<Arc<Socket>>,
+    /// Who connects without blocking and found no room.
+    pub waiting: VecDeque<Arc<Socket>>,
+}
+
+pub enum Phase {
+    Fresh,
+    Listening(Listener),
+    /// A call to connect is under way.
+    Connecting,
+    Connected,
+    Ended,
+}
+
+/// What changes as connections come and go.
+pub struct Ends {
+    pub phase: Phase,
+    pub peer: Option<Arc<Socket>>,
+    pub name: Address,
+    /// The peer's name, which stays when it goes.
+    pub peer_name: Option<Address>,
+    pub bound: Option<Bound>,
+    /// Who the peer is (`SO_PEERCRED`).
+    pub peer_cred: Ucred,
+    /// Connected, but the program that didn't wait for it hasn't been told.
+    pub is_news: bool,
+    /// Datagram sockets that poll for room here.
+    pub watchers: Vec<Weak<Socket>>,
+}
+
+pub struct Socket {
+    pub family: Family,
+    pub kind: Kind,
+    pub protocol: u32,
+    pub options: Options,
+    /// Who made it, or listens.
+    pub cred: SpinLock<Ucred>,
+    pub incoming: Incoming,
+    /// Who waits to receive, accept or be connected; to send; for room here.
+    pub readers: WaitQueue,
+    pub writers: WaitQueue,
+    pub room: WaitQueue,
+    pub ends: SpinLock<Ends>,
+    shut: AtomicU32,
+    /// An error to be told once; 0 for none.
+    error: AtomicI32,
+    ino: u64,
+    me: Weak<Socket>,
+}
+
+impl Socket {
+    /// A socket of its own.
+    pub fn new(family: Family, kind: Kind, protocol: u32) -> Arc<Socket> {
+        let phase = if family == Family::Null { Phase::Connected } else { Phase::Fresh };
+        Arc::new_cyclic(|me| Socket {
+            family,
+            kind,
+            protocol,
+            options: Options::new(),
+            cred: SpinLock::new(Ucred::current()),
+            incoming: Incoming::new(),
+            readers: WaitQueue::new(),
+            writers: WaitQueue::new(),
+            room: WaitQueue::new(),
+            ends: SpinLock::new(Ends {
+                phase,
+                peer: None,
+                name: Address::Unnamed,
+                peer_name: None,
+                bound: None,
+                peer_cred: Ucred { pid: 0, uid: u32::MAX, gid: u32::MAX },
+                is_news: false,
+                watchers: Vec::new(),
+            }),
+            shut: AtomicU32::new(0),
+            error: AtomicI32::new(0),
+            ino: crate::fs::new_ino(),
+            me: me.clone(),
+        })
+    }
+
+    /// `socket`: checks what is asked for and makes it.
+    pub fn create(family: u32, kind: u32, protocol: u32) -> Result<Arc<Socket>> {
+        let family = Family::from_number(family)?;
+        let kind = Kind::from_number(kind)?;
+        let protocol = match (family, kind) {
+            (Family::Unix, _) if protocol <= 1 => 0,
+            (Family::Null, _) if protocol == 0 => 0,
+            (Family::Unix | Family::Null, _) => return Err(EPROTONOSUPPORT),
+            (_, Kind::Stream) if matches!(protocol, 0 | IPPROTO_TCP) => IPPROTO_TCP,
+            (_, Kind::Datagram) if matches!(protocol, 0 | IPPROTO_UDP) => IPPROTO_UDP,
+            (_, Kind::Seqpacket) => return Err(ESOCKTNOSUPPORT),
+            _ => return Err(EPROTONOSUPPORT),
+        };
+        vm::leave_memory(Asks::Process).map_err(|_| ENFILE)?;
+        Ok(Self::new(family, kind, protocol))
+    }
+
+    /// `socketpair`: two sockets that are connected to each other.
+    pub fn pair(family: u32, kind: u32, protocol: u32) -> Result<[Arc<Socket>; 2]> {
+        if Family::from_number(family)? != Family::Unix {
+            return Err(EOPNOTSUPP);
+        }
+        let pair = [Self::create(family, kind, protocol)?, Self::create(family, kind, protocol)?];
+        for (socket, peer) in [(&pair[0], &pair[1]), (&pair[1], &pair[0])] {
+            let mut ends = socket.ends.lock();
+            ends.peer = Some(peer.clone());
+            ends.peer_name = Some(Address::Unnamed);
+            ends.peer_cred = Ucred::current();
+            ends.phase = Phase::Connected;
+        }
+        Ok(pair)
+    }
+
+    /// An open file of it.
+    pub fn into_file(self: Arc<Socket>, flags: u32) -> Arc<File> {
+        let node: InodeRef = self;
+        File::anonymous(node, abi::O_RDWR | flags & abi::O_NONBLOCK)
+    }
+
+    /// Itself, counted. It is there as long as somebody has a reference to call this with.
+    pub fn arc(&self) -> Result<Arc<Socket>> {
+        self.me.upgrade().ok_or(EBADF)
+    }
+
+    pub fn weak(&self) -> Weak<Socket> {
+        self.me.clone()
+    }
+
+    /// Its number among nodes.
+    pub fn number(&self) -> u64 {
+        self.ino
+    }
+
+    pub fn is(&self, other: &Socket) -> bool {
+        core::ptr::eq(self, other)
+    }
+
+    pub fn peer(&self) -> Option<Arc<Socket>> {
+        self.ends.lock().peer.clone()
+    }
+
+    pub fn name(&self) -> Address {
+        self.ends.lock().name.clone()
+    }
+
+    /// The name of who it is connected to; `ENOTCONN` if it isn't.
+    pub fn peer_name(&self) -> Result<Address> {
+        let ends = self.ends.lock();
+        match ends.phase {
+            Phase::Connected => ends.peer_name.clone().ok_or(ENOTCONN),
+            _ => Err(ENOTCONN),
+        }
+    }
+
+    pub fn is_listening(&self) -> bool {
+        matches!(self.ends.lock().phase, Phase::Listening(_))
+    }
+
+    pub fn is_connected(&self) -> bool {
+        matches!(self.ends.lock().phase, Phase::Connected)
+    }
+
+    /// Whether a broken connection raises no signal: only connected sockets do.
+    pub fn is_silent(&self) -> bool {
+        self.kind == Kind::Datagram
+    }
+
+    /// Which directions are shut.
+    pub fn shut(&self) -> u32 {
+        self.shut.load(Ordering::SeqCst)
+    }
+
+    /// Shuts directions and wakes who waits for them.
+    pub fn set_shut(&self, what: u32) {
+        self.shut.fetch_or(what, Ordering::SeqCst);
+        self.wake_all();
+    }
+
+    pub fn wake_all(&self) {
+        self.readers.wake_all();
+        self.writers.wake_all();
+    }
+
+    /// Leaves an error for the next call and for polls.
+    pub fn set_error(&self, errno: Errno) {
+        self.error.store(errno.0, Ordering::SeqCst);
+        self.wake_all();
+    }
+
+    /// Takes the error that was left.
+    pub fn take_error(&self) -> Option<Errno> {
+        if !self.has_error() {
+            return None;
+        }
+        Some(Errno(self.error.swap(0, Ordering::SeqCst))).filter(|errno| errno.0 != 0)
+    }
+
+    pub fn has_error(&self) -> bool {
+        self.error.load(Ordering::SeqCst) != 0
+    }
+
+    /// Drops all that was sent to it: nobody can receive it.
+    pub fn drop_incoming(&self) {
+        self.incoming.clear(Close::No);
+    }
+
+    /// Whether a stream's sender has room in `peer`: a quarter of the limit, so that he isn't woken for each byte.
+    pub fn has_room_in(&self, peer: &Socket) -> bool {
+        peer.incoming.used() * 4 <= self.options.send_limit() * 3
+    }
+
+    /// What a receive sees without waiting: bytes, a message, the end, an error.
+    pub fn is_readable(&self) -> bool {
+        if !self.incoming.is_empty() || self.shut() & SHUT_RECEIVE != 0 || self.has_error() {
+            return true;
+        }
+        matches!(&self.ends.lock().phase, Phase::Listening(listener) if !listener.pending.is_empty())
+    }
+
+    /// Waits in `queue` until `ready`, for at most `timeout` (0: for good).
+    ///
+    /// Fails with `EAGAIN` when the time is over, `ERESTARTSYS` or, with a time, `EINTR` for a signal.
+    pub fn wait(&self, queue: &WaitQueue, timeout: Nanos, mut ready: impl FnMut() -> bool) -> Result<()> {
+        let deadline = (timeout != 0).then(|| sched::now().saturating_add(timeout));
+        match queue.wait_intr(deadline, || ready().then_some(())) {
+            Ok(()) => Ok(()),
+            Err(Woken::Timeout) => Err(EAGAIN),
+            Err(Woken::Signal) if timeout != 0 => Err(EINTR),
+            Err(Woken::Signal) => Err(ERESTARTSYS),
+        }
+    }
+
+    fn poll_connected(&self, ends: (Option<Arc<Socket>>, bool)) -> u32 {
+        let (peer, is_ended) = ends;
+        let shut = self.shut();
+        if is_ended {
+            return abi::POLLOUT | abi::POLLWRNORM | abi::POLLHUP;
+        }
+        let is_shut = shut & SHUT_SEND != 0;
+        let has_room = || {
+            peer.as_ref().is_none_or(|peer| {
+                self.has_room_in(peer) || {
+                    peer.incoming.want_room();
+                    self.has_room_in(peer)
+                }
+            })
+        };
+        let mut events = 0;
+        if is_shut || has_room() {
+            events |= abi::POLLOUT | abi::POLLWRNORM;
+        }
+        if shut & SHUT_RECEIVE != 0 {
+            events |= abi::POLLRDHUP;
+            events |= if is_shut { abi::POLLHUP } else { 0 };
+        }
+        events
+    }
+}
+
+const IPPROTO_TCP: u32 = 6;
+const IPPROTO_UDP: u32 = 17;
+
+impl Inode for Socket {
+    fn stat(&self) -> Stat {
+        Stat::plain(crate::fs::SOCKET_DEVICE, self.ino, crate::fs::inode::Kind::Socket, 0o777)
+    }
+
+    fn open(&self, _flags: u32) -> Result<Option<InodeRef>> {
+        Err(ENXIO)
+    }
+
+    fn release(&self, _file: &File) {
+        self.close();
+    }
+
+    fn read(&self, file: &File, _at: u64, to: &mut Sink<'_>) -> Result<usize> {
+        let mut got = Got::default();
+        let how = How { blocking: Blocking::of(file), peek: Peek::No, wait_all: false };
+        let received = self.receive(to, how, &mut got);
+        if let Some(rights) = got.rights {
+            super::rights::bury(rights);
+        }
+        received.map(|received| received.copied)
+    }
+
+    fn write(&self, file: &File, _at: Position, from: &mut Source<'_>) -> Result<(usize, u64)> {
+        let result = self.send(None, from, None, Blocking::of(file));
+        if result == Err(EPIPE) && !self.is_silent() {
+            crate::ipc::raise_sigpipe();
+        }
+        result.map(|n| (n, 0))
+    }
+
+    fn ioctl(&self, _file: &File, request: u32, arg: u64) -> Result<u64> {
+        let value = match request {
+            FIONREAD if self.is_listening() => return Err(EINVAL),
+            FIONREAD => self.incoming.with(|queue| match self.kind {
+                Kind::Stream | Kind::Seqpacket => queue.len(),
+                Kind::Datagram => queue.front().map_or(0, |record| record.chain.len()),
+            }),
+            TIOCOUTQ => self.peer().map_or(0, |peer| peer.incoming.used()),
+            SIOCATMARK => 0,
+            _ => return interface::ioctl(request, arg),
+        };
+        user::put(arg, &(value.min(i32::MAX as usize) as i32))?;
+        Ok(0)
+    }
+
+    fn poll(&self, _file: &File) -> u32 {
+        let mut events = 0;
+        if self.is_readable() {
+            events |= abi::POLLIN | abi::POLLRDNORM;
+        }
+        if self.has_error() {
+            events |= abi::POLLERR;
+        }
+        if self.family == Family::Null {
+            return events | null::EVENTS;
+        }
+        if self.kind == Kind::Datagram {
+            return events | packet::poll(self);
+        }
+        let ends = self.ends.lock();
+        let connected = match ends.phase {
+            Phase::Listening(_) => return events,
+            Phase::Connecting => return events,
+            Phase::Fresh | Phase::Ended => (None, true),
+            Phase::Connected => (ends.peer.clone(), false),
+        };
+        drop(ends);
+        events | self.poll_connected(connected)
+    }
+
+    fn queues<'a>(&'a self, _file: &File, out: &mut Vec<&'a WaitQueue>) {
+        out.push(&self.readers);
+        out.push(&self.writers);
+    }
+}
+
+/// How a receiver wants his bytes.
+#[derive(Clone, Copy)]
+pub struct How {
+    pub blocking: Blocking,
+    pub peek: Peek,
+    /// All that there is room for, not only what has come.
+    pub wait_all: bool,
+}
+
+/// What a receive has found.
+pub struct Received {
+    /// Bytes copied.
+    pub copied: usize,
+    /// Bytes that the message had.
+    pub whole: usize,
+    /// Who sent it, where that isn't known from the connection.
+    pub from: Option<Address>,
+}
+
+impl Socket {
+    /// Receives bytes or a message; what came along goes to `got`.
+    pub fn receive(&self, to: &mut Sink<'_>, how: How, got: &mut Got) -> Result<Received> {
+        match (self.family, self.kind) {
+            (Family::Null, _) => null::receive(to),
+            (_, Kind::Stream) => {
+                let copied = self.receive_stream(to, how, got)?;
+                Ok(Received { copied, whole: copied, from: None })
+            }
+            _ => self.receive_packet(to, how, got),
+        }
+    }
+
+    /// Sends all of `from`, to `dest` or the peer. Raises no signal.
+    pub fn send(
+        &self,
+        dest: Option<&Address>,
+        from: &mut Source<'_>,
+        control: Option<super::rights::Control>,
+        blocking: Blocking,
+    ) -> Result<usize> {
+        match (self.family, self.kind) {
+            (Family::Null, _) => null::send(from),
+            (_, Kind::Stream) => self.send_stream(dest, from, control, blocking),
+            _ => self.send_packet(dest, from, control, blocking),
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! Names of local sockets: files of type socket, and abstract names.
+//!
+//! A file's socket is found by its node's numbers; the socket keeps the node, so they stay its own until it closes,
+//! whatever becomes of the name.
+
+use alloc::boxed::Box;
+use alloc::format;
+use alloc::sync::{Arc, Weak};
+use alloc::vec::Vec;
+
+use hashbrown::HashMap;
+
+use super::address::Address;
+use super::socket::Socket;
+use crate::errno::*;
+use crate::fs::inode::{InodeRef, Kind, NewNode};
+use crate::fs::path::{resolve, walk, Follow, Start};
+use crate::fs::{access, current};
+use crate::sync::SpinLock;
+
+/// What a local socket is bound to.
+#[derive(Clone, PartialEq, Eq, Hash)]
+enum Place {
+    /// Device and number of a node.
+    File(u64, u64),
+    Abstract(Box<[u8]>),
+}
+
+struct Table(Option<HashMap<Place, Weak<Socket>>>);
+
+impl Table {
+    fn map(&mut self) -> &mut HashMap<Place, Weak<Socket>> {
+        self.0.get_or_insert_with(HashMap::new)
+    }
+}
+
+static NAMES: SpinLock<Table> = SpinLock::new(Table(None));
+
+/// A socket's hold on its name.
+pub struct Bound {
+    place: Place,
+    /// Keeps the node's numbers.
+    _node: Option<InodeRef>,
+}
+
+fn start() -> Result<Start> {
+    Ok(Start::cwd(&*current::context()?))
+}
+
+fn place_of(node: &InodeRef) -> Place {
+    let stat = node.stat();
+    Place::File(stat.dev, stat.ino)
+}
+
+/// Gives `socket` the name; `EADDRINUSE` if it is taken.
+pub fn bind(socket: &Socket, name: &Address) -> Result<Bound> {
+    match name {
+        Address::Path(path) => bind_path(socket, path),
+        Address::Abstract(name) => bind_abstract(socket, name),
+        _ => Err(EINVAL),
+    }
+}
+
+fn bind_path(socket: &Socket, path: &[u8]) -> Result<Bound> {
+    let context = current::context()?;
+    let found = walk(&start()?, path, Follow::No)?;
+    if found.inode.is_none() && found.wants_dir {
+        return Err(ENOENT);
+    }
+    let (dir, name) = found.vacant().map_err(|_| EADDRINUSE)?;
+    access::check_dir_write(&dir)?;
+    let perm = 0o777 & !context.umask();
+    let made = dir.create(&name, NewNode::Special(Kind::Socket, 0), perm);
+    let node = made.map_err(|errno| if errno == EEXIST { EADDRINUSE } else { errno })?;
+    access::take_ownership(&node)?;
+    let place = place_of(&node);
+    NAMES.lock().map().insert(place.clone(), socket.weak());
+    Ok(Bound { place, _node: Some(node) })
+}
+
+fn bind_abstract(socket: &Socket, name: &[u8]) -> Result<Bound> {
+    let place = Place::Abstract(name.into());
+    let mut table = NAMES.lock();
+    if table.map().get(&place).is_some_and(|held| held.strong_count() > 0) {
+        return Err(EADDRINUSE);
+    }
+    let _old = table.map().insert(place.clone(), socket.weak());
+    Ok(Bound { place, _node: None })
+}
+
+/// An abstract name that nobody has: five hexadecimal digits.
+pub fn any_name(socket: &Socket) -> Result<(Address, Bound)> {
+    static NEXT: core::sync::atomic::AtomicU32 = core::sync::atomic::AtomicU32::new(0);
+    for _ in 0..1 << 20 {
+        let n = NEXT.fetch_add(1, core::sync::atomic::Ordering::Relaxed) & 0xf_ffff;
+        let name = Address::Abstract(format!("{n:05x}").into_bytes().into());
+        match bind(socket, &name) {
+            Ok(bound) => return Ok((name, bound)),
+            Err(EADDRINUSE) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    Err(ENOSPC)
+}
+
+/// Takes a name back.
+pub fn unbind(bound: Bound) {
+    let _socket = NAMES.lock().map().remove(&bound.place);
+}
+
+/// The socket that has a name.
+///
+/// Fails with `ECONNREFUSED` if none has, and as a walk of the path does.
+pub fn find(name: &Address) -> Result<Arc<Socket>> {
+    let place = match name {
+        Address::Path(path) => {
+            let node = resolve(&start()?, path, Follow::Yes)?.inode;
+            access::check(&node, access::WRITE)?;
+            if node.kind() != Kind::Socket {
+                return Err(ECONNREFUSED);
+            }
+            place_of(&node)
+        }
+        Address::Abstract(name) => Place::Abstract(name.clone()),
+        _ => return Err(EINVAL),
+    };
+    let socket = NAMES.lock().map().get(&place).and_then(Weak::upgrade);
+    socket.ok_or(ECONNREFUSED)
+}
+
+/// All that have names.
+pub fn all() -> Vec<Arc<Socket>> {
+    NAMES.lock().map().values().filter_map(Weak::upgrade).collect()
+}

@@ -1,0 +1,312 @@
+//! Messages with names and control data: `sendmsg`, `recvmsg`, and many at once.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use linux_raw_sys::net;
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+use super::file::vector;
+use super::socket::{receive, send, socket_of};
+use super::{calls, Calls};
+use crate::errno::*;
+use crate::fs::current;
+use crate::fs::fdtable::OnExec;
+use crate::fs::file::File;
+use crate::fs::io::{Sink, Source};
+use crate::net::address::{Address, Family};
+use crate::net::queue::Got;
+use crate::net::rights::{Control, Ucred, RIGHTS_MAX};
+use crate::net::socket::Socket;
+use crate::proc;
+use crate::sched::{self, Nanos};
+use crate::user;
+
+pub const CALLS: Calls = calls! {
+    __NR_sendmsg => sendmsg[3], __NR_recvmsg => recvmsg[3],
+    __NR_sendmmsg => sendmmsg[4], __NR_recvmmsg => recvmmsg[5],
+};
+
+/// The most control data that a message may bring.
+const CONTROL_MAX: u64 = 20480;
+/// The most messages in one call.
+const MESSAGES_MAX: u32 = 1024;
+/// `recvmmsg`: wait for the first message only.
+const MSG_WAITFORONE: u32 = 0x10000;
+/// Bytes of a `struct cmsghdr`, and what the data behind it is aligned to.
+const HEADER: usize = 16;
+const ALIGN: usize = 8;
+/// Bytes of a `struct mmsghdr`, and where the count is in it.
+const MANY: u64 = 64;
+const MANY_COUNT: u64 = 56;
+
+/// `struct msghdr`.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable)]
+#[repr(C)]
+struct Message {
+    name: u64,
+    name_len: u32,
+    _pad: u32,
+    pieces: u64,
+    count: u64,
+    control: u64,
+    control_len: u64,
+    flags: u32,
+    _pad2: u32,
+}
+
+fn sendmsg(fd: i32, addr: u64, flags: u32) -> Result<usize> {
+    send_one(&*current::file(fd)?, addr, flags)
+}
+
+fn send_one(file: &File, addr: u64, flags: u32) -> Result<usize> {
+    let socket = socket_of(file)?;
+    let message: Message = user::get(addr)?;
+    let pieces = vector(message.pieces, message.count as usize).map_err(too_many)?;
+    let dest = match (message.name, message.name_len) {
+        (0, _) | (_, 0) => None,
+        (name, len) => Address::get(socket.family, name, len)?,
+    };
+    let control = get_control(socket, &message)?;
+    send(file, dest.as_ref(), &mut Source::vector(&pieces), control, flags)
+}
+
+/// A vector that is too long is a message that is.
+fn too_many(errno: Errno) -> Errno {
+    if errno == EINVAL {
+        EMSGSIZE
+    } else {
+        errno
+    }
+}
+
+/// Reads what a program sends along.
+fn get_control(socket: &Socket, message: &Message) -> Result<Option<Control>> {
+    if message.control_len == 0 {
+        return Ok(None);
+    }
+    if message.control_len > CONTROL_MAX {
+        return Err(ENOBUFS);
+    }
+    let mut bytes = alloc::vec![0; message.control_len as usize];
+    user::copy_in(&mut bytes, message.control)?;
+    let mut control = Control::default();
+    let mut rest = bytes.as_slice();
+    while rest.len() >= HEADER {
+        let header = Header::read_from_bytes(&rest[..HEADER]).map_err(|_| EINVAL)?;
+        let len = usize::try_from(header.len).unwrap_or(usize::MAX);
+        if len < HEADER || len > rest.len() {
+            return Err(EINVAL);
+        }
+        if header.level == net::SOL_SOCKET && socket.family == Family::Unix {
+            take_control(&mut control, header.kind, &rest[HEADER..len])?;
+        }
+        rest = &rest[len.next_multiple_of(ALIGN).min(rest.len())..];
+    }
+    Ok(Some(control))
+}
+
+/// `struct cmsghdr`.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable)]
+#[repr(C)]
+struct Header {
+    len: u64,
+    level: u32,
+    kind: u32,
+}
+
+fn take_control(control: &mut Control, kind: u32, data: &[u8]) -> Result<()> {
+    match kind {
+        net::SCM_RIGHTS => {
+            let files = current::files()?;
+            if control.files.len() + data.len() / 4 > RIGHTS_MAX {
+                return Err(EINVAL);
+            }
+            for fd in data.chunks_exact(4) {
+                control.files.push(files.get_any(i32::from_ne_bytes([fd[0], fd[1], fd[2], fd[3]]))?);
+            }
+            Ok(())
+        }
+        net::SCM_CREDENTIALS => {
+            let cred = Ucred::read_from_bytes(data).map_err(|_| EINVAL)?;
+            check_cred(&cred)?;
+            control.cred = Some(cred);
+            Ok(())
+        }
+        _ => Err(EINVAL),
+    }
+}
+
+/// Whether the running process may say that it is this one.
+fn check_cred(claimed: &Ucred) -> Result<()> {
+    let process = proc::current_process();
+    let cred = process.cred();
+    let is_own = claimed.pid == process.pid
+        && [cred.uid, cred.euid, cred.suid].contains(&claimed.uid)
+        && [cred.gid, cred.egid, cred.sgid].contains(&claimed.gid);
+    if is_own || cred.is_root() {
+        Ok(())
+    } else {
+        Err(EPERM)
+    }
+}
+
+fn recvmsg(fd: i32, addr: u64, flags: u32) -> Result<usize> {
+    receive_one(&*current::file(fd)?, addr, flags)
+}
+
+fn receive_one(file: &File, addr: u64, flags: u32) -> Result<usize> {
+    let socket = socket_of(file)?;
+    let message: Message = user::get(addr)?;
+    let pieces = vector(message.pieces, message.count as usize).map_err(too_many)?;
+    let mut got = Got::default();
+    let received = receive(file, &mut Sink::vector(&pieces), flags, &mut got);
+    let mut control = PutControl { at: message.control, left: message.control_len, flags: 0 };
+    // The files are this call's now and go when it ends, but for those that get a number.
+    let files = match got.rights.take() {
+        Some(rights) => rights.take(),
+        None => core::mem::take(&mut got.files),
+    };
+    let received = received?;
+    let mut out = flags & net::MSG_CMSG_CLOEXEC;
+    if received.copied < received.whole {
+        out |= net::MSG_TRUNC;
+    }
+    if socket.options.passes_cred() && socket.family == Family::Unix {
+        let cred = got.cred.flatten().unwrap_or(Ucred::NOBODY);
+        control.put(net::SCM_CREDENTIALS, cred.as_bytes())?;
+    }
+    control.put_files(files, flags)?;
+    let name_len = match &received.from {
+        Some(name) if message.name != 0 && *name != Address::Unnamed => {
+            let bytes = name.encode(socket.family);
+            user::copy_out(message.name, &bytes[..bytes.len().min(message.name_len as usize)])?;
+            bytes.len() as u32
+        }
+        _ => 0,
+    };
+    let control_len = message.control_len - control.left;
+    user::put(addr, &Message { name_len, control_len, flags: out | control.flags, ..message })?;
+    Ok(super::socket::told_length(&received, flags))
+}
+
+/// Control data on its way to a program.
+struct PutControl {
+    at: u64,
+    left: u64,
+    flags: u32,
+}
+
+impl PutControl {
+    /// Bytes of data that still have room behind a header.
+    fn room(&self) -> usize {
+        (self.left as usize).saturating_sub(HEADER)
+    }
+
+    fn put(&mut self, kind: u32, data: &[u8]) -> Result<()> {
+        if self.room() == 0 {
+            self.flags |= net::MSG_CTRUNC;
+            return Ok(());
+        }
+        let n = data.len().min(self.room());
+        if n < data.len() {
+            self.flags |= net::MSG_CTRUNC;
+        }
+        let len = (HEADER + n) as u64;
+        user::put(self.at, &Header { len, level: net::SOL_SOCKET, kind })?;
+        user::copy_out(self.at.wrapping_add(HEADER as u64), &data[..n])?;
+        let step = len.next_multiple_of(ALIGN as u64).min(self.left);
+        self.at = self.at.wrapping_add(step);
+        self.left -= step;
+        Ok(())
+    }
+
+    /// Gives files their numbers, as many as there is room for; the others are let go.
+    fn put_files(&mut self, files: Vec<Arc<File>>, flags: u32) -> Result<()> {
+        if files.is_empty() {
+            return Ok(());
+        }
+        let fits = self.room() / 4;
+        if fits < files.len() {
+            self.flags |= net::MSG_CTRUNC;
+        }
+        let on_exec = if flags & net::MSG_CMSG_CLOEXEC != 0 { OnExec::Close } else { OnExec::Keep };
+        let table = current::files()?;
+        let mut numbers = Vec::new();
+        for file in files.iter().take(fits) {
+            match table.insert(file.clone(), on_exec) {
+                Ok(fd) => numbers.push(fd),
+                Err(_) => {
+                    self.flags |= net::MSG_CTRUNC;
+                    break;
+                }
+            }
+        }
+        if numbers.is_empty() {
+            return Ok(());
+        }
+        let result = self.put(net::SCM_RIGHTS, numbers.as_bytes());
+        if result.is_err() {
+            for fd in numbers {
+                let _file = table.remove(fd);
+            }
+        }
+        result
+    }
+}
+
+fn sendmmsg(fd: i32, addr: u64, count: u32, flags: u32) -> Result<usize> {
+    let file = current::file(fd)?;
+    let mut done = 0;
+    for n in 0..u64::from(count.min(MESSAGES_MAX)) {
+        let at = addr.wrapping_add(n * MANY);
+        let sent =
+            send_one(&file, at, flags).and_then(|len| user::put(at.wrapping_add(MANY_COUNT), &(len as u32)));
+        match sent {
+            Ok(()) => done += 1,
+            Err(errno) if done == 0 => return Err(errno),
+            Err(_) => break,
+        }
+    }
+    Ok(done)
+}
+
+fn recvmmsg(fd: i32, addr: u64, count: u32, flags: u32, timeout: u64) -> Result<usize> {
+    let file = current::file(fd)?;
+    socket_of(&file)?;
+    let deadline = deadline(timeout)?;
+    let mut done = 0;
+    let mut how = flags & !MSG_WAITFORONE;
+    for n in 0..u64::from(count.min(MESSAGES_MAX)) {
+        let at = addr.wrapping_add(n * MANY);
+        let received =
+            receive_one(&file, at, how).and_then(|len| user::put(at.wrapping_add(MANY_COUNT), &(len as u32)));
+        match received {
+            Ok(()) => done += 1,
+            Err(errno) if done == 0 => return Err(errno),
+            Err(_) => break,
+        }
+        if flags & MSG_WAITFORONE != 0 {
+            how |= net::MSG_DONTWAIT;
+        }
+        // As on Linux: the time is looked at between messages.
+        if deadline.is_some_and(|end| sched::now() >= end) {
+            break;
+        }
+    }
+    Ok(done)
+}
+
+fn deadline(timeout: u64) -> Result<Option<Nanos>> {
+    if timeout == 0 {
+        return Ok(None);
+    }
+    let [seconds, nanos]: [i64; 2] = user::get(timeout)?;
+    if seconds < 0 || !(0..1_000_000_000).contains(&nanos) {
+        return Err(EINVAL);
+    }
+    let wait = (seconds as u64).saturating_mul(1_000_000_000).saturating_add(nanos as u64);
+    Ok(Some(sched::now().saturating_add(wait)))
+}
+
+const _: () = assert!(size_of::<Message>() as u64 == MANY_COUNT);
