@@ -10,7 +10,7 @@
 //! * [`magazine`]: free numbers that a CPU has at hand;
 //! * [`frames`]: one record per page frame, free lists with a cache per CPU, the active and inactive queues;
 //! * [`pmap`]: the contract with the code that programs the MMU, in the manner of pmap(9);
-//! * [`shootdown`]: what an operation lowered, gathered, and told to the CPUs once; [`rounds`]: how CPUs tell each other;
+//! * [`shootdown`]: what an operation lowered, gathered, and told to the CPUs once; [`notes`]: how CPUs tell each other;
 //! * [`machine`](mod@machine): the trait a host implements, and how an operation waits without holding a lock.
 //!
 //! Read `order` first, then `machine`, `pmap` and `shootdown`; `docs/porting.md` leads through writing a port.
@@ -37,10 +37,10 @@ pub mod frames;
 pub mod lines;
 pub mod machine;
 pub mod magazine;
+pub mod notes;
 #[allow(unsafe_code)]
 pub mod order;
 pub mod pmap;
-pub mod rounds;
 #[allow(unsafe_code)]
 pub mod shared;
 pub mod shootdown;
@@ -48,8 +48,8 @@ pub mod shootdown;
 pub use addr::{Pa, PageNo, Pages, Va, VaRange, PAGE_SHIFT, PAGE_SIZE};
 pub use frames::{Class, Frames, NoMemory, Owner, Reserve};
 pub use machine::{Channel, Machine, Ticket};
+pub use notes::Notes;
 pub use order::{Before, Held, Level, Ordered, RawLock, ThreadCtx};
 pub use pmap::{Pmap, Prot, Wiring};
-pub use rounds::Rounds;
 pub use shared::Shared;
 pub use shootdown::{CpuSet, Shootdown};

@@ -30,6 +30,12 @@ impl CpuSet {
         CpuSet(1 << cpu)
     }
 
+    /// CPUs 0 up to `count`, without that; at most 64.
+    #[must_use]
+    pub const fn first(count: usize) -> CpuSet {
+        CpuSet(if count == 0 { 0 } else { u64::MAX >> (64 - count) })
+    }
+
     /// CPUs in either set.
     #[must_use]
     pub const fn union(self, other: CpuSet) -> CpuSet {
@@ -81,7 +87,7 @@ pub struct Stale {
 }
 
 /// Ranges kept apart before they are merged into one that covers them.
-pub(crate) const RANGES: usize = 8;
+const RANGES: usize = 8;
 
 /// Pages that leave their queues at once.
 const QUEUED: usize = 32;
@@ -210,8 +216,14 @@ impl Shootdown {
     /// step, such as copying a page that was just write-protected.
     #[inline]
     pub fn flush(&mut self, pmap: &impl Pmap) {
+        self.flush_by(|down| pmap.flush(down));
+    }
+
+    /// The same by other means than [`Pmap::flush`]: for a port that has more to wait for.
+    #[inline]
+    pub fn flush_by(&mut self, flush: impl FnOnce(&Shootdown)) {
         if self.is_needed() {
-            pmap.flush(self);
+            flush(self);
             self.ranges.clear();
             self.everything = false;
             self.counted = false;

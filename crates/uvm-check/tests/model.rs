@@ -45,7 +45,7 @@ fn random_lists_agree_with_the_model() {
 /// A port that breaks a law is found by the very run above.
 #[test]
 fn every_planted_breach_is_found() {
-    for plant in Plant::ALL {
+    for plant in Plant::SEQUENTIAL {
         let found = seeds().find_map(|seed| check_seed(seed, Some(plant)).err());
         let Some(failure) = found else { panic!("{plant:?} was not found in {OPERATIONS} operations") };
         let seed = failure.seed.unwrap_or(0);

@@ -1,7 +1,8 @@
 //! What a simulated CPU does: look into its TLB, walk the tables on a miss, trap where neither helps.
 //!
-//! The steps of one access, all under the MMU's lock:
+//! The steps of one access, all under the MMU's lock but the first, and one access of a CPU at a time:
 //!
+//! 0. The CPU says that it uses its translations, and forgets what others have left notes about.
 //! 1. A TLB entry with enough rights is used, after a check that it is not stale.
 //! 2. One with too few rights is dropped and traps, although the tables may allow the access by now: law P3 lets a
 //!    port leave a raised permission unknown until the CPU faults.
@@ -10,7 +11,7 @@
 use std::fmt;
 
 use machine::frames::Place;
-use machine::{CpuSet, Machine, PageNo, Pages, Prot, Va, PAGE_SHIFT, PAGE_SIZE};
+use machine::{CpuSet, Machine, PageNo, Pages, Prot, ThreadCtx, Va, PAGE_SHIFT, PAGE_SIZE};
 
 use crate::config::Stage;
 use crate::pmap::{bits_of, SoftSpace, State};
@@ -143,8 +144,27 @@ impl<T: Threads> SoftMachine<T> {
         Err(Denied::Broken(format!("{access:?} of {va:?} faults for ever: the handler says it's done")))
     }
 
-    /// Translates and calls `data` as one instruction.
+    /// Runs one instruction on a CPU: one at a time, though several threads may say that they run there.
     fn with_page<R>(
+        &self,
+        cpu: usize,
+        space: &SoftSpace,
+        va: Va,
+        access: Prot,
+        data: impl FnOnce(PageNo) -> R,
+    ) -> Result<R, Trap> {
+        let mut ctx = ThreadCtx::new();
+        let mut held = ctx.held();
+        let _turn = self.turns[cpu].lock(&mut held);
+        self.pmap.begin_use(cpu);
+        T::pause();
+        let done = self.translate(cpu, space, va, access, data);
+        self.pmap.end_use(cpu);
+        done
+    }
+
+    /// Translates and calls `data` as one instruction.
+    fn translate<R>(
         &self,
         cpu: usize,
         space: &SoftSpace,

@@ -70,6 +70,10 @@ pub enum Plant {
     SkipFlush,
     /// `flush` tells only the calling CPU.
     SkipRemoteFlush,
+    /// `flush` doesn't wait for CPUs that are using what was lowered.
+    SkipWait,
+    /// A CPU looks for what it is to forget before it says that it uses translations.
+    LateUse,
     /// A wired mapping is forgotten like any other.
     ForgetWired,
     /// `page_protect` misses all mappings but the newest.
@@ -77,8 +81,8 @@ pub enum Plant {
 }
 
 impl Plant {
-    /// Every plant.
-    pub const ALL: [Plant; 7] = [
+    /// Those that one thread can find.
+    pub const SEQUENTIAL: [Plant; 7] = [
         Plant::IgnoreProtect,
         Plant::IgnorePageProtect,
         Plant::IgnoreRemove,

@@ -4,12 +4,17 @@
 //! indivisible as an instruction is against an interrupt: `flush` returns only between accesses. The road not taken,
 //! a lock for each space, would buy speed that no test here needs and cost the simple reverse map.
 //!
+//! CPUs tell each other what to forget by [`Notes`], as a kernel's do: a CPU uses translations while a thread's access on it lasts
+//! (`access`), and looks into its box before.
+//!
 //! Locks: `state` is below every VM lock and held by no caller.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use machine::notes::{Forget, Left};
 use machine::{
-    Before, CpuSet, Held, NoMemory, PageNo, Pages, Pmap, Prot, Shootdown, Va, VaRange, Wiring, PAGE_SHIFT,
+    Before, CpuSet, Held, NoMemory, Notes, PageNo, Pages, Pmap, Prot, RawLock, Shootdown, Va, VaRange,
+    Wiring, PAGE_SHIFT,
 };
 
 use crate::config::{Config, Plant};
@@ -50,7 +55,9 @@ pub struct Counters {
     pub local_flushes: u64,
     /// Flushes that told other CPUs.
     pub remote_flushes: u64,
-    /// CPUs interrupted, over all remote flushes.
+    /// CPUs told, over all remote flushes.
+    pub told: u64,
+    /// Those of them that were using translations just then: a kernel interrupts these.
     pub interrupts: u64,
     /// TLB entries that flushes dropped.
     pub dropped: u64,
@@ -78,12 +85,15 @@ const FLUSH_STEPS: usize = 6;
 /// The software MMU; made by `SoftMachine::new`.
 pub struct SoftPmap {
     state: Mutex<State>,
+    /// Each CPU's box.
+    notes: Vec<Notes>,
     /// Fails a call of `enter` that needs a table page, or of `create`.
     pub tables: Injector,
     forget_one_in: u64,
     plant: Option<Plant>,
     cpu: fn() -> usize,
     pause: fn(),
+    wait_until: fn(&mut dyn FnMut() -> bool),
 }
 
 impl SoftPmap {
@@ -97,11 +107,13 @@ impl SoftPmap {
                 next_space: 1,
                 counted: 0,
             }),
+            notes: (0..config.cpus).map(|_| Notes::new()).collect(),
             tables: Injector::default(),
             forget_one_in: config.forget_one_in,
             plant: config.plant,
             cpu: T::cpu,
             pause: T::pause,
+            wait_until: |done| T::Lock::wait_until(done),
         }
     }
 
@@ -134,7 +146,7 @@ impl SoftPmap {
 
     /// How a CPU could still get at a page, if it can: a mapping, or a translation that no flush has named.
     pub fn reach(&self, page: PageNo) -> Option<String> {
-        let state = self.lock();
+        let state = self.settled();
         if let Some((space, vpn)) = state.tables.reverse[page.0 as usize].first() {
             return Some(format!("space {space} maps it at {vpn:#x}000"));
         }
@@ -149,7 +161,7 @@ impl SoftPmap {
     /// # Errors
     /// A sentence that names the first entry that should be gone.
     pub fn audit(&self) -> Result<(), String> {
-        let state = self.lock();
+        let state = self.settled();
         state.tables.audit()?;
         for (cpu, tlb) in state.tlbs.iter().enumerate() {
             tlb.audit(&state.tables).map_err(|e| format!("stale TLB of cpu {cpu}: {e}"))?;
@@ -168,6 +180,32 @@ impl SoftPmap {
         if state.rng.one_in(self.forget_one_in) {
             state.forget_one(self.plant == Some(Plant::ForgetWired));
         }
+        state
+    }
+
+    /// A CPU may use its translations from now on, until [`end_use`](Self::end_use).
+    pub(crate) fn begin_use(&self, cpu: usize) {
+        if self.planted(Plant::LateUse) {
+            self.take_notes(cpu, &mut self.lock());
+            (self.pause)();
+            return self.notes[cpu].begin_use(|_| ());
+        }
+        self.notes[cpu].begin_use(|what| self.lock().forget_noted(cpu, what));
+    }
+
+    /// The CPU uses none any more.
+    pub(crate) fn end_use(&self, cpu: usize) {
+        self.notes[cpu].end_use();
+    }
+
+    fn take_notes(&self, cpu: usize, state: &mut State) {
+        self.notes[cpu].take(|what| state.forget_noted(cpu, what));
+    }
+
+    /// What there is when all CPUs have done as their notes say.
+    fn settled(&self) -> MutexGuard<'_, State> {
+        let mut state = self.lock();
+        (0..self.notes.len()).for_each(|cpu| self.take_notes(cpu, &mut state));
         state
     }
 
@@ -226,6 +264,15 @@ impl State {
         }
     }
 
+    /// Does what a note in a CPU's box says.
+    fn forget_noted(&mut self, cpu: usize, what: Forget<'_>) {
+        let tlb = &mut self.tlbs[cpu];
+        self.counters.dropped += match what {
+            Forget::Everything => tlb.forget_all(),
+            Forget::Ranges(ranges) => ranges.iter().map(|range| tlb.forget_everywhere(*range)).sum(),
+        };
+    }
+
     fn forget(&mut self, spot: Spot) {
         self.tables.clear(spot);
         for tlb in &mut self.tlbs {
@@ -260,7 +307,8 @@ impl Pmap for SoftPmap {
     }
 
     fn destroy<P: Before<PageCache>>(&self, _held: &mut Held<'_, P>, space: SoftSpace) {
-        let mut state = self.enter_call();
+        drop(self.enter_call());
+        let mut state = self.settled();
         let tables = state.tables.spaces.remove(&space.id).expect("a space is destroyed once");
         assert!(tables.ptes.is_empty(), "a space is destroyed with {} mappings", tables.ptes.len());
         for (cpu, tlb) in state.tlbs.iter().enumerate() {
@@ -435,27 +483,33 @@ impl Pmap for SoftPmap {
         if self.planted(Plant::SkipFlush) {
             return;
         }
-        // Interrupts take their time: the longest wait in any operation, so the likeliest place for others to run.
+        // It takes its time: the longest wait in any operation, so the likeliest place for others to run.
         (0..FLUSH_STEPS).for_each(|_| (self.pause)());
-        let state = &mut *self.lock();
-        state.counted -= u32::from(down.is_counted());
-        let here = (self.cpu)() % state.tlbs.len();
-        let mut told = CpuSet::NONE;
-        for cpu in (0..state.tlbs.len()).filter(|&cpu| down.cpus().contains(cpu)) {
-            if cpu != here && self.planted(Plant::SkipRemoteFlush) {
-                continue;
+        let here = (self.cpu)() % self.notes.len();
+        let others = down.cpus().without(CpuSet::one(here)).intersection(CpuSet::first(self.notes.len()));
+        let others = if self.planted(Plant::SkipRemoteFlush) { CpuSet::NONE } else { others };
+        let left: Vec<(usize, Left)> =
+            others.iter().map(|cpu| (cpu, self.notes[cpu].leave(down.ranges()))).collect();
+        {
+            let state = &mut *self.lock();
+            if down.cpus().contains(here) {
+                let tlb = &mut state.tlbs[here];
+                state.counters.dropped += match down.ranges() {
+                    Some(ranges) => ranges.iter().map(|stale| tlb.forget_range(stale)).sum(),
+                    None => tlb.forget_all(),
+                };
             }
-            told = told.union(CpuSet::one(cpu));
-            let tlb = &mut state.tlbs[cpu];
-            state.counters.dropped += match down.ranges() {
-                Some(ranges) => ranges.iter().map(|stale| tlb.forget_range(stale)).sum(),
-                None => tlb.forget_all(),
-            };
+            state.counters.local_flushes += u64::from(down.cpus().contains(here));
+            state.counters.remote_flushes += u64::from(!left.is_empty());
+            state.counters.told += left.len() as u64;
+            state.counters.interrupts += left.iter().filter(|(_, left)| left.was_in_use()).count() as u64;
         }
-        let remote = (told.0 & !CpuSet::one(here).0).count_ones();
-        state.counters.local_flushes += u64::from(told.contains(here));
-        state.counters.remote_flushes += u64::from(remote != 0);
-        state.counters.interrupts += u64::from(remote);
+        for (cpu, left) in left {
+            if !self.planted(Plant::SkipWait) {
+                (self.wait_until)(&mut || left.is_out_of_use(&self.notes[cpu]));
+            }
+        }
+        self.lock().counted -= u32::from(down.is_counted());
     }
 }
 

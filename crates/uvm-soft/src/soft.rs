@@ -4,8 +4,9 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use machine::order::Nothing;
-use machine::{Channel, Frames, Held, Machine, NoMemory, PageNo, Reserve, ThreadCtx, Ticket, Va};
+use machine::order::{self, Nothing};
+use machine::shared::Line;
+use machine::{Channel, Frames, Held, Machine, NoMemory, Ordered, PageNo, Reserve, ThreadCtx, Ticket, Va};
 
 use crate::access::Denied;
 use crate::config::{Config, IoBy, Stage};
@@ -46,6 +47,8 @@ pub struct SoftMachine<T: Threads = StdThreads> {
     pub(crate) memory: Memory,
     pub(crate) pmap: SoftPmap,
     pub(crate) stage: Stage,
+    /// By simulated CPU: whose instruction runs there.
+    pub(crate) turns: Vec<Line<Ordered<order::FreeList, T::Lock, ()>>>,
     frames: Frames<Self>,
     cpus: usize,
     /// Fails a heap reservation.
@@ -87,6 +90,7 @@ impl<T: Threads> SoftMachine<T> {
             memory: Memory::new(pages),
             pmap: SoftPmap::new::<T>(config, pages),
             stage: config.stage,
+            turns: (0..config.cpus).map(|_| Line(Ordered::new(()))).collect(),
             frames,
             cpus: config.cpus,
             heap: Injector::default(),

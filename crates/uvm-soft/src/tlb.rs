@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use machine::shootdown::Stale;
-use machine::{PageNo, Prot, PAGE_SHIFT};
+use machine::{PageNo, Prot, Va, VaRange, PAGE_SHIFT};
 
 use crate::tables::{Spot, Tables, MODIFIED};
 
@@ -46,6 +46,13 @@ impl Tlb {
             self.entries.remove(spot);
         }
         doomed.len() as u64
+    }
+
+    /// Forgets a range of every space, and says how many entries went.
+    pub(crate) fn forget_everywhere(&mut self, range: VaRange) -> u64 {
+        let before = self.entries.len();
+        self.entries.retain(|&(_, vpn), _| !range.contains(Va(vpn << PAGE_SHIFT)));
+        (before - self.entries.len()) as u64
     }
 
     /// Forgets everything, and says how much that was.

@@ -5,7 +5,7 @@
 //!   shared.rs     Shared over the same                    does a change exclude those who read by their rows?
 //!   tickets.rs  the kernel's channels and wait queues      is a wake-up between unlock and sleep lost?
 //!   queues.rs   Frames: batches, queues, flags, wirings    is a page linked twice, a flag lost?
-//!   rounds.rs   Rounds                                 is a translation used after the round that took it away?
+//!   notes.rs    Notes                                  is a translation used after it was taken away?
 //!   counted.rs  the leaves of slots                        is the only holder really alone?
 //! ```
 //! Shuttle tries many schedules of the whole library, loom all schedules of little code, and loads that see old
@@ -19,9 +19,9 @@ extern crate alloc;
 
 mod counted;
 mod host;
+mod notes;
 mod order;
 mod queues;
-mod rounds;
 mod sched;
 mod shared;
 mod slots_test;

@@ -173,3 +173,10 @@ fn eight_cpus_do_as_they_like() {
 fn cpus_that_are_not_told_are_noticed() {
     shuttle::check_random(|| crowd(4, 6, Some(Plant::SkipRemoteFlush)), 400);
 }
+
+/// So is one whose CPUs look for notes before they say that they use translations.
+#[test]
+#[should_panic]
+fn cpus_that_look_too_early_are_noticed() {
+    shuttle::check_random(|| crowd(4, 6, Some(Plant::LateUse)), 4000);
+}

@@ -14,6 +14,7 @@ use uvm::{
     Access, AnonObject, FaultError, Inherit, Intent, MapError, MapRequest, Outcome, Pager, Place, RemapPlace,
     Sharing, Transfer, Vnode, VnodePager,
 };
+use uvm_soft::{IoBy, Plant};
 
 mod crowd;
 mod line;
@@ -138,10 +139,9 @@ fn sharers_that_copy_at_once_lose_no_store() {
 }
 
 /// After `protect` and `unmap` have returned, no store gets through, and no freed page is reached.
-#[test]
-fn protect_and_unmap_stop_every_cpu() {
-    check(|| {
-        let w = World::new();
+fn protect_and_unmap(plant: Option<Plant>) {
+    check(move || {
+        let w = World::of(64, IoBy::Waiters, 3, plant);
         let space = w.space();
         w.map(&space, MapRequest::zero(Pages(1)));
         let writer = {
@@ -166,6 +166,18 @@ fn protect_and_unmap_stop_every_cpu() {
         w.end(vec![space]);
         assert_eq!(w.uvm.frames().free(), w.uvm.frames().total());
     });
+}
+
+#[test]
+fn protect_and_unmap_stop_every_cpu() {
+    protect_and_unmap(None);
+}
+
+/// Where an interrupt isn't waited for, a CPU that was told goes on with what it began.
+#[test]
+#[should_panic]
+fn a_cpu_that_is_not_waited_for_is_noticed() {
+    protect_and_unmap(Some(Plant::SkipWait));
 }
 
 /// Addresses that are free again can be mapped before the unmapping that freed them has returned. By then no CPU may

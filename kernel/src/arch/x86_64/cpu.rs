@@ -17,7 +17,7 @@ use core::sync::atomic::{
 
 use alloc::sync::Arc;
 use machine::shared::Row;
-use machine::CpuSet;
+use machine::{CpuSet, Notes};
 
 use super::{gdt, io, pmap};
 use crate::sched::Task;
@@ -63,6 +63,8 @@ pub struct Cpu {
 /// What other CPUs read and write, on cache lines of its own.
 #[repr(C, align(64))]
 pub(super) struct Shared {
+    /// Which translations this CPU is to forget before it uses any; `entry.s` counts its uses.
+    pub(super) notes: Notes,
     /// What this CPU is asked for, by bits; see `ipi`.
     pub(super) requests: AtomicU32,
     /// The same for what can't wait until interrupts are on.
@@ -78,6 +80,9 @@ unsafe impl Sync for Cpu {}
 pub(super) const KERNEL_STACK: usize = core::mem::offset_of!(Cpu, kernel_stack);
 pub(super) const SCRATCH: usize = core::mem::offset_of!(Cpu, scratch);
 pub(super) const WORK: usize = core::mem::offset_of!(Cpu, work);
+const NOTES: usize = core::mem::offset_of!(Cpu, shared) + core::mem::offset_of!(Shared, notes);
+pub(super) const USES: usize = NOTES + Notes::USES;
+pub(super) const WAITING: usize = NOTES + Notes::WAITING;
 
 static NO_WORK: AtomicU32 = AtomicU32::new(0);
 
@@ -97,7 +102,12 @@ static CPUS: [Cpu; MAX_CPUS] = [const {
         current: Cell::new(core::ptr::null()),
         left: Cell::new(core::ptr::null()),
         tables: UnsafeCell::new(gdt::Tables::NEW),
-        shared: Shared { requests: AtomicU32::new(0), urgent: AtomicU32::new(0), running: AtomicU64::new(0) },
+        shared: Shared {
+            notes: Notes::new(),
+            requests: AtomicU32::new(0),
+            urgent: AtomicU32::new(0),
+            running: AtomicU64::new(0),
+        },
     }
 }; MAX_CPUS];
 

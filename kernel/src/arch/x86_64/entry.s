@@ -1,7 +1,8 @@
 # Ways into the kernel and back: system calls, exceptions, interrupts, the switch between tasks.
 #
 # Every way in from user mode builds one `UserRegs` at the top of the current task's stack (see regs.rs for the layout) and leaves
-# through `user_return` or the short way of `syscall_return`; both first look at the task's work word.
+# through `user_return` or the short way of `syscall_return`; both first look at the task's work word, and then for notes about
+# translations to forget: OUT_OF_USE and INTO_USE count this CPU's uses of them (`machine::notes`).
 # The kernel runs with interrupts off, so nothing can come between `swapgs` and the first use of GS but faults that are bugs.
 
 .macro SAVE_ALL
@@ -40,6 +41,18 @@
     pop rdi
 .endm
 
+# The program's translations are used no more.
+.macro OUT_OF_USE
+    inc qword ptr gs:[{USES}]
+.endm
+
+# They will be used from here on, unless there are notes: then go to the label.
+.macro INTO_USE notes
+    lock inc qword ptr gs:[{USES}]
+    cmp qword ptr gs:[{WAITING}], 0
+    jne \notes
+.endm
+
 # Offsets in UserRegs.
 .set R_R11, 6*8
 .set R_RCX, 11*8
@@ -53,6 +66,7 @@
 .globl syscall_entry
 syscall_entry:
     swapgs
+    OUT_OF_USE
     mov gs:[{SCRATCH}], rsp
     mov rsp, gs:[{KERNEL_STACK}]
     push {USER_DATA}
@@ -70,7 +84,8 @@ syscall_return:
     mov rax, gs:[{WORK}]
     cmp dword ptr [rax], 0
     jne 2f
-1:  mov rcx, [rsp + R_RIP]         # sysret needs RCX = RIP and R11 = RFLAGS, and RIP a user address
+1:  INTO_USE 3f
+    mov rcx, [rsp + R_RIP]          # sysret needs RCX = RIP and R11 = RFLAGS, and RIP a user address
     cmp rcx, [rsp + R_RCX]
     jne user_iret
     mov rdx, [rsp + R_RFLAGS]
@@ -85,6 +100,9 @@ syscall_return:
 2:  mov rdi, rsp
     call {return_work}
     jmp 1b
+3:  OUT_OF_USE
+    call {take_notes}
+    jmp 1b
 
 # Page faults are the commonest exception: straight to the handler, with the address in RSI.
 .balign 16
@@ -92,6 +110,7 @@ page_fault_entry:
     test byte ptr [rsp + 16], 3
     jz 1f
     swapgs
+    OUT_OF_USE
     cld                             # the program's direction flag means nothing to the kernel
     push 14
     SAVE_ALL
@@ -116,6 +135,7 @@ trap_common:
     test byte ptr [rsp + 24], 3
     jz 1f
     swapgs
+    OUT_OF_USE
     cld
     SAVE_ALL
     CLAC
@@ -126,12 +146,16 @@ user_return:
     mov rax, gs:[{WORK}]
     cmp dword ptr [rax], 0
     jne 3f
-2:  RESTORE_ALL
+2:  INTO_USE 4f
+    RESTORE_ALL
     add rsp, 16
     swapgs
     iretq
 3:  mov rdi, rsp
     call {return_work}
+    jmp 2b
+4:  OUT_OF_USE
+    call {take_notes}
     jmp 2b
 1:  SAVE_ALL
     mov rdi, rsp
@@ -198,10 +222,14 @@ task_start_user:
 user_start:
     mov rax, gs:[{WORK}]
     cmp dword ptr [rax], 0
-    je user_iret
+    je 1f
     mov rdi, rsp
     call {return_work}
+1:  INTO_USE 2f
     jmp user_iret
+2:  OUT_OF_USE
+    call {take_notes}
+    jmp 1b
 
 # The same for a thread of the kernel.
 .globl task_start_kernel

@@ -25,7 +25,7 @@ use crate::sched;
 pub enum Ipi {
     /// Look at the queue and at the current task's work: something is there that wasn't.
     Reschedule = 1,
-    /// Forget translations: `pmap::shootdown_requested`.
+    /// Forget translations, by the notes that were left: `pmap::take_notes`.
     Shootdown = 2,
     /// Let all its loads and stores before be done before all those after.
     Barrier = 4,
@@ -125,7 +125,7 @@ impl Wait {
 #[cold]
 fn answer(requests: u32) {
     if requests & Ipi::Shootdown as u32 != 0 {
-        pmap::shootdown_requested();
+        pmap::take_notes();
     }
     if requests & Ipi::Reschedule as u32 != 0 {
         sched::reschedule_interrupt();

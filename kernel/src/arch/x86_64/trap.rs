@@ -5,7 +5,7 @@
 
 use core::arch::global_asm;
 
-use super::{apic, cpu, gdt, io, ipi, irq, regs::UserRegs, serial};
+use super::{apic, cpu, gdt, io, ipi, irq, pmap, regs::UserRegs, serial};
 use crate::{mem::layout, proc, sched, user, vm};
 
 const PAGE_FAULT: u64 = 14;
@@ -17,10 +17,13 @@ global_asm!(
     SCRATCH = const cpu::SCRATCH,
     KERNEL_STACK = const cpu::KERNEL_STACK,
     WORK = const cpu::WORK,
+    USES = const cpu::USES,
+    WAITING = const cpu::WAITING,
     USER_DATA = const gdt::USER_DATA,
     USER_CODE = const gdt::USER_CODE,
     syscall = sym syscall,
     return_work = sym return_work,
+    take_notes = sym take_notes,
     user_page_fault = sym user_page_fault,
     kernel_page_fault = sym kernel_page_fault,
     user_trap = sym user_trap,
@@ -87,6 +90,11 @@ extern "C" fn return_work(regs: &mut UserRegs) {
     sched::return_work(regs);
 }
 
+/// Before the way back to a program: other CPUs have left notes about what to forget.
+extern "C" fn take_notes() {
+    pmap::take_notes();
+}
+
 fn access(error: u64) -> vm::Access {
     if error & 16 != 0 {
         vm::Access::Execute
@@ -105,10 +113,12 @@ extern "C" fn user_page_fault(regs: &mut UserRegs, va: u64) {
 /// A fault in the kernel: a user copy whose page is missing or whose pointer is bad, or a bug.
 extern "C" fn kernel_page_fault(regs: &mut UserRegs, va: u64) {
     if let Some(fixup) = user::fixup(regs.rip) {
-        if va < layout::USER_END && proc::kernel_page_fault(va, access(regs.orig_rax)).is_ok() {
-            return;
+        // The thread may sleep, and go on elsewhere.
+        pmap::end_use();
+        if va >= layout::USER_END || proc::kernel_page_fault(va, access(regs.orig_rax)).is_err() {
+            regs.rip = fixup;
         }
-        regs.rip = fixup;
+        pmap::begin_use();
         return;
     }
     fatal(regs, va);

@@ -1,6 +1,6 @@
 //! The few instructions that touch user memory, each with a place to go on when they fault.
 
-use super::{cpu, io};
+use super::{cpu, io, pmap};
 
 extern "C" {
     fn user_copy(dst: u64, src: u64, len: usize) -> u64;
@@ -16,6 +16,15 @@ extern "C" {
 
 /// A user address was bad.
 pub struct Fault;
+
+/// Does what uses the program's translations, with nothing in between but faults.
+#[inline]
+fn using<T>(access: impl FnOnce() -> T) -> T {
+    pmap::begin_use();
+    let result = access();
+    pmap::end_use();
+    result
+}
 
 fn check(failed: u64) -> Result<(), Fault> {
     if failed == 0 {
@@ -58,26 +67,26 @@ pub fn enable_smap() {
 #[inline]
 pub fn copy_in(dst: &mut [u8], src: u64) -> Result<(), Fault> {
     // SAFETY: `dst` is ours; faults at `src` are caught.
-    check(unsafe { user_copy(dst.as_mut_ptr() as u64, src, dst.len()) })
+    check(using(|| unsafe { user_copy(dst.as_mut_ptr() as u64, src, dst.len()) }))
 }
 
 /// Copies to user memory at `dst`, which lies below the user limit.
 #[inline]
 pub fn copy_out(dst: u64, src: &[u8]) -> Result<(), Fault> {
     // SAFETY: `src` is ours; the user's memory is no Rust object; faults are caught.
-    check(unsafe { user_copy(dst, src.as_ptr() as u64, src.len()) })
+    check(using(|| unsafe { user_copy(dst, src.as_ptr() as u64, src.len()) }))
 }
 
 /// Zeroes user memory at `dst`, which lies below the user limit.
 pub fn zero(dst: u64, len: usize) -> Result<(), Fault> {
     // SAFETY: as in `copy_out`.
-    check(unsafe { user_zero(dst, len) })
+    check(using(|| unsafe { user_zero(dst, len) }))
 }
 
 /// Copies a string without its zero byte; the number of bytes before it, or `dst.len()` if there is none.
 pub fn string(dst: &mut [u8], src: u64) -> Result<usize, Fault> {
     // SAFETY: as in `copy_in`.
-    let n = unsafe { user_string(dst.as_mut_ptr(), src, dst.len()) };
+    let n = using(|| unsafe { user_string(dst.as_mut_ptr(), src, dst.len()) });
     usize::try_from(n).map_err(|_| Fault)
 }
 
@@ -85,7 +94,7 @@ pub fn string(dst: &mut [u8], src: u64) -> Result<usize, Fault> {
 pub fn load32(src: u64) -> Result<u32, Fault> {
     let mut value = 0;
     // SAFETY: faults at `src` are caught.
-    check(unsafe { user_load32(src, &mut value) })?;
+    check(using(|| unsafe { user_load32(src, &mut value) }))?;
     Ok(value)
 }
 
@@ -93,6 +102,6 @@ pub fn load32(src: u64) -> Result<u32, Fault> {
 pub fn exchange32(at: u64, expected: u32, new: u32) -> Result<u32, Fault> {
     let mut found = 0;
     // SAFETY: as in `copy_out`.
-    check(unsafe { user_exchange32(at, expected, new, &mut found) })?;
+    check(using(|| unsafe { user_exchange32(at, expected, new, &mut found) }))?;
     Ok(found)
 }

@@ -55,7 +55,7 @@ use reverse::{change, Mapping};
 pub use space::Space;
 use space::{Last, Part, Stack, Tree};
 use tlb::Stale;
-pub use tlb::{assert_all_told, counters};
+pub use tlb::{assert_all_told, begin_use, counters, end_use, take_notes};
 
 /// A software bit in entries: the mapping is wired.
 const WIRED: u64 = 1 << 9;
@@ -88,13 +88,7 @@ impl X86Pmap {
 /// # Errors
 /// [`NoMemory`].
 pub fn init(pages: usize) -> Result<(), NoMemory> {
-    record::init(pages)?;
-    tlb::init(cpu::found())
-}
-
-/// Another CPU asks this one to forget translations; see `ipi`.
-pub fn shootdown_requested() {
-    tlb::answer();
+    record::init(pages)
 }
 
 /// This CPU goes on with a task that has no address space: where there are others, none of them shall have to tell it anything.
@@ -306,7 +300,8 @@ impl Pmap for X86Pmap {
         stale.note(down);
         overtake_nobody(space, range, down);
         if !retired.is_empty() {
-            down.flush(self);
+            // Whoever doesn't use translations may still walk through the tables.
+            down.flush_by(tlb::flush_tables);
             retired.give_back(held);
         }
     }

@@ -165,7 +165,7 @@ pub(super) fn lock_if_table(page: PageNo) -> Option<Last> {
     is_table.then(|| Last { page, entries: table(pa(page)), record })
 }
 
-/// CPUs that may hold translations of a root's space (I1 of `machine::rounds`).
+/// CPUs that may hold translations of a root's space (I1 of `machine::notes`).
 #[inline]
 pub(super) fn cpus_of(root: PageNo) -> CpuSet {
     CpuSet(record(root).wide.load(SeqCst))

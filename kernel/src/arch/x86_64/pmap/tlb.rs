@@ -1,10 +1,11 @@
 //! Which CPUs hold translations of a space, and how they are made to forget them.
 //!
 //! A CPU is in a space's set exactly while the space's root is in its CR3: it joins before it loads the root, and leaves after it has
-//! loaded the next, which forgets everything but the kernel's (`machine::rounds` says why that order). One that idles or runs a
-//! kernel thread has the kernel's own root loaded. So nobody is interrupted who isn't running the space's program right now, and a
-//! table or a root can be freed as soon as those CPUs have been told: no other has it in CR3, or in a cache of the way through
-//! it, whatever the CPU walks ahead of need.
+//! loaded the next, which forgets everything but the kernel's (`machine::notes`, I1). One that idles or runs a
+//! kernel thread has the kernel's own root loaded. Those in the set are left notes, which they read before they next run a program or
+//! copy from or to its memory; only who does just that is interrupted and waited for (`machine::notes`). A table or a root can be
+//! freed as soon as those in the set have forgotten: no other has it in CR3, or in a cache of the way through it, whatever the CPU
+//! walks ahead of need. That is more to wait for ([`flush_tables`]).
 //!
 //! A CPU tells itself with interrupts off, before it goes back to a program or touches its memory: what it has lowered and not yet
 //! forgotten can't be used meanwhile, by any thread. That is why only what *other* CPUs may hold is counted (law P6 of
@@ -21,8 +22,10 @@ use core::sync::atomic::{
     AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release, Ordering::SeqCst,
 };
 
+use arrayvec::ArrayVec;
+use machine::notes::{Forget, Left};
 use machine::shootdown::Stale as Lowered;
-use machine::{CpuSet, Machine, NoMemory, Pa, PageNo, Rounds, Shootdown, Va, VaRange, PAGE_SIZE};
+use machine::{CpuSet, Machine, Pa, PageNo, Shootdown, Va, VaRange, PAGE_SIZE};
 
 use super::record::{assert_none_locked, record};
 use super::reverse::UNTOLD;
@@ -32,12 +35,9 @@ use crate::arch::ipi::{self, Ipi};
 use crate::arch::machine::KERNEL;
 use crate::arch::tables::ACCESSED;
 use crate::arch::{cpu, io, tables};
-use crate::sync::Once;
 
 /// Pages forgotten one by one at most.
 const SINGLY: u64 = 16;
-
-static ROUNDS: Once<Rounds> = Once::new();
 
 /// Shootdowns of what other CPUs may hold that are not over. On a line of its own: only they write it.
 #[repr(align(64))]
@@ -53,6 +53,7 @@ struct Counters {
     remote: AtomicU64,
     interrupts: AtomicU64,
     deferred: AtomicU64,
+    noted: AtomicU64,
 }
 
 static COUNTERS: [Counters; cpu::MAX_CPUS] = [const {
@@ -62,6 +63,7 @@ static COUNTERS: [Counters; cpu::MAX_CPUS] = [const {
         remote: AtomicU64::new(0),
         interrupts: AtomicU64::new(0),
         deferred: AtomicU64::new(0),
+        noted: AtomicU64::new(0),
     }
 }; cpu::MAX_CPUS];
 
@@ -73,7 +75,7 @@ fn count(which: impl Fn(&Counters) -> &AtomicU64, by: u64) {
 }
 
 /// What shootdowns have cost so far, by name, for `/proc/vmstat`.
-pub fn counters() -> [(&'static str, u64); 5] {
+pub fn counters() -> [(&'static str, u64); 6] {
     let sum = |which: fn(&Counters) -> &AtomicU64| -> u64 {
         COUNTERS.iter().map(|counters| which(counters).load(Relaxed)).sum()
     };
@@ -81,30 +83,17 @@ pub fn counters() -> [(&'static str, u64); 5] {
     [
         // Shootdowns that the CPU which performed them had to hear of itself.
         ("tlb_local", all.saturating_sub(sum(|c| &c.elsewhere))),
-        // Those that others had to.
+        // Those for which others were interrupted.
         ("tlb_remote", remote),
-        // CPUs asked by them.
+        // CPUs interrupted by them.
         ("tlb_interrupts", sum(|c| &c.interrupts)),
         // CPUs that held what was lowered, and had loaded other tables before they were asked.
         ("tlb_deferred", sum(|c| &c.deferred)),
-        // Shootdowns that asked no other CPU.
+        // CPUs that will find a note before they use what was lowered.
+        ("tlb_noted", sum(|c| &c.noted)),
+        // Shootdowns that interrupted no other CPU.
         ("tlb_avoided", all.saturating_sub(remote)),
     ]
-}
-
-/// Makes the CPUs' desks.
-///
-/// # Errors
-/// [`NoMemory`].
-pub(super) fn init(cpus: usize) -> Result<(), NoMemory> {
-    let rounds = Rounds::new(cpus)?;
-    ROUNDS.call_once(|| rounds);
-    Ok(())
-}
-
-fn rounds() -> &'static Rounds {
-    // SAFETY: made in start-up, before any address space and any other CPU.
-    unsafe { ROUNDS.get_unchecked() }
 }
 
 /// Makes a space this CPU's; nothing happens if it is already.
@@ -290,68 +279,119 @@ pub(super) fn others_unfinished(down: &Shootdown) -> bool {
     UNFINISHED.0.load(Acquire) != u32::from(down.is_counted())
 }
 
-/// Makes all CPUs that hold it forget what was lowered.
+/// What is waited for where other CPUs hold what was lowered.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Until {
+    /// They use it no more.
+    OutOfUse,
+    /// They have forgotten it.
+    Forgotten,
+}
+
+/// Makes sure that no CPU uses what was lowered.
 pub(super) fn flush(down: &Shootdown) {
+    tell(down, Until::OutOfUse);
+}
+
+/// The same, and no CPU walks through tables that were taken out.
+pub(super) fn flush_tables(down: &Shootdown) {
+    tell(down, Until::Forgotten);
+}
+
+fn tell(down: &Shootdown, until: Until) {
     assert_none_locked();
     witness::told();
     let me = cpu::index();
     let others = down.cpus().without(CpuSet::one(me));
-    let asked = if others.is_empty() { CpuSet::NONE } else { ask(me, others, down.ranges()) };
     count(|c| &c.all, 1);
     if down.cpus().contains(me) {
         match down.ranges() {
-            Some(ranges) => forget(|| ranges.iter().map(|range| Some(*range))),
+            Some(ranges) => forget_lowered(ranges),
             None => forget_all(),
         }
     } else {
         count(|c| &c.elsewhere, 1);
     }
-    if !asked.is_empty() {
-        let mut wait = ipi::Wait::new();
-        while !rounds().is_over(me) {
-            wait.pause();
-        }
+    if !others.is_empty() {
+        tell_others(others, down.ranges(), until);
     }
     if down.is_counted() {
         UNFINISHED.0.fetch_sub(1, Release);
     }
 }
 
-/// Asks those of `noted` that are still in one of the spaces; which they are. Who left has forgotten.
+/// Leaves notes for those of `noted` that are still in one of the spaces: who left has forgotten. Interrupts those that may be using
+/// what was lowered, and waits for them.
 #[cold]
-fn ask(me: usize, noted: CpuSet, ranges: Option<&[Lowered]>) -> CpuSet {
+fn tell_others(noted: CpuSet, ranges: Option<&[Lowered]>, until: Until) {
     let holders = |ranges: &[Lowered]| {
         ranges.iter().fold(CpuSet::NONE, |set, lowered| set.union(cpus_of(PageNo(lowered.space as u32))))
     };
     let cpus = noted.intersection(ranges.map_or(noted, holders));
     count(|c| &c.deferred, u64::from(noted.without(cpus).0.count_ones()));
-    if !cpus.is_empty() {
-        count(|c| &c.remote, 1);
-        count(|c| &c.interrupts, u64::from(cpus.0.count_ones()));
-        rounds().begin(me, cpus, ranges);
-        ipi::send(cpus, Ipi::Shootdown);
+    let mut asked = ArrayVec::<(usize, Left), { cpu::MAX_CPUS }>::new();
+    for cpu in cpus.iter() {
+        let left = cpu::shared(cpu).notes.leave(ranges);
+        if until == Until::Forgotten || left.was_in_use() {
+            asked.push((cpu, left));
+        }
     }
-    cpus
+    count(|c| &c.noted, u64::from(cpus.0.count_ones()) - asked.len() as u64);
+    if asked.is_empty() {
+        return;
+    }
+    count(|c| &c.remote, 1);
+    count(|c| &c.interrupts, asked.len() as u64);
+    ipi::send(asked.iter().fold(CpuSet::NONE, |set, &(cpu, _)| set.union(CpuSet::one(cpu))), Ipi::Shootdown);
+    for (cpu, left) in asked {
+        let notes = &cpu::shared(cpu).notes;
+        let mut wait = ipi::Wait::new();
+        while !match until {
+            Until::OutOfUse => left.is_out_of_use(notes),
+            Until::Forgotten => left.is_forgotten(notes),
+        } {
+            wait.pause();
+        }
+    }
 }
 
-/// Another CPU asks this one to forget translations; see `ipi`.
-pub(super) fn answer() {
-    rounds().answer(cpu::index(), |asked| forget(|| asked.ranges()));
+/// A program's translations may be used here from now on, where others' notes are not about them.
+#[inline]
+pub fn begin_use() {
+    cpu::this().shared.notes.begin_use(forget);
 }
 
-/// Forgets ranges; `None` is everything. What isn't of the active space was forgotten when that was loaded.
-fn forget<I: Iterator<Item = Option<Lowered>>>(ranges: impl Fn() -> I) {
+/// They aren't used any more.
+#[inline]
+pub fn end_use() {
+    cpu::this().shared.notes.end_use();
+}
+
+/// Forgets what other CPUs have left notes about.
+#[cold]
+pub fn take_notes() {
+    cpu::this().shared.notes.take(forget);
+}
+
+fn forget(what: Forget<'_>) {
+    match what {
+        Forget::Everything => forget_all(),
+        Forget::Ranges(ranges) => forget_ranges(|| ranges.iter().copied()),
+    }
+}
+
+/// Forgets what this CPU has lowered. What isn't of the active space was forgotten when that was loaded.
+fn forget_lowered(lowered: &[Lowered]) {
     let here = u64::from(active());
-    let pages = |range: Option<Lowered>| match range {
-        None => SINGLY + 1,
-        Some(lowered) if lowered.space == here => lowered.range.pages().0,
-        Some(_) => 0,
-    };
-    if ranges().map(pages).sum::<u64>() > SINGLY {
+    forget_ranges(|| lowered.iter().filter(|lowered| lowered.space == here).map(|lowered| lowered.range));
+}
+
+fn forget_ranges<I: Iterator<Item = VaRange>>(ranges: impl Fn() -> I) {
+    if ranges().map(|range| range.pages().0).sum::<u64>() > SINGLY {
         return forget_all();
     }
-    for lowered in ranges().flatten().filter(|lowered| lowered.space == here) {
-        lowered.range.iter_pages().for_each(|va| io::invlpg(va.0));
+    for range in ranges() {
+        range.iter_pages().for_each(|va| io::invlpg(va.0));
     }
 }
 

@@ -1,0 +1,205 @@
+//! How CPUs have each other forget translations: each has a box for notes, which it empties before it uses a translation again.
+//!
+//! ```text
+//!   asker:   lower the tables -> read who holds the space -> leave a note in each one's box, then read its `uses`
+//!            even: it will find the note in time                   odd: interrupt it, and wait until `uses` is another number
+//!   asked:   uses += 1 (odd) -> is there a note? -- no: use translations -> uses += 1 (even)
+//!                                               `-- yes: uses += 1, forget what the notes say, begin anew
+//! ```
+//! A CPU that runs a kernel's code uses no translation of a program but where it copies to or from the program's memory. So most
+//! CPUs that are asked need no interrupt, and nobody waits for them; and one that must be interrupted has answered by
+//! coming into the kernel at all. Entering and leaving the kernel is what counts `uses`; so is each such copy.
+//!
+//! Where a table is to be freed that's not enough: a CPU may walk through it ahead of any use, and write accessed bits into it.
+//! Then the asker waits until the CPU has been through its box: [`Left::is_forgotten`].
+//!
+//! I1: a CPU enters a space's set before it can load a translation of the space, and leaves it after it has forgotten all; an asker
+//!     reads the set after it has lowered. Then whoever isn't in the set has seen the lowered tables, or has forgotten since.
+//! I2: `uses` becomes odd before the box is looked into, and a note is left before `uses` is read. Both sides write, then read what
+//!     the other has written, in one order that all CPUs agree on: so the asker finds `uses` odd or the asked finds the note.
+//! I3: notes are taken out before what they say is forgotten, so whoever leaves one has lowered before that.
+//!
+//! `uvm-check/tests/loom/notes.rs` tries all schedules, and breaks each of these laws to see that it is found.
+//!
+//! Roads not taken: an interrupt for each CPU and its answer, which costs where CPUs of one space mostly wait for each other in the
+//! kernel; and to let CPUs find out by the next clock tick (Kumar et al., LATR, ASPLOS 2018), since a program could then use
+//! what it has unmapped. The counter of odd and even is that of RCU's extended quiescent states.
+
+use crate::atomic::AtomicU64;
+use crate::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
+use crate::shootdown::Stale;
+use crate::{Va, VaRange, PAGE_SHIFT};
+
+/// Ranges that a box holds; with more in it, everything is forgotten.
+const WORDS: usize = 5;
+/// Pages in a range that gets a word.
+const LONGEST: u64 = (1 << LENGTH) - 1;
+const LENGTH: u32 = 6;
+
+/// Bits of `waiting`.
+const SOME: u64 = 1;
+const EVERYTHING: u64 = 2;
+
+/// One CPU's box, on a line of its own. It may be written by assembly, too: see the constants.
+#[repr(C, align(64))]
+pub struct Notes {
+    /// Odd while the CPU may use translations. Only that CPU writes it.
+    uses: AtomicU64,
+    /// What there is in the box, in bits.
+    waiting: AtomicU64,
+    /// Odd while the CPU goes through its box.
+    passes: AtomicU64,
+    /// A range of pages each, or 0. Of which space isn't said: to forget too much is no harm.
+    words: [AtomicU64; WORDS],
+}
+
+/// What to forget.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Forget<'a> {
+    /// These ranges, if they are in the tables that are in use.
+    Ranges(&'a [VaRange]),
+    /// Everything.
+    Everything,
+}
+
+/// What an asker has seen of a CPU after it left a note.
+#[derive(Clone, Copy)]
+pub struct Left {
+    uses: u64,
+    passes: u64,
+}
+
+impl Left {
+    /// Whether the CPU may be using what the note is about: then it must be interrupted and waited for.
+    #[inline]
+    #[must_use]
+    pub fn was_in_use(self) -> bool {
+        self.uses % 2 == 1
+    }
+
+    /// Whether the CPU uses what the note is about no more, and won't.
+    #[inline]
+    #[must_use]
+    pub fn is_out_of_use(self, notes: &Notes) -> bool {
+        !self.was_in_use() || notes.uses.load(Acquire) != self.uses
+    }
+
+    /// Whether the CPU doesn't even know any more what the note is about: a pass that began after the note was left has ended.
+    #[inline]
+    #[must_use]
+    pub fn is_forgotten(self, notes: &Notes) -> bool {
+        notes.passes.load(Acquire).wrapping_sub(self.passes) >= 2 + self.passes % 2
+    }
+}
+
+impl Notes {
+    /// Where assembly finds the number of uses, 64 bits wide: to begin, it adds one by a locked instruction, and looks for notes then;
+    /// to end, it adds one.
+    pub const USES: usize = core::mem::offset_of!(Notes, uses);
+    /// Where assembly finds whether there are notes, 64 bits wide: other than 0.
+    pub const WAITING: usize = core::mem::offset_of!(Notes, waiting);
+
+    /// An empty box of a CPU that uses no translation.
+    #[cfg(not(feature = "loom"))]
+    #[allow(clippy::new_without_default)]
+    #[must_use]
+    pub const fn new() -> Notes {
+        Notes {
+            uses: AtomicU64::new(0),
+            waiting: AtomicU64::new(0),
+            passes: AtomicU64::new(0),
+            words: [const { AtomicU64::new(0) }; WORDS],
+        }
+    }
+
+    /// An empty box of a CPU that uses no translation.
+    #[cfg(feature = "loom")]
+    #[allow(clippy::new_without_default)]
+    #[must_use]
+    pub fn new() -> Notes {
+        let word = || AtomicU64::new(0);
+        Notes { uses: word(), waiting: word(), passes: word(), words: core::array::from_fn(|_| word()) }
+    }
+
+    /// This CPU may use translations from now on. What it is asked to forget it forgets first, by `forget`.
+    #[inline]
+    pub fn begin_use(&self, mut forget: impl FnMut(Forget<'_>)) {
+        debug_assert!(!self.in_use(), "a use within a use");
+        loop {
+            self.uses.fetch_add(1, SeqCst);
+            loom_fence();
+            if self.waiting.load(SeqCst) == 0 {
+                return;
+            }
+            self.end_use();
+            self.take(&mut forget);
+        }
+    }
+
+    /// This CPU has ended its use of translations.
+    #[inline]
+    pub fn end_use(&self) {
+        debug_assert!(self.in_use(), "an end without a use");
+        self.uses.store(self.uses.load(Relaxed) + 1, Release);
+    }
+
+    /// Whether this CPU may use translations; for checks.
+    #[must_use]
+    pub fn in_use(&self) -> bool {
+        self.uses.load(Relaxed) % 2 == 1
+    }
+
+    /// This CPU goes through its box. Takes no lock, waits for nobody. If the box is empty `forget` isn't called.
+    #[cold]
+    pub fn take(&self, mut forget: impl FnMut(Forget<'_>)) {
+        self.passes.fetch_add(1, AcqRel);
+        let waiting = self.waiting.swap(0, AcqRel);
+        let mut ranges = [VaRange::new(Va(0), Va(0)); WORDS];
+        let mut len = 0;
+        for word in self.words.iter().map(|word| word.swap(0, AcqRel)).filter(|&word| word != 0) {
+            ranges[len] = unpack(word);
+            len += 1;
+        }
+        if waiting & EVERYTHING != 0 {
+            forget(Forget::Everything);
+        } else if len > 0 {
+            forget(Forget::Ranges(&ranges[..len]));
+        }
+        self.passes.fetch_add(1, Release);
+    }
+
+    /// Leaves a note in another CPU's box: to forget `ranges`, of which it holds those of its active tables; `None` means everything.
+    pub fn leave(&self, ranges: Option<&[Stale]>) -> Left {
+        let fits = ranges.is_some_and(|ranges| ranges.iter().all(|stale| self.put(stale.range)));
+        self.waiting.fetch_or(if fits { SOME } else { EVERYTHING }, SeqCst);
+        loom_fence();
+        // The passes first: a pass that ends between the two readings was perhaps not ours, and then isn't counted.
+        let passes = self.passes.load(SeqCst);
+        Left { uses: self.uses.load(SeqCst), passes }
+    }
+
+    /// Puts a range into an empty place; false if there is none, or the range is too long.
+    fn put(&self, range: VaRange) -> bool {
+        let pages = range.pages().0;
+        if pages == 0 {
+            return true;
+        }
+        if pages > LONGEST {
+            return false;
+        }
+        let word = range.start.0 >> PAGE_SHIFT << LENGTH | pages;
+        self.words.iter().any(|place| place.compare_exchange(0, word, AcqRel, Relaxed).is_ok())
+    }
+}
+
+fn unpack(word: u64) -> VaRange {
+    let start = word >> LENGTH << PAGE_SHIFT;
+    VaRange::new(Va(start), Va(start + ((word & LONGEST) << PAGE_SHIFT)))
+}
+
+/// Loom takes accesses of the strictest order for weaker ones, and only its fences at their word.
+#[inline]
+fn loom_fence() {
+    #[cfg(feature = "loom")]
+    loom::sync::atomic::fence(SeqCst);
+}
