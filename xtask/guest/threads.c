@@ -215,6 +215,44 @@ static void detached_threads(void) {
     for (int i = 0; i < 50; i++) CHECK(!sem_wait(&semaphore));
 }
 
+// Kilobytes of kernel stacks.
+static long kernel_stacks(void) {
+    char line[128];
+    long kilobytes = -1;
+    FILE *file = fopen("/proc/meminfo", "r");
+    NEED(file);
+    while (fgets(line, sizeof line, file)) sscanf(line, "KernelStack: %ld", &kilobytes);
+    fclose(file);
+    NEED(kilobytes >= 0);
+    return kilobytes;
+}
+static sem_t leave;
+static void *standing_about(void *argument) {
+    while (sem_wait(&leave)) {}
+    return argument;
+}
+// What the stacks of a crowd took is free again, but for some that are kept; and another crowd finds stacks.
+static void a_crowd_leaves_no_stacks(void) {
+    enum { CROWD = 600, LEFT = 5000 };
+    static pthread_t threads[CROWD];
+    pthread_attr_t attributes;
+    pthread_attr_init(&attributes);
+    NEED(!pthread_attr_setstacksize(&attributes, 64 * 1024));
+    sem_init(&leave, 0, 0);
+    long before = kernel_stacks();
+    for (int crowd = 0; crowd < 3; crowd++) {
+        for (long i = 0; i < CROWD; i++) NEED(!pthread_create(&threads[i], &attributes, standing_about, (void *)i));
+        CHECK(kernel_stacks() > before + LEFT);
+        for (int i = 0; i < CROWD; i++) sem_post(&leave);
+        for (long i = 0; i < CROWD; i++) {
+            void *result;
+            CHECK(!pthread_join(threads[i], &result) && result == (void *)i);
+        }
+        for (int tries = 0; tries < 500 && kernel_stacks() > before + LEFT; tries++) usleep(10000);
+        CHECK(kernel_stacks() <= before + LEFT);
+    }
+}
+
 int main(int argc, char **argv) {
     static const struct test_case cases[] = {
         {"creation_and_joining", creation_and_joining},
@@ -227,6 +265,7 @@ int main(int argc, char **argv) {
         {"forks_from_threads", forks_from_threads},
         {"threads_share_one_map", threads_share_one_map},
         {"detached_threads", detached_threads},
+        {"a_crowd_leaves_no_stacks", a_crowd_leaves_no_stacks},
     };
     return RUN(cases, argc, argv);
 }

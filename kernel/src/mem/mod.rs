@@ -9,7 +9,7 @@ pub mod layout;
 pub mod stack;
 
 use arrayvec::ArrayVec;
-use machine::{NoMemory, Pa, Reserve, ThreadCtx, PAGE_SHIFT, PAGE_SIZE};
+use machine::{Machine, NoMemory, Pa, Reserve, ThreadCtx, PAGE_SHIFT, PAGE_SIZE};
 
 use crate::arch::machine::KERNEL;
 use crate::arch::{machine as host, tables};
@@ -94,4 +94,11 @@ pub fn frame(reserve: Reserve) -> Result<u64, NoMemory> {
     let range = ranges.first_mut().filter(|r| r.end - r.start > PAGE_SIZE as u64).ok_or(NoMemory)?;
     range.start += PAGE_SIZE as u64;
     Ok(range.start - PAGE_SIZE as u64)
+}
+
+/// Gives back what [`frame`] gave since memory was handed over. No CPU holds a translation of it.
+fn free_frame(pa: u64) {
+    if let Some(page) = KERNEL.frames().page_at(Pa(pa)) {
+        KERNEL.frames().free_page(&KERNEL, &mut ThreadCtx::new().held(), page);
+    }
 }

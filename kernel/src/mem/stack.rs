@@ -3,18 +3,23 @@
 //! A library that was written for a desk needs more: [`Stack::large`] is for [`on_stack`](crate::arch::switch::on_stack).
 //!
 //! A stack's pages stay mapped when it is given back, and the next task takes it over: making a task costs no table work, and no CPU
-//! ever has to forget a kernel translation.
+//! has to forget a kernel translation. Only when far more are free than are kept, after a crowd of threads, the page daemon takes the
+//! pages of most of them back ([`give_back`]): all CPUs forget them, a batch at a time, and the addresses wait for the next crowd.
 
 use alloc::vec::Vec;
 
-use machine::{NoMemory, Reserve, PAGE_SIZE};
+use arrayvec::ArrayVec;
+use machine::{Channel, Machine, NoMemory, Reserve, PAGE_SIZE};
 
 use super::layout;
-use crate::arch::tables;
+use crate::arch::machine::KERNEL;
+use crate::arch::{ipi, tables};
 use crate::sync::SpinLock;
 
 /// Bytes of a stack.
 pub const SIZE: u64 = 32 * 1024;
+/// Pages of a stack.
+const PAGES: u64 = SIZE / PAGE_SIZE as u64;
 /// Distance of two stacks: the lowest part is the guard.
 const STRIDE: u64 = 64 * 1024;
 /// A large stack takes the room of so many, but for one page.
@@ -22,12 +27,20 @@ const LARGE: u64 = 3;
 /// Stacks at most: what one top-level table entry spans.
 const LIMIT: u64 = (1 << 39) / STRIDE;
 
+/// Free stacks that keep their pages.
+const KEPT: usize = 64;
+/// Stacks whose pages are given back at a time. The page daemon is woken when so many more than are kept are free.
+const BATCH: usize = 64;
+
 struct Pool {
+    /// With pages.
     free: Vec<u64>,
+    /// Without.
+    bare: Vec<u64>,
     made: u64,
 }
 
-static POOL: SpinLock<Pool> = SpinLock::new(Pool { free: Vec::new(), made: 0 });
+static POOL: SpinLock<Pool> = SpinLock::new(Pool { free: Vec::new(), bare: Vec::new(), made: 0 });
 
 /// A kernel stack; goes back to the pool when dropped.
 pub struct Stack {
@@ -44,12 +57,18 @@ impl Stack {
         if let Some(top) = pool.free.pop() {
             return Ok(Stack { top });
         }
+        if let Some(&top) = pool.bare.last() {
+            map(top, SIZE)?;
+            pool.bare.pop();
+            return Ok(Stack { top });
+        }
         if pool.made == LIMIT {
             return Err(NoMemory);
         }
         // Room for every stack that was made, so that giving one back never allocates.
         let made = pool.made as usize + 1;
         pool.free.try_reserve(made).map_err(|_| NoMemory)?;
+        pool.bare.try_reserve(made).map_err(|_| NoMemory)?;
         let top = layout::STACKS + (pool.made + 1) * STRIDE;
         map(top, SIZE)?;
         pool.made += 1;
@@ -80,8 +99,34 @@ impl Stack {
 
 impl Drop for Stack {
     fn drop(&mut self) {
-        POOL.lock().free.push(self.top);
+        let free = {
+            let mut pool = POOL.lock();
+            pool.free.push(self.top);
+            pool.free.len()
+        };
+        if free == KEPT + BATCH {
+            KERNEL.wake(Channel::PAGE_DAEMON);
+        }
     }
+}
+
+/// Gives the pages of free stacks back, but for those that are kept. The page daemon's; it waits for all CPUs, with nothing locked.
+pub fn give_back() {
+    while let Some(batch) = take_batch() {
+        let pages =
+            || batch.iter().flat_map(|&top| (1..=PAGES).map(move |page| top - page * PAGE_SIZE as u64));
+        let frames: ArrayVec<u64, { BATCH * PAGES as usize }> = pages().filter_map(tables::unmap).collect();
+        ipi::forget_kernel();
+        frames.into_iter().for_each(super::free_frame);
+        POOL.lock().bare.extend(batch);
+    }
+}
+
+/// Takes stacks of which too many are free out of the pool.
+fn take_batch() -> Option<ArrayVec<u64, BATCH>> {
+    let mut pool = POOL.lock();
+    let rest = pool.free.len().checked_sub(BATCH).filter(|&rest| rest >= KEPT)?;
+    Some(pool.free.drain(rest..).collect())
 }
 
 /// A stack to run something on now and then; it is never given back.
@@ -103,7 +148,8 @@ fn map(top: u64, size: u64) -> Result<(), NoMemory> {
 
 /// Pages of all stacks, in use or not.
 pub fn pages() -> u64 {
-    POOL.lock().made * (SIZE / PAGE_SIZE as u64)
+    let pool = POOL.lock();
+    (pool.made - pool.bare.len() as u64) * PAGES
 }
 
 /// Whether an address lies below some stack: an overflow came there.

@@ -4,7 +4,8 @@
 //! under the low water mark, which stands above what is kept for the kernel, so that it runs before anybody is refused;
 //! then it makes passes until the high one is reached or being written for. A pass that finds next to nothing is followed
 //! by a rest: were it not, every few pages that somebody takes would cost a look at all of memory, and since the daemon
-//! runs ahead of programs, nobody who could end and give memory back would ever run.
+//! runs ahead of programs, nobody who could end and give memory back would ever run. Kernel stacks that a crowd of threads has
+//! left it gives back, too.
 //!
 //! Who is refused memory makes room without it: operations of the library by themselves, the kernel's own by
 //! [`with_room`].
@@ -15,6 +16,7 @@ use uvm::pageout::Last;
 use super::uvm::{system, with};
 use crate::arch::machine::KERNEL;
 use crate::errno::Result;
+use crate::mem::stack;
 use crate::sched;
 use crate::sync::WaitQueue;
 
@@ -35,6 +37,7 @@ fn run() -> ! {
     loop {
         // Read before the look at what is free: a wake-up between the two isn't lost.
         let ticket = KERNEL.ticket(Channel::PAGE_DAEMON);
+        stack::give_back();
         if free_soon() < system().frames().low_water() {
             work();
         }

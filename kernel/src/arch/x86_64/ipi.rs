@@ -16,7 +16,7 @@ use core::sync::atomic::{
 
 use machine::CpuSet;
 
-use super::{apic, clock, cpu, io, pmap};
+use super::{apic, clock, cpu, io, pmap, tables};
 use crate::sched;
 
 /// What a CPU can be asked for.
@@ -29,6 +29,8 @@ pub enum Ipi {
     Shootdown = 2,
     /// Let all its loads and stores before be done before all those after.
     Barrier = 4,
+    /// Forget all translations, the kernel's too.
+    ForgetKernel = 8,
 }
 
 /// Requests by NMI.
@@ -132,6 +134,25 @@ fn answer(requests: u32) {
     }
     if requests & Ipi::Barrier as u32 != 0 {
         fence(SeqCst);
+    }
+    if requests & Ipi::ForgetKernel as u32 != 0 {
+        tables::forget_all();
+        FORGETTING.fetch_and(!CpuSet::one(cpu::index()).0, AcqRel);
+    }
+}
+
+/// CPUs that have been asked to forget the kernel's translations and haven't yet.
+static FORGETTING: AtomicU64 = AtomicU64::new(0);
+
+/// Returns when no CPU holds any translation of before, the kernel's included. One thread's at a time: the page daemon's.
+pub fn forget_kernel() {
+    let others = cpu::online().without(CpuSet::one(cpu::index()));
+    FORGETTING.store(others.0, SeqCst);
+    send(others, Ipi::ForgetKernel);
+    tables::forget_all();
+    let mut wait = Wait::new();
+    while FORGETTING.load(Acquire) != 0 {
+        wait.pause();
     }
 }
 

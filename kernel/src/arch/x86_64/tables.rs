@@ -3,12 +3,13 @@
 //! ```text
 //!   direct map   2-MiB pages, writable, never executable; 4-KiB pages where the image's text and read-only data lie, read-only there
 //!   image        text: execute; read-only data: read; data: write; nothing both written and executed
-//!   stacks, heap one page at a time, as they grow; never unmapped
+//!   stacks, heap one page at a time, as they grow; never unmapped, but for the stacks of a crowd that has gone
 //! ```
 //! All root entries of the upper half are filled at start-up and never change; a new root copies them.
 //!
-//! I1: once other CPUs run, an entry here only becomes present, once, and stays what it is. A CPU keeps no translation of an absent
-//! entry; so none ever has to be told. A window on a page is its place in the direct map.
+//! I1: once other CPUs run, an entry here only becomes present and stays what it is. A CPU keeps no translation of an absent
+//! entry; so none has to be told. Who makes one absent ([`unmap`]) has all CPUs forget it before its page or its address is used again.
+//! A window on a page is its place in the direct map.
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -180,6 +181,22 @@ pub fn map_if_absent(va: u64, reserve: Reserve) -> Result<(), NoMemory> {
         entry.store(mem::frame(reserve)? | PRESENT | WRITE | GLOBAL | NO_EXECUTE, Relaxed);
     }
     Ok(())
+}
+
+/// Takes a page of the stacks' area out of the tables; its frame, if there was one. The caller has all CPUs forget it
+/// (`ipi::forget_kernel`).
+pub fn unmap(va: u64) -> Option<u64> {
+    let _turn = GROWTH.lock();
+    let old = entry(va, 0).ok()?.swap(0, Relaxed);
+    (old & PRESENT != 0).then_some(old & ADDRESS)
+}
+
+/// Has this CPU forget all translations, the kernel's too.
+pub fn forget_all() {
+    const GLOBAL_PAGES: u64 = 1 << 7;
+    let cr4 = io::read_cr4();
+    io::write_cr4(cr4 & !GLOBAL_PAGES);
+    io::write_cr4(cr4);
 }
 
 /// Makes the direct map show device registers, uncached: beyond memory it may not reach there yet. Start-up only.
