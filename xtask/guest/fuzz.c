@@ -3,7 +3,9 @@
 // They may get any error and may die of it; the kernel may not. The parent looks after them, and every now and then checks
 // that the system still does its work. Usage: fuzz SECONDS [SEED]; the seed is printed, and the same seed makes the same calls.
 #include "check.h"
+#include <netinet/in.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/time.h>
 
 enum { CALLS_PER_CHILD = 400, LIFE_MILLISECONDS = 700 };
@@ -51,6 +53,17 @@ static int is_left_out(long number) {
     return 0;
 }
 
+// Some that are connected, one that listens, some that are nothing yet; 4 and up, where small arguments lead.
+static void make_sockets(void) {
+    int ends[2];
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
+    socklen_t len = sizeof at;
+    if (socketpair(AF_UNIX, SOCK_STREAM, 0, ends) || socketpair(AF_UNIX, SOCK_DGRAM, 0, ends)) _exit(1);
+    int server = socket(AF_INET, SOCK_STREAM, 0), client = socket(AF_INET, SOCK_STREAM, 0);
+    if (bind(server, (void *)&at, len) || listen(server, 3) || getsockname(server, (void *)&at, &len)) _exit(1);
+    if (connect(client, (void *)&at, len) || socket(AF_INET, SOCK_DGRAM, 0) < 0 || socket(AF_UNIX, SOCK_STREAM, 0) < 0) _exit(1);
+}
+
 static void make_calls(void) {
     struct rlimit processes = {64, 64}, size = {64 << 20, 64 << 20}, memory = {256 << 20, 256 << 20};
     setrlimit(RLIMIT_NPROC, &processes), setrlimit(RLIMIT_FSIZE, &size), setrlimit(RLIMIT_AS, &memory);
@@ -65,6 +78,7 @@ static void make_calls(void) {
         open("/dev/null", O_RDWR);
     }
     if (open("/tmp/fuzz.a", O_RDWR | O_CREAT, 0666) < 0 || pipe((int[2]){0})) _exit(1);
+    make_sockets();
     if (setgid(1000) || setuid(1000)) _exit(1);
     for (int i = 0; i < CALLS_PER_CHILD; i++) {
         long number = next() % 16 == 0 ? (long)(next() % 600) : (long)(next() % 335);

@@ -163,6 +163,36 @@ impl<P> Chain<P> {
         Ok(())
     }
 
+    /// Moves the first `most` bytes of `other`, or all it has, behind what is there; a piece that is cut is on one page
+    /// with its other half from then on.
+    ///
+    /// Fails with [`NoMemory`]; what was moved until then is whole, and the rest is in `other`. Cost: the pieces moved.
+    pub fn take_from(
+        &mut self,
+        pages: &impl Pages<Page = P>,
+        other: &mut Chain<P>,
+        most: usize,
+    ) -> Result<(), NoMemory> {
+        if self.pieces.is_empty() && most >= other.len {
+            core::mem::swap(self, other);
+            return Ok(());
+        }
+        self.pieces.try_reserve(other.pieces.len().min(most)).map_err(|_| NoMemory)?;
+        let mut left = most.min(other.len);
+        while left > 0 {
+            let Some(mut piece) = other.pieces.pop_front() else { break };
+            if piece.len() > left {
+                other.pieces.push_front(piece.cut(pages, left));
+            }
+            let n = piece.len();
+            other.len -= n;
+            self.len += n;
+            left -= n;
+            self.pieces.push_back(piece);
+        }
+        Ok(())
+    }
+
     /// Cuts the chain at byte `at`, at most its length; returns what follows. A piece that is cut is on one page with
     /// the other half from then on.
     ///

@@ -18,6 +18,7 @@ use super::inode::{InodeRef, Kind, Position};
 use super::io::{Sink, Source};
 use super::path::Place;
 use crate::errno::*;
+use crate::net::pages::Chain;
 use crate::sync::{Mutex, WaitQueue};
 use crate::vm;
 
@@ -150,6 +151,24 @@ impl File {
         let (n, end) = self.io.write(self, at, from)?;
         *position = end;
         Ok(n)
+    }
+
+    /// What a read of up to `most` bytes would get, moved out: see [`Inode::take`](super::inode::Inode::take).
+    #[allow(dead_code)]
+    pub fn take(&self, most: usize) -> Result<Chain> {
+        if !self.is_readable() {
+            return Err(EBADF);
+        }
+        self.io.take(self, most)
+    }
+
+    /// Moves `chain` in as a write would copy it: see [`Inode::give`](super::inode::Inode::give).
+    #[allow(dead_code)]
+    pub fn give(&self, chain: &mut Chain) -> Result<usize> {
+        if !self.is_writable() {
+            return Err(EBADF);
+        }
+        self.io.give(self, chain)
     }
 
     pub fn read_at(&self, at: u64, to: &mut Sink<'_>) -> Result<usize> {

@@ -20,6 +20,7 @@ use super::path::Place;
 use crate::dev::block::Disk;
 use crate::errno::*;
 use crate::ipc::pipe::Pipe;
+use crate::net::pages::Chain;
 use crate::sched::Nanos;
 use crate::sync::WaitQueue;
 use crate::vm;
@@ -316,6 +317,17 @@ pub trait Inode: Any + Send + Sync {
     /// Returns the count and the position after it.
     fn write(&self, _file: &File, _at: Position, _from: &mut Source<'_>) -> Result<(usize, u64)> {
         Err(if self.kind() == Kind::Dir { EISDIR } else { EINVAL })
+    }
+
+    /// What a read of up to `most` bytes would get, moved out instead of copied; nothing at the end. Waits as a read does.
+    fn take(&self, _file: &File, _most: usize) -> Result<Chain> {
+        Err(EINVAL)
+    }
+
+    /// Moves all of `chain` in, as a write would copy it, and returns how much that was. What there was no room for
+    /// stays in `chain`, which is the caller's to release. Waits as a write does.
+    fn give(&self, _file: &File, _chain: &mut Chain) -> Result<usize> {
+        Err(EINVAL)
     }
 
     /// Waits until what was written is on stable storage; a node without any has nothing to wait for.

@@ -27,7 +27,7 @@ pub mod interface;
 mod null;
 pub mod options;
 mod packet;
-mod pages;
+pub mod pages;
 pub mod queue;
 pub mod rights;
 pub mod show;

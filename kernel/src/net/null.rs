@@ -12,6 +12,8 @@ use crate::fs::io::{outcome, Sink, Source};
 /// What polls always see.
 pub const EVENTS: u32 = abi::POLLIN | abi::POLLRDNORM | abi::POLLOUT | abi::POLLWRNORM;
 
+static ZEROES: [u8; 4096] = [0; 4096];
+
 /// The most that is in a chain at once: a stream socket's buffer.
 const PART: usize = 64 * 1024;
 
@@ -29,7 +31,6 @@ pub fn send(from: &mut Source<'_>) -> Result<usize> {
 
 /// Fills `to` from chains of zeroes.
 pub fn receive(to: &mut Sink<'_>) -> Result<Received> {
-    static ZEROES: [u8; 4096] = [0; 4096];
     let start = to.done();
     let mut result = Ok(());
     while to.left() > 0 && result.is_ok() {
@@ -40,6 +41,22 @@ pub fn receive(to: &mut Sink<'_>) -> Result<Received> {
     }
     let copied = outcome(to.done() - start, result)?;
     Ok(Received { copied, whole: copied, from: None })
+}
+
+/// Up to `most` bytes of zeroes, a buffer's worth at most.
+pub fn take(most: usize) -> Result<Chain> {
+    let mut chain = Chain::new();
+    match fill(&mut chain, most.min(PART), &ZEROES) {
+        Err(errno) if chain.is_empty() => Err(errno),
+        _ => Ok(chain),
+    }
+}
+
+/// Drops what is in `chain`; returns how much that was.
+pub fn give(chain: &mut Chain) -> usize {
+    let len = chain.len();
+    chain.clear(&Clusters);
+    len
 }
 
 fn fill(chain: &mut Chain, wanted: usize, bytes: &[u8]) -> Result<()> {

@@ -56,6 +56,46 @@ impl Socket {
         result.map(|()| len)
     }
 
+    /// As a send of `chain` as one message, which is moved.
+    pub(super) fn give_packet(&self, chain: &mut Chain, blocking: Blocking) -> Result<usize> {
+        if self.shut() & SHUT_SEND != 0 {
+            return Err(EPIPE);
+        }
+        let len = chain.len();
+        let most = if self.family.is_inet() { UDP_MAX } else { self.options.send_limit() - OVERHEAD };
+        if len > most {
+            return Err(EMSGSIZE);
+        }
+        let Some((receiver, own)) = self.receiver(None)? else {
+            chain.clear(&Clusters);
+            return Ok(len);
+        };
+        let extra = self.extra(&receiver, None)?;
+        let mut record = Some(Record::message(core::mem::take(chain), own, extra));
+        let result = self.deliver(&receiver, &mut record, blocking);
+        if let Some(record) = record {
+            record.extra.discard();
+            *chain = record.chain;
+        }
+        result.map(|()| len)
+    }
+
+    /// As a receive of a message into `most` bytes, which are moved out; what doesn't fit is lost.
+    pub(super) fn take_packet_whole(&self, most: usize, blocking: Blocking) -> Result<Chain> {
+        let mut chain = Chain::new();
+        let how = How { blocking, peek: Peek::No, wait_all: false };
+        self.next_packet(how, |socket| {
+            let record = socket.incoming.with(|queue| queue.pop())?;
+            socket.tell_senders_of_room();
+            chain = record.chain;
+            let beyond = chain.len().saturating_sub(most);
+            chain.trim_back(&Clusters, beyond);
+            record.extra.discard();
+            Some(Ok(()))
+        })?;
+        Ok(chain)
+    }
+
     /// Who a message goes to, and the sender's name as he sees it; nobody, for UDP where nobody is.
     fn receiver(&self, dest: Option<&Address>) -> Result<Option<(Arc<Socket>, Address)>> {
         let to = |receiver| Some((receiver, self.name()));
@@ -168,20 +208,31 @@ impl Socket {
 
     /// Receives one message; what doesn't fit of it is lost.
     pub(super) fn receive_packet(&self, to: &mut Sink<'_>, how: How, got: &mut Got) -> Result<Received> {
+        let taken = self.next_packet(how, |socket| match how.peek {
+            Peek::Yes => socket.look_at_packet(to, got),
+            Peek::No => socket.take_packet(to, got),
+        });
+        Ok(taken?.unwrap_or(Received { copied: 0, whole: 0, from: None }))
+    }
+
+    /// Waits until `take` finds a message. `None`: nothing more comes.
+    fn next_packet<T>(
+        &self,
+        how: How,
+        mut take: impl FnMut(&Socket) -> Option<Result<T>>,
+    ) -> Result<Option<T>> {
         if self.kind == Kind::Seqpacket && !self.is_connected() {
             return Err(ENOTCONN);
         }
         loop {
-            let taken =
-                if how.peek == Peek::Yes { self.look_at_packet(to, got) } else { self.take_packet(to, got) };
-            if let Some(result) = taken {
-                return result;
+            if let Some(result) = take(self) {
+                return result.map(Some);
             }
             if let Some(errno) = self.take_error() {
                 return Err(errno);
             }
             if self.shut() & SHUT_RECEIVE != 0 && self.incoming.is_empty() {
-                return Ok(Received { copied: 0, whole: 0, from: None });
+                return Ok(None);
             }
             if how.blocking == Blocking::No {
                 return Err(EAGAIN);

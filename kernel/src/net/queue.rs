@@ -258,6 +258,47 @@ impl Queue {
         Ok(Flow::Stop)
     }
 
+    /// Moves up to `room` bytes of `chain` behind what is there.
+    ///
+    /// Fails with `ENOBUFS`; `chain` has then what was not moved.
+    pub fn give(&mut self, chain: &mut Chain, room: usize) -> Result<()> {
+        let is_plain = |last: &Record| last.extra.rights.is_none() && last.extra.cred.is_none();
+        if !self.records.back().is_some_and(is_plain) {
+            self.records.try_reserve(1).map_err(|_| ENOBUFS)?;
+            let (from, extra) = (Address::Unnamed, Extra::default());
+            self.records.push_back(Record { chain: Chain::new(), from, extra, charge: 0 });
+        }
+        let Some(last) = self.records.back_mut() else { return Err(ENOBUFS) };
+        let before = last.chain.len();
+        let result = last.chain.take_from(&Clusters, chain, room).map_err(|NoMemory| ENOBUFS);
+        let n = last.chain.len() - before;
+        last.charge += n;
+        self.used += n;
+        if last.chain.is_empty() {
+            self.records.pop_back();
+        }
+        result
+    }
+
+    /// Moves up to `most` bytes of a stream to `to`: of the first record, whose files go to `rights`.
+    ///
+    /// Fails with `ENOBUFS`, after what could be moved.
+    pub fn take(&mut self, to: &mut Chain, most: usize, rights: &mut Option<Rights>) -> Result<()> {
+        let Some(record) = self.records.front_mut() else { return Ok(()) };
+        let before = record.chain.len();
+        let result = to.take_from(&Clusters, &mut record.chain, most).map_err(|NoMemory| ENOBUFS);
+        let n = before - record.chain.len();
+        *rights = record.extra.rights.take();
+        record.charge -= n;
+        self.used -= n;
+        if record.chain.is_empty() {
+            if let Some(record) = self.pop() {
+                record.discard();
+            }
+        }
+        result
+    }
+
     /// Whether a message that takes `charge` fits under `limit`; one always does in an empty queue.
     pub fn fits(&self, charge: usize, limit: usize) -> bool {
         self.records.is_empty() || self.used + charge <= limit

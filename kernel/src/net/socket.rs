@@ -24,6 +24,7 @@ use linux_raw_sys::ioctl::{FIONREAD, SIOCATMARK, TIOCOUTQ};
 use super::address::{Address, Family, Kind};
 use super::options::Options;
 use super::packet;
+use super::pages::Chain;
 use super::queue::{Close, Got, Incoming, Peek};
 use super::rights::Ucred;
 use super::{inet, interface, null, unix};
@@ -342,6 +343,26 @@ impl Inode for Socket {
             crate::ipc::raise_sigpipe();
         }
         result.map(|n| (n, 0))
+    }
+
+    fn take(&self, file: &File, most: usize) -> Result<Chain> {
+        match (self.family, self.kind) {
+            (Family::Null, _) => null::take(most),
+            (_, Kind::Stream) => self.take_stream(most, Blocking::of(file)),
+            _ => self.take_packet_whole(most, Blocking::of(file)),
+        }
+    }
+
+    fn give(&self, file: &File, chain: &mut Chain) -> Result<usize> {
+        let result = match (self.family, self.kind) {
+            (Family::Null, _) => Ok(null::give(chain)),
+            (_, Kind::Stream) => self.give_stream(chain, Blocking::of(file)),
+            _ => self.give_packet(chain, Blocking::of(file)),
+        };
+        if result == Err(EPIPE) && !self.is_silent() {
+            crate::ipc::raise_sigpipe();
+        }
+        result
     }
 
     fn ioctl(&self, _file: &File, request: u32, arg: u64) -> Result<u64> {

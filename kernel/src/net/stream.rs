@@ -1,8 +1,9 @@
 //! Bytes through a connection without boundaries.
 
 use super::address::{Address, Family};
-use super::queue::{Extra, Flow, Got, Peek};
-use super::rights::{Control, Ucred};
+use super::pages::Chain;
+use super::queue::{Extra, Flow, Got, Peek, Queue};
+use super::rights::{bury, Control, Ucred};
 use super::socket::{How, Socket, SHUT_RECEIVE, SHUT_SEND};
 use crate::errno::*;
 use crate::fs::io::{outcome, Sink, Source};
@@ -23,51 +24,67 @@ impl Socket {
         }
         let Some(peer) = self.peer() else { return Err(self.why_not_sent()) };
         let mut extra = self.extra(&peer, control)?;
-        let result = loop {
-            if from.left() == 0 {
-                break Ok(());
-            }
-            if let Some(errno) = self.take_error() {
-                break Err(errno);
-            }
-            if self.shut() & SHUT_SEND != 0 {
-                break Err(EPIPE);
-            }
-            let limit = self.options.send_limit();
-            let tried = peer.incoming.with(|queue| {
-                if queue.is_closed() {
-                    return (Err(EPIPE), false);
-                }
-                let room = limit.saturating_sub(queue.used());
-                if room == 0 {
-                    peer.incoming.want_room();
-                    return (Err(EAGAIN), false);
-                }
-                let was_empty = queue.is_empty();
-                (queue.fill(from, room, &mut extra), was_empty)
-            });
-            if tried.1 {
-                peer.readers.wake_all();
-            }
-            match tried.0 {
-                Ok(()) => {}
-                Err(EAGAIN) if blocking == Blocking::Yes => {
-                    let ready = || {
-                        let is_over = self.shut() & SHUT_SEND != 0 || self.has_error();
-                        is_over || self.has_room_in(&peer) || {
-                            peer.incoming.want_room();
-                            self.has_room_in(&peer)
-                        }
-                    };
-                    if let Err(errno) = self.wait(&self.writers, self.options.send_timeout(), ready) {
-                        break Err(errno);
-                    }
-                }
-                Err(errno) => break Err(errno),
-            }
-        };
+        let mut result = Ok(());
+        while from.left() > 0 && result.is_ok() {
+            result = self.put(&peer, blocking, |queue, room| queue.fill(from, room, &mut extra));
+        }
         extra.discard();
         outcome(from.done() - start, result)
+    }
+
+    /// As a send of all of `chain`, which is moved: what was not sent stays in it.
+    pub(super) fn give_stream(&self, chain: &mut Chain, blocking: Blocking) -> Result<usize> {
+        let Some(peer) = self.peer() else { return Err(self.why_not_sent()) };
+        let whole = chain.len();
+        let mut result = Ok(());
+        while !chain.is_empty() && result.is_ok() {
+            result = self.put(&peer, blocking, |queue, room| queue.give(chain, room));
+        }
+        outcome(whole - chain.len(), result)
+    }
+
+    /// Runs `fill` once on the peer's queue with the room there is; without any, waits until there is some.
+    fn put(
+        &self,
+        peer: &Socket,
+        blocking: Blocking,
+        fill: impl FnOnce(&mut Queue, usize) -> Result<()>,
+    ) -> Result<()> {
+        if let Some(errno) = self.take_error() {
+            return Err(errno);
+        }
+        if self.shut() & SHUT_SEND != 0 {
+            return Err(EPIPE);
+        }
+        let limit = self.options.send_limit();
+        let (result, was_empty) = peer.incoming.with(|queue| {
+            if queue.is_closed() {
+                return (Err(EPIPE), false);
+            }
+            let room = limit.saturating_sub(queue.used());
+            if room == 0 {
+                peer.incoming.want_room();
+                return (Err(EAGAIN), false);
+            }
+            let was_empty = queue.is_empty();
+            (fill(queue, room), was_empty)
+        });
+        if was_empty {
+            peer.readers.wake_all();
+        }
+        match result {
+            Err(EAGAIN) if blocking == Blocking::Yes => {
+                let ready = || {
+                    let is_over = self.shut() & SHUT_SEND != 0 || self.has_error();
+                    is_over || self.has_room_in(peer) || {
+                        peer.incoming.want_room();
+                        self.has_room_in(peer)
+                    }
+                };
+                self.wait(&self.writers, self.options.send_timeout(), ready)
+            }
+            result => result,
+        }
     }
 
     /// The error of a send without a peer.
@@ -103,41 +120,63 @@ impl Socket {
             return Err(if self.family.is_inet() { ENOTCONN } else { EINVAL });
         }
         let start = to.done();
-        let result = loop {
-            if to.left() == 0 {
-                break Ok(());
-            }
-            let taken =
-                self.incoming.with(|queue| (!queue.is_empty()).then(|| queue.drain(to, how.peek, got)));
-            match taken {
-                None => {}
-                Some(taken) => {
-                    if how.peek == Peek::No {
-                        self.tell_of_room();
-                    }
-                    match taken {
-                        Ok(Flow::More) if how.wait_all => continue,
-                        Ok(_) => break Ok(()),
-                        Err(errno) => break Err(errno),
-                    }
+        let mut result = Ok(());
+        while to.left() > 0 {
+            match self.get(how, |queue| queue.drain(to, how.peek, got)) {
+                Ok(Some(Flow::More)) if how.wait_all => {}
+                Ok(_) => break,
+                Err(errno) => {
+                    result = Err(errno);
+                    break;
                 }
             }
+        }
+        outcome(to.done() - start, result)
+    }
+
+    /// As a receive of up to `most` bytes, which are moved out; none at the end.
+    pub(super) fn take_stream(&self, most: usize, blocking: Blocking) -> Result<Chain> {
+        if !self.is_connected() {
+            return Err(if self.family.is_inet() { ENOTCONN } else { EINVAL });
+        }
+        let (mut chain, mut rights) = (Chain::new(), None);
+        let how = How { blocking, peek: Peek::No, wait_all: false };
+        let result = if most == 0 {
+            Ok(None)
+        } else {
+            self.get(how, |queue| queue.take(&mut chain, most, &mut rights).map(|()| Flow::Stop))
+        };
+        if let Some(rights) = rights {
+            bury(rights);
+        }
+        match result {
+            Err(errno) if chain.is_empty() => Err(errno),
+            _ => Ok(chain),
+        }
+    }
+
+    /// Runs `drain` once on the queue, when something is in it; waits for that. `None`: nothing more comes.
+    fn get(&self, how: How, mut drain: impl FnMut(&mut Queue) -> Result<Flow>) -> Result<Option<Flow>> {
+        loop {
+            let taken = self.incoming.with(|queue| (!queue.is_empty()).then(|| drain(queue)));
+            if let Some(taken) = taken {
+                if how.peek == Peek::No {
+                    self.tell_of_room();
+                }
+                return taken.map(Some);
+            }
             if let Some(errno) = self.take_error() {
-                break Err(errno);
+                return Err(errno);
             }
             // Looked at again: what was sent before the end comes before it.
             if self.shut() & SHUT_RECEIVE != 0 && self.incoming.is_empty() {
-                break Ok(());
+                return Ok(None);
             }
             if how.blocking == Blocking::No {
-                break Err(EAGAIN);
+                return Err(EAGAIN);
             }
-            let waited = self.wait(&self.readers, self.options.receive_timeout(), || self.is_readable());
-            if let Err(errno) = waited {
-                break Err(errno);
-            }
-        };
-        outcome(to.done() - start, result)
+            self.wait(&self.readers, self.options.receive_timeout(), || self.is_readable())?;
+        }
     }
 
     /// Wakes the sender if he waits and has room again.
