@@ -149,6 +149,23 @@ pub trait Pmap: Send + Sync + Sized {
         down: &mut Shootdown,
     );
 
+    /// The memory at `range` of `from` becomes that at `at` of `to`, at the same offsets, with the same rights; nothing is mapped
+    /// there. What was mapped in the range is mapped no more, and may be mapped at its new place. Both spaces' maps are
+    /// locked; they may be one.
+    ///
+    /// This is the plain way: faults will map it again. A port that can move whole tables saves its programs that.
+    fn pass<P: Before<PageCache>>(
+        &self,
+        held: &mut Held<'_, P>,
+        from: &Self::Space,
+        range: VaRange,
+        _to: &Self::Space,
+        _at: Va,
+        down: &mut Shootdown,
+    ) {
+        self.remove(held, from, range, down);
+    }
+
     /// Lowers mappings in the range to at most `prot`; [`Prot::NONE`] removes them. Never raises.
     fn protect<P: Before<PageCache>>(
         &self,

@@ -171,6 +171,25 @@ impl<L: Level, R: RawLock, T> Shared<L, R, T> {
         locked
     }
 
+    /// Takes two different locks of one level to change what they guard, as [`Ordered::lock_pair`] does.
+    ///
+    /// # Panics
+    /// If both are the same lock.
+    pub fn lock_pair<'a, P: Before<L>>(
+        a: &'a Self,
+        b: &'a Self,
+        held: &'a mut Held<'_, P>,
+    ) -> (Guard<'a, R, T>, Guard<'a, R, T>, Held<'a, L>) {
+        let locked = Ordered::lock_pair(&a.lock, &b.lock, held);
+        for one in [a, b] {
+            one.quiet.store(0, Relaxed);
+            if one.open.load(Relaxed) {
+                one.close();
+            }
+        }
+        locked
+    }
+
     /// Takes the lock to read, among others if it has been quiet for long.
     #[inline]
     #[cfg_attr(feature = "lines", track_caller)]

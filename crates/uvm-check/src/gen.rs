@@ -6,7 +6,7 @@ use uvm_soft::Rng;
 
 use crate::model::{Expect, Model, Page};
 use crate::op::{
-    At, Back, Inh, Kind, Op, Rights, Span, DEVICES, LOANS, OBJECTS, PINS, SPACES, WINDOW, WORDS,
+    At, Back, Inh, Kind, Op, Rights, Span, Way, DEVICES, LOANS, OBJECTS, PINS, RANGES, SPACES, WINDOW, WORDS,
 };
 
 /// A random list. A model runs along, so that most operations find something to work on.
@@ -104,11 +104,13 @@ impl Gen {
             return self.first_of(s);
         }
         let choice = match self.habit {
-            Habit::Sharing if self.rng.one_in(2) => *self.rng.pick(&[0, 28, 45, 45, 55, 65, 65, 112, 120]),
-            Habit::OnePage if !self.rng.one_in(8) => {
-                *self.rng.pick(&[0, 28, 28, 45, 45, 45, 52, 55, 55, 65, 65, 112, 120])
+            Habit::Sharing if self.rng.one_in(2) => {
+                *self.rng.pick(&[0, 28, 45, 45, 55, 65, 65, 112, 120, 126, 138])
             }
-            _ => self.rng.below(126),
+            Habit::OnePage if !self.rng.one_in(8) => {
+                *self.rng.pick(&[0, 28, 28, 45, 45, 45, 52, 55, 55, 65, 65, 112, 120, 126])
+            }
+            _ => self.rng.below(145),
         };
         match choice {
             0..=15 => self.map(s),
@@ -144,6 +146,15 @@ impl Gen {
             117..=118 => Op::LendObject { l: self.loan(), o: self.object(), span: self.indices() },
             119 => Op::LendAgain { l: self.loan(), to: self.loan() },
             120..=125 => Op::Return { l: self.loan() },
+            126..=130 => {
+                let (span, to, way) = (self.span(s), self.space(), self.way());
+                Op::Pass { s, span, to, at: self.at(to), way }
+            }
+            131..=133 => Op::Extract { r: self.range(), s, span: self.span(s), way: self.way() },
+            134..=136 => Op::AttachRange { r: self.range(), s, at: self.at(s) },
+            137 => Op::DropRange { r: self.range() },
+            138..=142 => Op::Transfer { l: self.loan(), s, page: self.page(s) },
+            143..=144 => Op::GiveToObject { l: self.loan(), o: self.object(), page: self.index() },
             _ => Op::Cool { s, span: self.span(s) },
         }
     }
@@ -242,6 +253,14 @@ impl Gen {
 
     fn loan(&mut self) -> usize {
         self.rng.below(LOANS as u64) as usize
+    }
+
+    fn range(&mut self) -> usize {
+        self.rng.below(RANGES as u64) as usize
+    }
+
+    fn way(&mut self) -> Way {
+        *self.rng.pick(&[Way::Share, Way::Copy, Way::Donate, Way::DonateZero])
     }
 
     fn cpu(&mut self) -> usize {

@@ -12,6 +12,8 @@ pub const OBJECTS: usize = 4;
 pub const DEVICES: usize = 2;
 /// Sets of pages that may be pinned at once.
 pub const PINS: usize = 2;
+/// Ranges that may be detached at once.
+pub const RANGES: usize = 2;
 /// Loans that the kernel may have at once.
 pub const LOANS: usize = 3;
 /// Runs of frames that belong to devices, and pages in each: an object that is a device has one of them for as long as
@@ -70,6 +72,19 @@ pub enum Inh {
     Zero,
 }
 
+/// How memory is passed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Way {
+    /// Both have it.
+    Share,
+    /// Both have it as it is.
+    Copy,
+    /// The giver has a hole.
+    Donate,
+    /// The giver has zeroes.
+    DonateZero,
+}
+
 /// What an object is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
@@ -95,7 +110,7 @@ impl Span {
 }
 
 /// One step of a list. `s` names a space, `o` an object, `cpu` a simulated CPU, `d` a swap device, `k` a transfer that
-/// is under way, by age, `p` a set of pinned pages, `l` a loan to the kernel; `n` is how many pages a pass should free.
+/// is under way, by age, `p` a set of pinned pages, `l` a loan to the kernel, `r` a detached range; `n` is how many pages a pass should free.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs)]
 pub enum Op {
@@ -123,6 +138,12 @@ pub enum Op {
     LendObject { l: usize, o: usize, span: Span },
     LendAgain { l: usize, to: usize },
     Return { l: usize },
+    Pass { s: usize, span: Span, to: usize, at: At, way: Way },
+    Extract { r: usize, s: usize, span: Span, way: Way },
+    AttachRange { r: usize, s: usize, at: At },
+    DropRange { r: usize },
+    Transfer { l: usize, s: usize, page: u64 },
+    GiveToObject { l: usize, o: usize, page: u64 },
     Truncate { o: usize, len: u64 },
     ObjectRead { o: usize, page: u64 },
     ObjectWrite { o: usize, page: u64, word: usize },

@@ -34,7 +34,7 @@ impl fmt::Display for Failure {
 /// The list as Rust code, for a test.
 pub fn code(list: &[Op]) -> String {
     let mut out =
-        String::from("use uvm_check::op::{At::*, Back::*, Inh, Kind, Op::*, Span};\nlet list = [\n");
+        String::from("use uvm_check::op::{At::*, Back::*, Inh, Kind, Op::*, Span, Way};\nlet list = [\n");
     for op in list {
         let _ = writeln!(out, "    {},", qualified(op));
     }
@@ -44,9 +44,9 @@ pub fn code(list: &[Op]) -> String {
 /// The debug form, with the names that two enums share made clear.
 fn qualified(op: &Op) -> String {
     let mut text = format!("{op:?}");
-    for field in ["inherit: ", "kind: "] {
-        let owner = if field == "kind: " { "Kind::" } else { "Inh::" };
-        for name in ["None", "Share", "Copy", "Zero", "Anon", "File", "Device", "Rom"] {
+    for (field, owner) in [("inherit: ", "Inh::"), ("kind: ", "Kind::"), ("way: ", "Way::")] {
+        for name in ["None", "Share", "Copy", "DonateZero", "Donate", "Zero", "Anon", "File", "Device", "Rom"]
+        {
             if name != "None" || !text.starts_with("Map") {
                 text = text.replace(&format!("{field}{name}"), &format!("{field}{owner}{name}"));
             }

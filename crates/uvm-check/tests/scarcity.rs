@@ -130,7 +130,7 @@ fn a_share_of_memory_that_is_refused_changes_nothing() {
             }
         }
         println!("{failures} failures of {scarce:?}");
-        assert!(scarce == Scarce::Tables || failures > FEW, "hardly anything failed");
+        assert!(scarce == Scarce::Tables || failures > FEW / 2, "hardly anything failed");
     }
 }
 

@@ -138,16 +138,38 @@ impl<M: Machine> Anons<M> {
     where
         P: Before<order::Anon> + Before<PageCache> + Before<FreeList>,
     {
-        let (no, cell) = match self.take_cell(machine, held) {
-            Ok(taken) => taken,
-            Err(e) => {
-                machine.frames().free_page(machine, held, page);
-                return Err(e);
-            }
-        };
+        let made = self.adopt(machine, held, page);
+        if made.is_err() {
+            machine.frames().free_page(machine, held, page);
+        }
+        made
+    }
+
+    /// The same; on an error the page is the caller's.
+    #[inline]
+    pub(crate) fn adopt<P>(
+        &self,
+        machine: &M,
+        held: &mut Held<'_, P>,
+        page: PageNo,
+    ) -> Result<AnonNo, NoMemory>
+    where
+        P: Before<order::Anon> + Before<PageCache> + Before<FreeList>,
+    {
+        let (no, cell) = self.take_cell(machine, held)?;
         *cell.anon.lock(held).0 = AnonBody { refs: 1, page: Some(page), swap: None };
         machine.frames().set_owner(page, Owner::Anon(no.get()), 0);
         Ok(no)
+    }
+
+    /// Takes the page back that an anon was made for, which nobody else has seen.
+    pub(crate) fn unmake<P: Before<order::Anon>>(&self, machine: &M, held: &mut Held<'_, P>, no: AnonNo) {
+        let (mut body, mut h) = self.get(no).lock(held);
+        body.refs = 0;
+        if let Some(page) = body.page.take() {
+            machine.frames().set_owner(page, Owner::Kernel, 0);
+        }
+        self.give_back(machine, &mut h, no);
     }
 
     #[inline]

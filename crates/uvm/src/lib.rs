@@ -50,6 +50,7 @@ mod anon_io;
 mod audit;
 mod cover;
 mod describe;
+pub mod extract;
 pub mod fault;
 mod io;
 pub mod loan;
@@ -66,6 +67,7 @@ pub mod space;
 pub mod stat;
 pub mod swap;
 mod tally;
+pub mod transfer;
 mod will_need;
 
 use crate::pageout::Effort;
@@ -75,6 +77,7 @@ use machine::{order, Frames, Held, Machine, NoMemory, PageNo, Ticket};
 
 pub use audit::AuditError;
 pub use describe::{EntryInfo, Layers, Outline};
+pub use extract::{Detached, Pass};
 pub use fault::{FaultError, FaultKind};
 pub use io::{Outcome, Start, Transfer, CLUSTER};
 pub use loan::{Lent, LentPage};
@@ -88,6 +91,7 @@ pub use space::Space;
 pub use stat::{Counter, Stat, COUNTERS};
 pub use swap::{Slot, SwapDevice, SwapError, SwapId, SwapInfo, TierInfo, MOST_TIER};
 pub use tally::Tally;
+pub use transfer::{At, TransferError};
 
 /// A VM system on a machine: an instance, never a global.
 pub struct Uvm<M: Machine> {

@@ -164,19 +164,28 @@ impl<M: Machine> Uvm<M> {
     fn fork_bytes(&self, tree: &Tree<Entry<M>>, held: &mut Held<'_, order::Map>) -> usize {
         let mut bytes = tree.len() * entry_bytes::<M>();
         tree.each(VaRange::new(machine::Va(0), machine::Va(u64::MAX)), |e| {
-            let Some(aref) = &e.amap else {
-                bytes += if e.inherit == Inherit::Share { crate::amap::NEW_BYTES } else { 0 };
-                return;
-            };
-            let shares = e.inherit == Inherit::Share && e.writes == Writes::NeedCopy;
-            let copies = e.inherit == Inherit::Copy && (e.wired || e.writes == Writes::Copied);
-            bytes += if shares || (copies && (e.wired || !aref.is_exclusive(held, e.len()))) {
-                aref.copy_bytes(held, e.len())
-            } else {
-                256
-            };
+            bytes += self.fork_entry_bytes(e, e.inherit, held);
         });
         bytes
+    }
+
+    /// Heap bytes that [`fork_entry_as`](Self::fork_entry_as) may need, but for the entry itself.
+    pub(crate) fn fork_entry_bytes(
+        &self,
+        e: &Entry<M>,
+        inherit: Inherit,
+        held: &mut Held<'_, order::Map>,
+    ) -> usize {
+        let Some(aref) = &e.amap else {
+            return if inherit == Inherit::Share { crate::amap::NEW_BYTES } else { 0 };
+        };
+        let shares = inherit == Inherit::Share && e.writes == Writes::NeedCopy;
+        let copies = inherit == Inherit::Copy && (e.wired || e.writes == Writes::Copied);
+        if shares || (copies && (e.wired || !aref.is_exclusive(held, e.len()))) {
+            aref.copy_bytes(held, e.len())
+        } else {
+            256
+        }
     }
 
     /// The child's entry for one of the parent's; `None` for a hole.
@@ -187,10 +196,22 @@ impl<M: Machine> Uvm<M> {
         entry: &mut Entry<M>,
         down: &mut Shootdown,
     ) -> Result<Option<Entry<M>>, NoMemory> {
+        self.fork_entry_as(held, parent, entry, entry.inherit, down)
+    }
+
+    /// The same, with another inheritance than the entry's own.
+    pub(crate) fn fork_entry_as(
+        &self,
+        held: &mut Held<'_, order::Map>,
+        parent: &Space<M>,
+        entry: &mut Entry<M>,
+        inherit: Inherit,
+        down: &mut Shootdown,
+    ) -> Result<Option<Entry<M>>, NoMemory> {
         if entry.submap.is_some() {
             return Ok(None);
         }
-        let (amap, writes) = match entry.inherit {
+        let (amap, writes) = match inherit {
             Inherit::None => return Ok(None),
             Inherit::Zero => (None, Writes::NeedCopy),
             Inherit::Share => {
@@ -202,7 +223,7 @@ impl<M: Machine> Uvm<M> {
             Inherit::Copy if entry.writes == Writes::Through => (None, Writes::NeedCopy),
             Inherit::Copy => self.inherit_copy(held, parent, entry, down)?,
         };
-        let object = if entry.inherit == Inherit::Zero { None } else { entry.object.clone() };
+        let object = if inherit == Inherit::Zero { None } else { entry.object.clone() };
         if let Some(oref) = &object {
             attach(held, &oref.pager);
         }

@@ -81,10 +81,16 @@ pub enum Counter {
     LoansCopied,
     /// Loans that were broken: the lender got a copy, since it wrote while the page was lent.
     LoansBroken,
+    /// Pages that became a program's as they were.
+    PagesTransferred,
+    /// Pages that were copied on their way to a program, since others have them too.
+    TransfersCopied,
+    /// Map entries passed from one space to another.
+    EntriesPassed,
 }
 
 /// Every counter with its name as `/proc/vmstat` has it.
-pub const COUNTERS: [(Counter, &str); 37] = [
+pub const COUNTERS: [(Counter, &str); 40] = [
     (Counter::Faults, "faults"),
     (Counter::FaultsAnon, "faults_anon"),
     (Counter::FaultsAnonCopied, "faults_anon_copied"),
@@ -122,6 +128,9 @@ pub const COUNTERS: [(Counter, &str); 37] = [
     (Counter::LoansZero, "loans_zero"),
     (Counter::LoansCopied, "loans_copied"),
     (Counter::LoansBroken, "loans_broken"),
+    (Counter::PagesTransferred, "pages_transferred"),
+    (Counter::TransfersCopied, "transfers_copied"),
+    (Counter::EntriesPassed, "map_entries_passed"),
 ];
 
 #[repr(align(64))]

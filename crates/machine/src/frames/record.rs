@@ -133,6 +133,11 @@ impl<M: Machine> Frames<M> {
         self.page(page).wire.compare_exchange(LEFT | LOAN, 0, AcqRel, Acquire).is_ok()
     }
 
+    /// Whether nobody owns or holds the page but one borrower.
+    pub fn is_borrowers(&self, page: PageNo) -> bool {
+        self.page(page).wire.load(Acquire) == LEFT | LOAN
+    }
+
     /// Makes a page of the kernel's, which nobody else knows, one that is nobody's and lent once.
     #[inline]
     pub fn disown(&self, page: PageNo) {

@@ -18,6 +18,7 @@
 mod loan;
 mod loss;
 mod object;
+pub mod passing;
 mod pin;
 mod space;
 
@@ -26,8 +27,8 @@ pub use pin::Pins;
 use std::collections::BTreeMap;
 
 use crate::op::{
-    At, Back, Inh, Kind, Op, Rights, Span, CHIPS, DEVICES, LOANS, OBJECTS, PINS, RUN, RUNS, SPACES, WINDOW,
-    WORDS,
+    At, Back, Inh, Kind, Op, Rights, Span, Way, CHIPS, DEVICES, LOANS, OBJECTS, PINS, RANGES, RUN, RUNS,
+    SPACES, WINDOW, WORDS,
 };
 
 /// What a page shows.
@@ -147,6 +148,8 @@ pub enum Expect {
     NoMapping,
     /// More rights than the mapping's most, and nothing was done.
     Access,
+    /// Pages can't be put there.
+    Unsuitable,
     /// A page that wiring needs can't be had, and nothing is wired that was not.
     Fault,
     /// Arguments that can't be.
@@ -172,6 +175,8 @@ pub struct Model {
     pub pins: [Option<Pins>; PINS],
     /// What the kernel has on loan: bytes that never change.
     pub loans: [Option<Vec<Contents>>; LOANS],
+    /// Ranges that belong to no space at the moment.
+    pub ranges: [Option<passing::Range>; RANGES],
     cells: Vec<Cell>,
     stores: u64,
 }
@@ -282,6 +287,12 @@ impl Model {
                 Expect::Done
             }
             Op::LendAgain { .. } => Expect::Skip,
+            Op::Pass { s, span, to, at, way } => self.pass(s, span, to, at, way),
+            Op::Extract { r, s, span, way } => self.extract(r, s, span, way),
+            Op::AttachRange { r, s, at } => self.attach_range(r, s, at),
+            Op::DropRange { r } => self.ranges[r].take().map_or(Expect::Skip, |_| Expect::Done),
+            Op::Transfer { l, s, page } => self.transfer(l, s, page),
+            Op::GiveToObject { l, o, page } => self.give_to_object(l, o, page),
             Op::Return { l } => self.loans[l].take().map_or(Expect::Skip, |_| Expect::Done),
             Op::Detach { o } => match self.slots[o].take() {
                 None => Expect::Skip,
@@ -305,9 +316,14 @@ impl Model {
 
     /// Different pages of private memory that are mapped.
     pub fn cells(&self) -> usize {
-        let mapped = self.spaces.iter().flatten().flat_map(|space| space.values());
-        let private = mapped.filter(|at| at.writes == Writes::Cell);
+        let private = self.all_pages().filter(|at| at.writes == Writes::Cell);
         private.map(|at| at.cell).collect::<std::collections::BTreeSet<_>>().len()
+    }
+
+    /// All pages of addresses that anybody has.
+    fn all_pages(&self) -> impl Iterator<Item = &Page> {
+        let spaces = self.spaces.iter().flatten().flat_map(|space| space.values());
+        spaces.chain(self.ranges.iter().flatten().flat_map(|range| range.pages.values()))
     }
 
     /// Forgets cells that nothing names any more, so that a list may be of any length.
@@ -326,6 +342,8 @@ impl Model {
             .flatten()
             .flat_map(|space| space.values_mut())
             .for_each(|at| rename(&mut at.cell));
+        let ranges = self.ranges.iter_mut().flatten();
+        ranges.flat_map(|range| range.pages.values_mut()).for_each(|at| rename(&mut at.cell));
         for is in self.pins.iter_mut().flatten().flat_map(|pins| pins.pages.iter_mut()).flatten() {
             if let Identity::Cell(cell) = is {
                 rename(cell);

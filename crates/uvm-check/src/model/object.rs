@@ -23,8 +23,8 @@ impl Model {
 
     /// Devices that anybody refers to.
     fn devices(&self) -> usize {
-        let mapped = self.spaces.iter().flatten().flat_map(|space| space.values());
-        let mut used: Vec<usize> = mapped.filter_map(|at| at.object).map(|(object, _)| object).collect();
+        let mut used: Vec<usize> =
+            self.all_pages().filter_map(|at| at.object).map(|(object, _)| object).collect();
         used.extend(self.slots.iter().flatten());
         used.retain(|&object| self.objects[object].kind == Kind::Device);
         used.sort_unstable();

@@ -84,7 +84,7 @@ impl Model {
         }
     }
 
-    fn new_cell(&mut self, cell: Cell) -> usize {
+    pub(super) fn new_cell(&mut self, cell: Cell) -> usize {
         self.cells.push(cell);
         self.cells.len() - 1
     }
@@ -120,9 +120,10 @@ impl Model {
             return Expect::Access;
         }
         for page in span.pages().filter_map(|at| space.get(&at)) {
-            let others = self.spaces.iter().flatten().flat_map(|other| other.values());
-            let shared =
-                others.filter(|other| other.cell == page.cell).any(|other| other.writes == Writes::Cell);
+            // The space itself isn't among the others, but may have the page twice.
+            let others = self.all_pages().chain(space.values());
+            let same = others.filter(|other| other.cell == page.cell && other.writes == Writes::Cell);
+            let shared = same.count() > 1;
             if page.writes == Writes::Cell && !shared {
                 self.lose_pins(|is| is == Identity::Cell(page.cell));
                 self.cells[page.cell] = Cell::default();
@@ -238,7 +239,7 @@ const NOTHING: Page = Page {
 };
 
 /// Whether a page is kept for a mapping to come.
-fn is_reserved(page: &Page) -> bool {
+pub(super) fn is_reserved(page: &Page) -> bool {
     page.max == 0 && page.object.is_none()
 }
 
@@ -287,6 +288,6 @@ fn shift(space: &mut Space, span: Span, to: u64, new_len: u64) -> bool {
 }
 
 /// Where a mapping that may lie anywhere is put: as high as it fits.
-fn highest_free(space: &Space, len: u64) -> Option<u64> {
+pub(super) fn highest_free(space: &Space, len: u64) -> Option<u64> {
     (0..=WINDOW.checked_sub(len)?).rev().find(|&from| (from..from + len).all(|p| !space.contains_key(&p)))
 }

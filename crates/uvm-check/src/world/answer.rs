@@ -13,6 +13,7 @@ pub(super) enum Got {
     Refused(FaultError),
     Object(GetError),
     Swap(SwapError),
+    Transfer(TransferError),
     NoMemory,
 }
 
@@ -33,6 +34,7 @@ impl Got {
             self,
             Got::NoMemory
                 | Got::Swap(SwapError::NoMemory)
+                | Got::Transfer(TransferError::NoMemory)
                 | Got::Map(MapError::NoMemory)
                 | Got::Range(RangeError::NoMemory)
                 | Got::Refused(FaultError::NoMemory)
@@ -47,6 +49,9 @@ pub(super) fn compare(expect: &Expect, got: &Got) -> Result<(), String> {
         (Expect::Placed(page), Got::Placed(at)) => va(page) == at,
         (Expect::NoSpace, Got::Map(MapError::NoSpace | MapError::Exists)) => true,
         (Expect::NoMapping, Got::Map(MapError::NoMapping) | Got::Range(RangeError::NoMapping)) => true,
+        (Expect::NoMapping, Got::Transfer(TransferError::NoMapping)) => true,
+        (Expect::Access, Got::Transfer(TransferError::Protection)) => true,
+        (Expect::Unsuitable, Got::Transfer(TransferError::Unsuitable)) => true,
         (Expect::Invalid, Got::Map(MapError::Invalid)) => true,
         (Expect::Access, Got::Range(RangeError::Access)) => true,
         (Expect::Fault, Got::Range(RangeError::Fault)) => true,
@@ -95,6 +100,25 @@ pub(super) fn range(span: Span) -> VaRange {
 
 pub(super) fn prot(rights: u8) -> Prot {
     Prot::from_bits_truncate(rights)
+}
+
+pub(super) fn place(at: At) -> Place {
+    match at {
+        At::Any => Place::Anywhere,
+        At::Hint(page) => Place::Hint(va(page)),
+        At::Fixed(page) => Place::Fixed(va(page)),
+        At::Free(page) => Place::FixedNoReplace(va(page)),
+        At::Reserved(page) => Place::Reserved(va(page)),
+    }
+}
+
+pub(super) fn pass(way: Way) -> Pass {
+    match way {
+        Way::Share => Pass::Share,
+        Way::Copy => Pass::Copy,
+        Way::Donate => Pass::Donate,
+        Way::DonateZero => Pass::DonateZero,
+    }
 }
 
 pub(super) fn inheritance(inherit: Inh) -> Inherit {

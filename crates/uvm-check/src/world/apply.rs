@@ -147,6 +147,52 @@ impl World {
                 self.loans[to] = Some(again.map(|page| page.expect("it is lent rarely")).collect());
                 Ok(Got::Done)
             }
+            Op::Pass { s, span, to, at, way } => {
+                let (from, to) = (self.space(s), self.space(to));
+                Ok(placed(self.uvm.pass_range(held, from, range(span), to, place(at), pass(way))))
+            }
+            Op::Extract { r, s, span, way } => {
+                let taken = self.uvm.extract(held, self.space(s), range(span), pass(way));
+                Ok(taken.map_or_else(Got::Map, |taken| {
+                    self.ranges[r] = Some(taken);
+                    Got::Done
+                }))
+            }
+            Op::AttachRange { r, s, at } => {
+                let taken = self.ranges[r].take().expect("the model has this range");
+                Ok(match self.uvm.attach_range(held, self.space(s), taken, place(at)) {
+                    Ok(at) => Got::Placed(at),
+                    Err((e, taken)) => {
+                        self.ranges[r] = Some(taken);
+                        Got::Map(e)
+                    }
+                })
+            }
+            Op::DropRange { r } => {
+                let taken = self.ranges[r].take().expect("the model has this range");
+                self.uvm.drop_detached(held, taken);
+                Ok(Got::Done)
+            }
+            Op::Transfer { l, s, page } => {
+                let lent = self.loans[l].take().expect("the model has this loan");
+                Ok(match self.uvm.transfer(held, self.space(s), lent, To::Fixed(va(page))) {
+                    Ok(at) => Got::Placed(at),
+                    Err((e, lent)) => {
+                        self.loans[l] = Some(lent);
+                        Got::Transfer(e)
+                    }
+                })
+            }
+            Op::GiveToObject { l, o, page } => {
+                let lent = self.loans[l].take().expect("the model has this loan");
+                Ok(match self.uvm.give_to_object(held, &self.object(o), Pages(page), lent) {
+                    Ok(()) => Got::Done,
+                    Err((e, lent)) => {
+                        self.loans[l] = Some(lent);
+                        Got::Object(e)
+                    }
+                })
+            }
             Op::Return { l } => {
                 let lent = self.loans[l].take().expect("the model has this loan");
                 self.uvm.return_loan(held, lent);
@@ -285,13 +331,7 @@ impl World {
             Back::Private(o, first) => (object(o, first), Sharing::Private),
             Back::Shared(o, first) => (object(o, first), Sharing::Shared),
         };
-        let place = match at {
-            At::Any => Place::Anywhere,
-            At::Hint(page) => Place::Hint(va(page)),
-            At::Fixed(page) => Place::Fixed(va(page)),
-            At::Free(page) => Place::FixedNoReplace(va(page)),
-            At::Reserved(page) => Place::Reserved(va(page)),
-        };
+        let place = place(at);
         if back == Back::Nothing {
             return MapRequest { place, ..MapRequest::reservation(Pages(len)) };
         }

@@ -53,6 +53,13 @@ impl World {
             Op::Read { .. } | Op::Write { .. } | Op::Execute { .. } => 2,
             Op::ObjectRead { .. } | Op::ObjectWrite { .. } => 1,
             Op::Wire { span, .. } | Op::Pin { span, .. } => span.1 as usize + 1,
+            Op::Pass { s, span, way: Way::Copy, .. } | Op::Extract { s, span, way: Way::Copy, .. } => {
+                let wired = |&page: &u64| self.model.page(s, page).is_some_and(|at| at.wired);
+                span.pages().filter(wired).count()
+            }
+            Op::Transfer { l, .. } | Op::GiveToObject { l, .. } => {
+                self.model.loans[l].as_ref().map_or(0, |loan| loan.len() + 1)
+            }
             Op::Lend { span, .. } | Op::LendObject { span, .. } => span.1 as usize + 1,
             // Copies of wired pages are made at once.
             Op::Fork { s, .. } => {

@@ -69,6 +69,13 @@ impl World {
         if self.wires_as_it_can(op) {
             return self.step(op).map(|()| 0);
         }
+        // What ends without heap may leave slots to those who share their leaves (amap I1), where its entries are no longer
+        // as they were mapped.
+        let ends = matches!(op, Op::Exit { .. } | Op::Clear { .. } | Op::DropRange { .. });
+        if ends && self.has_passed && (scarce, lasting) == (Scarce::Heap, Lasting::ForGood) {
+            return self.step(op).map(|()| 0);
+        }
+        self.has_passed |= matches!(op, Op::Pass { .. } | Op::Extract { .. });
         let mut failures = 0;
         loop {
             self.arm(scarce, lasting, first + failures);
@@ -131,7 +138,7 @@ impl World {
     fn shorten(&self, op: &Op, after: &mut Model) {
         let Op::LendObject { l, .. } = *op else { return };
         let (Some(lent), Some(ought)) = (&self.loans[l], &mut after.loans[l]) else { return };
-        if self.setup.memory == Memory::MayRunOut || self.model.doubts(op) {
+        if self.setup.memory == Memory::MayRunOut || self.is_injected || self.model.doubts(op) {
             ought.truncate(lent.len().max(1));
         }
     }

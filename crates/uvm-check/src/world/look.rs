@@ -19,6 +19,8 @@ impl World {
         self.line.trouble()?;
         let mut ctx = ThreadCtx::new();
         let spaces: Vec<&Space<Soft>> = self.spaces.iter().flatten().map(Home::entrance).collect();
+        let detached = self.ranges.iter().flatten().map(Detached::space);
+        let spaces: Vec<&Space<Soft>> = spaces.into_iter().chain(detached).collect();
         let objects: Vec<Arc<dyn Pager<Soft>>> = (0..self.objects.len())
             .filter(|n| self.files.contains_key(n) || self.model.slots.contains(&Some(*n)))
             .map(|n| self.objects[n].clone())
@@ -137,7 +139,7 @@ impl World {
             Op::Read { page, .. } | Op::Write { page, .. } | Op::Execute { page, .. } => page..page + 1,
             Op::Advise { .. } | Op::Spawn { .. } | Op::NewObject { .. } | Op::Detach { .. } => return Ok(()),
             Op::Attach { .. } | Op::PageOutRange { .. } | Op::Cool { .. } => return Ok(()),
-            Op::LendAgain { .. } | Op::Return { .. } => return Ok(()),
+            Op::LendAgain { .. } | Op::Return { .. } | Op::DropRange { .. } => return Ok(()),
             Op::Lend { span, .. } => span.pages(),
             _ => 0..WINDOW,
         };

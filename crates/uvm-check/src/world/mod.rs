@@ -19,20 +19,20 @@ use machine::{
     PAGE_SIZE,
 };
 use uvm::{
-    Access, Advice, AnonObject, Backing, DevicePager, EntryInfo, FaultError, GetError, Inherit, Intent, Lent,
-    MapError, MapRequest, Pager, Pinned, Place, RangeError, RemapPlace, Sharing, Space, SwapError, SwapId,
-    Uvm, CLUSTER,
+    Access, Advice, AnonObject, At as To, Backing, Detached, DevicePager, EntryInfo, FaultError, GetError,
+    Inherit, Intent, Lent, MapError, MapRequest, Pager, Pass, Pinned, Place, RangeError, RemapPlace, Sharing,
+    Space, SwapError, SwapId, TransferError, Uvm, CLUSTER,
 };
 use uvm_soft::{Config, Denied, Fate, Injector, SoftMachine};
 
 use crate::host::{print, File, Line, Manner, Rom, SwapDisk};
 use crate::model::{Contents, Expect, Identity, Model, Refusal, Writes};
 use crate::op::{
-    At, Back, Inh, Kind, Op, Span, CHIPS, DEVICES, LOANS, PINS, RUN, RUNS, SPACES, WINDOW, WORDS,
+    At, Back, Inh, Kind, Op, Span, Way, CHIPS, DEVICES, LOANS, PINS, RANGES, RUN, RUNS, SPACES, WINDOW, WORDS,
 };
 
 pub(crate) use answer::word_offset;
-use answer::{accessed, advice, compare, inheritance, placed, prot, range, ranged, va, Got};
+use answer::{accessed, advice, compare, inheritance, pass, place, placed, prot, range, ranged, va, Got};
 pub use judge::{Lasting, Scarce};
 
 /// Address of the window's first page: 16 pages below the end of a table page's span.
@@ -125,6 +125,8 @@ pub struct World {
     pins: [Option<Pinned>; PINS],
     /// What the kernel has on loan.
     loans: [Option<Lent>; LOANS],
+    /// What belongs to no space.
+    ranges: [Option<Detached<Soft>>; RANGES],
     /// The pages of all ROMs.
     chips: [PageNo; CHIPS as usize],
     line: Arc<Line>,
@@ -136,6 +138,8 @@ pub struct World {
     shortages: u64,
     /// A failure was injected into the operation that is judged.
     is_injected: bool,
+    /// Entries have been passed.
+    has_passed: bool,
     /// What the model can't know has happened: the list ends here.
     over: bool,
     free: usize,
@@ -164,6 +168,7 @@ impl World {
             files: BTreeMap::new(),
             pins: [None, None],
             loans: [const { None }; LOANS],
+            ranges: [const { None }; RANGES],
             chips,
             line,
             swaps,
@@ -171,6 +176,7 @@ impl World {
             model: Model::default(),
             shortages: 0,
             is_injected: false,
+            has_passed: false,
             over: false,
             free,
             setup: setup.clone(),
@@ -241,6 +247,9 @@ impl World {
         }
         for s in 0..SPACES {
             self.step(&Op::Exit { s })?;
+        }
+        for r in 0..RANGES {
+            self.step(&Op::DropRange { r })?;
         }
         for l in 0..LOANS {
             self.step(&Op::Return { l })?;

@@ -182,7 +182,7 @@ impl<M: Machine> Uvm<M> {
         let mut old = Tree::new();
         let made = self.attempt(held, 4 * entry_bytes::<M>(), |held, reserved| {
             let (mut tree, mut h) = space.map.tree.lock(held);
-            let start = choose(&tree, &space.map, request)?;
+            let start = choose_place(&tree, space.map.bounds, request.len, request.place)?;
             let range = VaRange::new(start, start + request.len);
             let need = 4 * entry_bytes::<M>() + release_bytes(&tree, &mut h, range);
             if need > reserved {
@@ -264,24 +264,26 @@ impl<M: Machine> Uvm<M> {
     }
 }
 
-fn choose<M: Machine>(
+/// Where so many pages go.
+pub(crate) fn choose_place<M: Machine>(
     tree: &Tree<Entry<M>>,
-    map: &Map<M>,
-    request: &MapRequest<M>,
+    bounds: VaRange,
+    len: Pages,
+    place: Place,
 ) -> Result<Va, Stop<MapError>> {
-    let anywhere = || tree.find_space(map.bounds, request.len.bytes()).ok_or(Stop::Fail(MapError::NoSpace));
+    let anywhere = || tree.find_space(bounds, len.bytes()).ok_or(Stop::Fail(MapError::NoSpace));
     let free = |va: Va| {
-        let range = VaRange::sized(va, request.len);
-        va.is_page_aligned() && range.is_some_and(|r| r.intersect(map.bounds) == r && tree.is_free(r))
+        let range = VaRange::sized(va, len);
+        va.is_page_aligned() && range.is_some_and(|r| r.intersect(bounds) == r && tree.is_free(r))
     };
-    match request.place {
+    match place {
         Place::Anywhere => anywhere(),
         Place::Hint(va) if free(va) => Ok(va),
         Place::Hint(_) => anywhere(),
         Place::Fixed(va) => Ok(va),
         Place::FixedNoReplace(va) if free(va) => Ok(va),
         Place::FixedNoReplace(_) => Err(Stop::Fail(MapError::Exists)),
-        Place::Reserved(va) if is_reserved(tree, VaRange::new(va, va + request.len)) => Ok(va),
+        Place::Reserved(va) if is_reserved(tree, VaRange::new(va, va + len)) => Ok(va),
         Place::Reserved(_) => Err(Stop::Fail(MapError::NoMapping)),
     }
 }

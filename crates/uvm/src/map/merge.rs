@@ -47,7 +47,7 @@ impl<M: Machine> Uvm<M> {
 
     /// Makes one entry of two neighbours that differ in nothing, at every boundary from the start to the end of the
     /// range: what was cut for a change that has been undone, or has spread, grows together again.
-    pub(super) fn join(&self, tree: &mut Tree<Entry<M>>, held: &mut Held<'_, order::Map>, range: VaRange) {
+    pub(crate) fn join(&self, tree: &mut Tree<Entry<M>>, held: &mut Held<'_, order::Map>, range: VaRange) {
         let mut at = range.start;
         while at <= range.end {
             self.join_at(tree, held, at);

@@ -23,16 +23,18 @@ mod attributes;
 mod insert;
 mod merge;
 mod remap;
-mod remove;
+pub(crate) mod remove;
 pub(crate) mod tree;
 mod wire;
 
 use alloc::sync::Arc;
 
+use machine::lines::AtomicU64;
 use machine::{order, Held, Machine, Pages, Prot, Shared, Va, VaRange};
 
 use crate::amap::ARef;
 use crate::pager::Pager;
+pub(crate) use insert::choose_place;
 pub use insert::{Backing, MapError, MapRequest, Place, Sharing};
 pub use remap::RemapPlace;
 use tree::{Node, Span, Tree};
@@ -145,6 +147,23 @@ impl<M: Machine> Entry<M> {
         }
     }
 
+    /// Private zeroes.
+    pub(crate) fn zeroes(range: VaRange, name: Option<Arc<str>>) -> Self {
+        Entry {
+            range,
+            amap: None,
+            object: None,
+            prot: Prot::READ_WRITE,
+            max_prot: Prot::all(),
+            inherit: Inherit::Copy,
+            advice: Advice::Normal,
+            writes: Writes::NeedCopy,
+            wired: false,
+            submap: None,
+            name,
+        }
+    }
+
     pub(crate) fn len(&self) -> Pages {
         self.range.pages()
     }
@@ -228,6 +247,11 @@ pub(crate) fn attach<M: Machine, P: machine::Before<order::Object>>(
 pub struct Map<M: Machine> {
     pub(crate) tree: Shared<order::Map, M::Lock, Tree<Entry<M>>>,
     pub(crate) bounds: VaRange,
+    /// Where pages are transferred to that may lie anywhere, and where to look first; 0 if there is no such place. Read and
+    /// written under the tree's lock.
+    pub(crate) area: (AtomicU64, AtomicU64),
+    /// By which such a place is known.
+    pub(crate) area_name: spin::Once<Arc<str>>,
 }
 
 /// Heap bytes of one entry.
@@ -237,7 +261,8 @@ pub(crate) fn entry_bytes<M: Machine>() -> usize {
 
 impl<M: Machine> Map<M> {
     pub(crate) fn new(bounds: VaRange) -> Self {
-        Map { tree: Shared::new(Tree::new()), bounds }
+        let area = (AtomicU64::new(0), AtomicU64::new(0));
+        Map { tree: Shared::new(Tree::new()), bounds, area, area_name: spin::Once::new() }
     }
 
     /// Entries in the map.

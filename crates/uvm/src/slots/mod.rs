@@ -78,6 +78,11 @@ pub(crate) const SET_BYTES: usize = LEAF_BYTES + PLACE_BYTES;
 /// Heap bytes that setting a cluster's consecutive indices may need.
 pub(crate) const CLUSTER_BYTES: usize = (crate::io::CLUSTER / LEAF as usize + 1) * SET_BYTES;
 
+/// Heap bytes that [`Slots::put`] at so many consecutive indices may need.
+pub(crate) const fn put_bytes(indices: u64) -> usize {
+    (indices / LEAF + 2) as usize * (SET_BYTES + LEAF_BYTES)
+}
+
 impl Leaf {
     fn new() -> Leaf {
         Leaf { slots: core::array::from_fn(|_| AtomicU32::new(0)), used: AtomicU64::new(0) }
@@ -255,6 +260,20 @@ impl Slots {
             unreachable!("a shared leaf would have been changed")
         };
         leaf.put((index % LEAF) as usize, value.get())
+    }
+
+    /// Puts a number, or none, at an index, in a leaf of the table's own, and returns the one that was there.
+    pub(crate) fn put(
+        &mut self,
+        index: u64,
+        value: Option<NonZeroU32>,
+        holders: &mut impl Holders,
+    ) -> Option<NonZeroU32> {
+        self.unshare(index, holders);
+        match value {
+            Some(value) => self.set(index, value),
+            None => self.clear(index),
+        }
     }
 
     /// Empties an index, whose leaf is this table's own, and returns what was there.

@@ -1,0 +1,124 @@
+//! Memory that is passed: pages of addresses are handed over, shared or copied, each with all that is said of it.
+
+use super::*;
+
+/// A range that belongs to no space.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Range {
+    /// Where it was.
+    pub span: Span,
+    /// Its pages, by address.
+    pub pages: Space,
+}
+
+impl Model {
+    pub(super) fn pass(&mut self, s: usize, span: Span, to: usize, at: At, way: Way) -> Expect {
+        let (Some(from), Some(_)) = (&self.spaces[s], &self.spaces[to]) else { return Expect::Skip };
+        if span.1 == 0 || span.0 + span.1 > WINDOW {
+            return Expect::Skip;
+        }
+        if let At::Fixed(page) | At::Free(page) | At::Reserved(page) = at {
+            let meets = s == to && page < span.0 + span.1 && span.0 < page + span.1;
+            if page + span.1 > WINDOW || meets {
+                return Expect::Invalid;
+            }
+        }
+        if !span.pages().any(|page| from.contains_key(&page)) {
+            return Expect::NoMapping;
+        }
+        let target = match self.place(to, span.1, at) {
+            Ok(target) => target,
+            Err(refused) => return refused,
+        };
+        let passed = self.take(s, span, way);
+        self.put(to, target, span, passed)
+    }
+
+    pub(super) fn extract(&mut self, r: usize, s: usize, span: Span, way: Way) -> Expect {
+        let Some(from) = self.spaces[s].as_ref().filter(|_| self.ranges[r].is_none()) else {
+            return Expect::Skip;
+        };
+        if span.1 == 0 || span.0 + span.1 > WINDOW {
+            return Expect::Skip;
+        }
+        if !span.pages().any(|page| from.contains_key(&page)) {
+            return Expect::NoMapping;
+        }
+        let pages = self.take(s, span, way);
+        self.ranges[r] = Some(Range { span, pages });
+        Expect::Done
+    }
+
+    pub(super) fn attach_range(&mut self, r: usize, s: usize, at: At) -> Expect {
+        let Some(range) = self.ranges[r].clone().filter(|_| self.spaces[s].is_some()) else {
+            return Expect::Skip;
+        };
+        if let At::Fixed(page) | At::Free(page) | At::Reserved(page) = at {
+            if page + range.span.1 > WINDOW {
+                return Expect::Invalid;
+            }
+        }
+        match self.place(s, range.span.1, at) {
+            Ok(target) => {
+                self.ranges[r] = None;
+                self.put(s, target, range.span, range.pages)
+            }
+            Err(refused) => refused,
+        }
+    }
+
+    /// Where so many pages go.
+    fn place(&self, s: usize, len: u64, at: At) -> Result<u64, Expect> {
+        let Some(space) = &self.spaces[s] else { return Err(Expect::Skip) };
+        let free = |from: u64| from + len <= WINDOW && (from..from + len).all(|p| !space.contains_key(&p));
+        match at {
+            At::Fixed(from) => Ok(from),
+            At::Hint(from) | At::Free(from) if free(from) => Ok(from),
+            At::Free(_) => Err(Expect::NoSpace),
+            At::Reserved(from)
+                if (from..from + len).all(|p| space.get(&p).is_some_and(super::space::is_reserved)) =>
+            {
+                Ok(from)
+            }
+            At::Reserved(_) => Err(Expect::NoMapping),
+            At::Any | At::Hint(_) => super::space::highest_free(space, len).ok_or(Expect::NoSpace),
+        }
+    }
+
+    /// What the receiver gets, and what the giver keeps.
+    fn take(&mut self, s: usize, span: Span, way: Way) -> Space {
+        let Some(mut from) = self.spaces[s].take() else { return Space::new() };
+        let mut passed = Space::new();
+        for at in span.pages() {
+            let Some(page) = from.get(&at).copied() else { continue };
+            let mut given = Page { wired: false, ..page };
+            match way {
+                Way::Share => {}
+                Way::Copy => {
+                    self.lose_pins(|is| is == Identity::Cell(page.cell));
+                    let own =
+                        if page.writes == Writes::Cell { self.cells[page.cell] } else { Cell::default() };
+                    given.cell = self.new_cell(own);
+                    given.writes = Writes::Cell;
+                }
+                Way::Donate => {
+                    from.remove(&at);
+                }
+                Way::DonateZero => {
+                    let cell = self.new_cell(Cell::default());
+                    from.insert(at, Page { cell, object: None, writes: Writes::Cell, wired: false, ..page });
+                }
+            }
+            passed.insert(at, given);
+        }
+        self.spaces[s] = Some(from);
+        passed
+    }
+
+    fn put(&mut self, s: usize, target: u64, span: Span, passed: Space) -> Expect {
+        let Some(space) = &mut self.spaces[s] else { return Expect::Skip };
+        space.retain(|at, _| !(target..target + span.1).contains(at));
+        space.extend(passed.into_iter().map(|(at, page)| (target + (at - span.0), page)));
+        Expect::Placed(target)
+    }
+}

@@ -1,0 +1,379 @@
+//! Map entry passing: a range of one address space in another, by entries and not by pages.
+//!
+//! ```text
+//!   from  [ a )[ b )   [ c )              to      [ a )[ b )   [ c )      holes stay holes
+//!     Share         both see all stores, for ever
+//!     Copy          each has its own from now on; copied as it is written
+//!     Donate        from: a hole          DonateZero   from: the same mappings, of zeroes
+//! ```
+//! Both maps are locked at once, so nobody ever sees the memory in neither or, if donated, in both; all that can fail is
+//! reserved before. Translations of donated memory go, or come along where the port can move whole tables
+//! ([`Pmap::pass`]).
+//!
+//! A [`Detached`] range is one that has been taken and not been given to anybody yet: an address space in which nobody runs. It
+//! can be looked at, lent from, copied or shared again, paged out, and audited like any other.
+//!
+//! The paper's quick references, with which a map's entries need not be cut for a short look at another's memory, are loans
+//! here: [`Uvm::loan_to_kernel`] cuts nothing.
+//!
+//! Source: UVM's `uvm_map_extract`; 1998, section 4.3. The road not taken is its reservation in the target map: with two locks
+//! held there is nothing to take back.
+
+use machine::order::Guard;
+use machine::{order, Held, Machine, NoMemory, Pages, Pmap, Prot, Shootdown, Va, VaRange};
+
+use crate::map::remove::release_bytes;
+use crate::map::tree::Tree;
+use crate::map::{clip, entry_bytes, Entry, Inherit, MapError, Place, Writes};
+use crate::slots::Heap;
+use crate::stat::Counter;
+use crate::{Space, Stop, Uvm};
+
+/// How memory is passed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Pass {
+    /// Both have it.
+    Share,
+    /// Both have it as it is now, and change their own.
+    Copy,
+    /// The giver has a hole.
+    Donate,
+    /// The giver has zeroes.
+    DonateZero,
+}
+
+/// A range that was taken from a space and not given to another yet. Give it back by [`Uvm::attach_range`] or [`Uvm::drop_detached`]:
+/// dropping this does not.
+#[must_use = "memory stays until `attach_range` or `drop_detached` gets this back"]
+pub struct Detached<M: Machine> {
+    space: Space<M>,
+}
+
+impl<M: Machine> Detached<M> {
+    /// The memory, at the addresses where it was: to be lent from, described and audited.
+    pub fn space(&self) -> &Space<M> {
+        &self.space
+    }
+
+    /// The addresses where it was, holes too.
+    pub fn range(&self) -> VaRange {
+        self.space.bounds()
+    }
+
+    /// Pages of addresses, holes too.
+    pub fn pages(&self) -> Pages {
+        self.range().pages()
+    }
+}
+
+/// Two maps, locked; or one.
+enum Trees<'a, M: Machine> {
+    One(Guard<'a, M::Lock, Tree<Entry<M>>>),
+    Two(Guard<'a, M::Lock, Tree<Entry<M>>>, Guard<'a, M::Lock, Tree<Entry<M>>>),
+}
+
+impl<M: Machine> Trees<'_, M> {
+    fn from(&mut self) -> &mut Tree<Entry<M>> {
+        match self {
+            Trees::One(tree) | Trees::Two(tree, _) => tree,
+        }
+    }
+
+    fn to(&mut self) -> &mut Tree<Entry<M>> {
+        match self {
+            Trees::One(tree) | Trees::Two(_, tree) => tree,
+        }
+    }
+}
+
+/// Addresses that one table of a page-table machine serves, mostly: memory that keeps its place in them can be moved by tables.
+const TABLE: Pages = Pages(512);
+
+/// A call under way.
+struct Passing<'a, M: Machine> {
+    from: &'a Space<M>,
+    range: VaRange,
+    to: &'a Space<M>,
+    mode: Pass,
+    down: Shootdown,
+    /// What was at its new place.
+    replaced: Tree<Entry<M>>,
+    /// Copies that were made before memory ran out.
+    half: Tree<Entry<M>>,
+}
+
+impl<M: Machine> Uvm<M> {
+    /// Passes what lies in a range of one space to another, or to another place of the same, and says where it lies. Entries
+    /// keep their attributes, but that none is locked in memory at its new place. Cost: by entries; donated memory in
+    /// translations too, where the port can't move tables; copied memory in writable translations.
+    ///
+    /// A shared object is shared by all modes but `Copy`, which maps it privately as a fork does.
+    ///
+    /// # Errors
+    /// [`MapError`], `NoSpace` and `Exists` as for [`map`](Self::map); `Invalid` for an empty, unaligned or outside range, one with a
+    /// submap, or a donation onto itself; `NoMapping` if nothing lies in the range. Nothing has changed then.
+    pub fn pass_range(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        from: &Space<M>,
+        range: VaRange,
+        to: &Space<M>,
+        place: Place,
+        mode: Pass,
+    ) -> Result<Va, MapError> {
+        let inside = |r: VaRange, s: &Space<M>| r.intersect(s.bounds()) == r;
+        let aligned = range.start.is_page_aligned() && range.end.is_page_aligned();
+        if range.is_empty() || !aligned || !inside(range, from) {
+            return Err(MapError::Invalid);
+        }
+        if range.pages() > to.bounds().pages() {
+            return Err(MapError::NoSpace);
+        }
+        if let Place::Fixed(va) | Place::FixedNoReplace(va) | Place::Reserved(va) = place {
+            let new =
+                VaRange::sized(va, range.pages()).filter(|&new| va.is_page_aligned() && inside(new, to));
+            let new = new.ok_or(MapError::Invalid)?;
+            if core::ptr::eq(&*from.map, &*to.map) && !new.intersect(range).is_empty() {
+                return Err(MapError::Invalid);
+            }
+        }
+        let (replaced, half, down) = (Tree::new(), Tree::new(), Shootdown::new());
+        let mut passing = Passing { from, range, to, mode, down, replaced, half };
+        let result = self.attempt(held, 8 * entry_bytes::<M>(), |held, reserved| {
+            let passed = self.pass_once(held, &mut passing, place, reserved);
+            if passed.is_err() {
+                // The next attempt begins anew, with the memory that this one took.
+                let half = core::mem::replace(&mut passing.half, Tree::new());
+                self.release_entries(held, half, Heap::Exhausted, &mut passing.down);
+                passing.down.perform(self.machine(), held);
+            }
+            passed
+        });
+        self.release_entries(held, passing.replaced, Heap::Reserved, &mut passing.down);
+        passing.down.perform(self.machine(), held);
+        result
+    }
+
+    /// Takes what lies in a range out of a space, or shares or copies it, to be given to somebody later.
+    ///
+    /// # Errors
+    /// See [`pass_range`](Self::pass_range).
+    pub fn extract(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        from: &Space<M>,
+        range: VaRange,
+        mode: Pass,
+    ) -> Result<Detached<M>, MapError> {
+        if range.is_empty() || !range.start.is_page_aligned() || !range.end.is_page_aligned() {
+            return Err(MapError::Invalid);
+        }
+        let space = self.space_create(held, range)?;
+        match self.pass_range(held, from, range, &space, Place::FixedNoReplace(range.start), mode) {
+            Ok(_) => Ok(Detached { space }),
+            Err(e) => {
+                self.space_destroy(held, space);
+                Err(e)
+            }
+        }
+    }
+
+    /// Gives a detached range to a space, and says where it lies.
+    ///
+    /// # Errors
+    /// As for [`pass_range`](Self::pass_range), with the range as it was.
+    pub fn attach_range(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        to: &Space<M>,
+        detached: Detached<M>,
+        place: Place,
+    ) -> Result<Va, (MapError, Detached<M>)> {
+        match self.pass_range(held, &detached.space, detached.range(), to, place, Pass::Donate) {
+            Ok(va) => {
+                self.space_destroy(held, detached.space);
+                Ok(va)
+            }
+            Err(e) => Err((e, detached)),
+        }
+    }
+
+    /// Allows at most `prot` in a detached range, for ever.
+    pub fn limit(&self, held: &mut Held<'_, order::Nothing>, detached: &Detached<M>, prot: Prot) {
+        let mut down = Shootdown::new();
+        {
+            let (mut tree, mut h) = detached.space.map.tree.lock(held);
+            tree.each_mut(detached.range(), |e| {
+                e.max_prot = e.max_prot.intersection(prot);
+                e.prot = e.prot.intersection(prot);
+            });
+            self.machine().pmap().protect(&mut h, &detached.space.pmap, detached.range(), prot, &mut down);
+            down.flush(self.machine().pmap());
+        }
+        down.perform(self.machine(), held);
+    }
+
+    /// Ends a detached range: its memory is freed as by unmapping.
+    pub fn drop_detached(&self, held: &mut Held<'_, order::Nothing>, detached: Detached<M>) {
+        self.space_destroy(held, detached.space);
+    }
+
+    fn pass_once(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        passing: &mut Passing<'_, M>,
+        place: Place,
+        reserved: usize,
+    ) -> Result<Va, Stop<MapError>> {
+        let (from, to, range) = (passing.from, passing.to, passing.range);
+        let one = core::ptr::eq(&*from.map, &*to.map);
+        let (mut trees, mut h) = if one {
+            let (tree, h) = from.map.tree.lock(held);
+            (Trees::One(tree), h)
+        } else {
+            let (a, b, h) = machine::Shared::lock_pair(&from.map.tree, &to.map.tree, held);
+            (Trees::Two(a, b), h)
+        };
+        let entries = self.passable(trees.from(), range)?;
+        let at = self.choose_for(trees.to(), passing, place)?;
+        let new = VaRange::new(at, at + range.pages());
+        let need = self.pass_bytes(&mut trees, &mut h, passing, new, entries);
+        if need > reserved {
+            return Err(Stop::Heap(need));
+        }
+        clip(trees.from(), &mut h, range);
+        let passed = match passing.mode {
+            Pass::Share | Pass::Copy => self.fork_part(trees.from(), &mut h, passing)?,
+            Pass::Donate | Pass::DonateZero => self.take_part(trees.from(), &mut h, passing),
+        };
+        // What was there goes first: a table may come in its place.
+        if !trees.to().is_free(new) {
+            clip(trees.to(), &mut h, new);
+            let mut replaced = trees.to().take(new);
+            self.unwire_entries(&mut h, to, &mut replaced);
+            self.forget_range(&mut h, to, new, &mut passing.down);
+            passing.replaced = replaced;
+        }
+        if matches!(passing.mode, Pass::Donate | Pass::DonateZero) {
+            let (from, to) = (&from.pmap, &to.pmap);
+            self.machine().pmap().pass(&mut h, from, range, to, at, &mut passing.down);
+        }
+        passing.down.flush(self.machine().pmap());
+        passed.drain(|mut entry| {
+            let start = at + (entry.range.start - range.start);
+            entry.range = VaRange::new(start, start + entry.len());
+            trees.to().insert(entry);
+        });
+        self.join(trees.from(), &mut h, range);
+        self.join(trees.to(), &mut h, new);
+        self.stat().add(self.machine().cpu(), Counter::EntriesPassed, entries as u64);
+        Ok(at)
+    }
+
+    /// How many entries lie in a range.
+    fn passable(&self, tree: &Tree<Entry<M>>, range: VaRange) -> Result<usize, MapError> {
+        let mut entries = 0;
+        tree.try_each(range, &mut |e| {
+            entries += 1;
+            if e.submap.is_some() {
+                Err(MapError::Invalid)
+            } else {
+                Ok(())
+            }
+        })?;
+        if entries == 0 {
+            return Err(MapError::NoMapping);
+        }
+        Ok(entries)
+    }
+
+    /// Where the range will lie: anywhere, where it can be moved by tables if it has some.
+    fn choose_for(
+        &self,
+        tree: &Tree<Entry<M>>,
+        passing: &Passing<'_, M>,
+        place: Place,
+    ) -> Result<Va, Stop<MapError>> {
+        let (range, bounds) = (passing.range, passing.to.bounds());
+        if matches!(place, Place::Anywhere | Place::Hint(_)) && range.pages() >= TABLE {
+            if let Some(wide) = tree.find_space(bounds, (range.pages() + TABLE).bytes()) {
+                let skip = range.start.0.wrapping_sub(wide.0) % TABLE.bytes();
+                return Ok(Va(wide.0 + skip));
+            }
+        }
+        crate::map::choose_place(tree, bounds, range.pages(), place)
+    }
+
+    /// Heap bytes for all that a call does behind this point.
+    fn pass_bytes(
+        &self,
+        trees: &mut Trees<'_, M>,
+        held: &mut Held<'_, order::Map>,
+        passing: &Passing<'_, M>,
+        new: VaRange,
+        entries: usize,
+    ) -> usize {
+        let mut bytes = (3 * entries + 8) * entry_bytes::<M>();
+        if let Some(inherit) = inheritance(passing.mode) {
+            trees.from().each(passing.range, |e| bytes += self.fork_entry_bytes(e, inherit, held));
+        }
+        bytes + release_bytes(trees.to(), held, new)
+    }
+
+    /// Entries that share or copy those in the range.
+    fn fork_part(
+        &self,
+        tree: &mut Tree<Entry<M>>,
+        held: &mut Held<'_, order::Map>,
+        passing: &mut Passing<'_, M>,
+    ) -> Result<Tree<Entry<M>>, Stop<MapError>> {
+        let (from, range) = (passing.from, passing.range);
+        let (half, down) = (&mut passing.half, &mut passing.down);
+        let mut result = Ok(());
+        let inherit = inheritance(passing.mode).unwrap_or(Inherit::Share);
+        tree.each_mut(range, |entry| {
+            if result.is_ok() {
+                result = self.fork_entry_as(held, from, entry, inherit, down).map(|e| {
+                    e.into_iter().for_each(|e| half.insert(e));
+                });
+            }
+        });
+        // Nobody resolves a copy while a third still writes through the translation that was just lowered.
+        down.flush(self.machine().pmap());
+        result.map_err(|e: NoMemory| Stop::Fail(e.into()))?;
+        Ok(core::mem::replace(half, Tree::new()))
+    }
+
+    /// The entries in the range, taken out; zeroes in their place, if that is asked for. Their translations are still there.
+    fn take_part(
+        &self,
+        tree: &mut Tree<Entry<M>>,
+        held: &mut Held<'_, order::Map>,
+        passing: &Passing<'_, M>,
+    ) -> Tree<Entry<M>> {
+        let mut taken = tree.take(passing.range);
+        self.unwire_entries(held, passing.from, &mut taken);
+        if passing.mode == Pass::DonateZero {
+            taken.each(passing.range, |e| {
+                tree.insert(Entry {
+                    amap: None,
+                    object: None,
+                    writes: Writes::NeedCopy,
+                    submap: None,
+                    name: e.name.clone(),
+                    ..*e
+                });
+            });
+        }
+        taken
+    }
+}
+
+/// What a child would inherit.
+fn inheritance(mode: Pass) -> Option<Inherit> {
+    match mode {
+        Pass::Share => Some(Inherit::Share),
+        Pass::Copy => Some(Inherit::Copy),
+        Pass::Donate | Pass::DonateZero => None,
+    }
+}

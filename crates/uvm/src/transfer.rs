@@ -1,0 +1,479 @@
+//! Page transfer: pages of the kernel's become anonymous memory of a program, not copied.
+//!
+//! ```text
+//!   a page that is nobody's, lent once     its new anon's own: written in place
+//!   an anon's page on loan                 one more reference to that anon: whoever writes first copies
+//!   any other page on loan                 a copy of it
+//!   the page of zeroes                     an empty slot
+//! ```
+//! The pages come from devices and sockets ([`Uvm::new_page`]), from programs that lent them, or whose they were. They go to
+//! addresses that the program names, in place of what is there, or into its *transfer area*: a mapping of zeroes whose empty
+//! slots are taken in turn. What the program has done with it gives back by [`Uvm::discard`], the paper's anflush, and the
+//! slots are empty again, in the same amap and the same entry; so no transfer makes either, and the map isn't fragmented.
+//! Or the pages go [down into an object](Uvm::give_to_object).
+//!
+//! First every page gets its anon, with no map locked; then the map is locked, looked at, and the anons put in place; what can
+//! fail does so before anything has changed, and gives the pages back.
+//!
+//! Source: 1998, section 4.2.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use machine::frames::PageFlags;
+use machine::lines::Ordering::Relaxed;
+use machine::{order, Held, Machine, NoMemory, Owner, Pages, Pmap, Prot, Reserve, Shootdown, Va, VaRange};
+
+use crate::amap::AnonHolders;
+use crate::anon::{drop_page, AnonNo};
+use crate::loan::{Lent, LentPage};
+use crate::map::tree::Tree;
+use crate::map::{choose_place, entry_bytes, Entry, Map, Place, Writes};
+use crate::object::busy_check;
+use crate::pager::{GetError, Pager};
+use crate::slots::put_bytes;
+use crate::stat::Counter;
+use crate::{Space, Stop, Uvm};
+
+/// Where transferred pages go.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum At {
+    /// Here, in place of what is here: private memory that may be written.
+    Fixed(Va),
+    /// Into the transfer area, where it is untouched.
+    Anywhere,
+}
+
+/// Why pages were not transferred; nothing has changed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum TransferError {
+    /// Nothing is mapped at a part of the range.
+    NoMapping,
+    /// A part of the range may not be written.
+    Protection,
+    /// A part of the range can't take pages: it is shared, locked in memory, or shows zeroes above an object. Copy.
+    Unsuitable,
+    /// No addresses are free.
+    NoSpace,
+    /// Pages or heap are short.
+    NoMemory,
+}
+
+impl From<NoMemory> for TransferError {
+    fn from(_: NoMemory) -> Self {
+        TransferError::NoMemory
+    }
+}
+
+/// Pages of a transfer area: as many as come at once.
+const AREA: Pages = Pages(if cfg!(feature = "small-leaves") { 8 } else { Lent::MOST as u64 });
+
+/// Anons by page; 0 where the slot stays empty.
+type Anons = Vec<u32>;
+
+/// Set in the number of an anon that took its page over.
+const TAKEN: u32 = 1 << 31;
+
+/// What the page of zeroes becomes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Zeroes {
+    /// An empty slot, which shows zeroes where nothing lies below.
+    Empty,
+    /// A page.
+    Pages,
+}
+
+/// A call under way.
+struct Transfer<'a, M: Machine> {
+    space: &'a Space<M>,
+    anons: &'a Anons,
+    at: At,
+    down: &'a mut Shootdown,
+}
+
+impl<M: Machine> Uvm<M> {
+    /// Makes pages on loan anonymous memory of a space, and says where they lie; the loan has ended then. Cost: some steps a
+    /// page; a copy of those that neither the caller alone has nor anonymous memory.
+    ///
+    /// # Errors
+    /// [`TransferError`], and the pages again.
+    pub fn transfer(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        space: &Space<M>,
+        lent: Lent,
+        at: At,
+    ) -> Result<Va, (TransferError, Lent)> {
+        let result = self.transfer_as(held, space, &lent, at, Zeroes::Empty);
+        let above_object = matches!(result, Err(TransferError::Unsuitable))
+            && lent.pages().iter().any(|page| self.is_zero_page(page.page()));
+        let result =
+            if above_object { self.transfer_as(held, space, &lent, at, Zeroes::Pages) } else { result };
+        let (va, anons) = match result {
+            Ok(done) => done,
+            Err(e) => return Err((e, lent)),
+        };
+        self.stat().add(self.machine().cpu(), Counter::PagesTransferred, lent.len() as u64);
+        for (page, number) in lent.into_pages().into_iter().zip(anons) {
+            if number & TAKEN == 0 {
+                self.return_page(held, page);
+            }
+        }
+        Ok(va)
+    }
+
+    fn transfer_as(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        space: &Space<M>,
+        lent: &Lent,
+        at: At,
+        zeroes: Zeroes,
+    ) -> Result<(Va, Anons), TransferError> {
+        let anons = self.anons_for(held, lent, zeroes)?;
+        let mut down = Shootdown::new();
+        let mut transfer = Transfer { space, anons: &anons, at, down: &mut down };
+        let result = self.attempt(held, put_bytes(anons.len() as u64), |held, reserved| {
+            let put = self.put_pages(held, &mut transfer, reserved);
+            if put.is_err() {
+                transfer.down.perform(self.machine(), held);
+            }
+            put
+        });
+        down.perform(self.machine(), held);
+        match result {
+            Ok(va) => Ok((va, anons)),
+            Err(e) => {
+                self.undo(held, lent, &anons);
+                Err(e)
+            }
+        }
+    }
+
+    /// An anon for every page, with a reference that is nobody's yet.
+    fn anons_for(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        lent: &Lent,
+        zeroes: Zeroes,
+    ) -> Result<Anons, NoMemory> {
+        self.machine().reserve_heap(4 * lent.len() + 64)?;
+        let mut anons = Anons::with_capacity(lent.len());
+        while let Some(page) = lent.pages().get(anons.len()) {
+            let made = self.attempt(held, crate::anon::NEW_BYTES, |held, _| {
+                self.anon_for(held, page, zeroes).map_err(Stop::<NoMemory>::Fail)
+            });
+            match made {
+                Ok(number) => anons.push(number),
+                Err(e) => {
+                    self.undo(held, lent, &anons);
+                    return Err(e);
+                }
+            }
+        }
+        Ok(anons)
+    }
+
+    #[inline]
+    fn anon_for(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        page: &LentPage,
+        zeroes: Zeroes,
+    ) -> Result<u32, NoMemory> {
+        let (machine, frames, page) = (self.machine(), self.frames(), page.page());
+        if self.is_zero_page(page) && zeroes == Zeroes::Empty {
+            return Ok(0);
+        }
+        if frames.take_over(page) {
+            // What its last owner knew of it is no longer so.
+            frames.clear_flags(page, PageFlags::all());
+            let adopted = self.anons.adopt(machine, held, page).inspect_err(|_| frames.disown(page));
+            return adopted.map(|no| no.get() | TAKEN);
+        }
+        if let Owner::Anon(number) = frames.owner(page) {
+            if let Some(no) = AnonNo::new(number) {
+                let (mut anon, _h) = self.anons.get(no).lock(held);
+                if anon.page == Some(page) && frames.owner(page) == Owner::Anon(number) {
+                    anon.refs += 1;
+                    return Ok(number);
+                }
+            }
+        }
+        let copy = frames.alloc(machine, held, Reserve::User)?;
+        machine.copy(page, copy);
+        self.stat().add(machine.cpu(), Counter::TransfersCopied, 1);
+        self.anons.make(machine, held, copy).map(AnonNo::get)
+    }
+
+    /// Gives the anons up; the pages are on loan again.
+    fn undo(&self, held: &mut Held<'_, order::Nothing>, lent: &Lent, anons: &Anons) {
+        let mut down = Shootdown::new();
+        for (page, &number) in lent.pages().iter().zip(anons) {
+            let Some(no) = AnonNo::new(number & !TAKEN) else { continue };
+            if number & TAKEN != 0 {
+                self.anons.unmake(self.machine(), held, no);
+                self.frames().disown(page.page());
+            } else {
+                self.anons.release(self.machine(), held, no, &mut down);
+            }
+        }
+        down.perform(self.machine(), held);
+    }
+
+    /// Puts anons where they belong, under the map's lock.
+    fn put_pages(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        transfer: &mut Transfer<'_, M>,
+        reserved: usize,
+    ) -> Result<Va, Stop<TransferError>> {
+        let space = transfer.space;
+        let pages = Pages(transfer.anons.len() as u64);
+        let (mut tree, mut h) = space.map.tree.lock(held);
+        let start = match transfer.at {
+            At::Fixed(va) => va,
+            At::Anywhere => self.place_in_area(&mut tree, &mut h, space, pages, reserved)?,
+        };
+        let range = VaRange::sized(start, pages).ok_or(TransferError::NoMapping)?;
+        let need = self.put_needs(&tree, &mut h, range, transfer.anons)?;
+        if need > reserved {
+            return Err(Stop::Heap(need));
+        }
+        self.forget_range(&mut h, space, range, transfer.down);
+        tree.each_mut(range, |entry| {
+            if entry.writes == Writes::NeedCopy {
+                self.copy_amap(&mut h, entry);
+            }
+            self.put_in_entry(&mut h, entry, range, transfer);
+        });
+        if transfer.at == At::Anywhere {
+            space.map.area.1.store(range.end.0, Relaxed);
+        }
+        Ok(start)
+    }
+
+    /// Heap bytes for putting pages into a range, if it can take them.
+    fn put_needs(
+        &self,
+        tree: &Tree<Entry<M>>,
+        held: &mut Held<'_, order::Map>,
+        range: VaRange,
+        anons: &Anons,
+    ) -> Result<usize, TransferError> {
+        if !tree.is_covered(range) {
+            return Err(TransferError::NoMapping);
+        }
+        let mut bytes = put_bytes(range.pages().0);
+        tree.try_each(range, &mut |entry| {
+            if !entry.prot.contains(Prot::WRITE) {
+                return Err(TransferError::Protection);
+            }
+            let part = entry.range.intersect(range);
+            let shared = entry.writes == Writes::Copied && !has_alone(held, entry, part);
+            let zeroes = entry.object.is_some() && anons[indices(part, range)].contains(&0);
+            if entry.submap.is_some() || entry.wired || entry.writes == Writes::Through || shared || zeroes {
+                return Err(TransferError::Unsuitable);
+            }
+            bytes += put_bytes(part.pages().0);
+            if entry.writes == Writes::NeedCopy {
+                bytes += self.copy_amap_bytes(held, entry);
+            }
+            Ok(())
+        })?;
+        Ok(bytes)
+    }
+
+    /// Puts an entry's part of the pages into its amap, which is its own. Nothing is mapped there.
+    fn put_in_entry(
+        &self,
+        held: &mut Held<'_, order::Map>,
+        entry: &Entry<M>,
+        range: VaRange,
+        transfer: &mut Transfer<'_, M>,
+    ) {
+        let (machine, frames) = (self.machine(), self.frames());
+        let Some(aref) = &entry.amap else { return };
+        let part = entry.range.intersect(range);
+        let first = entry.slot(aref, part.start);
+        let (mut body, mut h) = aref.amap.body.lock(held);
+        let anons = &transfer.anons[indices(part, range)];
+        for (slot, &number) in (first..).zip(anons) {
+            let new = AnonNo::new(number & !TAKEN);
+            let mut holders =
+                AnonHolders { machine, anons: &self.anons, held: &mut h, down: &mut *transfer.down };
+            let old = body.slots.put(slot, new, &mut holders);
+            if let Some(old) = old {
+                self.anons.release(machine, &mut h, old, transfer.down);
+            }
+            if let Some(no) = new {
+                let (anon, mut h) = self.anons.get(no).lock(&mut h);
+                anon.page.iter().for_each(|&page| frames.activate(machine, &mut h, page));
+            }
+        }
+    }
+
+    /// Where untouched addresses of the transfer area are; a new area, if there is no room in the last.
+    fn place_in_area(
+        &self,
+        tree: &mut Tree<Entry<M>>,
+        held: &mut Held<'_, order::Map>,
+        space: &Space<M>,
+        pages: Pages,
+        reserved: usize,
+    ) -> Result<Va, Stop<TransferError>> {
+        let (area, next) = &space.map.area;
+        let area = VaRange::sized(Va(area.load(Relaxed)), AREA).filter(|area| area.start != Va(0));
+        let hint = Va(next.load(Relaxed));
+        let found = area.and_then(|area| {
+            let own = |e: &&Entry<M>| is_area(&space.map, e) && e.range.intersect(area) == area;
+            let entry = tree.get(area.start).filter(own)?;
+            let rest = VaRange::new(hint.max(area.start).min(area.end), area.end);
+            free_run(held, entry, rest, pages).or_else(|| free_run(held, entry, area, pages))
+        });
+        if let Some(start) = found {
+            return Ok(start);
+        }
+        let need = 4 * entry_bytes::<M>() + 128 + crate::amap::NEW_BYTES + put_bytes(pages.0);
+        if need > reserved {
+            return Err(Stop::Heap(need));
+        }
+        let len = if pages > AREA { pages } else { AREA };
+        let (bounds, anywhere) = (space.map.bounds, Place::Anywhere);
+        let chosen = choose_place(tree, bounds, len, anywhere).map(|start| (start, len));
+        let chosen =
+            chosen.or_else(|_| choose_place(tree, bounds, pages, anywhere).map(|start| (start, pages)));
+        let Ok((start, len)) = chosen else { return Err(TransferError::NoSpace.into()) };
+        let name = space.map.area_name.call_once(|| Arc::from("transfer")).clone();
+        tree.insert(Entry::zeroes(VaRange::new(start, start + len), Some(name)));
+        if len >= AREA {
+            space.map.area.0.store(start.0, Relaxed);
+        }
+        Ok(start)
+    }
+
+    /// Makes pages on loan the pages of an object from `index` on, in place of what it has there, and ends the loan: the
+    /// paper's pushing of pages down into the object layer. Mappings of the object show them. A page that others have too
+    /// is copied. Waits for I/O of pages that go. Cost: by pages.
+    ///
+    /// # Errors
+    /// [`GetError`], `PastEnd` if the object is shorter or `NoMemory`, with nothing changed; and the pages.
+    pub fn give_to_object(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        pager: &Arc<dyn Pager<M>>,
+        index: Pages,
+        mut lent: Lent,
+    ) -> Result<(), (GetError, Lent)> {
+        if let Err(e) = self.make_own(held, &mut lent) {
+            return Err((e.into(), lent));
+        }
+        let mut down = Shootdown::new();
+        let given = self.attempt(held, put_bytes(lent.len() as u64), |held, _| {
+            let given = self.give_pages(held, &**pager, index, &lent, &mut down);
+            if given.is_err() {
+                down.perform(self.machine(), held);
+            }
+            given
+        });
+        down.perform(self.machine(), held);
+        given.map_err(|e| (e, lent))
+    }
+
+    /// Makes copies of those of some pages on loan that others have too, or own.
+    fn make_own(&self, held: &mut Held<'_, order::Nothing>, lent: &mut Lent) -> Result<(), NoMemory> {
+        for page in &mut lent.pages {
+            if self.frames().is_borrowers(page.page()) {
+                continue;
+            }
+            let copy =
+                self.attempt(held, 0, |held, _| self.new_page(held).map_err(Stop::<NoMemory>::Fail))?;
+            self.machine().copy(page.page(), copy.page());
+            self.stat().add(self.machine().cpu(), Counter::TransfersCopied, 1);
+            self.return_page(held, core::mem::replace(page, copy));
+        }
+        Ok(())
+    }
+
+    /// One attempt to put pages into an object that nobody else has.
+    fn give_pages(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        pager: &dyn Pager<M>,
+        index: Pages,
+        lent: &Lent,
+        down: &mut Shootdown,
+    ) -> Result<(), Stop<GetError>> {
+        let (machine, frames, object) = (self.machine(), self.frames(), pager.object());
+        let (mut body, mut h) = object.lock(held);
+        let indices = index.0..index.0 + lent.len() as u64;
+        if indices.end > body.length().0 {
+            return Err(Stop::Fail(GetError::PastEnd));
+        }
+        for (_, old) in body.pages(indices.clone()) {
+            busy_check(machine, old).map_err(Stop::Wait)?;
+            for _ in 0..machine.pmap().page_protect(&mut h, old, Prot::NONE, down) {
+                frames.unwire(machine, &mut h, old);
+            }
+        }
+        down.flush(machine.pmap());
+        for (index, page) in indices.zip(lent.pages()) {
+            let (index, page) = (Pages(index), page.page());
+            let is_own = frames.take_over(page);
+            debug_assert!(is_own, "{page:?} was its borrower's alone");
+            frames.clear_flags(page, PageFlags::all());
+            match body.page(index) {
+                Some(old) => {
+                    frames.dequeue(&mut h, old);
+                    body.exchange(frames, old, page);
+                    frames.activate(machine, &mut h, page);
+                    drop_page(machine, &mut h, old, down);
+                }
+                None => object.insert(machine, &mut body, &mut h, index, page),
+            }
+        }
+        self.stat().add(machine.cpu(), Counter::PagesTransferred, lent.len() as u64);
+        Ok(())
+    }
+}
+
+/// Whether nobody else refers to the slots of a part of an entry.
+fn has_alone<M: Machine>(held: &mut Held<'_, order::Map>, entry: &Entry<M>, part: VaRange) -> bool {
+    entry.amap.as_ref().is_none_or(|aref| {
+        let first = entry.slot(aref, part.start);
+        aref.amap.body.lock(held).0.cover.is_exclusive(first..first + part.pages().0)
+    })
+}
+
+/// The indices of a part's pages among a range's.
+fn indices(part: VaRange, range: VaRange) -> core::ops::Range<usize> {
+    let first = (part.start - range.start).0 as usize;
+    first..first + part.pages().0 as usize
+}
+
+/// Whether an entry is a map's transfer area, as it was made: pages can be put into its empty slots.
+fn is_area<M: Machine>(map: &Map<M>, entry: &Entry<M>) -> bool {
+    let made = map.area_name.get().zip(entry.name.as_ref()).is_some_and(|(a, b)| Arc::ptr_eq(a, b));
+    made && entry.object.is_none() && !entry.wired && entry.prot == Prot::READ_WRITE
+}
+
+/// The first run of so many empty slots in a part of an entry.
+fn free_run<M: Machine>(
+    held: &mut Held<'_, order::Map>,
+    entry: &Entry<M>,
+    part: VaRange,
+    pages: Pages,
+) -> Option<Va> {
+    let Some(aref) = &entry.amap else { return Some(part.start).filter(|_| pages <= part.pages()) };
+    let (body, _) = aref.amap.body.lock(held);
+    let first = entry.slot(aref, part.start);
+    let end = first + part.pages().0;
+    let mut at = first;
+    for (slot, _) in body.slots.range(first..end) {
+        if slot - at >= pages.0 {
+            break;
+        }
+        at = slot + 1;
+    }
+    (at + pages.0 <= end).then(|| part.start + Pages(at - first))
+}

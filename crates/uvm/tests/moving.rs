@@ -1,0 +1,252 @@
+//! Page transfer and map entry passing: what arrives, what stays, and what it costs.
+
+use std::sync::Arc;
+
+use machine::order::Nothing;
+use machine::{Held, Machine, Pages, Prot, ThreadCtx, Va, VaRange};
+use uvm::{
+    AnonObject, At, Counter, GetError, Intent, Lent, MapError, MapRequest, Pager, Pass, Place, Space,
+    TransferError, Uvm,
+};
+use uvm_soft::{Config, SoftMachine};
+
+type World = Uvm<SoftMachine>;
+
+const BOUNDS: VaRange = VaRange::new(Va(0x1000), Va(1 << 40));
+
+/// The page of zeroes is made at once, so that what is free can be compared.
+fn world(frames: u32) -> (World, usize) {
+    let config = Config { segments: vec![(machine::Pa(0x10_0000), frames)], ..Config::default() };
+    let uvm = Uvm::new(SoftMachine::new(config)).unwrap();
+    let mut ctx = ThreadCtx::new();
+    let zero = uvm.zero_page(&mut ctx.held()).unwrap();
+    uvm.return_page(&mut ctx.held(), zero);
+    let free = uvm.frames().free();
+    (uvm, free)
+}
+
+fn store(uvm: &World, space: &Space<SoftMachine>, va: Va, byte: u8) {
+    let fault = |va, access| uvm.fault(&mut ThreadCtx::new().held(), space, va, access).map(|_| ());
+    uvm.machine().store(0, space.pmap(), va, &[byte], fault).unwrap();
+}
+
+fn load(uvm: &World, space: &Space<SoftMachine>, va: Va) -> u8 {
+    let mut byte = [0];
+    let fault = |va, access| uvm.fault(&mut ThreadCtx::new().held(), space, va, access).map(|_| ());
+    uvm.machine().load(0, space.pmap(), va, &mut byte, fault).unwrap();
+    byte[0]
+}
+
+fn audit(uvm: &World, held: &mut Held<'_, Nothing>, spaces: &[&Space<SoftMachine>], lent: &[&Lent]) {
+    uvm.audit(held, spaces, &[]).unwrap();
+    uvm.audit_loans(lent.iter().flat_map(|lent| lent.pages())).unwrap();
+    uvm.machine().tlb_audit().unwrap();
+}
+
+fn written(uvm: &World, held: &mut Held<'_, Nothing>, pages: u64) -> (Space<SoftMachine>, VaRange) {
+    let space = uvm.space_create(held, BOUNDS).unwrap();
+    let va = uvm.map(held, &space, &MapRequest::zero(Pages(pages))).unwrap();
+    (0..pages).for_each(|n| store(uvm, &space, va + Pages(n), (n % 200) as u8 + 1));
+    (space, VaRange::new(va, va + Pages(pages)))
+}
+
+/// Pages of the kernel's, each with a byte of its own.
+fn filled(uvm: &World, held: &mut Held<'_, Nothing>, bytes: &[u8]) -> Lent {
+    let pages = bytes.iter().map(|&byte| {
+        let page = uvm.new_page(held).unwrap();
+        uvm.machine().zero(page.page());
+        uvm.machine().write(page.page(), 0, &[byte]);
+        page
+    });
+    pages.collect()
+}
+
+#[test]
+fn pages_of_the_kernels_become_a_programs_and_are_not_copied() {
+    let ((uvm, free), mut ctx) = (world(256), ThreadCtx::new());
+    let held = &mut ctx.held();
+    let (space, range) = written(&uvm, held, 4);
+    let lent = filled(&uvm, held, &[50, 51]);
+    let before = uvm.frames().free();
+    let at = At::Fixed(range.start + Pages(1));
+    assert_eq!(uvm.transfer(held, &space, lent, at).unwrap(), range.start + Pages(1));
+    assert_eq!((uvm.frames().free(), uvm.anons()), (before + 2, 4), "what was there is gone");
+    audit(&uvm, held, &[&space], &[]);
+    let seen: Vec<u8> = range.iter_pages().map(|va| load(&uvm, &space, va)).collect();
+    assert_eq!(seen, [1, 50, 51, 4]);
+    store(&uvm, &space, range.start + Pages(1), 60);
+    assert_eq!(uvm.stat().get(Counter::FaultsAnonCopied) + uvm.stat().get(Counter::TransfersCopied), 0);
+    assert_eq!(space.map().entries(held), 1);
+    uvm.space_destroy(held, space);
+    assert_eq!(uvm.frames().free(), free);
+}
+
+#[test]
+fn a_lent_page_is_shared_until_somebody_writes() {
+    let ((uvm, free), mut ctx) = (world(256), ThreadCtx::new());
+    let held = &mut ctx.held();
+    let (a, from) = written(&uvm, held, 3);
+    let (b, to) = written(&uvm, held, 8);
+    let lent = uvm.loan_to_kernel(held, &a, from).unwrap();
+    uvm.transfer(held, &b, lent, At::Fixed(to.start)).unwrap();
+    audit(&uvm, held, &[&a, &b], &[]);
+    assert_eq!((uvm.anons(), uvm.stat().get(Counter::TransfersCopied)), (8, 0));
+    store(&uvm, &a, from.start, 70);
+    store(&uvm, &b, to.start + Pages(1), 80);
+    assert_eq!((load(&uvm, &b, to.start), load(&uvm, &a, from.start + Pages(1))), (1, 2));
+    assert_eq!((load(&uvm, &b, to.start + Pages(2)), load(&uvm, &b, to.start + Pages(3))), (3, 4));
+    // A lender that has gone leaves its page to who borrowed it.
+    let lent = uvm.loan_to_kernel(held, &a, from).unwrap();
+    uvm.space_destroy(held, a);
+    let before = uvm.stat().get(Counter::TransfersCopied);
+    uvm.transfer(held, &b, lent, At::Fixed(to.start + Pages(4))).unwrap();
+    assert_eq!(uvm.stat().get(Counter::TransfersCopied), before);
+    assert_eq!(load(&uvm, &b, to.start + Pages(4)), 70);
+    audit(&uvm, held, &[&b], &[]);
+    uvm.space_destroy(held, b);
+    assert_eq!(uvm.frames().free(), free);
+}
+
+#[test]
+fn what_is_given_back_in_the_transfer_area_is_used_again() {
+    let ((uvm, free), mut ctx) = (world(256), ThreadCtx::new());
+    let held = &mut ctx.held();
+    let (space, _) = written(&uvm, held, 1);
+    let mut places = Vec::new();
+    for round in 0..200u8 {
+        let lent = filled(&uvm, held, &[round, round]);
+        let va = uvm.transfer(held, &space, lent, At::Anywhere).unwrap();
+        assert_eq!(load(&uvm, &space, va + Pages(1)), round);
+        places.push(va);
+        if places.len() == 3 {
+            let old = places.remove(0);
+            assert_eq!(load(&uvm, &space, old), round - 2);
+            uvm.discard(held, &space, VaRange::new(old, old + Pages(2))).unwrap();
+        }
+    }
+    audit(&uvm, held, &[&space], &[]);
+    assert_eq!((space.map().entries(held), uvm.anons()), (2, 5));
+    uvm.space_destroy(held, space);
+    assert_eq!(uvm.frames().free(), free);
+}
+
+#[test]
+fn memory_that_a_program_maps_where_the_area_was_is_not_transferred_to() {
+    let ((uvm, _), mut ctx) = (world(256), ThreadCtx::new());
+    let held = &mut ctx.held();
+    let (space, _) = written(&uvm, held, 1);
+    let lent = filled(&uvm, held, &[1]);
+    let va = uvm.transfer(held, &space, lent, At::Anywhere).unwrap();
+    let area = uvm.entry_at(held, &space, va).unwrap().range;
+    uvm.unmap(held, &space, area).unwrap();
+    let own = uvm.map(held, &space, &MapRequest::zero(area.pages()).at(area.start)).unwrap();
+    store(&uvm, &space, own, 5);
+    let lent = filled(&uvm, held, &[2]);
+    let next = uvm.transfer(held, &space, lent, At::Anywhere).unwrap();
+    assert!(VaRange::new(next, next + Pages(1)).intersect(area).is_empty(), "{next:?} is the program's own");
+    audit(&uvm, held, &[&space], &[]);
+}
+
+#[test]
+fn a_refused_transfer_gives_the_pages_back() {
+    let ((uvm, free), mut ctx) = (world(256), ThreadCtx::new());
+    let held = &mut ctx.held();
+    let (space, range) = written(&uvm, held, 4);
+    let refused = |held: &mut _, lent, why| {
+        let (e, lent) = uvm.transfer(held, &space, lent, At::Fixed(range.start)).unwrap_err();
+        assert_eq!(e, why);
+        audit(&uvm, held, &[&space], &[&lent]);
+        lent
+    };
+    let mut lent = filled(&uvm, held, &[50, 51, 52, 53, 54]);
+    lent = refused(held, lent, TransferError::NoMapping);
+    uvm.return_loan(held, lent.split_off(4));
+    uvm.wire(held, &space, VaRange::new(range.start + Pages(3), range.end)).unwrap();
+    lent = refused(held, lent, TransferError::Unsuitable);
+    uvm.unwire(held, &space, range).unwrap();
+    uvm.protect(held, &space, range, Prot::READ).unwrap();
+    lent = refused(held, lent, TransferError::Protection);
+    let seen: Vec<u8> = range.iter_pages().map(|va| load(&uvm, &space, va)).collect();
+    assert_eq!(seen, [1, 2, 3, 4]);
+    uvm.return_loan(held, lent);
+    uvm.space_destroy(held, space);
+    assert_eq!(uvm.frames().free(), free);
+}
+
+#[test]
+fn pages_are_pushed_down_into_an_object() {
+    let ((uvm, free), mut ctx) = (world(256), ThreadCtx::new());
+    let held = &mut ctx.held();
+    let pager: Arc<dyn Pager<SoftMachine>> = AnonObject::new(&uvm, held, Pages(3)).unwrap();
+    let lent = filled(&uvm, held, &[7, 8, 9, 10]);
+    let (e, mut lent) = uvm.give_to_object(held, &pager, Pages(0), lent).unwrap_err();
+    assert_eq!(e, GetError::PastEnd);
+    uvm.return_loan(held, lent.split_off(3));
+    let shared = uvm.lend_again(&lent.pages()[2]).unwrap();
+    uvm.give_to_object(held, &pager, Pages(0), lent).unwrap();
+    assert_eq!(uvm.stat().get(Counter::TransfersCopied), 1, "the page that another has too");
+    let byte = |machine: &SoftMachine, page| {
+        let mut byte = [0];
+        machine.read(page, 0, &mut byte);
+        byte[0]
+    };
+    for n in 0..3 {
+        let read = uvm.with_page(held, &pager, Pages(n), Intent::Read, uvm::Access::PAGE, byte);
+        assert_eq!(read, Ok(Some(7 + n as u8)));
+    }
+    uvm.return_page(held, shared);
+    uvm.detach(held, &*pager);
+    assert_eq!(uvm.frames().free(), free);
+}
+
+#[test]
+fn donated_memory_moves_and_is_not_copied() {
+    let ((uvm, free), mut ctx) = (world(2048), ThreadCtx::new());
+    let held = &mut ctx.held();
+    let (a, range) = written(&uvm, held, 1024);
+    let b = uvm.space_create(held, BOUNDS).unwrap();
+    let before = uvm.frames().free();
+    let taken = uvm.extract(held, &a, range, Pass::Donate).unwrap();
+    audit(&uvm, held, &[&a, &b, taken.space()], &[]);
+    assert!(!uvm.is_mapped(held, &a, range));
+    // It can be looked at where it is.
+    let lent =
+        uvm.loan_to_kernel(held, taken.space(), VaRange::new(range.start, range.start + Pages(2))).unwrap();
+    uvm.return_loan(held, lent);
+    let Err((MapError::Invalid, taken)) = uvm.attach_range(held, &b, taken, Place::Fixed(Va(1 << 40))) else {
+        panic!("there is no room behind the end")
+    };
+    let va = uvm.attach_range(held, &b, taken, Place::Anywhere).unwrap_or_else(|_| panic!("there is room"));
+    assert_eq!(va.0 % (2 << 20), range.start.0 % (2 << 20), "it keeps its place in its tables");
+    assert!((0..1024).all(|n| load(&uvm, &b, va + Pages(n)) == (n % 200) as u8 + 1));
+    store(&uvm, &b, va, 99);
+    assert_eq!((uvm.anons(), b.map().entries(held)), (1024, 1));
+    assert_eq!(uvm.stat().get(Counter::FaultsAnonCopied), 0);
+    assert!(uvm.frames().free() >= before);
+    audit(&uvm, held, &[&a, &b], &[]);
+    [a, b].into_iter().for_each(|s| uvm.space_destroy(held, s));
+    assert_eq!(uvm.frames().free(), free);
+}
+
+#[test]
+fn an_exported_range_is_imported_many_times() {
+    let ((uvm, free), mut ctx) = (world(256), ThreadCtx::new());
+    let held = &mut ctx.held();
+    let (a, range) = written(&uvm, held, 4);
+    let (b, c) = (uvm.space_create(held, BOUNDS).unwrap(), uvm.space_create(held, BOUNDS).unwrap());
+    let exported = uvm.extract(held, &a, range, Pass::Share).unwrap();
+    uvm.limit(held, &exported, Prot::READ);
+    let (from, all) = (exported.space(), exported.range());
+    let shared = uvm.pass_range(held, from, all, &b, Place::Anywhere, Pass::Share).unwrap();
+    let copied = uvm.pass_range(held, from, all, &c, Place::Anywhere, Pass::Copy).unwrap();
+    store(&uvm, &a, range.start, 90);
+    assert_eq!((load(&uvm, &b, shared), load(&uvm, &c, copied)), (90, 1));
+    let over = VaRange::new(shared, shared + Pages(1));
+    assert!(uvm.protect(held, &b, over, Prot::READ_WRITE).is_err(), "more than was exported");
+    audit(&uvm, held, &[&a, &b, &c, from], &[]);
+    uvm.drop_detached(held, exported);
+    uvm.space_destroy(held, a);
+    assert_eq!(load(&uvm, &b, shared), 90);
+    [b, c].into_iter().for_each(|s| uvm.space_destroy(held, s));
+    assert_eq!(uvm.frames().free(), free);
+}
