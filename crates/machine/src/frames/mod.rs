@@ -33,7 +33,7 @@ mod scan;
 use alloc::vec::Vec;
 use core::fmt;
 
-use crate::atomic::Ordering::{AcqRel, Acquire, Relaxed};
+use crate::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use crate::atomic::{AtomicU16, AtomicU32, AtomicU64, AtomicU8, AtomicUsize};
 use crate::magazine::{Magazine, HALF};
 use crate::order::{Before, FreeList, Held, Ordered, PageCache, PageQueues};
@@ -201,6 +201,8 @@ pub struct Frames<M: Machine> {
     /// Free pages under which the page daemon is woken, and at which it rests.
     low_water: AtomicUsize,
     high_water: AtomicUsize,
+    /// Allocations that were refused.
+    refusals: AtomicUsize,
 }
 
 impl<M: Machine> Near<M> {
@@ -264,6 +266,7 @@ impl<M: Machine> Frames<M> {
             reserve_pageout,
             low_water: AtomicUsize::new(reserve_pageout * 2 + slack),
             high_water: AtomicUsize::new(reserve_pageout * 2 + slack * 3),
+            refusals: AtomicUsize::new(0),
         })
     }
 
@@ -288,10 +291,12 @@ impl<M: Machine> Frames<M> {
         page.0 as usize >= self.total
     }
 
-    /// Free page frames (I3); a moment's value where several CPUs run.
+    /// Free page frames (I3); a moment's value where several CPUs run. Frames that move between the list and a cache
+    /// meanwhile are rather counted twice than not at all: who is told that there are none gives up.
     pub fn free(&self) -> usize {
-        self.far.free_list_len.load(Relaxed)
-            + self.near.iter().map(|near| near.cached.load(Relaxed)).sum::<usize>()
+        let before = self.far.free_list_len.load(Acquire);
+        let cached = self.near.iter().map(|near| near.cached.load(Acquire)).sum::<usize>();
+        before.max(self.far.free_list_len.load(Acquire)) + cached
     }
 
     /// Free page frames that [`Reserve::User`] may take; a moment's value.
@@ -308,6 +313,13 @@ impl<M: Machine> Frames<M> {
     /// Free pages at which the page daemon may rest.
     pub fn high_water(&self) -> usize {
         self.high_water.load(Relaxed)
+    }
+
+    /// How many allocations of frames have been refused, whosever: who was refused memory learns by it whether
+    /// frames were what it lacked.
+    #[inline]
+    pub fn refusals(&self) -> usize {
+        self.refusals.load(Relaxed)
     }
 
     /// Sets both marks; `low` is raised to what the reserves need, `high` to `low`.
@@ -392,6 +404,7 @@ impl<M: Machine> Frames<M> {
                 break;
             }
         }
+        self.refusals.fetch_add(1, Relaxed);
         Err(NoMemory)
     }
 
@@ -413,7 +426,7 @@ impl<M: Machine> Frames<M> {
     ) -> Result<PageNo, NoMemory> {
         let (mut cache, mut h) = self.near[cpu].cache.lock(held);
         if cache.is_empty() {
-            let filled = self.refill(&mut cache, &mut h, reserve);
+            let filled = self.refill(&mut cache, &mut h, cpu, reserve);
             if self.far.free_list_len.load(Relaxed) < self.low_water() {
                 machine.wake(Channel::PAGE_DAEMON);
             }
@@ -438,6 +451,7 @@ impl<M: Machine> Frames<M> {
         &self,
         cache: &mut Magazine,
         held: &mut Held<'_, PageCache>,
+        cpu: usize,
         reserve: Reserve,
     ) -> Result<(), NoMemory> {
         let keep = self.kept_from(reserve);
@@ -457,7 +471,9 @@ impl<M: Machine> Frames<M> {
             Some(first) => first.prev.store(NIL, Relaxed),
             None => list.tail = NIL,
         }
-        self.far.free_list_len.store(list.len, Relaxed);
+        // Counted in the cache before they leave the list: see `free`.
+        self.near[cpu].cached.store(cache.len(), Release);
+        self.far.free_list_len.store(list.len, Release);
         Ok(())
     }
 
@@ -468,7 +484,7 @@ impl<M: Machine> Frames<M> {
         let cpu = machine.cpu();
         let (mut cache, mut h) = self.near[cpu].cache.lock(held);
         self.put(&mut cache, &mut h, page);
-        self.near[cpu].cached.store(cache.len(), Relaxed);
+        self.near[cpu].cached.store(cache.len(), Release);
     }
 
     /// Takes a page from its owner and hands it to `down`, which takes it off its queue, with others, and frees it once no
@@ -501,7 +517,7 @@ impl<M: Machine> Frames<M> {
             next = self.page(page).next();
             self.put(&mut cache, &mut h, page);
         }
-        self.near[cpu].cached.store(cache.len(), Relaxed);
+        self.near[cpu].cached.store(cache.len(), Release);
     }
 
     #[inline]
@@ -523,7 +539,7 @@ impl<M: Machine> Frames<M> {
             self.link_front(&mut list, no);
             self.set_place(no, Place::Free);
         }
-        self.far.free_list_len.store(list.len, Relaxed);
+        self.far.free_list_len.store(list.len, Release);
     }
 
     /// Returns all cached pages to the free list, from every CPU.
@@ -532,7 +548,7 @@ impl<M: Machine> Frames<M> {
             let (mut cache, mut h) = near.cache.lock(held);
             let count = cache.len();
             self.drain(&mut cache, &mut h, count);
-            near.cached.store(0, Relaxed);
+            near.cached.store(0, Release);
         }
     }
 
@@ -549,10 +565,12 @@ impl<M: Machine> Frames<M> {
         self.drain_caches(held);
         let (_cache, mut h) = self.near[0].cache.lock(held);
         let (mut list, _h) = self.far.free.lock(&mut h);
-        if count == 0 || list.len < count as usize + self.reserve_kernel {
+        let is_short = count == 0 || list.len < count as usize + self.reserve_kernel;
+        let run = if is_short { None } else { self.segments.iter().find_map(|s| self.free_run(s, count)) };
+        let Some(first) = run else {
+            self.refusals.fetch_add(1, Relaxed);
             return Err(NoMemory);
-        }
-        let first = self.segments.iter().find_map(|s| self.free_run(s, count)).ok_or(NoMemory)?;
+        };
         for no in first..first + count {
             self.unlink(&mut list, no);
             self.set_place(no, Place::Nowhere);
