@@ -100,7 +100,7 @@ pub struct Uvm<M: Machine> {
     registry: registry::Registry<M>,
     stat: Stat,
     knobs: Knobs,
-    pass_lock: pageout::PassLock,
+    pass_lock: pageout::PassLock<M>,
     line: pageout::Line<M>,
     /// Pages that are being written so that they can be freed.
     in_flight: AtomicUsize,
@@ -191,6 +191,7 @@ impl<M: Machine> Uvm<M> {
         mut once: impl FnMut(&mut Held<'_, order::Nothing>, usize) -> Result<T, Stop<E>>,
     ) -> (Result<T, E>, bool) {
         let mut waited = false;
+        effort.begin(self.frames());
         loop {
             if reserve != 0 {
                 if let Err(e) = self.machine.reserve_heap(reserve) {

@@ -120,6 +120,27 @@ fn a_bad_page_fails_alone() {
     }
 }
 
+/// A page that was read unasked and could not be has a frame, and nobody may ever come for it: it goes like any other.
+#[test]
+fn pages_that_could_not_be_read_keep_no_frame_from_others() {
+    let config = Config { segments: vec![(Pa(0x10_0000), 256)], ..Config::default() };
+    let (desk, mut ctx) = (Desk::on(config, Answers::AtOnce, 200), ThreadCtx::new());
+    let held = &mut ctx.held();
+    desk.disk.state().bad.extend(0..200);
+    let space = desk.space(held);
+    let va = map(&desk, &space, 200, Sharing::Shared, Advice::Normal);
+    for n in 0..200 {
+        desk.uvm.will_need(held, &space, VaRange::new(va + Pages(n), va + Pages(n + 1)));
+    }
+    let left = desk.pager.object().resident(held);
+    assert!(left > 100, "{left} pages could not be read");
+    let own = desk.uvm.map(held, &space, &MapRequest::zero(Pages(230))).unwrap();
+    for n in 0..230 {
+        assert_eq!(desk.store(&space, own + Pages(n), n as u8), Ok(()), "page {n}");
+    }
+    desk.close(held, vec![space]);
+}
+
 #[test]
 fn consecutive_dirty_pages_leave_in_one_write_and_all_writes_at_once() {
     let (desk, mut ctx) = (Desk::slow(1000), ThreadCtx::new());

@@ -145,14 +145,14 @@ fn a_failed_write_costs_a_slot_and_nobody_a_page() {
     }
 }
 
-/// With a fifth of the slots bad, every write of many pages fails, at once: whoever is refused memory has them tried one by one
-/// and is not told that memory has run out.
+/// Half of swap is bad, the half that fills first, and says so at once: passes free nothing and start nothing that could be
+/// waited for. Whoever is refused memory has the slots tried one by one and is not told that memory has run out.
 #[test]
 fn writes_that_fail_at_once_end_no_operation() {
     let (uvm, mut ctx) = (world(64), ThreadCtx::new());
     let held = &mut ctx.held();
     let (disk, _) = swap_on(&uvm, held, 512, Mode::AtOnce);
-    disk.spoil((0..512).step_by(5));
+    disk.spoil(0..256);
     let s = space(&uvm, held);
     let va = uvm.map(held, &s, &MapRequest::zero(Pages(200))).unwrap();
     for i in 0..200 {
@@ -161,6 +161,84 @@ fn writes_that_fail_at_once_end_no_operation() {
         assert!(stored.is_ok(), "page {i}: {stored:?}");
     }
     check(&uvm, &s, va, 200);
+    audit(&uvm, held, &[&s]);
+    uvm.space_destroy(held, s);
+    assert_empty(&uvm);
+}
+
+/// With memory and swap full a refusal costs no look at all of memory, until something changes: programs go, or let go.
+#[test]
+fn a_full_machine_refuses_without_looking_again() {
+    let (uvm, mut ctx) = (world(256), ThreadCtx::new());
+    let held = &mut ctx.held();
+    swap_on(&uvm, held, 64, Mode::AtOnce);
+    let s = space(&uvm, held);
+    let va = uvm.map(held, &s, &MapRequest::zero(Pages(400))).unwrap();
+    let full = (0..400).find(|&i| store(&uvm, &s, va + Pages(i), i as u8).is_err()).expect("it is full");
+    assert!(full > 256 + 64 - 20, "refused with {full} pages");
+    let scanned = uvm.stat().get(Counter::Scanned);
+    for _ in 0..100 {
+        assert_eq!(store(&uvm, &s, va + Pages(full), 1), Err(FaultError::NoMemory));
+    }
+    let scanned = uvm.stat().get(Counter::Scanned) - scanned;
+    assert!(scanned <= 256, "{scanned} pages were looked at");
+    uvm.unmap(held, &s, VaRange::new(va, va + Pages(20))).unwrap();
+    (full..full + 10).for_each(|i| store(&uvm, &s, va + Pages(i), i as u8).unwrap());
+    audit(&uvm, held, &[&s]);
+    uvm.space_destroy(held, s);
+    assert_empty(&uvm);
+}
+
+/// Pages that come back from swap after memory had run out, and keep their places there, can go again.
+#[test]
+fn what_was_read_back_makes_room_after_memory_had_run_out() {
+    let (uvm, mut ctx) = (world(256), ThreadCtx::new());
+    let held = &mut ctx.held();
+    swap_on(&uvm, held, 64, Mode::AtOnce);
+    let s = space(&uvm, held);
+    let va = uvm.map(held, &s, &MapRequest::zero(Pages(400))).unwrap();
+    let full = (0..400).find(|&i| store(&uvm, &s, va + Pages(i), i as u8).is_err()).expect("it is full");
+    uvm.unmap(held, &s, VaRange::new(va + Pages(full - 30), va + Pages(full))).unwrap();
+    let ins = uvm.stat().get(Counter::SwapIns);
+    check(&uvm, &s, va, 20);
+    assert!(uvm.stat().get(Counter::SwapIns) > ins, "the first pages were in memory");
+    (full..full + 25).for_each(|i| store(&uvm, &s, va + Pages(i), i as u8).unwrap());
+    check(&uvm, &s, va, full - 30);
+    audit(&uvm, held, &[&s]);
+    uvm.space_destroy(held, s);
+    assert_empty(&uvm);
+}
+
+/// A fork needs a frame for each wired page at once: what its attempts have got and given up again is there for the next one.
+#[test]
+fn a_fork_of_wired_memory_gets_all_that_can_be_free() {
+    let (uvm, mut ctx) = (world(64), ThreadCtx::new());
+    let held = &mut ctx.held();
+    swap_on(&uvm, held, 512, Mode::AtOnce);
+    let (s, _) = filled(&uvm, held, 100);
+    let va = uvm.map(held, &s, &MapRequest::zero(Pages(24))).unwrap();
+    uvm.wire(held, &s, VaRange::new(va, va + Pages(24))).unwrap();
+    let child = uvm.fork(held, &s).expect("two times 24 pages fit into 64 frames");
+    audit(&uvm, held, &[&s, &child]);
+    uvm.space_destroy(held, child);
+    uvm.space_destroy(held, s);
+    assert_empty(&uvm);
+}
+
+/// What was wired when memory ran out can be taken as soon as it is not.
+#[test]
+fn pages_that_are_let_go_are_found_after_memory_had_run_out() {
+    let (uvm, mut ctx) = (world(256), ThreadCtx::new());
+    let held = &mut ctx.held();
+    swap_on(&uvm, held, 512, Mode::AtOnce);
+    let s = space(&uvm, held);
+    let va = uvm.map(held, &s, &MapRequest::zero(Pages(400))).unwrap();
+    let range = |pages| VaRange::new(va, va + Pages(pages));
+    let most = (0..256).rev().find(|&pages| uvm.wire(held, &s, range(pages)).is_ok()).unwrap();
+    let refused = (most..400).find(|&i| store(&uvm, &s, va + Pages(i), 1) == Err(FaultError::NoMemory));
+    let refused = refused.unwrap_or_else(|| panic!("{most} wired pages leave room for all others"));
+    uvm.unwire(held, &s, range(most)).unwrap();
+    (refused..400).for_each(|i| store(&uvm, &s, va + Pages(i), 1).unwrap());
     audit(&uvm, held, &[&s]);
     uvm.space_destroy(held, s);
     assert_empty(&uvm);

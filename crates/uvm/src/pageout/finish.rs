@@ -36,7 +36,7 @@ impl<M: Machine> Uvm<M> {
             match self.settle(held, page) {
                 Fate::Freed => freed += 1,
                 Fate::Write => dirty.push(page),
-                Fate::Kept => {}
+                Fate::Kept => pass.progress.wanted += 1,
             }
         }
         let cpu = self.machine().cpu();

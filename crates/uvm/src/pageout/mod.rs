@@ -36,12 +36,14 @@ mod finish;
 mod knobs;
 mod line;
 mod objects;
+mod places;
 mod range;
 mod room;
+mod spent;
 mod take;
+mod verdict;
 
-use machine::lines::Ordering::{AcqRel, Relaxed, Release};
-use machine::lines::{AtomicBool, AtomicU64};
+use machine::lines::Ordering::Relaxed;
 
 use arrayvec::ArrayVec;
 
@@ -55,6 +57,7 @@ pub use knobs::{BadShare, Knobs};
 pub(crate) use line::Line;
 pub(crate) use room::Effort;
 pub use room::Last;
+pub(crate) use spent::PassLock;
 
 /// What a pass has achieved.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -65,6 +68,20 @@ pub struct Progress {
     pub started: usize,
     /// Dirty pages of files that their hosts will write in their own time.
     pub later: usize,
+    /// Pages that were taken and kept, since somebody wanted them by then.
+    pub wanted: usize,
+}
+
+impl Progress {
+    /// What two passes have achieved together.
+    fn and(self, other: Progress) -> Progress {
+        Progress {
+            freed: self.freed + other.freed,
+            started: self.started + other.started,
+            later: self.later + other.later,
+            wanted: self.wanted + other.wanted,
+        }
+    }
 }
 
 /// How hard a pass tries.
@@ -74,24 +91,6 @@ pub(crate) enum Zeal {
     Fair,
     /// Whatever can be taken is.
     Desperate,
-}
-
-/// Whether a pass runs, and who waits for its end.
-pub(crate) struct PassLock {
-    runs: AtomicBool,
-    /// The state of memory when a desperate pass last took nothing.
-    in_vain: AtomicU64,
-    /// Pages read from swap, plus one, when a desperate pass last took all there was and that was little; else 0.
-    emptied: AtomicU64,
-}
-
-impl PassLock {
-    /// Threads that wait for the end of a pass.
-    const CHANNEL: Channel = Channel(u64::MAX - 2);
-
-    pub(crate) const fn new() -> PassLock {
-        PassLock { runs: AtomicBool::new(false), in_vain: AtomicU64::new(0), emptied: AtomicU64::new(0) }
-    }
 }
 
 /// One pass under way.
@@ -117,7 +116,7 @@ impl<M: Machine> Uvm<M> {
     ///
     /// The caller must not be one that a swap device's or a file's writes depend on.
     pub fn pageout(&self, held: &mut Held<'_, order::Nothing>, target_free: usize) -> Progress {
-        if !self.could_take_any(held) || self.is_hopeless(held) {
+        if !self.sight(held).is_worth_a_pass(self.frames().low_water()) {
             return Progress::default();
         }
         while !self.begin_pass(held) {}
@@ -141,26 +140,11 @@ impl<M: Machine> Uvm<M> {
         &self.knobs
     }
 
-    /// Claims the one pass; or waits until another's has ended, and says no.
-    fn begin_pass(&self, held: &mut Held<'_, order::Nothing>) -> bool {
-        let ticket = self.machine().ticket(PassLock::CHANNEL);
-        if !self.pass_lock.runs.swap(true, AcqRel) {
-            return true;
-        }
-        self.machine().wait(held, ticket);
-        false
-    }
-
-    fn end_pass(&self) {
-        self.pass_lock.runs.store(false, Release);
-        self.machine().wake(PassLock::CHANNEL);
-    }
-
     fn new_pass(&self, held: &mut Held<'_, order::Nothing>, target: usize, zeal: Zeal) -> Pass {
         let frames = self.frames();
         self.stat().add(self.machine().cpu(), Counter::Passes, 1);
         frames.flush_pending(held);
-        let room = self.room_on_swap(held);
+        let room = self.make_places(held, zeal);
         Pass {
             zeal,
             target,

@@ -177,6 +177,7 @@ impl<M: Machine> VnodePager<M> {
                 frames.set_flags(page, PageFlags::CLEAN);
             }
         }
+        uvm.pages_may_go();
     }
 
     /// Frees pages of the range that the file has as they are and that nobody maps or uses: who wants them reads them again.

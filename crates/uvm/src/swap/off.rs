@@ -115,6 +115,7 @@ impl<M: Machine> Uvm<M> {
     fn empty(&self, held: &mut Held<'_, order::Nothing>, numbers: &Range<u32>) -> Result<(), SwapError> {
         let (_, lost) = self.used_on(held, numbers);
         let (mut last, mut effort) = (0, Effort::default());
+        effort.begin(self.frames());
         loop {
             let (used, lost_now) = self.used_on(held, numbers);
             if used == 0 {

@@ -1,0 +1,205 @@
+//! What is known from the last desperate pass that took all there was and could not bring free pages up to the low water
+//! mark: so that a fork bomb's processes don't each look at all of memory.
+//!
+//! Such a pass leaves behind what no pass can take: pages that are wired, and dirty ones that swap has no place for. Until
+//! something changes that, another one finds what has become fresh since: pages that were read, or written and so
+//! made clean, pages of files that were made, and as many dirty ones as swap has got places for. Counters say how many
+//! those can be at most, and unless that could help no pass is made. So a look at all of memory is paid for by as many
+//! pages that came in as the low water mark stands high.
+//!
+//! I1: `fresh` is never less than what a desperate pass could take. I2: what is known is forgotten when wired pages
+//! are let go, and not kept where a transfer failed during the pass: its pages are there yet.
+//!
+//! Locks: one, of level `Line`, around what is known; a few words, taken by who was refused memory and by passes.
+
+use machine::lines::Ordering::{AcqRel, Relaxed, Release};
+use machine::lines::{AtomicBool, AtomicU64};
+
+use machine::{order, Channel, Class, Held, Machine, Ordered};
+
+use super::verdict::Sight;
+use super::{Progress, Zeal};
+use crate::stat::Counter;
+use crate::Uvm;
+
+/// Whether a pass runs, who waits for its end, and what is known from the last.
+pub(crate) struct PassLock<M: Machine> {
+    runs: AtomicBool,
+    spent: Ordered<order::Line, M::Lock, Option<Spent>>,
+    /// Something is known.
+    is_spent: AtomicBool,
+    /// How often wired pages were let go.
+    loosened: AtomicU64,
+}
+
+/// See the module.
+#[derive(Clone, Copy)]
+struct Spent {
+    /// Pages that the pass met and could not take since others had or wanted them.
+    left: usize,
+    /// Pages read, written and failed by then.
+    made: u64,
+    /// Pages of files.
+    files: usize,
+    loosened: u64,
+    /// All that can change.
+    state: [u64; 6],
+}
+
+impl<M: Machine> PassLock<M> {
+    /// Threads that wait for the end of a pass.
+    const CHANNEL: Channel = Channel(u64::MAX - 2);
+
+    pub(crate) fn new() -> Self {
+        PassLock {
+            runs: AtomicBool::new(false),
+            spent: Ordered::new(None),
+            is_spent: AtomicBool::new(false),
+            loosened: AtomicU64::new(0),
+        }
+    }
+}
+
+/// Counters of pages that a pass may take after them.
+const MADE: [Counter; 5] = [
+    Counter::SwapIns,
+    Counter::FilePagesRead,
+    Counter::FilePagesWritten,
+    Counter::SwapErrors,
+    Counter::FileErrors,
+];
+
+impl<M: Machine> Uvm<M> {
+    /// Claims the one pass; or waits until another's has ended, and says no.
+    pub(super) fn begin_pass(&self, held: &mut Held<'_, order::Nothing>) -> bool {
+        let ticket = self.machine().ticket(PassLock::<M>::CHANNEL);
+        if !self.pass_lock.runs.swap(true, AcqRel) {
+            return true;
+        }
+        self.machine().wait(held, ticket);
+        false
+    }
+
+    pub(super) fn end_pass(&self) {
+        self.pass_lock.runs.store(false, Release);
+        self.machine().wake(PassLock::<M>::CHANNEL);
+    }
+
+    /// Whether memory has run out, as far as the last desperate pass could tell.
+    #[inline]
+    pub(super) fn is_spent(&self) -> bool {
+        self.pass_lock.is_spent.load(Relaxed)
+    }
+
+    /// Pages are no longer wired, or no longer kept for another reason: a pass might find what the last one did not.
+    pub(crate) fn pages_may_go(&self) {
+        self.pass_lock.loosened.fetch_add(1, Relaxed);
+        if self.is_spent() {
+            self.pass_lock.is_spent.store(false, Relaxed);
+        }
+    }
+
+    /// What there is at this moment.
+    pub(super) fn sight(&self, held: &mut Held<'_, order::Nothing>) -> Sight {
+        Sight {
+            free: self.frames().free(),
+            leaving: self.pages_in_flight(),
+            coming: self.pages_coming_in(),
+            fresh: self.fresh(held),
+            freed: self.stat().get(Counter::PagesFreed),
+            errors: self.transfer_errors(),
+        }
+    }
+
+    /// Whether free pages and those that are being written are fewer than the page daemon cares for.
+    pub(super) fn is_low(&self) -> bool {
+        self.frames().free() + self.pages_in_flight() < self.frames().low_water()
+    }
+
+    /// A pass for a thread that was refused memory: a desperate one if there is no other way.
+    pub(super) fn direct_pass(&self, held: &mut Held<'_, order::Nothing>, target: usize) -> Progress {
+        self.stat().add(self.machine().cpu(), Counter::DirectPasses, 1);
+        let fair = match self.is_spent() {
+            true => Progress::default(),
+            false => self.pass(held, target, Zeal::Fair),
+        };
+        if !self.is_low() {
+            self.know(held, None);
+            return fair;
+        }
+        let (errors, before) = (self.transfer_errors(), self.known_before());
+        let desperate = self.pass(held, target, Zeal::Desperate);
+        let has_run_out = self.is_low() && self.transfer_errors() == errors;
+        let known = has_run_out.then(|| self.known_after(held, before, desperate));
+        self.know(held, known);
+        fair.and(desperate)
+    }
+
+    fn know(&self, held: &mut Held<'_, order::Nothing>, known: Option<Spent>) {
+        *self.pass_lock.spent.lock(held).0 = known;
+        self.pass_lock.is_spent.store(known.is_some(), Relaxed);
+    }
+
+    /// What is read from here on, or is being read now, a pass that begins now may miss.
+    fn known_before(&self) -> Spent {
+        Spent {
+            left: self.pages_coming_in(),
+            made: self.pages_made(),
+            files: 0,
+            loosened: self.pass_lock.loosened.load(Relaxed),
+            state: [0; 6],
+        }
+    }
+
+    fn known_after(&self, held: &mut Held<'_, order::Nothing>, before: Spent, pass: Progress) -> Spent {
+        Spent {
+            left: before.left + pass.wanted + self.pages_in_flight(),
+            files: self.file_pages(held),
+            state: self.state_of_memory(held),
+            ..before
+        }
+    }
+
+    /// What a pass can take at most, but for what is under way.
+    fn fresh(&self, held: &mut Held<'_, order::Nothing>) -> usize {
+        let files = self.file_pages(held);
+        if self.swap().slots() == 0 && files == 0 {
+            return 0;
+        }
+        let loosened = self.pass_lock.loosened.load(Relaxed);
+        let known = *self.pass_lock.spent.lock(held).0;
+        let Some(spent) = known.filter(|spent| spent.loosened == loosened) else { return usize::MAX };
+        if self.state_of_memory(held) == spent.state {
+            return spent.left;
+        }
+        let made = (self.pages_made() - spent.made) as usize;
+        let places = self.swap().room(held) as usize;
+        spent.left + made + places + files.saturating_sub(spent.files)
+    }
+
+    fn pages_made(&self) -> u64 {
+        MADE.map(|counter| self.stat().get(counter)).iter().sum()
+    }
+
+    fn transfer_errors(&self) -> u64 {
+        self.stat().get(Counter::SwapErrors) + self.stat().get(Counter::FileErrors)
+    }
+
+    fn file_pages(&self, held: &mut Held<'_, order::Nothing>) -> usize {
+        self.frames().flush_pending(held);
+        self.frames().of_class(Class::File) + self.frames().of_class(Class::Exec)
+    }
+
+    /// Numbers of which one changes whenever a pass might find what the last one did not, but for wirings.
+    fn state_of_memory(&self, held: &mut Held<'_, order::Nothing>) -> [u64; 6] {
+        let frames = self.frames();
+        [
+            self.stat().get(Counter::PagesFreed),
+            self.pages_made(),
+            frames.free() as u64,
+            (frames.active() + frames.inactive()) as u64,
+            u64::from(self.slots_in_use(held)),
+            u64::from(self.swap().room(held)),
+        ]
+    }
+}
