@@ -3,9 +3,9 @@
 //! The library decides what leaves memory (`uvm::pageout`); here is only when. The daemon sleeps until free pages fall
 //! under the low water mark, which stands above what is kept for the kernel, so that it runs before anybody is refused;
 //! then it makes passes until the high one is reached or being written for. A pass that finds next to nothing is followed
-//! by a rest: were it not, every few pages that somebody takes would cost a look at all of memory, and since the daemon
-//! runs ahead of programs, nobody who could end and give memory back would ever run. Kernel stacks that a crowd of threads has
-//! left it gives back, too.
+//! by a rest, twice as long as the last: were it not, every few pages that somebody takes would cost a look at all of
+//! memory, and since the daemon runs ahead of programs, nobody who could end and give memory back would ever run. Kernel
+//! stacks that a crowd of threads has left it gives back, too.
 //!
 //! Who is refused memory makes room without it: operations of the library by themselves, the kernel's own by
 //! [`with_room`].
@@ -22,8 +22,9 @@ use crate::sync::WaitQueue;
 
 /// A pass that yields less than this part of what is wanted is as good as in vain.
 const POOR: usize = 8;
-/// How long the daemon rests after a pass in vain.
+/// How long the daemon rests after a pass in vain, and at most after many in a row: who is refused memory makes its own.
 const REST: u64 = 20_000_000;
+const LONG_REST: u64 = 640_000_000;
 /// How often memory is looked at again after room was made.
 const TRIES: usize = 16;
 
@@ -34,12 +35,19 @@ pub(super) fn start() -> Result<()> {
 }
 
 fn run() -> ! {
+    static RESTING: WaitQueue = WaitQueue::new();
+    let mut rest = REST;
     loop {
         // Read before the look at what is free: a wake-up between the two isn't lost.
         let ticket = KERNEL.ticket(Channel::PAGE_DAEMON);
         stack::give_back();
         if free_soon() < system().frames().low_water() {
-            work();
+            if work() {
+                rest = REST;
+            } else {
+                let _ = RESTING.wait_intr(Some(sched::now() + rest), || None::<()>);
+                rest = LONG_REST.min(2 * rest);
+            }
         }
         with(|_, held| KERNEL.wait(held, ticket));
     }
@@ -50,18 +58,17 @@ fn free_soon() -> usize {
     system().frames().free() + system().pages_in_flight()
 }
 
-fn work() {
-    static RESTING: WaitQueue = WaitQueue::new();
+/// Makes passes until enough is free or being written for. `false`: the last one found next to nothing.
+fn work() -> bool {
     let high = system().frames().high_water();
     while free_soon() < high {
         let wanted = high - free_soon().min(high);
         let progress = with(|uvm, held| uvm.pageout(held, high));
         if (progress.freed + progress.started) * POOR < wanted {
-            let end = sched::now() + REST;
-            let _ = RESTING.wait_intr(Some(end), || None::<()>);
-            return;
+            return false;
         }
     }
+    true
 }
 
 /// Makes room for an allocation of the kernel's own. `false`: memory and swap are full.
