@@ -18,13 +18,38 @@ struct Plant {
     file: &'static str,
     /// Texts that stand there once, and what takes their place.
     changes: &'static [(&'static str, &'static str)],
-    /// The tests that must find it: arguments for `cargo test -p uvm-check`.
+    /// The tests that must find it: arguments for `cargo test`, of `uvm-check` unless they name another package.
     found_by: &'static [&'static str],
 }
 
 const RANDOM: &[&str] = &["--test", "model", "random"];
 const PAGING: &[&str] = &["--test", "paging", "most_pages"];
+const FORK_AGAIN: &[&str] = &["-p", "uvm", "--test", "paging", "a_fork_of_wired_memory"];
 const SCHEDULES: &[&str] = &["--features", "shuttle", "--test", "schedules", "paging"];
+const LINE: &[&str] =
+    &["--features", "shuttle", "--test", "schedules", "who_comes_to_the_line_as_another_leaves"];
+const LINE_ENDED: &[&str] =
+    &["--features", "shuttle", "--test", "schedules", "who_is_ended_as_its_turn_comes_hands_it_on"];
+const LINE_EARLY: &[&str] =
+    &["--features", "shuttle", "--test", "schedules", "who_wakes_up_early_takes_no_turn"];
+const REFUSED: &[&str] =
+    &["--features", "shuttle", "--test", "schedules", "nobody_is_refused_while_swap_has_room"];
+const VERDICT: &[&str] = &["-p", "uvm", "--lib", "verdict"];
+const FULL: &[&str] = &["-p", "uvm", "--test", "paging", "a_full_machine_refuses"];
+const LET_GO: &[&str] = &["-p", "uvm", "--test", "paging", "pages_that_are_let_go"];
+const READ_BACK: &[&str] = &["-p", "uvm", "--test", "paging", "what_was_read_back"];
+const UNREAD: &[&str] = &["-p", "uvm", "--test", "files", "pages_that_could_not_be_read"];
+const TRUNCATION: &[&str] =
+    &["--features", "shuttle", "--test", "schedules", "a_truncation_meets_a_fault_and_the_page_daemon"];
+const EVICTION: &[&str] =
+    &["--features", "shuttle", "--test", "schedules", "an_eviction_meets_a_new_mapping_of_the_same_page"];
+const SWAPOFF: &[&str] = &["--features", "shuttle", "--test", "schedules", "swap_is_switched_off_under_load"];
+const EXIT: &[&str] =
+    &["--features", "shuttle", "--test", "schedules", "a_process_ends_while_its_pages_are_written_out"];
+const TIER: &[&str] =
+    &["--features", "shuttle", "--test", "schedules", "the_tier_is_switched_off_under_load"];
+const ADVICE: &[&str] = &["-p", "uvm", "--test", "paging", "what_will_be_needed"];
+const WRITES: &[&str] = &["-p", "uvm", "--test", "paging", "writes_that_fail_at_once"];
 const PR_56535: &[&str] =
     &["--features", "shuttle", "--test", "schedules", "a_copied_page_is_seen_by_every_cpu_at_once"];
 const FORK: &[&str] =
@@ -126,6 +151,133 @@ const PLANTS: &[Plant] = &[
         changes: &[("        down.flush(self.machine().pmap());\n        result.map_err", "        result.map_err")],
         found_by: FORK,
     },
+    Plant {
+        what: "memory: a fork that is tried again keeps the copies that it has given up",
+        file: "uvm/src/space.rs",
+        changes: &[(
+            "                self.release_entries(held, half, Heap::Exhausted, &mut down);\n                down.perform(self.machine(), held);",
+            "                let mut undo = Shootdown::new();\n                self.release_entries(held, half, Heap::Exhausted, &mut undo);\n                undo.perform(self.machine(), held);",
+        )],
+        found_by: FORK_AGAIN,
+    },
+    Plant {
+        what: "memory: pages that could not be read are never taken",
+        file: "uvm/src/pageout/take.rs",
+        changes: &[(
+            "!self.frames().flags(page).contains(PageFlags::BUSY) && self",
+            "!self.frames().flags(page).intersects(PageFlags::BUSY | PageFlags::ERROR) && self",
+        )],
+        found_by: UNREAD,
+    },
+    Plant {
+        what: "memory: one write that fails at once ends an operation",
+        file: "uvm/src/pageout/verdict.rs",
+        changes: &[
+            ("if !has_failed && after.most()", "if after.most()"),
+            ("under_way == 0 && !has_failed;", "under_way == 0;"),
+            ("freed != 0 || has_failed || before", "freed != 0 || before"),
+        ],
+        found_by: WRITES,
+    },
+    Plant {
+        what: "memory: who was refused a frame does not look whether there is one by now",
+        file: "uvm/src/pageout/room.rs",
+        changes: &[("frames.refusals() != self.refusals;", "frames.refusals() < self.refusals;")],
+        found_by: REFUSED,
+    },
+    Plant {
+        what: "memory: what others give back during a pass does not count",
+        file: "uvm/src/pageout/verdict.rs",
+        changes: &[("if after.free > before.free + freed {", "if after.free == usize::MAX {")],
+        found_by: VERDICT,
+    },
+    Plant {
+        what: "memory: what is being read is not waited for",
+        file: "uvm/src/pageout/verdict.rs",
+        changes: &[("        self.leaving + self.coming", "        self.leaving")],
+        found_by: VERDICT,
+    },
+    Plant {
+        what: "memory: each refusal of a full machine looks at all of memory",
+        file: "uvm/src/pageout/verdict.rs",
+        changes: &[("self.fresh != 0 && (self", "self.fresh != 0 || (self")],
+        found_by: FULL,
+    },
+    Plant {
+        what: "memory: pages that are let go are not found",
+        file: "uvm/src/pageout/spent.rs",
+        changes: &[("spent.loosened == loosened", "spent.loosened <= loosened")],
+        found_by: LET_GO,
+    },
+    Plant {
+        what: "memory: pages that were read back are not found",
+        file: "uvm/src/pageout/spent.rs",
+        changes: &[("spent.left + made + places", "spent.left + 0 * made + places")],
+        found_by: READ_BACK,
+    },
+    Plant {
+        what: "line: a turn is handed over where nobody waits",
+        file: "uvm/src/pageout/line.rs",
+        changes: &[("if state.waiting == 0 { Whose::Nobodys } else { Whose::Handed }", "Whose::Handed")],
+        found_by: LINE,
+    },
+    Plant {
+        what: "line: who gives up keeps the turn that was meant for it",
+        file: "uvm/src/pageout/line.rs",
+        changes: &[("if state.turn == Whose::Handed {", "if state.waiting == usize::MAX {")],
+        found_by: LINE_ENDED,
+    },
+    Plant {
+        what: "line: who has been woken takes a turn that another has",
+        file: "uvm/src/pageout/line.rs",
+        changes: &[("!gives_up && state.turn == Whose::Taken", "!gives_up && state.waiting == usize::MAX")],
+        found_by: LINE_EARLY,
+    },
+    Plant {
+        what: "race: a truncation takes a page that I/O has",
+        file: "uvm/src/object.rs",
+        changes: &[("            busy_check(machine, page)?;\n            for _ in", "            for _ in")],
+        found_by: TRUNCATION,
+    },
+    Plant {
+        what: "race: a file's page is mapped while it is being evicted",
+        file: "uvm/src/fault/object.rs",
+        changes: &[(".filter(|&page| !self.frames().flags(page).intersects(SPECIAL))", "")],
+        found_by: EVICTION,
+    },
+    Plant {
+        what: "race: swapoff takes the slot of a page that is being written there",
+        file: "uvm/src/swap/off.rs",
+        changes: &[(
+            "            if let Err(ticket) = busy_check(machine, page) {\n                return Ok(Visit::Wait(ticket));\n            }\n",
+            "            let _ = (busy_check(machine, page), |ticket| Visit::Wait(ticket));\n",
+        )],
+        found_by: SWAPOFF,
+    },
+    Plant {
+        what: "race: an exit frees a page that is being written",
+        file: "uvm/src/anon.rs",
+        changes: &[(
+            "Some(page) if machine.frames().flags(page).contains(PageFlags::BUSY) => {",
+            "Some(page) if machine.frames().flags(page).contains(PageFlags::ERROR) => {",
+        )],
+        found_by: EXIT,
+    },
+    Plant {
+        what: "race: the tier takes pages while it is switched off",
+        file: "uvm/src/swap/tier.rs",
+        changes: &[(
+            "let state = state.as_mut().filter(|state| !state.leaving).ok_or(Refusal::Off)?;",
+            "let state = state.as_mut().ok_or(Refusal::Off)?;",
+        )],
+        found_by: TIER,
+    },
+    Plant {
+        what: "advice leaves a page on swap after each read",
+        file: "uvm/src/fault/swapped.rs",
+        changes: &[("machine::Pages(last + 1 - first)", "machine::Pages(last + 2 - first)")],
+        found_by: ADVICE,
+    },
 ];
 
 fn root() -> PathBuf {
@@ -173,8 +325,10 @@ fn workspace() -> PathBuf {
 
 /// Runs tests in a workspace: whether they passed, and what they printed.
 fn run(workspace: &Path, tests: &[&str]) -> (bool, String) {
+    let package: &[&str] = if tests.contains(&"-p") { &[] } else { &["-p", "uvm-check"] };
     let output = Command::new(env!("CARGO"))
-        .args(["test", "--offline", "-p", "uvm-check"])
+        .args(["test", "--offline"])
+        .args(package)
         .args(tests)
         .current_dir(workspace)
         .env("CARGO_TARGET_DIR", workspace.join("target"))

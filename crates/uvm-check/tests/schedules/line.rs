@@ -150,3 +150,38 @@ fn who_comes_to_the_line_as_another_leaves_is_not_forgotten() {
         threads.into_iter().for_each(|thread| thread.join().unwrap());
     });
 }
+
+/// Who is ended while it waits may be the one whose turn has just come: the next one hears of it.
+#[test]
+fn who_is_ended_as_its_turn_comes_hands_it_on() {
+    check(|| {
+        let town = Town::new(1, 0);
+        let mut threads = vec![town.refused_once(1), town.refused_once(2)];
+        let other = town.clone();
+        threads.push(spawn(move || {
+            other.w.uvm.machine().run_on(0);
+            let mut is_first = true;
+            let attempt = || if std::mem::take(&mut is_first) { Err(NoMemory) } else { Ok(()) };
+            let mut ctx = ThreadCtx::new();
+            // It has been served before it was ended, or not at all.
+            let _ = other.w.uvm.with_room(&mut ctx.held(), Last::AskHost, attempt);
+        }));
+        town.w.uvm.machine().end_thread(0);
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+    });
+}
+
+/// A wait may return early: who wakes up while another has the turn waits on.
+#[test]
+fn who_wakes_up_early_takes_no_turn() {
+    check(|| {
+        let town = Town::new(3, 3);
+        let programs: Vec<_> = (0..3).map(|me| town.run(me, 2)).collect();
+        for _ in 0..3 {
+            town.w.uvm.machine().wake(Channel::LINE);
+            shuttle::thread::yield_now();
+        }
+        programs.into_iter().for_each(|program| program.join().unwrap());
+        assert_eq!(town.state.lock().unwrap().free, 3);
+    });
+}

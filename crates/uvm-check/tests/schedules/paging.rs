@@ -133,6 +133,27 @@ fn a_store_is_not_lost_to_the_page_daemon() {
     check_rounds(ROUNDS, || store_beside_the_daemon(Paged::new(Fate::Works)));
 }
 
+/// Three programs write more than memory holds, each taking what others' passes have freed: with room on swap none is
+/// refused, and none waits for ever.
+#[test]
+fn nobody_is_refused_while_swap_has_room() {
+    check_rounds(ROUNDS, || {
+        let p = Paged::of(World::with(24, IoBy::Test), Fate::Works);
+        let programs = [0, 1, 2].map(|cpu| {
+            let (w, space) = (p.w.clone(), p.w.space());
+            w.map(&space, MapRequest::zero(Pages(8)));
+            spawn(move || {
+                let page = |n| P + Pages(n);
+                (0..8).for_each(|n| w.store(cpu, &space, page(n), n + 1));
+                (0..8).for_each(|n| assert_eq!(w.load(cpu, &space, page(n)), n + 1));
+                space
+            })
+        });
+        let spaces = programs.into_iter().map(|program| program.join().unwrap()).collect();
+        p.end(spaces, &[]);
+    });
+}
+
 /// Data that a write failed to bring out is still in memory; nobody notices.
 #[test]
 fn a_failed_write_is_noticed_by_nobody() {
