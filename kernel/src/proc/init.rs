@@ -6,7 +6,7 @@
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicBool, Ordering};
 
 use super::cred::Cred;
 use super::exec::{self, Arguments, Strings};
@@ -29,6 +29,9 @@ use linux_raw_sys::general::O_RDWR;
 
 /// What the command line asks for; `None` before the start.
 static REQUEST: spin::Once<Request> = spin::Once::new();
+
+/// Whether the VM system is audited before the machine goes off; a `panic` tells what is wrong.
+static AUDIT: AtomicBool = AtomicBool::new(false);
 
 struct Request {
     cmdline: String,
@@ -136,6 +139,11 @@ pub fn finish(status: ExitStatus) -> ! {
         ExitStatus::Code(code) => i32::from(code),
         ExitStatus::Killed(signal) => 128 + signal.number(),
     };
+    if AUDIT.load(Ordering::Relaxed) {
+        if let Err(wrong) = crate::vm::audit() {
+            panic!("audit: {wrong}");
+        }
+    }
     fs::ext4::shut_down();
     sched::shut_down(code)
 }
@@ -153,6 +161,8 @@ fn parse(cmdline: &str) -> Request {
             request.cwd = Some(decode(value));
         } else if word == "trace" {
             TRACE.store(true, Ordering::Relaxed);
+        } else if word == "audit" {
+            AUDIT.store(true, Ordering::Relaxed);
         }
     }
     request.argv = words.map(decode).collect();

@@ -23,6 +23,7 @@
 //! I5: work is added to a task before one looks which CPU runs it; a CPU notes what it runs before it looks at the work. So
 //! a program on another CPU either finds its work on the way out of the kernel, or is interrupted.
 
+mod alone;
 pub mod clock;
 mod queue;
 mod task;
@@ -39,6 +40,7 @@ use crate::mem::stack::Stack;
 use crate::proc;
 use crate::sync::Once;
 
+pub use alone::alone;
 pub use clock::{
     now, timer_at, timer_cancel, timer_interrupt, times, wake_at, wall, Nanos, Origin, TimerId, Times,
 };

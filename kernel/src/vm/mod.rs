@@ -6,6 +6,7 @@
 //! but for `activate`, `deactivate` and the counters.
 
 mod advice;
+mod audit;
 mod census;
 mod daemon;
 mod object;
@@ -20,6 +21,7 @@ use core::fmt;
 
 use crate::errno::Result;
 
+pub use self::audit::audit;
 pub use self::census::Census;
 pub use self::daemon::{with_room, with_room_at_any_cost};
 pub use self::uvm::{Object, Space};

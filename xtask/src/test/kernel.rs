@@ -74,6 +74,9 @@ fn one(kernel: Kernel, path: &Path, case: &Case, cpus: u32) -> Result<Verdict> {
     let disks = disks::make(case.disks, folder.path())?;
     machine.disks = disks.list;
     let mut words = [case.input.words(), disks.words].concat();
+    if kernel == Kernel::Uvm {
+        words.push("audit".to_owned());
+    }
     words.extend(case.words.iter().map(|word| (*word).to_owned()));
     run::prepare(&mut machine, kernel, root, &words)?;
     let finished = session::capture(&machine, case.input, Duration::from_secs(case.seconds))?;

@@ -67,6 +67,8 @@ enum Show {
     SelfLink,
     ThreadSelf,
     MountsLink,
+    /// What an audit of the VM system says.
+    Audit,
     /// Takes a letter that stands for a drastic act.
     Trigger,
 }
@@ -189,6 +191,7 @@ impl ProcNode {
     fn text(&self) -> Option<Result<Vec<u8>>> {
         match self.show {
             Show::System(text) => Some(Ok(text().into_bytes())),
+            Show::Audit => Some(Ok(system::audit().into_bytes())),
             Show::Setting(setting) => Some(Ok((setting.show)().into_bytes())),
             Show::Text(pid, text) => Some(process(pid).and_then(|process| text(&process))),
             _ => None,
@@ -253,6 +256,8 @@ impl Inode for ProcNode {
             Kind::Dir => 0o555,
             Kind::Symlink => 0o777,
             _ if matches!(self.show, Show::Trigger) => 0o200,
+            // It stops all CPUs for a while.
+            _ if matches!(self.show, Show::Audit) => 0o400,
             _ if matches!(self.show, Show::Memory(_)) => 0o600,
             _ if matches!(self.show, Show::Setting(_)) => 0o644,
             _ => 0o444,
@@ -262,9 +267,12 @@ impl Inode for ProcNode {
 
     fn kind(&self) -> Kind {
         match self.show {
-            Show::System(_) | Show::Setting(_) | Show::Text(..) | Show::Memory(_) | Show::Trigger => {
-                Kind::File
-            }
+            Show::System(_)
+            | Show::Setting(_)
+            | Show::Text(..)
+            | Show::Memory(_)
+            | Show::Audit
+            | Show::Trigger => Kind::File,
             Show::Fd(..) | Show::Exe(_) | Show::Cwd(_) | Show::RootLink(_) => Kind::Symlink,
             Show::SelfLink | Show::ThreadSelf | Show::MountsLink => Kind::Symlink,
             _ => Kind::Dir,

@@ -37,6 +37,7 @@ pub(super) static ROOT: &[Member] = &[
     text("diskstats", block::diskstats),
     text("swaps", swap::table),
     link("sysrq-trigger", Show::Trigger),
+    link("audit", Show::Audit),
     dir("sysvipc", settings::SYSVIPC),
     dir("net", NET),
     dir("sys", &[dir("kernel", KERNEL), dir("vm", VM), dir("fs", FS)]),
@@ -215,4 +216,12 @@ pub(super) fn mounts() -> String {
         let _ = writeln!(out, "{} {path} {} {} 0 0", mount.source, mount.fs_type, mount.mode());
     }
     out
+}
+
+/// Whether all that the VM system has counted is right, or what isn't.
+pub(super) fn audit() -> String {
+    match crate::vm::audit() {
+        Ok(()) => String::from("clean\n"),
+        Err(wrong) => format!("wrong: {wrong}\n"),
+    }
 }

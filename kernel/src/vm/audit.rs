@@ -1,0 +1,55 @@
+//! The library's audit, run in the kernel: all references, queues, places on swap and translations are counted again.
+
+use alloc::string::{String, ToString};
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use machine::Machine;
+
+use super::uvm::{with, Space};
+use crate::arch::machine::KERNEL;
+use crate::mem::heap;
+use crate::proc;
+use crate::sched;
+use crate::sync::WaitQueue;
+
+/// What is under way is waited for: a process on its way in or out, a page on its way to the disk.
+const ATTEMPTS: u32 = 30;
+const PAUSE: sched::Nanos = 100_000_000;
+/// Heap for each page of memory, for the lists of an audit.
+const BYTES_PER_PAGE: usize = 96;
+
+/// Checks every invariant of the VM system, with all other CPUs standing still.
+///
+/// # Errors
+/// What was found wrong, again and again; or that memory is too short to look.
+pub fn audit() -> Result<(), String> {
+    let mut result = once();
+    for _ in 1..ATTEMPTS {
+        if result.is_ok() {
+            break;
+        }
+        let _ = WaitQueue::new().wait_until(sched::now() + PAUSE, || None::<()>);
+        result = once();
+    }
+    result
+}
+
+fn once() -> Result<(), String> {
+    let short = |_| String::from("memory is too short for an audit");
+    heap::reserve(KERNEL.frames().total() * BYTES_PER_PAGE).map_err(short)?;
+    let audited = sched::alone(|| {
+        let mut spaces: Vec<Arc<Space>> =
+            proc::processes().iter().filter_map(|process| process.space()).collect();
+        spaces.sort_by_key(|space| Arc::as_ptr(space) as usize);
+        spaces.dedup_by(|a, b| Arc::ptr_eq(a, b));
+        let found = with(|uvm, held| {
+            let spaces: Vec<_> = spaces.iter().map(|space| space.get()).collect();
+            uvm.audit(held, &spaces, &[])
+        });
+        (spaces, found)
+    });
+    // The last reference to a space may not be dropped while the others stand.
+    let (_spaces, found) = audited.map_err(short)?;
+    found.map_err(|wrong| wrong.to_string())
+}
