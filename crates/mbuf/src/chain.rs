@@ -147,6 +147,30 @@ impl<P> Chain<P> {
         Ok(())
     }
 
+    /// Another chain of the first `len` bytes, on the same pages; `len` is at most the chain's.
+    ///
+    /// Fails with [`NoMemory`]; nothing has changed then. Cost: the pieces.
+    pub fn refer(&self, pages: &impl Pages<Page = P>, len: usize) -> Result<Chain<P>, NoMemory> {
+        let mut copy = Chain::new();
+        let count = self.locate(len).0 + 1;
+        copy.pieces.try_reserve_exact(count.min(self.pieces.len())).map_err(|_| NoMemory)?;
+        for piece in &self.pieces {
+            let part = piece.len().min(len - copy.len);
+            if part == 0 {
+                break;
+            }
+            match piece.part(pages, 0..part) {
+                Ok(piece) => copy.pieces.push_back(piece),
+                Err(NoMemory) => {
+                    copy.release(pages);
+                    return Err(NoMemory);
+                }
+            }
+            copy.len += part;
+        }
+        Ok(copy)
+    }
+
     /// Puts all of `other` behind what is there.
     ///
     /// Fails with [`NoMemory`] and hands `other` back. Cost: the pieces of `other`.
@@ -182,7 +206,13 @@ impl<P> Chain<P> {
         while left > 0 {
             let Some(mut piece) = other.pieces.pop_front() else { break };
             if piece.len() > left {
-                other.pieces.push_front(piece.cut(pages, left));
+                match piece.cut(pages, left) {
+                    Ok(rest) => other.pieces.push_front(rest),
+                    Err(NoMemory) => {
+                        other.pieces.push_front(piece);
+                        return Err(NoMemory);
+                    }
+                }
             }
             let n = piece.len();
             other.len -= n;
@@ -203,7 +233,7 @@ impl<P> Chain<P> {
         let mut rest = VecDeque::new();
         rest.try_reserve_exact(self.pieces.len() - index + 1).map_err(|_| NoMemory)?;
         if within > 0 {
-            rest.push_back(self.pieces[index].cut(pages, within));
+            rest.push_back(self.pieces[index].cut(pages, within)?);
             rest.extend(self.pieces.drain(index + 1..));
         } else {
             rest.extend(self.pieces.drain(index..));

@@ -49,7 +49,9 @@ pub trait Pages {
     fn alloc(&self) -> Result<Self::Page, NoMemory>;
 
     /// Another reference to the same page.
-    fn share(&self, page: &Self::Page) -> Self::Page;
+    ///
+    /// Fails with [`NoMemory`] if the host can't count one more.
+    fn share(&self, page: &Self::Page) -> Result<Self::Page, NoMemory>;
 
     /// Takes a reference back; the page goes with the last.
     fn release(&self, page: Self::Page);

@@ -92,16 +92,24 @@ impl<P> Piece<P> {
         self.end -= n as u16;
     }
 
-    /// Cuts the piece at `at`; returns what follows, on the same page.
-    pub(crate) fn cut(&mut self, pages: &impl Pages<Page = P>, at: usize) -> Self {
-        let middle = self.start + at as u16;
+    /// The bytes `range` of the piece, on the same page.
+    ///
+    /// Fails with [`NoMemory`] if the page can't be shared.
+    pub(crate) fn part(&self, pages: &impl Pages<Page = P>, range: Range<usize>) -> Result<Self, NoMemory> {
         let storage = match &self.storage {
             Storage::Inline(bytes) => Storage::Inline(*bytes),
-            Storage::Page(page) => Storage::Page(pages.share(page)),
+            Storage::Page(page) => Storage::Page(pages.share(page)?),
         };
-        let rest = Piece { storage, start: middle, end: self.end };
-        self.end = middle;
-        rest
+        Ok(Piece { storage, start: self.start + range.start as u16, end: self.start + range.end as u16 })
+    }
+
+    /// Cuts the piece at `at`; returns what follows, on the same page.
+    ///
+    /// Fails as [`part`](Self::part) does; nothing has changed then.
+    pub(crate) fn cut(&mut self, pages: &impl Pages<Page = P>, at: usize) -> Result<Self, NoMemory> {
+        let rest = self.part(pages, at..self.len())?;
+        self.end = self.start + at as u16;
+        Ok(rest)
     }
 
     /// The page, if every byte of it counts.

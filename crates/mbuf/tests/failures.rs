@@ -9,7 +9,7 @@ type Operation = fn(&mut Chain<Page>, &Counted) -> Result<(), NoMemory>;
 
 const LONG: [u8; 3 * PAGE_SIZE + 100] = [3; 3 * PAGE_SIZE + 100];
 
-const OPERATIONS: [(&str, Operation); 4] = [
+const OPERATIONS: [(&str, Operation); 6] = [
     ("append", |chain, pages| chain.append(pages, &LONG)),
     ("prepend", |chain, pages| chain.prepend(pages, &LONG)),
     ("room", |chain, pages| chain.room(pages, PAGE_SIZE).map(|_| ()).map(|()| chain.wrote(pages, 0))),
@@ -23,6 +23,12 @@ const OPERATIONS: [(&str, Operation); 4] = [
         }
         Ok(())
     }),
+    ("split within a page", |chain, pages| {
+        let rest = chain.split_at(pages, 100)?;
+        assert!(chain.join(rest).is_ok());
+        Ok(())
+    }),
+    ("refer", |chain, pages| chain.refer(pages, PAGE_SIZE).map(|copy| copy.release(pages))),
 ];
 
 fn start(pages: &Counted) -> Chain<Page> {

@@ -92,6 +92,16 @@ impl World {
                 other_model.extend(model.drain(..amount.min(model.len())));
                 self.chains[which] = (chain, model);
             }
+            8 => {
+                // The other chain gets the same bytes again.
+                let (chain, model) = &self.chains[which];
+                let len = amount.min(model.len());
+                let copy = chain.refer(&self.pages, len).unwrap();
+                let bytes = model[..len].to_vec();
+                let (other, model) = &mut self.chains[1 - which];
+                assert!(other.join(copy).is_ok());
+                model.extend_from_slice(&bytes);
+            }
             _ => {
                 let bytes = self.bytes(amount);
                 let (chain, model) = &mut self.chains[which];
@@ -128,7 +138,7 @@ impl World {
     }
 }
 
-const OPS: usize = 9;
+const OPS: usize = 10;
 
 /// All sequences of three operations with every other size on one chain (the other takes what is split off).
 #[test]

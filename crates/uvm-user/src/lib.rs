@@ -166,6 +166,10 @@ pub unsafe fn import(fd: Fd, place: Place) -> Result<*mut u8, Errno> {
 ///
 /// # Errors
 /// `EINVAL` for parts of pages, `ENOMEM` for holes.
+#[expect(
+    clippy::not_unsafe_ptr_arg_deref,
+    reason = "only the kernel looks at the address, and not behind it"
+)]
 pub fn minherit(start: *mut u8, length: usize, inherit: Inherit) -> Result<(), Errno> {
     // SAFETY: nothing that the caller can see changes.
     done(unsafe { libc::syscall(number::MINHERIT, start, length, inherit as c_long) }).map(|_| ())

@@ -173,6 +173,15 @@ impl<'a> Source<'a> {
         Source { left: bytes.len(), origin: Origin::Kernel(bytes), done: 0 }
     }
 
+    /// The bytes of user memory that come next and lie together: their address and number.
+    pub fn run(&self) -> Option<(u64, usize)> {
+        match self.origin {
+            Origin::User(addr) => Some((addr + self.done as u64, self.left)),
+            Origin::Vector(vector) => locate(vector, self.done).map(|(addr, len)| (addr, len.min(self.left))),
+            Origin::Kernel(_) => None,
+        }
+    }
+
     /// The whole pages of user memory that come next, as in [`Sink::whole_pages`].
     pub fn whole_pages(&self) -> Option<(u64, u64)> {
         match self.origin {

@@ -24,6 +24,7 @@ mod close;
 mod connect;
 mod inet;
 pub mod interface;
+pub mod moving;
 mod null;
 pub mod options;
 mod packet;

@@ -1,21 +1,32 @@
 //! The null protocol: a sink for what is sent and a source of what is received, through the same chains as everything
-//! else. For measurements: what a transfer between a program and the kernel costs by itself (the paper, 5.1, 5.2).
+//! else. For measurements: what a transfer between a program and the kernel costs by itself (1998, 5.1, 5.2).
+//!
+//! The source has a stock of pages with noise in them, and lends them again and again, as a server does with the pages of a
+//! file that everybody asks for.
 
 use linux_raw_sys::general as abi;
 
+use alloc::vec::Vec;
+
+use mbuf::{Pages, PAGE_SIZE};
+
+use super::moving::{append, pour};
 use super::pages::{Chain, Clusters};
-use super::queue::{append, pour};
 use super::socket::Received;
+use crate::arch::frame::Frame;
 use crate::errno::*;
 use crate::fs::io::{outcome, Sink, Source};
+use crate::sync::Mutex;
 
 /// What polls always see.
 pub const EVENTS: u32 = abi::POLLIN | abi::POLLRDNORM | abi::POLLOUT | abi::POLLWRNORM;
 
-static ZEROES: [u8; 4096] = [0; 4096];
+/// The most that is in a chain at once.
+const PART: usize = 2 << 20;
+/// Pages of the stock.
+const STOCK: usize = 16;
 
-/// The most that is in a chain at once: a stream socket's buffer.
-const PART: usize = 64 * 1024;
+static PAGES: Mutex<Vec<Frame>> = Mutex::new(Vec::new());
 
 /// Takes all of `from` into a chain, a buffer's worth at a time, and drops it.
 pub fn send(from: &mut Source<'_>) -> Result<usize> {
@@ -29,27 +40,17 @@ pub fn send(from: &mut Source<'_>) -> Result<usize> {
     outcome(from.done() - start, result)
 }
 
-/// Fills `to` from chains of zeroes.
+/// Fills `to` from chains of the stock's pages.
 pub fn receive(to: &mut Sink<'_>) -> Result<Received> {
     let start = to.done();
     let mut result = Ok(());
     while to.left() > 0 && result.is_ok() {
-        let mut chain = Chain::new();
-        let wanted = to.left().min(PART);
-        result = fill(&mut chain, wanted, &ZEROES).and_then(|()| pour(&mut chain, to));
+        let mut chain = take(to.left())?;
+        result = pour(&mut chain, to);
         chain.release(&Clusters);
     }
     let copied = outcome(to.done() - start, result)?;
     Ok(Received { copied, whole: copied, from: None })
-}
-
-/// Up to `most` bytes of zeroes, a buffer's worth at most.
-pub fn take(most: usize) -> Result<Chain> {
-    let mut chain = Chain::new();
-    match fill(&mut chain, most.min(PART), &ZEROES) {
-        Err(errno) if chain.is_empty() => Err(errno),
-        _ => Ok(chain),
-    }
 }
 
 /// Drops what is in `chain`; returns how much that was.
@@ -59,10 +60,48 @@ pub fn give(chain: &mut Chain) -> usize {
     len
 }
 
-fn fill(chain: &mut Chain, wanted: usize, bytes: &[u8]) -> Result<()> {
-    while chain.len() < wanted {
-        let n = bytes.len().min(wanted - chain.len());
-        append(chain, &mut Source::kernel(&bytes[..n]), n)?;
+/// A chain of up to `most` bytes.
+///
+/// # Errors
+/// `ENOBUFS`.
+pub fn take(most: usize) -> Result<Chain> {
+    let mut chain = Chain::new();
+    let result = fill(&mut chain, most.min(PART));
+    if result.is_err() {
+        chain.clear(&Clusters);
+    }
+    result.map(|()| chain)
+}
+
+fn fill(chain: &mut Chain, len: usize) -> Result<()> {
+    let mut stock = PAGES.lock();
+    let missing = STOCK - stock.len();
+    stock.try_reserve_exact(missing).map_err(|_| ENOBUFS)?;
+    for seed in STOCK - missing..STOCK {
+        stock.push(noise(seed)?);
+    }
+    for page in 0.. {
+        let left = len - chain.len();
+        if left == 0 {
+            break;
+        }
+        let frame = stock[page % STOCK].share().map_err(|_| ENOBUFS)?;
+        if let Err((_, frame)) = chain.append_page(frame, 0..left.min(PAGE_SIZE)) {
+            frame.free();
+            return Err(ENOBUFS);
+        }
     }
     Ok(())
+}
+
+fn noise(seed: usize) -> Result<Frame> {
+    let mut frame = Clusters.alloc().map_err(|_| ENOBUFS)?;
+    let mut state = 0x9e37_79b9_7f4a_7c15 ^ (seed as u64 + 1);
+    for word in frame.bytes_mut().ok_or(ENOBUFS)?.chunks_exact_mut(8) {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        word.copy_from_slice(&state.to_le_bytes());
+    }
+    Ok(frame)
 }

@@ -5,8 +5,9 @@ use linux_raw_sys::general as abi;
 use alloc::sync::Arc;
 
 use super::address::{Address, Family, Ip, Kind};
+use super::moving::append;
 use super::pages::{Chain, Clusters};
-use super::queue::{append, Got, Peek, Record};
+use super::queue::{Got, Peek, Record};
 use super::rights::Control;
 use super::socket::{How, Received, Socket, SHUT_RECEIVE, SHUT_SEND};
 use super::{inet, unix};
@@ -246,7 +247,7 @@ impl Socket {
         self.tell_senders_of_room();
         let whole = record.chain.len();
         let before = to.done();
-        let result = super::queue::pour(&mut record.chain, to);
+        let result = super::moving::pour(&mut record.chain, to);
         got.cred = Some(record.extra.cred);
         got.rights = record.extra.rights.take();
         let from = core::mem::replace(&mut record.from, Address::Unnamed);

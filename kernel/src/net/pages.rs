@@ -1,45 +1,60 @@
-//! The pages of chains: frames of the kernel's own, shared by the halves of a split.
+//! The pages of chains: clusters of the kernel's own, pages that programs lend, pages of files.
 
-use alloc::sync::Arc;
-
-use mbuf::{NoMemory, Pages};
+use mbuf::{NoMemory, Pages, PAGE_SIZE};
 
 use crate::arch::frame::Frame;
-use crate::vm;
+use crate::errno::{Result, ENOBUFS};
+use crate::vm::{self, Lent};
 
 /// A chain as the kernel has it.
-pub type Chain = mbuf::Chain<Page>;
-
-/// A reference to a page on its way.
-pub struct Page(Arc<Frame>);
+pub type Chain = mbuf::Chain<Frame>;
 
 /// Where chains get their pages.
 pub struct Clusters;
 
 impl Pages for Clusters {
-    type Page = Page;
+    type Page = Frame;
 
     /// Makes room if memory is short, and so may sleep.
-    fn alloc(&self) -> Result<Page, NoMemory> {
-        let frame = Frame::new().or_else(|_| vm::with_room(Frame::new))?;
-        Ok(Page(Arc::new(frame)))
+    fn alloc(&self) -> core::result::Result<Frame, NoMemory> {
+        Frame::new().or_else(|_| vm::with_room(Frame::new))
     }
 
-    fn share(&self, page: &Page) -> Page {
-        Page(page.0.clone())
+    #[inline]
+    fn share(&self, page: &Frame) -> core::result::Result<Frame, NoMemory> {
+        page.share()
     }
 
-    fn release(&self, page: Page) {
-        if let Some(frame) = Arc::into_inner(page.0) {
+    #[inline]
+    fn release(&self, page: Frame) {
+        page.free();
+    }
+
+    #[inline]
+    fn bytes<'a>(&self, page: &'a Frame) -> &'a [u8] {
+        page.bytes()
+    }
+
+    #[inline]
+    fn bytes_mut<'a>(&self, page: &'a mut Frame) -> Option<&'a mut [u8]> {
+        page.bytes_mut()
+    }
+}
+
+/// Puts whole pages behind what a chain has, and gives back what finds no place there.
+///
+/// Fails with `ENOBUFS`, after those that did.
+pub fn append_lent(chain: &mut Chain, lent: Lent) -> Result<()> {
+    let mut result = Ok(());
+    for page in lent.into_pages() {
+        let appended = match result {
+            Ok(()) => chain.append_page(Frame::lent(page), 0..PAGE_SIZE),
+            Err(_) => Err((NoMemory, Frame::lent(page))),
+        };
+        if let Err((NoMemory, frame)) = appended {
             frame.free();
+            result = Err(ENOBUFS);
         }
     }
-
-    fn bytes<'a>(&self, page: &'a Page) -> &'a [u8] {
-        page.0.bytes()
-    }
-
-    fn bytes_mut<'a>(&self, page: &'a mut Page) -> Option<&'a mut [u8]> {
-        Arc::get_mut(&mut page.0).map(Frame::bytes_mut)
-    }
+    result
 }

@@ -18,9 +18,8 @@
 use alloc::collections::VecDeque;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use mbuf::NoMemory;
-
 use super::address::Address;
+use super::moving::{append, pour};
 use super::pages::{Chain, Clusters};
 use super::rights::{bury, Rights, Ucred};
 use crate::errno::*;
@@ -349,33 +348,4 @@ impl Got {
             Some(cred) => extra.rights.is_none() && extra.cred == cred,
         }
     }
-}
-
-/// Copies up to `most` bytes of `from` behind what `chain` has.
-///
-/// Fails with `EFAULT` or `ENOBUFS`, after what could be copied.
-pub fn append(chain: &mut Chain, from: &mut Source<'_>, most: usize) -> Result<()> {
-    let end = from.done() + most.min(from.left());
-    while from.done() < end {
-        let left = end - from.done();
-        let slot = chain.room(&Clusters, left).map_err(|NoMemory| ENOBUFS)?;
-        let n = slot.len().min(left);
-        match from.get(&mut slot[..n]) {
-            Ok(n) => chain.wrote(&Clusters, n),
-            Err(errno) => {
-                chain.wrote(&Clusters, 0);
-                return Err(errno);
-            }
-        }
-    }
-    Ok(())
-}
-
-/// Copies a chain's bytes out as far as there is room, and drops them from it.
-pub fn pour(chain: &mut Chain, to: &mut Sink<'_>) -> Result<()> {
-    while to.left() > 0 && !chain.is_empty() {
-        let n = to.put(chain.first(&Clusters))?;
-        chain.trim_front(&Clusters, n);
-    }
-    Ok(())
 }

@@ -30,6 +30,15 @@ impl Counted {
         Self::default()
     }
 
+    fn request(&self) -> Result<(), NoMemory> {
+        match self.fail_after.get() {
+            Some(0) => return Err(NoMemory),
+            Some(n) => self.fail_after.set(Some(n - 1)),
+            None => {}
+        }
+        Ok(())
+    }
+
     /// A page that somebody lends.
     #[allow(dead_code)]
     pub fn lend(&self, bytes: &Rc<Vec<u8>>) -> Page {
@@ -42,19 +51,16 @@ impl Pages for Counted {
     type Page = Page;
 
     fn alloc(&self) -> Result<Page, NoMemory> {
-        match self.fail_after.get() {
-            Some(0) => return Err(NoMemory),
-            Some(n) => self.fail_after.set(Some(n - 1)),
-            None => {}
-        }
+        self.request()?;
         self.out.set(self.out.get() + 1);
         self.allocated.set(self.allocated.get() + 1);
         Ok(Page { bytes: Rc::new(vec![STALE; PAGE_SIZE]), lent: false })
     }
 
-    fn share(&self, page: &Page) -> Page {
+    fn share(&self, page: &Page) -> Result<Page, NoMemory> {
+        self.request()?;
         self.out.set(self.out.get() + 1);
-        Page { bytes: page.bytes.clone(), lent: page.lent }
+        Ok(Page { bytes: page.bytes.clone(), lent: page.lent })
     }
 
     fn release(&self, page: Page) {

@@ -1,42 +1,65 @@
-//! Page frames that are the kernel's own, as bytes: what messages on their way are kept in.
+//! Page frames as bytes: what is on its way between programs is kept in them.
 
-use machine::{Machine, NoMemory, PageNo, Reserve, ThreadCtx};
+use machine::{Machine, NoMemory};
+use uvm::LentPage;
 
 use super::machine::KERNEL;
+use crate::vm;
 
-/// A frame that nobody has mapped and nobody else refers to. It goes back by [`free`](Frame::free), not when dropped.
+/// A page of the kernel's own, or one that somebody lends. It goes back by [`free`](Frame::free), not when dropped.
+///
+/// I1: nobody writes a page that is lent. I2: a page of the kernel's own is written by the frame that asked for it, and as long
+/// as there is no other.
 #[must_use]
-pub struct Frame(PageNo);
+pub struct Frame {
+    page: LentPage,
+    /// I2.
+    asked_for: bool,
+}
 
 impl Frame {
-    /// A frame with whatever it held; leaves alone what is kept for the kernel.
+    /// A page of the kernel's own with whatever it held; leaves alone what is kept for the kernel.
     ///
     /// # Errors
     /// [`NoMemory`].
     #[inline]
     pub fn new() -> Result<Frame, NoMemory> {
-        let mut thread = ThreadCtx::new();
-        KERNEL.frames().alloc(&KERNEL, &mut thread.held(), Reserve::User).map(Frame)
+        Ok(Frame { page: vm::new_page()?, asked_for: true })
+    }
+
+    /// A page that somebody lends.
+    #[inline]
+    pub fn lent(page: LentPage) -> Frame {
+        Frame { page, asked_for: false }
+    }
+
+    /// The same page once more.
+    ///
+    /// # Errors
+    /// [`NoMemory`] if that can't be counted.
+    #[inline]
+    pub fn share(&self) -> Result<Frame, NoMemory> {
+        vm::lend_again(&self.page).map(Frame::lent).ok_or(NoMemory)
     }
 
     /// Gives it back.
     #[inline]
     pub fn free(self) {
-        let mut thread = ThreadCtx::new();
-        KERNEL.frames().free_page(&KERNEL, &mut thread.held(), self.0);
+        vm::give_back_page(self.page);
     }
 
     /// Its bytes.
     #[inline]
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: the frame is this value's alone, and it is borrowed for reading.
-        unsafe { KERNEL.bytes(self.0) }
+        // SAFETY: nobody writes it while this borrow lasts: not its owner (I1), and no frame (I2).
+        unsafe { KERNEL.bytes(self.page.page()) }
     }
 
-    /// Its bytes, to be written.
+    /// Its bytes, to be written; `None` if they aren't this frame's alone.
     #[inline]
-    pub fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: the frame is this value's alone, and it is borrowed for writing.
-        unsafe { KERNEL.bytes(self.0) }
+    pub fn bytes_mut(&mut self) -> Option<&mut [u8]> {
+        let alone = self.asked_for && KERNEL.frames().loans(self.page.page()) == 1;
+        // SAFETY: no other frame refers to it (I2), and this one is borrowed for writing.
+        alone.then(|| unsafe { KERNEL.bytes(self.page.page()) })
     }
 }

@@ -7,6 +7,7 @@ use core::fmt::Write;
 use super::{text, Member, Setting};
 use crate::errno::*;
 use crate::ipc::shm;
+use crate::net::moving;
 use crate::vm::{self, Class};
 
 /// A number as a program writes it.
@@ -23,6 +24,10 @@ pub(super) static SHMALL: Setting = Setting {
     show: || format!("{}\n", shm::limits().all),
     set: |text| number(text).map(|all| shm::set_limits(|limits| limits.all = all)),
 };
+
+/// Bytes from which on a write lends whole pages.
+pub(super) static LOAN: Setting =
+    Setting { show: || moving::LOAN.show(), set: |text| moving::LOAN.set(text) };
 
 pub(super) static SHMMNI: Setting = Setting {
     show: || format!("{}\n", shm::limits().segments),

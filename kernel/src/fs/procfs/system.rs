@@ -89,6 +89,7 @@ static VM: &[Member] = &[
     setting("filemax", &settings::FILE_MAX),
     setting("execmin", &settings::EXEC_MIN),
     setting("execmax", &settings::EXEC_MAX),
+    setting("loan_bytes", &settings::LOAN),
     setting("compressed_percent", &settings::TIER),
     setting("uvm_neighbours", &settings::NEIGHBOURS),
 ];

@@ -1,0 +1,40 @@
+//! Pages on loan to the kernel: data that programs send, and pages of files, on their way without being copied.
+
+use machine::{NoMemory, Pages, Va, VaRange};
+use uvm::{FaultError, Lent, LentPage};
+
+use super::uvm::{with, Space};
+use crate::errno::{Result, EFAULT, ENOMEM};
+
+/// Lends `pages` pages from `addr` on, page aligned, as a load from each would see them now; fewer if there are very many.
+///
+/// # Errors
+/// `EFAULT` if one of them can't be read, `ENOMEM`; nothing is lent then.
+pub fn lend(space: &Space, addr: u64, pages: u64) -> Result<Lent> {
+    let range = VaRange::new(Va(addr), Va(addr) + Pages(pages));
+    with(|uvm, held| uvm.loan_to_kernel(held, space.get(), range)).map_err(|error| match error {
+        FaultError::NoMemory => ENOMEM,
+        _ => EFAULT,
+    })
+}
+
+/// Ends the loan of a page.
+#[inline]
+pub fn give_back_page(page: LentPage) {
+    with(|uvm, held| uvm.return_page(held, page));
+}
+
+/// One more loan of the same page; `None` if there are too many.
+#[inline]
+pub fn lend_again(page: &LentPage) -> Option<LentPage> {
+    with(|uvm, _| uvm.lend_again(page))
+}
+
+/// A page of the kernel's own, its bytes whatever they were.
+///
+/// # Errors
+/// [`NoMemory`].
+#[inline]
+pub fn new_page() -> core::result::Result<LentPage, NoMemory> {
+    with(|uvm, held| uvm.new_page(held))
+}
