@@ -19,6 +19,8 @@ use alloc::collections::VecDeque;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use super::address::Address;
+use mbuf::NoMemory;
+
 use super::moving::{append, pour};
 use super::pages::{Chain, Clusters};
 use super::rights::{bury, Rights, Ucred};
