@@ -70,6 +70,7 @@ fn start(info: &BootInfo) -> ! {
     dev::tty::init(info.cmdline);
     // Last: what comes before has one CPU to itself.
     start::start(&platform.cpus);
+    dev::virtio::spread();
     if platform.unused_cpus != 0 {
         println!("{} more CPUs can't be used", platform.unused_cpus);
     }

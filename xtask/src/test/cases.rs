@@ -243,6 +243,20 @@ pub const CASES: &[Case] = &[
     },
     Case { disks: DISKS, ..guest("disks", &[("disks", Libc::Musl)], &["/bin/disks"]) },
     Case {
+        name: "disks interrupt all CPUs",
+        cpus: 2,
+        disks: DISKS,
+        ours_only: true,
+        command: &[
+            "/bin/busybox",
+            "sh",
+            "-c",
+            "for disk in vda vdb; do dd if=/dev/$disk of=/dev/null bs=4k count=64 2>/dev/null; done; cat /proc/interrupts",
+        ],
+        expect: &[Matches(r"(?s)CPU0 +CPU1\n.*: +[1-9]\d* +\d+  vda\n.*: +\d+ +[1-9]\d*  vdb\n")],
+        ..CASE
+    },
+    Case {
         disks: DISKS,
         board: Board::Microvm,
         ours_only: true,

@@ -1,5 +1,5 @@
 //! Interrupt controllers: the CPU's local APIC with its timer and its messages to other CPUs, the I/O APIC for device lines, and
-//! the old PIC, silenced. Devices interrupt the first CPU.
+//! the old PIC, silenced.
 //!
 //! APICs are used as they are after reset, through memory: identifiers of up to 254 will do for 64 CPUs.
 
@@ -134,9 +134,9 @@ pub(super) fn route(platform: &acpi::Platform, source: acpi::Source, vector: u8)
     put(entry, u32::from(vector) | flags);
 }
 
-/// What a device writes, and where, to interrupt this CPU as `vector`.
-pub(super) fn message(vector: u8) -> (u64, u32) {
-    (0xfee0_0000 | u64::from(read(ID) >> 24) << 12, u32::from(vector))
+/// What a device writes, and where, to interrupt a CPU that runs as `vector`.
+pub(super) fn message(cpu: usize, vector: u8) -> (u64, u32) {
+    (0xfee0_0000 | u64::from(IDS[cpu].load(Relaxed)) << 12, u32::from(vector))
 }
 
 /// Tells the APIC that the current interrupt has been dealt with.

@@ -1,14 +1,14 @@
 //! Interrupts of devices: a vector for each, and the function that answers it.
 //!
 //! A driver registers its function and gets a [`Vector`], then points its device at it: by a message (`Vector::message`, MSI-X), or
-//! by a line of the I/O APIC (`Vector::route`). Functions run with interrupts off and nothing held; see `sync`. All vectors lead to
-//! the CPU that registers them.
+//! by a line of the I/O APIC (`Vector::route`). Functions run with interrupts off and nothing held; see `sync`. Lines lead to the CPU
+//! that routes them, the first. Messages lead to the CPUs in turn, those that run when the device is told.
 
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 use alloc::string::String;
 
-use super::apic;
+use super::{apic, cpu};
 use crate::boot::acpi;
 use crate::sync::Once;
 
@@ -21,7 +21,8 @@ struct Handler {
     call: fn(usize),
     argument: usize,
     name: String,
-    taken: AtomicU64,
+    /// By CPU.
+    taken: [AtomicU64; cpu::MAX_CPUS],
 }
 
 static HANDLERS: [Once<Handler>; COUNT] = [const { Once::new() }; COUNT];
@@ -34,14 +35,15 @@ pub struct Vector(u8);
 /// Calls `call(argument)` for each interrupt of a new vector; `name` is for `/proc/interrupts`. `None` when no vector is left.
 pub fn register(name: String, call: fn(usize), argument: usize) -> Option<Vector> {
     let index = NEXT.fetch_add(1, Relaxed);
-    HANDLERS.get(index)?.call_once(|| Handler { call, argument, name, taken: AtomicU64::new(0) });
+    let taken = [const { AtomicU64::new(0) }; cpu::MAX_CPUS];
+    HANDLERS.get(index)?.call_once(|| Handler { call, argument, name, taken });
     Some(Vector(FIRST + index as u8))
 }
 
 impl Vector {
-    /// The address and the word that a message-signalled interrupt writes.
+    /// The address and the word that a message-signalled interrupt writes, to come to the CPU whose turn it is.
     pub fn message(self) -> (u64, u32) {
-        apic::message(self.0)
+        apic::message(usize::from(self.0 - FIRST) % cpu::count(), self.0)
     }
 
     /// Sends an interrupt line here. Start-up only.
@@ -53,16 +55,17 @@ impl Vector {
 /// Answers an interrupt.
 pub(super) fn dispatch(vector: u8) {
     if let Some(handler) = HANDLERS[usize::from(vector - FIRST)].get() {
-        handler.taken.fetch_add(1, Relaxed);
+        handler.taken[cpu::index()].fetch_add(1, Relaxed);
         (handler.call)(handler.argument);
     }
 }
 
-/// Calls `each` with every vector in use, how often it was taken, and its name.
-pub fn list(mut each: impl FnMut(u8, u64, &str)) {
+/// Calls `each` with every vector in use, how often each CPU has taken it, and its name.
+pub fn list(mut each: impl FnMut(u8, &[u64], &str)) {
     for (index, handler) in HANDLERS.iter().enumerate() {
         if let Some(handler) = handler.get() {
-            each(FIRST + index as u8, handler.taken.load(Relaxed), &handler.name);
+            let taken = handler.taken.each_ref().map(|taken| taken.load(Relaxed));
+            each(FIRST + index as u8, &taken[..cpu::count()], &handler.name);
         }
     }
 }

@@ -32,6 +32,11 @@ pub fn init() {
     mmio::probe();
 }
 
+/// All CPUs run: devices with messages interrupt them in turn from now on. Start-up only.
+pub fn spread() {
+    pci::spread();
+}
+
 /// A device that was found: how to talk to it, and how to point its interrupt at a vector once it has been reset.
 pub struct Found {
     pub transport: SomeTransport<'static>,

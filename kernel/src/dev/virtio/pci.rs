@@ -1,6 +1,7 @@
 //! Virtio devices on the PCI bus, with message-signalled interrupts (MSI-X): a vector of its own for each, no line that is shared and
 //! no register to read in the handler.
 
+use arrayvec::ArrayVec;
 use virtio_drivers::transport::pci::bus::{Command, DeviceFunction, PciRoot};
 use virtio_drivers::transport::pci::{virtio_device_type, PciTransport};
 
@@ -10,6 +11,7 @@ use crate::arch::tables;
 use crate::dev::pci::Ports;
 use crate::mem::layout;
 use crate::println;
+use crate::sync::SpinLock;
 
 const CAPABILITY_VENDOR: u8 = 0x09;
 const CAPABILITY_MSIX: u8 = 0x11;
@@ -77,11 +79,7 @@ impl Messages {
 
     /// See [`Interrupt::connect`].
     pub fn connect(&mut self, vector: Vector) {
-        let (address, word) = vector.message();
-        for (place, value) in [(0, address as u32), (4, (address >> 32) as u32), (8, word), (12, 0)] {
-            // SAFETY: entry 0 of the device's table of messages, mapped by `registers`; nothing else writes there.
-            unsafe { ((self.entry + place) as *mut u32).write_volatile(value) };
-        }
+        point(self.entry, vector);
         for (place, value) in [(QUEUE_SELECT, 0), (QUEUE_MESSAGE, 0)] {
             // SAFETY: the device's common configuration, mapped by `registers`; its transport is not in use during this call.
             unsafe { ((self.common + place) as *mut u16).write_volatile(value) };
@@ -89,6 +87,27 @@ impl Messages {
         // Messages on, none masked.
         let control = read(self.function, self.control);
         write(self.function, self.control, control & !(1 << 30) | 1 << 31);
+        // One too many for the list stays with the first CPU.
+        let _ = CONNECTED.lock().try_push((self.entry, vector));
+    }
+}
+
+/// Entries of devices' tables of messages, and the vectors that they lead to.
+static CONNECTED: SpinLock<ArrayVec<(u64, Vector), 32>> = SpinLock::new(ArrayVec::new_const());
+
+/// Points the devices at all CPUs that run by now, in turn: until then they interrupt the first. Start-up only.
+pub fn spread() {
+    CONNECTED.lock().iter().for_each(|&(entry, vector)| point(entry, vector));
+}
+
+/// Writes an entry of a table of messages. It is masked meanwhile: what comes then is sent afterwards.
+fn point(entry: u64, vector: Vector) {
+    const MASKED: u32 = 1;
+    let (address, word) = vector.message();
+    for (place, value) in [(12, MASKED), (0, address as u32), (4, (address >> 32) as u32), (8, word), (12, 0)]
+    {
+        // SAFETY: an entry of the table of messages of a device, mapped by `registers`; nothing else writes there.
+        unsafe { ((entry + place) as *mut u32).write_volatile(value) };
     }
 }
 

@@ -103,14 +103,16 @@ static FS: &[Member] = &[
 
 fn interrupts() -> String {
     let mut out = String::from("     ");
-    let others = cpu::count() - 1;
-    for cpu in 0..=others {
+    for cpu in 0..cpu::count() {
         let _ = write!(out, "{:>11}", format!("CPU{cpu}"));
     }
     out.push('\n');
-    // Devices interrupt the first CPU.
     crate::arch::irq::list(|vector, taken, name| {
-        let _ = writeln!(out, "{vector:>4}: {taken:>10}{}  {name}", "          0".repeat(others));
+        let _ = write!(out, "{vector:>4}:");
+        taken.iter().for_each(|taken| {
+            let _ = write!(out, "{taken:>11}");
+        });
+        let _ = writeln!(out, "  {name}");
     });
     out
 }
