@@ -187,6 +187,48 @@ static void growing_and_moving(void) {
     FAILS(mremap(place, PAGE, PAGE, MREMAP_MAYMOVE), EFAULT);
 }
 
+// Ranges that fill page tables, moved to where they can go with their tables and to where they can't, while a child has copies.
+static void moving_whole_tables(void) {
+    const long TABLE = 512, many = 3 * TABLE + 20;
+    char *room = map(8 * TABLE, PROT_NONE, ANON | MAP_NORESERVE, -1);
+    char *even = (char *)(((long)room + TABLE * PAGE - 1) / (TABLE * PAGE) * (TABLE * PAGE));
+    for (long skip = 0; skip < 3; skip++) {
+        int *at = mmap(0, many * PAGE, RW, ANON, -1, 0);
+        NEED(at != MAP_FAILED);
+        for (long i = 0; i < many; i++) at[i * 1024] = i + skip;
+        long offset = (long)at % (TABLE * PAGE);
+        char *place = even + (offset + skip * 7 * PAGE) % (TABLE * PAGE);
+        int ready[2];
+        NEED(!pipe(ready));
+        pid_t child = fork();
+        if (!child) {
+            char byte;
+            close(ready[1]);
+            NEED(read(ready[0], &byte, 1) == 0);
+            for (long i = 0; i < many; i++) CHECK(at[i * 1024] == i + skip);
+            _exit(failed_checks);
+        }
+        int *moved = mremap(at, many * PAGE, many * PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, place);
+        NEED(moved == (int *)place);
+        CHECK(!mapped((char *)at) && !mapped((char *)at + (many - 1) * PAGE));
+        for (long i = 0; i < many; i += 2) moved[i * 1024] = -i;
+        for (long i = 0; i < many; i++) CHECK(moved[i * 1024] == (i % 2 ? i + skip : -i));
+        close(ready[0]), close(ready[1]);
+        int status;
+        CHECK(waitpid(child, &status, 0) == child && status == 0);
+        // New memory where it was, then back, over that.
+        int *old = mmap(at, many * PAGE, RW, ANON | MAP_FIXED, -1, 0);
+        NEED(old == at);
+        for (long i = 0; i < many; i++) CHECK(old[i * 1024] == 0);
+        for (long i = 0; i < many; i += 3) old[i * 1024] = 77;
+        NEED(mremap(moved, many * PAGE, many * PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, at) == at);
+        for (long i = 0; i < many; i++) CHECK(at[i * 1024] == (i % 2 ? i + skip : -i));
+        NEED(!munmap(at, many * PAGE));
+        NEED(mmap(room, 8 * TABLE * PAGE, PROT_NONE, ANON | MAP_FIXED | MAP_NORESERVE, -1, 0) == room);
+    }
+    munmap(room, 8 * TABLE * PAGE);
+}
+
 static void advice(void) {
     char *at = map(4, RW, ANON, -1);
     memset(at, 5, 4 * PAGE);
@@ -341,6 +383,7 @@ int main(int argc, char **argv) {
         {"fork_copies_private_and_shares_shared", fork_copies_private_and_shares_shared},
         {"generations", generations},
         {"growing_and_moving", growing_and_moving},
+        {"moving_whole_tables", moving_whole_tables},
         {"advice", advice},
         {"residency", residency},
         {"heap_break", heap_break},

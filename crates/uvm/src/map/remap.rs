@@ -1,9 +1,9 @@
 //! Moving and resizing a mapping: mremap's part.
 //!
 //! An entry's layers are named by slot and index, not by address, so a move changes the entry's range and nothing
-//! below it: no page is copied, and the pages are mapped again as they are touched.
+//! below it: no page is copied, and the pages are mapped again as they are touched, or moved with their tables.
 
-use machine::{order, Held, Machine, Pages, Shootdown, Va, VaRange};
+use machine::{order, Held, Machine, Pages, Pmap, Shootdown, Va, VaRange};
 
 use super::remove::release_bytes;
 use super::tree::Tree;
@@ -117,7 +117,7 @@ impl<M: Machine> Uvm<M> {
         Ok(())
     }
 
-    /// Moves the entries of `old` to `start` and removes their translations; says whether any was wired.
+    /// Moves the entries of `old` to `start`, with their translations where the port can; says whether any was wired.
     fn shift(
         &self,
         tree: &mut Tree<Entry<M>>,
@@ -132,7 +132,9 @@ impl<M: Machine> Uvm<M> {
         let mut wired = false;
         moved.each(old, |e| wired |= e.wired);
         self.unwire_entries(held, space, &mut moved);
-        self.forget_range(held, space, old, down);
+        // Before the lock goes: a fault at the new place must not change what a CPU still reaches by the old.
+        self.machine().pmap().pass(held, &space.pmap, old, &space.pmap, start, down);
+        down.flush(self.machine().pmap());
         moved.drain(|mut entry| {
             let to = start + (entry.range.start - old.start);
             entry.range = VaRange::new(to, to + entry.len());

@@ -53,7 +53,7 @@ use record::{record, Locked, Record, PAGE};
 pub(super) use reverse::FreeNodes;
 use reverse::{change, Mapping};
 pub use space::Space;
-use space::{Last, Part, Stack, Tree};
+use space::{Last, Part, Stack, Tree, SERVES};
 use tlb::Stale;
 pub use tlb::{assert_all_told, begin_use, counters, end_use, take_notes};
 
@@ -303,6 +303,38 @@ impl Pmap for X86Pmap {
             // Whoever doesn't use translations may still walk through the tables.
             down.flush_by(tlb::flush_tables);
             retired.give_back(held);
+        }
+    }
+
+    fn pass<P: Before<PageCache>>(
+        &self,
+        held: &mut Held<'_, P>,
+        from: &Space,
+        range: VaRange,
+        to: &Space,
+        at: Va,
+        down: &mut Shootdown,
+    ) {
+        let whole = range.start.0.next_multiple_of(SERVES)..range.end.0 / SERVES * SERVES;
+        if !(range.start.0 ^ at.0).is_multiple_of(SERVES) || whole.is_empty() {
+            return self.remove(held, from, range, down);
+        }
+        let there = |va: u64| at.0 + (va - range.start.0);
+        let tables = || whole.clone().step_by(SERVES as usize);
+        // Empty tables that are in the way.
+        self.remove(held, to, VaRange::new(Va(there(whole.start)), Va(there(whole.end))), down);
+        if tables().any(|va| to.make_way(held, there(va)).is_err()) {
+            return self.remove(held, from, range, down);
+        }
+        self.remove(held, from, VaRange::new(range.start, Va(whole.start)), down);
+        self.remove(held, from, VaRange::new(Va(whole.end), range.end), down);
+        let (mut stale, mut moved) = (Stale::new(from.root), Stack::new());
+        tables().for_each(|va| from.detach(va, &mut moved, &mut stale, down));
+        stale.note(down);
+        overtake_nobody(from, range, down);
+        down.flush_by(tlb::flush_tables);
+        while let Some(table) = moved.pop() {
+            to.adopt(table, there(Space::served(table)));
         }
     }
 

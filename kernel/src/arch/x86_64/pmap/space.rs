@@ -10,6 +10,7 @@
 //! A table is freed with its space, or when an unmapping covers its whole span and leaves it empty (it is `retired`: a CPU may still
 //! hold the way through it, so it is used again only after those CPUs were told).
 
+mod moving;
 mod tables;
 mod walk;
 
@@ -23,6 +24,7 @@ use super::NIL;
 use crate::arch::cpu;
 use crate::arch::machine::KERNEL;
 use crate::arch::tables::{index, table, Table, ADDRESS, PRESENT, USER, WRITE};
+pub(super) use moving::SERVES;
 pub(super) use tables::{free_space, new_space, Stack, TABLES};
 pub(super) use walk::{Part, Tree};
 

@@ -56,7 +56,7 @@ impl Stack {
     }
 
     #[inline]
-    fn pop(&mut self) -> Option<PageNo> {
+    pub(in super::super) fn pop(&mut self) -> Option<PageNo> {
         if self.head == NIL {
             return None;
         }

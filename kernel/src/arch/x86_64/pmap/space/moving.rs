@@ -1,0 +1,106 @@
+//! Moving last tables from one space to another, with all that is mapped by them: what a page's record says of its mapping, the
+//! table and the entry, stays true.
+//!
+//! A table on its way is in no tree, and its record still says where it was: who comes from one of its pages meanwhile tells the
+//! CPUs of the space that it leaves, which are those that may hold translations by it. It is the other space's once they all have
+//! forgotten. Both spaces' maps are locked, so nobody faults in either range.
+
+use super::*;
+use crate::arch::pmap::tlb::Stale;
+use machine::Shootdown;
+
+/// What a last table serves.
+pub(in super::super) const SERVES: u64 = 1 << SPAN;
+
+impl Space {
+    /// Takes the last table that serves a span out of the tree, if there is one.
+    pub(in super::super) fn detach(
+        &self,
+        va: u64,
+        moved: &mut Stack,
+        stale: &mut Stale,
+        down: &mut Shootdown,
+    ) {
+        let _tree = self.lock();
+        let Some(parent) = self.parent(va) else { return };
+        let slot = &table(parent)[index(va, 1)];
+        let entry = slot.load(Relaxed);
+        if entry & PRESENT == 0 {
+            return;
+        }
+        slot.swap(0, SeqCst);
+        record(page_at(parent)).add_count(u32::MAX);
+        let page = page_at(entry & ADDRESS);
+        let own = record(page);
+        let (next, prev) = (own.words[NEXT].load(Relaxed), own.words[PREV].load(Relaxed));
+        record(PageNo(prev)).words[NEXT].store(next, Relaxed);
+        if next != NIL {
+            record(PageNo(next)).words[PREV].store(prev, Relaxed);
+        }
+        stale.add_all(va, va + SERVES - machine::PAGE_SIZE as u64, down);
+        moved.push(page);
+    }
+
+    /// Makes the tables above the last one that would serve an address.
+    pub(in super::super) fn make_way<P: Before<PageCache>>(
+        &self,
+        held: &mut Held<'_, P>,
+        va: u64,
+    ) -> Result<(), NoMemory> {
+        let _tree = self.lock();
+        let mut at = self.root_pa;
+        for level in (2..4).rev() {
+            let entry = &table(at)[index(va, level)];
+            let mut value = entry.load(Relaxed);
+            if value & PRESENT == 0 {
+                value = self.new_table(held, page_at(at), va, level)?;
+                entry.store(value, Relaxed);
+            }
+            at = value & ADDRESS;
+        }
+        Ok(())
+    }
+
+    /// Puts a detached table where the way to it has been made and no table is.
+    pub(in super::super) fn adopt(&self, page: PageNo, va: u64) {
+        let _tree = self.lock();
+        let Some(parent) = self.parent(va) else { unreachable!("the way to a table was not made") };
+        let slot = &table(parent)[index(va, 1)];
+        debug_assert!(slot.load(Relaxed) == 0, "a table comes where another is");
+        {
+            let own: Locked<{ record::TABLE }> = record(page).lock();
+            let head = &record(self.root).words[NEXT];
+            let first = head.load(Relaxed);
+            own.words[PARENT].store(page_at(parent).0, Relaxed);
+            let shape = own.words[SHAPE].load(Relaxed);
+            own.words[SHAPE].store(shape & !IN_PARENT | index(va, 1) as u32, Relaxed);
+            own.words[NEXT].store(first, Relaxed);
+            own.words[PREV].store(self.root.0, Relaxed);
+            own.wide.store(key(self.root, va), Relaxed);
+            if first != NIL {
+                record(PageNo(first)).words[PREV].store(page.0, Relaxed);
+            }
+            head.store(page.0, Relaxed);
+        }
+        record(page_at(parent)).add_count(1);
+        slot.store(pa(page) | PRESENT | WRITE | USER, SeqCst);
+    }
+
+    /// Where a detached table was: the first address that it served.
+    pub(in super::super) fn served(page: PageNo) -> u64 {
+        va_of(record(page), 0)
+    }
+
+    /// The table that has the entry for the last table of an address. The space's lock is held.
+    fn parent(&self, va: u64) -> Option<u64> {
+        let mut at = self.root_pa;
+        for level in (2..4).rev() {
+            let entry = table(at)[index(va, level)].load(Relaxed);
+            if entry & PRESENT == 0 {
+                return None;
+            }
+            at = entry & ADDRESS;
+        }
+        Some(at)
+    }
+}
