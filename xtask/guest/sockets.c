@@ -569,6 +569,14 @@ static void tcp_connections(void) {
     CHECK(events(peer) == (POLLIN | POLLOUT | POLLRDHUP));
     CHECK(!shutdown(peer, SHUT_WR) && events(peer) & POLLHUP && read(client, bytes, 1) == 0);
     close(client), close(peer);
+    // What is sent to an end that has gone is lost, and the next call hears of it.
+    client = tcp_client(server), peer = accept(server, 0, 0);
+    close(peer), usleep(1000);
+    CHECK(send(client, "lost", 4, MSG_NOSIGNAL) == 4);
+    usleep(1000);
+    FAILS(send(client, "x", 1, MSG_NOSIGNAL), EPIPE);
+    CHECK(read(client, bytes, 1) == 0 && events(client) & POLLHUP);
+    close(client);
     // An end with bytes unread is a reset.
     client = tcp_client(server), peer = accept(server, 0, 0);
     CHECK(write(client, "unread", 6) == 6);

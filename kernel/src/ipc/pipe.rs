@@ -1,27 +1,39 @@
 //! Pipes and fifos.
 //!
+//! ```text
+//!   first out   | ring: copied bytes | chain: pages that were moved in, and bytes copied behind them |   last in
+//! ```
+//!
 //! A pipe is a ring of bytes in kernel memory (`ring`); user memory is copied straight into it and out of
 //! it, in at most two pieces a call. The ring starts small and takes its full size when a writer first finds
-//! it full, so that the many pipes that only carry a line cost a page.
+//! it full, so that the many pipes that only carry a line cost a page. Pages that come as they are (`give`) go into an
+//! mbuf chain behind the ring.
 //!
 //! A wake-up costs a switch of address spaces, so each side wakes the other only when the ring stops being
 //! empty, and when it has room for a whole `PIPE_BUF` again.
 //!
-//! Invariants: I1: `len` and `capacity` change only with `ring` locked; polls read them without. I2: `ring`
+//! Invariants: I1: `len` and `capacity` change only with `held` locked; polls read them without. I2: `held`
 //! is a sleeping lock and is held over user copies: transfers of up to `PIPE_BUF` are in one piece. I3: a
-//! byte leaves the ring only once it was copied out whole.
+//! byte leaves only once it was copied out whole. I4: the ring's bytes come before the chain's: nothing is copied
+//! into the ring while the chain has bytes. I5: a pipe that nobody has open holds nothing.
+//!
+//! The road not taken is a chain alone: the copies of 64 KiB are 2 pieces in a ring and 16 in pages, each with a
+//! page to be had and given back.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use linux_raw_sys::general as abi;
+use mbuf::NoMemory;
 
 use super::ring::Ring;
 use crate::errno::*;
 use crate::fs::file::File;
 use crate::fs::inode::*;
 use crate::fs::io::{outcome, Sink, Source};
+use crate::net::moving::{append, pour};
+use crate::net::pages::{Chain, Clusters};
 use crate::sync::{Mutex, WaitQueue, Woken};
 use crate::vm::{self, Asks};
 
@@ -33,11 +45,23 @@ const MAX_CAPACITY: usize = 1 << 20;
 
 /// The shared middle of a pipe.
 pub struct Pipe {
-    ring: Mutex<Ring>,
+    held: Mutex<Held>,
     len: AtomicUsize,
     capacity: AtomicUsize,
     readers: Side,
     writers: Side,
+}
+
+/// What is in a pipe.
+struct Held {
+    ring: Ring,
+    chain: Chain,
+}
+
+impl Held {
+    fn len(&self) -> usize {
+        self.ring.len() + self.chain.len()
+    }
 }
 
 /// One end: who has it open, and who waits there.
@@ -74,7 +98,7 @@ impl Side {
 impl Pipe {
     fn new() -> Arc<Pipe> {
         Arc::new(Pipe {
-            ring: Mutex::new(Ring::new()),
+            held: Mutex::new(Held { ring: Ring::new(), chain: Chain::new() }),
             len: AtomicUsize::new(0),
             capacity: AtomicUsize::new(DEFAULT_CAPACITY),
             readers: Side::new(),
@@ -148,6 +172,13 @@ impl Pipe {
             self.writers.leave();
             self.readers.wait.wake_all();
         }
+        if self.len() > 0 && !self.readers.is_open() && !self.writers.is_open() {
+            let mut held = self.held.lock();
+            held.chain.clear(&Clusters);
+            let left = held.ring.len();
+            held.ring.consume(left);
+            self.len.store(0, Ordering::Release);
+        }
     }
 
     /// Bytes that a read would find.
@@ -169,41 +200,63 @@ impl Pipe {
             return Err(EPERM);
         }
         let size = size.max(PAGE).next_power_of_two();
-        let mut ring = self.ring.lock();
-        if size < ring.len() {
+        let mut held = self.held.lock();
+        if size < held.len() {
             return Err(EBUSY);
         }
-        if ring.size() > size {
-            ring.resize(size).map_err(|_| ENOMEM)?;
+        if held.ring.size() > size {
+            held.ring.resize(size).map_err(|_| ENOMEM)?;
         }
         self.capacity.store(size, Ordering::Relaxed);
-        drop(ring);
+        drop(held);
         self.writers.wait.wake_all();
         Ok(size)
     }
 
     /// Reads what there is; waits while there is nothing and a writer is left.
-    pub fn read(&self, nonblocking: Blocking, to: &mut Sink<'_>) -> Result<usize> {
+    pub fn read(&self, blocking: Blocking, to: &mut Sink<'_>) -> Result<usize> {
         if to.left() == 0 {
             return Ok(0);
         }
+        let start = to.done();
+        let result = self.get(blocking, |held| drain(held, to));
+        outcome(to.done() - start, result)
+    }
+
+    /// As a read of up to `most` bytes, which are moved out.
+    pub fn take(&self, blocking: Blocking, most: usize) -> Result<Chain> {
+        let mut chain = Chain::new();
+        if most == 0 {
+            return Ok(chain);
+        }
+        match self.get(blocking, |held| unchain(held, most, &mut chain)) {
+            Err(errno) if chain.is_empty() => Err(errno),
+            _ => Ok(chain),
+        }
+    }
+
+    /// Runs `get` once on what is held, when there is something; waits for that, and gives up at the end.
+    #[inline(always)]
+    fn get(&self, blocking: Blocking, get: impl FnOnce(&mut Held) -> Result<()>) -> Result<()> {
         loop {
-            let mut ring = self.ring.lock();
-            if ring.len() > 0 {
-                let result = self.drain(&mut ring, to);
-                // With the ring locked: the capacity may shrink to what is left then.
-                let room = self.capacity() - ring.len();
-                drop(ring);
+            let mut held = self.held.lock();
+            if held.len() > 0 {
+                let result = get(&mut held);
+                let len = held.len();
+                self.len.store(len, Ordering::Release);
+                // With the pipe locked: the capacity may shrink to what is left then.
+                let room = self.capacity() - len;
+                drop(held);
                 if room >= PIPE_BUF {
                     self.writers.wait.wake_all();
                 }
                 return result;
             }
-            drop(ring);
+            drop(held);
             if !self.writers.is_open() && self.len() == 0 {
-                return Ok(0);
+                return Ok(());
             }
-            if nonblocking == Blocking::No {
+            if blocking == Blocking::No {
                 return Err(EAGAIN);
             }
             let ready = || (self.len() > 0 || !self.writers.is_open()).then_some(());
@@ -211,82 +264,60 @@ impl Pipe {
         }
     }
 
-    fn drain(&self, ring: &mut Ring, to: &mut Sink<'_>) -> Result<usize> {
-        let start = to.done();
-        let mut result = Ok(());
-        while ring.len() > 0 && to.left() > 0 {
-            match to.put(ring.readable()) {
-                Ok(n) => ring.consume(n),
-                Err(errno) => {
-                    result = Err(errno);
-                    break;
-                }
-            }
-        }
-        self.len.store(ring.len(), Ordering::Release);
-        outcome(to.done() - start, result)
-    }
-
     /// Writes all of `from`, waiting for room; raises `SIGPIPE` when no reader is left.
-    pub fn write(&self, nonblocking: Blocking, from: &mut Source<'_>) -> Result<usize> {
-        let result = self.put(nonblocking, from);
-        if result == Err(EPIPE) {
-            super::raise_sigpipe();
-        }
-        result
-    }
-
-    fn put(&self, nonblocking: Blocking, from: &mut Source<'_>) -> Result<usize> {
+    pub fn write(&self, blocking: Blocking, from: &mut Source<'_>) -> Result<usize> {
         let start = from.done();
-        let atomic = from.left() <= PIPE_BUF;
-        while from.left() > 0 {
-            if !self.readers.is_open() {
-                return outcome(from.done() - start, Err(EPIPE));
-            }
-            let mut ring = self.ring.lock();
-            let needed = if atomic { from.left() } else { 1 };
-            if self.capacity() - ring.len() >= needed {
-                let was_empty = ring.len() == 0;
-                let result = self.fill(&mut ring, from);
-                drop(ring);
-                if was_empty {
-                    self.readers.wait.wake_all();
-                }
-                if result.is_err() {
-                    return outcome(from.done() - start, result);
-                }
-                continue;
-            }
-            drop(ring);
-            if nonblocking == Blocking::No {
-                return outcome(from.done() - start, Err(EAGAIN));
-            }
-            let ready = || (self.room() >= PIPE_BUF || !self.readers.is_open()).then_some(());
-            if let Err(woken) = self.writers.wait.wait_intr(None, ready) {
-                return outcome(from.done() - start, Err(interrupted(woken)));
-            }
+        let needed = if from.left() <= PIPE_BUF { from.left() } else { 1 };
+        let mut result = Ok(());
+        while from.left() > 0 && result.is_ok() {
+            result = self.put(blocking, needed, |held, capacity| fill(held, capacity, from));
         }
-        Ok(from.done() - start)
+        outcome(from.done() - start, told(result))
     }
 
-    fn fill(&self, ring: &mut Ring, from: &mut Source<'_>) -> Result<()> {
-        let wanted = (ring.len() + from.left()).min(self.capacity());
-        if ring.size() < wanted {
-            let size = if wanted <= PAGE { PAGE } else { self.capacity() };
-            ring.resize(size).map_err(|_| ENOMEM)?;
-        }
+    /// As a write of all of `chain`, which is moved: what was not written stays in it.
+    pub fn give(&self, blocking: Blocking, chain: &mut Chain) -> Result<usize> {
+        let whole = chain.len();
+        let needed = if whole <= PIPE_BUF { whole } else { 1 };
         let mut result = Ok(());
-        while ring.len() < ring.size() && from.left() > 0 {
-            match from.get(ring.writable()) {
-                Ok(n) => ring.produced(n),
-                Err(errno) => {
-                    result = Err(errno);
-                    break;
-                }
-            }
+        while !chain.is_empty() && result.is_ok() {
+            result = self.put(blocking, needed, |held, capacity| {
+                let room = capacity - held.len();
+                held.chain.take_from(&Clusters, chain, room).map_err(|NoMemory| ENOBUFS)
+            });
         }
-        self.len.store(ring.len(), Ordering::Release);
-        result
+        outcome(whole - chain.len(), told(result))
+    }
+
+    /// Runs `put` once on what is held if there is room for `needed` bytes; else waits for some.
+    #[inline(always)]
+    fn put(
+        &self,
+        blocking: Blocking,
+        needed: usize,
+        put: impl FnOnce(&mut Held, usize) -> Result<()>,
+    ) -> Result<()> {
+        if !self.readers.is_open() {
+            return Err(EPIPE);
+        }
+        let mut held = self.held.lock();
+        let before = held.len();
+        let capacity = self.capacity();
+        if capacity - before >= needed {
+            let result = put(&mut held, capacity);
+            self.len.store(held.len(), Ordering::Release);
+            drop(held);
+            if before == 0 {
+                self.readers.wait.wake_all();
+            }
+            return result;
+        }
+        drop(held);
+        if blocking == Blocking::No {
+            return Err(EAGAIN);
+        }
+        let ready = || (self.room() >= PIPE_BUF || !self.readers.is_open()).then_some(());
+        self.writers.wait.wait_intr(None, ready).map_err(interrupted)
     }
 
     /// The poll events of an end opened for `access`.
@@ -321,6 +352,57 @@ impl Pipe {
             out.push(&self.writers.wait);
         }
     }
+}
+
+/// Copies out what there is room for.
+fn drain(held: &mut Held, to: &mut Sink<'_>) -> Result<()> {
+    while held.ring.len() > 0 && to.left() > 0 {
+        let n = to.put(held.ring.readable())?;
+        held.ring.consume(n);
+    }
+    if held.chain.is_empty() {
+        return Ok(());
+    }
+    pour(&mut held.chain, to)
+}
+
+/// Moves up to `most` bytes to `to`; those of the ring are copied.
+fn unchain(held: &mut Held, most: usize, to: &mut Chain) -> Result<()> {
+    while held.ring.len() > 0 && to.len() < most {
+        let bytes = held.ring.readable();
+        let n = bytes.len().min(most - to.len());
+        to.append(&Clusters, &bytes[..n]).map_err(|NoMemory| ENOBUFS)?;
+        held.ring.consume(n);
+    }
+    let left = most - to.len();
+    to.take_from(&Clusters, &mut held.chain, left).map_err(|NoMemory| ENOBUFS)
+}
+
+/// Copies in what there is room for.
+fn fill(held: &mut Held, capacity: usize, from: &mut Source<'_>) -> Result<()> {
+    if !held.chain.is_empty() {
+        let room = capacity - held.len();
+        return append(&mut held.chain, from, room);
+    }
+    let ring = &mut held.ring;
+    let wanted = (ring.len() + from.left()).min(capacity);
+    if ring.size() < wanted {
+        let size = if wanted <= PAGE { PAGE } else { capacity };
+        ring.resize(size).map_err(|_| ENOMEM)?;
+    }
+    while ring.len() < ring.size() && from.left() > 0 {
+        let n = from.get(ring.writable())?;
+        ring.produced(n);
+    }
+    Ok(())
+}
+
+/// The result of a write, with the signal for the lack of a reader.
+fn told(result: Result<()>) -> Result<()> {
+    if result == Err(EPIPE) {
+        super::raise_sigpipe();
+    }
+    result
 }
 
 /// Whether a transfer may wait.
@@ -389,6 +471,14 @@ impl Inode for PipeInode {
 
     fn write(&self, file: &File, _at: Position, from: &mut Source<'_>) -> Result<(usize, u64)> {
         self.pipe.write(Blocking::of(file), from).map(|n| (n, 0))
+    }
+
+    fn take(&self, file: &File, most: usize) -> Result<Chain> {
+        self.pipe.take(Blocking::of(file), most)
+    }
+
+    fn give(&self, file: &File, chain: &mut Chain) -> Result<usize> {
+        self.pipe.give(Blocking::of(file), chain)
     }
 
     fn ioctl(&self, _file: &File, request: u32, arg: u64) -> Result<u64> {

@@ -1,13 +1,22 @@
 //! Bytes through a connection without boundaries.
 
 use super::address::{Address, Family};
-use super::pages::Chain;
+use super::pages::{Chain, Clusters};
 use super::queue::{Extra, Flow, Got, Peek, Queue};
 use super::rights::{bury, Control, Ucred};
 use super::socket::{How, Socket, SHUT_RECEIVE, SHUT_SEND};
 use crate::errno::*;
 use crate::fs::io::{outcome, Sink, Source};
 use crate::ipc::pipe::Blocking;
+
+/// What became of bytes that were sent.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Put {
+    /// They are in the peer's queue, or may be tried again.
+    There,
+    /// The peer of a TCP connection has gone: what is sent first is lost on the way, and the next call hears of it.
+    Lost,
+}
 
 impl Socket {
     /// Sends all of `from`, waiting for room; `control` goes with the first byte.
@@ -26,7 +35,13 @@ impl Socket {
         let mut extra = self.extra(&peer, control)?;
         let mut result = Ok(());
         while from.left() > 0 && result.is_ok() {
-            result = self.put(&peer, blocking, |queue, room| queue.fill(from, room, &mut extra));
+            match self.put(&peer, blocking, |queue, room| queue.fill(from, room, &mut extra)) {
+                Ok(Put::There) => {}
+                Ok(Put::Lost) => {
+                    from.skip(from.left());
+                }
+                Err(errno) => result = Err(errno),
+            }
         }
         extra.discard();
         outcome(from.done() - start, result)
@@ -38,7 +53,11 @@ impl Socket {
         let whole = chain.len();
         let mut result = Ok(());
         while !chain.is_empty() && result.is_ok() {
-            result = self.put(&peer, blocking, |queue, room| queue.give(chain, room));
+            match self.put(&peer, blocking, |queue, room| queue.give(chain, room)) {
+                Ok(Put::There) => {}
+                Ok(Put::Lost) => chain.clear(&Clusters),
+                Err(errno) => result = Err(errno),
+            }
         }
         outcome(whole - chain.len(), result)
     }
@@ -49,7 +68,7 @@ impl Socket {
         peer: &Socket,
         blocking: Blocking,
         fill: impl FnOnce(&mut Queue, usize) -> Result<()>,
-    ) -> Result<()> {
+    ) -> Result<Put> {
         if let Some(errno) = self.take_error() {
             return Err(errno);
         }
@@ -59,7 +78,7 @@ impl Socket {
         let limit = self.options.send_limit();
         let (result, was_empty) = peer.incoming.with(|queue| {
             if queue.is_closed() {
-                return (Err(EPIPE), false);
+                return (if self.family.is_inet() { Ok(Put::Lost) } else { Err(EPIPE) }, false);
             }
             let room = limit.saturating_sub(queue.used());
             if room == 0 {
@@ -67,7 +86,7 @@ impl Socket {
                 return (Err(EAGAIN), false);
             }
             let was_empty = queue.is_empty();
-            (fill(queue, room), was_empty)
+            (fill(queue, room).map(|()| Put::There), was_empty)
         });
         if was_empty {
             peer.readers.wake_all();
@@ -81,7 +100,11 @@ impl Socket {
                         self.has_room_in(peer)
                     }
                 };
-                self.wait(&self.writers, self.options.send_timeout(), ready)
+                self.wait(&self.writers, self.options.send_timeout(), ready).map(|()| Put::There)
+            }
+            Ok(Put::Lost) => {
+                self.set_shut(SHUT_RECEIVE | SHUT_SEND);
+                Ok(Put::Lost)
             }
             result => result,
         }
