@@ -171,6 +171,21 @@ impl File {
         self.io.give(self, chain)
     }
 
+    /// Puts a chain back that [`take`](Self::take) gave.
+    #[allow(dead_code)]
+    pub fn untake(&self, chain: Chain) {
+        self.io.untake(self, chain);
+    }
+
+    /// What [`take`](Self::take) would give, which stays: see [`Inode::look`](super::inode::Inode::look).
+    #[allow(dead_code)]
+    pub fn look(&self, most: usize) -> Result<Chain> {
+        if !self.is_readable() {
+            return Err(EBADF);
+        }
+        self.io.look(self, most)
+    }
+
     pub fn read_at(&self, at: u64, to: &mut Sink<'_>) -> Result<usize> {
         if !self.is_readable() {
             return Err(EBADF);

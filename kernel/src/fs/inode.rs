@@ -20,7 +20,7 @@ use super::path::Place;
 use crate::dev::block::Disk;
 use crate::errno::*;
 use crate::ipc::pipe::Pipe;
-use crate::net::pages::Chain;
+use crate::net::pages::{Chain, Clusters};
 use crate::sched::Nanos;
 use crate::sync::WaitQueue;
 use crate::vm;
@@ -327,6 +327,16 @@ pub trait Inode: Any + Send + Sync {
     /// Moves all of `chain` in, as a write would copy it, and returns how much that was. What there was no room for
     /// stays in `chain`, which is the caller's to release. Waits as a write does.
     fn give(&self, _file: &File, _chain: &mut Chain) -> Result<usize> {
+        Err(EINVAL)
+    }
+
+    /// Puts a chain back that [`take`](Self::take) gave, in front of all else.
+    fn untake(&self, _file: &File, chain: Chain) {
+        chain.release(&Clusters);
+    }
+
+    /// What [`take`](Self::take) would give, which stays: another chain on the same pages.
+    fn look(&self, _file: &File, _most: usize) -> Result<Chain> {
         Err(EINVAL)
     }
 

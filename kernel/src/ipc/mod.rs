@@ -1,5 +1,6 @@
 //! Between processes: pipes and fifos, System V shared memory. Sockets are in `net`.
 
+mod held;
 pub mod pipe;
 mod ring;
 pub mod shm;

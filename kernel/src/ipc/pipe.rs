@@ -1,39 +1,27 @@
 //! Pipes and fifos.
 //!
-//! ```text
-//!   first out   | ring: copied bytes | chain: pages that were moved in, and bytes copied behind them |   last in
-//! ```
-//!
-//! A pipe is a ring of bytes in kernel memory (`ring`); user memory is copied straight into it and out of
-//! it, in at most two pieces a call. The ring starts small and takes its full size when a writer first finds
-//! it full, so that the many pipes that only carry a line cost a page. Pages that come as they are (`give`) go into an
-//! mbuf chain behind the ring.
+//! Bytes are in one place (`held`), user memory is copied straight into it and out of it, and pages can be moved in and
+//! out as they are.
 //!
 //! A wake-up costs a switch of address spaces, so each side wakes the other only when the ring stops being
 //! empty, and when it has room for a whole `PIPE_BUF` again.
 //!
 //! Invariants: I1: `len` and `capacity` change only with `held` locked; polls read them without. I2: `held`
 //! is a sleeping lock and is held over user copies: transfers of up to `PIPE_BUF` are in one piece. I3: a
-//! byte leaves only once it was copied out whole. I4: the ring's bytes come before the chain's: nothing is copied
-//! into the ring while the chain has bytes. I5: a pipe that nobody has open holds nothing.
-//!
-//! The road not taken is a chain alone: the copies of 64 KiB are 2 pieces in a ring and 16 in pages, each with a
-//! page to be had and given back.
+//! byte leaves only once it was copied out whole. I4: a pipe that nobody has open holds nothing.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use linux_raw_sys::general as abi;
-use mbuf::NoMemory;
 
-use super::ring::Ring;
+use super::held::Held;
 use crate::errno::*;
 use crate::fs::file::File;
 use crate::fs::inode::*;
 use crate::fs::io::{outcome, Sink, Source};
-use crate::net::moving::{append, pour};
-use crate::net::pages::{Chain, Clusters};
+use crate::net::pages::Chain;
 use crate::sync::{Mutex, WaitQueue, Woken};
 use crate::vm::{self, Asks};
 
@@ -50,18 +38,6 @@ pub struct Pipe {
     capacity: AtomicUsize,
     readers: Side,
     writers: Side,
-}
-
-/// What is in a pipe.
-struct Held {
-    ring: Ring,
-    chain: Chain,
-}
-
-impl Held {
-    fn len(&self) -> usize {
-        self.ring.len() + self.chain.len()
-    }
 }
 
 /// One end: who has it open, and who waits there.
@@ -98,7 +74,7 @@ impl Side {
 impl Pipe {
     fn new() -> Arc<Pipe> {
         Arc::new(Pipe {
-            held: Mutex::new(Held { ring: Ring::new(), chain: Chain::new() }),
+            held: Mutex::new(Held::new()),
             len: AtomicUsize::new(0),
             capacity: AtomicUsize::new(DEFAULT_CAPACITY),
             readers: Side::new(),
@@ -173,10 +149,7 @@ impl Pipe {
             self.readers.wait.wake_all();
         }
         if self.len() > 0 && !self.readers.is_open() && !self.writers.is_open() {
-            let mut held = self.held.lock();
-            held.chain.clear(&Clusters);
-            let left = held.ring.len();
-            held.ring.consume(left);
+            self.held.lock().clear();
             self.len.store(0, Ordering::Release);
         }
     }
@@ -204,9 +177,7 @@ impl Pipe {
         if size < held.len() {
             return Err(EBUSY);
         }
-        if held.ring.size() > size {
-            held.ring.resize(size).map_err(|_| ENOMEM)?;
-        }
+        held.shrink(size)?;
         self.capacity.store(size, Ordering::Relaxed);
         drop(held);
         self.writers.wait.wake_all();
@@ -219,7 +190,7 @@ impl Pipe {
             return Ok(0);
         }
         let start = to.done();
-        let result = self.get(blocking, |held| drain(held, to));
+        let result = self.get(blocking, |held| held.drain(to));
         outcome(to.done() - start, result)
     }
 
@@ -229,10 +200,31 @@ impl Pipe {
         if most == 0 {
             return Ok(chain);
         }
-        match self.get(blocking, |held| unchain(held, most, &mut chain)) {
+        match self.get(blocking, |held| held.take(most, &mut chain)) {
             Err(errno) if chain.is_empty() => Err(errno),
             _ => Ok(chain),
         }
+    }
+
+    /// Puts back what was taken, in front of all else.
+    pub fn untake(&self, chain: Chain) {
+        let mut held = self.held.lock();
+        held.untake(chain);
+        self.len.store(held.len(), Ordering::Release);
+        drop(held);
+        self.readers.wait.wake_all();
+    }
+
+    /// The first `most` bytes on the same pages, which stay; waits as a read does.
+    pub fn look(&self, blocking: Blocking, most: usize) -> Result<Chain> {
+        let mut chain = Chain::new();
+        if most > 0 {
+            self.get(blocking, |held| {
+                chain = held.look(most)?;
+                Ok(())
+            })?;
+        }
+        Ok(chain)
     }
 
     /// Runs `get` once on what is held, when there is something; waits for that, and gives up at the end.
@@ -245,7 +237,7 @@ impl Pipe {
                 let len = held.len();
                 self.len.store(len, Ordering::Release);
                 // With the pipe locked: the capacity may shrink to what is left then.
-                let room = self.capacity() - len;
+                let room = self.capacity().saturating_sub(len);
                 drop(held);
                 if room >= PIPE_BUF {
                     self.writers.wait.wake_all();
@@ -270,7 +262,7 @@ impl Pipe {
         let needed = if from.left() <= PIPE_BUF { from.left() } else { 1 };
         let mut result = Ok(());
         while from.left() > 0 && result.is_ok() {
-            result = self.put(blocking, needed, |held, capacity| fill(held, capacity, from));
+            result = self.put(blocking, needed, |held, capacity| held.fill(capacity, from));
         }
         outcome(from.done() - start, told(result))
     }
@@ -281,10 +273,7 @@ impl Pipe {
         let needed = if whole <= PIPE_BUF { whole } else { 1 };
         let mut result = Ok(());
         while !chain.is_empty() && result.is_ok() {
-            result = self.put(blocking, needed, |held, capacity| {
-                let room = capacity - held.len();
-                held.chain.take_from(&Clusters, chain, room).map_err(|NoMemory| ENOBUFS)
-            });
+            result = self.put(blocking, needed, |held, capacity| held.give(capacity, chain));
         }
         outcome(whole - chain.len(), told(result))
     }
@@ -303,7 +292,7 @@ impl Pipe {
         let mut held = self.held.lock();
         let before = held.len();
         let capacity = self.capacity();
-        if capacity - before >= needed {
+        if capacity >= before + needed {
             let result = put(&mut held, capacity);
             self.len.store(held.len(), Ordering::Release);
             drop(held);
@@ -352,49 +341,6 @@ impl Pipe {
             out.push(&self.writers.wait);
         }
     }
-}
-
-/// Copies out what there is room for.
-fn drain(held: &mut Held, to: &mut Sink<'_>) -> Result<()> {
-    while held.ring.len() > 0 && to.left() > 0 {
-        let n = to.put(held.ring.readable())?;
-        held.ring.consume(n);
-    }
-    if held.chain.is_empty() {
-        return Ok(());
-    }
-    pour(&mut held.chain, to)
-}
-
-/// Moves up to `most` bytes to `to`; those of the ring are copied.
-fn unchain(held: &mut Held, most: usize, to: &mut Chain) -> Result<()> {
-    while held.ring.len() > 0 && to.len() < most {
-        let bytes = held.ring.readable();
-        let n = bytes.len().min(most - to.len());
-        to.append(&Clusters, &bytes[..n]).map_err(|NoMemory| ENOBUFS)?;
-        held.ring.consume(n);
-    }
-    let left = most - to.len();
-    to.take_from(&Clusters, &mut held.chain, left).map_err(|NoMemory| ENOBUFS)
-}
-
-/// Copies in what there is room for.
-fn fill(held: &mut Held, capacity: usize, from: &mut Source<'_>) -> Result<()> {
-    if !held.chain.is_empty() {
-        let room = capacity - held.len();
-        return append(&mut held.chain, from, room);
-    }
-    let ring = &mut held.ring;
-    let wanted = (ring.len() + from.left()).min(capacity);
-    if ring.size() < wanted {
-        let size = if wanted <= PAGE { PAGE } else { capacity };
-        ring.resize(size).map_err(|_| ENOMEM)?;
-    }
-    while ring.len() < ring.size() && from.left() > 0 {
-        let n = from.get(ring.writable())?;
-        ring.produced(n);
-    }
-    Ok(())
 }
 
 /// The result of a write, with the signal for the lack of a reader.
@@ -479,6 +425,14 @@ impl Inode for PipeInode {
 
     fn give(&self, file: &File, chain: &mut Chain) -> Result<usize> {
         self.pipe.give(Blocking::of(file), chain)
+    }
+
+    fn untake(&self, _file: &File, chain: Chain) {
+        self.pipe.untake(chain);
+    }
+
+    fn look(&self, file: &File, most: usize) -> Result<Chain> {
+        self.pipe.look(Blocking::of(file), most)
     }
 
     fn ioctl(&self, _file: &File, request: u32, arg: u64) -> Result<u64> {

@@ -42,6 +42,12 @@ impl Ring {
         &self.buf[self.head..end]
     }
 
+    /// All readable bytes.
+    pub fn pieces(&self) -> [&[u8]; 2] {
+        let first = self.readable();
+        [first, &self.buf[..self.len - first.len()]]
+    }
+
     /// Drops the first `n` bytes.
     pub fn consume(&mut self, n: usize) {
         self.len -= n;
@@ -65,10 +71,7 @@ impl Ring {
     pub fn resize(&mut self, size: usize) -> Result<(), TryReserveError> {
         let mut buf = Vec::new();
         buf.try_reserve_exact(size)?;
-        let first = self.readable();
-        buf.extend_from_slice(first);
-        let wrapped = self.len - first.len();
-        buf.extend_from_slice(&self.buf[..wrapped]);
+        self.pieces().into_iter().for_each(|piece| buf.extend_from_slice(piece));
         buf.resize(size, 0);
         self.buf = buf;
         self.head = 0;

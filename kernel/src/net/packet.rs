@@ -97,6 +97,14 @@ impl Socket {
         Ok(chain)
     }
 
+    /// As a look at up to `most` bytes of the next message: a chain on the same pages.
+    pub(super) fn look_packet(&self, most: usize, blocking: Blocking) -> Result<Chain> {
+        let how = How { blocking, peek: Peek::Yes, wait_all: false };
+        let look =
+            |socket: &Socket| socket.incoming.with(|queue| (!queue.is_empty()).then(|| queue.refer(most)));
+        Ok(self.next_packet(how, look)?.unwrap_or_default())
+    }
+
     /// Who a message goes to, and the sender's name as he sees it; nobody, for UDP where nobody is.
     fn receiver(&self, dest: Option<&Address>) -> Result<Option<(Arc<Socket>, Address)>> {
         let to = |receiver| Some((receiver, self.name()));

@@ -27,6 +27,7 @@ use super::rights::{bury, Rights, Ucred};
 use crate::errno::*;
 use crate::fs::io::{Sink, Source};
 use crate::sync::Mutex;
+use crate::vm;
 
 /// What a message costs besides its bytes' memory; bounds how many empty ones a queue takes.
 const MESSAGE_COST: usize = 512;
@@ -125,6 +126,29 @@ impl Incoming {
         self.used.store(queue.used, Ordering::SeqCst);
         self.records.store(queue.records.len(), Ordering::SeqCst);
         result
+    }
+
+    /// Puts a record of `chain` in front of the others. Nothing may be lost: somebody is ended before this fails.
+    pub fn untake(&self, chain: Chain, is_stream: bool) {
+        if chain.is_empty() && is_stream {
+            return;
+        }
+        let mut record = Record::message(chain, Address::Unnamed, Extra::default());
+        if is_stream {
+            record.charge = record.chain.len();
+        }
+        let left = self.with(|queue| {
+            let room = vm::with_room_at_any_cost(|| queue.records.try_reserve(1).map_err(|_| NoMemory));
+            if room.is_err() || queue.is_closed {
+                return Some(record);
+            }
+            queue.used += record.charge;
+            queue.records.push_front(record);
+            None
+        });
+        if let Some(record) = left {
+            record.discard();
+        }
     }
 
     /// Empties the queue; with `Close::Yes`, for good. Says whether there was something.
@@ -298,6 +322,14 @@ impl Queue {
             }
         }
         result
+    }
+
+    /// Up to `most` bytes of the first record, on the same pages.
+    ///
+    /// Fails with `ENOBUFS`.
+    pub fn refer(&self, most: usize) -> Result<Chain> {
+        let Some(record) = self.records.front() else { return Ok(Chain::new()) };
+        record.chain.refer(&Clusters, most.min(record.chain.len())).map_err(|NoMemory| ENOBUFS)
     }
 
     /// Whether a message that takes `charge` fits under `limit`; one always does in an empty queue.

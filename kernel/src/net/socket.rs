@@ -365,6 +365,19 @@ impl Inode for Socket {
         result
     }
 
+    fn untake(&self, _file: &File, chain: Chain) {
+        self.incoming.untake(chain, self.kind == Kind::Stream);
+        self.readers.wake_all();
+    }
+
+    fn look(&self, file: &File, most: usize) -> Result<Chain> {
+        match (self.family, self.kind) {
+            (Family::Null, _) => null::take(most),
+            (_, Kind::Stream) => self.look_stream(most, Blocking::of(file)),
+            _ => self.look_packet(most, Blocking::of(file)),
+        }
+    }
+
     fn ioctl(&self, _file: &File, request: u32, arg: u64) -> Result<u64> {
         let value = match request {
             FIONREAD if self.is_listening() => return Err(EINVAL),

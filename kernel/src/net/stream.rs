@@ -178,6 +178,20 @@ impl Socket {
         }
     }
 
+    /// As a look at up to `most` bytes: a chain on the same pages.
+    pub(super) fn look_stream(&self, most: usize, blocking: Blocking) -> Result<Chain> {
+        if !self.is_connected() {
+            return Err(if self.family.is_inet() { ENOTCONN } else { EINVAL });
+        }
+        let mut chain = Chain::new();
+        let how = How { blocking, peek: Peek::Yes, wait_all: false };
+        self.get(how, |queue| {
+            chain = queue.refer(most)?;
+            Ok(Flow::Stop)
+        })?;
+        Ok(chain)
+    }
+
     /// Runs `drain` once on the queue, when something is in it; waits for that. `None`: nothing more comes.
     fn get(&self, how: How, mut drain: impl FnMut(&mut Queue) -> Result<Flow>) -> Result<Option<Flow>> {
         loop {

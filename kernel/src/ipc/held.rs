@@ -1,0 +1,168 @@
+//! What is in a pipe.
+//!
+//! ```text
+//!   first out   | front: put back | ring: copied bytes | behind: pages moved in, and bytes after them |   last in
+//! ```
+//!
+//! Copies go into the ring, in at most two pieces a call. The ring starts small and takes its full size when a writer
+//! first finds it full, so that the many pipes that only carry a line cost a page. Pages that come as they are go behind
+//! it; what a mover took and couldn't place comes back in front.
+//!
+//! Invariants: H1: `moved` is the length of `front` and `behind` together. H2: nothing is copied into the ring while `moved`
+//! isn't 0, so bytes leave in the order they came.
+
+use mbuf::NoMemory;
+
+use super::ring::Ring;
+use crate::errno::*;
+use crate::fs::io::{Sink, Source};
+use crate::net::moving::{append, pour, LOAN};
+use crate::net::pages::{Chain, Clusters};
+use crate::vm;
+
+const PAGE: usize = 4096;
+
+pub struct Held {
+    front: Chain,
+    ring: Ring,
+    behind: Chain,
+    moved: usize,
+}
+
+impl Held {
+    pub const fn new() -> Held {
+        Held { front: Chain::new(), ring: Ring::new(), behind: Chain::new(), moved: 0 }
+    }
+
+    /// Bytes held.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.ring.len() + self.moved
+    }
+
+    /// Makes the ring no larger than `size`, which is enough for what is held.
+    pub fn shrink(&mut self, size: usize) -> Result<()> {
+        if self.ring.size() > size {
+            self.ring.resize(size).map_err(|_| ENOMEM)?;
+        }
+        Ok(())
+    }
+
+    /// Drops all.
+    pub fn clear(&mut self) {
+        self.front.clear(&Clusters);
+        self.behind.clear(&Clusters);
+        self.moved = 0;
+        let left = self.ring.len();
+        self.ring.consume(left);
+    }
+
+    /// Copies out what there is room for.
+    #[inline]
+    pub fn drain(&mut self, to: &mut Sink<'_>) -> Result<()> {
+        if self.moved != 0 {
+            return self.with_moved(|held| {
+                pour(&mut held.front, to)?;
+                held.drain_ring(to)?;
+                pour(&mut held.behind, to)
+            });
+        }
+        self.drain_ring(to)
+    }
+
+    #[inline]
+    fn drain_ring(&mut self, to: &mut Sink<'_>) -> Result<()> {
+        while self.ring.len() > 0 && to.left() > 0 {
+            let n = to.put(self.ring.readable())?;
+            self.ring.consume(n);
+        }
+        Ok(())
+    }
+
+    /// Runs what changes the chains, and keeps H1.
+    #[cold]
+    fn with_moved(&mut self, change: impl FnOnce(&mut Held) -> Result<()>) -> Result<()> {
+        let result = change(self);
+        self.moved = self.front.len() + self.behind.len();
+        result
+    }
+
+    /// Copies in what there is room for, of `capacity` in all; lends pages where that pays.
+    #[inline]
+    pub fn fill(&mut self, capacity: usize, from: &mut Source<'_>) -> Result<()> {
+        if self.moved != 0 || LOAN.allows(from.left()) {
+            let room = capacity - self.len();
+            return self.with_moved(|held| append(&mut held.behind, from, room));
+        }
+        let ring = &mut self.ring;
+        let wanted = (ring.len() + from.left()).min(capacity);
+        if ring.size() < wanted {
+            let size = if wanted <= PAGE { PAGE } else { capacity };
+            ring.resize(size).map_err(|_| ENOMEM)?;
+        }
+        while ring.len() < ring.size() && from.left() > 0 {
+            let n = from.get(ring.writable())?;
+            ring.produced(n);
+        }
+        Ok(())
+    }
+
+    /// Moves in what there is room for, of `capacity` in all.
+    pub fn give(&mut self, capacity: usize, chain: &mut Chain) -> Result<()> {
+        let room = capacity - self.len();
+        self.with_moved(|held| held.behind.take_from(&Clusters, chain, room).map_err(|NoMemory| ENOBUFS))
+    }
+
+    /// Moves up to `most` bytes to `to`; those of the ring are copied.
+    pub fn take(&mut self, most: usize, to: &mut Chain) -> Result<()> {
+        self.with_moved(|held| {
+            to.take_from(&Clusters, &mut held.front, most).map_err(|NoMemory| ENOBUFS)?;
+            while held.ring.len() > 0 && to.len() < most {
+                let bytes = held.ring.readable();
+                let n = bytes.len().min(most - to.len());
+                to.append(&Clusters, &bytes[..n]).map_err(|NoMemory| ENOBUFS)?;
+                held.ring.consume(n);
+            }
+            let left = most - to.len();
+            to.take_from(&Clusters, &mut held.behind, left).map_err(|NoMemory| ENOBUFS)
+        })
+    }
+
+    /// Puts back what was taken, in front of all else.
+    pub fn untake(&mut self, mut chain: Chain) {
+        let _ = self.with_moved(|held| {
+            // Only a second mover finds something here. Nothing may be lost: somebody is ended before this fails.
+            let joined =
+                vm::with_room_at_any_cost(|| chain.take_from(&Clusters, &mut held.front, usize::MAX));
+            if joined.is_err() {
+                held.front.clear(&Clusters);
+            }
+            held.front = chain;
+            Ok(())
+        });
+    }
+
+    /// The first `most` bytes on the same pages; those of the ring are copied.
+    pub fn look(&self, most: usize) -> Result<Chain> {
+        let mut chain =
+            self.front.refer(&Clusters, most.min(self.front.len())).map_err(|NoMemory| ENOBUFS)?;
+        let result = self.look_behind(most, &mut chain);
+        if let Err(errno) = result {
+            chain.release(&Clusters);
+            return Err(errno);
+        }
+        Ok(chain)
+    }
+
+    fn look_behind(&self, most: usize, chain: &mut Chain) -> Result<()> {
+        for part in self.ring.pieces() {
+            let n = part.len().min(most - chain.len());
+            chain.append(&Clusters, &part[..n]).map_err(|NoMemory| ENOBUFS)?;
+        }
+        let left = (most - chain.len()).min(self.behind.len());
+        let mut behind = self.behind.refer(&Clusters, left).map_err(|NoMemory| ENOBUFS)?;
+        let joined = chain.take_from(&Clusters, &mut behind, left);
+        behind.release(&Clusters);
+        joined.map_err(|NoMemory| ENOBUFS)
+    }
+}
