@@ -45,6 +45,11 @@ const CHUNK: usize = 256;
 /// Heap bytes that making one anon may need.
 pub(crate) const NEW_BYTES: usize = 16 << 10;
 
+/// Heap bytes that making so many anons may need.
+pub(crate) const fn many_bytes(anons: usize) -> usize {
+    (anons / CHUNK + 2) * NEW_BYTES
+}
+
 pub(crate) struct AnonBody {
     pub(crate) refs: u32,
     pub(crate) page: Option<PageNo>,

@@ -86,6 +86,7 @@ enum Zeroes {
 /// A call under way.
 struct Transfer<'a, M: Machine> {
     space: &'a Space<M>,
+    lent: &'a Lent,
     anons: &'a Anons,
     at: At,
     down: &'a mut Shootdown,
@@ -132,7 +133,7 @@ impl<M: Machine> Uvm<M> {
     ) -> Result<(Va, Anons), TransferError> {
         let anons = self.anons_for(held, lent, zeroes)?;
         let mut down = Shootdown::new();
-        let mut transfer = Transfer { space, anons: &anons, at, down: &mut down };
+        let mut transfer = Transfer { space, lent, anons: &anons, at, down: &mut down };
         let result = self.attempt(held, put_bytes(anons.len() as u64), |held, reserved| {
             let put = self.put_pages(held, &mut transfer, reserved);
             if put.is_err() {
@@ -159,19 +160,16 @@ impl<M: Machine> Uvm<M> {
     ) -> Result<Anons, NoMemory> {
         self.machine().reserve_heap(4 * lent.len() + 64)?;
         let mut anons = Anons::with_capacity(lent.len());
-        while let Some(page) = lent.pages().get(anons.len()) {
-            let made = self.attempt(held, crate::anon::NEW_BYTES, |held, _| {
-                self.anon_for(held, page, zeroes).map_err(Stop::<NoMemory>::Fail)
-            });
-            match made {
-                Ok(number) => anons.push(number),
-                Err(e) => {
-                    self.undo(held, lent, &anons);
-                    return Err(e);
-                }
+        let made = self.attempt(held, crate::anon::many_bytes(lent.len()), |held, _| {
+            while let Some(page) = lent.pages().get(anons.len()) {
+                anons.push(self.anon_for(held, page, zeroes).map_err(Stop::<NoMemory>::Fail)?);
             }
+            Ok(())
+        });
+        if made.is_err() {
+            self.undo(held, lent, &anons);
         }
-        Ok(anons)
+        made.map(|()| anons)
     }
 
     #[inline]
@@ -298,15 +296,17 @@ impl<M: Machine> Uvm<M> {
         let first = entry.slot(aref, part.start);
         let (mut body, mut h) = aref.amap.body.lock(held);
         let anons = &transfer.anons[indices(part, range)];
-        for (slot, &number) in (first..).zip(anons) {
-            let new = AnonNo::new(number & !TAKEN);
+        {
             let mut holders =
                 AnonHolders { machine, anons: &self.anons, held: &mut h, down: &mut *transfer.down };
-            let old = body.slots.put(slot, new, &mut holders);
-            if let Some(old) = old {
-                self.anons.release(machine, &mut h, old, transfer.down);
-            }
-            if let Some(no) = new {
+            body.slots.put_all(first, anons.iter().map(|&number| number & !TAKEN), &mut holders);
+        }
+        // Nobody else reaches these anons while this holds the map, nor takes their pages away before they are on a queue.
+        let lent = &transfer.lent.pages()[indices(part, range)];
+        for (page, &number) in lent.iter().zip(anons) {
+            if number & TAKEN != 0 {
+                frames.activate(machine, &mut h, page.page());
+            } else if let Some(no) = AnonNo::new(number) {
                 let (anon, mut h) = self.anons.get(no).lock(&mut h);
                 anon.page.iter().for_each(|&page| frames.activate(machine, &mut h, page));
             }

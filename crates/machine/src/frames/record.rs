@@ -17,6 +17,17 @@ const LEFT: u32 = 1 << 31;
 const MOST_WIRINGS: u32 = 60_000;
 const MOST_LOANS: u32 = 30_000 * LOAN;
 
+/// What comes of the wish to [lend](Frames::lend_idle) a page.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Lending {
+    /// It is lent.
+    Lent,
+    /// I/O has it, or it is new and about to be shown.
+    NotNow,
+    /// It is wired, or lent too often.
+    Held,
+}
+
 impl<M: Machine> Frames<M> {
     /// Whose the page is.
     #[inline]
@@ -102,6 +113,25 @@ impl<M: Machine> Frames<M> {
             wire.fetch_add(LOAN, Relaxed);
             true
         }
+    }
+
+    /// Lends an owned page that is as it should be: idle, on a queue, wired by nobody, and not lent too often. Under its
+    /// owner's lock.
+    #[inline]
+    pub fn lend_idle(&self, page: PageNo) -> Lending {
+        let record = self.page(page);
+        let holds = record.wire.load(Relaxed);
+        if record.flags.load(Relaxed) & PageFlags::BUSY.bits() != 0 {
+            return Lending::NotNow;
+        }
+        if holds & WIRINGS != 0 || holds & LOANS >= MOST_LOANS {
+            return Lending::Held;
+        }
+        if record.place.load(Acquire) == Place::Nowhere as u8 {
+            return Lending::NotNow;
+        }
+        record.wire.fetch_add(LOAN, Relaxed);
+        Lending::Lent
     }
 
     /// Takes one loan back, with no lock. Says whether the page is the caller's now, to be freed: it was nobody's any more,

@@ -5,7 +5,7 @@
 
 use alloc::sync::Arc;
 
-use machine::frames::{PageFlags, Place};
+use machine::frames::{Lending as Found, PageFlags};
 use machine::{
     order, Before, Held, Machine, NoMemory, PageNo, Pages, Pmap, Prot, Reserve, Shootdown, Va, VaRange,
 };
@@ -252,17 +252,15 @@ impl<M: Machine> Uvm<M> {
         let frames = self.frames();
         let (anon, mut h) = self.anons.get(no).lock(held);
         let Some(page) = anon.page else { return Ok(false) };
-        let wirings = frames.wire_count(page) - frames.loans(page);
-        let is_new = frames.place(page) == Place::Nowhere && wirings == 0;
-        if is_new || frames.flags(page).contains(PageFlags::BUSY) {
-            return Ok(false);
-        }
-        let lent =
-            (wirings == 0 || self.is_wired_by(lending.space, entry, va, page, wirings)) && frames.lend(page);
-        if !lent {
-            let copy = self.lend_copy(&mut h, page)?;
-            lending.lent.pages.push(copy);
-            return Ok(true);
+        match frames.lend_idle(page) {
+            Found::Lent => {}
+            Found::NotNow => return Ok(false),
+            Found::Held if self.is_wired_by(lending.space, entry, va, page) && frames.lend(page) => {}
+            Found::Held => {
+                let copy = self.lend_copy(&mut h, page)?;
+                lending.lent.pages.push(copy);
+                return Ok(true);
+            }
         }
         if others_write {
             self.machine().pmap().page_protect(&mut h, page, Prot::READ_EXECUTE, lending.down);
@@ -274,7 +272,8 @@ impl<M: Machine> Uvm<M> {
 
     /// Whether a page's wirings are a locked mapping's, this one's, and not a device's.
     #[cold]
-    fn is_wired_by(&self, space: &Space<M>, entry: &Entry<M>, va: Va, page: PageNo, wirings: u32) -> bool {
+    fn is_wired_by(&self, space: &Space<M>, entry: &Entry<M>, va: Va, page: PageNo) -> bool {
+        let wirings = self.frames().wire_count(page) - self.frames().loans(page);
         let shown = || self.machine().pmap().extract(&space.pmap, va).is_some_and(|(shown, _)| shown == page);
         entry.wired && wirings == 1 && shown()
     }

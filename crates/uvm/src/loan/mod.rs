@@ -139,8 +139,11 @@ impl<M: Machine> Uvm<M> {
 
     /// Gives pages back: see [`return_page`](Self::return_page).
     pub fn return_loan<P: Before<order::PageCache>>(&self, held: &mut Held<'_, P>, lent: Lent) {
-        for page in lent.pages {
-            self.return_page(held, page);
+        let zero = self.zero_page.get().copied();
+        for LentPage(page) in lent.pages {
+            if Some(page) != zero && self.frames().unlend(page) {
+                self.frames().free_page(self.machine(), held, page);
+            }
         }
         self.pages_may_go();
     }

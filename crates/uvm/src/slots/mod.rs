@@ -78,7 +78,7 @@ pub(crate) const SET_BYTES: usize = LEAF_BYTES + PLACE_BYTES;
 /// Heap bytes that setting a cluster's consecutive indices may need.
 pub(crate) const CLUSTER_BYTES: usize = (crate::io::CLUSTER / LEAF as usize + 1) * SET_BYTES;
 
-/// Heap bytes that [`Slots::put`] at so many consecutive indices may need.
+/// Heap bytes that [`Slots::put_all`] at so many consecutive indices may need.
 pub(crate) const fn put_bytes(indices: u64) -> usize {
     (indices / LEAF + 2) as usize * (SET_BYTES + LEAF_BYTES)
 }
@@ -262,17 +262,34 @@ impl Slots {
         leaf.put((index % LEAF) as usize, value.get())
     }
 
-    /// Puts a number, or none, at an index, in a leaf of the table's own, and returns the one that was there.
-    pub(crate) fn put(
+    /// Puts numbers, or none where that is 0, at consecutive indices from `first` on, in leaves of the table's own, and
+    /// releases those that were there.
+    pub(crate) fn put_all(
         &mut self,
-        index: u64,
-        value: Option<NonZeroU32>,
+        first: u64,
+        values: impl ExactSizeIterator<Item = u32>,
         holders: &mut impl Holders,
-    ) -> Option<NonZeroU32> {
-        self.unshare(index, holders);
-        match value {
-            Some(value) => self.set(index, value),
-            None => self.clear(index),
+    ) {
+        let mut values = values;
+        let mut at = first;
+        while values.len() != 0 {
+            let key = at / LEAF;
+            self.unshare(at, holders);
+            let from = (at % LEAF) as usize;
+            let to = (from + values.len()).min(LEAF as usize);
+            let leaf = self.leaves.get_or_new(key);
+            let Some(leaf) = leaf.and_then(Arc::get_mut) else {
+                unreachable!("a shared leaf would have been changed")
+            };
+            for (place, value) in (from..to).zip(&mut values) {
+                if let Some(old) = leaf.put(place, value) {
+                    holders.release(old);
+                }
+            }
+            if leaf.is_empty() {
+                self.leaves.remove(key);
+            }
+            at += (to - from) as u64;
         }
     }
 
