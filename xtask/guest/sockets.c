@@ -807,6 +807,29 @@ static void loopback_up(void) {
     close(fd);
 }
 
+// Sockets that nobody reads must not take all memory: at some point sending fails, and works again once something was read.
+static void unread_bytes_are_bounded(void) {
+    struct rlimit many = {4096, 4096};
+    setrlimit(RLIMIT_NOFILE, &many);
+    static char block[100000];
+    static int ends[1500][2];
+    int made = 0, errors = 0;
+    while (made < 1500 && !errors && !socketpair(AF_UNIX, SOCK_STREAM, 0, ends[made])) {
+        errno = 0;
+        while (send(ends[made][0], block, sizeof block, MSG_DONTWAIT) > 0) {
+        }
+        errors += errno != EAGAIN;
+        made++;
+    }
+    // The machine still works.
+    char *memory = mmap(0, 16 << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(memory != MAP_FAILED && made > 10);
+    memset(memory, 1, 16 << 20);
+    for (int i = 0; i < made; i++) close(ends[i][0]), close(ends[i][1]);
+    make_pair(SOCK_STREAM);
+    CHECK(send(pair[0], block, sizeof block, MSG_DONTWAIT) == sizeof block);
+}
+
 int main(int argc, char **argv) {
     loopback_up();
     static const struct test_case cases[] = {
@@ -838,6 +861,7 @@ int main(int argc, char **argv) {
         {"UDP datagrams", udp_datagrams},
         {"bad pointers", bad_pointers},
         {"buffers have limits", buffers_have_limits},
+        {"unread bytes are bounded", unread_bytes_are_bounded},
     };
     return RUN(cases, argc, argv);
 }

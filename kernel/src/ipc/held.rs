@@ -16,7 +16,7 @@ use mbuf::NoMemory;
 use super::ring::Ring;
 use crate::errno::*;
 use crate::fs::io::{Sink, Source};
-use crate::net::moving::{append, pour, LOAN};
+use crate::net::moving::{append, pour, PIPE_LOAN};
 use crate::net::pages::{Chain, Clusters};
 use crate::vm;
 
@@ -35,7 +35,7 @@ impl Held {
     }
 
     /// Bytes held.
-    #[inline]
+    #[inline(always)]
     pub fn len(&self) -> usize {
         self.ring.len() + self.moved
     }
@@ -58,7 +58,7 @@ impl Held {
     }
 
     /// Copies out what there is room for.
-    #[inline]
+    #[inline(always)]
     pub fn drain(&mut self, to: &mut Sink<'_>) -> Result<()> {
         if self.moved != 0 {
             return self.with_moved(|held| {
@@ -70,7 +70,7 @@ impl Held {
         self.drain_ring(to)
     }
 
-    #[inline]
+    #[inline(always)]
     fn drain_ring(&mut self, to: &mut Sink<'_>) -> Result<()> {
         while self.ring.len() > 0 && to.left() > 0 {
             let n = to.put(self.ring.readable())?;
@@ -88,9 +88,9 @@ impl Held {
     }
 
     /// Copies in what there is room for, of `capacity` in all; lends pages where that pays.
-    #[inline]
+    #[inline(always)]
     pub fn fill(&mut self, capacity: usize, from: &mut Source<'_>) -> Result<()> {
-        if self.moved != 0 || LOAN.allows(from.left()) {
+        if self.moved != 0 || PIPE_LOAN.allows(from.left()) {
             let room = capacity - self.len();
             return self.with_moved(|held| append(&mut held.behind, from, room));
         }

@@ -172,6 +172,9 @@ impl Socket {
                     receiver.incoming.want_room();
                     return Err(EAGAIN);
                 }
+                if receiver.incoming.is_over_account() {
+                    return Err(ENOBUFS);
+                }
                 let was_empty = queue.is_empty();
                 queue.push(record)?;
                 Ok(was_empty)

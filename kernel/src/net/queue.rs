@@ -16,8 +16,10 @@
 //! he looks again or sleeps, and who makes room looks at it after: so nobody sleeps beside room.
 
 use alloc::collections::VecDeque;
+use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use super::account::Account;
 use super::address::Address;
 use mbuf::NoMemory;
 
@@ -88,15 +90,18 @@ pub struct Incoming {
     used: AtomicUsize,
     records: AtomicUsize,
     is_wanted: AtomicBool,
+    account: Arc<Account>,
 }
 
 impl Incoming {
-    pub fn new() -> Incoming {
+    /// An empty queue that counts for `user`.
+    pub fn new(user: u32) -> Incoming {
         Incoming {
             queue: Mutex::new(Queue { records: VecDeque::new(), used: 0, is_closed: false }),
             used: AtomicUsize::new(0),
             records: AtomicUsize::new(0),
             is_wanted: AtomicBool::new(false),
+            account: Account::of(user),
         }
     }
 
@@ -107,6 +112,11 @@ impl Incoming {
     /// What counts against the limit.
     pub fn used(&self) -> usize {
         self.used.load(Ordering::SeqCst)
+    }
+
+    /// Whether the user's queues hold all that they may.
+    pub fn is_over_account(&self) -> bool {
+        self.account.is_full()
     }
 
     /// Somebody wants room: the next who makes some will wake him.
@@ -122,7 +132,9 @@ impl Incoming {
     /// Runs `f` with the queue locked, and shows polls what has come of it.
     pub fn with<T>(&self, f: impl FnOnce(&mut Queue) -> T) -> T {
         let mut queue = self.queue.lock();
+        let before = queue.used;
         let result = f(&mut queue);
+        self.account.changed(before, queue.used);
         self.used.store(queue.used, Ordering::SeqCst);
         self.records.store(queue.records.len(), Ordering::SeqCst);
         result

@@ -105,13 +105,14 @@ impl Socket {
     /// A socket of its own.
     pub fn new(family: Family, kind: Kind, protocol: u32) -> Arc<Socket> {
         let phase = if family == Family::Null { Phase::Connected } else { Phase::Fresh };
+        let cred = Ucred::current();
         Arc::new_cyclic(|me| Socket {
             family,
             kind,
             protocol,
             options: Options::new(),
-            cred: SpinLock::new(Ucred::current()),
-            incoming: Incoming::new(),
+            cred: SpinLock::new(cred),
+            incoming: Incoming::new(cred.uid),
             readers: WaitQueue::new(),
             writers: WaitQueue::new(),
             room: WaitQueue::new(),

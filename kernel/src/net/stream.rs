@@ -85,6 +85,9 @@ impl Socket {
                 peer.incoming.want_room();
                 return (Err(EAGAIN), false);
             }
+            if peer.incoming.is_over_account() {
+                return (Err(ENOBUFS), false);
+            }
             let was_empty = queue.is_empty();
             (fill(queue, room).map(|()| Put::There), was_empty)
         });
