@@ -57,7 +57,81 @@ const FORK: &[&str] =
 const REUSE: &[&str] =
     &["--features", "shuttle", "--test", "schedules", "an_address_that_is_free_leads_nowhere"];
 
+const LOANS: &[&str] = &["--features", "shuttle", "--test", "schedules", "loans"];
+
 const PLANTS: &[Plant] = &[
+    Plant {
+        what: "loan: lending leaves private pages writable",
+        file: "uvm/src/loan/lend.rs",
+        changes: &[("pmap.protect(held, space, range, entry.prot.without_write(), lending.down);", "let _ = (pmap, space, range);")],
+        found_by: RANDOM,
+    },
+    Plant {
+        what: "loan: a store reaches a page that is lent",
+        file: "uvm/src/fault/anon.rs",
+        changes: &[("let lent = self.frames().loans(page) != 0;", "let lent = false;")],
+        found_by: RANDOM,
+    },
+    Plant {
+        what: "loan: a store reaches an object's page that is lent",
+        file: "uvm/src/fault/object.rs",
+        changes: &[("entry.writes == Writes::Through && self.frames().loans(page) != 0", "entry.writes == Writes::Through && false")],
+        found_by: RANDOM,
+    },
+    Plant {
+        what: "loan: a host writes to an object's page that is lent",
+        file: "uvm/src/object_io.rs",
+        changes: &[("if intent == Intent::Write && self.frames().loans(page) != 0 {", "if false {")],
+        found_by: RANDOM,
+    },
+    Plant {
+        what: "loan: a page is copied for its lender while another CPU still stores to it",
+        file: "uvm/src/fault/anon.rs",
+        changes: &[("                            self.keep_lent(&mut h, fault, page);\n", "")],
+        found_by: LOANS,
+    },
+    Plant {
+        what: "loan: what a device may write to is lent as it is",
+        file: "machine/src/frames/record.rs",
+        changes: &[("holds & WIRINGS != 0 || holds & LOANS >= MOST_LOANS", "holds & LOANS >= MOST_LOANS")],
+        found_by: &["-p", "uvm", "--test", "loans", "what_a_device"],
+    },
+    Plant {
+        what: "loan: an owner that goes frees what is lent",
+        file: "machine/src/frames/record.rs",
+        changes: &[("(holds & WIRINGS) + (holds & LOANS) / LOAN", "(holds & WIRINGS)")],
+        found_by: RANDOM,
+    },
+    Plant {
+        what: "loan: who gives a page back last forgets to free it",
+        file: "machine/src/frames/record.rs",
+        changes: &[("        before == LEFT | LOAN\n", "        before == LEFT | LOAN && false\n")],
+        found_by: RANDOM,
+    },
+    Plant {
+        what: "passing: a copy leaves the giver's pages writable",
+        file: "uvm/src/space.rs",
+        changes: &[("                aref.write_protect(self.parts(), held, len, down);\n", "")],
+        found_by: RANDOM,
+    },
+    Plant {
+        what: "passing: donated memory keeps its translations",
+        file: "machine/src/pmap.rs",
+        changes: &[("        self.remove(held, from, range, down);\n    }\n\n    /// Lowers", "        let _ = (held, from, range, down);\n    }\n\n    /// Lowers")],
+        found_by: RANDOM,
+    },
+    Plant {
+        what: "transfer: a lent page is the receiver's to write",
+        file: "uvm/src/transfer.rs",
+        changes: &[("                    anon.refs += 1;\n                    return Ok(number);", "                    return Ok(number);")],
+        found_by: RANDOM,
+    },
+    Plant {
+        what: "transfer: what was there is still seen",
+        file: "uvm/src/transfer.rs",
+        changes: &[("        self.forget_range(&mut h, space, range, transfer.down);\n", "")],
+        found_by: RANDOM,
+    },
     Plant {
         what: "a copy on write leaves the old page to those who share the slot",
         file: "uvm/src/fault/anon.rs",

@@ -40,6 +40,8 @@ pub struct Layers {
     pub amap: Option<(Pages, usize, bool)>,
     /// The object: its kind, id, and its page at the entry's first address.
     pub object: Option<(&'static str, u32, Pages)>,
+    /// Pages of both layers in the entry's range that are on loan.
+    pub lent: usize,
 }
 
 /// A map entry without what lies in its layers, which takes no counting.
@@ -92,10 +94,10 @@ impl<M: Machine> Uvm<M> {
         mut each: impl FnMut(&EntryInfo),
     ) {
         let (tree, mut h) = space.map.tree.lock(held);
-        tree.each(space.map.bounds, |e| each(&info(e, &mut h)));
+        tree.each(space.map.bounds, |e| each(&self.info(e, &mut h)));
     }
 
-    /// The entry at an address.
+    /// The entry at an address; loans are not counted.
     pub fn entry_at(
         &self,
         held: &mut Held<'_, order::Nothing>,
@@ -128,6 +130,26 @@ impl<M: Machine> Uvm<M> {
         let mut sum = 0;
         self.describe(held, space, |e| sum += e.layers.amap.map_or(0, |(_, anons, _)| anons));
         sum
+    }
+
+    fn info(&self, e: &Entry<M>, held: &mut Held<'_, order::Map>) -> EntryInfo {
+        let mut info = info(e, held);
+        info.layers.lent = self.lent_pages(e, held);
+        info
+    }
+
+    fn lent_pages(&self, e: &Entry<M>, held: &mut Held<'_, order::Map>) -> usize {
+        let is_lent = |page| self.frames().loans(page) != 0;
+        let above = e.amap.as_ref().map_or(0, |a| {
+            let (body, mut h) = a.amap.body.lock(held);
+            let anons = body.slots.range(a.range(e.len()));
+            anons.filter(|&(_, no)| self.anons.get(no).lock(&mut h).0.page.is_some_and(is_lent)).count()
+        });
+        let below = e.object.as_ref().map_or(0, |o| {
+            let (body, _) = o.pager.object().lock(held);
+            body.pages(o.offset.0..o.offset.0 + e.len().0).filter(|&(_, page)| is_lent(page)).count()
+        });
+        above + below
     }
 }
 
@@ -169,6 +191,7 @@ fn info<M: Machine>(e: &Entry<M>, held: &mut Held<'_, order::Map>) -> EntryInfo 
             needs_copy: e.writes == Writes::NeedCopy,
             amap,
             object: e.object.as_ref().map(|o| (o.pager.kind(), o.pager.object().id(), o.offset)),
+            lent: 0,
         },
     }
 }
@@ -192,6 +215,9 @@ impl fmt::Display for EntryInfo {
         match self.layers.object {
             Some((kind, id, offset)) => write!(f, " | {kind} object {id} page={}", offset.0)?,
             None => f.write_str(" | zeroes")?,
+        }
+        if self.layers.lent != 0 {
+            write!(f, " | lent={}", self.layers.lent)?;
         }
         match &self.name {
             Some(name) => write!(f, " | {name}"),

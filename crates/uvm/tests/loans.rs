@@ -64,6 +64,9 @@ fn a_store_breaks_the_loan_and_the_borrower_sees_nothing_of_it() {
     let lent = uvm.loan_to_kernel(held, &space, range).unwrap();
     audit(&uvm, held, &[&space], &[&lent]);
     assert_eq!(bytes(&uvm, &lent), [1, 2, 3, 4]);
+    let mut lines = Vec::new();
+    uvm.describe(held, &space, |entry| lines.push(entry.to_string()));
+    assert!(lines.len() == 1 && lines[0].ends_with(" | lent=4"), "{lines:?}");
     store(&uvm, &space, range.start + Pages(1), 77);
     audit(&uvm, held, &[&space], &[&lent]);
     assert_eq!((bytes(&uvm, &lent), load(&uvm, &space, range.start + Pages(1))), (vec![1, 2, 3, 4], 77));

@@ -18,6 +18,7 @@ use uvm_soft::{IoBy, Plant};
 
 mod crowd;
 mod line;
+mod loans;
 mod paging;
 mod world;
 

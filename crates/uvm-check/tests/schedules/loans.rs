@@ -1,0 +1,182 @@
+//! Loans, transfers and passed entries beside stores, forks and ends.
+
+use super::*;
+use uvm::{At, Lent, LentPage, Pass};
+
+fn words(w: &World, lent: &Lent) -> Vec<u64> {
+    let word = |page: &LentPage| {
+        let mut bytes = [0; 8];
+        w.uvm.machine().read(page.page(), 0, &mut bytes);
+        u64::from_le_bytes(bytes)
+    };
+    lent.pages().iter().map(word).collect()
+}
+
+fn lend(w: &World, space: &uvm::Space<Soft>, pages: u64) -> Lent {
+    let range = VaRange::new(P, P + Pages(pages));
+    w.uvm.loan_to_kernel(&mut ThreadCtx::new().held(), space, range).expect("it can be read")
+}
+
+fn give_back(w: &World, lent: Lent) {
+    w.uvm.return_loan(&mut ThreadCtx::new().held(), lent);
+}
+
+/// Two threads store while a third lends: the borrower's bytes stay as they were when it got them, and no store is lost.
+#[test]
+fn a_borrower_sees_no_store_and_no_store_is_lost() {
+    check(|| {
+        let w = World::new();
+        let space = w.space();
+        w.map(&space, MapRequest::zero(Pages(2)));
+        w.store(1, &space, P, 1);
+        w.store(2, &space, Q, 1);
+        let threads = [(1, P), (2, Va(P.0 + 8))].map(|(cpu, va)| {
+            let (w, space) = (w.clone(), space.clone());
+            spawn(move || (2..4).for_each(|n| w.store(cpu, &space, va, n)))
+        });
+        let lent = lend(&w, &space, 2);
+        let seen = words(&w, &lent);
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        assert_eq!(words(&w, &lent), seen, "the borrower has seen a store");
+        assert_eq!((w.load(0, &space, P), w.load(0, &space, Va(P.0 + 8))), (3, 3), "a store was lost");
+        w.check(&[&space], &[]);
+        give_back(&w, lent);
+        w.check(&[&space], &[]);
+        w.end(vec![space]);
+    });
+}
+
+/// The same for an object's page that two spaces map.
+#[test]
+fn a_borrower_of_an_objects_page_sees_no_store() {
+    check(|| {
+        let w = World::new();
+        let object =
+            AnonObject::new(&w.uvm, &mut ThreadCtx::new().held(), Pages(1)).expect("there is memory");
+        let pager: Arc<dyn Pager<Soft>> = object;
+        let spaces = [w.space(), w.space()];
+        for space in &spaces {
+            w.map(space, MapRequest::object(pager.clone(), Pages(0), Pages(1), Sharing::Shared));
+        }
+        w.store(1, &spaces[1], P, 1);
+        let writer = {
+            let (w, space) = (w.clone(), spaces[1].clone());
+            spawn(move || (2..4).for_each(|n| w.store(1, &space, P, n)))
+        };
+        let host = {
+            let (w, pager) = (w.clone(), pager.clone());
+            spawn(move || {
+                let write = |m: &Soft, page: PageNo| m.write(page, 16, &7u64.to_le_bytes());
+                let held = &mut ThreadCtx::new();
+                w.uvm
+                    .with_page(&mut held.held(), &pager, Pages(0), Intent::Write, Access::PAGE, write)
+                    .expect("it is there");
+            })
+        };
+        let lent = lend(&w, &spaces[0], 1);
+        let seen = words(&w, &lent);
+        writer.join().unwrap();
+        host.join().unwrap();
+        assert_eq!(words(&w, &lent), seen, "the borrower has seen a store");
+        assert_eq!((w.load(0, &spaces[0], P), w.load(0, &spaces[0], Va(P.0 + 16))), (3, 7));
+        w.check(&[&spaces[0], &spaces[1]], &[pager.clone()]);
+        give_back(&w, lent);
+        w.end(spaces.into());
+        w.uvm.detach(&mut ThreadCtx::new().held(), &*pager);
+    });
+}
+
+/// A page's owner goes while its last borrower gives it back: one of them frees it.
+#[test]
+fn one_of_owner_and_borrower_frees_the_page() {
+    check(|| {
+        let w = World::new();
+        let space = w.space();
+        w.map(&space, MapRequest::zero(Pages(2)));
+        (0..2).for_each(|n| w.store(0, &space, P + Pages(n), 1));
+        let lent = lend(&w, &space, 2);
+        let again = lent.pages().iter().map(|page| w.uvm.lend_again(page).expect("it is lent once"));
+        let again: Lent = again.collect();
+        let first = {
+            let w = w.clone();
+            spawn(move || give_back(&w, lent))
+        };
+        let second = {
+            let w = w.clone();
+            spawn(move || give_back(&w, again))
+        };
+        w.end(vec![space]);
+        first.join().unwrap();
+        second.join().unwrap();
+        assert_eq!(w.uvm.frames().free(), w.uvm.frames().total());
+    });
+}
+
+/// A lender writes and ends while what it lent is transferred to another.
+#[test]
+fn what_is_transferred_is_what_was_lent() {
+    check(|| {
+        let w = World::new();
+        let (a, b) = (w.space(), w.space());
+        w.map(&a, MapRequest::zero(Pages(1)));
+        w.map(&b, MapRequest::zero(Pages(1)));
+        w.store(1, &a, P, 1);
+        let lent = lend(&w, &a, 1);
+        let lender = {
+            let (w, a) = (w.clone(), a);
+            spawn(move || {
+                w.store(1, &a, P, 2);
+                assert_eq!(w.load(1, &a, P), 2);
+                w.end(vec![a]);
+            })
+        };
+        let put = w.uvm.transfer(&mut ThreadCtx::new().held(), &b, lent, At::Fixed(P));
+        assert_eq!(put.map_err(|(e, _)| e), Ok(P));
+        assert_eq!(w.load(0, &b, P), 1, "not what was lent");
+        w.store(0, &b, P, 3);
+        lender.join().unwrap();
+        assert_eq!(w.load(0, &b, P), 3);
+        w.check(&[&b], &[]);
+        w.end(vec![b]);
+        assert_eq!(w.uvm.frames().free(), w.uvm.frames().total());
+    });
+}
+
+/// Memory goes from one space to another and back while threads of both use their addresses: it is in one of them.
+#[test]
+fn donated_memory_is_in_one_place() {
+    check(|| {
+        let w = World::new();
+        let (a, b) = (w.space(), w.space());
+        w.map(&a, MapRequest::zero(Pages(2)));
+        w.store(1, &a, P, 1);
+        w.store(1, &a, Q, 1);
+        let user = |cpu: usize, space: &Arc<uvm::Space<Soft>>| {
+            let (w, space) = (w.clone(), space.clone());
+            spawn(move || {
+                for n in 2..4 {
+                    // Where the memory is elsewhere at this moment, nothing is mapped.
+                    let stored = w.try_store(cpu, &space, P, n);
+                    assert!(matches!(stored, Ok(()) | Err(FaultError::NoMapping)), "{stored:?}");
+                    let loaded = w.try_load(cpu, &space, Q);
+                    assert!(matches!(loaded, Ok(1) | Err(FaultError::NoMapping)), "{loaded:?}");
+                }
+            })
+        };
+        let users = [user(1, &a), user(2, &b)];
+        let range = VaRange::new(P, P + Pages(2));
+        let held = &mut ThreadCtx::new();
+        let pass = |from: &uvm::Space<Soft>, to: &uvm::Space<Soft>, held: &mut ThreadCtx| {
+            let place = Place::FixedNoReplace(P);
+            w.uvm.pass_range(&mut held.held(), from, range, to, place, Pass::Donate).expect("it is free");
+        };
+        pass(&a, &b, held);
+        assert_eq!(w.try_load(0, &a, P), Err(FaultError::NoMapping));
+        pass(&b, &a, held);
+        users.into_iter().for_each(|user| user.join().unwrap());
+        assert_eq!(w.load(0, &a, Q), 1);
+        w.check(&[&a, &b], &[]);
+        w.end(vec![a, b]);
+        assert_eq!(w.uvm.frames().free(), w.uvm.frames().total());
+    });
+}
