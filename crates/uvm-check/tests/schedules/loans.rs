@@ -79,7 +79,7 @@ fn a_borrower_of_an_objects_page_sees_no_store() {
         host.join().unwrap();
         assert_eq!(words(&w, &lent), seen, "the borrower has seen a store");
         assert_eq!((w.load(0, &spaces[0], P), w.load(0, &spaces[0], Va(P.0 + 16))), (3, 7));
-        w.check(&[&spaces[0], &spaces[1]], &[pager.clone()]);
+        w.check(&[&spaces[0], &spaces[1]], std::slice::from_ref(&pager));
         give_back(&w, lent);
         w.end(spaces.into());
         w.uvm.detach(&mut ThreadCtx::new().held(), &*pager);
