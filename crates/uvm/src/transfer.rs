@@ -429,7 +429,11 @@ impl<M: Machine> Uvm<M> {
                     frames.activate(machine, &mut h, page);
                     drop_page(machine, &mut h, old, down);
                 }
-                None => object.insert(machine, &mut body, &mut h, index, page),
+                None => {
+                    // A place on swap may hold what can't be read any more.
+                    body.remove(self, &mut h, index, down);
+                    object.insert(machine, &mut body, &mut h, index, page);
+                }
             }
         }
         self.stat().add(machine.cpu(), Counter::PagesTransferred, lent.len() as u64);
