@@ -36,6 +36,7 @@ const REFUSED: &[&str] =
     &["--features", "shuttle", "--test", "schedules", "nobody_is_refused_while_swap_has_room"];
 const VERDICT: &[&str] = &["-p", "uvm", "--lib", "verdict"];
 const FULL: &[&str] = &["-p", "uvm", "--test", "paging", "a_full_machine_refuses"];
+const FEW: &[&str] = &["-p", "uvm", "--test", "paging", "a_few_frames"];
 const LET_GO: &[&str] = &["-p", "uvm", "--test", "paging", "pages_that_are_let_go"];
 const READ_BACK: &[&str] = &["-p", "uvm", "--test", "paging", "what_was_read_back"];
 const UNREAD: &[&str] = &["-p", "uvm", "--test", "files", "pages_that_could_not_be_read"];
@@ -247,7 +248,7 @@ const PLANTS: &[Plant] = &[
         what: "memory: one write that fails at once ends an operation",
         file: "uvm/src/pageout/verdict.rs",
         changes: &[
-            ("if !has_failed && after.most()", "if after.most()"),
+            ("if !has_failed && after.places == 0", "if after.places == 0"),
             ("under_way == 0 && !has_failed;", "under_way == 0;"),
             ("freed != 0 || has_failed || before", "freed != 0 || before"),
         ],
@@ -264,6 +265,12 @@ const PLANTS: &[Plant] = &[
         file: "uvm/src/pageout/verdict.rs",
         changes: &[("if after.free > before.free + freed {", "if after.free == usize::MAX {")],
         found_by: VERDICT,
+    },
+    Plant {
+        what: "memory: with room on swap the last frames are refused",
+        file: "uvm/src/pageout/verdict.rs",
+        changes: &[("!has_failed && after.places == 0 && after", "!has_failed && after")],
+        found_by: FEW,
     },
     Plant {
         what: "memory: what is being read is not waited for",

@@ -209,6 +209,25 @@ fn what_was_read_back_makes_room_after_memory_had_run_out() {
     assert_empty(&uvm);
 }
 
+/// With all but seven frames wired no pass can reach the low water mark; with room on swap the three that the kernel does not
+/// keep for itself serve a program all the same.
+#[test]
+fn a_few_frames_are_enough_to_go_on_with() {
+    let (uvm, mut ctx) = (world(64), ThreadCtx::new());
+    let held = &mut ctx.held();
+    swap_on(&uvm, held, 512, Mode::AtOnce);
+    let s = space(&uvm, held);
+    let wired = uvm.map(held, &s, &MapRequest::zero(Pages(57))).unwrap();
+    uvm.wire(held, &s, VaRange::new(wired, wired + Pages(57))).unwrap();
+    assert!(uvm.frames().free() < uvm.frames().low_water());
+    let va = uvm.map(held, &s, &MapRequest::zero(Pages(40))).unwrap();
+    (0..40).for_each(|i| store(&uvm, &s, va + Pages(i), i as u8).unwrap());
+    check(&uvm, &s, va, 40);
+    audit(&uvm, held, &[&s]);
+    uvm.space_destroy(held, s);
+    assert_empty(&uvm);
+}
+
 /// A fork needs a frame for each wired page at once: what its attempts have got and given up again is there for the next one.
 #[test]
 fn a_fork_of_wired_memory_gets_all_that_can_be_free() {

@@ -105,6 +105,7 @@ impl<M: Machine> Uvm<M> {
             free: self.frames().free(),
             leaving: self.pages_in_flight(),
             coming: self.pages_coming_in(),
+            places: self.swap().room(held) as usize,
             fresh: self.fresh(held),
             freed: self.stat().get(Counter::PagesFreed),
             errors: self.transfer_errors(),

@@ -1,10 +1,12 @@
 //! What the head of the line makes of a pass: it tries again, waits, or believes that memory has run out.
 //!
 //! It looks before the pass and after it ([`Sight`]), and judges both with what its passes have come to so far ([`Past`]). No lock
-//! is held and nothing is looked for: each look costs as much as reading some counters. Memory has run out when all
-//! frames that are free, that will be when transfers end, and that a pass could take yet are fewer than the low water mark.
+//! is held and nothing is looked for: each look costs as much as reading some counters. With swap full memory has run out when
+//! all frames that are free, that will be when transfers end, and that a pass could take yet are fewer than the low
+//! water mark: programs would take each other's last pages in turn for ever. With room on swap what little there is may be
+//! enough; that it isn't is believed the second time, with nothing under way.
 //!
-//! V1: who is refused could not have had a frame more by waiting: nothing of it is under way, or all of it is too little.
+//! V1: who is refused could not have had more by waiting: nothing is under way, or with swap full all of it is too little.
 //! V2: who waits is woken: something was under way after the ticket was read.
 //! V3: who tries again has a reason that comes to an end: pages were freed, a transfer has ended or failed, or others
 //! gave memory back; and an operation's passes are counted.
@@ -26,6 +28,8 @@ pub(super) struct Sight {
     pub(super) leaving: usize,
     /// Being read: when that has ended they can be taken.
     pub(super) coming: usize,
+    /// Free slots of swap.
+    pub(super) places: usize,
     /// What a pass could take at most; without bound, if nothing is known.
     pub(super) fresh: usize,
     /// Freed by passes, and by writes that these have started, since the system was made.
@@ -100,7 +104,7 @@ impl Past {
             // More than passes have freed: others gave memory back meanwhile.
             return Verdict::TryAgain;
         }
-        if !has_failed && after.most().saturating_add(got.later) < low {
+        if !has_failed && after.places == 0 && after.most().saturating_add(got.later) < low {
             return Verdict::Refuse;
         }
         let is_poor = would_be_free < low && under_way == 0 && !has_failed;
@@ -138,7 +142,7 @@ mod tests {
 
     /// So many free frames, and nothing else.
     const fn free(free: usize) -> Sight {
-        Sight { free, leaving: 0, coming: 0, fresh: 0, freed: 0, errors: 0 }
+        Sight { free, leaving: 0, coming: 0, places: 0, fresh: 0, freed: 0, errors: 0 }
     }
 
     fn got(freed: usize, started: usize) -> Option<Progress> {
@@ -218,9 +222,9 @@ mod tests {
     }
 
     #[test]
-    fn a_poor_pass_is_believed_the_second_time_if_more_may_be_there() {
+    fn with_room_on_swap_a_poor_pass_is_believed_the_second_time() {
         let mut past = Past::default();
-        let before = Sight { fresh: usize::MAX, ..free(0) };
+        let before = Sight { places: 20, ..free(0) };
         let after = |freed| Sight { freed, ..before };
         assert_eq!(past.judge(LOW, &before, got(1, 0), &after(1)), Verdict::TryAgain);
         assert_eq!(past.judge(LOW, &after(1), got(1, 0), &after(2)), Verdict::Refuse);
