@@ -770,6 +770,8 @@ static void bad_pointers(void) {
     FAILS(getsockname(pair[0], (void *)bytes, (void *)bad), EFAULT);
     FAILS(setsockopt(pair[0], SOL_SOCKET, SO_SNDBUF, bad, 4), EFAULT);
     FAILS(setsockopt(pair[0], SOL_SOCKET, SO_SNDBUF, bytes, 2), EINVAL);
+    FAILS(ioctl(pair[0], SIOCGIFNAME, -8l), EFAULT);
+    FAILS(ioctl(pair[0], SIOCGIFCONF, -8l), EFAULT);
     struct sockaddr_un at;
     local(&at, "/tmp/x");
     int fd = socket(AF_UNIX, SOCK_STREAM, 0);

@@ -20,7 +20,7 @@ pub fn ioctl(request: u32, arg: u64) -> Result<u64> {
     match request {
         abi::SIOCGIFCONF => list(arg)?,
         abi::SIOCGIFNAME => {
-            let index: i32 = user::get(arg + 16)?;
+            let index: i32 = user::get(arg.wrapping_add(16))?;
             if index != INDEX {
                 return Err(ENODEV);
             }
@@ -42,13 +42,13 @@ fn answer(arg: u64, value: &[u8]) -> Result<()> {
     if !name.starts_with(NAME) {
         return Err(ENODEV);
     }
-    user::copy_out(arg + 16, value)
+    user::copy_out(arg.wrapping_add(16), value)
 }
 
 /// `SIOCGIFCONF`: a `struct ifconf` has the room in bytes and where it is.
 fn list(arg: u64) -> Result<()> {
     let room: i32 = user::get(arg)?;
-    let addr: u64 = user::get(arg + 8)?;
+    let addr: u64 = user::get(arg.wrapping_add(8))?;
     if addr != 0 && room < REQUEST as i32 {
         return user::put(arg, &0i32);
     }

@@ -88,7 +88,10 @@ fn get_control(socket: &Socket, message: &Message) -> Result<Option<Control>> {
     if message.control_len > CONTROL_MAX {
         return Err(ENOBUFS);
     }
-    let mut bytes = alloc::vec![0; message.control_len as usize];
+    let len = message.control_len as usize;
+    let mut bytes = Vec::new();
+    bytes.try_reserve_exact(len).map_err(|_| ENOBUFS)?;
+    bytes.resize(len, 0);
     user::copy_in(&mut bytes, message.control)?;
     let mut control = Control::default();
     let mut rest = bytes.as_slice();

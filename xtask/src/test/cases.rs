@@ -132,6 +132,14 @@ pub const CASES: &[Case] = &[
         ..CASE
     },
     Case {
+        name: "python with sockets",
+        command: &["python3", "-c", PYTHON_SOCKETS],
+        expect: &[Exactly("{'a': 1}\nhello over http\n[(4, b'udp')]\n")],
+        seconds: 300,
+        ours_only: true,
+        ..CASE
+    },
+    Case {
         name: "python with threads",
         command: &["python3", "-c", PYTHON_THREADS],
         expect: &[Exactly("8000 [0, 1, 2, 3, 4, 5, 6, 7]\n{\"ok\": 499500}\nhello\n")],
@@ -194,6 +202,16 @@ pub const CASES: &[Case] = &[
         ..guest("shootdowns", &[("shootdowns", Libc::Musl)], &["/bin/shootdowns"])
     },
     guest("pipes and polling", &[("pipes", Libc::Musl)], &["/bin/pipes"]),
+    Case {
+        name: "sockets leave nothing behind",
+        guests: &[("flat", Libc::Musl), ("sockets", Libc::Musl)],
+        command: &["/bin/flat", "2048", "/bin/sockets"],
+        expect: &[Lacks("FAILED"), Contains("memory is as before")],
+        cpus: 2,
+        seconds: 300,
+        ours_only: true,
+        ..CASE
+    },
     guest("sockets", &[("sockets", Libc::Musl)], &["/bin/sockets"]),
     guest("files", &[("files", Libc::Musl)], &["/bin/files"]),
     guest("clocks and limits", &[("clocks", Libc::Musl)], &["/bin/clocks"]),
@@ -619,6 +637,23 @@ print(total, sorted(q.get() for _ in threads))
 print(json.dumps({'ok': sum(range(1000))}), flush=True)
 subprocess.run(['/bin/busybox', 'echo', 'hello'], check=True)
 sys.exit(6)";
+
+/// A server behind a local name, one behind `localhost`, and datagrams. Linux comes up here without its loopback.
+const PYTHON_SOCKETS: &str = "
+import multiprocessing as mp, threading, http.server, urllib.request, socket
+mp.set_start_method('fork')
+with mp.Manager() as manager:
+    d = manager.dict(); p = mp.Process(target=d.update, args=({'a': 1},)); p.start(); p.join(); print(dict(d))
+class Hello(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200); self.end_headers(); self.wfile.write(b'hello over http')
+    def log_message(self, *args): pass
+server = http.server.ThreadingHTTPServer(('localhost', 0), Hello)
+threading.Thread(target=server.serve_forever, daemon=True).start()
+print(urllib.request.urlopen('http://localhost:%d/' % server.server_port).read().decode())
+a, b = (socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(2))
+a.bind(('localhost', 0)); b.sendto(b'udp', a.getsockname()); data, _ = a.recvfrom(9)
+print([(a.family + 2, data)])";
 
 const PYTHON_PROCESSES: &str = "
 import multiprocessing as mp
