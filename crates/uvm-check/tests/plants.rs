@@ -38,6 +38,7 @@ const VERDICT: &[&str] = &["-p", "uvm", "--lib", "verdict"];
 const FULL: &[&str] = &["-p", "uvm", "--test", "paging", "a_full_machine_refuses"];
 const FEW: &[&str] = &["-p", "uvm", "--test", "paging", "a_few_frames"];
 const LET_GO: &[&str] = &["-p", "uvm", "--test", "paging", "pages_that_are_let_go"];
+const RETURNED: &[&str] = &["-p", "uvm", "--test", "paging", "pages_that_are_returned"];
 const READ_BACK: &[&str] = &["-p", "uvm", "--test", "paging", "what_was_read_back"];
 const UNREAD: &[&str] = &["-p", "uvm", "--test", "files", "pages_that_could_not_be_read"];
 const TRUNCATION: &[&str] =
@@ -289,6 +290,15 @@ const PLANTS: &[Plant] = &[
         file: "uvm/src/pageout/spent.rs",
         changes: &[("spent.loosened == loosened", "spent.loosened <= loosened")],
         found_by: LET_GO,
+    },
+    Plant {
+        what: "memory: pages that come back from a loan are not found",
+        file: "uvm/src/loan/mod.rs",
+        changes: &[(
+            "            self.frames().free_page(self.machine(), held, page.0);\n        }\n        self.pages_may_go();",
+            "            self.frames().free_page(self.machine(), held, page.0);\n        }",
+        )],
+        found_by: RETURNED,
     },
     Plant {
         what: "memory: pages that were read back are not found",

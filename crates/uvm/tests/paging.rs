@@ -263,6 +263,30 @@ fn pages_that_are_let_go_are_found_after_memory_had_run_out() {
     assert_empty(&uvm);
 }
 
+/// The same for pages that were on loan, returned one by one.
+#[test]
+fn pages_that_are_returned_are_found_after_memory_had_run_out() {
+    let (uvm, mut ctx) = (world(256), ThreadCtx::new());
+    let held = &mut ctx.held();
+    swap_on(&uvm, held, 512, Mode::AtOnce);
+    let s = space(&uvm, held);
+    let va = uvm.map(held, &s, &MapRequest::zero(Pages(500))).unwrap();
+    let mut lent = Vec::new();
+    for i in 0..400 {
+        // A page is made by its first store: untouched memory is lent as zeroes.
+        let Ok(()) = store(&uvm, &s, va + Pages(i), 1) else { break };
+        let page = VaRange::new(va + Pages(i), va + Pages(i + 1));
+        lent.extend(uvm.loan_to_kernel(held, &s, page).unwrap().into_pages());
+    }
+    assert!(lent.len() > 200 && lent.len() < 256, "{} pages on loan fill memory", lent.len());
+    assert_eq!(store(&uvm, &s, va + Pages(400), 1), Err(FaultError::NoMemory));
+    lent.into_iter().for_each(|page| uvm.return_page(held, page));
+    (400..500).for_each(|i| store(&uvm, &s, va + Pages(i), 1).unwrap());
+    audit(&uvm, held, &[&s]);
+    uvm.space_destroy(held, s);
+    assert_empty(&uvm);
+}
+
 #[test]
 fn clean_pages_leave_without_being_written_again() {
     let (uvm, mut ctx) = (world(256), ThreadCtx::new());

@@ -135,6 +135,7 @@ impl<M: Machine> Uvm<M> {
         if !self.is_zero_page(page.0) && self.frames().unlend(page.0) {
             self.frames().free_page(self.machine(), held, page.0);
         }
+        self.pages_may_go();
     }
 
     /// Gives pages back: see [`return_page`](Self::return_page).

@@ -12,7 +12,7 @@
 //!
 //! Locks: one, of level `Line`, around what is known; a few words, taken by who was refused memory and by passes.
 
-use machine::lines::Ordering::{AcqRel, Relaxed, Release};
+use machine::lines::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use machine::lines::{AtomicBool, AtomicU64};
 
 use machine::{order, Channel, Class, Held, Machine, Ordered};
@@ -91,10 +91,12 @@ impl<M: Machine> Uvm<M> {
         self.pass_lock.is_spent.load(Relaxed)
     }
 
-    /// Pages are no longer wired, or no longer kept for another reason: a pass might find what the last one did not.
+    /// Pages are no longer wired or lent, or no longer kept for another reason: a pass might find what the last one did not. Noted
+    /// where it matters, while a pass runs or something is known; else a return of a loan costs two reads.
+    #[inline]
     pub(crate) fn pages_may_go(&self) {
-        self.pass_lock.loosened.fetch_add(1, Relaxed);
-        if self.is_spent() {
+        if self.pass_lock.runs.load(Acquire) || self.is_spent() {
+            self.pass_lock.loosened.fetch_add(1, AcqRel);
             self.pass_lock.is_spent.store(false, Relaxed);
         }
     }
