@@ -307,8 +307,10 @@ impl Pmap for SoftPmap {
     }
 
     fn destroy<P: Before<PageCache>>(&self, _held: &mut Held<'_, P>, space: SoftSpace) {
-        drop(self.enter_call());
-        let mut state = self.settled();
+        let mut state = self.enter_call();
+        for cpu in state.tables.space(space.id).held_by.iter() {
+            self.take_notes(cpu, &mut state);
+        }
         let tables = state.tables.spaces.remove(&space.id).expect("a space is destroyed once");
         assert!(tables.ptes.is_empty(), "a space is destroyed with {} mappings", tables.ptes.len());
         for (cpu, tlb) in state.tlbs.iter().enumerate() {

@@ -109,6 +109,46 @@ fn a_copied_page_is_seen_by_every_cpu_at_once() {
     });
 }
 
+/// Two threads copy pages of one amap at once, beside others that read it: both copies are seen by every CPU from then on, no store is
+/// lost, and the child keeps the originals.
+#[test]
+fn pages_that_are_copied_beside_readers_are_seen_by_every_cpu() {
+    const R: Va = Va(0x10_2000);
+    check(|| {
+        let w = World::new();
+        let parent = w.space();
+        w.map(&parent, MapRequest::zero(Pages(3)));
+        [P, Q, R].into_iter().for_each(|va| w.store(0, &parent, va, 1));
+        let child = Arc::new(w.uvm.fork(&mut ThreadCtx::new().held(), &parent).expect("there is memory"));
+        // The leaf becomes the parent's own; and then map and amap are read until they are open to all who read.
+        w.store(0, &parent, R, 1);
+        for _ in 0..6 {
+            w.uvm.fault(&mut ThreadCtx::new().held(), &parent, R, Prot::READ).expect("it is mapped");
+        }
+        for va in [P, Q] {
+            w.load(2, &parent, va);
+        }
+        let writers = [(1, 0), (0, 8)].map(|(cpu, offset)| {
+            let (w, parent) = (w.clone(), parent.clone());
+            spawn(move || {
+                w.store(cpu, &parent, Va(P.0 + offset), 2);
+                w.store(cpu, &parent, Va(Q.0 + offset), 2);
+            })
+        });
+        if w.load(2, &parent, Q) == 2 {
+            assert_eq!(w.load(2, &parent, P), 2, "an old copy of P is still read");
+        }
+        writers.into_iter().for_each(|writer| writer.join().unwrap());
+        for va in [P, Q] {
+            assert_eq!((w.load(0, &parent, va), w.load(1, &parent, Va(va.0 + 8))), (2, 2));
+            assert_eq!(w.load(0, &child, va), 1);
+        }
+        w.check(&[&parent, &child], &[]);
+        w.end(vec![parent, child]);
+        assert_eq!(w.uvm.frames().free(), w.uvm.frames().total());
+    });
+}
+
 /// Two spaces share private memory by inheritance and make its first copy at once: neither store is lost.
 #[test]
 fn sharers_that_copy_at_once_lose_no_store() {

@@ -1,7 +1,7 @@
 //! Cases 1A and 1B: the amap has an anon at the address; and a first touch, where it is to have one.
 
 use machine::frames::PageFlags;
-use machine::{order, Held, Machine, PageNo, Pmap, Prot, Reserve, Shootdown};
+use machine::{order, Held, Machine, PageNo, Pages, Pmap, Prot, Reserve, Shootdown, VaRange};
 
 use super::{Fault, FaultError};
 use crate::amap::{ARef, AmapBody, AnonHolders};
@@ -14,7 +14,7 @@ use crate::{Stop, Uvm};
 
 /// Who else may have the amap.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Beside {
+pub(super) enum Beside {
     Nobody,
     /// Others that read it, and fill slots that are empty.
     Others,
@@ -60,7 +60,7 @@ impl<M: Machine> Uvm<M> {
         }
         let promotes = fault.access == Prot::WRITE && entry.writes != Writes::Through;
         match (found.number(), &entry.object) {
-            (Some(no), _) => self.fault_anon_there(held, fault, entry, body, found, no),
+            (Some(no), _) => self.fault_anon_there(held, fault, entry, body, found, no, beside),
             (None, None) if found.is_open() => self.fault_zeroes(held, fault, entry, found),
             (None, Some(oref)) if !promotes || (beside == Beside::Nobody && found.is_open()) => {
                 if let Some((anon, page)) =
@@ -102,6 +102,7 @@ impl<M: Machine> Uvm<M> {
     }
 
     #[inline(never)]
+    #[allow(clippy::too_many_arguments)]
     fn fault_anon_there(
         &self,
         held: &mut Held<'_, order::Amap>,
@@ -110,23 +111,77 @@ impl<M: Machine> Uvm<M> {
         body: &AmapBody,
         found: Found<'_>,
         no: AnonNo,
+        beside: Beside,
     ) -> Result<bool, Stop<FaultError>> {
         let (writes, shared) = (fault.access == Prot::WRITE, found.is_shared());
         if (writes && shared) || body.ahead.is_due(found.index()) {
             return Ok(false);
         }
-        {
+        let copies = {
             let (anon, mut h) = self.anons.get(no).lock(held);
-            let Some(page) = anon.page else { return Ok(false) };
+            // Somebody may have put a copy in its place.
+            let Some(page) = anon.page.filter(|_| found.number() == Some(no)) else { return Ok(false) };
             let frames = self.frames();
-            let copies = writes && (anon.refs > 1 || frames.loans(page) != 0);
-            if copies || frames.flags(page).contains(PageFlags::BUSY) {
+            let lent = frames.loans(page) != 0;
+            if writes && lent || frames.flags(page).contains(PageFlags::BUSY) {
                 return Ok(false);
             }
-            self.show_anon(&mut h, fault, entry, &anon, page, shared)?;
+            let copies = writes && anon.refs > 1;
+            if !copies {
+                self.show_anon(&mut h, fault, entry, &anon, page, shared)?;
+            }
+            copies
+        };
+        if copies {
+            // Whose slot others share too must be taken from them all.
+            let own = body.cover.is_exclusive(found.index()..found.index() + 1);
+            let is_for_others = own && beside == Beside::Others;
+            return if is_for_others { self.copy_beside(held, fault, entry, found, no) } else { Ok(false) };
         }
-        self.map_anon_neighbours(held, fault, entry, &body.slots, found.index());
+        self.map_anon_neighbours(held, fault, entry, &body.slots, found.index(), beside);
         Ok(true)
+    }
+
+    /// Case 1B beside others that read the amap: puts a copy in an anon's place, of which the slot is this entry's alone. Says no,
+    /// with nothing changed, if there is no need by now, or more has to change.
+    ///
+    /// Who replaces an anon in a slot beside readers holds its lock; and whoever has found an anon looks again, with that lock
+    /// held, whether it is still there. So nobody shows the old page once every CPU has forgotten it, and nobody finds the
+    /// new one before.
+    #[inline(never)]
+    fn copy_beside(
+        &self,
+        held: &mut Held<'_, order::Amap>,
+        fault: &mut Fault<'_, M>,
+        entry: &Entry<M>,
+        found: Found<'_>,
+        no: AnonNo,
+    ) -> Result<bool, Stop<FaultError>> {
+        let (machine, frames) = (self.machine(), self.frames());
+        let to = frames.alloc(machine, held, Reserve::User).map_err(FaultError::from)?;
+        let copy = self.anons.make(machine, held, to).map_err(FaultError::from)?;
+        let shown = {
+            let (anon, mut h) = self.anons.get(no).lock(held);
+            let is_plain = |page| !frames.flags(page).contains(PageFlags::BUSY) && frames.loans(page) == 0;
+            let still = anon.refs > 1 && found.number() == Some(no);
+            anon.page.filter(|&page| still && is_plain(page)).map(|from| {
+                machine.copy(from, to);
+                let range = VaRange::new(fault.va, fault.va + Pages(1));
+                machine.pmap().remove(&mut h, &fault.space.pmap, range, fault.down);
+                fault.down.flush(machine.pmap());
+                let is_replaced = found.replace(no, copy);
+                debug_assert!(is_replaced, "somebody else replaced an anon whose lock is held");
+                self.enter(&mut h, fault, entry, to, entry.prot)
+            })
+        };
+        let Some(shown) = shown else {
+            self.anons.release(machine, held, copy, fault.down);
+            return Ok(false);
+        };
+        self.stat().add(machine.cpu(), Counter::FaultsAnonCopied, 1);
+        frames.activate(machine, held, to);
+        self.drop_copied(held, no);
+        shown.map(|()| true)
     }
 
     /// Enters an anon's page: writable, if nobody else refers to the anon, nobody has its page on loan, and the entry may
@@ -206,7 +261,7 @@ impl<M: Machine> Uvm<M> {
             self.drop_copied(held, no);
             return shown;
         }
-        self.map_anon_neighbours(held, fault, entry, &body.slots, slot);
+        self.map_anon_neighbours(held, fault, entry, &body.slots, slot, Beside::Nobody);
         if body.ahead.is_due(slot) {
             self.swap_ahead(held, fault, entry, body);
         }

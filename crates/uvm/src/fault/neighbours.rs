@@ -12,6 +12,7 @@ use core::ops::Range;
 use machine::frames::PageFlags;
 use machine::{order, Held, Machine, Owner, Pages, Pmap, Prot, Va};
 
+use super::anon::Beside;
 use super::Fault;
 use crate::anon::AnonNo;
 use crate::map::{Advice, Entry, ORef, Writes};
@@ -82,6 +83,7 @@ impl<M: Machine> Uvm<M> {
         }
     }
 
+    #[allow(clippy::too_many_arguments)]
     pub(super) fn map_anon_neighbours(
         &self,
         held: &mut Held<'_, order::Amap>,
@@ -89,6 +91,7 @@ impl<M: Machine> Uvm<M> {
         entry: &Entry<M>,
         slots: &Slots,
         slot: u64,
+        beside: Beside,
     ) {
         if entry.writes != Writes::Copied || !entry.prot.contains(Prot::WRITE) {
             return;
@@ -107,6 +110,10 @@ impl<M: Machine> Uvm<M> {
         for i in others.into_iter().flatten() {
             let Some(no) = AnonNo::new(numbers[i]) else { continue };
             let (anon, _) = self.anons.get(no).lock(held);
+            if beside == Beside::Others && slots.get(first + i as u64) != Some(no) {
+                // A copy has taken its place (`copy_beside`).
+                continue;
+            }
             if anon.refs == 1 && anon.page.is_some_and(|page| self.frames().loans(page) == 0) {
                 found[i] = anon.page.map(|page| (page, entry.prot));
             }

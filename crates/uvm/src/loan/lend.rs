@@ -218,7 +218,8 @@ impl<M: Machine> Uvm<M> {
             while next < numbers.len() {
                 let va = at + Pages(next as u64);
                 if let Some(no) = AnonNo::new(numbers[next]) {
-                    if !self.lend_anon(held, entry, no, va, others_write, lending)? {
+                    let is_there = || body.slots.get(entry.slot(aref, va)) == Some(no);
+                    if !self.lend_anon(held, entry, no, is_there, va, others_write, lending)? {
                         return Ok(());
                     }
                     next += 1;
@@ -238,20 +239,22 @@ impl<M: Machine> Uvm<M> {
         Ok(())
     }
 
-    /// Lends an anon's page; says no if it has none at this moment.
+    /// Lends an anon's page; says no if it has none at this moment, or a copy has taken the anon's place: so `is_there` says.
     #[inline]
+    #[allow(clippy::too_many_arguments)]
     fn lend_anon(
         &self,
         held: &mut Held<'_, order::Amap>,
         entry: &Entry<M>,
         no: AnonNo,
+        is_there: impl Fn() -> bool,
         va: Va,
         others_write: bool,
         lending: &mut Lending<'_, M>,
     ) -> Result<bool, NoMemory> {
         let frames = self.frames();
         let (anon, mut h) = self.anons.get(no).lock(held);
-        let Some(page) = anon.page else { return Ok(false) };
+        let Some(page) = anon.page.filter(|_| is_there()) else { return Ok(false) };
         match frames.lend_idle(page) {
             Found::Lent => {}
             Found::NotNow => return Ok(false),

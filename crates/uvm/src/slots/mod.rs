@@ -178,6 +178,20 @@ impl Found<'_> {
     }
 }
 
+impl Found<'_> {
+    /// Puts a number in place of another, beside others who read the table. The leaf is this table's own, and whoever replaces `old`
+    /// holds its lock; so this says yes.
+    #[inline]
+    pub(crate) fn replace(&self, old: NonZeroU32, new: NonZeroU32) -> bool {
+        let slot = |leaf: &'_ Arc<Leaf>| {
+            let slot = &leaf.slots[(self.index % LEAF) as usize];
+            // Who finds the number finds what it names.
+            slot.compare_exchange(old.get(), new.get(), Release, Relaxed).is_ok()
+        };
+        self.leaf.is_some_and(slot)
+    }
+}
+
 /// Whether other tables hold the leaf. Where none does, all that former holders did with what its numbers name, up to
 /// their letting go, has happened before: whoever is told that it is alone may write there.
 #[inline]
