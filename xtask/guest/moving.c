@@ -212,8 +212,6 @@ static size_t transferred(int fd, size_t length, unsigned seed) {
             memset(at, 0xcc, pieces[i].length);
             done += pieces[i].length;
             CHECK(!uvm_anflush(at, pieces[i].length));
-            unsigned char vector;
-            FAILS(mincore((void *)((uintptr_t)at & -PAGE), PAGE, &vector), ENOMEM);
         }
     }
     return done;

@@ -42,7 +42,7 @@ static inline ssize_t uvm_transfer_read(int fd, struct uvm_piece *pieces, unsign
     return syscall(UVM_NR_TRANSFER_READ, fd, pieces, count, most);
 }
 
-// Gives up the memory of a range: pages that came by a transfer are unmapped, other private pages read as zeroes again.
+// Gives up the memory of a range: pages that came by a transfer are gone, other private pages read as zeroes again.
 static inline int uvm_anflush(void *start, size_t length) {
     return (int)syscall(UVM_NR_ANFLUSH, start, length);
 }

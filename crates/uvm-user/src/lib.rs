@@ -106,7 +106,7 @@ pub fn transfer_read(fd: Fd, pieces: &mut [Piece], most: usize) -> Result<usize,
     done(result).map(|pieces| pieces as usize)
 }
 
-/// Gives up the memory of a range: pages that came by a transfer are unmapped, other private pages read as zeroes again.
+/// Gives up the memory of a range: pages that came by a transfer are gone, other private pages read as zeroes again.
 ///
 /// # Safety
 /// Nothing in these pages is used any more.

@@ -154,7 +154,6 @@ impl File {
     }
 
     /// What a read of up to `most` bytes would get, moved out: see [`Inode::take`](super::inode::Inode::take).
-    #[allow(dead_code)]
     pub fn take(&self, most: usize) -> Result<Chain> {
         if !self.is_readable() {
             return Err(EBADF);
@@ -162,8 +161,12 @@ impl File {
         self.io.take(self, most)
     }
 
+    /// Takes back what was moved out: see [`Inode::untake`](super::inode::Inode::untake).
+    pub fn untake(&self, chain: Chain) {
+        self.io.untake(self, chain);
+    }
+
     /// Moves `chain` in as a write would copy it: see [`Inode::give`](super::inode::Inode::give).
-    #[allow(dead_code)]
     pub fn give(&self, chain: &mut Chain) -> Result<usize> {
         if !self.is_writable() {
             return Err(EBADF);

@@ -19,6 +19,7 @@ pub mod current;
 pub mod devfs;
 pub mod epoll;
 pub mod eventfd;
+pub mod export;
 pub mod ext4;
 pub mod fdtable;
 pub mod file;

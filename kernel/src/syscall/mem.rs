@@ -11,7 +11,7 @@ use crate::mem::layout::USER_END;
 use crate::proc::limits::{INFINITY, RLIMIT_AS, RLIMIT_DATA};
 use crate::proc::mm::Mm;
 use crate::proc::{current_process, current_thread};
-use crate::vm::{self, Backing, MapArgs, Object, Place, Populate, Prot, RemapPlace, Sharing};
+use crate::vm::{self, Backing, Export, MapArgs, Object, Place, Populate, Prot, RemapPlace, Sharing};
 use linux_raw_sys::general as abi;
 
 pub const CALLS: Calls = calls! {
@@ -55,13 +55,13 @@ pub(super) fn range(addr: u64, len: u64) -> Result<u64> {
     }
 }
 
-fn prot(bits: u32) -> Prot {
+pub(super) fn prot(bits: u32) -> Prot {
     let one = |bit, prot| if bits & bit != 0 { prot } else { Prot::NONE };
     let write = one(abi::PROT_WRITE, Prot::READ_WRITE);
     one(abi::PROT_READ, Prot::READ) | write | one(abi::PROT_EXEC, Prot::EXECUTE)
 }
 
-const PROT_KNOWN: u32 = abi::PROT_READ | abi::PROT_WRITE | abi::PROT_EXEC | abi::PROT_SEM;
+pub(super) const PROT_KNOWN: u32 = abi::PROT_READ | abi::PROT_WRITE | abi::PROT_EXEC | abi::PROT_SEM;
 
 /// What is to be mapped: the sharing and the memory behind it.
 struct Source {
@@ -257,6 +257,18 @@ impl Growth {
             Err(ENOMEM)
         }
     }
+}
+
+/// Maps what was exported, at `place` or anywhere, as far as the running process's limits go.
+pub(super) fn import(export: &Export, place: Option<u64>) -> Result<u64> {
+    let mm = current_mm()?;
+    let len = export.pages() * PAGE;
+    if let Some(at) = place {
+        check_fixed(at, len)?;
+    }
+    let replaced = place.map_or(0..0, |at| at..at + len);
+    Growth { mapped: len, data: len, replaced }.check(&mm)?;
+    export.import(&mm.space, place)
 }
 
 fn munmap(addr: u64, len: u64) -> Result<()> {

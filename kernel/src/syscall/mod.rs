@@ -23,6 +23,7 @@ pub mod ioctl;
 pub mod mem;
 pub mod message;
 pub mod mlock;
+mod moving;
 mod path_args;
 pub mod poll;
 pub mod proc;
@@ -112,6 +113,7 @@ const MODULES: &[Calls] = &[
     mlock::CALLS,
     advice::CALLS,
     advice::OWN_CALLS,
+    moving::OWN_CALLS,
     shm::CALLS,
     proc::CALLS,
     signal::CALLS,

@@ -43,9 +43,10 @@ fn once() -> Result<(), String> {
             proc::processes().iter().filter_map(|process| process.space()).collect();
         spaces.sort_by_key(|space| Arc::as_ptr(space) as usize);
         spaces.dedup_by(|a, b| Arc::ptr_eq(a, b));
-        let found = with(|uvm, held| {
-            let spaces: Vec<_> = spaces.iter().map(|space| space.get()).collect();
-            uvm.audit(held, &spaces, &[])
+        let found = super::passing::with_exported(|exported| {
+            let mut all: Vec<_> = spaces.iter().map(|space| space.get()).collect();
+            all.extend(exported);
+            with(|uvm, held| uvm.audit(held, &all, &[]))
         });
         (spaces, found)
     });

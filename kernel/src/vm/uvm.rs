@@ -69,7 +69,7 @@ impl Drop for Space {
     }
 }
 
-fn map_errno(e: MapError) -> crate::errno::Errno {
+pub(super) fn map_errno(e: MapError) -> crate::errno::Errno {
     match e {
         MapError::NoSpace | MapError::NoMemory => ENOMEM,
         MapError::Exists => EEXIST,

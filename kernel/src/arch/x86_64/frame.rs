@@ -42,6 +42,12 @@ impl Frame {
         vm::lend_again(&self.page).map(Frame::lent).ok_or(NoMemory)
     }
 
+    /// The page, for who takes it over.
+    #[inline]
+    pub fn into_page(self) -> LentPage {
+        self.page
+    }
+
     /// Gives it back.
     #[inline]
     pub fn free(self) {

@@ -1,0 +1,186 @@
+//! The calls for programs that move memory (docs/calls.md): transfer-read, anflush, donate-write, export, import.
+
+use alloc::sync::Arc;
+
+use machine::PAGE_SIZE;
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+use super::mem::{current_mm, prot, PAGE, PROT_KNOWN};
+use super::{Calls, Handler};
+use crate::errno::*;
+use crate::fs::current;
+use crate::fs::export::ExportNode;
+use crate::fs::fdtable::OnExec;
+use crate::fs::file::File;
+use crate::fs::inode::{downcast, InodeRef};
+use crate::mem::layout::USER_END;
+use crate::net::moving::{from_pages, lend_pages, to_pages};
+use crate::net::pages::{Chain, Clusters};
+use crate::user;
+use crate::vm::{self, Advice, Export, Giving};
+use linux_raw_sys::general as abi;
+
+/// Numbers that Linux doesn't use.
+pub const OWN_CALLS: Calls = {
+    const TRANSFER_READ: (u32, Handler) = (501, super::handler!(transfer_read, 4));
+    const ANFLUSH: (u32, Handler) = (502, super::handler!(anflush, 2));
+    const DONATE_WRITE: (u32, Handler) = (503, super::handler!(donate_write, 3));
+    const EXPORT: (u32, Handler) = (504, super::handler!(export, 4));
+    const IMPORT: (u32, Handler) = (505, super::handler!(import, 3));
+    &[TRANSFER_READ, ANFLUSH, DONATE_WRITE, EXPORT, IMPORT]
+};
+
+/// A piece of a transfer as programs have it.
+#[repr(C)]
+#[derive(Clone, Copy, Default, IntoBytes, FromBytes, Immutable)]
+struct UserPiece {
+    start: u64,
+    len: u64,
+}
+
+/// The most pieces and bytes of one call.
+const MOST_PIECES: u32 = 256;
+const MOST_BYTES: usize = 4 << 20;
+
+fn transfer_read(fd: i32, pieces: u64, count: u32, most: usize) -> Result<usize> {
+    let file = current::file(fd)?;
+    let mm = current_mm()?;
+    if count == 0 {
+        return Err(EINVAL);
+    }
+    if most == 0 {
+        return Ok(0);
+    }
+    let count = count.min(MOST_PIECES) as usize;
+    let size = size_of::<UserPiece>() as u64;
+    for index in 0..count as u64 {
+        user::put(pieces.wrapping_add(index * size), &UserPiece::default())?;
+    }
+    let chain = file.take(most.min(MOST_BYTES))?;
+    if chain.is_empty() {
+        return Ok(0);
+    }
+    let (lent, found) = match to_pages(chain, count) {
+        Ok(done) => done,
+        Err((errno, chain)) => return Err(put_back(&file, chain, errno)),
+    };
+    let at = match vm::transfer(&mm.space, lent) {
+        Ok(at) => at,
+        Err((errno, lent)) => return Err(put_back(&file, from_pages(lent, &found), errno)),
+    };
+    for (index, piece) in found.iter().enumerate() {
+        let piece = UserPiece { start: at + piece.offset as u64, len: piece.len as u64 };
+        user::put(pieces + index as u64 * size, &piece)?;
+    }
+    Ok(found.len())
+}
+
+/// What could not be delivered is for the next who reads.
+fn put_back(file: &File, chain: Chain, errno: Errno) -> Errno {
+    file.untake(chain);
+    errno
+}
+
+/// Gives up the private memory of all pages that a range touches.
+fn anflush(addr: u64, len: u64) -> Result<()> {
+    let end = addr.checked_add(len).filter(|&end| end <= USER_END).ok_or(EINVAL)?;
+    let start = addr / PAGE * PAGE;
+    let len = end.next_multiple_of(PAGE) - start;
+    if addr == end {
+        return Ok(());
+    }
+    vm::advise(&current_mm()?.space, start, len, Advice::DontNeed)
+}
+
+/// Lends pages, gives them to a file, and takes them from the program: what is lent by nobody any more moves whole.
+fn donate_write(fd: i32, addr: u64, len: usize) -> Result<usize> {
+    let file = current::file(fd)?;
+    if !addr.is_multiple_of(PAGE) {
+        return Err(EINVAL);
+    }
+    if !file.is_writable() {
+        return Err(EBADF);
+    }
+    let mm = current_mm()?;
+    let mut done = 0;
+    while done < len {
+        let part = (len - done).min(MOST_BYTES);
+        let moved = donate_part(&file, &mm.space, addr + done as u64, part);
+        match moved {
+            Ok(moved) => {
+                done += moved;
+                if moved < part {
+                    break;
+                }
+            }
+            Err(errno) if done == 0 => return Err(errno),
+            Err(_) => break,
+        }
+    }
+    Ok(done)
+}
+
+fn donate_part(file: &Arc<File>, space: &vm::Space, addr: u64, len: usize) -> Result<usize> {
+    let mut chain = Chain::new();
+    let lent = lend_pages(&mut chain, space, addr, len);
+    if let Err(errno) = lent {
+        chain.release(&Clusters);
+        return Err(errno);
+    }
+    let part = chain.len();
+    let given = file.give(&mut chain);
+    // A page of which a part went is still the program's: whole pages go, and so does the end of the range.
+    chain.release(&Clusters);
+    let given = given?;
+    let gone = if given == part && part == len {
+        len.next_multiple_of(PAGE_SIZE)
+    } else {
+        given / PAGE_SIZE * PAGE_SIZE
+    };
+    if gone > 0 {
+        // What can't be forgotten (locked memory, a hole by now) has been lent, which is as good to the receiver.
+        let _ = vm::advise(space, addr, gone as u64, Advice::DontNeed);
+    }
+    Ok(given)
+}
+
+fn export(addr: u64, len: u64, mode: u32, bits: u32) -> Result<i32> {
+    if bits & !PROT_KNOWN != 0 || len == 0 || !addr.is_multiple_of(PAGE) || !len.is_multiple_of(PAGE) {
+        return Err(EINVAL);
+    }
+    addr.checked_add(len).filter(|&end| end <= USER_END).ok_or(EINVAL)?;
+    let giving = match mode {
+        1 => Giving::Share,
+        2 => Giving::Copy,
+        3 => Giving::Donate,
+        4 => Giving::DonateZero,
+        _ => return Err(EINVAL),
+    };
+    // Room for the descriptor first: what was donated can't be given back.
+    let files = current::files()?;
+    let node = ExportNode::empty();
+    let inode: InodeRef = node.clone();
+    let fd = files.insert(File::anonymous(inode, abi::O_RDWR), OnExec::Close)?;
+    match Export::new(&current_mm()?.space, addr, len / PAGE, giving, prot(bits)) {
+        Ok(export) => {
+            node.fill(export);
+            Ok(fd)
+        }
+        Err(errno) => {
+            let _ = files.remove(fd);
+            Err(errno)
+        }
+    }
+}
+
+fn import(fd: i32, addr: u64, flags: u32) -> Result<u64> {
+    const FIXED: u32 = 1;
+    let file = current::file(fd)?;
+    let node = downcast::<ExportNode>(file.inode()).ok_or(EBADF)?;
+    let export = node.export().ok_or(EBADF)?;
+    if flags & !FIXED != 0 {
+        return Err(EINVAL);
+    }
+    let place = if flags & FIXED != 0 { Some(addr) } else { None };
+    super::mem::import(&export, place)
+}
