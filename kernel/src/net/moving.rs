@@ -214,7 +214,7 @@ impl Made {
 
     /// Whether the last piece ends where its page does.
     fn is_at_page(&self) -> bool {
-        !self.pieces.is_empty() && self.end() % PAGE_SIZE == 0
+        !self.pieces.is_empty() && self.end().is_multiple_of(PAGE_SIZE)
     }
 
     fn reserve(&mut self) -> Result<()> {

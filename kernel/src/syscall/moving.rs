@@ -182,5 +182,5 @@ fn import(fd: i32, addr: u64, flags: u32) -> Result<u64> {
         return Err(EINVAL);
     }
     let place = if flags & FIXED != 0 { Some(addr) } else { None };
-    super::mem::import(&export, place)
+    super::mem::import(export, place)
 }

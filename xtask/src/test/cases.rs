@@ -163,6 +163,20 @@ pub const CASES: &[Case] = &[
         expect: &[Exactly("the child counted to 1 and did not see the secret\n")],
         ..CASE
     },
+    Case {
+        name: "example: pages donated through a pipe",
+        guests: &[("donate", Libc::Musl)],
+        command: &["/bin/donate"],
+        expect: &[Exactly("4 images came, 0 bytes of them wrong\n")],
+        ..CASE
+    },
+    Case {
+        name: "example: a table passed to a child",
+        guests: &[("pass", Libc::Musl)],
+        command: &["/bin/pass"],
+        expect: &[Exactly("1048576 rows came, 0 of them wrong\n")],
+        ..CASE
+    },
     guest("faults", &[("faults", Libc::Musl)], &["/bin/faults"]),
     guest("mappings", &[("mappings", Libc::Musl)], &["/bin/mappings"]),
     guest("growth of mappings", &[("growth", Libc::Musl)], &["/bin/growth"]),
