@@ -161,11 +161,6 @@ impl File {
         self.io.take(self, most)
     }
 
-    /// Takes back what was moved out: see [`Inode::untake`](super::inode::Inode::untake).
-    pub fn untake(&self, chain: Chain) {
-        self.io.untake(self, chain);
-    }
-
     /// Moves `chain` in as a write would copy it: see [`Inode::give`](super::inode::Inode::give).
     pub fn give(&self, chain: &mut Chain) -> Result<usize> {
         if !self.is_writable() {
@@ -175,13 +170,11 @@ impl File {
     }
 
     /// Puts a chain back that [`take`](Self::take) gave.
-    #[allow(dead_code)]
     pub fn untake(&self, chain: Chain) {
         self.io.untake(self, chain);
     }
 
     /// What [`take`](Self::take) would give, which stays: see [`Inode::look`](super::inode::Inode::look).
-    #[allow(dead_code)]
     pub fn look(&self, most: usize) -> Result<Chain> {
         if !self.is_readable() {
             return Err(EBADF);

@@ -309,6 +309,29 @@ impl Pipe {
         self.writers.wait.wait_intr(None, ready).map_err(interrupted)
     }
 
+    /// How many bytes have room; waits until some do, if it may. Raises `SIGPIPE` when no reader is left.
+    pub fn wait_for_room(&self, blocking: Blocking) -> Result<usize> {
+        loop {
+            if !self.readers.is_open() {
+                told(Err(EPIPE))?;
+            }
+            let room = self.room();
+            if room > 0 {
+                return Ok(room);
+            }
+            if blocking == Blocking::No {
+                return Err(EAGAIN);
+            }
+            let ready = || (self.room() >= PIPE_BUF || !self.readers.is_open()).then_some(());
+            self.writers.wait.wait_intr(None, ready).map_err(interrupted)?;
+        }
+    }
+
+    /// Whether a read would have to wait.
+    pub fn is_awaited(&self) -> bool {
+        self.len() == 0 && self.writers.is_open()
+    }
+
     /// The poll events of an end opened for `access`.
     pub fn poll(&self, access: u32) -> u32 {
         let mut events = 0;

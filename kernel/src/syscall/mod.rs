@@ -31,6 +31,7 @@ mod remote;
 pub mod shm;
 pub mod signal;
 pub mod socket;
+mod splice;
 pub mod stat;
 pub mod swap;
 pub mod sys;
@@ -126,6 +127,7 @@ const MODULES: &[Calls] = &[
     poll::CALLS,
     ioctl::CALLS,
     socket::CALLS,
+    splice::CALLS,
     message::CALLS,
     swap::CALLS,
     remote::CALLS,

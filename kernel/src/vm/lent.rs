@@ -1,10 +1,12 @@
 //! Pages on loan to the kernel: data that programs send, and pages of files, on their way without being copied.
 
 use machine::{NoMemory, Pages, Va, VaRange};
-use uvm::{FaultError, Lent, LentPage};
+use uvm::{FaultError, GetError, Lent, LentPage};
+
+use super::object::Object;
 
 use super::uvm::{with, Space};
-use crate::errno::{Result, EFAULT, ENOMEM};
+use crate::errno::{Result, EFAULT, EIO, ENOMEM};
 
 /// Lends `pages` pages from `addr` on, page aligned, as a load from each would see them now; fewer if there are very many.
 ///
@@ -16,6 +18,28 @@ pub fn lend(space: &Space, addr: u64, pages: u64) -> Result<Lent> {
         FaultError::NoMemory => ENOMEM,
         _ => EFAULT,
     })
+}
+
+/// Lends `pages` pages of an object from `offset` on, a multiple of the page size; fewer at its end.
+///
+/// # Errors
+/// `EIO`, `ENOMEM`; nothing is lent then.
+pub fn lend_object(object: &Object, offset: u64, pages: usize) -> Result<Lent> {
+    let mut lent = Lent::new();
+    let index = Pages::floor(offset);
+    let result = with(|uvm, held| uvm.lend_object(held, &object.pager(), index, pages, &mut lent));
+    match result {
+        Ok(_) | Err(GetError::PastEnd) => Ok(lent),
+        Err(error) => {
+            give_back(lent);
+            Err(if matches!(error, GetError::NoMemory) { ENOMEM } else { EIO })
+        }
+    }
+}
+
+/// Ends a loan.
+pub fn give_back(lent: Lent) {
+    with(|uvm, held| uvm.return_loan(held, lent));
 }
 
 /// Ends the loan of a page.

@@ -185,6 +185,7 @@ pub const CASES: &[Case] = &[
     guest("processes", &[("processes", Libc::Musl)], &["/bin/processes"]),
     guest("signals", &[("signals", Libc::Musl)], &["/bin/signals"]),
     guest("threads", &[("threads", Libc::Musl)], &["/bin/threads"]),
+    guest("data that is spliced and sent", &[("splices", Libc::Musl)], &["/bin/splices"]),
     guest("memory that moves", &[("moving", Libc::Musl)], &["/bin/moving"]),
     Case {
         memory: "64M",

@@ -1,0 +1,387 @@
+//! Data from file to file: sendfile, copy_file_range, splice, tee, vmsplice.
+//!
+//! ```text
+//!   pipe, socket   take ---> chain ---> give   pipe, socket
+//!   file           lend pages --^   `-> write  file, terminal, ...
+//! ```
+//! Between pipes and sockets pages move as they are. A file's pages are lent to the chain, and change no more until they have arrived
+//! (`uvm::loan`); what goes into a file is copied there. What one side has given and the other doesn't take is put back.
+
+use mbuf::{Pages, PAGE_SIZE};
+
+use super::file::vector;
+use super::path_args::only;
+use super::{calls, Calls};
+use crate::arch::frame::Frame;
+use crate::errno::*;
+use crate::fs::current;
+use crate::fs::file::File;
+use crate::fs::inode::Kind;
+use crate::fs::io::{outcome, Sink, Source, MAX_TRANSFER};
+use crate::ipc::pipe::{Blocking, Pipe};
+use crate::net::pages::{Chain, Clusters};
+use crate::{proc, user, vm};
+use alloc::sync::Arc;
+use linux_raw_sys::general as abi;
+
+pub const CALLS: Calls = calls! {
+    __NR_sendfile => sendfile[4], __NR_copy_file_range => copy_file_range[6],
+    __NR_splice => splice[6], __NR_tee => tee[4], __NR_vmsplice => vmsplice[4],
+};
+
+/// Bytes that are under way at a time.
+const PART: usize = 1 << 20;
+
+/// One side of a transfer: a file, and the position that the call takes from user memory, if it does.
+struct Side {
+    file: Arc<File>,
+    /// Where the position came from.
+    addr: u64,
+    at: Option<u64>,
+}
+
+impl Side {
+    fn new(file: Arc<File>, addr: u64) -> Result<Side> {
+        let at = if addr == 0 { None } else { Some(user::get::<i64>(addr)?) };
+        let at = at.map(|at| u64::try_from(at).map_err(|_| EINVAL)).transpose()?;
+        Ok(Side { file, addr, at })
+    }
+
+    fn pipe(&self) -> Option<&Arc<Pipe>> {
+        self.file.io().pipe()
+    }
+
+    /// Whether bytes move in chains here, and not through a position.
+    fn is_channel(&self) -> bool {
+        self.pipe().is_some() || self.file.inode().kind() == Kind::Socket
+    }
+
+    /// Up to `most` bytes; none at the end.
+    fn take(&mut self, most: usize) -> Result<Chain> {
+        if self.is_channel() {
+            return self.file.take(most);
+        }
+        let chain = match self.at {
+            Some(at) => contents(&self.file, at, most)?,
+            None => self.file.with_position(|at| {
+                let chain = contents(&self.file, *at, most)?;
+                *at += chain.len() as u64;
+                Ok(chain)
+            })?,
+        };
+        self.at = self.at.map(|at| at + chain.len() as u64);
+        Ok(chain)
+    }
+
+    /// Puts back what was taken last and nobody could have.
+    fn untake(&mut self, chain: Chain) {
+        if self.is_channel() {
+            return self.file.untake(chain);
+        }
+        let len = chain.len() as u64;
+        chain.release(&Clusters);
+        match &mut self.at {
+            Some(at) => *at -= len,
+            // It is a position in memory, which can't fail.
+            None => drop(self.file.with_position(|at| {
+                *at = at.saturating_sub(len);
+                Ok(())
+            })),
+        }
+    }
+
+    /// Moves a chain in, as far as it goes; the rest stays in it.
+    fn give(&mut self, chain: &mut Chain) -> Result<usize> {
+        if self.is_channel() {
+            return self.file.give(chain);
+        }
+        let before = chain.len();
+        let result = loop {
+            let bytes = chain.first(&Clusters);
+            if bytes.is_empty() {
+                break Ok(());
+            }
+            let whole = bytes.len();
+            let mut source = Source::kernel(bytes);
+            let written = match &mut self.at {
+                None => self.file.write(&mut source),
+                Some(at) => self.file.write_at(*at, &mut source).inspect(|&n| *at += n as u64),
+            };
+            match written {
+                Ok(n) => {
+                    chain.trim_front(&Clusters, n);
+                    if n < whole {
+                        break Ok(());
+                    }
+                }
+                Err(errno) => break Err(errno),
+            }
+        };
+        outcome(before - chain.len(), result)
+    }
+
+    fn finish(&self) -> Result<()> {
+        match self.at {
+            Some(at) => user::put(self.addr, &at),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Bytes of a file from `at` on: whole pages of a file that has an object are lent, others are read.
+fn contents(file: &File, at: u64, most: usize) -> Result<Chain> {
+    let mut chain = Chain::new();
+    let result = collect(file, at, most, &mut chain);
+    match result {
+        Err(errno) if chain.is_empty() => Err(errno),
+        _ => Ok(chain),
+    }
+}
+
+fn collect(file: &File, at: u64, most: usize, chain: &mut Chain) -> Result<()> {
+    if !file.is_readable() {
+        return Err(EBADF);
+    }
+    let object = file.io().object().filter(|_| file.inode().kind() == Kind::File);
+    let Some(object) = object else { return read_in(file, at, most.min(16 * PAGE_SIZE), chain) };
+    let size = file.inode().stat().size;
+    let len = (size.saturating_sub(at)).min(most as u64) as usize;
+    let skipped = at as usize % PAGE_SIZE;
+    if len == 0 {
+        return Ok(());
+    }
+    let lent = vm::lend_object(&object, at - skipped as u64, (skipped + len).div_ceil(PAGE_SIZE))?;
+    let (mut start, mut left) = (skipped, len);
+    for page in lent.into_pages() {
+        let frame = Frame::lent(page);
+        let end = (start + left).min(PAGE_SIZE);
+        if end <= start {
+            frame.free();
+            continue;
+        }
+        if let Err((_, frame)) = chain.append_page(frame, start..end) {
+            // What has no place is read again by the next call.
+            frame.free();
+            left = 0;
+            continue;
+        }
+        left -= end - start;
+        start = 0;
+    }
+    Ok(())
+}
+
+/// Reads into pages of the kernel's own.
+fn read_in(file: &File, at: u64, most: usize, chain: &mut Chain) -> Result<()> {
+    let mut done = 0;
+    while done < most {
+        let mut frame = Clusters.alloc().map_err(|_| ENOBUFS)?;
+        let want = (most - done).min(PAGE_SIZE);
+        let read = match frame.bytes_mut() {
+            Some(bytes) => file.read_at(at + done as u64, &mut Sink::kernel(&mut bytes[..want])),
+            None => Err(ENOBUFS),
+        };
+        let n = *read.as_ref().unwrap_or(&0);
+        if n == 0 {
+            frame.free();
+            return read.map(|_| ());
+        }
+        if let Err((_, frame)) = chain.append_page(frame, 0..n) {
+            frame.free();
+            return Err(ENOBUFS);
+        }
+        done += n;
+        if n < want {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Whether a call goes on until all is moved, or returns with what there was.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Until {
+    All,
+    Some,
+}
+
+fn transfer(from: &mut Side, to: &mut Side, len: usize, until: Until) -> Result<usize> {
+    let mut done = 0;
+    let result = loop {
+        if done == len {
+            break Ok(());
+        }
+        let mut chain = match from.take((len - done).min(PART)) {
+            Ok(chain) => chain,
+            Err(errno) => break Err(errno),
+        };
+        if chain.is_empty() {
+            break Ok(());
+        }
+        let given = to.give(&mut chain);
+        let is_rest = !chain.is_empty();
+        if is_rest {
+            from.untake(chain);
+        }
+        match given {
+            Ok(n) => done += n,
+            Err(errno) => break Err(errno),
+        }
+        if is_rest || until == Until::Some || proc::signal_pending() {
+            break Ok(());
+        }
+    };
+    outcome(done, result)
+}
+
+fn sendfile(out: i32, input: i32, offset: u64, len: usize) -> Result<usize> {
+    let (from, to) = (current::file(input)?, current::file(out)?);
+    if !from.is_readable() || !to.is_writable() {
+        return Err(EBADF);
+    }
+    if !from.is_seekable() {
+        return Err(EINVAL);
+    }
+    let (mut from, mut to) = (Side::new(from, offset)?, Side::new(to, 0)?);
+    let done = transfer(&mut from, &mut to, len.min(MAX_TRANSFER), Until::All)?;
+    from.finish()?;
+    Ok(done)
+}
+
+fn copy_file_range(
+    input: i32,
+    in_offset: u64,
+    out: i32,
+    out_offset: u64,
+    len: usize,
+    flags: u32,
+) -> Result<usize> {
+    only(flags, 0)?;
+    let (from, to) = (current::file(input)?, current::file(out)?);
+    if !from.is_readable() || !to.is_writable() || to.flags() & abi::O_APPEND != 0 {
+        return Err(EBADF);
+    }
+    if from.is_dir() || to.is_dir() {
+        return Err(EISDIR);
+    }
+    if from.inode().kind() != Kind::File || to.inode().kind() != Kind::File {
+        return Err(EINVAL);
+    }
+    let (mut from, mut to) = (Side::new(from, in_offset)?, Side::new(to, out_offset)?);
+    let done = transfer(&mut from, &mut to, len.min(MAX_TRANSFER), Until::All)?;
+    from.finish()?;
+    to.finish()?;
+    Ok(done)
+}
+
+const KNOWN: u32 = SPLICE_F_MOVE | SPLICE_F_NONBLOCK | SPLICE_F_MORE | SPLICE_F_GIFT;
+const SPLICE_F_MOVE: u32 = 1;
+const SPLICE_F_NONBLOCK: u32 = 2;
+const SPLICE_F_MORE: u32 = 4;
+const SPLICE_F_GIFT: u32 = 8;
+
+/// Whether a call waits at a pipe.
+fn blocking(file: &File, flags: u32) -> Blocking {
+    if flags & SPLICE_F_NONBLOCK != 0 {
+        return Blocking::No;
+    }
+    Blocking::of(file)
+}
+
+fn splice(input: i32, in_offset: u64, out: i32, out_offset: u64, len: usize, flags: u32) -> Result<usize> {
+    if len == 0 {
+        return Ok(0);
+    }
+    if flags & !KNOWN != 0 {
+        return Err(EINVAL);
+    }
+    let (from, to) = (current::file(input)?, current::file(out)?);
+    if !from.is_readable() || !to.is_writable() {
+        return Err(EBADF);
+    }
+    let pipes = (from.io().pipe().cloned(), to.io().pipe().cloned());
+    let misplaced = |pipe: &Option<Arc<Pipe>>, file: &File, offset| {
+        offset != 0 && (pipe.is_some() || !file.is_seekable())
+    };
+    if misplaced(&pipes.0, &from, in_offset) || misplaced(&pipes.1, &to, out_offset) {
+        return Err(ESPIPE);
+    }
+    match &pipes {
+        (None, None) => return Err(EINVAL),
+        (Some(one), Some(other)) if Arc::ptr_eq(one, other) => return Err(EINVAL),
+        _ => {}
+    }
+    if to.flags() & abi::O_APPEND != 0 && pipes.1.is_none() {
+        return Err(EINVAL);
+    }
+    let (mut from, mut to) = (Side::new(from, in_offset)?, Side::new(to, out_offset)?);
+    let mut most = len.min(MAX_TRANSFER);
+    // A pipe that has no room now is waited for, as flags have it; what has room is all that is taken from the other side.
+    if let Some(pipe) = &pipes.1 {
+        most = most.min(pipe.wait_for_room(blocking(&to.file, flags))?);
+    }
+    if flags & SPLICE_F_NONBLOCK != 0 && pipes.0.as_ref().is_some_and(|pipe| pipe.is_awaited()) {
+        return Err(EAGAIN);
+    }
+    let done = transfer(&mut from, &mut to, most, Until::Some)?;
+    from.finish()?;
+    to.finish()?;
+    Ok(done)
+}
+
+fn tee(input: i32, out: i32, len: usize, flags: u32) -> Result<usize> {
+    if flags & !KNOWN != 0 {
+        return Err(EINVAL);
+    }
+    if len == 0 {
+        return Ok(0);
+    }
+    let (from, to) = (current::file(input)?, current::file(out)?);
+    if !from.is_readable() || !to.is_writable() {
+        return Err(EBADF);
+    }
+    let pipes = (from.io().pipe().cloned(), to.io().pipe().cloned());
+    let (Some(source), Some(target)) = pipes else { return Err(EINVAL) };
+    if Arc::ptr_eq(&source, &target) {
+        return Err(EINVAL);
+    }
+    if flags & SPLICE_F_NONBLOCK != 0 && source.is_awaited() {
+        return Err(EAGAIN);
+    }
+    let room = target.wait_for_room(blocking(&to, flags))?;
+    let mut chain = from.look(len.min(room))?;
+    if chain.is_empty() {
+        return Ok(0);
+    }
+    let given = to.give(&mut chain);
+    chain.release(&Clusters);
+    given
+}
+
+fn vmsplice(fd: i32, pieces: u64, count: usize, flags: u32) -> Result<usize> {
+    if flags & !KNOWN != 0 {
+        return Err(EINVAL);
+    }
+    let file = current::file(fd)?;
+    let Some(pipe) = file.io().pipe() else { return Err(EBADF) };
+    let vector = vector(pieces, count)?;
+    let nonblocking = flags & SPLICE_F_NONBLOCK != 0;
+    if file.is_writable() {
+        let mut from = Source::vector(&vector);
+        if from.left() == 0 {
+            return Ok(0);
+        }
+        if nonblocking {
+            pipe.wait_for_room(Blocking::No)?;
+        }
+        return file.write(&mut from);
+    }
+    let mut to = Sink::vector(&vector);
+    if to.left() == 0 {
+        return Ok(0);
+    }
+    if nonblocking && pipe.is_awaited() {
+        return Err(EAGAIN);
+    }
+    file.read(&mut to)
+}
