@@ -3,8 +3,8 @@
 // both kernels, what an unchanged program does and what each kernel's own best calls do.
 //
 // Both ends of a transfer run on the one CPU, so a row's value is all that sender, receiver and kernel do for it.
-// On our kernel a row sets by two knobs what read and write do: copy always, or never; rows called `unchanged` leave it to the
-// kernel. Rows that need calls that a kernel doesn't have are left out there.
+// On our kernel a row sets by two knobs what writes do: copy always, or never; rows called `unchanged` leave it to the
+// kernel. Transfers are asked for by a call. Rows that need calls that a kernel doesn't have are left out there.
 // Usage: move RUNS [PART OF A NAME]
 #include "count.h"
 #include "uvm.h"
@@ -39,9 +39,18 @@ static void touch(char *at, size_t length) {
     for (size_t i = 0; i < length; i += PAGE) *(volatile char *)(at + i) += 1;
 }
 
+// Large memory begins where a page table does: programs that pass much of it do well to have it so.
 static char *memory(size_t length) {
-    char *at = mmap(0, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    enum { TABLE = 2 << 20 };
+    size_t more = length >= TABLE ? TABLE : 0;
+    char *at = mmap(0, length + more, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (at == MAP_FAILED) return give_up("mmap"), NULL;
+    if (more) {
+        char *first = (char *)(((uintptr_t)at + TABLE - 1) & -(uintptr_t)TABLE);
+        if (first > at) munmap(at, first - at);
+        munmap(first + length, at + more - first);
+        at = first;
+    }
     madvise(at, length, MADV_NOHUGEPAGE);
     return at;
 }
@@ -484,7 +493,7 @@ int main(int count, char **arguments) {
             lends = kind->how & LEND ? "1" : kind->how & COPY_OUT ? "never" : "";
             transfers = kind->how & TRANSFER ? "1" : kind->how & COPY_IN ? "never" : "";
             failure = 0;
-            if (ours) set("/proc/sys/vm/loan_bytes", lends), set("/proc/sys/vm/transfer_bytes", transfers);
+            if (ours) set("/proc/sys/vm/loan_bytes", lends), set("/proc/sys/vm/pipe_loan_bytes", lends);
             size_t batch = (4 << 20) / size;
             struct row row = {name, kind->batch, batch < 4 ? 4 : batch > 64 ? 64 : batch};
             measure(&row, runs);

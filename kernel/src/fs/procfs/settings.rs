@@ -25,7 +25,11 @@ pub(super) static SHMALL: Setting = Setting {
     set: |text| number(text).map(|all| shm::set_limits(|limits| limits.all = all)),
 };
 
-/// Bytes from which on a write lends whole pages.
+/// Bytes from which on a write to a pipe lends whole pages.
+pub(super) static PIPE_LOAN: Setting =
+    Setting { show: || moving::PIPE_LOAN.show(), set: |text| moving::PIPE_LOAN.set(text) };
+
+/// Bytes from which on a write to a socket lends whole pages.
 pub(super) static LOAN: Setting =
     Setting { show: || moving::LOAN.show(), set: |text| moving::LOAN.set(text) };
 

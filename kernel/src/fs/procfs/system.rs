@@ -90,6 +90,7 @@ static VM: &[Member] = &[
     setting("execmin", &settings::EXEC_MIN),
     setting("execmax", &settings::EXEC_MAX),
     setting("loan_bytes", &settings::LOAN),
+    setting("pipe_loan_bytes", &settings::PIPE_LOAN),
     setting("compressed_percent", &settings::TIER),
     setting("uvm_neighbours", &settings::NEIGHBOURS),
 ];
