@@ -203,11 +203,15 @@ impl<M: Machine> Uvm<M> {
         let mut down = Shootdown::new();
         {
             let (mut tree, mut h) = detached.space.map.tree.lock(held);
+            let pmap = self.machine().pmap();
             tree.each_mut(detached.range(), |e| {
                 e.max_prot = e.max_prot.intersection(prot);
-                e.prot = e.prot.intersection(prot);
+                // Most ranges allow no more than that, and may have many translations.
+                if !prot.contains(e.prot) {
+                    e.prot = e.prot.intersection(prot);
+                    pmap.protect(&mut h, &detached.space.pmap, e.range, e.prot, &mut down);
+                }
             });
-            self.machine().pmap().protect(&mut h, &detached.space.pmap, detached.range(), prot, &mut down);
             down.flush(self.machine().pmap());
         }
         down.perform(self.machine(), held);
