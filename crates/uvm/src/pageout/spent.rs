@@ -96,9 +96,14 @@ impl<M: Machine> Uvm<M> {
     #[inline]
     pub(crate) fn pages_may_go(&self) {
         if self.pass_lock.runs.load(Acquire) || self.is_spent() {
-            self.pass_lock.loosened.fetch_add(1, AcqRel);
-            self.pass_lock.is_spent.store(false, Relaxed);
+            self.loosened();
         }
+    }
+
+    #[cold]
+    fn loosened(&self) {
+        self.pass_lock.loosened.fetch_add(1, AcqRel);
+        self.pass_lock.is_spent.store(false, Relaxed);
     }
 
     /// What there is at this moment.
