@@ -32,10 +32,11 @@ pub fn measure(
     kernel: Kernel,
     system: &str,
     clock: Clock,
+    cpus: u32,
     program: &str,
     words: &[String],
 ) -> Result<(Vec<Row>, Machine, bool)> {
-    let (machine, finished) = boot(kernel, clock, program, words, None)?;
+    let (machine, finished) = boot(kernel, clock, cpus, program, words, None)?;
     let measured = parse(system, &finished.output);
     for failure in &measured.failures {
         ui::say(&format!("{system} could not do: {failure}"));
@@ -58,6 +59,7 @@ pub fn measure(
 pub fn boot(
     kernel: Kernel,
     clock: Clock,
+    cpus: u32,
     name: &str,
     words: &[String],
     plugin: Option<String>,
@@ -72,7 +74,7 @@ pub fn boot(
         clock,
         cpu: "qemu64",
         memory: "512".to_owned(),
-        cpus: 1,
+        cpus,
         kernel: run::kernel_path(kernel)?,
         initrd: folder.path().join("root.cpio"),
         command_line: String::new(),

@@ -46,7 +46,7 @@ pub fn micro(args: &MicroArgs) -> Result<u8> {
     for (kernel, system) in [(Kernel::Uvm, "uvm"), (Kernel::Linux, "linux")] {
         ui::say(&format!("measuring {system}: {} runs of each row", args.runs));
         let (mut rows, machine, whole) =
-            counted::measure(kernel, system, Clock::Instructions, "micro", &program_words(args))?;
+            counted::measure(kernel, system, Clock::Instructions, 1, "micro", &program_words(args))?;
         complete &= whole;
         document.rows.append(&mut rows);
         if args.filter.as_ref().is_none_or(|filter| BOOT.contains(filter.as_str())) {
@@ -81,7 +81,7 @@ fn program_words(args: &MicroArgs) -> Vec<String> {
 fn boot_row(kernel: Kernel, system: &str) -> Result<Option<Row>> {
     let mut times = Vec::new();
     for _ in 0..BOOTS {
-        let (_, finished) = counted::boot(kernel, Clock::Wall, "micro", &["child".to_owned()], None)?;
+        let (_, finished) = counted::boot(kernel, Clock::Wall, 1, "micro", &["child".to_owned()], None)?;
         match (finished.report.first_user, finished.ending) {
             (Some(time), Ending::Exited(0)) => times.push(time.as_secs_f64() * 1e6),
             _ => return Ok(None),

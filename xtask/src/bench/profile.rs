@@ -47,7 +47,8 @@ pub fn profile(args: &ProfileArgs) -> Result<u8> {
     let plugin = format!("{},out={}", compile()?.display(), counts.display());
     let words = [args.runs.to_string(), args.row.clone()];
     ui::say("counting");
-    let (machine, finished) = counted::boot(Kernel::Uvm, Clock::Instructions, "micro", &words, Some(plugin))?;
+    let (machine, finished) =
+        counted::boot(Kernel::Uvm, Clock::Instructions, 1, "micro", &words, Some(plugin))?;
     let measured = counted::parse("uvm", &finished.output);
     let names: Vec<&str> = measured.rows.iter().map(|row| row.name.as_str()).collect();
     let [row] = &measured.rows[..] else {
