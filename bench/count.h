@@ -45,6 +45,15 @@ static uint64_t give_up(const char *why) {
     return 0;
 }
 
+static int read_all(int fd, char *to, size_t length) {
+    for (size_t done = 0; done < length;) {
+        ssize_t got = read(fd, to + done, length - done);
+        if (got <= 0) return -1;
+        done += got;
+    }
+    return 0;
+}
+
 static char before[16384], after[16384];
 
 static void read_counters(char *into, size_t room) {

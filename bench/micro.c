@@ -163,15 +163,6 @@ static uint64_t fork_exec(size_t count) {
 
 // --- pipes and switches -----------------------------------------------------------------------------------------
 
-static int read_all(int fd, char *to, size_t length) {
-    for (size_t done = 0; done < length;) {
-        ssize_t got = read(fd, to + done, length - done);
-        if (got <= 0) return -1;
-        done += got;
-    }
-    return 0;
-}
-
 static uint64_t pipe_chunks(size_t count) {
     static char buffer[CHUNK];
     int data[2], go[2];

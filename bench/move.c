@@ -64,15 +64,6 @@ static int write_all(int fd, const char *from, size_t length) {
     return 0;
 }
 
-static int read_all(int fd, char *to, size_t length) {
-    for (size_t done = 0; done < length;) {
-        ssize_t got = read(fd, to + done, length - done);
-        if (got <= 0) return -1;
-        done += got;
-    }
-    return 0;
-}
-
 // Takes so many bytes by transfer, touches them if the row says so, and gives them up.
 static int transfer_all(int fd, size_t length) {
     struct uvm_piece pieces[PIECES];

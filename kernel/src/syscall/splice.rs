@@ -274,15 +274,11 @@ fn copy_file_range(
     Ok(done)
 }
 
-const KNOWN: u32 = SPLICE_F_MOVE | SPLICE_F_NONBLOCK | SPLICE_F_MORE | SPLICE_F_GIFT;
-const SPLICE_F_MOVE: u32 = 1;
-const SPLICE_F_NONBLOCK: u32 = 2;
-const SPLICE_F_MORE: u32 = 4;
-const SPLICE_F_GIFT: u32 = 8;
+const KNOWN: u32 = abi::SPLICE_F_MOVE | abi::SPLICE_F_NONBLOCK | abi::SPLICE_F_MORE | abi::SPLICE_F_GIFT;
 
 /// Whether a call waits at a pipe.
 fn blocking(file: &File, flags: u32) -> Blocking {
-    if flags & SPLICE_F_NONBLOCK != 0 {
+    if flags & abi::SPLICE_F_NONBLOCK != 0 {
         return Blocking::No;
     }
     Blocking::of(file)
@@ -320,7 +316,7 @@ fn splice(input: i32, in_offset: u64, out: i32, out_offset: u64, len: usize, fla
     if let Some(pipe) = &pipes.1 {
         most = most.min(pipe.wait_for_room(blocking(&to.file, flags))?);
     }
-    if flags & SPLICE_F_NONBLOCK != 0 && pipes.0.as_ref().is_some_and(|pipe| pipe.is_awaited()) {
+    if flags & abi::SPLICE_F_NONBLOCK != 0 && pipes.0.as_ref().is_some_and(|pipe| pipe.is_awaited()) {
         return Err(EAGAIN);
     }
     let done = transfer(&mut from, &mut to, most, Until::Some)?;
@@ -345,7 +341,7 @@ fn tee(input: i32, out: i32, len: usize, flags: u32) -> Result<usize> {
     if Arc::ptr_eq(&source, &target) {
         return Err(EINVAL);
     }
-    if flags & SPLICE_F_NONBLOCK != 0 && source.is_awaited() {
+    if flags & abi::SPLICE_F_NONBLOCK != 0 && source.is_awaited() {
         return Err(EAGAIN);
     }
     let room = target.wait_for_room(blocking(&to, flags))?;
@@ -365,7 +361,7 @@ fn vmsplice(fd: i32, pieces: u64, count: usize, flags: u32) -> Result<usize> {
     let file = current::file(fd)?;
     let Some(pipe) = file.io().pipe() else { return Err(EBADF) };
     let vector = vector(pieces, count)?;
-    let nonblocking = flags & SPLICE_F_NONBLOCK != 0;
+    let nonblocking = flags & abi::SPLICE_F_NONBLOCK != 0;
     if file.is_writable() {
         let mut from = Source::vector(&vector);
         if from.left() == 0 {

@@ -242,8 +242,20 @@ impl Space {
     #[cold]
     fn make_table<P: Before<PageCache>>(&self, held: &mut Held<'_, P>, va: u64) -> Result<Last, NoMemory> {
         let _tree = self.lock();
+        let at = self.walk_or_make(held, va, 1)?;
+        Ok(self.found(va, at))
+    }
+
+    /// Where the table lies that an entry of `lowest` for `va` leads to, after those that are missing were made. The space's lock
+    /// is held.
+    fn walk_or_make<P: Before<PageCache>>(
+        &self,
+        held: &mut Held<'_, P>,
+        va: u64,
+        lowest: u32,
+    ) -> Result<u64, NoMemory> {
         let mut at = self.root_pa;
-        for level in (1..4).rev() {
+        for level in (lowest..4).rev() {
             let entry = &table(at)[index(va, level)];
             let mut value = entry.load(Relaxed);
             if value & PRESENT == 0 {
@@ -252,7 +264,7 @@ impl Space {
             }
             at = value & ADDRESS;
         }
-        Ok(self.found(va, at))
+        Ok(at)
     }
 
     /// An entry that leads to a new table for `va`, below the table `parent` of `level`. The space's lock is held.

@@ -48,17 +48,7 @@ impl Space {
         va: u64,
     ) -> Result<(), NoMemory> {
         let _tree = self.lock();
-        let mut at = self.root_pa;
-        for level in (2..4).rev() {
-            let entry = &table(at)[index(va, level)];
-            let mut value = entry.load(Relaxed);
-            if value & PRESENT == 0 {
-                value = self.new_table(held, page_at(at), va, level)?;
-                entry.store(value, Relaxed);
-            }
-            at = value & ADDRESS;
-        }
-        Ok(())
+        self.walk_or_make(held, va, 2).map(|_| ())
     }
 
     /// Puts a detached table where the way to it has been made and no table is.
