@@ -11,18 +11,18 @@ use crate::{NoMemory, Pages, PAGE_SIZE};
 /// A chain that holds pages must end in [`release`](Chain::release) or [`join`](Chain::join): dropping it drops
 /// references to pages without giving them back.
 #[must_use = "a chain's pages go back by `release`"]
-pub struct Chain<P> {
-    pieces: VecDeque<Piece<P>>,
+pub struct Chain<H: Pages> {
+    pieces: VecDeque<Piece<H>>,
     len: usize,
 }
 
-impl<P> Default for Chain<P> {
+impl<H: Pages> Default for Chain<H> {
     fn default() -> Self {
         Chain::new()
     }
 }
 
-impl<P> Chain<P> {
+impl<H: Pages> Chain<H> {
     /// A chain without bytes or memory.
     pub const fn new() -> Self {
         Chain { pieces: VecDeque::new(), len: 0 }
@@ -40,14 +40,14 @@ impl<P> Chain<P> {
 
     /// Bytes of memory that stand behind it: whole pages, and the pieces themselves. Cost: the number of pieces.
     pub fn memory(&self) -> usize {
-        let pages = self.pieces.iter().filter(|piece| !piece.is_inline()).count();
-        pages * PAGE_SIZE + self.pieces.len() * size_of::<Piece<P>>()
+        let pages: usize = self.pieces.iter().map(Piece::pages).sum();
+        pages * PAGE_SIZE + self.pieces.len() * size_of::<Piece<H>>()
     }
 
     /// Copies `bytes` in behind what is there.
     ///
     /// Fails with [`NoMemory`] when no page can be had; the chain is then as it was.
-    pub fn append(&mut self, pages: &impl Pages<Page = P>, bytes: &[u8]) -> Result<(), NoMemory> {
+    pub fn append(&mut self, pages: &H, bytes: &[u8]) -> Result<(), NoMemory> {
         let before = self.len;
         let mut left = bytes;
         while !left.is_empty() {
@@ -68,11 +68,7 @@ impl<P> Chain<P> {
     /// piece is.
     ///
     /// Fails with [`NoMemory`].
-    pub fn room<'a>(
-        &'a mut self,
-        pages: &impl Pages<Page = P>,
-        want: usize,
-    ) -> Result<&'a mut [u8], NoMemory> {
+    pub fn room<'a>(&'a mut self, pages: &H, want: usize) -> Result<&'a mut [u8], NoMemory> {
         let last_has = self.pieces.back_mut().map_or(0, |last| last.room_behind(pages).len());
         if last_has == 0 {
             // I4: behind a piece without a page comes one with.
@@ -87,7 +83,7 @@ impl<P> Chain<P> {
     }
 
     /// The first `n` bytes of the last [`room`](Chain::room) have been written; 0 if none were.
-    pub fn wrote(&mut self, pages: &impl Pages<Page = P>, n: usize) {
+    pub fn wrote(&mut self, pages: &H, n: usize) {
         if let Some(last) = self.pieces.back_mut() {
             last.grow_back(n);
             self.len += n;
@@ -101,7 +97,7 @@ impl<P> Chain<P> {
     /// that ends where its storage does, so that more can come in front of it.
     ///
     /// Fails with [`NoMemory`]; the chain is then as it was.
-    pub fn prepend(&mut self, pages: &impl Pages<Page = P>, bytes: &[u8]) -> Result<(), NoMemory> {
+    pub fn prepend(&mut self, pages: &H, bytes: &[u8]) -> Result<(), NoMemory> {
         let before = self.len;
         let mut left = bytes;
         while !left.is_empty() {
@@ -121,7 +117,7 @@ impl<P> Chain<P> {
         Ok(())
     }
 
-    fn make_front(&mut self, pages: &impl Pages<Page = P>, want: usize) -> Result<(), NoMemory> {
+    fn make_front(&mut self, pages: &H, want: usize) -> Result<(), NoMemory> {
         if self.pieces.front_mut().is_some_and(|first| !first.room_before(pages).is_empty()) {
             return Ok(());
         }
@@ -137,7 +133,7 @@ impl<P> Chain<P> {
     ///
     /// Fails with [`NoMemory`] and hands the page back. An empty range is refused by panic: it would hold a page for
     /// nothing.
-    pub fn append_page(&mut self, page: P, range: Range<usize>) -> Result<(), (NoMemory, P)> {
+    pub fn append_page(&mut self, page: H::Page, range: Range<usize>) -> Result<(), (NoMemory, H::Page)> {
         assert!(!range.is_empty(), "a piece holds bytes");
         if self.pieces.try_reserve(1).is_err() {
             return Err((NoMemory, page));
@@ -147,10 +143,23 @@ impl<P> Chain<P> {
         Ok(())
     }
 
+    /// Puts `range` of the bytes of a run, whose pages are just those, behind what is there; the run is the chain's then.
+    ///
+    /// Fails with [`NoMemory`] and hands the run back. An empty range is refused by panic, as for a page.
+    pub fn append_run(&mut self, run: H::Run, range: Range<usize>) -> Result<(), (NoMemory, H::Run)> {
+        assert!(!range.is_empty(), "a piece holds bytes");
+        if self.pieces.try_reserve(1).is_err() {
+            return Err((NoMemory, run));
+        }
+        self.len += range.len();
+        self.pieces.push_back(Piece::of_run(run, range));
+        Ok(())
+    }
+
     /// Another chain of the first `len` bytes, on the same pages; `len` is at most the chain's.
     ///
     /// Fails with [`NoMemory`]; nothing has changed then. Cost: the pieces.
-    pub fn refer(&self, pages: &impl Pages<Page = P>, len: usize) -> Result<Chain<P>, NoMemory> {
+    pub fn refer(&self, pages: &H, len: usize) -> Result<Chain<H>, NoMemory> {
         let mut copy = Chain::new();
         let count = self.locate(len).0 + 1;
         copy.pieces.try_reserve_exact(count.min(self.pieces.len())).map_err(|_| NoMemory)?;
@@ -174,7 +183,7 @@ impl<P> Chain<P> {
     /// Puts all of `other` behind what is there.
     ///
     /// Fails with [`NoMemory`] and hands `other` back. Cost: the pieces of `other`.
-    pub fn join(&mut self, mut other: Chain<P>) -> Result<(), (NoMemory, Chain<P>)> {
+    pub fn join(&mut self, mut other: Chain<H>) -> Result<(), (NoMemory, Chain<H>)> {
         if self.pieces.is_empty() {
             *self = other;
             return Ok(());
@@ -187,16 +196,11 @@ impl<P> Chain<P> {
         Ok(())
     }
 
-    /// Moves the first `most` bytes of `other`, or all it has, behind what is there; a piece that is cut is on one page
-    /// with its other half from then on.
+    /// Moves the first `most` bytes of `other`, or all it has, behind what is there; a page that is cut is in
+    /// both halves from then on.
     ///
     /// Fails with [`NoMemory`]; what was moved until then is whole, and the rest is in `other`. Cost: the pieces moved.
-    pub fn take_from(
-        &mut self,
-        pages: &impl Pages<Page = P>,
-        other: &mut Chain<P>,
-        most: usize,
-    ) -> Result<(), NoMemory> {
+    pub fn take_from(&mut self, pages: &H, other: &mut Chain<H>, most: usize) -> Result<(), NoMemory> {
         if self.pieces.is_empty() && most >= other.len {
             core::mem::swap(self, other);
             return Ok(());
@@ -223,11 +227,11 @@ impl<P> Chain<P> {
         Ok(())
     }
 
-    /// Cuts the chain at byte `at`, at most its length; returns what follows. A piece that is cut is on one page with
-    /// the other half from then on.
+    /// Cuts the chain at byte `at`, at most its length; returns what follows. A page that is cut is in
+    /// both halves from then on.
     ///
     /// Fails with [`NoMemory`]; the chain is then as it was. Cost: the pieces that follow, or that stay if those are fewer.
-    pub fn split_at(&mut self, pages: &impl Pages<Page = P>, at: usize) -> Result<Chain<P>, NoMemory> {
+    pub fn split_at(&mut self, pages: &H, at: usize) -> Result<Chain<H>, NoMemory> {
         assert!(at <= self.len, "a chain is cut within");
         let (index, within) = self.locate(at);
         let mut rest = VecDeque::new();
@@ -256,13 +260,13 @@ impl<P> Chain<P> {
     }
 
     /// Drops the first `n` bytes, or all if there are fewer. Cost: the pieces that go.
-    pub fn trim_front(&mut self, pages: &impl Pages<Page = P>, n: usize) {
+    pub fn trim_front(&mut self, pages: &H, n: usize) {
         let mut left = n.min(self.len);
         self.len -= left;
         while left > 0 {
             let Some(first) = self.pieces.front_mut() else { return };
             if left < first.len() {
-                first.trim_front(left);
+                first.trim_front(pages, left);
                 return;
             }
             left -= first.len();
@@ -273,13 +277,13 @@ impl<P> Chain<P> {
     }
 
     /// Drops the last `n` bytes, or all if there are fewer.
-    pub fn trim_back(&mut self, pages: &impl Pages<Page = P>, n: usize) {
+    pub fn trim_back(&mut self, pages: &H, n: usize) {
         let mut left = n.min(self.len);
         self.len -= left;
         while left > 0 {
             let Some(last) = self.pieces.back_mut() else { return };
             if left < last.len() {
-                last.trim_back(left);
+                last.trim_back(pages, left);
                 return;
             }
             left -= last.len();
@@ -287,24 +291,31 @@ impl<P> Chain<P> {
         }
     }
 
-    fn drop_last(&mut self, pages: &impl Pages<Page = P>) {
+    fn drop_last(&mut self, pages: &H) {
         if let Some(piece) = self.pieces.pop_back() {
             piece.release(pages);
         }
     }
 
-    /// The bytes of the first piece; none in an empty chain.
-    pub fn first<'a>(&'a self, pages: &impl Pages<Page = P>) -> &'a [u8] {
-        self.pieces.front().map_or(&[], |piece| piece.bytes(pages))
+    /// The first bytes, as far as they lie together; none in an empty chain.
+    pub fn first<'a>(&'a self, pages: &H) -> &'a [u8] {
+        self.pieces.front().map_or(&[], |piece| piece.bytes_from(pages, 0))
     }
 
-    /// The bytes, piece by piece.
-    pub fn pieces<'a>(&'a self, pages: &'a impl Pages<Page = P>) -> impl Iterator<Item = &'a [u8]> + 'a {
-        self.pieces.iter().map(|piece| piece.bytes(pages))
+    /// The bytes, as they lie together.
+    pub fn pieces<'a>(&'a self, pages: &'a H) -> impl Iterator<Item = &'a [u8]> + 'a {
+        self.pieces.iter().flat_map(move |piece| {
+            let mut at = 0;
+            core::iter::from_fn(move || {
+                let bytes = (at < piece.len()).then(|| piece.bytes_from(pages, at))?;
+                at += bytes.len();
+                Some(bytes)
+            })
+        })
     }
 
     /// Copies bytes out from byte `at` on and leaves them in the chain; returns how many there were.
-    pub fn copy_out(&self, pages: &impl Pages<Page = P>, at: usize, to: &mut [u8]) -> usize {
+    pub fn copy_out(&self, pages: &H, at: usize, to: &mut [u8]) -> usize {
         let mut done = 0;
         let mut skip = at;
         for piece in self.pieces(pages) {
@@ -321,25 +332,52 @@ impl<P> Chain<P> {
     }
 
     /// The page of the first piece, if the piece is a whole page.
-    pub fn first_page(&self) -> Option<&P> {
+    pub fn first_page(&self) -> Option<&H::Page> {
         self.pieces.front().and_then(Piece::whole_page)
     }
 
     /// Takes the first piece out if it is a whole page; the reference is the caller's then.
-    pub fn take_page(&mut self) -> Option<P> {
+    pub fn take_page(&mut self) -> Option<H::Page> {
         self.first_page()?;
         let piece = self.pieces.pop_front()?;
         self.len -= piece.len();
         piece.into_page()
     }
 
+    /// Bytes of the whole pages with which a run begins that is the first piece: as [`first_page`](Chain::first_page).
+    pub fn first_run(&self) -> usize {
+        self.pieces.front().map_or(0, Piece::whole_run)
+    }
+
+    /// Takes those pages out; `None` if there are none.
+    ///
+    /// Fails with [`NoMemory`]; the chain is then as it was.
+    pub fn take_run(&mut self, pages: &H) -> Result<Option<H::Run>, NoMemory> {
+        let len = self.first_run();
+        if len == 0 {
+            return Ok(None);
+        }
+        let Some(mut piece) = self.pieces.pop_front() else { return Ok(None) };
+        if len < piece.len() {
+            match piece.cut(pages, len) {
+                Ok(rest) => self.pieces.push_front(rest),
+                Err(NoMemory) => {
+                    self.pieces.push_front(piece);
+                    return Err(NoMemory);
+                }
+            }
+        }
+        self.len -= len;
+        Ok(piece.into_run(pages))
+    }
+
     /// Gives all pages back.
-    pub fn release(mut self, pages: &impl Pages<Page = P>) {
+    pub fn release(mut self, pages: &H) {
         self.clear(pages);
     }
 
     /// As [`release`](Chain::release), but the chain may be used on.
-    pub fn clear(&mut self, pages: &impl Pages<Page = P>) {
+    pub fn clear(&mut self, pages: &H) {
         for piece in self.pieces.drain(..) {
             piece.release(pages);
         }

@@ -4,21 +4,21 @@
 //! pieces from chain to chain: appending, prepending, joining, splitting and trimming copy no byte that a chain holds.
 //!
 //! ```text
-//!   Chain   len 8,300
-//!     | Mbuf inline  | Mbuf page         | Mbuf page (lent)   | Mbuf page           |
-//!     | "ab"         | ....bbbbbbbb      | bbbbbbbbbbbb       | bbbb|  room         |
-//!                      ^start     ^end    whole: may be         ^start^end
-//!                                         taken as it is            appended to here
+//!   Chain   len 1,000,000
+//!     | inline  | cluster           | run of pages (lent)           | cluster             |
+//!     | "ab"    | ....bbbbbbbb      | ..bb|bbbb|bbbb|bbbb|bbbb|bb.. | bbbb|  room         |
+//!                 ^start     ^end     ^start                   ^end   ^start^end
+//!                                    whole pages may be taken as they are    appended to here
 //! ```
 //!
 //! Three kinds of storage: a few bytes in the mbuf itself; a page that the chain asked for (a *cluster*), written
-//! behind what it holds as long as nobody else refers to it; and a page from elsewhere: lent by a process, or of a
-//! file. The last two are one kind here, a page of the host's [`Pages`]; whether it may be written is the host's to say.
+//! behind what it holds as long as nobody else refers to it; and a run of pages from elsewhere, lent by a process or of a
+//! file, which is one piece however long it is, and is never written. Pages and runs are the host's: see [`Pages`].
 //!
 //! Invariants, checked by [`Chain::audit`]:
 //! * I1: `len` is the sum of the pieces' lengths, and no piece is empty.
 //! * I2: bytes outside `start..end` of a piece are never shown: what a fresh page held stays unseen.
-//! * I3: every page was got by `alloc`, `share` or from the caller, and goes back by `release` once.
+//! * I3: every page was got by `alloc`, `share` or from the caller, and goes back by `release` once; so do those of runs.
 //! * I4: appending makes no two short pieces in a row, so bytes written one by one cost a small factor of themselves.
 //!
 //! Locks: none; whoever owns a chain locks it. Source: the paper's section 2.3 (mbufs, external storage), 5.1, 5.2.
@@ -28,6 +28,8 @@
 #![warn(missing_docs)]
 
 extern crate alloc;
+
+use core::ops::Range;
 
 mod chain;
 mod piece;
@@ -42,6 +44,8 @@ pub use piece::INLINE;
 pub trait Pages {
     /// A reference to a page of [`PAGE_SIZE`] bytes.
     type Page;
+    /// References to pages in a row, which nobody writes.
+    type Run;
 
     /// A page that nobody else refers to, with any contents.
     ///
@@ -61,4 +65,23 @@ pub trait Pages {
 
     /// The page's bytes for writing, or `None` if others refer to it or the page isn't the chain's to write.
     fn bytes_mut<'a>(&self, page: &'a mut Self::Page) -> Option<&'a mut [u8]>;
+
+    /// The bytes of a run's page.
+    fn run_bytes<'a>(&self, run: &'a Self::Run, page: usize) -> &'a [u8];
+
+    /// Another run of some of the same pages.
+    ///
+    /// Fails with [`NoMemory`], and nothing has changed then.
+    fn share_run(&self, run: &Self::Run, pages: Range<usize>) -> Result<Self::Run, NoMemory>;
+
+    /// Takes the pages from `at` on, which is within the run, out of it. If `both`, the first of them stays there, too.
+    ///
+    /// Fails with [`NoMemory`], and nothing has changed then.
+    fn cut_run(&self, run: &mut Self::Run, at: usize, both: bool) -> Result<Self::Run, NoMemory>;
+
+    /// Takes back all pages of a run but `kept`.
+    fn shrink_run(&self, run: &mut Self::Run, kept: Range<usize>);
+
+    /// Takes back a run.
+    fn release_run(&self, run: Self::Run);
 }

@@ -7,113 +7,184 @@ use crate::{NoMemory, Pages, PAGE_SIZE};
 /// Bytes that fit into a piece without a page.
 pub const INLINE: usize = 48;
 
+/// Pages of a run that are done with before they go back: together that is cheaper, and few wait.
+const TOGETHER: usize = 16;
+
 /// Where a piece's bytes are.
-enum Storage<P> {
+enum Storage<H: Pages> {
     Inline([u8; INLINE]),
-    Page(P),
+    Page(H::Page),
+    Run(H::Run),
 }
 
 /// A run of bytes: `start..end` of its storage.
-pub(crate) struct Piece<P> {
-    storage: Storage<P>,
-    start: u16,
-    end: u16,
+pub(crate) struct Piece<H: Pages> {
+    storage: Storage<H>,
+    start: u32,
+    end: u32,
 }
 
-impl<P> Piece<P> {
+impl<H: Pages> Piece<H> {
+    fn new(storage: Storage<H>, range: Range<usize>) -> Self {
+        Piece { storage, start: range.start as u32, end: range.end as u32 }
+    }
+
     /// An empty piece without a page.
     pub(crate) fn inline() -> Self {
-        Piece { storage: Storage::Inline([0; INLINE]), start: 0, end: 0 }
+        Piece::new(Storage::Inline([0; INLINE]), 0..0)
     }
 
     /// The bytes `range` of `page`.
-    pub(crate) fn of_page(page: P, range: Range<usize>) -> Self {
+    pub(crate) fn of_page(page: H::Page, range: Range<usize>) -> Self {
         assert!(range.start <= range.end && range.end <= PAGE_SIZE, "a piece lies in its page");
-        Piece { storage: Storage::Page(page), start: range.start as u16, end: range.end as u16 }
+        Piece::new(Storage::Page(page), range)
+    }
+
+    /// The bytes `range` of a run's pages, which are just those.
+    pub(crate) fn of_run(run: H::Run, range: Range<usize>) -> Self {
+        assert!(
+            range.start < PAGE_SIZE && range.end <= u32::MAX as usize,
+            "a piece begins in its first page"
+        );
+        Piece::new(Storage::Run(run), range)
+    }
+
+    fn range(&self) -> Range<usize> {
+        self.start as usize..self.end as usize
     }
 
     pub(crate) fn len(&self) -> usize {
-        usize::from(self.end - self.start)
+        (self.end - self.start) as usize
     }
 
     pub(crate) fn is_inline(&self) -> bool {
         matches!(self.storage, Storage::Inline(_))
     }
 
-    /// Moves the start so that room in front can be written before what it holds.
-    pub(crate) fn leave_front(&mut self, room: usize) {
-        self.start = room as u16;
-        self.end = room as u16;
+    /// Pages that stand behind it.
+    pub(crate) fn pages(&self) -> usize {
+        match self.storage {
+            Storage::Inline(_) => 0,
+            Storage::Page(_) => 1,
+            Storage::Run(_) => self.range().end.div_ceil(PAGE_SIZE) - self.range().start / PAGE_SIZE,
+        }
     }
 
-    pub(crate) fn bytes<'a>(&'a self, pages: &impl Pages<Page = P>) -> &'a [u8] {
-        let range = usize::from(self.start)..usize::from(self.end);
+    /// Moves the start so that room in front can be written before what it holds.
+    pub(crate) fn leave_front(&mut self, room: usize) {
+        self.start = room as u32;
+        self.end = room as u32;
+    }
+
+    /// The bytes from byte `at` of the piece on, as far as they lie together.
+    #[inline]
+    pub(crate) fn bytes_from<'a>(&'a self, pages: &H, at: usize) -> &'a [u8] {
+        let range = self.range().start + at..self.range().end;
         match &self.storage {
             Storage::Inline(bytes) => &bytes[range],
             Storage::Page(page) => &pages.bytes(page)[range],
+            Storage::Run(run) => {
+                let page = range.start / PAGE_SIZE;
+                let within = range.start % PAGE_SIZE..(range.end - page * PAGE_SIZE).min(PAGE_SIZE);
+                &pages.run_bytes(run, page)[within]
+            }
         }
     }
 
     /// The whole storage for writing, if it may be written.
-    fn writable<'a>(&'a mut self, pages: &impl Pages<Page = P>) -> Option<&'a mut [u8]> {
+    fn writable<'a>(&'a mut self, pages: &H) -> Option<&'a mut [u8]> {
         match &mut self.storage {
             Storage::Inline(bytes) => Some(bytes),
             Storage::Page(page) => pages.bytes_mut(page),
+            Storage::Run(_) => None,
         }
     }
 
     /// The bytes behind the piece that may be written; none if it is full or not to be written.
-    pub(crate) fn room_behind<'a>(&'a mut self, pages: &impl Pages<Page = P>) -> &'a mut [u8] {
-        let end = usize::from(self.end);
+    pub(crate) fn room_behind<'a>(&'a mut self, pages: &H) -> &'a mut [u8] {
+        let end = self.range().end;
         self.writable(pages).map_or(&mut [], |bytes| &mut bytes[end..])
     }
 
     /// The bytes in front of the piece that may be written.
-    pub(crate) fn room_before<'a>(&'a mut self, pages: &impl Pages<Page = P>) -> &'a mut [u8] {
-        let start = usize::from(self.start);
+    pub(crate) fn room_before<'a>(&'a mut self, pages: &H) -> &'a mut [u8] {
+        let start = self.range().start;
         self.writable(pages).map_or(&mut [], |bytes| &mut bytes[..start])
     }
 
     /// The first `n` bytes of the room behind have been written.
     pub(crate) fn grow_back(&mut self, n: usize) {
-        self.end += n as u16;
+        self.end += n as u32;
     }
 
     /// The last `n` bytes of the room before have been written.
     pub(crate) fn grow_front(&mut self, n: usize) {
-        self.start -= n as u16;
+        self.start -= n as u32;
     }
 
-    pub(crate) fn trim_front(&mut self, n: usize) {
-        self.start += n as u16;
+    /// Drops the first `n` bytes, which aren't all.
+    #[inline]
+    pub(crate) fn trim_front(&mut self, pages: &H, n: usize) {
+        self.start += n as u32;
+        if self.range().start >= TOGETHER * PAGE_SIZE {
+            self.shrink(pages);
+        }
     }
 
-    pub(crate) fn trim_back(&mut self, n: usize) {
-        self.end -= n as u16;
+    /// Drops the last `n` bytes, which aren't all.
+    pub(crate) fn trim_back(&mut self, pages: &H, n: usize) {
+        self.end -= n as u32;
+        self.shrink(pages);
     }
 
-    /// The bytes `range` of the piece, on the same page.
+    /// Gives back those pages of a run of which no byte counts.
+    fn shrink(&mut self, pages: &H) {
+        let range = self.range();
+        let kept = range.start / PAGE_SIZE..range.end.div_ceil(PAGE_SIZE);
+        if let Storage::Run(run) = &mut self.storage {
+            self.start -= (kept.start * PAGE_SIZE) as u32;
+            self.end -= (kept.start * PAGE_SIZE) as u32;
+            pages.shrink_run(run, kept);
+        }
+    }
+
+    /// The bytes `range` of the piece, on the same pages.
     ///
-    /// Fails with [`NoMemory`] if the page can't be shared.
-    pub(crate) fn part(&self, pages: &impl Pages<Page = P>, range: Range<usize>) -> Result<Self, NoMemory> {
+    /// Fails with [`NoMemory`] if they can't be shared.
+    pub(crate) fn part(&self, pages: &H, range: Range<usize>) -> Result<Self, NoMemory> {
+        let mut range = self.range().start + range.start..self.range().start + range.end;
         let storage = match &self.storage {
             Storage::Inline(bytes) => Storage::Inline(*bytes),
             Storage::Page(page) => Storage::Page(pages.share(page)?),
+            Storage::Run(run) => {
+                let first = range.start / PAGE_SIZE;
+                let run = pages.share_run(run, first..range.end.div_ceil(PAGE_SIZE))?;
+                range = range.start - first * PAGE_SIZE..range.end - first * PAGE_SIZE;
+                Storage::Run(run)
+            }
         };
-        Ok(Piece { storage, start: self.start + range.start as u16, end: self.start + range.end as u16 })
+        Ok(Piece::new(storage, range))
     }
 
-    /// Cuts the piece at `at`; returns what follows, on the same page.
+    /// Cuts the piece at `at`, which is within it; returns what follows. A page that is cut is in both halves.
     ///
-    /// Fails as [`part`](Self::part) does; nothing has changed then.
-    pub(crate) fn cut(&mut self, pages: &impl Pages<Page = P>, at: usize) -> Result<Self, NoMemory> {
-        let rest = self.part(pages, at..self.len())?;
-        self.end = self.start + at as u16;
+    /// Fails with [`NoMemory`]; nothing has changed then.
+    pub(crate) fn cut(&mut self, pages: &H, at: usize) -> Result<Self, NoMemory> {
+        let (middle, end) = (self.range().start + at, self.range().end);
+        let rest = match &mut self.storage {
+            Storage::Run(run) => {
+                let (page, within) = (middle / PAGE_SIZE, middle % PAGE_SIZE);
+                let run = pages.cut_run(run, page, within > 0)?;
+                Piece::of_run(run, within..end - page * PAGE_SIZE)
+            }
+            _ => self.part(pages, at..self.len())?,
+        };
+        self.end = middle as u32;
         Ok(rest)
     }
 
-    /// The page, if every byte of it counts.
-    pub(crate) fn whole_page(&self) -> Option<&P> {
+    /// The page, if there is one of its own and every byte of it counts.
+    pub(crate) fn whole_page(&self) -> Option<&H::Page> {
         match &self.storage {
             Storage::Page(page) if self.len() == PAGE_SIZE => Some(page),
             _ => None,
@@ -121,21 +192,42 @@ impl<P> Piece<P> {
     }
 
     /// The page, whatever of it counts.
-    pub(crate) fn into_page(self) -> Option<P> {
+    pub(crate) fn into_page(self) -> Option<H::Page> {
         match self.storage {
             Storage::Page(page) => Some(page),
-            Storage::Inline(_) => None,
+            _ => None,
         }
     }
 
-    pub(crate) fn release(self, pages: &impl Pages<Page = P>) {
-        if let Some(page) = self.into_page() {
-            pages.release(page);
+    /// Bytes of the whole pages that a run begins with; none of another piece, nor of a run that begins within a page.
+    pub(crate) fn whole_run(&self) -> usize {
+        match self.storage {
+            Storage::Run(_) if self.range().start.is_multiple_of(PAGE_SIZE) => {
+                self.len() - self.len() % PAGE_SIZE
+            }
+            _ => 0,
+        }
+    }
+
+    /// The pages of a run, whatever of them counts.
+    pub(crate) fn into_run(mut self, pages: &H) -> Option<H::Run> {
+        self.shrink(pages);
+        match self.storage {
+            Storage::Run(run) => Some(run),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn release(self, pages: &H) {
+        match self.storage {
+            Storage::Inline(_) => {}
+            Storage::Page(page) => pages.release(page),
+            Storage::Run(run) => pages.release_run(run),
         }
     }
 
     /// A piece for bytes to come: inline if `want` fit there and `inline` allows it, else a fresh page.
-    pub(crate) fn fresh(pages: &impl Pages<Page = P>, want: usize, inline: bool) -> Result<Self, NoMemory> {
+    pub(crate) fn fresh(pages: &H, want: usize, inline: bool) -> Result<Self, NoMemory> {
         if inline && want <= INLINE {
             return Ok(Self::inline());
         }

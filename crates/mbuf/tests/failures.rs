@@ -2,14 +2,16 @@
 
 mod common;
 
-use common::{Counted, Page};
-use mbuf::{Chain, NoMemory, PAGE_SIZE};
+use std::rc::Rc;
 
-type Operation = fn(&mut Chain<Page>, &Counted) -> Result<(), NoMemory>;
+use common::Counted;
+use mbuf::{Chain, NoMemory, Pages, PAGE_SIZE};
+
+type Operation = fn(&mut Chain<Counted>, &Counted) -> Result<(), NoMemory>;
 
 const LONG: [u8; 3 * PAGE_SIZE + 100] = [3; 3 * PAGE_SIZE + 100];
 
-const OPERATIONS: [(&str, Operation); 6] = [
+const OPERATIONS: [(&str, Operation); 9] = [
     ("append", |chain, pages| chain.append(pages, &LONG)),
     ("prepend", |chain, pages| chain.prepend(pages, &LONG)),
     ("room", |chain, pages| chain.room(pages, PAGE_SIZE).map(|_| ()).map(|()| chain.wrote(pages, 0))),
@@ -28,17 +30,41 @@ const OPERATIONS: [(&str, Operation); 6] = [
         assert!(chain.join(rest).is_ok());
         Ok(())
     }),
+    ("split within a run", |chain, pages| {
+        let rest = chain.split_at(pages, RUN + PAGE_SIZE + 10)?;
+        assert!(chain.join(rest).is_ok());
+        Ok(())
+    }),
+    ("refer to a part of a run", |chain, pages| {
+        chain.refer(pages, RUN + PAGE_SIZE + 10).map(|copy| copy.release(pages))
+    }),
+    ("take a run", |chain, pages| {
+        let mut run = chain.split_at(pages, RUN)?;
+        let taken = run.take_run(pages);
+        let done = taken.map(|run| pages.release_run(run.expect("the run's whole pages")));
+        if done.is_ok() {
+            run.release(pages);
+        } else {
+            assert!(chain.join(run).is_ok());
+        }
+        done
+    }),
     ("refer", |chain, pages| chain.refer(pages, PAGE_SIZE).map(|copy| copy.release(pages))),
 ];
 
-fn start(pages: &Counted) -> Chain<Page> {
+/// Where the run begins.
+const RUN: usize = 40 + PAGE_SIZE + 8;
+
+fn start(pages: &Counted) -> Chain<Counted> {
     let mut chain = Chain::new();
     chain.append(pages, &[1; 40]).unwrap();
     chain.append(pages, &[2; PAGE_SIZE + 8]).unwrap();
+    let row = [Rc::new(vec![4; PAGE_SIZE]), Rc::new(vec![5; PAGE_SIZE]), Rc::new(vec![6; PAGE_SIZE])];
+    assert!(chain.append_run(pages.lend_run(&row), 0..2 * PAGE_SIZE + 100).is_ok());
     chain
 }
 
-fn bytes(chain: &Chain<Page>, pages: &Counted) -> Vec<u8> {
+fn bytes(chain: &Chain<Counted>, pages: &Counted) -> Vec<u8> {
     chain.pieces(pages).flatten().copied().collect()
 }
 

@@ -212,6 +212,12 @@ impl<'a> Source<'a> {
         len
     }
 
+    /// Has the last `len` bytes that were taken come again.
+    pub fn back(&mut self, len: usize) {
+        self.done -= len;
+        self.left += len;
+    }
+
     /// Fails if not even the next byte can be read; takes nothing.
     pub fn probe(&self) -> Result<()> {
         let addr = match self.origin {

@@ -9,13 +9,17 @@
 //! it; what a mover took and couldn't place comes back in front.
 //!
 //! Invariants: H1: `moved` is the length of `front` and `behind` together. H2: nothing is copied into the ring while `moved`
-//! isn't 0, so bytes leave in the order they came.
+//! isn't 0, so bytes leave in the order they came. H3: `charged`, the memory of the ring and the length of the chains, is what the
+//! account knows of.
+
+use alloc::sync::Arc;
 
 use mbuf::NoMemory;
 
 use super::ring::Ring;
 use crate::errno::*;
 use crate::fs::io::{Sink, Source};
+use crate::net::account::Account;
 use crate::net::moving::{append, pour, PIPE_LOAN};
 use crate::net::pages::{Chain, Clusters};
 use crate::vm;
@@ -27,11 +31,33 @@ pub struct Held {
     ring: Ring,
     behind: Chain,
     moved: usize,
+    account: Arc<Account>,
+    charged: usize,
 }
 
 impl Held {
-    pub const fn new() -> Held {
-        Held { front: Chain::new(), ring: Ring::new(), behind: Chain::new(), moved: 0 }
+    /// Nothing; what comes counts for `user`.
+    pub fn new(user: u32) -> Held {
+        let (front, ring, behind) = (Chain::new(), Ring::new(), Chain::new());
+        Held { front, ring, behind, moved: 0, account: Account::of(user), charged: 0 }
+    }
+
+    /// Whether the user's queues hold all that they may.
+    pub fn is_over_account(&self) -> bool {
+        self.account.is_full()
+    }
+
+    /// Keeps H3.
+    fn charge(&mut self) {
+        let now = self.ring.size() + self.moved;
+        self.account.changed(self.charged, now);
+        self.charged = now;
+    }
+
+    fn resize(&mut self, size: usize) -> Result<()> {
+        self.ring.resize(size).map_err(|_| ENOMEM)?;
+        self.charge();
+        Ok(())
     }
 
     /// Bytes held.
@@ -43,7 +69,7 @@ impl Held {
     /// Makes the ring no larger than `size`, which is enough for what is held.
     pub fn shrink(&mut self, size: usize) -> Result<()> {
         if self.ring.size() > size {
-            self.ring.resize(size).map_err(|_| ENOMEM)?;
+            self.resize(size)?;
         }
         Ok(())
     }
@@ -53,6 +79,7 @@ impl Held {
         self.front.clear(&Clusters);
         self.behind.clear(&Clusters);
         self.moved = 0;
+        self.charge();
         let left = self.ring.len();
         self.ring.consume(left);
     }
@@ -84,22 +111,23 @@ impl Held {
     fn with_moved(&mut self, change: impl FnOnce(&mut Held) -> Result<()>) -> Result<()> {
         let result = change(self);
         self.moved = self.front.len() + self.behind.len();
+        self.charge();
         result
     }
 
-    /// Copies in what there is room for, of `capacity` in all; lends pages where that pays.
+    /// Copies in what there is room for, of `capacity` in all; lends pages where that pays, of up to `most` in all.
     #[inline(always)]
-    pub fn fill(&mut self, capacity: usize, from: &mut Source<'_>) -> Result<()> {
+    pub fn fill(&mut self, capacity: usize, most: usize, from: &mut Source<'_>) -> Result<()> {
         if self.moved != 0 || PIPE_LOAN.allows(from.left()) {
-            let room = capacity - self.len();
-            return self.with_moved(|held| append(&mut held.behind, from, room));
+            let lends = PIPE_LOAN.allows(from.left()) && from.whole_pages().is_some();
+            let room = if lends { most } else { capacity } - self.len();
+            return self.with_moved(|held| append(&mut held.behind, from, room, &PIPE_LOAN));
+        }
+        let wanted = (self.ring.len() + from.left()).min(capacity);
+        if self.ring.size() < wanted {
+            self.resize(if wanted <= PAGE { PAGE } else { capacity })?;
         }
         let ring = &mut self.ring;
-        let wanted = (ring.len() + from.left()).min(capacity);
-        if ring.size() < wanted {
-            let size = if wanted <= PAGE { PAGE } else { capacity };
-            ring.resize(size).map_err(|_| ENOMEM)?;
-        }
         while ring.len() < ring.size() && from.left() > 0 {
             let n = from.get(ring.writable())?;
             ring.produced(n);
@@ -107,9 +135,17 @@ impl Held {
         Ok(())
     }
 
-    /// Moves in what there is room for, of `capacity` in all.
-    pub fn give(&mut self, capacity: usize, chain: &mut Chain) -> Result<()> {
-        let room = capacity - self.len();
+    /// Drops the last `bytes`, which were lent last.
+    pub fn trim_back(&mut self, bytes: usize) {
+        let _ = self.with_moved(|held| {
+            held.behind.trim_back(&Clusters, bytes);
+            Ok(())
+        });
+    }
+
+    /// Moves in what there is room for, of `most` in all.
+    pub fn give(&mut self, most: usize, chain: &mut Chain) -> Result<()> {
+        let room = most - self.len();
         self.with_moved(|held| held.behind.take_from(&Clusters, chain, room).map_err(|NoMemory| ENOBUFS))
     }
 
@@ -164,5 +200,11 @@ impl Held {
         let joined = chain.take_from(&Clusters, &mut behind, left);
         behind.release(&Clusters);
         joined.map_err(|NoMemory| ENOBUFS)
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.account.changed(self.charged, 0);
     }
 }

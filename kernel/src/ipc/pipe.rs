@@ -8,11 +8,15 @@
 //!
 //! Invariants: I1: `len` and `capacity` change only with `held` locked; polls read them without. I2: `held`
 //! is a sleeping lock and is held over user copies: transfers of up to `PIPE_BUF` are in one piece. I3: a
-//! byte leaves only once it was copied out whole. I4: a pipe that nobody has open holds nothing.
+//! byte leaves only once it was copied out whole. I4: a pipe that nobody has open holds nothing. I5: `over` is the turn of a
+//! writer that put more into the pipe than it is to hold, and waits until that is so no longer; nobody else writes meanwhile.
+//!
+//! I5 is for pages that are lent: they need no room, so a large write puts all of them where the reader finds them at
+//! once, and still ends no sooner than if they had been copied in little by little.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use linux_raw_sys::general as abi;
 
@@ -22,6 +26,7 @@ use crate::fs::file::File;
 use crate::fs::inode::*;
 use crate::fs::io::{outcome, Sink, Source};
 use crate::net::pages::Chain;
+use crate::net::rights::Ucred;
 use crate::sync::{Mutex, WaitQueue, Woken};
 use crate::vm::{self, Asks};
 
@@ -36,6 +41,9 @@ pub struct Pipe {
     held: Mutex<Held>,
     len: AtomicUsize,
     capacity: AtomicUsize,
+    /// I5; 0 if there is no such writer. Changes with `held` locked.
+    over: AtomicU64,
+    turns: AtomicU64,
     readers: Side,
     writers: Side,
 }
@@ -74,9 +82,11 @@ impl Side {
 impl Pipe {
     fn new() -> Arc<Pipe> {
         Arc::new(Pipe {
-            held: Mutex::new(Held::new()),
+            held: Mutex::new(Held::new(Ucred::current().uid)),
             len: AtomicUsize::new(0),
             capacity: AtomicUsize::new(DEFAULT_CAPACITY),
+            over: AtomicU64::new(0),
+            turns: AtomicU64::new(0),
             readers: Side::new(),
             writers: Side::new(),
         })
@@ -179,6 +189,7 @@ impl Pipe {
         }
         held.shrink(size)?;
         self.capacity.store(size, Ordering::Relaxed);
+        self.over.store(0, Ordering::SeqCst);
         drop(held);
         self.writers.wait.wake_all();
         Ok(size)
@@ -238,8 +249,12 @@ impl Pipe {
                 self.len.store(len, Ordering::Release);
                 // With the pipe locked: the capacity may shrink to what is left then.
                 let room = self.capacity().saturating_sub(len);
+                let was_over = len <= self.capacity() && self.over.load(Ordering::Relaxed) != 0;
+                if was_over {
+                    self.over.store(0, Ordering::SeqCst);
+                }
                 drop(held);
-                if room >= PIPE_BUF {
+                if room >= PIPE_BUF || was_over {
                     self.writers.wait.wake_all();
                 }
                 return result;
@@ -262,18 +277,56 @@ impl Pipe {
         let needed = if from.left() <= PIPE_BUF { from.left() } else { 1 };
         let mut result = Ok(());
         while from.left() > 0 && result.is_ok() {
-            result = self.put(blocking, needed, |held, capacity| held.fill(capacity, from));
+            let mut over = None;
+            result = self.put(blocking, needed, |held, capacity| {
+                let result = held.fill(capacity, most(blocking, held, capacity), from);
+                over = (held.len() > capacity).then(|| self.turn());
+                result
+            });
+            if let Some(turn) = over {
+                result = result.and(self.settle(turn, from));
+            }
         }
         outcome(from.done() - start, told(result))
     }
 
-    /// As a write of all of `chain`, which is moved: what was not written stays in it.
+    /// Begins I5, with `held` locked.
+    fn turn(&self) -> u64 {
+        let turn = self.turns.fetch_add(1, Ordering::Relaxed) + 1;
+        self.over.store(turn, Ordering::SeqCst);
+        turn
+    }
+
+    /// Waits until the pipe holds no more than it is to. A writer that is interrupted has not written what is too much.
+    #[cold]
+    fn settle(&self, turn: u64, from: &mut Source<'_>) -> Result<()> {
+        let is_over = || self.over.load(Ordering::SeqCst) == turn;
+        let ready = || (!is_over() || !self.readers.is_open()).then_some(());
+        let waited = self.writers.wait.wait_intr(None, ready).map_err(interrupted);
+        if !is_over() {
+            return Ok(());
+        }
+        let mut held = self.held.lock();
+        if !is_over() {
+            return Ok(());
+        }
+        let back = held.len() - self.capacity();
+        held.trim_back(back);
+        from.back(back);
+        self.over.store(0, Ordering::SeqCst);
+        self.len.store(held.len(), Ordering::Release);
+        waited.and(Err(EPIPE))
+    }
+
+    /// As a write of all of `chain`, which is moved: what was not written stays in it. Pages of it need no room, so it doesn't wait
+    /// until the pipe holds no more than it is to.
     pub fn give(&self, blocking: Blocking, chain: &mut Chain) -> Result<usize> {
         let whole = chain.len();
         let needed = if whole <= PIPE_BUF { whole } else { 1 };
         let mut result = Ok(());
         while !chain.is_empty() && result.is_ok() {
-            result = self.put(blocking, needed, |held, capacity| held.give(capacity, chain));
+            result =
+                self.put(blocking, needed, |held, capacity| held.give(most(blocking, held, capacity), chain));
         }
         outcome(whole - chain.len(), told(result))
     }
@@ -291,7 +344,7 @@ impl Pipe {
         }
         let mut held = self.held.lock();
         let before = held.len();
-        let capacity = self.capacity();
+        let capacity = if held.is_over_account() { self.capacity().min(PAGE) } else { self.capacity() };
         if capacity >= before + needed {
             let result = put(&mut held, capacity);
             self.len.store(held.len(), Ordering::Release);
@@ -364,6 +417,14 @@ impl Pipe {
             out.push(&self.writers.wait);
         }
     }
+}
+
+/// How much a pipe may hold once pages have come as they are.
+fn most(blocking: Blocking, held: &Held, capacity: usize) -> usize {
+    if blocking == Blocking::Yes && !held.is_over_account() {
+        return MAX_CAPACITY.max(capacity);
+    }
+    capacity
 }
 
 /// The result of a write, with the signal for the lack of a reader.

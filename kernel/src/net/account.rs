@@ -1,7 +1,8 @@
-//! What each user's sockets hold of memory.
+//! What each user's sockets and pipes hold of memory.
 //!
-//! Bytes in queues are pages that can't be paged out, lent ones among them. A socket's queue counts for the user who made it; from an
-//! eighth of memory on, sends to his sockets fail with `ENOBUFS` until something is received.
+//! Bytes in queues are pages that can't be paged out, lent ones among them. A queue counts for the user who made it. From an
+//! eighth of memory on, sends to his sockets fail with `ENOBUFS` until something is received, and his pipes take no more than a
+//! page each.
 //!
 //! I1: an account's sum is that of the queues that refer to it: it changes where a queue's does, and goes with the last of them.
 

@@ -19,7 +19,7 @@
 //! Locks: a queue's lock sleeps and is held over user copies; everything else is a spin lock held for a few
 //! instructions. No thread holds two sockets' locks at once.
 
-mod account;
+pub mod account;
 pub mod address;
 mod close;
 mod connect;

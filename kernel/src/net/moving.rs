@@ -16,8 +16,9 @@ use crate::arch::frame::Frame;
 use crate::errno::*;
 use crate::fs::io::{Sink, Source};
 use crate::mem::layout::USER_END;
-use crate::vm::{Lent, Space};
-use crate::{proc, vm};
+use crate::proc;
+use crate::vm::{self, Lent, Space};
+use uvm::LentPage;
 
 /// Bytes from which a mechanism is used.
 pub struct Threshold {
@@ -67,14 +68,14 @@ pub static PIPE_LOAN: Threshold = Threshold::new(usize::MAX);
 /// Pages that are lent together, at least: fewer are copied sooner.
 const FEWEST: usize = 2;
 
-/// Puts up to `most` bytes of `from` behind what `chain` has.
+/// Puts up to `most` bytes of `from` behind what `chain` has; lends from `loan` on.
 ///
 /// Fails with `EFAULT` or `ENOBUFS`, after what could be taken.
-pub fn append(chain: &mut Chain, from: &mut Source<'_>, most: usize) -> Result<()> {
+pub fn append(chain: &mut Chain, from: &mut Source<'_>, most: usize, loan: &Threshold) -> Result<()> {
     let end = from.done() + most.min(from.left());
     while from.done() < end {
         let left = end - from.done();
-        let part = match pages_ahead(from, left) {
+        let part = match pages_ahead(from, left, loan) {
             Some((0, addr, pages)) => {
                 if lend(chain, from, addr, pages)? {
                     continue;
@@ -91,15 +92,15 @@ pub fn append(chain: &mut Chain, from: &mut Source<'_>, most: usize) -> Result<(
 }
 
 /// Whole pages among the next `left` bytes that are worth lending: how many bytes come before, where they are, how many.
-fn pages_ahead(from: &Source<'_>, left: usize) -> Option<(usize, u64, usize)> {
+fn pages_ahead(from: &Source<'_>, left: usize, loan: &Threshold) -> Option<(usize, u64, usize)> {
     // What has no room yet counts: it will come.
-    if !LOAN.allows(from.left()) {
+    if !loan.allows(from.left()) {
         return None;
     }
     let (addr, len) = from.run()?;
     let before = addr.wrapping_neg() as usize % PAGE_SIZE;
     let pages = len.min(left).checked_sub(before)? / PAGE_SIZE;
-    let enough = pages >= FEWEST || LOAN.allows(PAGE_SIZE);
+    let enough = pages >= FEWEST || loan.allows(PAGE_SIZE);
     (pages > 0 && enough).then_some((before, addr + before as u64, pages))
 }
 
@@ -110,10 +111,10 @@ fn lend(chain: &mut Chain, from: &mut Source<'_>, addr: u64, pages: usize) -> Re
     }
     let Some(space) = proc::current_thread().space() else { return Ok(false) };
     let Ok(lent) = vm::lend(&space, addr, pages as u64) else { return Ok(false) };
-    let before = chain.len();
-    let result = append_lent(chain, lent);
-    from.skip(chain.len() - before);
-    result.map(|()| true)
+    let len = lent.len() * PAGE_SIZE;
+    append_lent(chain, lent, 0..len)?;
+    from.skip(len);
+    Ok(true)
 }
 
 /// Copies `len` bytes of `from` behind what `chain` has.
@@ -149,10 +150,8 @@ pub fn lend_pages(chain: &mut Chain, space: &Space, addr: u64, len: usize) -> Re
             result => break result?,
         }
     };
-    let pages = lent.len();
-    append_lent(chain, lent)?;
-    chain.trim_back(&Clusters, (pages * PAGE_SIZE).saturating_sub(len));
-    Ok(())
+    let len = len.min(lent.len() * PAGE_SIZE);
+    append_lent(chain, lent, 0..len)
 }
 
 /// Bytes that lie together in pages that were made of a chain.
@@ -167,104 +166,110 @@ pub struct Piece {
 ///
 /// Fails with `ENOBUFS` and the chain, as far as memory allows.
 pub fn to_pages(mut chain: Chain, most: usize) -> core::result::Result<(Lent, Vec<Piece>), (Errno, Chain)> {
-    let mut made = Made { frames: Vec::new(), pieces: Vec::new() };
+    let mut made = Made { pages: Vec::new(), open: None, pieces: Vec::new() };
     while !chain.is_empty() {
-        let done = match chain.first_page() {
-            Some(_) if made.is_at_page() || made.pieces.len() < most => made.take(&mut chain),
-            _ => made.copy(&mut chain),
-        };
-        if done.is_err() {
-            let mut front = from_pages(made.frames.into_iter().map(Frame::into_page).collect(), &made.pieces);
+        if made.add(&mut chain, most).is_err() {
+            let (pages, pieces) = made.end();
+            let mut front = from_pages(pages, &pieces);
             if let Err((_, rest)) = front.join(chain) {
                 rest.release(&Clusters);
             }
             return Err((ENOBUFS, front));
         }
     }
-    Ok((made.frames.into_iter().map(Frame::into_page).collect(), made.pieces))
+    Ok(made.end())
 }
 
-/// The way back from [`to_pages`].
-pub fn from_pages(lent: Lent, pieces: &[Piece]) -> Chain {
+/// The way back from [`to_pages`], as far as memory allows.
+pub fn from_pages(mut lent: Lent, pieces: &[Piece]) -> Chain {
     let mut chain = Chain::new();
-    for (index, page) in lent.into_pages().into_iter().enumerate() {
-        let start = index * PAGE_SIZE;
-        let frame = Frame::lent(page);
-        let piece = pieces.iter().find(|piece| piece.offset + piece.len > start);
-        let len = piece.map_or(0, |piece| (piece.offset + piece.len - start).min(PAGE_SIZE));
-        if len == 0 {
-            frame.free();
-        } else if let Err((_, frame)) = chain.append_page(frame, 0..len) {
-            frame.free();
+    for piece in pieces {
+        let Ok(rest) = lent.try_split_off(piece.len.div_ceil(PAGE_SIZE)) else { break };
+        let run = core::mem::replace(&mut lent, rest);
+        if append_lent(&mut chain, run, 0..piece.len).is_err() {
+            break;
         }
     }
+    vm::give_back(lent);
     chain
 }
 
 /// Pages under way.
 struct Made {
-    frames: Vec<Frame>,
+    pages: Vec<LentPage>,
+    /// The page behind those, which has room.
+    open: Option<Frame>,
     pieces: Vec<Piece>,
 }
 
 impl Made {
-    fn end(&self) -> usize {
-        self.pieces.last().map_or(0, |piece| piece.offset + piece.len)
+    fn end(mut self) -> (Lent, Vec<Piece>) {
+        self.close();
+        (self.pages.into(), self.pieces)
     }
 
-    /// Whether the last piece ends where its page does.
-    fn is_at_page(&self) -> bool {
-        !self.pieces.is_empty() && self.end().is_multiple_of(PAGE_SIZE)
+    /// What comes next begins at a page; room for that was made when the page was.
+    fn close(&mut self) {
+        self.pages.extend(self.open.take().map(Frame::into_page));
     }
 
-    fn reserve(&mut self) -> Result<()> {
-        self.frames.try_reserve(1).map_err(|_| ENOBUFS)?;
+    /// Adds a part of the chain.
+    fn add(&mut self, chain: &mut Chain, most: usize) -> Result<()> {
+        let is_whole = chain.first_run() > 0 || chain.first_page().is_some();
+        if !is_whole || self.open.is_some() && self.pieces.len() == most {
+            return self.copy(chain);
+        }
+        self.close();
+        self.reserve(chain.first_run() / PAGE_SIZE)?;
+        if let Some(run) = chain.take_run(&Clusters).map_err(|NoMemory| ENOBUFS)? {
+            self.count(run.len() * PAGE_SIZE);
+            self.pages.extend(run.into_pages());
+        } else if let Some(frame) = chain.take_page() {
+            self.count(PAGE_SIZE);
+            self.pages.push(frame.into_page());
+        }
+        Ok(())
+    }
+
+    /// Makes room for so many pages more, besides a single one.
+    fn reserve(&mut self, pages: usize) -> Result<()> {
+        self.pages.try_reserve(pages + 1).map_err(|_| ENOBUFS)?;
         self.pieces.try_reserve(1).map_err(|_| ENOBUFS)
     }
 
-    fn add(&mut self, len: usize) {
-        let offset = self.frames.len() * PAGE_SIZE;
+    /// Counts bytes at the start of the page that comes next.
+    fn count(&mut self, len: usize) {
+        let offset = self.pages.len() * PAGE_SIZE;
         match self.pieces.last_mut() {
             Some(last) if last.offset + last.len == offset => last.len += len,
             _ => self.pieces.push(Piece { offset, len }),
         }
     }
 
-    /// The chain's first page as it is.
-    fn take(&mut self, chain: &mut Chain) -> Result<()> {
-        self.reserve()?;
-        let frame = chain.take_page().ok_or(ENOBUFS)?;
-        self.add(PAGE_SIZE);
-        self.frames.push(frame);
-        Ok(())
-    }
-
-    /// Some bytes, into what the last page has left, or a new one.
+    /// Copies bytes that lie together into the page that has room, or a new one, with zeroes behind them.
     fn copy(&mut self, chain: &mut Chain) -> Result<()> {
-        let used = self.end() % PAGE_SIZE;
-        if used == 0 {
-            self.reserve()?;
-            let mut frame = Clusters.alloc().map_err(|_| ENOBUFS)?;
-            let n = fill(&mut frame, 0, chain);
-            self.add(n);
-            self.frames.push(frame);
-            return Ok(());
+        if self.open.is_none() {
+            self.reserve(0)?;
+            let mut frame = Clusters.alloc().map_err(|NoMemory| ENOBUFS)?;
+            frame.bytes_mut().ok_or(ENOBUFS)?.fill(0);
+            self.count(0);
+            self.open = Some(frame);
         }
-        let (Some(frame), Some(piece)) = (self.frames.last_mut(), self.pieces.last_mut()) else {
+        let (Some(frame), Some(piece)) = (&mut self.open, self.pieces.last_mut()) else {
             return Err(ENOBUFS);
         };
-        piece.len += fill(frame, used, chain);
+        let used = piece.offset + piece.len - self.pages.len() * PAGE_SIZE;
+        let room = frame.bytes_mut().map_or(&mut [][..], |bytes| &mut bytes[used..]);
+        let bytes = chain.first(&Clusters);
+        let n = bytes.len().min(room.len());
+        room[..n].copy_from_slice(&bytes[..n]);
+        piece.len += n;
+        chain.trim_front(&Clusters, n);
+        if used + n == PAGE_SIZE {
+            self.close();
+        }
         Ok(())
     }
-}
-
-/// Moves a chain's first bytes into a page from `at` on, with zeroes behind them; returns how many.
-fn fill(frame: &mut Frame, at: usize, chain: &mut Chain) -> usize {
-    let Some(bytes) = frame.bytes_mut() else { return 0 };
-    let n = chain.copy_out(&Clusters, 0, &mut bytes[at..]);
-    bytes[at + n..].fill(0);
-    chain.trim_front(&Clusters, n);
-    n
 }
 
 /// Copies a chain's bytes out as far as there is room, and drops them from it.

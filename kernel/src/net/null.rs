@@ -10,8 +10,8 @@ use alloc::vec::Vec;
 
 use mbuf::{Pages, PAGE_SIZE};
 
-use super::moving::{append, pour};
-use super::pages::{Chain, Clusters};
+use super::moving::{append, pour, LOAN};
+use super::pages::{append_lent, lend_all_again, Chain, Clusters};
 use super::socket::Received;
 use crate::arch::frame::Frame;
 use crate::errno::*;
@@ -34,7 +34,7 @@ pub fn send(from: &mut Source<'_>) -> Result<usize> {
     let mut result = Ok(());
     while from.left() > 0 && result.is_ok() {
         let mut chain = Chain::new();
-        result = append(&mut chain, from, PART);
+        result = append(&mut chain, from, PART, &LOAN);
         chain.release(&Clusters);
     }
     outcome(from.done() - start, result)
@@ -80,18 +80,9 @@ fn fill(chain: &mut Chain, len: usize) -> Result<()> {
     for seed in STOCK - missing..STOCK {
         stock.push(noise(seed)?);
     }
-    for page in 0.. {
-        let left = len - chain.len();
-        if left == 0 {
-            break;
-        }
-        let frame = stock[page % STOCK].share().map_err(|_| ENOBUFS)?;
-        if let Err((_, frame)) = chain.append_page(frame, 0..left.min(PAGE_SIZE)) {
-            frame.free();
-            return Err(ENOBUFS);
-        }
-    }
-    Ok(())
+    let lent =
+        lend_all_again(len.div_ceil(PAGE_SIZE), |index| stock[index % STOCK].page()).map_err(|_| ENOBUFS)?;
+    append_lent(chain, lent, 0..len)
 }
 
 fn noise(seed: usize) -> Result<Frame> {

@@ -5,7 +5,7 @@ use linux_raw_sys::general as abi;
 use alloc::sync::Arc;
 
 use super::address::{Address, Family, Ip, Kind};
-use super::moving::append;
+use super::moving::{append, LOAN};
 use super::pages::{Chain, Clusters};
 use super::queue::{Got, Peek, Record};
 use super::rights::Control;
@@ -44,7 +44,7 @@ impl Socket {
         let Some((receiver, own)) = self.receiver(dest)? else { return Ok(from.skip(len)) };
         let extra = self.extra(&receiver, control)?;
         let mut chain = Chain::new();
-        if let Err(errno) = append(&mut chain, from, len) {
+        if let Err(errno) = append(&mut chain, from, len, &LOAN) {
             chain.release(&Clusters);
             extra.discard();
             return Err(errno);

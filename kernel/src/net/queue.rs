@@ -23,7 +23,7 @@ use super::account::Account;
 use super::address::Address;
 use mbuf::NoMemory;
 
-use super::moving::{append, pour};
+use super::moving::{append, pour, LOAN};
 use super::pages::{Chain, Clusters};
 use super::rights::{bury, Rights, Ucred};
 use crate::errno::*;
@@ -226,7 +226,7 @@ impl Queue {
         }
         let Some(last) = self.records.back_mut() else { return Err(ENOBUFS) };
         let before = from.done();
-        let result = append(&mut last.chain, from, room);
+        let result = append(&mut last.chain, from, room, &LOAN);
         let n = from.done() - before;
         last.charge += n;
         self.used += n;

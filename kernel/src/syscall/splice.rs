@@ -12,14 +12,13 @@ use mbuf::{Pages, PAGE_SIZE};
 use super::file::vector;
 use super::path_args::only;
 use super::{calls, Calls};
-use crate::arch::frame::Frame;
 use crate::errno::*;
 use crate::fs::current;
 use crate::fs::file::File;
 use crate::fs::inode::Kind;
 use crate::fs::io::{outcome, Sink, Source, MAX_TRANSFER};
 use crate::ipc::pipe::{Blocking, Pipe};
-use crate::net::pages::{Chain, Clusters};
+use crate::net::pages::{append_lent, Chain, Clusters};
 use crate::{proc, user, vm};
 use alloc::sync::Arc;
 use linux_raw_sys::general as abi;
@@ -151,24 +150,8 @@ fn collect(file: &File, at: u64, most: usize, chain: &mut Chain) -> Result<()> {
         return Ok(());
     }
     let lent = vm::lend_object(&object, at - skipped as u64, (skipped + len).div_ceil(PAGE_SIZE))?;
-    let (mut start, mut left) = (skipped, len);
-    for page in lent.into_pages() {
-        let frame = Frame::lent(page);
-        let end = (start + left).min(PAGE_SIZE);
-        if end <= start {
-            frame.free();
-            continue;
-        }
-        if let Err((_, frame)) = chain.append_page(frame, start..end) {
-            // What has no place is read again by the next call.
-            frame.free();
-            left = 0;
-            continue;
-        }
-        left -= end - start;
-        start = 0;
-    }
-    Ok(())
+    let end = (skipped + len).min(lent.len() * PAGE_SIZE);
+    append_lent(chain, lent, skipped.min(end)..end)
 }
 
 /// Reads into pages of the kernel's own.

@@ -1,5 +1,7 @@
 //! Pages on loan to the kernel: data that programs send, and pages of files, on their way without being copied.
 
+use core::ops::Range;
+
 use machine::{NoMemory, Pages, Va, VaRange};
 use uvm::{FaultError, GetError, Lent, LentPage};
 
@@ -40,6 +42,11 @@ pub fn lend_object(object: &Object, offset: u64, pages: usize) -> Result<Lent> {
 /// Ends a loan.
 pub fn give_back(lent: Lent) {
     with(|uvm, held| uvm.return_loan(held, lent));
+}
+
+/// Ends the loan of all pages but `kept`.
+pub fn give_back_others(lent: &mut Lent, kept: Range<usize>) {
+    with(|uvm, held| uvm.return_others(held, lent, kept));
 }
 
 /// Ends the loan of a page.

@@ -1,6 +1,7 @@
 //! Pages that count: every page that goes out must come back, and the nth request may fail.
 
 use std::cell::{Cell, RefCell};
+use std::ops::Range;
 use std::rc::Rc;
 
 use mbuf::{NoMemory, Pages, PAGE_SIZE};
@@ -45,10 +46,17 @@ impl Counted {
         self.out.set(self.out.get() + 1);
         Page { bytes: bytes.clone(), lent: true }
     }
+
+    /// A run of such pages.
+    #[allow(dead_code)]
+    pub fn lend_run(&self, bytes: &[Rc<Vec<u8>>]) -> Vec<Page> {
+        bytes.iter().map(|bytes| self.lend(bytes)).collect()
+    }
 }
 
 impl Pages for Counted {
     type Page = Page;
+    type Run = Vec<Page>;
 
     fn alloc(&self) -> Result<Page, NoMemory> {
         self.request()?;
@@ -77,5 +85,35 @@ impl Pages for Counted {
             return None;
         }
         Rc::get_mut(&mut page.bytes).map(|bytes| bytes.as_mut_slice())
+    }
+
+    fn run_bytes<'a>(&self, run: &'a Vec<Page>, page: usize) -> &'a [u8] {
+        &run[page].bytes
+    }
+
+    fn share_run(&self, run: &Vec<Page>, pages: Range<usize>) -> Result<Vec<Page>, NoMemory> {
+        self.request()?;
+        self.out.set(self.out.get() + pages.len());
+        Ok(run[pages].iter().map(|page| Page { bytes: page.bytes.clone(), lent: page.lent }).collect())
+    }
+
+    fn cut_run(&self, run: &mut Vec<Page>, at: usize, both: bool) -> Result<Vec<Page>, NoMemory> {
+        self.request()?;
+        let rest = run.split_off(at);
+        if both {
+            self.out.set(self.out.get() + 1);
+            run.push(Page { bytes: rest[0].bytes.clone(), lent: true });
+        }
+        Ok(rest)
+    }
+
+    fn shrink_run(&self, run: &mut Vec<Page>, kept: Range<usize>) {
+        assert!(!kept.is_empty() && kept.end <= run.len());
+        let rest = run.split_off(kept.end);
+        rest.into_iter().chain(run.drain(..kept.start)).for_each(|page| self.release(page));
+    }
+
+    fn release_run(&self, run: Vec<Page>) {
+        run.into_iter().for_each(|page| self.release(page));
     }
 }

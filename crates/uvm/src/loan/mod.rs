@@ -34,6 +34,7 @@ mod lend;
 mod object;
 
 use alloc::vec::Vec;
+use core::ops::Range;
 
 use machine::{order, Before, Held, Machine, NoMemory, PageNo, Reserve};
 
@@ -102,6 +103,22 @@ impl Lent {
         Lent { pages: self.pages.split_off(at) }
     }
 
+    /// The same where no heap has been reserved.
+    ///
+    /// # Errors
+    /// [`NoMemory`], and it is whole.
+    pub fn try_split_off(&mut self, at: usize) -> Result<Lent, NoMemory> {
+        let mut rest = Vec::new();
+        rest.try_reserve_exact(self.len() - at).map_err(|_| NoMemory)?;
+        rest.extend(self.pages.drain(at..));
+        Ok(Lent { pages: rest })
+    }
+
+    /// Adds a page; the heap for it has been reserved.
+    pub fn push(&mut self, page: LentPage) {
+        self.pages.push(page);
+    }
+
     /// Adds another's pages behind its own. The heap for all has been reserved.
     pub fn append(&mut self, mut other: Lent) {
         self.pages.append(&mut other.pages);
@@ -147,6 +164,21 @@ impl<M: Machine> Uvm<M> {
             }
         }
         self.pages_may_go();
+    }
+
+    /// Gives back all pages but `kept`: see [`return_page`](Self::return_page).
+    pub fn return_others<P: Before<order::PageCache>>(
+        &self,
+        held: &mut Held<'_, P>,
+        lent: &mut Lent,
+        kept: Range<usize>,
+    ) {
+        for page in lent.pages.drain(kept.end..) {
+            self.return_page(held, page);
+        }
+        for page in lent.pages.drain(..kept.start) {
+            self.return_page(held, page);
+        }
     }
 
     /// Makes room for more pages in a list.

@@ -42,6 +42,12 @@ impl Frame {
         vm::lend_again(&self.page).map(Frame::lent).ok_or(NoMemory)
     }
 
+    /// The page.
+    #[inline]
+    pub fn page(&self) -> &LentPage {
+        &self.page
+    }
+
     /// The page, for who takes it over.
     #[inline]
     pub fn into_page(self) -> LentPage {
@@ -57,8 +63,7 @@ impl Frame {
     /// Its bytes.
     #[inline]
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: nobody writes it while this borrow lasts: not its owner (I1), and no frame (I2).
-        unsafe { KERNEL.bytes(self.page.page()) }
+        lent_bytes(&self.page)
     }
 
     /// Its bytes, to be written; `None` if they aren't this frame's alone.
@@ -68,4 +73,11 @@ impl Frame {
         // SAFETY: no other frame refers to it (I2), and this one is borrowed for writing.
         alone.then(|| unsafe { KERNEL.bytes(self.page.page()) })
     }
+}
+
+/// The bytes of a page on loan, or of the kernel's own that nobody writes any more.
+#[inline]
+pub fn lent_bytes(page: &LentPage) -> &[u8] {
+    // SAFETY: nobody writes it while this borrow lasts: not its owner (I1), and no frame (I2).
+    unsafe { KERNEL.bytes(page.page()) }
 }
