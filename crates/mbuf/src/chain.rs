@@ -302,6 +302,30 @@ impl<H: Pages> Chain<H> {
         self.pieces.front().map_or(&[], |piece| piece.bytes_from(pages, 0))
     }
 
+    /// Shows the bytes to `take`, as they lie together, and drops those that it says it has, until it wants fewer than it
+    /// is shown or fails. Pages go back piece by piece.
+    pub fn consume<E>(
+        &mut self,
+        pages: &H,
+        mut take: impl FnMut(&[u8]) -> Result<usize, E>,
+    ) -> Result<(), E> {
+        while let Some(first) = self.pieces.front() {
+            let (mut done, mut goes_on) = (0, Ok(true));
+            while done < first.len() && matches!(goes_on, Ok(true)) {
+                let bytes = first.bytes_from(pages, done);
+                goes_on = take(bytes).map(|n| {
+                    done += n;
+                    n == bytes.len()
+                });
+            }
+            self.trim_front(pages, done);
+            if !goes_on? {
+                break;
+            }
+        }
+        Ok(())
+    }
+
     /// The bytes, as they lie together.
     pub fn pieces<'a>(&'a self, pages: &'a H) -> impl Iterator<Item = &'a [u8]> + 'a {
         self.pieces.iter().flat_map(move |piece| {

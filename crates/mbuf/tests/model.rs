@@ -127,6 +127,21 @@ impl World {
                     self.pages.release_run(run);
                 }
             }
+            11 => {
+                // Somebody has room for so much, and fails when he has it.
+                let (chain, model) = &mut self.chains[which];
+                let mut got = Vec::new();
+                let result = chain.consume(&self.pages, |bytes| match bytes.len().min(amount - got.len()) {
+                    0 => Err("no room"),
+                    n => {
+                        got.extend_from_slice(&bytes[..n]);
+                        Ok(n)
+                    }
+                });
+                assert!(result.is_ok() || got.len() == amount);
+                let all: Vec<u8> = model.drain(..amount.min(model.len())).collect();
+                assert!(got == all);
+            }
             _ => {
                 let bytes = self.bytes(amount);
                 let (chain, model) = &mut self.chains[which];
@@ -167,7 +182,7 @@ impl World {
     }
 }
 
-const OPS: usize = 12;
+const OPS: usize = 13;
 
 /// All sequences of three operations with every other size on one chain (the other takes what is split off).
 #[test]

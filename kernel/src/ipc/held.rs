@@ -20,7 +20,7 @@ use super::ring::Ring;
 use crate::errno::*;
 use crate::fs::io::{Sink, Source};
 use crate::net::account::Account;
-use crate::net::moving::{append, pour, PIPE_LOAN};
+use crate::net::moving::{append, pour, Lends, PIPE_LOAN};
 use crate::net::pages::{Chain, Clusters};
 use crate::vm;
 
@@ -118,10 +118,12 @@ impl Held {
     /// Copies in what there is room for, of `capacity` in all; lends pages where that pays, of up to `most` in all.
     #[inline(always)]
     pub fn fill(&mut self, capacity: usize, most: usize, from: &mut Source<'_>) -> Result<()> {
-        if self.moved != 0 || PIPE_LOAN.allows(from.left()) {
-            let lends = PIPE_LOAN.allows(from.left()) && from.whole_pages().is_some();
-            let room = if lends { most } else { capacity } - self.len();
-            return self.with_moved(|held| append(&mut held.behind, from, room, &PIPE_LOAN));
+        let room = capacity - self.len();
+        let lends = PIPE_LOAN.lends(from.left(), room);
+        if self.moved != 0 || lends != Lends::Nothing {
+            let is_whole = lends != Lends::Nothing && from.run().is_some_and(|(_, len)| len >= 4 * PAGE);
+            let room = if is_whole { most - self.len() } else { room };
+            return self.with_moved(|held| append(&mut held.behind, from, room, lends));
         }
         let wanted = (self.ring.len() + from.left()).min(capacity);
         if self.ring.size() < wanted {

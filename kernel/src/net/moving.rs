@@ -13,6 +13,7 @@ use mbuf::{NoMemory, Pages, PAGE_SIZE};
 
 use super::pages::{append_lent, Chain, Clusters};
 use crate::arch::frame::Frame;
+use crate::arch::io;
 use crate::errno::*;
 use crate::fs::io::{Sink, Source};
 use crate::mem::layout::USER_END;
@@ -35,6 +36,18 @@ impl Threshold {
     #[inline]
     pub fn allows(&self, bytes: usize) -> bool {
         bytes >= self.from.load(Relaxed)
+    }
+
+    /// What a write of `bytes` lends where there is room for `room`. One that finds room is copied: its writer goes on, and may
+    /// store into what nobody has read, which costs more than a copy. One that doesn't waits for the reader anyway.
+    pub fn lends(&self, bytes: usize, room: usize) -> Lends {
+        if self.allows(PAGE_SIZE) {
+            Lends::Pages
+        } else if bytes > room && self.allows(bytes) {
+            Lends::Runs
+        } else {
+            Lends::Nothing
+        }
     }
 
     /// As text: bytes, or `never`.
@@ -60,22 +73,28 @@ impl Threshold {
     }
 }
 
+/// What a write lends of what it has.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Lends {
+    Nothing,
+    /// Pages in a row; single ones are copied sooner.
+    Runs,
+    /// All whole pages.
+    Pages,
+}
+
 /// From how many bytes on a write lends its whole pages.
 pub static LOAN: Threshold = Threshold::new(16 * PAGE_SIZE);
-/// The same for pipes. Where the reader copies, a loan spares one copy of two, and 64 KiB of a buffer that was never touched cost
-/// 30,100 instructions in place of 19,400: so not by itself.
-pub static PIPE_LOAN: Threshold = Threshold::new(usize::MAX);
-/// Pages that are lent together, at least: fewer are copied sooner.
-const FEWEST: usize = 2;
-
-/// Puts up to `most` bytes of `from` behind what `chain` has; lends from `loan` on.
+/// The same for pipes.
+pub static PIPE_LOAN: Threshold = Threshold::new(16 * PAGE_SIZE);
+/// Puts up to `most` bytes of `from` behind what `chain` has.
 ///
 /// Fails with `EFAULT` or `ENOBUFS`, after what could be taken.
-pub fn append(chain: &mut Chain, from: &mut Source<'_>, most: usize, loan: &Threshold) -> Result<()> {
+pub fn append(chain: &mut Chain, from: &mut Source<'_>, most: usize, lends: Lends) -> Result<()> {
     let end = from.done() + most.min(from.left());
     while from.done() < end {
         let left = end - from.done();
-        let part = match pages_ahead(from, left, loan) {
+        let part = match pages_ahead(from, left, lends) {
             Some((0, addr, pages)) => {
                 if lend(chain, from, addr, pages)? {
                     continue;
@@ -92,16 +111,16 @@ pub fn append(chain: &mut Chain, from: &mut Source<'_>, most: usize, loan: &Thre
 }
 
 /// Whole pages among the next `left` bytes that are worth lending: how many bytes come before, where they are, how many.
-fn pages_ahead(from: &Source<'_>, left: usize, loan: &Threshold) -> Option<(usize, u64, usize)> {
-    // What has no room yet counts: it will come.
-    if !loan.allows(from.left()) {
-        return None;
-    }
+fn pages_ahead(from: &Source<'_>, left: usize, lends: Lends) -> Option<(usize, u64, usize)> {
+    let fewest = match lends {
+        Lends::Nothing => return None,
+        Lends::Runs => 2,
+        Lends::Pages => 1,
+    };
     let (addr, len) = from.run()?;
     let before = addr.wrapping_neg() as usize % PAGE_SIZE;
     let pages = len.min(left).checked_sub(before)? / PAGE_SIZE;
-    let enough = pages >= FEWEST || loan.allows(PAGE_SIZE);
-    (pages > 0 && enough).then_some((before, addr + before as u64, pages))
+    (pages >= fewest).then_some((before, addr + before as u64, pages))
 }
 
 /// Lends pages to a chain; says no if they can't be lent.
@@ -272,11 +291,18 @@ impl Made {
     }
 }
 
-/// Copies a chain's bytes out as far as there is room, and drops them from it.
+/// Bytes copied before interrupts that wait are taken.
+const WINDOW: usize = 64 * 1024;
+
+/// Copies a chain's bytes out as far as there is room, and drops them from it. The caller holds no spin lock.
 pub fn pour(chain: &mut Chain, to: &mut Sink<'_>) -> Result<()> {
-    while to.left() > 0 && !chain.is_empty() {
-        let n = to.put(chain.first(&Clusters))?;
-        chain.trim_front(&Clusters, n);
-    }
-    Ok(())
+    let mut window = to.done() + WINDOW;
+    chain.consume(&Clusters, |bytes| {
+        let n = to.put(bytes)?;
+        if to.done() >= window {
+            io::interrupt_window();
+            window += WINDOW;
+        }
+        Ok(n)
+    })
 }

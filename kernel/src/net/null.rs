@@ -34,7 +34,7 @@ pub fn send(from: &mut Source<'_>) -> Result<usize> {
     let mut result = Ok(());
     while from.left() > 0 && result.is_ok() {
         let mut chain = Chain::new();
-        result = append(&mut chain, from, PART, &LOAN);
+        result = append(&mut chain, from, PART, LOAN.lends(from.left(), 0));
         chain.release(&Clusters);
     }
     outcome(from.done() - start, result)

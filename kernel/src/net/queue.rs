@@ -226,7 +226,7 @@ impl Queue {
         }
         let Some(last) = self.records.back_mut() else { return Err(ENOBUFS) };
         let before = from.done();
-        let result = append(&mut last.chain, from, room, &LOAN);
+        let result = append(&mut last.chain, from, room, LOAN.lends(from.left(), room));
         let n = from.done() - before;
         last.charge += n;
         self.used += n;

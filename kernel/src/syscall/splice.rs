@@ -18,6 +18,7 @@ use crate::fs::file::File;
 use crate::fs::inode::Kind;
 use crate::fs::io::{outcome, Sink, Source, MAX_TRANSFER};
 use crate::ipc::pipe::{Blocking, Pipe};
+use crate::net::moving::{append, Lends};
 use crate::net::pages::{append_lent, Chain, Clusters};
 use crate::{proc, user, vm};
 use alloc::sync::Arc;
@@ -95,27 +96,13 @@ impl Side {
             return self.file.give(chain);
         }
         let before = chain.len();
-        let result = loop {
-            let bytes = chain.first(&Clusters);
-            if bytes.is_empty() {
-                break Ok(());
-            }
-            let whole = bytes.len();
+        let result = chain.consume(&Clusters, |bytes| {
             let mut source = Source::kernel(bytes);
-            let written = match &mut self.at {
+            match &mut self.at {
                 None => self.file.write(&mut source),
                 Some(at) => self.file.write_at(*at, &mut source).inspect(|&n| *at += n as u64),
-            };
-            match written {
-                Ok(n) => {
-                    chain.trim_front(&Clusters, n);
-                    if n < whole {
-                        break Ok(());
-                    }
-                }
-                Err(errno) => break Err(errno),
             }
-        };
+        });
         outcome(before - chain.len(), result)
     }
 
@@ -337,6 +324,21 @@ fn tee(input: i32, out: i32, len: usize, flags: u32) -> Result<usize> {
     given
 }
 
+/// Moves the program's own pages into a pipe, once it has room, and copies what is in no whole page.
+fn lend_into(pipe: &Arc<Pipe>, blocking: Blocking, from: &mut Source<'_>) -> Result<usize> {
+    let start = from.done();
+    let room = pipe.wait_for_room(blocking)?;
+    let most = if blocking == Blocking::Yes { PART } else { room };
+    let mut chain = Chain::new();
+    let mut result = append(&mut chain, from, most, Lends::Pages);
+    if !chain.is_empty() {
+        result = pipe.give(blocking, &mut chain).map(|_| ());
+    }
+    from.back(chain.len());
+    chain.release(&Clusters);
+    outcome(from.done() - start, result)
+}
+
 fn vmsplice(fd: i32, pieces: u64, count: usize, flags: u32) -> Result<usize> {
     if flags & !KNOWN != 0 {
         return Err(EINVAL);
@@ -350,10 +352,7 @@ fn vmsplice(fd: i32, pieces: u64, count: usize, flags: u32) -> Result<usize> {
         if from.left() == 0 {
             return Ok(0);
         }
-        if nonblocking {
-            pipe.wait_for_room(Blocking::No)?;
-        }
-        return file.write(&mut from);
+        return lend_into(pipe, blocking(&file, flags), &mut from);
     }
     let mut to = Sink::vector(&vector);
     if to.left() == 0 {

@@ -1,4 +1,4 @@
-//! `./uvm profile ROW`: where the kernel's instructions go in one row of `bench micro`.
+//! `./uvm profile ROW`: where the kernel's instructions go in one row of `bench micro` or `bench move`.
 //!
 //! QEMU counts every kernel instruction that runs while the row is measured (xtask/plugin/profile.c), and the kernel's
 //! debug information says whose it is: of which function as compiled, and which inlined function within that. Counts
@@ -26,6 +26,9 @@ pub struct ProfileArgs {
     /// List source lines too.
     #[arg(long)]
     lines: bool,
+    /// The benchmark whose row it is.
+    #[arg(long, default_value = "micro", value_name = "BENCH", value_parser = ["micro", "move"])]
+    of: String,
     /// Part of the row's name, enough to mean one row.
     row: String,
 }
@@ -48,12 +51,13 @@ pub fn profile(args: &ProfileArgs) -> Result<u8> {
     let words = [args.runs.to_string(), args.row.clone()];
     ui::say("counting");
     let (machine, finished) =
-        counted::boot(Kernel::Uvm, Clock::Instructions, 1, "micro", &words, Some(plugin))?;
+        counted::boot(Kernel::Uvm, Clock::Instructions, 1, &args.of, &words, Some(plugin))?;
     let measured = counted::parse("uvm", &finished.output);
     let names: Vec<&str> = measured.rows.iter().map(|row| row.name.as_str()).collect();
     let [row] = &measured.rows[..] else {
         run::explain(&finished.ending, &finished.report, &machine.kernel);
-        bail!("\"{}\" means {} rows of bench micro, and should mean one: {names:?}", args.row, names.len());
+        let (row, bench, count) = (&args.row, &args.of, names.len());
+        bail!("\"{row}\" means {count} rows of bench {bench}, and should mean one: {names:?}");
     };
     let operations = row.operations.context("the benchmark did not say how much it did")? as f64;
     let text = std::fs::read_to_string(&counts).context("the plugin has left no counts")?;
