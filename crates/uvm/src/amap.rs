@@ -200,4 +200,8 @@ impl<M: Machine> Holders for AnonHolders<'_, '_, M> {
     fn release(&mut self, no: AnonNo) {
         self.anons.release(self.machine, self.held, no, self.down);
     }
+
+    fn release_many(&mut self, numbers: impl Iterator<Item = AnonNo>) {
+        self.anons.release_many(self.machine, self.held, numbers, self.down);
+    }
 }

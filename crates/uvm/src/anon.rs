@@ -36,6 +36,9 @@ use machine::{Held, Machine, NoMemory, Ordered, Owner, PageNo, Shootdown};
 use spin::Once;
 
 use crate::swap::{Slot, Swap, MOST_SLOTS_PER_FRAME};
+pub(crate) use many::Numbers;
+
+mod many;
 
 /// The number of an anon.
 pub(crate) type AnonNo = NonZeroU32;
@@ -60,7 +63,7 @@ pub(crate) type Anon<M> = Ordered<order::Anon, <M as Machine>::Lock, AnonBody>;
 
 struct Cell<M: Machine> {
     anon: Anon<M>,
-    /// The next free number of the depot's list, 0 at the end; written under the depot's lock.
+    /// The next free number of the depot's list, 0 at the end; written by who has the number, or under the depot's lock.
     next_free: AtomicU32,
 }
 
@@ -143,38 +146,11 @@ impl<M: Machine> Anons<M> {
     where
         P: Before<order::Anon> + Before<PageCache> + Before<FreeList>,
     {
-        let made = self.adopt(machine, held, page);
-        if made.is_err() {
-            machine.frames().free_page(machine, held, page);
-        }
-        made
-    }
-
-    /// The same; on an error the page is the caller's.
-    #[inline]
-    pub(crate) fn adopt<P>(
-        &self,
-        machine: &M,
-        held: &mut Held<'_, P>,
-        page: PageNo,
-    ) -> Result<AnonNo, NoMemory>
-    where
-        P: Before<order::Anon> + Before<PageCache> + Before<FreeList>,
-    {
-        let (no, cell) = self.take_cell(machine, held)?;
+        let taken = self.take_cell(machine, held);
+        let (no, cell) = taken.inspect_err(|_| machine.frames().free_page(machine, held, page))?;
         *cell.anon.lock(held).0 = AnonBody { refs: 1, page: Some(page), swap: None };
         machine.frames().set_owner(page, Owner::Anon(no.get()), 0);
         Ok(no)
-    }
-
-    /// Takes the page back that an anon was made for, which nobody else has seen.
-    pub(crate) fn unmake<P: Before<order::Anon>>(&self, machine: &M, held: &mut Held<'_, P>, no: AnonNo) {
-        let (mut body, mut h) = self.get(no).lock(held);
-        body.refs = 0;
-        if let Some(page) = body.page.take() {
-            machine.frames().set_owner(page, Owner::Kernel, 0);
-        }
-        self.give_back(machine, &mut h, no);
     }
 
     #[inline]
@@ -266,32 +242,68 @@ impl<M: Machine> Anons<M> {
     /// `down`. A page that is busy is left to whoever made it so, with its slot.
     pub(crate) fn release<P>(&self, machine: &M, held: &mut Held<'_, P>, no: AnonNo, down: &mut Shootdown)
     where
-        P: Before<order::Anon>,
+        P: Before<order::Anon> + Before<PageQueues> + Before<PageCache>,
     {
+        let (gone, idle) = self.let_go(machine, held, no, down);
+        if let Some(page) = idle {
+            machine.frames().release(held, page, down);
+        }
+        if gone {
+            self.give_back(machine, held, no);
+        }
+    }
+
+    /// Drops a reference and says whether it was the last: then the anon is free, and the caller gives its number back, and releases
+    /// its page if it is returned.
+    #[inline]
+    fn let_go<P: Before<order::Anon>>(
+        &self,
+        machine: &M,
+        held: &mut Held<'_, P>,
+        no: AnonNo,
+        down: &mut Shootdown,
+    ) -> (bool, Option<PageNo>) {
         let (mut body, mut h) = self.get(no).lock(held);
         body.refs -= 1;
         if body.refs != 0 {
-            return;
+            return (false, None);
         }
-        let slot = body.swap.take();
-        let page = body.page.take();
+        let (slot, page) = (body.swap.take(), body.page.take());
+        match page {
+            Some(page) if slot.is_none() && machine.frames().leaves_owner(page) => (true, Some(page)),
+            _ => {
+                self.drop_data(machine, &mut h, page, slot, down);
+                (true, None)
+            }
+        }
+    }
+
+    /// Drops a page and a slot that an anon has let go.
+    #[inline(never)]
+    fn drop_data(
+        &self,
+        machine: &M,
+        held: &mut Held<'_, order::Anon>,
+        page: Option<PageNo>,
+        slot: Option<Slot>,
+        down: &mut Shootdown,
+    ) {
         match page {
             Some(page) if machine.frames().flags(page).contains(PageFlags::BUSY) => {
                 let place = slot.filter(|s| s.is_place()).map_or(0, |s| u64::from(s.number()));
                 machine.frames().wire(page);
                 machine.frames().set_owner(page, Owner::Orphan, place);
-                leave(machine, &mut h, page, down);
+                leave(machine, held, page, down);
             }
             _ => {
                 if let Some(slot) = slot {
-                    self.swap.free(machine, &mut h, slot);
+                    self.swap.free(machine, held, slot);
                 }
                 if let Some(page) = page {
-                    drop_page(machine, &mut h, page, down);
+                    drop_page(machine, held, page, down);
                 }
             }
         }
-        self.give_back(machine, &mut h, no);
     }
 }
 

@@ -1,7 +1,7 @@
 //! Page transfer: pages of the kernel's become anonymous memory of a program, not copied.
 //!
 //! ```text
-//!   a page that is nobody's, lent once     its new anon's own: written in place
+//!   a page that is nobody's                its new anon's own: written in place, once no other borrower has it
 //!   an anon's page on loan                 one more reference to that anon: whoever writes first copies
 //!   any other page on loan                 a copy of it
 //!   the page of zeroes                     an empty slot
@@ -22,10 +22,12 @@ use alloc::vec::Vec;
 
 use machine::frames::PageFlags;
 use machine::lines::Ordering::Relaxed;
-use machine::{order, Held, Machine, NoMemory, Owner, Pages, Pmap, Prot, Reserve, Shootdown, Va, VaRange};
+use machine::{
+    order, Held, Machine, NoMemory, Owner, PageNo, Pages, Pmap, Prot, Reserve, Shootdown, Va, VaRange,
+};
 
 use crate::amap::AnonHolders;
-use crate::anon::{drop_page, AnonNo};
+use crate::anon::{drop_page, AnonNo, Numbers};
 use crate::loan::{Lent, LentPage};
 use crate::map::tree::Tree;
 use crate::map::{choose_place, entry_bytes, Entry, Map, Place, Writes};
@@ -71,6 +73,11 @@ const AREA: Pages = Pages(if cfg!(feature = "small-leaves") { 8 } else { Lent::M
 /// Anons by page; 0 where the slot stays empty.
 type Anons = Vec<u32>;
 
+/// Pages that get their anons together.
+const AT_ONCE: usize = 64;
+/// Numbers that are taken for them at once.
+const SPARE: usize = 16;
+
 /// Set in the number of an anon that took its page over.
 const TAKEN: u32 = 1 << 31;
 
@@ -115,11 +122,8 @@ impl<M: Machine> Uvm<M> {
             Err(e) => return Err((e, lent)),
         };
         self.stat().add(self.machine().cpu(), Counter::PagesTransferred, lent.len() as u64);
-        for (page, number) in lent.into_pages().into_iter().zip(anons) {
-            if number & TAKEN == 0 {
-                self.return_page(held, page);
-            }
-        }
+        let lenders = lent.into_pages().into_iter().zip(anons);
+        self.return_pages(held, lenders.filter_map(|(page, number)| (number & TAKEN == 0).then_some(page)));
         Ok(va)
     }
 
@@ -161,8 +165,9 @@ impl<M: Machine> Uvm<M> {
         self.machine().reserve_heap(4 * lent.len() + 64)?;
         let mut anons = Anons::with_capacity(lent.len());
         let made = self.attempt(held, crate::anon::many_bytes(lent.len()), |held, _| {
-            while let Some(page) = lent.pages().get(anons.len()) {
-                anons.push(self.anon_for(held, page, zeroes).map_err(Stop::<NoMemory>::Fail)?);
+            while anons.len() < lent.len() {
+                self.anons_for_some(held, &lent.pages()[anons.len()..], &mut anons, zeroes)
+                    .map_err(Stop::<NoMemory>::Fail)?;
             }
             Ok(())
         });
@@ -172,36 +177,68 @@ impl<M: Machine> Uvm<M> {
         made.map(|()| anons)
     }
 
+    /// Anons for the first of some pages, as far as it goes at once.
+    fn anons_for_some(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        pages: &[LentPage],
+        anons: &mut Anons,
+        zeroes: Zeroes,
+    ) -> Result<(), NoMemory> {
+        let pages = &pages[..pages.len().min(AT_ONCE)];
+        let (mut spare, mut result) = (Numbers::new(), Ok(()));
+        for page in pages {
+            match self.anon_for(held, page.page(), zeroes, &mut spare) {
+                Ok(number) => anons.push(number),
+                Err(e) => {
+                    result = Err(e);
+                    break;
+                }
+            }
+        }
+        self.anons.give_back_many(self.machine(), held, &spare);
+        result
+    }
+
     #[inline]
     fn anon_for(
         &self,
         held: &mut Held<'_, order::Nothing>,
-        page: &LentPage,
+        page: PageNo,
         zeroes: Zeroes,
+        spare: &mut Numbers,
     ) -> Result<u32, NoMemory> {
-        let (machine, frames, page) = (self.machine(), self.frames(), page.page());
+        let (machine, frames) = (self.machine(), self.frames());
         if self.is_zero_page(page) && zeroes == Zeroes::Empty {
             return Ok(0);
-        }
-        if frames.take_over(page) {
-            // What its last owner knew of it is no longer so.
-            frames.clear_flags(page, PageFlags::all());
-            let adopted = self.anons.adopt(machine, held, page).inspect_err(|_| frames.disown(page));
-            return adopted.map(|no| no.get() | TAKEN);
         }
         if let Owner::Anon(number) = frames.owner(page) {
             if let Some(no) = AnonNo::new(number) {
                 let (mut anon, _h) = self.anons.get(no).lock(held);
-                if anon.page == Some(page) && frames.owner(page) == Owner::Anon(number) {
+                if anon.page == Some(page) {
                     anon.refs += 1;
                     return Ok(number);
                 }
             }
         }
+        if frames.is_left(page) {
+            if spare.is_empty() {
+                *spare = self.anons.take_many(machine, held, SPARE)?;
+            }
+            if frames.take_over(page) {
+                let Some(no) = spare.pop() else { unreachable!("numbers were taken") };
+                self.anons.make_of(machine, held, no, page);
+                return Ok(no.get() | TAKEN);
+            }
+        }
         let copy = frames.alloc(machine, held, Reserve::User)?;
         machine.copy(page, copy);
         self.stat().add(machine.cpu(), Counter::TransfersCopied, 1);
-        self.anons.make(machine, held, copy).map(AnonNo::get)
+        let no = self.anons.make(machine, held, copy)?;
+        // Nobody shows it before it is in its slot, and who takes it away leaves it on swap.
+        let (_anon, mut h) = self.anons.get(no).lock(held);
+        frames.activate(machine, &mut h, copy);
+        Ok(no.get())
     }
 
     /// Gives the anons up; the pages are on loan again.
@@ -210,11 +247,14 @@ impl<M: Machine> Uvm<M> {
         for (page, &number) in lent.pages().iter().zip(anons) {
             let Some(no) = AnonNo::new(number & !TAKEN) else { continue };
             if number & TAKEN != 0 {
-                self.anons.unmake(self.machine(), held, no);
-                self.frames().disown(page.page());
-            } else {
-                self.anons.release(self.machine(), held, no, &mut down);
+                // The anon lets it go, unless others have come by it meanwhile.
+                self.frames().lend_back(page.page());
+                let (anon, mut h) = self.anons.get(no).lock(held);
+                if anon.refs > 1 {
+                    self.frames().activate(self.machine(), &mut h, page.page());
+                }
             }
+            self.anons.release(self.machine(), held, no, &mut down);
         }
         down.perform(self.machine(), held);
     }
@@ -290,7 +330,7 @@ impl<M: Machine> Uvm<M> {
         range: VaRange,
         transfer: &mut Transfer<'_, M>,
     ) {
-        let (machine, frames) = (self.machine(), self.frames());
+        let machine = self.machine();
         let Some(aref) = &entry.amap else { return };
         let part = entry.range.intersect(range);
         let first = entry.slot(aref, part.start);
@@ -301,16 +341,10 @@ impl<M: Machine> Uvm<M> {
                 AnonHolders { machine, anons: &self.anons, held: &mut h, down: &mut *transfer.down };
             body.slots.put_all(first, anons.iter().map(|&number| number & !TAKEN), &mut holders);
         }
-        // Nobody else reaches these anons while this holds the map, nor takes their pages away before they are on a queue.
-        let lent = &transfer.lent.pages()[indices(part, range)];
-        for (page, &number) in lent.iter().zip(anons) {
-            if number & TAKEN != 0 {
-                frames.activate(machine, &mut h, page.page());
-            } else if let Some(no) = AnonNo::new(number) {
-                let (anon, mut h) = self.anons.get(no).lock(&mut h);
-                anon.page.iter().for_each(|&page| frames.activate(machine, &mut h, page));
-            }
-        }
+        // Nobody takes them away while this holds the amap. Lenders' pages are on a queue, or wired.
+        let lent = transfer.lent.pages()[indices(part, range)].iter().zip(anons);
+        let mine = lent.filter(|&(_, &number)| number & TAKEN != 0);
+        self.frames().activate_all(&mut h, mine.map(|(page, _)| page.page()));
     }
 
     /// Where untouched addresses of the transfer area are; a new area, if there is no room in the last.

@@ -108,6 +108,65 @@ fn a_lent_page_is_shared_until_somebody_writes() {
 }
 
 #[test]
+fn a_page_of_the_kernels_that_it_keeps_is_shared_with_programs_until_one_writes() {
+    let ((uvm, free), mut ctx) = (world(256), ThreadCtx::new());
+    let held = &mut ctx.held();
+    let (a, to) = written(&uvm, held, 8);
+    let b = uvm.space_create(held, BOUNDS).unwrap();
+    let stock = filled(&uvm, held, &[40, 41]);
+    let again = |lent: &mut Lent| assert_eq!(uvm.lend_all_again(stock.pages(), lent), Ok(2));
+    // The same pages twice in one call, and into two spaces.
+    let (mut twice, mut once) = (Lent::new(), Lent::new());
+    again(&mut twice);
+    again(&mut twice);
+    again(&mut once);
+    uvm.transfer(held, &a, twice, At::Fixed(to.start)).unwrap();
+    let va = uvm.transfer(held, &b, once, At::Anywhere).unwrap();
+    assert_eq!(uvm.stat().get(Counter::TransfersCopied), 0);
+    audit(&uvm, held, &[&a, &b], &[&stock]);
+    store(&uvm, &a, to.start, 99);
+    store(&uvm, &b, va + Pages(1), 98);
+    let seen: Vec<u8> = to.iter_pages().map(|va| load(&uvm, &a, va)).collect();
+    assert_eq!((seen, load(&uvm, &b, va)), (vec![99, 41, 40, 41, 5, 6, 7, 8], 40));
+    let byte = |n: usize| {
+        let mut byte = [0];
+        uvm.machine().read(stock.pages()[n].page(), 0, &mut byte);
+        byte[0]
+    };
+    assert_eq!((byte(0), byte(1)), (40, 41), "what the kernel has doesn't change");
+    audit(&uvm, held, &[&a, &b], &[&stock]);
+    // Once the programs have gone, the pages are the kernel's alone again.
+    [a, b].into_iter().for_each(|space| uvm.space_destroy(held, space));
+    assert!(stock.pages().iter().all(|page| uvm.frames().is_borrowers(page.page())));
+    audit(&uvm, held, &[], &[&stock]);
+    uvm.return_loan(held, stock);
+    assert_eq!((uvm.frames().free(), uvm.anons()), (free, 0));
+}
+
+#[test]
+fn many_pages_are_taken_and_given_back_at_once_or_none() {
+    let ((uvm, free), mut ctx) = (world(256), ThreadCtx::new());
+    let held = &mut ctx.held();
+    let space = uvm.space_create(held, BOUNDS).unwrap();
+    for pages in [1, 31, 32, 63, 64, 65, 150] {
+        let mut lent = Lent::new();
+        uvm.new_pages(held, pages, &mut lent).unwrap();
+        assert_eq!((lent.len(), uvm.frames().free()), (pages, free - pages));
+        let va = uvm.transfer(held, &space, lent, At::Anywhere).unwrap();
+        assert_eq!(uvm.anons(), pages);
+        audit(&uvm, held, &[&space], &[]);
+        uvm.discard(held, &space, VaRange::new(va, va + Pages(pages as u64))).unwrap();
+        assert_eq!((uvm.frames().free(), uvm.anons()), (free, 0));
+        audit(&uvm, held, &[&space], &[]);
+    }
+    let mut lent = Lent::new();
+    assert!(uvm.new_pages(held, 300, &mut lent).is_err() && lent.is_empty());
+    assert_eq!(uvm.frames().free(), free);
+    uvm.space_destroy(held, space);
+    uvm.frames().audit(held).unwrap();
+}
+
+#[test]
 fn what_is_given_back_in_the_transfer_area_is_used_again() {
     let ((uvm, free), mut ctx) = (world(256), ThreadCtx::new());
     let held = &mut ctx.held();

@@ -28,6 +28,7 @@
 
 mod queues;
 mod record;
+mod runs;
 mod scan;
 
 use alloc::vec::Vec;
@@ -513,6 +514,9 @@ impl<M: Machine> Frames<M> {
     ) {
         let cpu = machine.cpu();
         let (mut cache, mut h) = self.near[cpu].cache.lock(held);
+        if chain.len > HALF {
+            return self.free_listed(&mut h, &chain);
+        }
         let mut next = chain.head;
         while let Some(page) = next {
             next = self.page(page).next();
@@ -526,11 +530,7 @@ impl<M: Machine> Frames<M> {
         if cache.is_full() {
             self.drain(cache, held, HALF);
         }
-        let record = self.page(page);
-        record.owner.store(pack(Owner::Free), Relaxed);
-        record.wire.store(0, Relaxed);
-        record.flags.store(0, Relaxed);
-        record.place.store(Place::Cached as u8, Relaxed);
+        self.page(page).frees(Place::Cached);
         cache.push(page.0);
     }
 
@@ -656,6 +656,15 @@ impl Page {
     #[inline]
     fn moves(&self, from: Place, to: Place) -> bool {
         self.place.compare_exchange(from as u8, to as u8, AcqRel, Acquire).is_ok()
+    }
+
+    /// Forgets who had the page: nobody has it.
+    #[inline]
+    fn frees(&self, place: Place) {
+        self.owner.store(pack(Owner::Free), Relaxed);
+        self.wire.store(0, Relaxed);
+        self.flags.store(0, Relaxed);
+        self.place.store(place as u8, Relaxed);
     }
 
     fn next(&self) -> Option<PageNo> {

@@ -62,7 +62,7 @@ impl Queues {
 
     /// Counts a page with these flags that was linked.
     #[inline]
-    fn linked(&mut self, flags: u16) {
+    pub(super) fn linked(&mut self, flags: u16) {
         if flags & (FILE | EXEC) != 0 {
             *self.class_of(flags) += 1;
         }
@@ -70,7 +70,7 @@ impl Queues {
 
     /// Counts a page with these flags that was unlinked.
     #[inline]
-    fn unlinked(&mut self, flags: u16) {
+    pub(super) fn unlinked(&mut self, flags: u16) {
         if flags & (FILE | EXEC) != 0 {
             *self.class_of(flags) -= 1;
         }
@@ -181,7 +181,11 @@ impl<M: Machine> Frames<M> {
     /// Takes a page out of the batch that it is in, if any, and says whether it is on no queue then.
     #[inline]
     pub(super) fn leaves_batch(&self, page: PageNo) -> bool {
-        self.place(page) == Place::Nowhere || self.page(page).moves(Place::Pending, Place::Nowhere)
+        match self.place(page) {
+            Place::Nowhere => true,
+            Place::Pending => self.page(page).moves(Place::Pending, Place::Nowhere),
+            _ => false,
+        }
     }
 
     /// Takes a page off its queue, whichever that is.

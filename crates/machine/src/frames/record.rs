@@ -156,11 +156,34 @@ impl<M: Machine> Frames<M> {
         self.page(page).wire.load(Relaxed) & LEFT != 0
     }
 
-    /// Gives an owner to a page that its only borrower had, and ends the loan. Says no, with nothing changed, if others
-    /// hold the page too, or somebody owns it.
+    /// Makes a borrower of a page that is nobody's its owner, and ends that loan; others' stay. Says no, with nothing changed, if
+    /// somebody owns the page, or I/O has it.
     #[inline]
     pub fn take_over(&self, page: PageNo) -> bool {
-        self.page(page).wire.compare_exchange(LEFT | LOAN, 0, AcqRel, Acquire).is_ok()
+        let wire = &self.page(page).wire;
+        let mut holds = wire.load(Relaxed);
+        while holds & (LEFT | WIRINGS) == LEFT {
+            match wire.compare_exchange(holds, (holds & !LEFT) - LOAN, AcqRel, Relaxed) {
+                Ok(_) => return true,
+                Err(now) => holds = now,
+            }
+        }
+        false
+    }
+
+    /// Says who [took a page over](Self::take_over): what its last owner knew of it is no longer so.
+    #[inline]
+    pub fn set_new_owner(&self, page: PageNo, owner: Owner) {
+        let page = self.page(page);
+        page.flags.store(0, Relaxed);
+        page.index.store(0, Relaxed);
+        page.owner.store(pack(owner), Release);
+    }
+
+    /// Makes the owner of a page one that has it on loan as well, beyond what [`lend`](Self::lend) allows: it gives back what it
+    /// [took over](Self::take_over).
+    pub fn lend_back(&self, page: PageNo) {
+        self.page(page).wire.fetch_add(LOAN, Relaxed);
     }
 
     /// Whether nobody owns or holds the page but one borrower.

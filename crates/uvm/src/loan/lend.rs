@@ -19,9 +19,6 @@ use crate::object::resident;
 use crate::stat::Counter;
 use crate::{Space, Stop, Uvm};
 
-/// Slots looked at together.
-const WINDOW: usize = 64;
-
 /// What must be looked at by a fault before a page is lent.
 const SPECIAL: PageFlags = PageFlags::BUSY.union(PageFlags::ERROR).union(PageFlags::AHEAD);
 
@@ -209,23 +206,21 @@ impl<M: Machine> Uvm<M> {
         let slot = entry.slot(aref, at);
         let exclusive = body.cover.is_exclusive(slot..slot + part.pages().0);
         let others_write = !exclusive && entry.writes != Writes::NeedCopy;
-        let mut numbers = [0u32; WINDOW];
         while at < part.end {
-            let left = VaRange::new(at, part.end);
-            let numbers = &mut numbers[..(left.pages().0 as usize).min(WINDOW)];
-            body.slots.window(entry.slot(aref, at), numbers);
+            let slot = entry.slot(aref, at);
+            let here = body.slots.part(slot, slot + (part.end - at).0);
             let mut next = 0;
-            while next < numbers.len() {
+            while next < here.len() {
                 let va = at + Pages(next as u64);
-                if let Some(no) = AnonNo::new(numbers[next]) {
-                    let is_there = || body.slots.get(entry.slot(aref, va)) == Some(no);
+                if let Some(no) = here.number(next) {
+                    let is_there = || here.number(next) == Some(no);
                     if !self.lend_anon(held, entry, no, is_there, va, others_write, lending)? {
                         return Ok(());
                     }
                     next += 1;
                     continue;
                 }
-                let empty = numbers[next..].iter().take_while(|&&number| number == 0).count();
+                let empty = (next..here.len()).take_while(|&n| here.number(n).is_none()).count();
                 let run = VaRange::new(va, va + Pages(empty as u64));
                 let before = lending.lent.len();
                 self.lend_below(held, entry, run, lending)?;
@@ -234,7 +229,7 @@ impl<M: Machine> Uvm<M> {
                 }
                 next += empty;
             }
-            at = at + Pages(numbers.len() as u64);
+            at = at + Pages(here.len() as u64);
         }
         Ok(())
     }

@@ -145,6 +145,19 @@ impl<M: Machine> Uvm<M> {
         lent.then_some(LentPage(page.0))
     }
 
+    /// The same for pages in order, until one can't be lent again; adds to what the caller has, as far as there is room in it, and says
+    /// how many.
+    ///
+    /// # Errors
+    /// [`NoMemory`]: no heap for the list; nothing was added.
+    pub fn lend_all_again(&self, pages: &[LentPage], lent: &mut Lent) -> Result<usize, NoMemory> {
+        let count = pages.len().min(lent.room());
+        self.make_lent_room(lent, count)?;
+        let before = lent.len();
+        lent.pages.extend(pages[..count].iter().map_while(|page| self.lend_again(page)));
+        Ok(lent.len() - before)
+    }
+
     /// Gives a page back. The last return frees it, if its owner has let it go meanwhile. Takes no lock but, then, that of the
     /// CPU's free pages.
     #[inline]
@@ -157,8 +170,16 @@ impl<M: Machine> Uvm<M> {
 
     /// Gives pages back: see [`return_page`](Self::return_page).
     pub fn return_loan<P: Before<order::PageCache>>(&self, held: &mut Held<'_, P>, lent: Lent) {
+        self.return_pages(held, lent.pages.into_iter());
+    }
+
+    pub(crate) fn return_pages<P: Before<order::PageCache>>(
+        &self,
+        held: &mut Held<'_, P>,
+        pages: impl Iterator<Item = LentPage>,
+    ) {
         let zero = self.zero_page.get().copied();
-        for LentPage(page) in lent.pages {
+        for LentPage(page) in pages {
             if Some(page) != zero && self.frames().unlend(page) {
                 self.frames().free_page(self.machine(), held, page);
             }
@@ -173,12 +194,8 @@ impl<M: Machine> Uvm<M> {
         lent: &mut Lent,
         kept: Range<usize>,
     ) {
-        for page in lent.pages.drain(kept.end..) {
-            self.return_page(held, page);
-        }
-        for page in lent.pages.drain(..kept.start) {
-            self.return_page(held, page);
-        }
+        self.return_pages(held, lent.pages.drain(kept.end..));
+        self.return_pages(held, lent.pages.drain(..kept.start));
     }
 
     /// Makes room for more pages in a list.
@@ -203,6 +220,29 @@ impl<M: Machine> Uvm<M> {
         let page = self.frames().alloc(self.machine(), held, Reserve::User)?;
         self.frames().disown(page);
         Ok(LentPage(page))
+    }
+
+    /// Adds `count` [new pages](Self::new_page) to what the caller has, as far as there is room in it. Cost: a lock or two for all.
+    ///
+    /// # Errors
+    /// [`NoMemory`]: nothing was added.
+    pub fn new_pages<P: Before<order::PageCache>>(
+        &self,
+        held: &mut Held<'_, P>,
+        count: usize,
+        lent: &mut Lent,
+    ) -> Result<(), NoMemory> {
+        let (before, count) = (lent.len(), count.min(lent.room()));
+        self.make_lent_room(lent, count)?;
+        let frames = self.frames();
+        let taken = frames.alloc_many(self.machine(), held, Reserve::User, count, |page| {
+            frames.disown(page);
+            lent.pages.push(LentPage(page));
+        });
+        if taken.is_err() {
+            self.return_pages(held, lent.pages.drain(before..));
+        }
+        taken
     }
 
     /// Whether a page is the one of zeroes, which is lent without counting.

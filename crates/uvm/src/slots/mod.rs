@@ -54,12 +54,35 @@ pub(crate) struct Found<'a> {
     index: u64,
 }
 
+/// A run of consecutive indices in one leaf, or where none is.
+#[derive(Clone, Copy)]
+pub(crate) struct Part<'a> {
+    leaf: Option<&'a [AtomicU32]>,
+    len: usize,
+}
+
+impl Part<'_> {
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// The number at a place of the run, as it is at this moment.
+    #[inline]
+    pub(crate) fn number(&self, at: usize) -> Option<NonZeroU32> {
+        NonZeroU32::new(self.leaf?[at].load(Acquire))
+    }
+}
+
 /// Whoever counts the leaves that hold a number.
 pub(crate) trait Holders {
     /// One more leaf holds the number.
     fn reference(&mut self, number: NonZeroU32);
     /// One leaf less does.
     fn release(&mut self, number: NonZeroU32);
+    /// The same for several numbers, those of a leaf at most.
+    fn release_many(&mut self, numbers: impl Iterator<Item = NonZeroU32>) {
+        numbers.for_each(|number| self.release(number));
+    }
 }
 
 /// Whether a shared leaf may be copied to take a part of it out.
@@ -114,6 +137,30 @@ impl Leaf {
         old
     }
 
+    /// Puts numbers, or none where that is 0, into a part that is empty; nobody else can reach the leaf.
+    fn fill(&mut self, part: Range<usize>, values: &mut impl Iterator<Item = u32>) {
+        let mut used = self.used.load(Relaxed);
+        for ((place, slot), value) in (part.start..).zip(&self.slots[part]).zip(values) {
+            slot.store(value, Relaxed);
+            used |= u64::from(value != 0) << place;
+        }
+        self.used.store(used, Relaxed);
+    }
+
+    /// Empties a part, and says what was there; nobody else can reach the leaf.
+    fn clear(&mut self, part: Range<usize>) -> impl Iterator<Item = NonZeroU32> + '_ {
+        let used = self.used.load(Relaxed);
+        let mut left = used & bits(&part);
+        self.used.store(used & !left, Relaxed);
+        core::iter::from_fn(move || {
+            let at = left.trailing_zeros() as usize;
+            left &= left.checked_sub(1)?;
+            let number = self.number(at);
+            self.slots[at].store(0, Relaxed);
+            number
+        })
+    }
+
     fn numbers(&self, part: Range<usize>) -> impl Iterator<Item = (usize, NonZeroU32)> + '_ {
         let mut left = self.used.load(Relaxed) & bits(&part);
         core::iter::from_fn(move || {
@@ -122,6 +169,11 @@ impl Leaf {
             left &= left.checked_sub(1)?;
             Some((at, self.number(at)?))
         })
+    }
+
+    /// Whether no number lies in a part.
+    fn is_empty_in(&self, part: Range<usize>) -> bool {
+        self.used.load(Relaxed) & bits(&part) == 0
     }
 
     /// Whether all numbers lie in a part.
@@ -205,7 +257,8 @@ fn has_others(leaf: &Arc<Leaf>) -> bool {
 
 /// Drops one table's hold on a leaf; the last holder's drop releases its numbers.
 fn let_go(mut leaf: Arc<Leaf>, holders: &mut impl Holders) {
-    let mut release = |leaf: &Leaf| leaf.numbers(0..LEAF as usize).for_each(|(_, n)| holders.release(n));
+    let mut release =
+        |leaf: &Leaf| holders.release_many(leaf.numbers(0..LEAF as usize).map(|(_, number)| number));
     // Mostly there is one holder, and the leaf need not be moved to be read.
     match Arc::get_mut(&mut leaf) {
         Some(leaf) => release(leaf),
@@ -295,9 +348,13 @@ impl Slots {
             let Some(leaf) = leaf.and_then(Arc::get_mut) else {
                 unreachable!("a shared leaf would have been changed")
             };
-            for (place, value) in (from..to).zip(&mut values) {
-                if let Some(old) = leaf.put(place, value) {
-                    holders.release(old);
+            if leaf.is_empty_in(from..to) {
+                leaf.fill(from..to, &mut values);
+            } else {
+                for (place, value) in (from..to).zip(&mut values) {
+                    if let Some(old) = leaf.put(place, value) {
+                        holders.release(old);
+                    }
                 }
             }
             if leaf.is_empty() {
@@ -346,11 +403,7 @@ impl Slots {
                 self.unshare(key * LEAF, holders);
             }
             let Some(leaf) = self.leaves.get_mut(key).and_then(Arc::get_mut) else { continue };
-            for i in part {
-                if let Some(number) = leaf.put(i, 0) {
-                    holders.release(number);
-                }
-            }
+            holders.release_many(leaf.clear(part));
         }
     }
 
@@ -395,6 +448,14 @@ impl Slots {
             out = rest;
         }
         any != 0
+    }
+
+    /// The numbers from an index on, up to `end` or the end of the leaf around it.
+    #[inline]
+    pub(crate) fn part(&self, start: u64, end: u64) -> Part<'_> {
+        let from = (start % LEAF) as usize;
+        let to = (end - start + from as u64).min(LEAF) as usize;
+        Part { leaf: self.leaves.get(start / LEAF).map(|leaf| &leaf.slots[from..to]), len: to - from }
     }
 
     /// Whether any leaf of the range hangs in another table too.

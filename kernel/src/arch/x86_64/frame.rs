@@ -69,8 +69,8 @@ impl Frame {
     /// Its bytes, to be written; `None` if they aren't this frame's alone.
     #[inline]
     pub fn bytes_mut(&mut self) -> Option<&mut [u8]> {
-        let alone = self.asked_for && KERNEL.frames().loans(self.page.page()) == 1;
-        // SAFETY: no other frame refers to it (I2), and this one is borrowed for writing.
+        let alone = self.asked_for && KERNEL.frames().is_borrowers(self.page.page());
+        // SAFETY: no other frame refers to it (I2), no program has taken it over, and this one is borrowed for writing.
         alone.then(|| unsafe { KERNEL.bytes(self.page.page()) })
     }
 }

@@ -1,0 +1,154 @@
+//! Many pages at once: taken, put on the active queue and freed under one hold of a lock.
+//!
+//! A call for one page costs a lock, a CPU's number and a look at the record each; what moves runs of pages pays them once. Runs pass
+//! the CPU's cache by: they come off the free list and go back to it, as a chain.
+
+use super::{link_back, pack, Frames, NoMemory, Owner, PageFlags, Place, NIL};
+use crate::atomic::Ordering::{Acquire, Relaxed, Release};
+use crate::magazine::HALF;
+use crate::order::{Before, Held, PageCache, PageQueues};
+use crate::shootdown::PageChain;
+use crate::{Channel, Machine, PageNo, Reserve, Shootdown};
+
+impl<M: Machine> Frames<M> {
+    /// Takes `count` free pages, each as [`alloc`](Self::alloc) leaves it, and hands them to `each`, which takes no lock. Cost: two
+    /// locks for all, where enough are on the free list.
+    ///
+    /// # Errors
+    /// [`NoMemory`] after those that there were.
+    pub fn alloc_many<P: Before<PageCache>>(
+        &self,
+        machine: &M,
+        held: &mut Held<'_, P>,
+        reserve: Reserve,
+        count: usize,
+        mut each: impl FnMut(PageNo),
+    ) -> Result<(), NoMemory> {
+        let taken = if count < HALF { 0 } else { self.take_listed(machine, held, reserve, count, &mut each) };
+        for _ in taken..count {
+            each(self.alloc(machine, held, reserve)?);
+        }
+        Ok(())
+    }
+
+    /// Takes pages from the free list's front, as many as there are; says how many.
+    fn take_listed<P: Before<PageCache>>(
+        &self,
+        machine: &M,
+        held: &mut Held<'_, P>,
+        reserve: Reserve,
+        count: usize,
+        mut each: impl FnMut(PageNo),
+    ) -> usize {
+        let (_cache, mut h) = self.near[machine.cpu()].cache.lock(held);
+        let (mut list, _h) = self.far.free.lock(&mut h);
+        let count = count.min(list.len.saturating_sub(self.kept_from(reserve)));
+        let mut next = list.head;
+        for _ in 0..count {
+            let page = &self.pages[next as usize];
+            page.place.store(Place::Nowhere as u8, Relaxed);
+            page.owner.store(pack(Owner::Kernel), Relaxed);
+            each(PageNo(next));
+            next = page.next.load(Relaxed);
+        }
+        list.head = next;
+        list.len -= count;
+        match self.pages.get(next as usize) {
+            Some(first) => first.prev.store(NIL, Relaxed),
+            None => list.tail = NIL,
+        }
+        self.far.free_list_len.store(list.len, Release);
+        if list.len < self.low_water() {
+            machine.wake(Channel::PAGE_DAEMON);
+        }
+        count
+    }
+
+    /// Puts pages that are on no queue, and wired by nobody, on the active queue, under one hold of its lock; a page that is on one
+    /// stays. Their owners' locks are held, or nobody else can take the pages from them.
+    pub fn activate_all<P: Before<PageQueues>>(
+        &self,
+        held: &mut Held<'_, P>,
+        pages: impl Iterator<Item = PageNo>,
+    ) {
+        let (mut queues, _h) = self.far.queues.lock(held);
+        let (records, mut active) = (&self.pages[..], queues.active);
+        for page in pages {
+            let record = &records[page.0 as usize];
+            if record.moves(Place::Nowhere, Place::Active) {
+                link_back(records, &mut active, page.0);
+                queues.linked(record.flags.load(Relaxed));
+            }
+        }
+        queues.active = active;
+        self.count(&queues);
+    }
+
+    /// Takes an idle page from its owner, who holds its own lock and has removed the page's mappings; [`release_all`] is to follow. Says
+    /// no, with nothing changed, if I/O has the page, or somebody holds it.
+    ///
+    /// [`release_all`]: Self::release_all
+    #[inline]
+    pub fn leaves_owner(&self, page: PageNo) -> bool {
+        let record = self.page(page);
+        let is_idle =
+            record.flags.load(Relaxed) & PageFlags::BUSY.bits() == 0 && record.wire.load(Acquire) == 0;
+        if is_idle {
+            // Who finds it on its queue finds that it is nobody's.
+            record.owner.store(pack(Owner::Kernel), Relaxed);
+        }
+        is_idle
+    }
+
+    /// Takes pages that [left their owners](Self::leaves_owner) off their queues, under one hold of the lock, and hands them to `down`,
+    /// which frees them once no CPU can hold a translation of them.
+    pub fn release_all<P: Before<PageQueues>>(
+        &self,
+        held: &mut Held<'_, P>,
+        pages: &[PageNo],
+        down: &mut Shootdown,
+    ) {
+        if pages.is_empty() {
+            return;
+        }
+        let (mut queues, _h) = self.far.queues.lock(held);
+        for &page in pages {
+            let record = self.page(page);
+            // Nobody links it from a batch while this holds the lock.
+            let place = record.place.load(Relaxed);
+            if place == Place::Active as u8 {
+                self.unlink(&mut queues.active, page.0);
+            } else if place == Place::Inactive as u8 {
+                self.unlink(&mut queues.inactive, page.0);
+            }
+            if place == Place::Active as u8 || place == Place::Inactive as u8 {
+                queues.unlinked(record.flags.load(Relaxed));
+            }
+            record.place.store(Place::Nowhere as u8, Relaxed);
+            down.gather(self, page);
+        }
+        self.count(&queues);
+    }
+
+    /// Frees a chain that would overflow a cache: it becomes the free list's front.
+    pub(super) fn free_listed(&self, held: &mut Held<'_, PageCache>, chain: &PageChain) {
+        let Some(head) = chain.head else { return };
+        let (mut list, _h) = self.far.free.lock(held);
+        let (mut at, mut prev) = (head.0, NIL);
+        for _ in 0..chain.len {
+            let page = &self.pages[at as usize];
+            page.frees(Place::Free);
+            page.prev.store(prev, Relaxed);
+            (prev, at) = (at, page.next.load(Relaxed));
+        }
+        // Now `prev` is the chain's last page.
+        self.pages[prev as usize].next.store(list.head, Relaxed);
+        match self.pages.get(list.head as usize) {
+            Some(first) => first.prev.store(prev, Relaxed),
+            None => list.tail = prev,
+        }
+        list.head = head.0;
+        list.len += chain.len;
+        self.far.free_list_len.store(list.len, Release);
+    }
+}

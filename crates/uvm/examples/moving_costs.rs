@@ -1,0 +1,161 @@
+//! One way to move data, so many pages, so many times: what to count instructions of.
+//!
+//! ```text
+//! cargo build --release -p uvm --example moving_costs
+//! valgrind --tool=callgrind target/release/examples/moving_costs loan 256 100
+//! ```
+//! The difference between two runs, of 100 rounds and of none, is what 100 rounds cost. Pages are neither filled nor read here: what is
+//! counted is what the library does.
+
+use std::sync::Arc;
+
+use machine::order::Nothing;
+use machine::{Held, Pa, Pages, ThreadCtx, Va, VaRange};
+use uvm::{AnonObject, At, Lent, MapRequest, Pager, Pass, Place, Space, Uvm};
+use uvm_soft::{Config, SoftMachine};
+
+const BOUNDS: VaRange = VaRange::new(Va(0x1000), Va(1 << 40));
+
+/// What a round works on.
+struct World {
+    uvm: Uvm<SoftMachine>,
+    space: Space<SoftMachine>,
+    other: Space<SoftMachine>,
+    memory: VaRange,
+    object: Arc<dyn Pager<SoftMachine>>,
+    stock: Lent,
+}
+
+type Round = fn(&World, &mut Held<'_, Nothing>);
+
+const ROUNDS: [(&str, &str, Round); 8] = [
+    ("loan", "a loan of touched memory, and its return", loan),
+    ("new", "new pages, transferred and discarded", new),
+    ("lent", "touched memory lent, transferred and discarded", lent),
+    ("stock", "16 pages of the kernel's lent again and again, transferred and discarded", stock),
+    ("object", "an object's pages lent, transferred and discarded", object),
+    ("donate", "touched memory donated there and back", donate),
+    ("touch", "first touches, and a discard", touch),
+    ("unmap", "a mapping, first touches, and an unmapping", unmap),
+];
+
+fn main() {
+    let mut arguments = std::env::args().skip(1);
+    let name = arguments.next().unwrap_or_default();
+    let pages = arguments.next().and_then(|n| n.parse().ok()).unwrap_or(256);
+    let rounds = arguments.next().and_then(|n| n.parse().ok()).unwrap_or(1);
+    let Some((_, _, round)) = ROUNDS.iter().find(|(known, ..)| *known == name) else {
+        println!("usage: moving_costs ROUND [PAGES [ROUNDS]], where ROUND is one of");
+        ROUNDS.iter().for_each(|(name, what, _)| println!("  {name:7} {what}"));
+        std::process::exit(2);
+    };
+    let mut ctx = ThreadCtx::new();
+    let held = &mut ctx.held();
+    let world = World::new(held, Pages(pages));
+    for _ in 0..5 {
+        round(&world, held);
+    }
+    for _ in 0..rounds {
+        round(&world, held);
+    }
+    world.end(held);
+}
+
+impl World {
+    fn new(held: &mut Held<'_, Nothing>, pages: Pages) -> World {
+        let frames = pages.0 as u32 * 4 + 4096;
+        let config = Config { segments: vec![(Pa(0x10_0000), frames)], cpus: 1, ..Config::default() };
+        let uvm = Uvm::new(SoftMachine::new(config)).unwrap();
+        let space = uvm.space_create(held, BOUNDS).unwrap();
+        let start = uvm.map(held, &space, &MapRequest::zero(pages)).unwrap();
+        let memory = VaRange::new(start, start + pages);
+        let object = AnonObject::new(&uvm, held, pages).unwrap();
+        let other = uvm.space_create(held, BOUNDS).unwrap();
+        let stock = (0..16).map(|_| uvm.new_page(held).unwrap()).collect();
+        let world = World { uvm, space, other, memory, object, stock };
+        touch_all(&world, held, memory);
+        world
+    }
+
+    fn end(self, held: &mut Held<'_, Nothing>) {
+        let World { uvm, space, other, object, stock, .. } = self;
+        uvm.return_loan(held, stock);
+        uvm.space_destroy(held, space);
+        uvm.space_destroy(held, other);
+        uvm.detach(held, &*object);
+        drop(object);
+        uvm.audit(held, &[], &[]).unwrap();
+    }
+
+    fn pages(&self) -> usize {
+        self.memory.pages().0 as usize
+    }
+}
+
+fn touch_all(world: &World, held: &mut Held<'_, Nothing>, range: VaRange) {
+    for va in range.iter_pages() {
+        world.uvm.fault(held, &world.space, va, machine::Prot::WRITE).unwrap();
+    }
+}
+
+fn take_and_drop(world: &World, held: &mut Held<'_, Nothing>, lent: Lent) {
+    let pages = Pages(lent.len() as u64);
+    let at = world.uvm.transfer(held, &world.other, lent, At::Anywhere).unwrap();
+    world.uvm.discard(held, &world.other, VaRange::new(at, at + pages)).unwrap();
+}
+
+fn loan(world: &World, held: &mut Held<'_, Nothing>) {
+    let lent = world.uvm.loan_to_kernel(held, &world.space, world.memory).unwrap();
+    world.uvm.return_loan(held, lent);
+}
+
+fn new(world: &World, held: &mut Held<'_, Nothing>) {
+    let mut lent = Lent::new();
+    world.uvm.new_pages(held, world.pages(), &mut lent).unwrap();
+    take_and_drop(world, held, lent);
+}
+
+fn lent(world: &World, held: &mut Held<'_, Nothing>) {
+    let lent = world.uvm.loan_to_kernel(held, &world.space, world.memory).unwrap();
+    take_and_drop(world, held, lent);
+}
+
+fn stock(world: &World, held: &mut Held<'_, Nothing>) {
+    let mut lent = Lent::new();
+    while lent.len() < world.pages() {
+        let pages = world.pages() - lent.len();
+        let stock = world.stock.pages();
+        world.uvm.lend_all_again(&stock[..pages.min(stock.len())], &mut lent).unwrap();
+    }
+    take_and_drop(world, held, lent);
+}
+
+fn object(world: &World, held: &mut Held<'_, Nothing>) {
+    let mut lent = Lent::new();
+    let pages = world.uvm.lend_object(held, &world.object, Pages(0), world.pages(), &mut lent);
+    assert_eq!(pages, Ok(world.pages()));
+    take_and_drop(world, held, lent);
+}
+
+fn donate(world: &World, held: &mut Held<'_, Nothing>) {
+    let uvm = &world.uvm;
+    let away = uvm.extract(held, &world.space, world.memory, Pass::Donate).unwrap();
+    let at = uvm.attach_range(held, &world.other, away, Place::Anywhere).map_err(|_| ()).unwrap();
+    let there = VaRange::new(at, at + world.memory.pages());
+    let back = uvm.extract(held, &world.other, there, Pass::Donate).unwrap();
+    let place = Place::Fixed(world.memory.start);
+    uvm.attach_range(held, &world.space, back, place).map_err(|_| ()).unwrap();
+}
+
+fn touch(world: &World, held: &mut Held<'_, Nothing>) {
+    world.uvm.discard(held, &world.space, world.memory).unwrap();
+    touch_all(world, held, world.memory);
+}
+
+fn unmap(world: &World, held: &mut Held<'_, Nothing>) {
+    let pages = world.memory.pages();
+    let start = world.uvm.map(held, &world.space, &MapRequest::zero(pages)).unwrap();
+    let range = VaRange::new(start, start + pages);
+    touch_all(world, held, range);
+    world.uvm.unmap(held, &world.space, range).unwrap();
+}

@@ -1,0 +1,153 @@
+//! Many anons at once: numbers come from the depot and go back to it as lists, under one hold of its lock.
+//!
+//! Source: as for magazines (`machine::magazine`), whose depot this is. The road not taken is larger magazines: a CPU would keep what
+//! nobody else can have.
+
+use arrayvec::ArrayVec;
+use machine::lines::Ordering::Relaxed;
+use machine::magazine::{Magazine, HALF};
+use machine::order::{self, Before, FreeList, PageCache, PageQueues};
+use machine::{Held, Machine, NoMemory, Owner, PageNo, Shootdown};
+
+use super::{AnonBody, AnonNo, Anons, Depot};
+
+/// Numbers handled at once, those of a leaf of slots.
+const MANY: usize = 64;
+
+/// Free numbers that a caller has for itself.
+pub(crate) type Numbers = ArrayVec<AnonNo, MANY>;
+
+impl<M: Machine> Anons<M> {
+    /// Takes free numbers, `count` of them or as many as a list holds.
+    ///
+    /// # Errors
+    /// [`NoMemory`]; nothing is taken then.
+    pub(crate) fn take_many<P: Before<PageCache> + Before<FreeList>>(
+        &self,
+        machine: &M,
+        held: &mut Held<'_, P>,
+        count: usize,
+    ) -> Result<Numbers, NoMemory> {
+        let mut numbers = Numbers::new();
+        let count = count.min(MANY);
+        if count == 0 {
+            return Ok(numbers);
+        }
+        let result = {
+            let near = &self.near[machine.cpu()];
+            let (mut free, mut h) = near.free.lock(held);
+            if count < HALF {
+                pop_up_to(&mut free, &mut numbers, count);
+            }
+            let result = if numbers.len() == count {
+                Ok(())
+            } else {
+                let (mut depot, _h) = self.depot.lock(&mut h);
+                self.take_from_depot(&mut depot, &mut free, &mut numbers, count)
+            };
+            near.len.store(free.len(), Relaxed);
+            result
+        };
+        if result.is_err() {
+            self.give_back_many(machine, held, &numbers);
+        }
+        result.map(|()| numbers)
+    }
+
+    fn take_from_depot(
+        &self,
+        depot: &mut Depot,
+        near: &mut Magazine,
+        numbers: &mut Numbers,
+        count: usize,
+    ) -> Result<(), NoMemory> {
+        let before = numbers.len();
+        let mut next = AnonNo::new(depot.free);
+        while let Some(no) = next.filter(|_| numbers.len() < count) {
+            numbers.push(no);
+            next = AnonNo::new(self.cell(no).next_free.load(Relaxed));
+        }
+        depot.free = next.map_or(0, AnonNo::get);
+        self.out.fetch_add(numbers.len() - before, Relaxed);
+        // What the CPU has at hand goes before numbers that were never used.
+        pop_up_to(near, numbers, count);
+        while numbers.len() < count {
+            numbers.push(self.fresh(depot)?);
+            self.out.fetch_add(1, Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Gives numbers back.
+    pub(crate) fn give_back_many<P: Before<PageCache> + Before<FreeList>>(
+        &self,
+        machine: &M,
+        held: &mut Held<'_, P>,
+        numbers: &[AnonNo],
+    ) {
+        let (Some(first), Some(last)) = (numbers.first(), numbers.last()) else { return };
+        if numbers.len() < HALF {
+            return numbers.iter().for_each(|&no| self.give_back(machine, held, no));
+        }
+        for pair in numbers.windows(2) {
+            self.cell(pair[0]).next_free.store(pair[1].get(), Relaxed);
+        }
+        let (mut depot, _h) = self.depot.lock(held);
+        self.cell(*last).next_free.store(depot.free, Relaxed);
+        depot.free = first.get();
+        self.out.fetch_sub(numbers.len(), Relaxed);
+    }
+
+    /// A new anon of a number that was taken before, for a page that was [taken over](machine::Frames::take_over).
+    #[inline]
+    pub(crate) fn make_of<P: Before<order::Anon>>(
+        &self,
+        machine: &M,
+        held: &mut Held<'_, P>,
+        no: AnonNo,
+        page: PageNo,
+    ) {
+        *self.get(no).lock(held).0 = AnonBody { refs: 1, page: Some(page), swap: None };
+        machine.frames().set_new_owner(page, Owner::Anon(no.get()));
+    }
+
+    /// Drops a reference to each of some anons: see [`release`](Self::release).
+    pub(crate) fn release_many<P>(
+        &self,
+        machine: &M,
+        held: &mut Held<'_, P>,
+        anons: impl Iterator<Item = AnonNo>,
+        down: &mut Shootdown,
+    ) where
+        P: Before<order::Anon> + Before<PageQueues> + Before<PageCache> + Before<FreeList>,
+    {
+        let (mut free, mut pages) = (Numbers::new(), ArrayVec::<PageNo, MANY>::new());
+        for no in anons {
+            let (gone, idle) = self.let_go(machine, held, no, down);
+            if !gone {
+                continue;
+            }
+            free.push(no);
+            if let Some(page) = idle {
+                // A page that leaves takes a number along: there is room.
+                pages.push(page);
+            }
+            if free.is_full() {
+                machine.frames().release_all(held, &pages, down);
+                pages.clear();
+                self.give_back_many(machine, held, &free);
+                free.clear();
+            }
+        }
+        machine.frames().release_all(held, &pages, down);
+        self.give_back_many(machine, held, &free);
+    }
+}
+
+/// Moves numbers from a magazine to a list, until that has `count`.
+fn pop_up_to(from: &mut Magazine, to: &mut Numbers, count: usize) {
+    while to.len() < count {
+        let Some(no) = from.pop().and_then(AnonNo::new) else { break };
+        to.push(no);
+    }
+}
