@@ -2,7 +2,9 @@
 // runs on every kernel; the second holds nothing where the calls are not there.
 #include "check.h"
 #include "uvm.h"
+#include <sys/ioctl.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <sys/uio.h>
 
 enum { MOST = 2 << 20, RW = PROT_READ | PROT_WRITE, ANON = MAP_PRIVATE | MAP_ANONYMOUS };
@@ -272,7 +274,7 @@ static void more_than_has_room_is_donated(void) {
     NEED(!pipe2(ends, O_NONBLOCK));
     char *from = memory(64 * PAGE), *to = memory(64 * PAGE);
     fill(from, 64 * PAGE, 8);
-    ssize_t put = uvm_donate_write(ends[1], from, 64 * PAGE);
+    ssize_t put = uvm_donate_write(ends[1], from, 64 * PAGE - 1); // not whole pages, which need no room
     CHECK(put > 0 && put < 64 * PAGE && put % PAGE == 0);
     CHECK(!from[0] && !from[put - 1] && is(from + put, 64 * PAGE - put, 8, put));
     FAILS(uvm_donate_write(ends[1], from + put, 64 * PAGE - put), EAGAIN);
@@ -458,6 +460,155 @@ static void exports_are_dropped(void) {
     }
 }
 
+// Memory that is given to a pipe as it is goes round and round, and is read in any way.
+static void ranges_are_donated(void) {
+    if (!calls_are_here()) return;
+    enum { SIZE = 32 * PAGE };
+    int ends[2];
+    NEED(!pipe(ends) && fcntl(ends[1], F_SETPIPE_SZ, 1 << 20) == 1 << 20);
+    char *at = memory(SIZE), *to = memory(SIZE);
+    fill(at, SIZE, 20);
+    for (int round = 0; round < 300; round++) {
+        CHECK(uvm_donate_write(ends[1], at, SIZE) == SIZE);
+        if (round == 0) CHECK(!at[0] && !at[SIZE - 1]);
+        struct uvm_piece piece = {0, 0};
+        NEED(uvm_transfer_read(ends[0], &piece, 1, SIZE) == 1 && piece.length == SIZE);
+        at = piece.start;
+        CHECK(is(at, SIZE, 20, 0));
+        at[round * 100] ^= 1, at[round * 100] ^= 1;
+    }
+    // What came by a donation is gone when it is given up.
+    CHECK(!uvm_anflush(at, SIZE));
+    FAILS(madvise(at, SIZE, MADV_WILLNEED), ENOMEM);
+    // Read in pieces, looked at, and cut.
+    for (int way = 0; way < 4; way++) {
+        char *from = memory(SIZE);
+        fill(from, SIZE, 21 + way);
+        CHECK(write(ends[1], "x", 1) == 1);
+        CHECK(uvm_donate_write(ends[1], from, SIZE) == SIZE);
+        CHECK(uvm_donate_write(ends[1], from, 8 * PAGE) == 8 * PAGE);
+        CHECK(read(ends[0], to, 1) == 1 && *to == 'x');
+        int copy[2], left;
+        NEED(!pipe(copy) && !ioctl(ends[0], FIONREAD, &left));
+        CHECK(left == SIZE + 8 * PAGE);
+        if (way == 1) {
+            CHECK(tee(ends[0], copy[1], 1000, 0) == 1000);
+            all_of(copy[0], to, 1000);
+            CHECK(is(to, 1000, 22, 0));
+        }
+        if (way == 2) {
+            struct uvm_piece piece;
+            CHECK(uvm_transfer_read(ends[0], &piece, 1, PAGE) == 1 && piece.length == PAGE);
+            CHECK(is(piece.start, PAGE, 23, 0));
+            all_of(ends[0], to, SIZE - PAGE);
+            CHECK(is(to, SIZE - PAGE, 23, PAGE));
+        } else if (way == 3) {
+            struct uvm_piece piece;
+            CHECK(uvm_transfer_read(ends[0], &piece, 1, 2 * SIZE) == 1 && piece.length == SIZE);
+            CHECK(is(piece.start, SIZE, 24, 0));
+            CHECK(uvm_donate_write(ends[1], piece.start, 16 * PAGE) == 16 * PAGE);
+            CHECK(is((char *)piece.start + 16 * PAGE, 16 * PAGE, 24, 16 * PAGE));
+            CHECK(!uvm_anflush(piece.start, SIZE));
+            all_of(ends[0], to, 8 * PAGE);
+            CHECK(!to[0] && !to[8 * PAGE - 1]);
+            all_of(ends[0], to, 16 * PAGE);
+            CHECK(is(to, 16 * PAGE, 24, 0));
+        } else {
+            all_of(ends[0], to, 100);
+            all_of(ends[0], to + 100, SIZE - 100);
+            CHECK(is(to, SIZE, 21 + way, 0));
+        }
+        if (way != 3) all_of(ends[0], to, 8 * PAGE);
+        if (way != 3) CHECK(!to[0] && !to[8 * PAGE - 1]);
+        CHECK(!ioctl(ends[0], FIONREAD, &left) && left == 0);
+        close(copy[0]), close(copy[1]), munmap(from, SIZE);
+    }
+    // Nobody takes it.
+    char *from = memory(SIZE);
+    fill(from, SIZE, 30);
+    CHECK(uvm_donate_write(ends[1], from, SIZE) == SIZE);
+    close(ends[0]);
+    fill(from, SIZE, 31);
+    signal(SIGPIPE, SIG_IGN);
+    FAILS(uvm_donate_write(ends[1], from, SIZE), EPIPE);
+    CHECK(is(from, SIZE, 31, 0));
+    close(ends[1]);
+}
+
+static void nothing(int number) {
+    (void)number;
+}
+
+// A large write is in the pipe at once, but ends as if it were not, and leaves nothing behind that it doesn't tell of.
+static void large_writes_are_interrupted(void) {
+    int ends[2];
+    NEED(!pipe(ends));
+    pid_t child = fork();
+    NEED(child >= 0);
+    if (child == 0) {
+        struct sigaction action = {.sa_handler = nothing};
+        sigaction(SIGALRM, &action, 0);
+        struct itimerval soon = {.it_value = {0, 100000}};
+        setitimer(ITIMER_REAL, &soon, 0);
+        char *from = memory(256 * PAGE);
+        fill(from, 256 * PAGE, 40);
+        ssize_t put = write(ends[1], from, 256 * PAGE);
+        int left;
+        _exit(!(put == 65536 && !ioctl(ends[1], FIONREAD, &left) && left == 65536));
+    }
+    int status, left;
+    NEED(waitpid(child, &status, 0) == child);
+    CHECK(status == 0);
+    char *to = memory(16 * PAGE);
+    CHECK(!ioctl(ends[0], FIONREAD, &left) && left == 65536);
+    all_of(ends[0], to, 65536);
+    CHECK(is(to, 65536, 40, 0));
+    CHECK(!ioctl(ends[0], FIONREAD, &left) && left == 0);
+    close(ends[0]), close(ends[1]);
+}
+
+// Several writers of much more than there is room for, one of them small: all arrives once, in the order of each.
+static void large_writers_share_a_pipe(void) {
+    enum { WRITERS = 3, ROUNDS = 8, SIZE = 96 * PAGE };
+    int ends[2];
+    NEED(!pipe(ends));
+    for (int writer = 0; writer < WRITERS; writer++) {
+        if (fork()) continue;
+        unsigned *from = (unsigned *)memory(SIZE);
+        for (unsigned round = 0; round < ROUNDS; round++) {
+            size_t length = writer == 2 ? 4096 : SIZE;
+            for (size_t i = 0; i < length / 4; i++) from[i] = writer << 28 | (round * (SIZE / 4) + i);
+            for (size_t done = 0; done < length;) {
+                ssize_t put = write(ends[1], (char *)from + done, length - done);
+                if (put <= 0) _exit(1);
+                done += put;
+            }
+        }
+        _exit(0);
+    }
+    close(ends[1]);
+    unsigned next[WRITERS] = {0, 0, 0}, words[4096];
+    size_t had = 0, all = 0;
+    for (ssize_t got; (got = read(ends[0], (char *)words + had, sizeof words - had)) > 0;) {
+        had += got, all += got;
+        for (size_t i = 0; i < had / 4; i++) {
+            unsigned writer = words[i] >> 28, value = words[i] & 0xfffffff;
+            NEED(writer < WRITERS);
+            if (writer == 2 && value % (SIZE / 4) == 0) next[2] = value;
+            CHECK(value == next[writer]);
+            next[writer]++;
+        }
+        memmove(words, (char *)words + had / 4 * 4, had % 4);
+        had %= 4;
+    }
+    CHECK(all == (2 * SIZE + 4096) * ROUNDS);
+    for (int writer = 0; writer < WRITERS; writer++) {
+        int status;
+        CHECK(wait(&status) > 0 && status == 0);
+    }
+    close(ends[0]);
+}
+
 int main(int argc, char **argv) {
     static const struct test_case tests[] = {
         {"writers_change_their_memory", writers_change_their_memory},
@@ -476,6 +627,9 @@ int main(int argc, char **argv) {
         {"exports_donate", exports_donate},
         {"exports_are_refused", exports_are_refused},
         {"exports_are_dropped", exports_are_dropped},
+        {"ranges_are_donated", ranges_are_donated},
+        {"large_writes_are_interrupted", large_writes_are_interrupted},
+        {"large_writers_share_a_pipe", large_writers_share_a_pipe},
     };
     return RUN(tests, argc, argv);
 }

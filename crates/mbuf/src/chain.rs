@@ -373,6 +373,11 @@ impl<H: Pages> Chain<H> {
         self.pieces.front().map_or(0, Piece::whole_run)
     }
 
+    /// The run that is the first piece, if it begins with whole pages.
+    pub fn peek_run(&self) -> Option<&H::Run> {
+        self.pieces.front().filter(|first| first.whole_run() > 0).and_then(Piece::run)
+    }
+
     /// Takes those pages out; `None` if there are none.
     ///
     /// Fails with [`NoMemory`]; the chain is then as it was.
@@ -393,6 +398,11 @@ impl<H: Pages> Chain<H> {
         }
         self.len -= len;
         Ok(piece.into_run(pages))
+    }
+
+    /// Shows each run to `f`, until it fails.
+    pub fn try_each_run<E>(&mut self, f: impl FnMut(&mut H::Run) -> Result<(), E>) -> Result<(), E> {
+        self.pieces.iter_mut().filter_map(Piece::run_mut).try_for_each(f)
     }
 
     /// Gives all pages back.

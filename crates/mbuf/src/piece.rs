@@ -209,6 +209,20 @@ impl<H: Pages> Piece<H> {
         }
     }
 
+    pub(crate) fn run(&self) -> Option<&H::Run> {
+        match &self.storage {
+            Storage::Run(run) => Some(run),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn run_mut(&mut self) -> Option<&mut H::Run> {
+        match &mut self.storage {
+            Storage::Run(run) => Some(run),
+            _ => None,
+        }
+    }
+
     /// The pages of a run, whatever of them counts.
     pub(crate) fn into_run(mut self, pages: &H) -> Option<H::Run> {
         self.shrink(pages);

@@ -86,6 +86,17 @@ impl<M: Machine> Uvm<M> {
         tree.try_each(range, &mut |e| Err(outline(e))).err()
     }
 
+    /// The first entry that overlaps the range, with its name.
+    pub fn first_named_in(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        space: &Space<M>,
+        range: VaRange,
+    ) -> Option<(Outline, Option<Arc<str>>)> {
+        let (tree, _) = space.map.tree.lock(held);
+        tree.try_each(range, &mut |e| Err((outline(e), e.name.clone()))).err()
+    }
+
     /// Calls `each` with every entry of a space, in order of address, under the map's lock: `each` must not wait.
     pub fn describe(
         &self,

@@ -19,6 +19,8 @@
 //! Source: UVM's `uvm_map_extract`; 1998, section 4.3. The road not taken is its reservation in the target map: with two locks
 //! held there is nothing to take back.
 
+use alloc::sync::Arc;
+
 use machine::order::Guard;
 use machine::{order, Held, Machine, NoMemory, Pages, Pmap, Prot, Shootdown, Va, VaRange};
 
@@ -215,6 +217,12 @@ impl<M: Machine> Uvm<M> {
             down.flush(self.machine().pmap());
         }
         down.perform(self.machine(), held);
+    }
+
+    /// Names what lies in a detached range.
+    pub fn name(&self, held: &mut Held<'_, order::Nothing>, detached: &Detached<M>, name: &Arc<str>) {
+        let (mut tree, _) = detached.space.map.tree.lock(held);
+        tree.each_mut(detached.range(), |e| e.name = Some(name.clone()));
     }
 
     /// Ends a detached range: its memory is freed as by unmapping.

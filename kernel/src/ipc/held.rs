@@ -10,7 +10,8 @@
 //!
 //! Invariants: H1: `moved` is the length of `front` and `behind` together. H2: nothing is copied into the ring while `moved`
 //! isn't 0, so bytes leave in the order they came. H3: `charged`, the memory of the ring and the length of the chains, is what the
-//! account knows of.
+//! account knows of. H4: `ranges` is how many donated ranges are in `behind`; they are made loans before it is read, cut, or moved, and
+//! nothing is there in front of the first that leaves as it is.
 
 use alloc::sync::Arc;
 
@@ -21,8 +22,8 @@ use crate::errno::*;
 use crate::fs::io::{Sink, Source};
 use crate::net::account::Account;
 use crate::net::moving::{append, pour, Lends, PIPE_LOAN};
-use crate::net::pages::{Chain, Clusters};
-use crate::vm;
+use crate::net::pages::{Chain, Clusters, Run};
+use crate::vm::{self, Export};
 
 const PAGE: usize = 4096;
 
@@ -31,6 +32,7 @@ pub struct Held {
     ring: Ring,
     behind: Chain,
     moved: usize,
+    ranges: usize,
     account: Arc<Account>,
     charged: usize,
 }
@@ -39,7 +41,7 @@ impl Held {
     /// Nothing; what comes counts for `user`.
     pub fn new(user: u32) -> Held {
         let (front, ring, behind) = (Chain::new(), Ring::new(), Chain::new());
-        Held { front, ring, behind, moved: 0, account: Account::of(user), charged: 0 }
+        Held { front, ring, behind, moved: 0, ranges: 0, account: Account::of(user), charged: 0 }
     }
 
     /// Whether the user's queues hold all that they may.
@@ -78,7 +80,7 @@ impl Held {
     pub fn clear(&mut self) {
         self.front.clear(&Clusters);
         self.behind.clear(&Clusters);
-        self.moved = 0;
+        (self.moved, self.ranges) = (0, 0);
         self.charge();
         let left = self.ring.len();
         self.ring.consume(left);
@@ -91,6 +93,10 @@ impl Held {
             return self.with_moved(|held| {
                 pour(&mut held.front, to)?;
                 held.drain_ring(to)?;
+                if to.left() == 0 {
+                    return Ok(());
+                }
+                held.lend_ranges()?;
                 pour(&mut held.behind, to)
             });
         }
@@ -113,6 +119,48 @@ impl Held {
         self.moved = self.front.len() + self.behind.len();
         self.charge();
         result
+    }
+
+    /// Keeps H4.
+    fn lend_ranges(&mut self) -> Result<()> {
+        if self.ranges > 0 {
+            self.behind.try_each_run(|run| run.make_lent().map(|_| ()))?;
+            self.ranges = 0;
+        }
+        Ok(())
+    }
+
+    /// Moves a donated range in, however large it is.
+    ///
+    /// # Errors
+    /// `ENOBUFS`, and the range.
+    pub fn give_range(&mut self, range: Arc<Export>) -> core::result::Result<(), (Errno, Arc<Export>)> {
+        let len = range.pages() as usize * PAGE;
+        self.behind.append_run(Run::Range(range.clone()), 0..len).map_err(|_| (ENOBUFS, range))?;
+        self.ranges += 1;
+        self.moved += len;
+        self.charge();
+        Ok(())
+    }
+
+    /// Takes out what comes first, if it is a donated range of at most `most` bytes.
+    pub fn take_range(&mut self, most: usize) -> Option<Arc<Export>> {
+        let is_first = self.ranges > 0 && self.front.is_empty() && self.ring.len() == 0;
+        if !is_first || self.behind.first_run() > most {
+            return None;
+        }
+        if !matches!(self.behind.peek_run(), Some(Run::Range(_))) {
+            return None;
+        }
+        match self.behind.take_run(&Clusters) {
+            Ok(Some(Run::Range(range))) => {
+                self.ranges -= 1;
+                self.moved -= range.pages() as usize * PAGE;
+                self.charge();
+                Some(range)
+            }
+            _ => None,
+        }
     }
 
     /// Copies in what there is room for, of `capacity` in all; lends pages where that pays, of up to `most` in all.
@@ -162,6 +210,11 @@ impl Held {
                 held.ring.consume(n);
             }
             let left = most - to.len();
+            if held.ranges > 0 && (left == 0 || !to.is_empty()) {
+                // Who comes next has it as it is.
+                return Ok(());
+            }
+            held.lend_ranges()?;
             to.take_from(&Clusters, &mut held.behind, left).map_err(|NoMemory| ENOBUFS)
         })
     }
@@ -181,7 +234,8 @@ impl Held {
     }
 
     /// The first `most` bytes on the same pages; those of the ring are copied.
-    pub fn look(&self, most: usize) -> Result<Chain> {
+    pub fn look(&mut self, most: usize) -> Result<Chain> {
+        self.lend_ranges()?;
         let mut chain =
             self.front.refer(&Clusters, most.min(self.front.len())).map_err(|NoMemory| ENOBUFS)?;
         let result = self.look_behind(most, &mut chain);

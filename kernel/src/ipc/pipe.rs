@@ -28,7 +28,7 @@ use crate::fs::io::{outcome, Sink, Source};
 use crate::net::pages::Chain;
 use crate::net::rights::Ucred;
 use crate::sync::{Mutex, WaitQueue, Woken};
-use crate::vm::{self, Asks};
+use crate::vm::{self, Asks, Export};
 
 const PAGE: usize = 4096;
 /// Writes of up to so many bytes are not mixed with others'.
@@ -214,6 +214,50 @@ impl Pipe {
         match self.get(blocking, |held| held.take(most, &mut chain)) {
             Err(errno) if chain.is_empty() => Err(errno),
             _ => Ok(chain),
+        }
+    }
+
+    /// As [`take`](Pipe::take), but what comes first may be memory that somebody gave away as it was.
+    pub fn take_any(&self, blocking: Blocking, most: usize) -> Result<Taken> {
+        let (mut chain, mut range) = (Chain::new(), None);
+        let result = self.get(blocking, |held| {
+            range = held.take_range(most);
+            if range.is_none() {
+                held.take(most, &mut chain)?;
+            }
+            Ok(())
+        });
+        match range {
+            Some(range) => Ok(Taken::Range(range)),
+            None => outcome(chain.len(), result).map(|_| Taken::Bytes(chain)),
+        }
+    }
+
+    /// Moves memory in that its writer gives away as it was, once there is some room; that it needs none itself.
+    ///
+    /// # Errors
+    /// As for a write; and the memory.
+    pub fn give_range(
+        &self,
+        blocking: Blocking,
+        range: Arc<Export>,
+    ) -> core::result::Result<(), (Errno, Arc<Export>)> {
+        let mut left = Some(range);
+        let mut result = Ok(());
+        while left.is_some() && result.is_ok() {
+            result = self.put(blocking, PIPE_BUF, |held, _| {
+                match left.take().map(|range| held.give_range(range)) {
+                    Some(Err((errno, range))) => {
+                        left = Some(range);
+                        Err(errno)
+                    }
+                    _ => Ok(()),
+                }
+            });
+        }
+        match (left, told(result)) {
+            (Some(range), Err(errno)) => Err((errno, range)),
+            _ => Ok(()),
         }
     }
 
@@ -433,6 +477,13 @@ fn told(result: Result<()>) -> Result<()> {
         super::raise_sigpipe();
     }
     result
+}
+
+/// What was taken out of a pipe.
+pub enum Taken {
+    Bytes(Chain),
+    /// Memory that somebody gave away as it was.
+    Range(Arc<Export>),
 }
 
 /// Whether a transfer may wait.

@@ -11,7 +11,7 @@ use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use mbuf::{NoMemory, Pages, PAGE_SIZE};
 
-use super::pages::{append_lent, Chain, Clusters};
+use super::pages::{append_lent, Chain, Clusters, Run};
 use crate::arch::frame::Frame;
 use crate::arch::io;
 use crate::errno::*;
@@ -240,9 +240,9 @@ impl Made {
         }
         self.close();
         self.reserve(chain.first_run() / PAGE_SIZE)?;
-        if let Some(run) = chain.take_run(&Clusters).map_err(|NoMemory| ENOBUFS)? {
-            self.count(run.len() * PAGE_SIZE);
-            self.pages.extend(run.into_pages());
+        if let Some(Run::Lent(lent)) = chain.take_run(&Clusters).map_err(|NoMemory| ENOBUFS)? {
+            self.count(lent.len() * PAGE_SIZE);
+            self.pages.extend(lent.into_pages());
         } else if let Some(frame) = chain.take_page() {
             self.count(PAGE_SIZE);
             self.pages.push(frame.into_page());

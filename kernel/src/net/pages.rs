@@ -1,13 +1,14 @@
 //! The pages of chains: clusters of the kernel's own, pages that programs lend, pages of files.
 
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use mbuf::{NoMemory, Pages};
+use mbuf::{NoMemory, Pages, PAGE_SIZE};
 
 use crate::arch::frame::{lent_bytes, Frame};
 use crate::errno::{Result, ENOBUFS};
-use crate::vm::{self, Lent};
+use crate::vm::{self, Export, Lent};
 use uvm::LentPage;
 
 /// A chain as the kernel has it.
@@ -16,9 +17,42 @@ pub type Chain = mbuf::Chain<Clusters>;
 /// Where chains get their pages.
 pub struct Clusters;
 
+/// Pages in a row.
+pub enum Run {
+    /// On loan.
+    Lent(Lent),
+    /// Memory that a program has given away as it was: for one that takes it the same way. Only pipes hold such, and make a
+    /// loan of it before anything else is done with it (`ipc::held`).
+    Range(Arc<Export>),
+}
+
+impl Run {
+    /// Makes it a loan.
+    ///
+    /// # Errors
+    /// `ENOBUFS`, and it is what it was.
+    pub fn make_lent(&mut self) -> Result<&mut Lent> {
+        if let Run::Range(range) = self {
+            *self = Run::Lent(range.lend().map_err(|_| ENOBUFS)?);
+        }
+        match self {
+            Run::Lent(lent) => Ok(lent),
+            Run::Range(_) => Err(ENOBUFS),
+        }
+    }
+
+    /// The pages on loan; none of a range.
+    fn pages(&self) -> &[LentPage] {
+        match self {
+            Run::Lent(lent) => lent.pages(),
+            Run::Range(_) => &[],
+        }
+    }
+}
+
 impl Pages for Clusters {
     type Page = Frame;
-    type Run = Lent;
+    type Run = Run;
 
     /// Makes room if memory is short, and so may sleep.
     fn alloc(&self) -> core::result::Result<Frame, NoMemory> {
@@ -46,15 +80,19 @@ impl Pages for Clusters {
     }
 
     #[inline]
-    fn run_bytes<'a>(&self, run: &'a Lent, page: usize) -> &'a [u8] {
-        lent_bytes(&run.pages()[page])
+    fn run_bytes<'a>(&self, run: &'a Run, page: usize) -> &'a [u8] {
+        static NOT_SHOWN: [u8; PAGE_SIZE] = [0; PAGE_SIZE];
+        debug_assert!(page < run.pages().len(), "a range is lent before it is read");
+        run.pages().get(page).map_or(&NOT_SHOWN, lent_bytes)
     }
 
-    fn share_run(&self, run: &Lent, pages: Range<usize>) -> core::result::Result<Lent, NoMemory> {
-        lend_all_again(pages.len(), |index| &run.pages()[pages.start + index])
+    fn share_run(&self, run: &Run, pages: Range<usize>) -> core::result::Result<Run, NoMemory> {
+        let pages = run.pages().get(pages).ok_or(NoMemory)?;
+        lend_all_again(pages.len(), |index| &pages[index]).map(Run::Lent)
     }
 
-    fn cut_run(&self, run: &mut Lent, at: usize, both: bool) -> core::result::Result<Lent, NoMemory> {
+    fn cut_run(&self, run: &mut Run, at: usize, both: bool) -> core::result::Result<Run, NoMemory> {
+        let run = run.make_lent().map_err(|_| NoMemory)?;
         let rest = run.try_split_off(at)?;
         if both {
             match rest.pages().first().and_then(vm::lend_again) {
@@ -65,15 +103,19 @@ impl Pages for Clusters {
                 }
             }
         }
-        Ok(rest)
+        Ok(Run::Lent(rest))
     }
 
-    fn shrink_run(&self, run: &mut Lent, kept: Range<usize>) {
-        vm::give_back_others(run, kept);
+    fn shrink_run(&self, run: &mut Run, kept: Range<usize>) {
+        if let Run::Lent(lent) = run {
+            vm::give_back_others(lent, kept);
+        }
     }
 
-    fn release_run(&self, run: Lent) {
-        vm::give_back(run);
+    fn release_run(&self, run: Run) {
+        if let Run::Lent(lent) = run {
+            vm::give_back(lent);
+        }
     }
 }
 
@@ -105,8 +147,8 @@ pub fn append_lent(chain: &mut Chain, lent: Lent, range: Range<usize>) -> Result
         vm::give_back(lent);
         return Ok(());
     }
-    chain.append_run(lent, range).map_err(|(NoMemory, lent)| {
-        vm::give_back(lent);
+    chain.append_run(Run::Lent(lent), range).map_err(|(NoMemory, run)| {
+        Clusters.release_run(run);
         ENOBUFS
     })
 }

@@ -2,7 +2,7 @@
 
 use alloc::sync::Arc;
 
-use machine::PAGE_SIZE;
+use machine::{NoMemory, PAGE_SIZE};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use super::mem::{current_mm, prot, PAGE, PROT_KNOWN};
@@ -13,11 +13,12 @@ use crate::fs::export::ExportNode;
 use crate::fs::fdtable::OnExec;
 use crate::fs::file::File;
 use crate::fs::inode::{downcast, InodeRef};
+use crate::ipc::pipe::{Blocking, Taken};
 use crate::mem::layout::USER_END;
 use crate::net::moving::{from_pages, lend_pages, to_pages};
-use crate::net::pages::{Chain, Clusters};
+use crate::net::pages::{append_lent, Chain, Clusters};
 use crate::user;
-use crate::vm::{self, Advice, Export, Giving};
+use crate::vm::{self, Export, Giving};
 use linux_raw_sys::general as abi;
 
 /// Numbers that Linux doesn't use.
@@ -38,6 +39,9 @@ struct UserPiece {
     len: u64,
 }
 
+/// Bytes from which memory is given to a pipe as it is, and not page by page.
+const RANGE: usize = 8 * PAGE_SIZE;
+
 /// The most pieces and bytes of one call.
 const MOST_PIECES: u32 = 256;
 const MOST_BYTES: usize = 4 << 20;
@@ -56,7 +60,22 @@ fn transfer_read(fd: i32, pieces: u64, count: u32, most: usize) -> Result<usize>
     for index in 0..count as u64 {
         user::put(pieces.wrapping_add(index * size), &UserPiece::default())?;
     }
-    let chain = file.take(most.min(MOST_BYTES))?;
+    let most = most.min(MOST_BYTES);
+    let taken = match file.io().pipe().filter(|_| file.is_readable()) {
+        Some(pipe) => pipe.take_any(Blocking::of(&file), most)?,
+        None => Taken::Bytes(file.take(most)?),
+    };
+    let chain = match taken {
+        Taken::Bytes(chain) => chain,
+        Taken::Range(range) => {
+            let at = match range.import(&mm.space, None) {
+                Ok(at) => at,
+                Err(errno) => return Err(put_back(&file, lent_chain(&range)?, errno)),
+            };
+            user::put(pieces, &UserPiece { start: at, len: range.pages() * PAGE })?;
+            return Ok(1);
+        }
+    };
     if chain.is_empty() {
         return Ok(0);
     }
@@ -75,6 +94,14 @@ fn transfer_read(fd: i32, pieces: u64, count: u32, most: usize) -> Result<usize>
     Ok(found.len())
 }
 
+/// A range that can't be mapped, as pages.
+fn lent_chain(range: &Export) -> Result<Chain> {
+    let (mut chain, lent) = (Chain::new(), range.lend()?);
+    let len = lent.len() * PAGE_SIZE;
+    append_lent(&mut chain, lent, 0..len)?;
+    Ok(chain)
+}
+
 /// What could not be delivered is for the next who reads.
 fn put_back(file: &File, chain: Chain, errno: Errno) -> Errno {
     file.untake(chain);
@@ -89,10 +116,11 @@ fn anflush(addr: u64, len: u64) -> Result<()> {
     if addr == end {
         return Ok(());
     }
-    vm::advise(&current_mm()?.space, start, len, Advice::DontNeed)
+    vm::flush(&current_mm()?.space, start, len)
 }
 
-/// Lends pages, gives them to a file, and takes them from the program: what is lent by nobody any more moves whole.
+/// Gives a pipe the memory as it is; another file, and what isn't plain memory, in the form of lent pages that are then taken from
+/// the program: what is lent by nobody any more moves whole.
 fn donate_write(fd: i32, addr: u64, len: usize) -> Result<usize> {
     let file = current::file(fd)?;
     if !addr.is_multiple_of(PAGE) {
@@ -121,6 +149,23 @@ fn donate_write(fd: i32, addr: u64, len: usize) -> Result<usize> {
 }
 
 fn donate_part(file: &Arc<File>, space: &vm::Space, addr: u64, len: usize) -> Result<usize> {
+    if let Some(pipe) = file.io().pipe().filter(|_| len >= RANGE && len.is_multiple_of(PAGE_SIZE)) {
+        pipe.wait_for_room(Blocking::of(file))?;
+        if let Some(range) = vm::donate(space, addr, len as u64 / PAGE)? {
+            return match pipe.give_range(Blocking::of(file), range) {
+                Ok(()) => Ok(len),
+                Err((errno, range)) => {
+                    // Nobody else has it, and there is room where it was. Nothing may be lost: somebody is ended before this fails.
+                    let again = || match range.import(space, Some(addr)) {
+                        Err(ENOMEM) => Err(NoMemory),
+                        _ => Ok(()),
+                    };
+                    let _ = vm::with_room_at_any_cost(again);
+                    Err(errno)
+                }
+            };
+        }
+    }
     let mut chain = Chain::new();
     let lent = lend_pages(&mut chain, space, addr, len);
     if let Err(errno) = lent {
@@ -139,7 +184,7 @@ fn donate_part(file: &Arc<File>, space: &vm::Space, addr: u64, len: usize) -> Re
     };
     if gone > 0 {
         // What can't be forgotten (locked memory, a hole by now) has been lent, which is as good to the receiver.
-        let _ = vm::advise(space, addr, gone as u64, Advice::DontNeed);
+        let _ = vm::flush(space, addr, gone as u64);
     }
     Ok(given)
 }

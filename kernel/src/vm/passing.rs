@@ -4,9 +4,11 @@ use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 
 use machine::{Pages, Prot, Va, VaRange};
-use uvm::{At, Lent, Pass, TransferError};
+use spin::Once;
+use uvm::{At, FaultError, Lent, Pass, Sharing, TransferError};
 
 use super::uvm::{map_errno, with, Space};
+use super::Advice;
 use crate::arch::machine::KernelMachine;
 use crate::errno::{Errno, Result, EACCES, EFAULT, EINVAL, ENODATA, ENOMEM};
 use crate::sync::{Mutex, SpinLock};
@@ -94,6 +96,21 @@ impl Export {
         self.pages
     }
 
+    /// Lends what was donated, and gives it up: its pages are nobody's but the borrower's then.
+    ///
+    /// # Errors
+    /// `ENODATA` if it is gone; `ENOMEM` or `EFAULT` if a page can't be had, with nothing changed.
+    pub fn lend(&self) -> Result<Lent> {
+        let mut range = self.range.lock();
+        let detached = range.as_ref().ok_or(ENODATA)?;
+        let lent = with(|uvm, held| uvm.loan_to_kernel(held, detached.space(), detached.range()));
+        let lent = lent.map_err(|error| if error == FaultError::NoMemory { ENOMEM } else { EFAULT })?;
+        if let Some(detached) = range.take() {
+            with(|uvm, held| uvm.drop_detached(held, detached));
+        }
+        Ok(lent)
+    }
+
     /// Maps it at `place`, in place of what is there, or anywhere; returns where.
     ///
     /// # Errors
@@ -121,6 +138,58 @@ impl Export {
         let at = with(|uvm, held| uvm.pass_range(held, from, all, space.get(), place, pass));
         at.map(|at| at.0).map_err(map_errno)
     }
+}
+
+/// A name of memory that came by a donation.
+const DONATED: &str = "donated";
+
+/// Takes memory out of a program to be read by somebody, once: whole pages from `addr` on, which are private, anonymous and may
+/// be written. Zeroes take its place; where it came by a donation itself, nothing does. `None` if it is of another kind.
+///
+/// # Errors
+/// `ENOMEM`; nothing has changed.
+pub fn donate(space: &Space, addr: u64, pages: u64) -> Result<Option<Arc<Export>>> {
+    let range = VaRange::new(Va(addr), Va(addr) + Pages(pages));
+    let (mut is_plain, mut end) = (true, range.start);
+    with(|uvm, held| {
+        uvm.outline(held, space.get(), range, |e| {
+            let is_private = e.sharing == Sharing::Private && e.object.is_none();
+            is_plain &= e.range.start <= end && is_private && e.prot == Prot::READ_WRITE && !e.wired;
+            end = e.range.end;
+        });
+    });
+    if !is_plain || end < range.end {
+        return Ok(None);
+    }
+    let giving = if is_donated(space, range) == Some(range) { Giving::Donate } else { Giving::DonateZero };
+    let export = Export::new(space, addr, pages, giving, Prot::READ_WRITE)?;
+    static NAME: Once<Arc<str>> = Once::new();
+    if let Some(detached) = export.range.lock().as_ref() {
+        with(|uvm, held| uvm.name(held, detached, NAME.call_once(|| Arc::from(DONATED))));
+    }
+    Ok(Some(export))
+}
+
+/// The first mapping in a range, if it came by a donation.
+fn is_donated(space: &Space, range: VaRange) -> Option<VaRange> {
+    let (found, name) = with(|uvm, held| uvm.first_named_in(held, space.get(), range))?;
+    (name.as_deref() == Some(DONATED)).then_some(found.range)
+}
+
+/// Gives up the private memory of a range: what came by a donation is unmapped, the rest shows zeroes, or its file, again.
+///
+/// # Errors
+/// `ENOMEM` for a hole, after what lies before and behind it.
+pub fn flush(space: &Space, addr: u64, len: u64) -> Result<()> {
+    let mut rest = VaRange::new(Va(addr), Va(addr + len));
+    while let Some(found) = is_donated(space, rest).filter(|found| found.intersect(rest) == *found) {
+        super::unmap(space, found.start.0, found.pages().bytes())?;
+        rest = VaRange::new(found.end, rest.end);
+        if rest.is_empty() {
+            return Ok(());
+        }
+    }
+    super::advise(space, rest.start.0, rest.pages().bytes(), Advice::DontNeed)
 }
 
 impl Drop for Export {
