@@ -114,16 +114,6 @@ static int send_written(int fd) {
     return write_all(fd, buffer, size);
 }
 
-static int send_donated(int fd) {
-    touch(buffer, touches ? size : 0);
-    for (size_t done = 0; done < size;) {
-        ssize_t put = uvm_donate_write(fd, buffer + done, size - done);
-        if (put <= 0) return -1;
-        done += put;
-    }
-    return 0;
-}
-
 static int take_read(int fd) {
     return read_all(fd, buffer, size);
 }
@@ -174,18 +164,17 @@ static uint64_t pipe_plain(size_t count) {
     return through_pipe(count, send_written, *transfers == '1' ? take_transferred : take_read);
 }
 
-static uint64_t pipe_donated(size_t count) {
-    int ends[2];
-    if (pipe(ends)) return give_up("pipe");
-    if (size > 65536 && fcntl(ends[1], F_SETPIPE_SZ, 1 << 20) < 0) return give_up("F_SETPIPE_SZ");
-    return between(count, ends, send_donated, take_transferred);
-}
-
 static uint64_t pipe_wide(size_t count) {
     int ends[2];
     if (pipe(ends)) return give_up("pipe");
     if (size > 65536 && fcntl(ends[1], F_SETPIPE_SZ, 1 << 20) < 0) return give_up("F_SETPIPE_SZ");
     return between(count, ends, send_written, take_read);
+}
+
+static uint64_t through_socket(size_t count) {
+    int ends[2];
+    if (socketpair(AF_UNIX, SOCK_STREAM, 0, ends)) return give_up("socketpair");
+    return between(count, ends, send_written, *transfers == '1' ? take_transferred : take_read);
 }
 
 // The pages themselves go into the pipe, and from there to nobody.
@@ -274,43 +263,84 @@ static int accept_copied(int from) {
     return 0;
 }
 
-// There and back counts as two operations.
-static uint64_t to_and_fro(size_t count, int (*give)(int), int (*take)(int)) {
+// A channel in both directions: what goes in at one side's second end comes out at the other's first.
+struct sides {
+    int here[2], there[2];
+};
+
+static int by_socket(struct sides *sides) {
     int ends[2];
-    if (socketpair(AF_UNIX, SOCK_STREAM, 0, ends)) return give_up("socketpair");
+    if (socketpair(AF_UNIX, SOCK_STREAM, 0, ends)) return -1;
+    *sides = (struct sides){{ends[0], ends[0]}, {ends[1], ends[1]}};
+    return 0;
+}
+
+static int by_pipes(struct sides *sides) {
+    int to[2], fro[2];
+    if (pipe(to) || pipe(fro)) return -1;
+    *sides = (struct sides){{fro[0], to[1]}, {to[0], fro[1]}};
+    return 0;
+}
+
+// There and back counts as two operations.
+static uint64_t to_and_fro(size_t count, int (*open)(struct sides *), int (*give)(int), int (*take)(int)) {
+    struct sides sides;
+    if (open(&sides)) return give_up("socketpair or pipe");
+    int *here = sides.here, *there = sides.there;
     in_hand = memory(size);
     if (!in_hand) return 0;
     touch(in_hand, size);
     pid_t child = fork();
     if (child == 0) {
-        close(ends[0]);
+        close(here[0]), close(here[1]);
         munmap(in_hand, size);
         touch(buffer, LARGEST);
-        while (!take(ends[1]) && !give(ends[1])) {
+        while (!take(there[0]) && !give(there[1])) {
         }
         _exit(0);
     }
     if (child < 0) return give_up("fork");
-    close(ends[1]);
+    close(there[0]), close(there[1]);
     touch(in_hand, size);
     touch(buffer, LARGEST);
-    int bad = give(ends[0]) || take(ends[0]); // the child is up
+    int bad = give(here[1]) || take(here[0]); // the child is up
     uint64_t start = ticks();
-    for (size_t i = 0; i < count && !bad; i++) bad = give(ends[0]) || take(ends[0]);
+    for (size_t i = 0; i < count && !bad; i++) bad = give(here[1]) || take(here[0]);
     uint64_t spent = ticks() - start;
     if (bad) give_up("the memory did not come back");
     else munmap(in_hand, size);
-    close(ends[0]);
+    close(here[0]), close(here[1]);
     waitpid(child, 0, 0);
     return spent / 2;
 }
 
 static uint64_t passed(size_t count) {
-    return to_and_fro(count, pass, accept_passed);
+    return to_and_fro(count, by_socket, pass, accept_passed);
 }
 
 static uint64_t passed_by_copy(size_t count) {
-    return to_and_fro(count, pass_copied, accept_copied);
+    return to_and_fro(count, by_socket, pass_copied, accept_copied);
+}
+
+static uint64_t piped_by_copy(size_t count) {
+    return to_and_fro(count, by_pipes, pass_copied, accept_copied);
+}
+
+// The same by donations: what was received is given on.
+static int donate(int to) {
+    return uvm_donate_write(to, in_hand, size) == (ssize_t)size ? 0 : -1;
+}
+
+static int accept_donated(int from) {
+    struct uvm_piece piece;
+    if (uvm_transfer_read(from, &piece, 1, size) != 1 || piece.length != size) return -1;
+    in_hand = piece.start;
+    if (touches) touch(in_hand, size);
+    return 0;
+}
+
+static uint64_t donated(size_t count) {
+    return to_and_fro(count, by_pipes, donate, accept_donated);
 }
 
 // A descriptor of shared memory passed, and mapped by whoever gets it.
@@ -337,7 +367,7 @@ static int accept_memfd(int from) {
 }
 
 static uint64_t passed_by_memfd(size_t count) {
-    return to_and_fro(count, pass_memfd, accept_memfd);
+    return to_and_fro(count, by_socket, pass_memfd, accept_memfd);
 }
 
 // A parent reads its child's memory.
@@ -367,10 +397,12 @@ static uint64_t read_remotely(size_t count) {
 
 // --- figure 9: three processes in a row -------------------------------------------------------------------------
 
-// The first fills a buffer, the second changes it, the third writes it to a sink and tells the first.
+// The first fills a buffer, the second changes it, the third writes it to a sink and tells the first, or gives it the buffer
+// back where that is memory which was passed.
 static uint64_t pipeline(size_t count, int (*give)(int), int (*take)(int), int own) {
     int first[2], second[2], turn[2];
-    if (socketpair(AF_UNIX, SOCK_STREAM, 0, first) || socketpair(AF_UNIX, SOCK_STREAM, 0, second) || pipe(turn)) {
+    if (socketpair(AF_UNIX, SOCK_STREAM, 0, first) || socketpair(AF_UNIX, SOCK_STREAM, 0, second) ||
+        socketpair(AF_UNIX, SOCK_STREAM, 0, turn)) {
         return give_up("socketpair");
     }
     pid_t middle = fork();
@@ -388,25 +420,27 @@ static uint64_t pipeline(size_t count, int (*give)(int), int (*take)(int), int o
         touch(buffer, LARGEST);
         touches = 0;
         int sink = null_socket();
-        while (!take(second[1]) && !write_all(sink, own ? in_hand : buffer, size) && write(turn[1], "t", 1) == 1) {
-            if (own && munmap(in_hand, size)) break;
+        while (!take(second[1]) && !write_all(sink, own ? in_hand : buffer, size)) {
+            if (own ? give(turn[1]) : write(turn[1], "t", 1) != 1) break;
         }
         _exit(0);
     }
     if (middle < 0 || last < 0) return give_up("fork");
     close(first[1]), close(second[0]), close(second[1]), close(turn[1]);
     touch(buffer, LARGEST);
+    touches = 0;
+    if (own) in_hand = memory(size);
     char byte;
     int bad = 0;
     uint64_t start = 0;
     for (size_t i = 0; i <= count && !bad; i++) {
         if (i == 1) start = ticks();
-        if (own) in_hand = memory(size);
         touch(own ? in_hand : buffer, size);
-        bad = give(first[0]) || read(turn[0], &byte, 1) != 1;
+        bad = give(first[0]) || (own ? take(turn[0]) : read(turn[0], &byte, 1) != 1);
     }
     uint64_t spent = ticks() - start;
     if (bad) give_up("the pipeline broke");
+    else if (own) munmap(in_hand, size);
     close(first[0]), close(turn[0]);
     waitpid(middle, 0, 0), waitpid(last, 0, 0);
     return spent;
@@ -442,11 +476,18 @@ static const struct kind {
     {"pipe, lent", pipe_plain, 4096, LARGEST, ONLY_OURS | LEND | COPY_IN},
     {"pipe, transferred", pipe_plain, 4096, LARGEST, ONLY_OURS | COPY_OUT | TRANSFER},
     {"pipe, lent and transferred", pipe_plain, 4096, LARGEST, ONLY_OURS | LEND | TRANSFER},
-    {"pipe, donated", pipe_donated, 4096, LARGEST, ONLY_OURS | TRANSFER},
+    {"pipes, to and fro, untouched", piped_by_copy, 4096, LARGEST, 0},
+    {"pipes, to and fro, touched", piped_by_copy, 4096, LARGEST, TOUCHES},
+    {"pipes, to and fro, donated", donated, 32768, LARGEST, ONLY_OURS},
+    {"pipes, to and fro, donated, touched", donated, 32768, LARGEST, ONLY_OURS | TOUCHES},
     {"pipe of 1 MiB, unchanged", pipe_wide, 4096, LARGEST, 0},
     {"pipe, unchanged", pipe_plain, 1024, LARGEST, 0},
     {"pipe, unchanged, refilled", pipe_plain, 1024, LARGEST, TOUCHES},
     {"pipe, copied, refilled", pipe_plain, 1024, LARGEST, ONLY_OURS | TOUCHES | COPY_OUT | COPY_IN},
+    {"socket, unchanged", through_socket, 1024, LARGEST, 0},
+    {"socket, copied", through_socket, 1024, LARGEST, ONLY_OURS | COPY_OUT | COPY_IN},
+    {"socket, unchanged, refilled", through_socket, 1024, LARGEST, TOUCHES},
+    {"socket, copied, refilled", through_socket, 1024, LARGEST, ONLY_OURS | TOUCHES | COPY_OUT | COPY_IN},
     {"pipe, vmsplice and splice", spliced, 4096, LARGEST, 0},
     {"process_vm_readv", read_remotely, 4096, LARGEST, 0},
     {"memfd passed", passed_by_memfd, 4096, LARGEST, TOUCHES},
