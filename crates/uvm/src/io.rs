@@ -166,6 +166,7 @@ impl<M: Machine> Uvm<M> {
     /// Ends a write, as [`read_done`](Self::read_done) ends a read.
     pub fn write_done(&self, held: &mut Held<'_, order::Nothing>, pages: &[PageNo], outcome: Outcome) {
         self.ended(held, pages, Ended { direction: Direction::Write, outcome, pages: pages.len() });
+        self.frames().refill_reserves(held);
     }
 
     fn ended(&self, held: &mut Held<'_, order::Nothing>, mut pages: &[PageNo], end: Ended) {

@@ -5,9 +5,10 @@ mod stores;
 use std::sync::Arc;
 
 use machine::order::Nothing;
-use machine::{Held, Machine, Pa, Pages, Pmap, Prot, ThreadCtx, Va, VaRange};
+use machine::{Held, Machine, Pa, Pages, Pmap, Prot, Reserve, ThreadCtx, Va, VaRange};
 use stores::file::TestFile;
 use stores::{Mode, SwapDisk};
+use uvm::pageout::Last;
 use uvm::{
     Advice, Counter, FaultError, FaultKind, MapRequest, Sharing, Space, SwapError, SwapId, Uvm, VnodePager,
 };
@@ -221,10 +222,74 @@ fn a_few_frames_are_enough_to_go_on_with() {
     uvm.wire(held, &s, VaRange::new(wired, wired + Pages(57))).unwrap();
     assert!(uvm.frames().free() < uvm.frames().low_water());
     let va = uvm.map(held, &s, &MapRequest::zero(Pages(40))).unwrap();
-    (0..40).for_each(|i| store(&uvm, &s, va + Pages(i), i as u8).unwrap());
+    // No daemon that keeps up with it.
+    let fault = |va, access| uvm.fault(&mut ThreadCtx::new().held(), &s, va, access).map(|_| ());
+    for i in 0..40 {
+        uvm.machine().store(0, s.pmap(), va + Pages(i), &[i as u8], fault).unwrap();
+    }
     check(&uvm, &s, va, 40);
     audit(&uvm, held, &[&s]);
     uvm.space_destroy(held, s);
+    assert_empty(&uvm);
+}
+
+/// Who was refused a frame, and comes to its turn when there is one again, takes it: that nothing can be taken from others is
+/// no reason to be refused.
+#[test]
+fn what_was_given_back_before_ones_turn_is_found() {
+    let (uvm, mut ctx) = (world(64), ThreadCtx::new());
+    let held = &mut ctx.held();
+    let frames = uvm.frames();
+    let take = || frames.alloc(uvm.machine(), &mut ThreadCtx::new().held(), Reserve::User);
+    let mut taken: Vec<_> = std::iter::from_fn(|| take().ok()).collect();
+    let attempt = || {
+        take().inspect_err(|_| {
+            let page = taken.pop().unwrap();
+            frames.free_page(uvm.machine(), &mut ThreadCtx::new().held(), page);
+        })
+    };
+    let page = uvm.with_room(held, Last::Fail, attempt).expect("a frame was given back");
+    assert_eq!(frames.for_users(), 0);
+    taken.push(page);
+    taken.into_iter().for_each(|page| frames.free_page(uvm.machine(), held, page));
+    assert_empty(&uvm);
+}
+
+/// The last pass writes a file's pages that were in use, which is done at once: they are clean then, and no reason to give up.
+#[test]
+fn pages_of_files_that_the_last_pass_has_written_can_be_taken() {
+    let (uvm, mut ctx) = (world(20), ThreadCtx::new());
+    let held = &mut ctx.held();
+    let s = space(&uvm, held);
+    let file = VnodePager::new(&uvm, held, Box::new(TestFile::new(&uvm, Mode::AtOnce)), Pages(5)).unwrap();
+    let request = MapRequest::object(file.clone(), Pages(0), Pages(5), Sharing::Shared);
+    let mapped = uvm.map(held, &s, &request).unwrap();
+    let va = uvm.map(held, &s, &MapRequest::zero(Pages(12))).unwrap();
+    let fault = |va, access| uvm.fault(&mut ThreadCtx::new().held(), &s, va, access).map(|_| ());
+    let store = |va| uvm.machine().store(0, s.pmap(), va, &[1], fault);
+    (0..11).for_each(|n| store(va + Pages(n)).unwrap());
+    (0..5).for_each(|n| store(mapped + Pages(n)).unwrap());
+    assert_eq!(uvm.frames().for_users(), 0);
+    assert!(store(va + Pages(11)).is_ok(), "twelve pages fit into 20 frames of which 8 are kept free");
+    uvm.space_destroy(held, s);
+    uvm.detach(held, &*file);
+    assert_empty(&uvm);
+}
+
+/// swapoff takes all frames that it can get. What a pass frees for it must fill the reserve first, from which the tier gets
+/// frames, or all of memory is used up while the tier has room.
+#[test]
+fn the_reserve_is_filled_before_swapoff_takes_what_a_pass_has_freed() {
+    let (uvm, mut ctx) = (world(64), ThreadCtx::new());
+    let held = &mut ctx.held();
+    let (_, device) = swap_on(&uvm, held, 256, Mode::AtOnce);
+    let (s, va) = filled(&uvm, held, 120);
+    uvm.set_tier(held, 50).unwrap();
+    uvm.swap_off(held, device).expect("120 pages of one byte fit into the tier");
+    check(&uvm, &s, va, 120);
+    audit(&uvm, held, &[&s]);
+    uvm.space_destroy(held, s);
+    uvm.set_tier(held, 0).unwrap();
     assert_empty(&uvm);
 }
 
@@ -371,6 +436,12 @@ fn what_will_be_needed_is_read_from_swap_before_it_is_touched() {
         assert!(disk.take_log().is_empty(), "a page was not read ahead");
         uvm.will_need(held, &s, part(10, 110));
         assert!(disk.take_log().is_empty(), "what is there is read again");
+        // One read behind the other, with nothing between them.
+        uvm.will_need(held, &s, part(110, 290));
+        while uvm.machine().complete(0, Fate::Works) {}
+        disk.take_log();
+        (110..290).for_each(|i| assert_eq!(load(&uvm, &s, va + Pages(i)), Ok(i as u8), "page {i}"));
+        assert!(disk.take_log().is_empty(), "a page between two reads was left out");
         check(&uvm, &s, va, 50);
         audit(&uvm, held, &[&s]);
         uvm.space_destroy(held, s);

@@ -553,6 +553,14 @@ impl<M: Machine> Frames<M> {
         }
     }
 
+    /// The same if the free list has less than what is kept from programs: what memory pressure has freed must not all go to
+    /// whoever asks first on the CPU that freed it, or the reserves shrink each time that they are used.
+    pub fn refill_reserves<P: Before<PageCache>>(&self, held: &mut Held<'_, P>) {
+        if self.far.free_list_len.load(Relaxed) < self.reserve_kernel {
+            self.drain_caches(held);
+        }
+    }
+
     /// Takes `count` frames that follow one another in physical memory, from the top; their state is as
     /// [`alloc`](Self::alloc) leaves it. Cost: a scan of all records: for rare, large needs such as a kernel heap.
     ///

@@ -37,10 +37,12 @@ impl World {
         }
         let (needs, room) = (self.needs(op), self.room(op));
         let keeps = if let Op::SwapOff { .. } | Op::Tier { .. } = op { 1 } else { needs };
+        // The tier's last frame goes after its last page has got another.
+        let in_all = if let Op::Tier { .. } = op { 1 } else { needs };
         let frames = room.frames - room.tier_frames;
         if keeps != 0
             && (room.fixed + keeps > frames
-                || room.anonymous + room.others + needs > frames + room.slots + room.tier)
+                || room.anonymous + room.others + in_all > frames + room.slots + room.tier)
         {
             return Ok(());
         }

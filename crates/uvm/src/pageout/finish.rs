@@ -44,6 +44,7 @@ impl<M: Machine> Uvm<M> {
         self.stat().add(cpu, Counter::FreedClean, freed as u64);
         pass.progress.freed += freed;
         self.write_out(held, pass, &dirty);
+        self.frames().refill_reserves(held);
     }
 
     /// Frees a page that is clean, and that nobody waits for.

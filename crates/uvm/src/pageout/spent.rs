@@ -35,9 +35,9 @@ pub(crate) struct PassLock<M: Machine> {
 /// See the module.
 #[derive(Clone, Copy)]
 struct Spent {
-    /// Pages that the pass met and could not take since others had or wanted them.
+    /// Pages that the pass met and could not take since others had or wanted them, or since they had to be written first.
     left: usize,
-    /// Pages read, written and failed by then.
+    /// Pages read, written and failed by its end.
     made: u64,
     /// Pages of files.
     files: usize,
@@ -160,8 +160,11 @@ impl<M: Machine> Uvm<M> {
     }
 
     fn known_after(&self, held: &mut Held<'_, order::Nothing>, before: Spent, pass: Progress) -> Spent {
+        // A file's dirty page that the pass has met may have been written by now: it is there, and clean.
+        let made = self.pages_made();
         Spent {
-            left: before.left + pass.wanted + self.pages_in_flight(),
+            left: before.left + pass.wanted + self.pages_in_flight() + (made - before.made) as usize,
+            made,
             files: self.file_pages(held),
             state: self.state_of_memory(held),
             ..before
