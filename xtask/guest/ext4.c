@@ -240,9 +240,16 @@ static void a_large_folder(void) {
 }
 
 static void a_full_disk(void) {
+    catch_faults();
     fresh();
     struct statfs space;
     NEED(!statfs(".", &space));
+    int sparse = open("sparse", O_CREAT | O_RDWR, 0600), kept = open("kept", O_CREAT | O_RDWR, 0600);
+    NEED(!ftruncate(sparse, 8 * PAGE) && !fallocate(kept, 0, 0, 4 * PAGE) && !fsync(kept));
+    char *hole = mmap(0, 8 * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, sparse, 0);
+    char *place = mmap(0, 4 * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, kept, 0);
+    NEED(hole != MAP_FAILED && place != MAP_FAILED);
+    hole[7 * PAGE] = 'a';
     int fd = open("big", O_CREAT | O_RDWR, 0600);
     static char bytes[1 << 16];
     memset(bytes, 'f', sizeof bytes);
@@ -255,12 +262,30 @@ static void a_full_disk(void) {
     CHECK(!fsync(fd) && lseek(fd, 0, SEEK_END) == total);
     char last;
     CHECK(pread(fd, &last, 1, total - 1) == 1 && last == 'f');
+    // A store to a hole is refused where it happens, reading one is not, and what has a place is as it was.
+    CHECK(hole[PAGE] == 0);
+    RAISES(hole[PAGE] = 'b', SIGBUS, BUS_ADRERR, hole + PAGE);
+    RAISES(hole[2 * PAGE + 7] = 'b', SIGBUS, BUS_ADRERR, hole + 2 * PAGE + 7);
+    hole[7 * PAGE + 1] = 'b';
+    place[PAGE] = 'c';
+    CHECK(!msync(hole, 8 * PAGE, MS_SYNC) && !fsync(sparse) && !msync(place, 4 * PAGE, MS_SYNC) && !fsync(kept));
+    CHECK(!ftruncate(fd, 0) && !fsync(fd));
+    hole[PAGE] = 'd';
+    CHECK(!msync(hole, 8 * PAGE, MS_SYNC) && !fsync(sparse));
     CHECK(!ftruncate(fd, 0) && !fsync(fd) && write(fd, bytes, sizeof bytes) == sizeof bytes && !fsync(fd));
     close(fd);
     CHECK(!unlink("big"));
     close(make("after", 1 << 20, 7));
     sync();
     CHECK(is("after", 1 << 20, 7));
+    char folder[64], got[2] = {0};
+    NEED(getcwd(folder, sizeof folder) && !munmap(hole, 8 * PAGE) && !munmap(place, 4 * PAGE));
+    close(sparse), close(kept);
+    remount();
+    NEED(!chdir(folder) && (sparse = open("sparse", O_RDONLY)) >= 0 && (kept = open("kept", O_RDONLY)) >= 0);
+    CHECK(pread(sparse, got, 2, PAGE) == 2 && got[0] == 'd' && pread(sparse, got, 2, 7 * PAGE) == 2 && !memcmp(got, "ab", 2));
+    CHECK(pread(sparse, got, 1, 2 * PAGE + 7) == 1 && got[0] == 0 && pread(kept, got, 1, PAGE) == 1 && got[0] == 'c');
+    close(sparse), close(kept);
 }
 
 static void synced_writes(void) {

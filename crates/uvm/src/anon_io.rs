@@ -59,7 +59,7 @@ impl<M: Machine> Uvm<M> {
 
     fn anon_read(&self, held: &mut Held<'_, order::Anon>, body: &mut AnonBody, page: PageNo, end: Ended) {
         let (machine, frames) = (self.machine(), self.frames());
-        if end.outcome == Outcome::Done {
+        if end.outcome != Outcome::Failed {
             if let (1, Some(slot)) = (end.pages, body.swap) {
                 self.swap().trust(held, slot);
             }
@@ -96,7 +96,7 @@ impl<M: Machine> Uvm<M> {
 
     fn anon_written(&self, held: &mut Held<'_, order::Anon>, body: &mut AnonBody, page: PageNo, end: Ended) {
         let (machine, frames) = (self.machine(), self.frames());
-        if end.outcome == Outcome::Done {
+        if end.outcome != Outcome::Failed {
             if let (1, Some(slot)) = (end.pages, body.swap) {
                 self.swap().trust(held, slot);
             }

@@ -54,6 +54,9 @@ pub enum Transfer {
 pub enum Outcome {
     /// The bytes are there.
     Done,
+    /// The same of pages that were read, zeroes in them have no room in their file yet, and it may be full: before a
+    /// program stores to such a page through a mapping, [`fill_hole`](crate::Vnode::fill_hole) is asked.
+    Hole,
     /// They are not. Said of several pages at once it means that one of them, at least, could not be read or written.
     Failed,
 }

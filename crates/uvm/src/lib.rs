@@ -85,7 +85,9 @@ pub use map::{Advice, Backing, Inherit, Map, MapError, MapRequest, Place, RangeE
 pub use object::{Object, ObjectBody, ObjectGuard};
 pub use object_io::Intent;
 pub use pageout::{BadShare, Knobs, Progress};
-pub use pager::{Access, AnonObject, DevicePager, GetError, IoError, Launder, Pager, Put, Vnode, VnodePager};
+pub use pager::{
+    Access, AnonObject, DevicePager, GetError, IoError, Launder, Pager, Put, Quota, Vnode, VnodePager,
+};
 pub use pin::Pinned;
 pub use space::Space;
 pub use stat::{Counter, Stat, COUNTERS};

@@ -11,7 +11,9 @@
 //!
 //! Locks: `ObjectBody` by the object's; it guards its pages' identity, `flags` and `wire` too.
 
+use alloc::sync::Arc;
 use core::num::NonZeroU32;
+
 use machine::lines::{AtomicBool, Ordering::Relaxed};
 
 use machine::frames::PageFlags;
@@ -25,6 +27,7 @@ use crate::anon::{drop_page, leave};
 use crate::io::Chain;
 use crate::pager;
 use crate::pager::ahead::{Plan, ReadAhead};
+use crate::pager::{GetError, Quota};
 use crate::slots::Slots;
 use crate::swap::Slot;
 use crate::Uvm;
@@ -47,6 +50,8 @@ pub struct ObjectBody {
     copied: AtomicBool,
     /// What its pages are for the page daemon's balance: `FILE`, `EXEC` or neither.
     pub(crate) class: PageFlags,
+    /// What counts its pages, with those of others.
+    quota: Option<Arc<Quota>>,
 }
 
 /// The head of a memory object, embedded in its pager.
@@ -63,10 +68,18 @@ pub type ObjectGuard<'a, M> = order::Guard<'a, <M as Machine>::Lock, ObjectBody>
 impl<M: Machine> Object<M> {
     /// An object of `len` pages, none resident, with one reference: the caller's.
     pub fn new(uvm: &Uvm<M>, len: Pages) -> Self {
-        Object::of_class(uvm, len, PageFlags::empty())
+        Object::made(uvm, len, PageFlags::empty(), None)
     }
 
     pub(crate) fn of_class(uvm: &Uvm<M>, len: Pages, class: PageFlags) -> Self {
+        Object::made(uvm, len, class, None)
+    }
+
+    pub(crate) fn within(uvm: &Uvm<M>, len: Pages, quota: Arc<Quota>) -> Self {
+        Object::made(uvm, len, PageFlags::empty(), Some(quota))
+    }
+
+    fn made(uvm: &Uvm<M>, len: Pages, class: PageFlags, quota: Option<Arc<Quota>>) -> Self {
         Object {
             id: uvm.name_object(),
             known: AtomicBool::new(false),
@@ -81,6 +94,7 @@ impl<M: Machine> Object<M> {
                 ahead: ReadAhead::new(),
                 copied: AtomicBool::new(false),
                 class,
+                quota,
             }),
         }
     }
@@ -205,8 +219,29 @@ impl ObjectBody {
     /// Takes out what is at an index.
     fn clear(&mut self, index: Pages) -> Option<NonZeroU32> {
         let old = self.pages.clear(index.0);
-        self.stored -= usize::from(old.is_some());
+        if old.is_some() {
+            self.stored -= 1;
+            self.give_quota_back(1);
+        }
         old
+    }
+
+    /// Counts pages that are about to be put at empty indices.
+    ///
+    /// # Errors
+    /// [`GetError::NoSpace`]: there may not be that many.
+    pub(crate) fn take_quota(&self, pages: usize) -> Result<(), GetError> {
+        self.quota.as_ref().map_or(Ok(()), |quota| quota.take(pages))
+    }
+
+    /// The same for one at an index that was emptied just now.
+    pub(crate) fn retake_quota(&self) {
+        self.quota.iter().for_each(|quota| quota.retake());
+    }
+
+    /// Takes it back.
+    pub(crate) fn give_quota_back(&self, pages: usize) {
+        self.quota.iter().for_each(|quota| quota.give_back(pages));
     }
 
     /// How many pages it holds, and how many of them on swap: for an audit.
@@ -229,6 +264,11 @@ impl ObjectBody {
             Some(number) if number.get() < ON_SWAP => Some(page_no(number)),
             _ => None,
         }
+    }
+
+    /// Whether there is nothing at an index, in memory or on swap.
+    pub(crate) fn is_empty_at(&self, index: Pages) -> bool {
+        self.pages.get(index.0).is_none()
     }
 
     /// Where the page at an index lies on swap, if it is not resident; [`Slot::LOST`] if it can't be read.

@@ -71,7 +71,7 @@ impl<M: Machine> Uvm<M> {
         }
         match (end.outcome, slot) {
             (Outcome::Failed, _) => frames.set_flags(page, PageFlags::ERROR),
-            (Outcome::Done, Some(slot)) => {
+            (Outcome::Done | Outcome::Hole, Some(slot)) => {
                 if end.pages == 1 {
                     self.swap().trust(held, slot);
                 }
@@ -79,6 +79,7 @@ impl<M: Machine> Uvm<M> {
                     self.give_slot_back(held, page);
                 }
             }
+            (Outcome::Hole, None) => frames.set_flags(page, PageFlags::HOLE),
             (Outcome::Done, None) => {}
         }
         unbusy(machine, page);
@@ -112,7 +113,7 @@ impl<M: Machine> Uvm<M> {
                     self.stat().add(machine.cpu(), Counter::FileErrors, 1);
                 }
             }
-            (Outcome::Done, Some(slot)) => {
+            (Outcome::Done | Outcome::Hole, Some(slot)) => {
                 if end.pages == 1 {
                     self.swap().trust(held, slot);
                 }
@@ -122,7 +123,7 @@ impl<M: Machine> Uvm<M> {
                     return frames.free_page(machine, held, page);
                 }
             }
-            (Outcome::Done, None) => {
+            (Outcome::Done | Outcome::Hole, None) => {
                 frames.clear_flags(page, PageFlags::UNWRITTEN);
             }
         }

@@ -27,10 +27,11 @@ pub enum Intent {
 
 impl<M: Machine> Uvm<M> {
     /// Makes the page at `index` resident, pins it, calls `work` with it and no lock held, and unpins it. `None`
-    /// without calling `work` if the host only wants to read and the pager knows nothing but zeroes there.
+    /// without calling `work` if the host only wants to read and the pager knows nothing but zeroes there. A host that
+    /// writes to a file has found room for it there before.
     ///
     /// # Errors
-    /// [`GetError`]: past the end, I/O, or no memory; never `Wait` or `Start`.
+    /// [`GetError`]: past the end, I/O, no space, or no memory; never `Wait` or `Start`.
     pub fn with_page<T>(
         &self,
         held: &mut Held<'_, order::Nothing>,
@@ -83,7 +84,7 @@ impl<M: Machine> Uvm<M> {
         self.frames().wire(page);
         self.frames().set_flags(page, PageFlags::TOUCHED);
         if intent == Intent::Write {
-            self.frames().clear_flags(page, PageFlags::CLEAN | PageFlags::UNWRITTEN);
+            self.frames().clear_flags(page, PageFlags::CLEAN | PageFlags::UNWRITTEN | PageFlags::HOLE);
         }
         Ok(Some(page))
     }

@@ -391,7 +391,7 @@ impl<M: Machine> Uvm<M> {
     /// is copied. Waits for I/O of pages that go. Cost: by pages.
     ///
     /// # Errors
-    /// [`GetError`], `PastEnd` if the object is shorter or `NoMemory`, with nothing changed; and the pages.
+    /// [`GetError`], `PastEnd` if the object is shorter, `NoSpace` or `NoMemory`, with nothing changed; and the pages.
     pub fn give_to_object(
         &self,
         held: &mut Held<'_, order::Nothing>,
@@ -450,6 +450,8 @@ impl<M: Machine> Uvm<M> {
                 frames.unwire(machine, &mut h, old);
             }
         }
+        let new = indices.clone().filter(|&index| body.is_empty_at(Pages(index))).count();
+        body.take_quota(new).map_err(Stop::Fail)?;
         down.flush(machine.pmap());
         for (index, page) in indices.zip(lent.pages()) {
             let (index, page) = (Pages(index), page.page());
@@ -465,7 +467,10 @@ impl<M: Machine> Uvm<M> {
                 }
                 None => {
                     // A place on swap may hold what can't be read any more.
-                    body.remove(self, &mut h, index, down);
+                    if !body.is_empty_at(index) {
+                        body.remove(self, &mut h, index, down);
+                        body.retake_quota();
+                    }
                     object.insert(machine, &mut body, &mut h, index, page);
                 }
             }

@@ -77,7 +77,9 @@ impl<M: Machine> Uvm<M> {
                 Err(GetError::Start(start)) => return Ok(Some((start, at + 1))),
                 Err(GetError::NoMemory) => return Ok(None),
                 // It was there at once, or can't be had: whoever needs it will be told.
-                Ok(_) | Err(GetError::Wait(_) | GetError::PastEnd | GetError::Io) => at += 1,
+                Ok(_) | Err(GetError::Wait(_) | GetError::PastEnd | GetError::Io | GetError::NoSpace) => {
+                    at += 1
+                }
             }
         }
         Ok(None)

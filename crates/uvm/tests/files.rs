@@ -443,3 +443,67 @@ fn private_copies_behind_the_end_of_a_shorter_file_are_forgotten_everywhere() {
     assert_eq!((desk.load(&parent, va + Pages(12)), desk.load(&child, va + Pages(9))), (Ok(12), Ok(9)));
     desk.close(held, vec![parent, child]);
 }
+
+/// A disk whose file has no room for any of its pages.
+fn sparse(answers: Answers, len: u64) -> Desk {
+    let desk = Desk::new(answers, len);
+    desk.disk.state().holes.extend(0..len);
+    desk
+}
+
+#[test]
+fn a_store_to_a_hole_asks_the_file_for_room_once() {
+    for answers in [Answers::AtOnce, Answers::Later] {
+        let (desk, mut ctx) = (sparse(answers, 16), ThreadCtx::new());
+        let held = &mut ctx.held();
+        let space = desk.space(held);
+        let va = map(&desk, &space, 16, Sharing::Shared, Advice::Normal);
+        let private = map(&desk, &space, 16, Sharing::Private, Advice::Normal);
+        // Reading asks for none, nor does what is mapped along, what is wired, or a private copy.
+        assert_eq!((desk.load(&space, va), desk.load(&space, va + Pages(9))), (Ok(0), Ok(0)));
+        desk.uvm.wire(held, &space, VaRange::new(va, va + Pages(2))).unwrap();
+        desk.store(&space, private + Pages(5), 1).unwrap();
+        assert!(desk.disk.state().asked.is_empty());
+        for _ in 0..2 {
+            [1, 9, 9].into_iter().for_each(|n| desk.store(&space, va + Pages(n), 7).unwrap());
+        }
+        assert_eq!(desk.disk.state().asked, [1, 9]);
+        desk.file.clean(&desk.uvm, held, 0..16).unwrap();
+        assert_eq!(desk.disk.take_writes(), [1..2, 9..10]);
+        // A host that writes has found room by itself.
+        desk.disk.state().holes.remove(&3);
+        let fill = |m: &SoftMachine, page| m.write(page, 0, &[3]);
+        desk.uvm.with_page(held, &desk.pager, Pages(3), Intent::Write, Access::PAGE, fill).unwrap();
+        desk.store(&space, va + Pages(3), 4).unwrap();
+        assert_eq!(desk.disk.state().asked, [1, 9]);
+        desk.file.clean(&desk.uvm, held, 0..16).unwrap();
+        desk.close(held, vec![space]);
+    }
+}
+
+#[test]
+fn a_store_to_a_hole_of_a_full_file_system_is_refused_and_dirties_nothing() {
+    for answers in [Answers::AtOnce, Answers::Later] {
+        let (desk, mut ctx) = (sparse(answers, 16), ThreadCtx::new());
+        let held = &mut ctx.held();
+        desk.disk.state().holes.remove(&4);
+        desk.disk.state().full = true;
+        let space = desk.space(held);
+        let va = map(&desk, &space, 16, Sharing::Shared, Advice::Normal);
+        assert_eq!(desk.store(&space, va + Pages(2), 1), Err(FaultError::NoSpace));
+        assert_eq!((desk.load(&space, va + Pages(2)), desk.store(&space, va + Pages(4), 1)), (Ok(0), Ok(())));
+        assert_eq!(desk.store(&space, va + Pages(2), 1), Err(FaultError::NoSpace));
+        // What was lent before is no way round it.
+        let lent = desk.uvm.loan_to_kernel(held, &space, VaRange::new(va, va + Pages(3))).unwrap();
+        assert_eq!(desk.store(&space, va + Pages(1), 1), Err(FaultError::NoSpace));
+        desk.uvm.return_loan(held, lent);
+        desk.file.clean(&desk.uvm, held, 0..16).unwrap();
+        let writes = || desk.disk.take_writes().into_iter().flatten().collect::<Vec<_>>();
+        assert_eq!(writes(), [4]);
+        desk.disk.state().full = false;
+        desk.store(&space, va + Pages(2), 1).unwrap();
+        desk.file.clean(&desk.uvm, held, 0..16).unwrap();
+        assert_eq!(writes(), [2]);
+        desk.close(held, vec![space]);
+    }
+}

@@ -8,8 +8,8 @@ use machine::order::Nothing;
 use machine::{Held, Machine, Pa, PageNo, Pages, Prot, ThreadCtx, Va, VaRange};
 use stores::{Mode, SwapDisk};
 use uvm::{
-    Access, Advice, AnonObject, Counter, FaultError, GetError, Intent, MapRequest, Pager, Sharing, Space,
-    SwapId, Uvm,
+    Access, Advice, AnonObject, Counter, FaultError, GetError, Intent, Lent, MapRequest, Pager, Quota,
+    Sharing, Space, SwapId, Uvm,
 };
 use uvm_soft::{Config, Denied, Fate, SoftMachine};
 
@@ -241,4 +241,55 @@ fn advice_says_how_much_comes_back() {
         assert_eq!(w.uvm.stat().get(Counter::SwapIns) - before, most, "{advice:?}");
         w.close();
     }
+}
+
+/// Two objects with one quota, in a world of their own: what one holds the other can't have, in memory or on swap.
+#[test]
+fn objects_with_one_quota_hold_no_more_together() {
+    let w = World::new(Mode::AtOnce, Advice::Normal);
+    let (uvm, mut ctx) = (w.uvm.clone(), ThreadCtx::new());
+    let held = &mut ctx.held();
+    let quota = Arc::new(Quota::new(300));
+    let make = |held: &mut Held<'_, Nothing>| -> Arc<dyn Pager<SoftMachine>> {
+        AnonObject::within(&uvm, held, Pages(LEN), quota.clone()).unwrap()
+    };
+    let (one, other) = (make(held), make(held));
+    let map = |held: &mut Held<'_, Nothing>, pager: &Arc<dyn Pager<SoftMachine>>| {
+        let request = MapRequest::object(pager.clone(), Pages(0), Pages(LEN), Sharing::Shared);
+        uvm.map(held, &w.space, &request).unwrap()
+    };
+    let (first, second) = (map(held, &one), map(held, &other));
+    let store = |va: Va| {
+        let fault = |va, access| w.fault(va, access);
+        uvm.machine().store(0, w.space.pmap(), va, &[1], fault).map_err(refused)
+    };
+    (0..200).for_each(|n| store(first + Pages(n)).unwrap());
+    let stored = (0..LEN).take_while(|&n| store(second + Pages(n)).is_ok()).count();
+    assert_eq!((stored, quota.used()), (100, 300));
+    assert_eq!(store(second + Pages(100)), Err(FaultError::NoSpace));
+    w.push_out(held);
+    assert_eq!((store(first + Pages(7)), store(first + Pages(200))), (Ok(()), Err(FaultError::NoSpace)));
+    // A host is told too, and pages that it gives an object count; those that take the place of others don't.
+    let write = |held: &mut Held<'_, Nothing>, n| {
+        uvm.with_page(held, &one, Pages(n), Intent::Write, Access::PAGE, |_, _| ())
+    };
+    assert_eq!((write(held, 300), write(held, 30)), (Err(GetError::NoSpace), Ok(Some(()))));
+    let page = |held: &mut Held<'_, Nothing>| Lent::from(vec![uvm.new_page(held).unwrap()]);
+    let given = page(held);
+    let (refusal, back) = uvm.give_to_object(held, &one, Pages(300), given).unwrap_err();
+    assert_eq!(refusal, GetError::NoSpace);
+    uvm.give_to_object(held, &one, Pages(150), back).unwrap();
+    assert_eq!(quota.used(), 300);
+    // What goes makes room, and a lower limit takes nothing away.
+    uvm.punch(held, &other, 0..10);
+    uvm.truncate(held, &one, Pages(190));
+    assert_eq!((quota.used(), store(second), quota.used()), (280, Ok(()), 281));
+    quota.set_most(100);
+    assert_eq!((store(second + Pages(1)), store(second + Pages(50))), (Err(FaultError::NoSpace), Ok(())));
+    for (va, pager) in [(first, one), (second, other)] {
+        uvm.unmap(held, &w.space, VaRange::new(va, va + Pages(LEN))).unwrap();
+        uvm.detach(held, &*pager);
+    }
+    assert_eq!(quota.used(), 0);
+    w.close();
 }

@@ -84,10 +84,14 @@ pub fn memory_pages() -> (u64, u64) {
 /// archive could not be unpacked.
 pub fn init(initramfs: Initramfs) -> Result<usize> {
     boot_time();
-    let root: InodeRef = tmpfs::TmpFs::create(0o755);
+    let unlimited = tmpfs::Options { perm: Some(0o755), ..tmpfs::Options::UNLIMITED };
+    let tmpfs = tmpfs::TmpFs::mount(&unlimited);
+    let root: InodeRef = tmpfs.clone();
     mount::set_root(root.clone());
     let failed = unpack::unpack(initramfs, &root);
+    tmpfs.limit();
     devfs::mount_at("/dev", devfs::create()?, "devtmpfs", "devtmpfs")?;
+    devfs::mount_at("/dev/shm", tmpfs::TmpFs::create(0o1777), "tmpfs", "tmpfs")?;
     devfs::mount_at("/proc", procfs::create(), "proc", "proc")?;
     devfs::mount_at("/sys", procfs::create_sys(), "sysfs", "sysfs")?;
     for dir in ["/tmp", "/run"] {

@@ -9,6 +9,7 @@ use alloc::vec::Vec;
 use spin::Once;
 
 use super::inode::{same, InodeRef};
+use super::tmpfs;
 use crate::errno::*;
 use crate::sync::SpinLock;
 
@@ -22,13 +23,10 @@ pub struct Mount {
 }
 
 impl Mount {
-    /// `rw` or `ro`, as the table shows it.
-    pub fn mode(&self) -> &'static str {
-        if self.root.fs_stat().read_only {
-            "ro"
-        } else {
-            "rw"
-        }
+    /// `rw` or `ro`, and what else the table shows.
+    pub fn options(&self) -> String {
+        let mode = if self.root.fs_stat().read_only { "ro" } else { "rw" };
+        String::from(mode) + &tmpfs::shown_options(&self.root)
     }
 }
 

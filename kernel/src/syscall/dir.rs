@@ -301,7 +301,7 @@ fn umask(mask: u32) -> Result<u32> {
     Ok(current::context()?.set_umask(mask))
 }
 
-fn mount(source: u64, target: u64, fs_type: u64, flags: u64, _data: u64) -> Result<()> {
+fn mount(source: u64, target: u64, fs_type: u64, flags: u64, data: u64) -> Result<()> {
     const CHANGES: u64 = (abi::MS_PRIVATE | abi::MS_SLAVE | abi::MS_SHARED) as u64;
     const REMOUNT: u64 = abi::MS_REMOUNT as u64;
     const BIND: u64 = abi::MS_BIND as u64;
@@ -312,7 +312,10 @@ fn mount(source: u64, target: u64, fs_type: u64, flags: u64, _data: u64) -> Resu
     }
     if flags & REMOUNT != 0 {
         // With MS_BIND too, it is about this one place, which has no flags here.
-        return if flags & BIND != 0 { Ok(()) } else { ext4::remount(&target, mode(flags)) };
+        if flags & BIND != 0 || tmpfs::remount(&target, &options(data)?)? {
+            return Ok(());
+        }
+        return ext4::remount(&target, mode(flags));
     }
     if target.kind() != Kind::Dir {
         return Err(ENOTDIR);
@@ -327,13 +330,22 @@ fn mount(source: u64, target: u64, fs_type: u64, flags: u64, _data: u64) -> Resu
     let (fs_type, root): (_, InodeRef) = match path(fs_type)?.as_slice() {
         b"proc" => ("proc", procfs::create()),
         b"sysfs" => ("sysfs", procfs::create_sys()),
-        b"tmpfs" | b"ramfs" => ("tmpfs", tmpfs::TmpFs::create(0o1777)),
+        b"tmpfs" => ("tmpfs", tmpfs::TmpFs::mount(&tmpfs::Options::parse(&options(data)?)?)),
+        b"ramfs" => ("tmpfs", tmpfs::TmpFs::mount(&tmpfs::Options::UNLIMITED)),
         b"devtmpfs" => ("devtmpfs", devfs::create()?),
         b"ext4" | b"ext3" | b"ext2" => ("ext4", mount_disk(source, flags)?),
         _ => return Err(ENODEV),
     };
     let source = if source == 0 { Vec::new() } else { path(source)? };
     mount::mount(target, root, String::from_utf8_lossy(&source).into_owned(), fs_type)
+}
+
+/// A mount's options for its file system, as text.
+fn options(data: u64) -> Result<Vec<u8>> {
+    if data == 0 {
+        return Ok(Vec::new());
+    }
+    user::read_cstr(data, PATH_MAX)
 }
 
 /// The root directory of the file system on the block device at a path.

@@ -154,7 +154,7 @@ fn populate(space: &Space, range: VaRange, access: Prot) -> Result<()> {
     fault_in(space, range, access).map_err(|e| match e {
         FaultError::NoMapping | FaultError::NoMemory => ENOMEM,
         FaultError::Protection => EINVAL,
-        FaultError::Bus | FaultError::Io => EFAULT,
+        FaultError::Bus | FaultError::Io | FaultError::NoSpace => EFAULT,
     })
 }
 

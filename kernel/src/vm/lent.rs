@@ -8,7 +8,7 @@ use uvm::{FaultError, GetError, Lent, LentPage};
 use super::object::Object;
 
 use super::uvm::{with, Space};
-use crate::errno::{Result, EFAULT, EIO, ENOMEM};
+use crate::errno::{Result, EFAULT, EIO, ENOMEM, ENOSPC};
 
 /// Lends `pages` pages from `addr` on, page aligned, as a load from each would see them now; fewer if there are very many.
 ///
@@ -25,7 +25,7 @@ pub fn lend(space: &Space, addr: u64, pages: u64) -> Result<Lent> {
 /// Lends `pages` pages of an object from `offset` on, a multiple of the page size; fewer at its end.
 ///
 /// # Errors
-/// `EIO`, `ENOMEM`; nothing is lent then.
+/// `EIO`, `ENOSPC`, `ENOMEM`; nothing is lent then.
 pub fn lend_object(object: &Object, offset: u64, pages: usize) -> Result<Lent> {
     let mut lent = Lent::new();
     let index = Pages::floor(offset);
@@ -34,7 +34,11 @@ pub fn lend_object(object: &Object, offset: u64, pages: usize) -> Result<Lent> {
         Ok(_) | Err(GetError::PastEnd) => Ok(lent),
         Err(error) => {
             give_back(lent);
-            Err(if matches!(error, GetError::NoMemory) { ENOMEM } else { EIO })
+            Err(match error {
+                GetError::NoMemory => ENOMEM,
+                GetError::NoSpace => ENOSPC,
+                _ => EIO,
+            })
         }
     }
 }

@@ -13,12 +13,13 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use machine::{Machine, Pa, PageNo, Pages, Reserve, ThreadCtx, PAGE_SIZE};
 use uvm::{
-    Access, Advice as Usage, AnonObject, DevicePager, GetError, Intent, Outcome, Pager, Vnode, VnodePager,
+    Access, Advice as Usage, AnonObject, DevicePager, GetError, Intent, Outcome, Pager, Quota, Vnode,
+    VnodePager,
 };
 
 use super::uvm::{entry, shared_pager, with, Space};
 use crate::arch::machine::{KernelMachine, KERNEL};
-use crate::errno::{Result, EINVAL, EIO, ENODEV, ENOMEM};
+use crate::errno::{Errno, Result, EINVAL, EIO, ENODEV, ENOMEM, ENOSPC};
 use crate::sync::Once;
 
 const PAGE: u64 = PAGE_SIZE as u64;
@@ -71,6 +72,13 @@ impl Object {
     /// A new object of `len` bytes of zeroes.
     pub fn anon(len: u64) -> Result<Object> {
         let pager = with(|uvm, held| AnonObject::new(uvm, held, Pages::ceil(len))).map_err(|_| ENOMEM)?;
+        Ok(Object { inner: Arc::new(Inner { kind: Kind::Anon(pager), size: AtomicU64::new(len) }) })
+    }
+
+    /// The same within a quota that it shares with others: `ENOSPC` for new pages where that is used up.
+    pub fn anon_within(len: u64, quota: &Arc<Quota>) -> Result<Object> {
+        let made = with(|uvm, held| AnonObject::within(uvm, held, Pages::ceil(len), quota.clone()));
+        let pager = made.map_err(|_| ENOMEM)?;
         Ok(Object { inner: Arc::new(Inner { kind: Kind::Anon(pager), size: AtomicU64::new(len) }) })
     }
 
@@ -188,14 +196,23 @@ impl Object {
         if from == 0 || is_hole {
             return Ok(());
         }
-        let pager = self.pager();
+        // What is zero already stays as it is: a hole has no room in its file for more.
+        let is_clear =
+            self.in_page(size, Intent::Read, |bytes| bytes[from..].iter().all(|&byte| byte == 0))?;
+        if is_clear != Some(false) {
+            return Ok(());
+        }
+        self.in_page(size, Intent::Write, |bytes| bytes[from..].fill(0)).map(|_| ())
+    }
+
+    /// Calls `work` with the bytes of the page at byte `at`; `None` if it is a hole that nobody has to see.
+    fn in_page<T>(&self, at: u64, intent: Intent, work: impl FnOnce(&mut [u8]) -> T) -> Result<Option<T>> {
+        let (pager, index) = (self.pager(), Pages::floor(at));
         with(|uvm, held| {
-            uvm.with_page(held, &pager, Pages::floor(size), Intent::Write, Access::PAGE, |m, page| {
-                m.with_bytes(page, |bytes| bytes[from..].fill(0));
-            })
+            let work = |m: &KernelMachine, page| m.with_bytes(page, |bytes| work(bytes));
+            uvm.with_page(held, &pager, index, intent, Access::PAGE, work)
         })
-        .map(|_| ())
-        .map_err(|e| if e == GetError::Io { EIO } else { ENOMEM })
+        .map_err(errno)
     }
 
     /// Pages that hold something.
@@ -240,6 +257,11 @@ pub fn pages_read(pages: &[PageNo], ok: bool) {
     with(|uvm, held| uvm.read_done(held, pages, outcome(ok)));
 }
 
+/// Says that pages have been read that are zeroes where their file has no room for them yet.
+pub fn holes_read(pages: &[PageNo]) {
+    with(|uvm, held| uvm.read_done(held, pages, Outcome::Hole));
+}
+
 /// Says how a write ended.
 pub fn pages_written(pages: &[PageNo], ok: bool) {
     with(|uvm, held| uvm.write_done(held, pages, outcome(ok)));
@@ -250,6 +272,15 @@ fn outcome(ok: bool) -> Outcome {
         Outcome::Done
     } else {
         Outcome::Failed
+    }
+}
+
+/// What programs are told of a page that can't be had.
+fn errno(error: GetError) -> Errno {
+    match error {
+        GetError::Io => EIO,
+        GetError::NoSpace => ENOSPC,
+        GetError::PastEnd | GetError::NoMemory | GetError::Wait(_) | GetError::Start(_) => ENOMEM,
     }
 }
 
@@ -275,7 +306,7 @@ fn zeroes() -> Result<PageNo> {
 /// and its bytes, and says how many it used; fewer than all ends the walk. A walk that reads must not change them.
 ///
 /// # Errors
-/// What `each` says; `ENOMEM`, `EIO`; parts before were handed over.
+/// What `each` says; `ENOMEM`, `ENOSPC`, `EIO`; parts before were handed over.
 pub fn object_io(
     object: &Object,
     at: u64,
@@ -314,8 +345,7 @@ pub fn object_io_as(
             Ok(Some(used)) => used?,
             Ok(None) => copy(&KERNEL, zeroes()?)?,
             Err(GetError::PastEnd) => return Ok(()),
-            Err(GetError::Io) => return Err(EIO),
-            Err(GetError::NoMemory | GetError::Wait(_) | GetError::Start(_)) => return Err(ENOMEM),
+            Err(error) => return Err(errno(error)),
         };
         done += used as u64;
         if used < part {

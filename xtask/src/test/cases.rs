@@ -229,6 +229,7 @@ pub const CASES: &[Case] = &[
     },
     guest("sockets", &[("sockets", Libc::Musl)], &["/bin/sockets"]),
     guest("files", &[("files", Libc::Musl)], &["/bin/files"]),
+    guest("files in memory", &[("tmpfs", Libc::Musl)], &["/bin/tmpfs"]),
     guest("clocks and limits", &[("clocks", Libc::Musl)], &["/bin/clocks"]),
     Case {
         add: &["/usr/bin/od", "/bin/bash"],

@@ -109,6 +109,8 @@ bitflags::bitflags! {
         /// The last write of the page to its file failed, and nothing was stored in it since, but for what the pmap's
         /// modified bit says. The next write is this page's alone.
         const UNWRITTEN = 512;
+        /// The page's file has no room of its own yet for what would be stored in it: who means to asks the file first.
+        const HOLE = 1024;
     }
 }
 

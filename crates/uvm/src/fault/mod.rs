@@ -29,7 +29,7 @@ mod object;
 mod swapped;
 
 use alloc::sync::Arc;
-use machine::{order, Held, Machine, NoMemory, PageNo, Pmap, Prot, Shootdown, Va, VaRange, Wiring};
+use machine::{order, Held, Machine, NoMemory, PageNo, Pages, Pmap, Prot, Shootdown, Va, VaRange, Wiring};
 
 use crate::io::Start;
 use crate::map::tree::Tree;
@@ -60,6 +60,8 @@ pub enum FaultError {
     Bus,
     /// The page could not be read from its object.
     Io,
+    /// The page's file system is full, and the access needs a new page or, a store to a hole, a new place in the file.
+    NoSpace,
     /// No page, table or heap memory is left.
     NoMemory,
 }
@@ -77,6 +79,7 @@ impl From<GetError> for Stop<FaultError> {
             GetError::Start(start) => Stop::Start(start),
             GetError::PastEnd => Stop::Fail(FaultError::Bus),
             GetError::Io => Stop::Fail(FaultError::Io),
+            GetError::NoSpace => Stop::Fail(FaultError::NoSpace),
             GetError::NoMemory => Stop::Fail(FaultError::NoMemory),
         }
     }
@@ -96,6 +99,8 @@ struct Fault<'a, M: Machine> {
     down: &'a mut Shootdown,
     /// A read that nobody waits for, to be started when the fault is resolved.
     ahead: Option<Start>,
+    /// The hole, by its object's name and its index, that the access would store to: room for it must be found first.
+    hole: Option<(u32, Pages)>,
     pin: Pin,
 }
 
@@ -111,7 +116,7 @@ enum Pin {
 impl<'a, M: Machine> Fault<'a, M> {
     #[inline]
     fn new(space: &'a Space<M>, va: Va, access: Prot, down: &'a mut Shootdown, pin: Pin) -> Self {
-        Fault { space, va: va.page_floor(), access, down, ahead: None, pin }
+        Fault { space, va: va.page_floor(), access, down, ahead: None, hole: None, pin }
     }
 
     /// The entry at the address, if it allows the access.
@@ -175,18 +180,46 @@ impl<M: Machine> Uvm<M> {
         held: &mut Held<'_, order::Nothing>,
         fault: &mut Fault<'_, M>,
     ) -> Result<FaultKind, FaultError> {
-        let (result, waited) = self.attempt_counted(held, BYTES, Effort::of_fault(), |held, reserved| {
-            self.fault_once(held, fault, reserved).map_err(|stop| {
-                // Before anything is waited for: somebody may wait for these pages, and hold up what we wait for.
-                fault.ahead.take().map_or(stop, Stop::Start)
-            })
-        });
+        let mut waited = false;
+        let result = loop {
+            let (result, waits) = self.attempt_counted(held, BYTES, Effort::of_fault(), |held, reserved| {
+                self.fault_once(held, fault, reserved).map_err(|stop| {
+                    // Before anything is waited for: somebody may wait for these pages, and hold up what we wait for.
+                    fault.ahead.take().map_or(stop, Stop::Start)
+                })
+            });
+            waited |= waits;
+            match result {
+                Err(e) if fault.hole.is_some() => match self.fill_hole(held, fault) {
+                    Ok(()) => waited = true,
+                    Err(GetError::Io) => break Err(FaultError::Io),
+                    Err(_) => break Err(e),
+                },
+                result => break result,
+            }
+        };
         fault.down.perform(self.machine(), held);
         if let Some(start) = fault.ahead {
             self.start(held, start);
         }
         self.stat().add(self.machine().cpu(), Counter::Faults, 1);
         result.map(|()| if waited { FaultKind::Major } else { FaultKind::Minor })
+    }
+
+    /// Has the file that a store was refused for find room for it. No turn in the line is kept meanwhile: the host may need
+    /// memory itself.
+    #[cold]
+    fn fill_hole(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        fault: &mut Fault<'_, M>,
+    ) -> Result<(), GetError> {
+        fault.down.perform(self.machine(), held);
+        let Some((id, index)) = fault.hole.take() else { return Ok(()) };
+        match self.pager(held, id) {
+            Some(pager) => pager.fill_hole(self, held, index),
+            None => Ok(()),
+        }
     }
 
     #[inline]

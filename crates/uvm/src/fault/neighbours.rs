@@ -74,8 +74,7 @@ impl<M: Machine> Uvm<M> {
             if frames.flags(page).intersects(special) {
                 continue;
             }
-            let lent = frames.loans(page) != 0;
-            found[i] = Some((page, if lent { prot.without_write() } else { prot }));
+            found[i] = Some((page, if self.is_to_ask(page) { prot.without_write() } else { prot }));
             any = true;
         }
         if any {

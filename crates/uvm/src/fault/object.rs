@@ -14,7 +14,8 @@ use crate::stat::Counter;
 use crate::{Stop, Uvm};
 
 /// What must be looked at before a page is shown.
-const SPECIAL: PageFlags = PageFlags::BUSY.union(PageFlags::ERROR).union(PageFlags::AHEAD);
+const SPECIAL: PageFlags =
+    PageFlags::BUSY.union(PageFlags::ERROR).union(PageFlags::AHEAD).union(PageFlags::HOLE);
 
 /// The amap above an object, and the slot there, which is empty.
 pub(super) type Upper<'a> = Option<(&'a AmapBody, u64)>;
@@ -77,6 +78,11 @@ impl<M: Machine> Uvm<M> {
     ) -> Result<Promoted, Stop<FaultError>> {
         let (index, access) = (entry.index(oref, fault.va), pager::Access::Fault(entry.advice));
         let mut page = self.find_page(body, held, oref, index, access, &mut fault.ahead)?;
+        let stores = fault.access == Prot::WRITE && entry.writes == Writes::Through;
+        if stores && self.frames().flags(page).contains(PageFlags::HOLE) {
+            fault.hole = Some((oref.pager.object().id(), index));
+            return Err(FaultError::NoSpace.into());
+        }
         if self.breaks_loan(fault, entry, page) {
             page = self.replace_lent(body, held, page, fault.down).map_err(FaultError::from)?;
         }
@@ -87,6 +93,12 @@ impl<M: Machine> Uvm<M> {
     #[inline]
     fn breaks_loan(&self, fault: &Fault<'_, M>, entry: &Entry<M>, page: PageNo) -> bool {
         fault.access == Prot::WRITE && entry.writes == Writes::Through && self.frames().loans(page) != 0
+    }
+
+    /// Whether something must be done before a store reaches an object's page: it is lent, or a hole.
+    #[inline]
+    pub(super) fn is_to_ask(&self, page: PageNo) -> bool {
+        self.frames().loans(page) != 0 || self.frames().flags(page).contains(PageFlags::HOLE)
     }
 
     /// An object's page that is there, and about which nothing has to be done first.
@@ -120,7 +132,7 @@ impl<M: Machine> Uvm<M> {
         }
         self.stat().add(self.machine().cpu(), Counter::FaultsObject, 1);
         let prot = if private { entry.prot.without_write() } else { entry.prot };
-        let own = if self.frames().loans(page) == 0 { prot } else { prot.without_write() };
+        let own = if self.is_to_ask(page) { prot.without_write() } else { prot };
         self.enter(held, fault, entry, page, own)?;
         let amap = upper.map(|(amap, slot)| (&amap.slots, slot));
         self.map_object_neighbours(held, fault, entry, oref, body, amap, prot);

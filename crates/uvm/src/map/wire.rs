@@ -9,6 +9,7 @@ use super::attributes::covered;
 use super::tree::Tree;
 use super::{clip, entry_bytes, Entry, RangeError};
 use crate::fault::FaultError;
+use crate::map::Writes;
 use crate::{Space, Uvm};
 
 impl<M: Machine> Uvm<M> {
@@ -74,7 +75,7 @@ impl<M: Machine> Uvm<M> {
         down.perform(self.machine(), held);
     }
 
-    /// Marks a range as wired and says which parts were not, with their protection.
+    /// Marks a range as wired and says which parts were not, with the accesses that may bring them in.
     fn mark_wired(
         &self,
         held: &mut Held<'_, order::Nothing>,
@@ -95,7 +96,10 @@ impl<M: Machine> Uvm<M> {
             tree.each_mut(range, |e| {
                 if !e.wired {
                     e.wired = true;
-                    fresh.push((e.range, e.prot));
+                    // A read finds the page that a store will: one to an object would make it dirty, and ask for room in its file.
+                    let reads = e.writes == Writes::Through && e.amap.is_none();
+                    fresh
+                        .push((e.range, if reads { least_access(e.prot).unwrap_or(e.prot) } else { e.prot }));
                 }
             });
             Ok(fresh)
@@ -116,7 +120,7 @@ impl<M: Machine> Uvm<M> {
                 FaultError::NoMemory => RangeError::NoMemory,
                 FaultError::NoMapping => RangeError::NoMapping,
                 FaultError::Protection => RangeError::Access,
-                FaultError::Bus | FaultError::Io => RangeError::Fault,
+                FaultError::Bus | FaultError::Io | FaultError::NoSpace => RangeError::Fault,
             })?;
         }
         Ok(())

@@ -16,7 +16,7 @@ use arrayvec::ArrayVec;
 use machine::order;
 use machine::{Held, Machine, NoMemory, PageNo, Pages, Reserve, Shootdown};
 
-use super::{Access, GetError, Launder, Pager};
+use super::{Access, GetError, Launder, Pager, Quota};
 use crate::io::{Chain, Start, CLUSTER, FOR_COPIES};
 use crate::map::Advice;
 use crate::object::{Object, ObjectBody};
@@ -38,8 +38,30 @@ impl<M: Machine> AnonObject<M> {
     /// # Errors
     /// [`NoMemory`] if the heap has no room for the head.
     pub fn new(uvm: &Uvm<M>, held: &mut Held<'_, order::Nothing>, len: Pages) -> Result<Arc<Self>, NoMemory> {
+        AnonObject::make(uvm, held, Object::new(uvm, len))
+    }
+
+    /// The same for one of several objects that together hold no more pages than a quota allows. Where it is used up a
+    /// new page is [`GetError::NoSpace`].
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn within(
+        uvm: &Uvm<M>,
+        held: &mut Held<'_, order::Nothing>,
+        len: Pages,
+        quota: Arc<Quota>,
+    ) -> Result<Arc<Self>, NoMemory> {
+        AnonObject::make(uvm, held, Object::within(uvm, len, quota))
+    }
+
+    fn make(
+        uvm: &Uvm<M>,
+        held: &mut Held<'_, order::Nothing>,
+        object: Object<M>,
+    ) -> Result<Arc<Self>, NoMemory> {
         uvm.machine().reserve_heap(size_of::<Self>() + 64)?;
-        let pager = Arc::new(AnonObject { object: Object::new(uvm, len) });
+        let pager = Arc::new(AnonObject { object });
         let known: Arc<dyn Pager<M>> = pager.clone();
         uvm.register(held, &known)?;
         Ok(pager)
@@ -135,7 +157,9 @@ impl<M: Machine> Pager<M> for AnonObject<M> {
             }
         }
         let machine = uvm.machine();
-        let page = machine.frames().alloc(machine, held, Reserve::User)?;
+        body.take_quota(1)?;
+        let made = machine.frames().alloc(machine, held, Reserve::User);
+        let page = made.inspect_err(|_| body.give_quota_back(1))?;
         machine.zero(page);
         self.object.insert(machine, body, held, index, page);
         Ok(page)

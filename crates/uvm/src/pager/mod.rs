@@ -8,10 +8,12 @@
 pub(crate) mod ahead;
 mod anon_object;
 mod device;
+mod quota;
 mod vnode;
 
 pub use anon_object::AnonObject;
 pub use device::DevicePager;
+pub use quota::Quota;
 pub use vnode::{Vnode, VnodePager};
 
 use machine::order;
@@ -33,6 +35,8 @@ pub enum GetError {
     PastEnd,
     /// The backing store failed.
     Io,
+    /// The page would be a new one, and its file system is full.
+    NoSpace,
     /// No page is free.
     NoMemory,
 }
@@ -144,6 +148,20 @@ pub trait Pager<M: Machine>: Send + Sync {
     /// memory.
     fn put(&self, _uvm: &Uvm<M>, _held: &mut Held<'_, order::Nothing>, _index: Pages) -> Put {
         Put::Nothing
+    }
+
+    /// Finds room for what is about to be stored in a page that is a [hole](crate::Outcome::Hole), with nothing locked: may
+    /// sleep as the host can.
+    ///
+    /// # Errors
+    /// [`GetError`], never `Wait` or `Start`: the store is refused.
+    fn fill_hole(
+        &self,
+        _uvm: &Uvm<M>,
+        _held: &mut Held<'_, order::Nothing>,
+        _index: Pages,
+    ) -> Result<(), GetError> {
+        Ok(())
     }
 
     /// Whether a page that isn't resident can only be zeroes, so that a reader needs none.

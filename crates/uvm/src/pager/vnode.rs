@@ -41,6 +41,15 @@ pub trait Vnode<M: Machine>: Send + Sync {
     /// busy. Programs may store to them meanwhile, and either byte will do.
     fn write(&self, machine: &M, index: Pages, pages: &[PageNo]) -> Transfer;
 
+    /// A program is about to store, through a mapping, to a page that the file has no room for: one whose read the host ended with
+    /// [`Outcome::Hole`]. The host sets room aside, so that the page can be written later.
+    ///
+    /// # Errors
+    /// [`GetError`], never `Wait` or `Start`: the program's store is refused, in most hosts with `SIGBUS`.
+    fn fill_hole(&self, _machine: &M, _index: Pages) -> Result<(), GetError> {
+        Ok(())
+    }
+
     /// The page daemon has met dirty pages. `true`: the host has taken note, and will soon call
     /// [`VnodePager::clean`]; `false`: the daemon may call [`write`](Self::write) itself. Must not sleep.
     fn write_later(&self) -> bool {
@@ -394,6 +403,21 @@ impl<M: Machine> Pager<M> for VnodePager<M> {
         pages: &[PageNo],
     ) -> Transfer {
         self.vnode.read(uvm.machine(), index, pages)
+    }
+
+    fn fill_hole(
+        &self,
+        uvm: &Uvm<M>,
+        held: &mut Held<'_, order::Nothing>,
+        index: Pages,
+    ) -> Result<(), GetError> {
+        self.vnode.fill_hole(uvm.machine(), index)?;
+        let (body, _) = self.object.lock(held);
+        if let Some(page) = body.page(index) {
+            // Dirty, though the store may never come: the room that was set aside is given back when it is written.
+            uvm.frames().clear_flags(page, PageFlags::HOLE | PageFlags::CLEAN);
+        }
+        Ok(())
     }
 
     fn launder(&self) -> Launder {

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use machine::order::Nothing;
 use machine::{Held, Machine, PageNo, Pages, ThreadCtx, Va, VaRange, PAGE_SIZE};
-use uvm::{FaultError, Outcome, Pager, Space, Transfer, Uvm, Vnode, VnodePager};
+use uvm::{FaultError, GetError, Outcome, Pager, Space, Transfer, Uvm, Vnode, VnodePager};
 use uvm_soft::{Config, Denied, Fate, IoBy, SoftMachine, Stage};
 
 pub type World = Uvm<SoftMachine>;
@@ -25,6 +25,10 @@ pub struct State {
     pub written: BTreeMap<u64, u8>,
     /// Pages that can't be transferred.
     pub bad: BTreeSet<u64>,
+    /// Pages of zeroes that the file has no room for, and for which it was asked for some; whether there is none left.
+    pub holes: BTreeSet<u64>,
+    pub asked: Vec<u64>,
+    pub full: bool,
     pub reads: Vec<Range<u64>>,
     pub writes: Vec<Range<u64>>,
     /// Whether the page daemon is told that the host writes dirty pages itself, and how often it was.
@@ -53,7 +57,19 @@ impl Disk {
     }
 
     fn byte(&self, page: u64) -> u8 {
-        self.state().written.get(&page).copied().unwrap_or(page as u8)
+        let state = self.state();
+        let first = if state.holes.contains(&page) { 0 } else { page as u8 };
+        state.written.get(&page).copied().unwrap_or(first)
+    }
+
+    /// Ends a read that went well, page by page, as each is a hole or not.
+    fn read_done(&self, range: Range<u64>, pages: &[PageNo]) {
+        let Some(uvm) = self.uvm.get().and_then(Weak::upgrade) else { return };
+        for (n, page) in range.zip(pages) {
+            let hole = self.state().holes.contains(&n);
+            let outcome = if hole { Outcome::Hole } else { Outcome::Done };
+            uvm.read_done(&mut ThreadCtx::new().held(), std::slice::from_ref(page), outcome);
+        }
     }
 
     fn end(&self, pages: Range<u64>, fate: Fate, end: impl FnOnce(Outcome)) -> Transfer {
@@ -81,17 +97,33 @@ impl Vnode<SoftMachine> for Node {
         };
         if self.0.answers == Answers::AtOnce {
             fill(&self.0, machine, range.clone(), pages);
-            return self.0.end(range, Fate::Works, |_| ());
+            let ended = self.0.end(range.clone(), Fate::Works, |_| ());
+            if ended == Transfer::Failed || self.0.state().holes.range(range.clone()).next().is_none() {
+                return ended;
+            }
+            self.0.read_done(range, pages);
+            return Transfer::Started;
         }
         let (disk, pages) = (self.0.clone(), pages.to_vec());
         machine.begin(move |machine, fate| {
             let Some(uvm) = disk.uvm.get().and_then(Weak::upgrade) else { return };
             fill(&disk, machine, range.clone(), &pages);
-            disk.end(range, fate, |outcome| {
-                uvm.read_done(&mut ThreadCtx::new().held(), &pages, outcome);
+            disk.end(range.clone(), fate, |outcome| match outcome {
+                Outcome::Failed => uvm.read_done(&mut ThreadCtx::new().held(), &pages, outcome),
+                _ => disk.read_done(range, &pages),
             });
         });
         Transfer::Started
+    }
+
+    fn fill_hole(&self, _: &SoftMachine, index: Pages) -> Result<(), GetError> {
+        let mut state = self.0.state();
+        state.asked.push(index.0);
+        if state.full {
+            return Err(GetError::NoSpace);
+        }
+        state.holes.remove(&index.0);
+        Ok(())
     }
 
     fn write(&self, machine: &SoftMachine, index: Pages, pages: &[PageNo]) -> Transfer {
@@ -102,6 +134,7 @@ impl Vnode<SoftMachine> for Node {
                 let mut byte = [0];
                 machine.read(page, 0, &mut byte);
                 let mut state = disk.state();
+                assert!(!state.holes.contains(&n), "page {n} is written, and the file has no room for it");
                 if !state.bad.contains(&n) {
                     state.written.insert(n, byte[0]);
                 }

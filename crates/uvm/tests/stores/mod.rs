@@ -68,7 +68,7 @@ impl SwapDisk {
         self.state.lock().unwrap().log.push(request.clone());
         if self.mode == Mode::AtOnce {
             return match transfer(machine, &self.state, &request) {
-                Outcome::Done => Transfer::Done,
+                Outcome::Done | Outcome::Hole => Transfer::Done,
                 Outcome::Failed => Transfer::Failed,
             };
         }

@@ -14,7 +14,7 @@ use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 
 use machine::{Machine, PageNo, Pages, PAGE_SIZE};
-use uvm::{Transfer, Vnode};
+use uvm::{GetError, Transfer, Vnode};
 use volume::Run;
 
 use super::device::Blocks;
@@ -22,7 +22,7 @@ use super::ranges::Ranges;
 use super::{errno, Fs, Volume};
 use crate::arch::machine::{KernelMachine, KERNEL};
 use crate::dev::block::SECTOR;
-use crate::errno::{Errno, Result, EIO, ENOSPC};
+use crate::errno::{Errno, Result, EIO, ENOMEM, ENOSPC};
 use crate::sync::SpinLock;
 use crate::vm;
 
@@ -79,10 +79,19 @@ fn parts(runs: &[Run], at: u64) -> impl Iterator<Item = (usize, u64, usize)> + '
 }
 
 /// Whether written runs leave nothing of a range out.
-fn covers(runs: &[Run], mut at: u64, end: u64) -> bool {
+fn covers(runs: &[Run], at: u64, end: u64) -> bool {
+    reaches(runs, at, end, |run| !run.unwritten)
+}
+
+/// Whether a range has blocks everywhere, written to or not.
+fn has_blocks(runs: &[Run], at: u64, end: u64) -> bool {
+    reaches(runs, at, end, |_| true)
+}
+
+fn reaches(runs: &[Run], mut at: u64, end: u64, counts: impl Fn(&Run) -> bool) -> bool {
     let first = runs.partition_point(|run| run.at + run.len <= at);
     for run in &runs[first..] {
-        if at >= end || run.at > at || run.unwritten {
+        if at >= end || run.at > at || !counts(run) {
             break;
         }
         at = run.at + run.len;
@@ -175,10 +184,10 @@ impl Backing {
     pub(super) fn promise(&self, at: u64, len: u64) -> Result<()> {
         let range = at / PAGE..(at + len).div_ceil(PAGE);
         let runs = self.runs()?;
-        if covers(&runs, range.start * PAGE, at + len) {
+        if has_blocks(&runs, range.start * PAGE, at + len) {
             return Ok(());
         }
-        let lacks = |page: &u64| !covers(&runs, page * PAGE, ((page + 1) * PAGE).min(at + len));
+        let lacks = |page: &u64| !has_blocks(&runs, page * PAGE, ((page + 1) * PAGE).min(at + len));
         for page in range.filter(lacks) {
             let new = self.pending.lock().insert(page..page + 1);
             if new > 0 && !self.fs.set_aside(1) {
@@ -187,6 +196,34 @@ impl Backing {
             }
         }
         Ok(())
+    }
+
+    /// The same; a disk that seems full is asked for more first: what is promised may need less than it was thought to, and
+    /// deleted files may still have their blocks.
+    pub(super) fn promise_at_last(&self, at: u64, len: u64) -> Result<()> {
+        match self.promise(at, len) {
+            Err(ENOSPC) => {}
+            other => return other,
+        }
+        self.fs.flush();
+        self.fs.commit()?;
+        self.promise(at, len)
+    }
+
+    /// Whether a page's bytes, as far as the file goes, have neither blocks nor a promise of some.
+    fn is_hole(&self, runs: &[Run], at: u64, size: u64) -> bool {
+        at < size
+            && !has_blocks(runs, at, size.min(at + PAGE))
+            && self.pending.lock().count(at / PAGE..at / PAGE + 1) == 0
+    }
+
+    /// Says that a page has been read.
+    fn page_read(&self, runs: &[Run], at: u64, page: PageNo) {
+        if self.is_hole(runs, at, self.size()) {
+            vm::holes_read(&[page]);
+        } else {
+            vm::pages_read(&[page], true);
+        }
     }
 
     /// Gives back what was set aside for the pages of a range.
@@ -206,7 +243,7 @@ impl Backing {
         }
         let keep = self.size().saturating_sub(at).min(PAGE) as usize;
         KERNEL.with_bytes(page, |to| to[..keep].copy_from_slice(&bytes[..keep]));
-        vm::pages_read(&[page], true);
+        self.page_read(runs, at, page);
     }
 
     /// Writes a page that lies in parts, with waiting.
@@ -255,7 +292,7 @@ impl Vnode<KernelMachine> for Arc<Backing> {
             match place(&runs, at(first), size) {
                 Place::Zeroes => {
                     KERNEL.zero(pages[first]);
-                    vm::pages_read(&pages[first..next], true);
+                    self.page_read(&runs, at(first), pages[first]);
                 }
                 Place::Disk(disk) => {
                     let follows = |n: usize| disk + (n - first) as u64 * PAGE;
@@ -321,6 +358,20 @@ impl Vnode<KernelMachine> for Arc<Backing> {
             first = next;
         }
         Transfer::Started
+    }
+
+    fn fill_hole(&self, _machine: &KernelMachine, index: Pages) -> core::result::Result<(), GetError> {
+        let (at, size) = (index.bytes(), self.size());
+        if at >= size {
+            // Cut off: the store will find that out.
+            return Ok(());
+        }
+        self.mark_dirty();
+        self.promise_at_last(at, PAGE.min(size - at)).map_err(|errno| match errno {
+            ENOSPC => GetError::NoSpace,
+            ENOMEM => GetError::NoMemory,
+            _ => GetError::Io,
+        })
     }
 
     fn write_later(&self) -> bool {

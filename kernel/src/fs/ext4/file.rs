@@ -211,15 +211,9 @@ impl Contents {
 
     /// Sets room on the disk aside for a write; returns how much of it has room.
     fn promise(&self, at: u64, len: u64) -> Result<u64> {
-        match self.backing.promise(at, len) {
+        match self.backing.promise_at_last(at, len) {
             Err(ENOSPC) => {}
             other => return other.map(|()| len),
-        }
-        // What is promised may need less than it was thought to, and deleted files may still have their blocks.
-        self.backing.fs.flush();
-        self.backing.fs.commit()?;
-        if self.backing.promise(at, len).is_ok() {
-            return Ok(len);
         }
         let first = (PAGE - at % PAGE).min(len);
         self.backing.promise(at, first)?;

@@ -49,9 +49,10 @@ fn mountinfo() -> String {
         let path = crate::fs::path::dir_path(&mount.covered, None).unwrap_or_default();
         let path = String::from_utf8_lossy(&path);
         let id = index + 2;
-        let mode = mount.mode();
-        let _ =
-            writeln!(out, "{id} 1 0:{} / {path} {mode} - {} {} {mode}", id + 16, mount.fs_type, mount.source);
+        let options = mount.options();
+        let (mode, _) = options.split_once(',').unwrap_or((&options, ""));
+        let (kind, source) = (mount.fs_type, &mount.source);
+        let _ = writeln!(out, "{id} 1 0:{} / {path} {mode} - {kind} {source} {options}", id + 16);
     }
     out
 }

@@ -217,7 +217,7 @@ pub(super) fn mounts() -> String {
     for mount in mount::list() {
         let path = crate::fs::path::dir_path(&mount.covered, None).unwrap_or_default();
         let path = String::from_utf8_lossy(&path);
-        let _ = writeln!(out, "{} {path} {} {} 0 0", mount.source, mount.fs_type, mount.mode());
+        let _ = writeln!(out, "{} {path} {} {} 0 0", mount.source, mount.fs_type, mount.options());
     }
     out
 }

@@ -6,9 +6,11 @@
 //! Invariants: I1: the object's size is the file's, and bytes of the last page beyond it are zero. I2: size
 //! changes and writes hold `writer`, so an append is one step and a truncation doesn't meet a write.
 
+use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use linux_raw_sys::general as abi;
+use uvm::Quota;
 
 use crate::errno::*;
 use crate::fs::inode::{Allocate, Position, Seek};
@@ -22,13 +24,17 @@ const MAX_SIZE: u64 = i64::MAX as u64;
 
 pub(super) struct Data {
     object: Object,
+    /// What counts its pages, with those of the whole file system.
+    quota: Option<Arc<Quota>>,
     writer: Mutex<()>,
     seals: AtomicU32,
 }
 
 impl Data {
-    pub(super) fn new(seals: u32) -> Result<Data> {
-        Ok(Data { object: Object::anon(0)?, writer: Mutex::new(()), seals: AtomicU32::new(seals) })
+    pub(super) fn new(seals: u32, quota: Option<&Arc<Quota>>) -> Result<Data> {
+        let object = quota.map_or_else(|| Object::anon(0), |quota| Object::anon_within(0, quota))?;
+        let quota = quota.cloned();
+        Ok(Data { object, quota, writer: Mutex::new(()), seals: AtomicU32::new(seals) })
     }
 
     pub(super) fn object(&self) -> &Object {
@@ -133,6 +139,31 @@ impl Data {
                 return Err(EPERM);
             }
             self.object.set_size(end)?;
+        }
+        if clears {
+            return Ok(());
+        }
+        let filled = self.fill_holes(at, end.min(self.size()));
+        if filled.is_err() && self.size() != size {
+            self.object.set_size(size)?;
+        }
+        filled
+    }
+
+    /// Gives a range pages where it has none. What it got before it failed it keeps.
+    fn fill_holes(&self, from: u64, to: u64) -> Result<()> {
+        let holes =
+            || (from & !(PAGE - 1)..to).step_by(PAGE as usize).filter(|&at| !self.object.has_page(at));
+        if let Some(quota) = &self.quota {
+            let room = quota.most().saturating_sub(quota.used());
+            if holes().take(room.saturating_add(1)).count() > room {
+                return Err(ENOSPC);
+            }
+        }
+        for at in holes() {
+            vm::leave_memory(Asks::File).map_err(|_| ENOSPC)?;
+            let touched = vm::object_io(&self.object, at, 1, Dir::Write, &mut |_, bytes| Ok(bytes.len()));
+            touched.map_err(|errno| if errno == ENOMEM { ENOSPC } else { errno })?;
         }
         Ok(())
     }

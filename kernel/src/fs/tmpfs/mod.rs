@@ -12,14 +12,17 @@
 //! Invariants: I1: directories change only with the file system's `tree` lock held, so an operation on two
 //! directories sees both still; lookups take just one directory's spin lock. I2: `nlink` counts the names
 //! of a node (for a directory: 2 + its subdirectories); at 0 the node lives on until its last user goes.
-//! I3: nodes are never dropped under a spin lock: their memory is given back to the VM system then.
+//! I3: nodes are never dropped under a spin lock: their memory is given back to the VM system then. I4: what a
+//! file system holds is bounded (limits.rs), but for that of memfds, which nobody sees.
 //!
 //! Locks: `tree` -> one directory's `entries` -> a node's `attr`.
 
 mod data;
 mod dir;
+mod limits;
 
 use alloc::boxed::Box;
+use alloc::string::String;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -37,12 +40,14 @@ use crate::sync::{Mutex, SpinLock};
 use crate::vm::{self, Asks};
 use data::Data;
 use dir::Dir;
+use limits::Limits;
+pub use limits::Options;
 
 /// One file system.
 pub struct TmpFs {
     dev: u64,
     next_ino: AtomicU64,
-    nodes: AtomicU64,
+    limits: Limits,
     tree: Mutex<()>,
 }
 
@@ -76,22 +81,52 @@ enum Body {
 }
 
 impl TmpFs {
-    /// A new file system; returns its root directory.
+    /// A new file system with the usual limits; returns its root directory.
     pub fn create(perm: u32) -> Arc<TmpNode> {
+        TmpFs::mount(&Options { perm: Some(perm), ..Options::default() })
+    }
+
+    /// A new file system as the options of a mount ask for; returns its root directory.
+    pub fn mount(options: &Options) -> Arc<TmpNode> {
         let fs = Arc::new(TmpFs {
             dev: super::new_device(),
             next_ino: AtomicU64::new(1),
-            nodes: AtomicU64::new(0),
+            limits: Limits::new(options),
             tree: Mutex::new(()),
         });
-        TmpNode::new(&fs, Kind::Dir, Body::Dir(Dir::new(None, &[])), perm)
+        let root =
+            TmpNode::new(&fs, Kind::Dir, Body::Dir(Dir::new(None, &[])), options.perm.unwrap_or(0o1777));
+        let mut attr = root.attr.lock();
+        (attr.uid, attr.gid) = (options.uid.unwrap_or(0), options.gid.unwrap_or(0));
+        drop(attr);
+        root
     }
 }
 
+/// Changes the limits of the file system with this root; `false` if it isn't one of these.
+///
+/// # Errors
+/// `EINVAL` for a bad option, or where there is more already than it would allow.
+pub fn remount(root: &InodeRef, options: &[u8]) -> Result<bool> {
+    let Some(node) = downcast::<TmpNode>(root) else { return Ok(false) };
+    node.fs.limits.change(&Options::parse(options)?)?;
+    Ok(true)
+}
+
+/// What `/proc/mounts` adds for the file system with this root.
+pub fn shown_options(root: &InodeRef) -> String {
+    downcast::<TmpNode>(root).map_or_else(String::new, |node| node.fs.limits.show())
+}
+
 impl TmpNode {
+    /// The file system has what it begins with: what comes from now on is limited.
+    pub fn limit(&self) {
+        self.fs.limits.begin();
+    }
+
     fn new(fs: &Arc<TmpFs>, kind: Kind, body: Body, perm: u32) -> Arc<TmpNode> {
         let now = sched::wall();
-        fs.nodes.fetch_add(1, Ordering::Relaxed);
+        fs.limits.add_node();
         let nlink = if kind == Kind::Dir { 2 } else { 1 };
         let attr = Attr { perm: perm & 0o7777, nlink, uid: 0, gid: 0, atime: now, mtime: now, ctime: now };
         Arc::new_cyclic(|me| TmpNode {
@@ -107,17 +142,23 @@ impl TmpNode {
     /// A file that no directory holds, for `memfd_create` and `O_TMPFILE`.
     pub fn unnamed(perm: u32, seals: u32) -> Result<Arc<TmpNode>> {
         static UNNAMED: spin::Once<Arc<TmpFs>> = spin::Once::new();
-        let fs = UNNAMED.call_once(|| TmpFs::create(0o700).fs.clone());
-        let node = TmpNode::new(fs, Kind::File, Body::File(Data::new(seals)?), perm);
+        let fs = UNNAMED.call_once(|| TmpFs::mount(&Options::UNLIMITED).fs.clone());
+        let node = TmpNode::new(fs, Kind::File, Body::File(Data::new(seals, None)?), perm);
         node.attr.lock().nlink = 0;
         Ok(node)
     }
 
     /// As [`TmpNode::unnamed`], on this node's file system.
     pub fn unnamed_here(&self, perm: u32) -> Result<Arc<TmpNode>> {
-        let node = TmpNode::new(&self.fs, Kind::File, Body::File(Data::new(abi::F_SEAL_SEAL)?), perm);
+        let data = self.new_data()?;
+        let node = TmpNode::new(&self.fs, Kind::File, Body::File(data), perm);
         node.attr.lock().nlink = 0;
         Ok(node)
+    }
+
+    /// The contents of a new file.
+    fn new_data(&self) -> Result<Data> {
+        Data::new(abi::F_SEAL_SEAL, Some(self.fs.limits.quota()))
     }
 
     fn dir(&self) -> Result<&Dir> {
@@ -167,7 +208,7 @@ impl TmpNode {
 
 impl Drop for TmpNode {
     fn drop(&mut self) {
-        self.fs.nodes.fetch_sub(1, Ordering::Relaxed);
+        self.fs.limits.remove_node();
     }
 }
 
@@ -215,14 +256,18 @@ impl Inode for TmpNode {
     }
 
     fn fs_stat(&self) -> FsStat {
-        let (total, free) = super::memory_pages();
-        let files = self.fs.nodes.load(Ordering::Relaxed);
+        let limits = &self.fs.limits;
+        let (blocks, free) = match limits.most_pages() {
+            Some(most) => (most, limits.free_pages()),
+            None => super::memory_pages(),
+        };
+        let (files, files_free) = limits.nodes();
         FsStat {
             magic: u64::from(abi::TMPFS_MAGIC),
-            blocks: total,
+            blocks,
             free,
-            files: files + free,
-            files_free: free,
+            files: files.saturating_add(files_free),
+            files_free,
             read_only: false,
         }
     }
@@ -233,8 +278,11 @@ impl Inode for TmpNode {
 
     fn create(&self, name: &[u8], new: NewNode<'_>, perm: u32) -> Result<InodeRef> {
         vm::leave_memory(Asks::Process).map_err(|_| ENOSPC)?;
+        if self.fs.limits.nodes().1 == 0 {
+            return Err(ENOSPC);
+        }
         let (kind, body) = match new {
-            NewNode::File => (Kind::File, Body::File(Data::new(abi::F_SEAL_SEAL)?)),
+            NewNode::File => (Kind::File, Body::File(self.new_data()?)),
             NewNode::Dir => (Kind::Dir, Body::Dir(Dir::new(Some(self.me.clone()), name))),
             NewNode::Symlink(target) => (Kind::Symlink, Body::Symlink(target.into())),
             NewNode::Special(Kind::Fifo, _) => (Kind::Fifo, Body::Fifo(Pipe::fifo())),

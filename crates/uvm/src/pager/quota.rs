@@ -1,0 +1,62 @@
+//! How many pages some anonymous objects may hold together: the size of a file system in memory.
+//!
+//! A page is counted when its object gets it and until the object gives it up, wherever it lies meanwhile: in memory or
+//! on swap. A hole costs nothing until it is touched.
+//!
+//! I1: `used` is the sum of what the objects with this quota store, and of pages that are being made for them.
+
+use machine::lines::AtomicUsize;
+use machine::lines::Ordering::Relaxed;
+
+use super::GetError;
+
+/// See the module.
+#[derive(Debug)]
+pub struct Quota {
+    most: AtomicUsize,
+    used: AtomicUsize,
+}
+
+impl Quota {
+    /// A quota of `most` pages.
+    #[must_use]
+    pub const fn new(most: usize) -> Quota {
+        Quota { most: AtomicUsize::new(most), used: AtomicUsize::new(0) }
+    }
+
+    /// Pages that there may be.
+    #[must_use]
+    pub fn most(&self) -> usize {
+        self.most.load(Relaxed)
+    }
+
+    /// Pages that there are.
+    #[must_use]
+    pub fn used(&self) -> usize {
+        self.used.load(Relaxed)
+    }
+
+    /// Changes how many there may be. If there are more already no new ones come until enough have gone.
+    pub fn set_most(&self, most: usize) {
+        self.most.store(most, Relaxed);
+    }
+
+    /// Counts pages that are about to be made: all of them or, if they are too many, none.
+    pub(crate) fn take(&self, pages: usize) -> Result<(), GetError> {
+        let after = |used: usize| used.checked_add(pages).filter(|&sum| sum <= self.most());
+        match self.used.fetch_update(Relaxed, Relaxed, after) {
+            Ok(_) => Ok(()),
+            Err(_) => Err(GetError::NoSpace),
+        }
+    }
+
+    /// Counts a page that takes the place of one that was just given back.
+    pub(crate) fn retake(&self) {
+        self.used.fetch_add(1, Relaxed);
+    }
+
+    /// Gives back what was taken for pages.
+    pub(crate) fn give_back(&self, pages: usize) {
+        self.used.fetch_sub(pages, Relaxed);
+    }
+}

@@ -1,0 +1,159 @@
+// File systems in memory: how large they may get, who is told when they are full, what gives room back.
+#include "check.h"
+#include <sys/mount.h>
+#include <sys/statfs.h>
+#include <sys/sysinfo.h>
+
+enum { MIB = 1 << 20, RW = PROT_READ | PROT_WRITE };
+
+static volatile char sink;
+static char block[MIB];
+
+// Mounts one on a new folder, and goes there.
+static void fresh(const char *options) {
+    char path[64];
+    snprintf(path, sizeof path, "/tmp/m.%d", getpid());
+    NEED(!mkdir(path, 0755) && !mount("none", path, "tmpfs", 0, options) && !chdir(path));
+}
+
+static void end(void) {
+    char path[64];
+    NEED(getcwd(path, sizeof path) && !chdir("/"));
+    CHECK(!umount(path) && !rmdir(path));
+}
+
+static long room(void) {
+    struct statfs space;
+    NEED(!statfs(".", &space) && space.f_bavail == space.f_bfree);
+    return (long)(space.f_bfree * space.f_bsize);
+}
+
+static long size(void) {
+    struct statfs space;
+    NEED(!statfs(".", &space));
+    return (long)(space.f_blocks * space.f_bsize);
+}
+
+// Writes until there is no room, and says how much was written.
+static long fill(int fd) {
+    long total = 0;
+    ssize_t n;
+    while ((n = write(fd, block, sizeof block)) > 0) total += n;
+    CHECK(n == -1 && errno == ENOSPC);
+    return total;
+}
+
+static void half_of_memory(void) {
+    struct sysinfo info;
+    NEED(!sysinfo(&info));
+    long half = (long)(info.totalram * info.mem_unit / 2);
+    fresh("");
+    CHECK(size() <= half + half / 50 && size() >= half - half / 50 && room() == size());
+    end();
+    NEED(!chdir("/dev/shm"));
+    CHECK(size() <= half + half / 50 && size() >= half - half / 50);
+}
+
+static void a_size_is_kept_to(void) {
+    fresh("size=1m,mode=700");
+    struct stat about;
+    CHECK(!stat(".", &about) && (about.st_mode & 07777) == 0700);
+    CHECK(size() == MIB && room() == MIB);
+    int fd = open("a", O_RDWR | O_CREAT, 0600);
+    CHECK(fill(fd) == MIB && room() == 0 && pwrite(fd, "x", 1, 5) == 1);
+    FAILS(pwrite(fd, "x", 1, MIB), ENOSPC);
+    CHECK(!fstat(fd, &about) && about.st_size == MIB);
+    // Holes cost nothing; what is cut off, punched and removed comes back.
+    CHECK(!ftruncate(fd, 10 * MIB) && room() == 0 && !ftruncate(fd, MIB / 2) && room() == MIB / 2);
+    CHECK(!fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, MIB / 4) && room() == MIB / 4 * 3);
+    CHECK(!unlink("a") && room() == MIB / 4 * 3 && !close(fd) && room() == MIB);
+    end();
+}
+
+static void a_store_beyond_it_is_a_bus_error(void) {
+    catch_faults();
+    fresh("size=64k");
+    int fd = open("a", O_RDWR | O_CREAT, 0600);
+    NEED(!ftruncate(fd, 32 * PAGE));
+    char *at = mmap(0, 32 * PAGE, RW, MAP_SHARED, fd, 0);
+    NEED(at != MAP_FAILED);
+    for (int page = 0; page < 16; page++) at[page * PAGE] = 1;
+    CHECK(room() == 0);
+    RAISES(at[16 * PAGE + 3] = 1, SIGBUS, BUS_ADRERR, at + 16 * PAGE + 3);
+    RAISES(sink = at[20 * PAGE], SIGBUS, BUS_ADRERR, at + 20 * PAGE);
+    at[3 * PAGE] = 2; // what is there can be used
+    CHECK(!fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 3 * PAGE, PAGE));
+    at[16 * PAGE + 3] = 1;
+    RAISES(at[3 * PAGE] = 1, SIGBUS, BUS_ADRERR, at + 3 * PAGE);
+    NEED(!munmap(at, 32 * PAGE) && !close(fd) && !unlink("a"));
+    CHECK(room() == 64 << 10);
+    end();
+}
+
+static void room_can_be_taken_beforehand(void) {
+    catch_faults();
+    fresh("size=64k");
+    int fd = open("a", O_RDWR | O_CREAT, 0600), other = open("b", O_RDWR | O_CREAT, 0600);
+    struct stat about;
+    FAILS(fallocate(fd, 0, 0, 17 * PAGE), ENOSPC);
+    CHECK(!fstat(fd, &about) && about.st_size == 0 && room() == 64 << 10);
+    CHECK(!fallocate(fd, 0, PAGE, 9 * PAGE) && !fstat(fd, &about) && about.st_size == 10 * PAGE);
+    CHECK(room() == 7 * PAGE && fill(other) == 7 * PAGE);
+    char *at = mmap(0, 10 * PAGE, RW, MAP_SHARED, fd, 0);
+    NEED(at != MAP_FAILED);
+    for (int page = 1; page < 10; page++) at[page * PAGE] = 1;
+    RAISES(at[0] = 1, SIGBUS, BUS_ADRERR, at);
+    NEED(!munmap(at, 10 * PAGE) && !close(fd) && !close(other));
+    end();
+}
+
+static void limits_can_be_changed(void) {
+    fresh("size=64k,nr_inodes=3");
+    char path[64];
+    NEED(getcwd(path, sizeof path));
+    int fd = open("a", O_RDWR | O_CREAT, 0600);
+    CHECK(fill(fd) == 64 << 10);
+    CHECK(!mkdir("b", 0700));
+    FAILS(open("c", O_RDWR | O_CREAT, 0600), ENOSPC);
+    CHECK(!rmdir("b") && !symlink("a", "c"));
+    FAILS(mount("none", path, "tmpfs", MS_REMOUNT, "size=32k"), EINVAL);
+    FAILS(mount("none", path, "tmpfs", MS_REMOUNT, "size=much"), EINVAL);
+    CHECK(!mount("none", path, "tmpfs", MS_REMOUNT, "size=128k,nr_inodes=10"));
+    CHECK(size() == 128 << 10 && fill(fd) == 64 << 10 && !mkdir("d", 0700));
+    CHECK(!close(fd));
+    FAILS(mount("none", path, "tmpfs", 0, "colour=blue"), EINVAL);
+    end();
+}
+
+// More than the usual limit, through a mapping: who does it is told, and memory is left to all others.
+static char *large;
+static size_t length;
+static void store_everywhere(void) {
+    for (size_t at = 0; at < length; at += PAGE) large[at] = 1;
+}
+static void a_mapping_does_not_take_all_memory(void) {
+    struct sysinfo info;
+    NEED(!sysinfo(&info));
+    length = info.totalram * info.mem_unit;
+    fresh("");
+    int fd = open("a", O_RDWR | O_CREAT, 0600);
+    NEED(!ftruncate(fd, (off_t)length));
+    large = mmap(0, length, RW, MAP_SHARED, fd, 0);
+    NEED(large != MAP_FAILED);
+    int status = in_child(store_everywhere);
+    CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGBUS && room() == 0);
+    CHECK(!munmap(large, length) && !ftruncate(fd, 0) && room() == size() && !close(fd));
+    end();
+}
+
+int main(int argc, char **argv) {
+    static const struct test_case cases[] = {
+        {"half_of_memory", half_of_memory},
+        {"a_size_is_kept_to", a_size_is_kept_to},
+        {"a_store_beyond_it_is_a_bus_error", a_store_beyond_it_is_a_bus_error},
+        {"room_can_be_taken_beforehand", room_can_be_taken_beforehand},
+        {"limits_can_be_changed", limits_can_be_changed},
+        {"a_mapping_does_not_take_all_memory", a_mapping_does_not_take_all_memory},
+    };
+    return RUN(cases, argc, argv);
+}
