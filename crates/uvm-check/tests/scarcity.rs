@@ -6,7 +6,7 @@
 //! list, then the second, until the list has no more.
 
 use uvm_check::gen::{paging_list, random_list, Paging};
-use uvm_check::op::Op;
+use uvm_check::op::{At, Back, Op, Span};
 use uvm_check::run::quietly;
 use uvm_check::world::{Lasting, Memory, Scarce, Setup, Watch, World};
 use uvm_soft::{Config, Injector};
@@ -193,4 +193,36 @@ fn a_failed_read_is_told_to_those_who_need_the_page() {
 fn a_failed_write_is_told_to_nobody_but_who_asked_for_it() {
     check_transfers(writes, Lasting::Once);
     check_transfers(writes, Lasting::ForGood);
+}
+
+/// What a space leaves behind that ends without heap: slots behind the end of another's entry, which shares their leaf with a
+/// third. A mapping that continues the entry shows zeroes and not what lies there.
+#[test]
+fn what_is_left_behind_without_heap_is_shown_to_nobody() {
+    for first in [0, 3, 5] {
+        let (kept, gone) = (Span(first, 2), Span(first + 2, 2));
+        let map = |at: Span| Op::Map {
+            s: 0,
+            at: At::Fixed(at.0),
+            len: at.1,
+            back: Back::Zero,
+            rights: 3,
+            inherit: None,
+        };
+        let write = |s, page, word| Op::Write { s, page, cpu: 0, word };
+        let mut list = vec![Op::Spawn { s: 0 }, map(Span(first, 4))];
+        list.extend((first..first + 4).map(|page| write(0, page, 1)));
+        // The last to fork gets an amap of its own, which shares its leaves with the one of the others.
+        list.extend([Op::Fork { s: 0, child: 1 }, Op::Fork { s: 0, child: 2 }, write(2, first, 2)]);
+        list.push(Op::Unmap { s: 0, span: gone });
+        let mut world = World::new(&Setup::new(Config::default(), Watch::Peek));
+        list.iter().for_each(|op| world.step(op).unwrap());
+        world.step_against(&Op::Exit { s: 1 }, Scarce::Heap, Lasting::ForGood, 0).unwrap();
+        world.step(&map(gone)).unwrap();
+        for page in kept.pages().chain(gone.pages()) {
+            world.step(&Op::Read { s: 0, page, cpu: 0 }).unwrap();
+        }
+        gone.pages().for_each(|page| world.step(&write(0, page, 3)).unwrap());
+        world.finish().unwrap();
+    }
 }

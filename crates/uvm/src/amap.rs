@@ -13,7 +13,8 @@
 //! leaf holds it, one amap holds that, and the entry need not copy.
 //!
 //! I1: a slot is set only inside the cover; when its count drops to none, its anon's reference is dropped. (A space
-//! that ends when no heap is left may leave slots of a shared leaf behind; they go with the leaf.)
+//! that ends when no heap is left may leave slots of a shared leaf behind; they go with the leaf, and no entry grows into
+//! them.)
 //! I2: an entry without `NEEDS_COPY` whose slots are not exclusive shares them with entries that write too.
 //!
 //! Locks: `AmapBody` by the amap's. Source: 1999, sections 5.2 and 5.3.
@@ -48,6 +49,13 @@ pub(crate) struct ARef<M: Machine> {
     pub(crate) amap: Arc<Amap<M>>,
     /// The slot of the entry's first page.
     pub(crate) slot: Pages,
+}
+
+impl AmapBody {
+    /// Whether an entry may grow into these slots: nobody refers to them, and nothing was left behind in them (I1).
+    pub(crate) fn is_free(&self, range: Range<u64>) -> bool {
+        self.cover.is_unused(range.clone()) && self.slots.range(range).next().is_none()
+    }
 }
 
 impl<M: Machine> Clone for ARef<M> {

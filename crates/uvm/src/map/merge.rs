@@ -120,7 +120,7 @@ fn grows_up<M: Machine>(held: &mut Held<'_, order::Map>, entry: &Entry<M>, tail:
         && entry.amap.as_ref().is_none_or(|aref| {
             let (body, _) = aref.amap.body.lock(held);
             let first = aref.slot.0 + entry.len().0;
-            body.cover.is_unused(first..first + tail.len().0)
+            body.is_free(first..first + tail.len().0)
         })
 }
 
@@ -129,7 +129,7 @@ fn grows_down<M: Machine>(held: &mut Held<'_, order::Map>, entry: &Entry<M>, hea
     continues(head, entry)
         && entry.amap.as_ref().is_none_or(|aref| {
             let (body, _) = aref.amap.body.lock(held);
-            aref.slot >= head.len() && body.cover.is_unused(aref.slot.0 - head.len().0..aref.slot.0)
+            aref.slot >= head.len() && body.is_free(aref.slot.0 - head.len().0..aref.slot.0)
         })
 }
 
