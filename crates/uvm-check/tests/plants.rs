@@ -32,14 +32,17 @@ const LINE_ENDED: &[&str] =
     &["--features", "shuttle", "--test", "schedules", "who_is_ended_as_its_turn_comes_hands_it_on"];
 const LINE_EARLY: &[&str] =
     &["--features", "shuttle", "--test", "schedules", "who_wakes_up_early_takes_no_turn"];
-const REFUSED: &[&str] =
-    &["--features", "shuttle", "--test", "schedules", "nobody_is_refused_while_swap_has_room"];
+const GIVEN_BACK: &[&str] = &["-p", "uvm", "--test", "paging", "what_was_given_back_before"];
 const VERDICT: &[&str] = &["-p", "uvm", "--lib", "verdict"];
 const FULL: &[&str] = &["-p", "uvm", "--test", "paging", "a_full_machine_refuses"];
 const FEW: &[&str] = &["-p", "uvm", "--test", "paging", "a_few_frames"];
 const LET_GO: &[&str] = &["-p", "uvm", "--test", "paging", "pages_that_are_let_go"];
 const RETURNED: &[&str] = &["-p", "uvm", "--test", "paging", "pages_that_are_returned"];
 const READ_BACK: &[&str] = &["-p", "uvm", "--test", "paging", "what_was_read_back"];
+const WRITTEN_LAST: &[&str] = &["-p", "uvm", "--test", "paging", "that_the_last_pass_has_written"];
+const RESERVE: &[&str] = &["-p", "uvm", "--test", "paging", "the_reserve_is_filled"];
+const HOLES: &[&str] = &["-p", "uvm", "--test", "files", "a_store_to_a_hole"];
+const QUOTA: &[&str] = &["-p", "uvm", "--test", "shared", "objects_with_one_quota"];
 const UNREAD: &[&str] = &["-p", "uvm", "--test", "files", "pages_that_could_not_be_read"];
 const TRUNCATION: &[&str] =
     &["--features", "shuttle", "--test", "schedules", "a_truncation_meets_a_fault_and_the_page_daemon"];
@@ -259,7 +262,7 @@ const PLANTS: &[Plant] = &[
         what: "memory: who was refused a frame does not look whether there is one by now",
         file: "uvm/src/pageout/room.rs",
         changes: &[("frames.refusals() != self.refusals;", "frames.refusals() < self.refusals;")],
-        found_by: REFUSED,
+        found_by: GIVEN_BACK,
     },
     Plant {
         what: "memory: what others give back during a pass does not count",
@@ -282,7 +285,7 @@ const PLANTS: &[Plant] = &[
     Plant {
         what: "memory: each refusal of a full machine looks at all of memory",
         file: "uvm/src/pageout/verdict.rs",
-        changes: &[("self.fresh != 0 && (self", "self.fresh != 0 || (self")],
+        changes: &[("self.fresh != 0 && (self", "self.fresh != 1 || (self")],
         found_by: FULL,
     },
     Plant {
@@ -305,6 +308,45 @@ const PLANTS: &[Plant] = &[
         file: "uvm/src/pageout/spent.rs",
         changes: &[("spent.left + made + places", "spent.left + 0 * made + places")],
         found_by: READ_BACK,
+    },
+    Plant {
+        what: "memory: pages of files that the last pass has written are not found",
+        file: "uvm/src/pageout/spent.rs",
+        changes: &[("self.pages_in_flight() + (made - before.made) as usize,", "self.pages_in_flight(),")],
+        found_by: WRITTEN_LAST,
+    },
+    Plant {
+        what: "memory: what a pass has freed is taken before the reserve is filled",
+        file: "uvm/src/pageout/finish.rs",
+        changes: &[("        self.frames().refill_reserves(held);\n", "")],
+        found_by: RESERVE,
+    },
+    Plant {
+        what: "full: a hole is mapped along so that it can be written",
+        file: "uvm/src/fault/neighbours.rs",
+        changes: &[("if self.is_to_ask(page) { prot.without_write() } else { prot }", "prot")],
+        found_by: HOLES,
+    },
+    Plant {
+        what: "full: a store reaches a hole that is lent",
+        file: "uvm/src/fault/object.rs",
+        changes: &[(
+            "if stores && self.frames().flags(page).contains(PageFlags::HOLE) {",
+            "if stores && self.frames().flags(page).contains(PageFlags::HOLE) && self.frames().loans(page) == 0 {",
+        )],
+        found_by: HOLES,
+    },
+    Plant {
+        what: "full: a page that leaves its object still counts",
+        file: "uvm/src/object.rs",
+        changes: &[("            self.stored -= 1;\n            self.give_quota_back(1);", "            self.stored -= 1;")],
+        found_by: QUOTA,
+    },
+    Plant {
+        what: "full: what a space has left behind without heap is shown to another",
+        file: "uvm/src/amap.rs",
+        changes: &[("self.cover.is_unused(range.clone()) && self.slots.range(range).next().is_none()", "self.cover.is_unused(range)")],
+        found_by: &["--test", "scarcity", "left_behind"],
     },
     Plant {
         what: "line: a turn is handed over where nobody waits",

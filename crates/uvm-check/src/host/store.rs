@@ -7,7 +7,7 @@
 //!
 //! What may never happen is noted as *trouble*, which the world asks for after each step: I/O on a page that isn't
 //! busy or that changes hands meanwhile; swap I/O on a page that a CPU can still reach; two transfers on one block at
-//! once; a swapped page read from where nothing was written.
+//! once; a swapped page read from where nothing was written; a transfer on a device that has been switched off.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
@@ -181,6 +181,14 @@ impl<T: Threads> Store<T> {
     /// Takes what the blocks hold for nobody's from now on; they hold it still.
     pub(super) fn age(&self) {
         self.lock().written.clear();
+    }
+
+    /// Notes that nobody may use the storage any more: it is trouble if a transfer is under way.
+    pub(super) fn leave(&self) {
+        let busy = self.lock().busy.iter().next().map(|(&block, &way)| (block, way));
+        if let Some((block, way)) = busy {
+            self.line.note(format!("{:?} is switched off while block {block} is under {way:?}", self.keeps));
+        }
     }
 
     /// Makes blocks hold zeroes.

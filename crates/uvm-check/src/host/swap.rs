@@ -25,6 +25,11 @@ impl<T: Threads> SwapDisk<T> {
         self.store.spoil(u64::from(slot));
     }
 
+    /// Notes that the device has been switched off.
+    pub fn leave(&self) {
+        self.store.leave();
+    }
+
     /// Notes that the device is switched on anew: what it holds is nobody's.
     pub fn renew(&self) {
         self.store.age();

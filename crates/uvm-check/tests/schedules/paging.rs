@@ -22,6 +22,7 @@ const BOTH: VaRange = VaRange { start: P, end: machine::Va(Q.0 + 0x1000) };
 pub struct Paged {
     pub w: Arc<World>,
     line: Arc<Line>,
+    disk: Arc<SwapDisk<ShuttleThreads>>,
     swap: SwapId,
     stop: Arc<AtomicBool>,
     device: Option<JoinHandle<()>>,
@@ -36,7 +37,8 @@ impl Paged {
     pub fn of(w: Arc<World>, fate: Fate) -> Paged {
         let line = Line::new(Manner::Later, 1);
         let disk: Arc<SwapDisk<ShuttleThreads>> = SwapDisk::new(&w.uvm, &line, 64);
-        let swap = w.uvm.swap_on(&mut ThreadCtx::new().held(), disk, 0).expect("there is room for a device");
+        let on = w.uvm.swap_on(&mut ThreadCtx::new().held(), disk.clone(), 0);
+        let swap = on.expect("there is room for a device");
         let stop = Arc::new(AtomicBool::new(false));
         let device = {
             let (w, stop) = (w.clone(), stop.clone());
@@ -51,7 +53,7 @@ impl Paged {
                 }
             })
         };
-        Paged { w, line, swap, stop, device: Some(device) }
+        Paged { w, line, disk, swap, stop, device: Some(device) }
     }
 
     /// Passes of the daemon that take whatever was not used since the one before.
@@ -246,6 +248,9 @@ fn swap_is_switched_off_under_load() {
         };
         let off = p.w.uvm.swap_off(&mut ThreadCtx::new().held(), p.swap);
         assert!(matches!(off, Ok(()) | Err(SwapError::NoMemory)), "{off:?}");
+        if off.is_ok() {
+            p.disk.leave();
+        }
         writer.join().unwrap();
         daemon.join().unwrap();
         assert_eq!((p.w.load(0, &space, P), p.w.load(0, &space, Q)), (3, 1));
