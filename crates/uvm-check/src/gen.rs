@@ -152,7 +152,9 @@ impl Gen {
             }
             131..=133 => Op::Extract { r: self.range(), s, span: self.span(s), way: self.way() },
             134..=136 => Op::AttachRange { r: self.range(), s, at: self.at(s) },
+            137 if self.rng.one_in(2) => Op::Limit { r: self.range(), rights: self.rights() },
             137 => Op::DropRange { r: self.range() },
+            138..=139 if self.rng.one_in(2) => Op::TransferAnywhere { l: self.loan(), s },
             138..=142 => Op::Transfer { l: self.loan(), s, page: self.page(s) },
             143..=144 => Op::GiveToObject { l: self.loan(), o: self.object(), page: self.index() },
             _ => Op::Cool { s, span: self.span(s) },

@@ -2,6 +2,9 @@
 
 use super::*;
 
+/// Pages of a transfer area, in a library that is built with small leaves.
+const AREA: u64 = 8;
+
 impl Model {
     /// Reads page after page; the first that can't be read ends it, and nothing is lent.
     pub(super) fn lend(&mut self, space: &Space, l: usize, span: Span) -> Expect {
@@ -43,6 +46,51 @@ impl Model {
         }
         self.loans[l] = None;
         Expect::Placed(first)
+    }
+
+    /// The same where the system chooses: in its transfer area, where that is untouched, or in a new one. Which addresses were
+    /// touched is not the model's to know, so it is told the choice by [`transfer_at`](Self::transfer_at).
+    pub(super) fn transfer_anywhere(&mut self, l: usize, s: usize) -> Expect {
+        let (Some(loan), Some(space)) = (&self.loans[l], &self.spaces[s]) else { return Expect::Skip };
+        super::space::highest_free(space, loan.len() as u64).map_or(Expect::NoSpace, Expect::Placed)
+    }
+
+    /// The same with the system's choice, if that is a lawful one.
+    pub fn transfer_at(&mut self, l: usize, s: usize, first: u64) -> Expect {
+        let (Some(loan), Some(space)) = (self.loans[l].clone(), &self.spaces[s]) else { return Expect::Skip };
+        let len = loan.len() as u64;
+        let is_untouched = |at: u64| {
+            let area = space.get(&at).filter(|page| {
+                page.rights == 3 && page.object.is_none() && page.writes == Writes::Cell && !page.wired
+            });
+            // Where nothing but zeroes came there is still nothing.
+            area.is_some_and(|page| self.cells[page.cell].own.is_none_or(|own| own == [0; WORDS]))
+        };
+        if !(first..first + len).all(is_untouched) {
+            let free = |len| super::space::highest_free(space, len).map(|at| (at, len));
+            match free(len.max(AREA)).or_else(|| free(len)) {
+                Some((at, all)) if at <= first && first + len <= at + all => self.map_area(s, at, all),
+                Some((at, _)) => return Expect::Placed(at),
+                None => return Expect::NoSpace,
+            }
+        }
+        let Some(mut space) = self.spaces[s].take() else { return Expect::Skip };
+        for (at, contents) in (first..).zip(loan) {
+            let cell = self.new_cell(Cell::of(contents));
+            space.entry(at).and_modify(|page| page.cell = cell);
+        }
+        self.spaces[s] = Some(space);
+        self.loans[l] = None;
+        Expect::Placed(first)
+    }
+
+    fn map_area(&mut self, s: usize, first: u64, len: u64) {
+        let Some(mut space) = self.spaces[s].take() else { return };
+        for at in first..first + len {
+            let cell = self.new_cell(Cell::default());
+            space.insert(at, Page::private(cell));
+        }
+        self.spaces[s] = Some(space);
     }
 
     /// What is on loan becomes an object's.

@@ -67,6 +67,15 @@ impl Model {
         }
     }
 
+    /// Allows at most some rights in a range, for ever.
+    pub(super) fn limit(&mut self, r: usize, rights: Rights) -> Expect {
+        let Some(range) = &mut self.ranges[r] else { return Expect::Skip };
+        for page in range.pages.values_mut() {
+            (page.rights, page.max) = (page.rights & rights, page.max & rights);
+        }
+        Expect::Done
+    }
+
     /// Where so many pages go.
     fn place(&self, s: usize, len: u64, at: At) -> Result<u64, Expect> {
         let Some(space) = &self.spaces[s] else { return Err(Expect::Skip) };

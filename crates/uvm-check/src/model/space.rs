@@ -226,6 +226,13 @@ impl Model {
     }
 }
 
+impl Page {
+    /// A page of a new private mapping of no object, as a transfer makes it.
+    pub(super) fn private(cell: usize) -> Page {
+        Page { rights: 3, cell, ..NOTHING }
+    }
+}
+
 /// A page of zeroes, with no rights.
 const NOTHING: Page = Page {
     rights: 0,

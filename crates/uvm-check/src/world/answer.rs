@@ -50,6 +50,7 @@ pub(super) fn compare(expect: &Expect, got: &Got) -> Result<(), String> {
         (Expect::NoSpace, Got::Map(MapError::NoSpace | MapError::Exists)) => true,
         (Expect::NoMapping, Got::Map(MapError::NoMapping) | Got::Range(RangeError::NoMapping)) => true,
         (Expect::NoMapping, Got::Transfer(TransferError::NoMapping)) => true,
+        (Expect::NoSpace, Got::Transfer(TransferError::NoSpace)) => true,
         (Expect::Access, Got::Transfer(TransferError::Protection)) => true,
         (Expect::Unsuitable, Got::Transfer(TransferError::Unsuitable)) => true,
         (Expect::Invalid, Got::Map(MapError::Invalid)) => true,

@@ -173,15 +173,12 @@ impl World {
                 self.uvm.drop_detached(held, taken);
                 Ok(Got::Done)
             }
-            Op::Transfer { l, s, page } => {
-                let lent = self.loans[l].take().expect("the model has this loan");
-                Ok(match self.uvm.transfer(held, self.space(s), lent, To::Fixed(va(page))) {
-                    Ok(at) => Got::Placed(at),
-                    Err((e, lent)) => {
-                        self.loans[l] = Some(lent);
-                        Got::Transfer(e)
-                    }
-                })
+            Op::Transfer { l, s, page } => Ok(self.transfer(held, l, s, To::Fixed(va(page)))),
+            Op::TransferAnywhere { l, s } => Ok(self.transfer(held, l, s, To::Anywhere)),
+            Op::Limit { r, rights } => {
+                let range = self.ranges[r].as_ref().expect("the model has this range");
+                self.uvm.limit(held, range, prot(rights));
+                Ok(Got::Done)
             }
             Op::GiveToObject { l, o, page } => {
                 let lent = self.loans[l].take().expect("the model has this loan");
@@ -245,10 +242,22 @@ impl World {
         }
     }
 
+    fn transfer(&mut self, held: &mut Held<'_, Nothing>, l: usize, s: usize, to: To) -> Got {
+        let lent = self.loans[l].take().expect("the model has this loan");
+        match self.uvm.transfer(held, self.space(s), lent, to) {
+            Ok(at) => Got::Placed(at),
+            Err((e, lent)) => {
+                self.loans[l] = Some(lent);
+                Got::Transfer(e)
+            }
+        }
+    }
+
     fn swap_off(&mut self, held: &mut Held<'_, Nothing>, d: usize) -> Got {
         let id = self.on[d].expect("the model says that it is on");
         match self.uvm.swap_off(held, id) {
             Ok(()) => {
+                self.swaps[d].leave();
                 self.on[d] = None;
                 Got::Done
             }

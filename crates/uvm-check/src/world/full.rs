@@ -59,7 +59,7 @@ impl World {
                 let wired = |&page: &u64| self.model.page(s, page).is_some_and(|at| at.wired);
                 span.pages().filter(wired).count()
             }
-            Op::Transfer { l, .. } | Op::GiveToObject { l, .. } => {
+            Op::Transfer { l, .. } | Op::TransferAnywhere { l, .. } | Op::GiveToObject { l, .. } => {
                 self.model.loans[l].as_ref().map_or(0, |loan| loan.len() + 1)
             }
             Op::Lend { span, .. } | Op::LendObject { span, .. } => span.1 as usize + 1,

@@ -297,7 +297,9 @@ fn adapted(op: Op, model: &Model, linux: &Linux) -> Option<Op> {
         Op::Tier { .. } => return None,
         Op::Lend { .. } | Op::LendObject { .. } | Op::LendAgain { .. } | Op::Return { .. } => return None,
         Op::Pass { .. } | Op::Extract { .. } | Op::AttachRange { .. } | Op::DropRange { .. } => return None,
-        Op::Transfer { .. } | Op::GiveToObject { .. } => return None,
+        Op::Limit { .. } | Op::TransferAnywhere { .. } | Op::Transfer { .. } | Op::GiveToObject { .. } => {
+            return None
+        }
         Op::Cool { s, span } if span.pages().any(|p| model.page(s, p).is_none_or(|at| at.wired)) => {
             return None
         }
