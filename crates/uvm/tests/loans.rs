@@ -1,37 +1,13 @@
 //! Page loanout: what a borrower sees, what the lender sees, and what it costs.
 
+mod lending;
+
 use std::sync::Arc;
 
-use machine::order::Nothing;
-use machine::{Held, Machine, Pages, Prot, ThreadCtx, Va, VaRange};
-use uvm::{AnonObject, Backing, Counter, FaultError, Intent, Lent, MapRequest, Pager, Sharing, Space, Uvm};
-use uvm_soft::{Config, SoftMachine};
-
-type World = Uvm<SoftMachine>;
-
-const BOUNDS: VaRange = VaRange::new(Va(0x1000), Va(1 << 40));
-
-/// The page of zeroes is made at once, so that what is free can be compared.
-fn world() -> (World, usize) {
-    let uvm = Uvm::new(SoftMachine::new(Config::default())).unwrap();
-    let mut ctx = ThreadCtx::new();
-    let zero = uvm.zero_page(&mut ctx.held()).unwrap();
-    uvm.return_page(&mut ctx.held(), zero);
-    let free = uvm.frames().free();
-    (uvm, free)
-}
-
-fn store(uvm: &World, space: &Space<SoftMachine>, va: Va, byte: u8) {
-    let fault = |va, access| uvm.fault(&mut ThreadCtx::new().held(), space, va, access).map(|_| ());
-    uvm.machine().store(0, space.pmap(), va, &[byte], fault).unwrap();
-}
-
-fn load(uvm: &World, space: &Space<SoftMachine>, va: Va) -> u8 {
-    let mut byte = [0];
-    let fault = |va, access| uvm.fault(&mut ThreadCtx::new().held(), space, va, access).map(|_| ());
-    uvm.machine().load(0, space.pmap(), va, &mut byte, fault).unwrap();
-    byte[0]
-}
+use lending::{audit, load, store, world, written, World, BOUNDS};
+use machine::{Machine, Pages, Prot, ThreadCtx, VaRange};
+use uvm::{AnonObject, Backing, Counter, FaultError, Intent, Lent, MapRequest, Pager, Sharing};
+use uvm_soft::SoftMachine;
 
 /// The first byte of each page.
 fn bytes(uvm: &World, lent: &Lent) -> Vec<u8> {
@@ -43,22 +19,9 @@ fn bytes(uvm: &World, lent: &Lent) -> Vec<u8> {
     lent.pages().iter().map(first).collect()
 }
 
-fn audit(uvm: &World, held: &mut Held<'_, Nothing>, spaces: &[&Space<SoftMachine>], lent: &[&Lent]) {
-    uvm.audit(held, spaces, &[]).unwrap();
-    uvm.audit_loans(lent.iter().flat_map(|lent| lent.pages())).unwrap();
-    uvm.machine().tlb_audit().unwrap();
-}
-
-fn written(uvm: &World, held: &mut Held<'_, Nothing>, pages: u64) -> (Space<SoftMachine>, VaRange) {
-    let space = uvm.space_create(held, BOUNDS).unwrap();
-    let va = uvm.map(held, &space, &MapRequest::zero(Pages(pages))).unwrap();
-    (0..pages).for_each(|n| store(uvm, &space, va + Pages(n), n as u8 + 1));
-    (space, VaRange::new(va, va + Pages(pages)))
-}
-
 #[test]
 fn a_store_breaks_the_loan_and_the_borrower_sees_nothing_of_it() {
-    let ((uvm, free), mut ctx) = (world(), ThreadCtx::new());
+    let ((uvm, free), mut ctx) = (world(1024), ThreadCtx::new());
     let held = &mut ctx.held();
     let (space, range) = written(&uvm, held, 4);
     let lent = uvm.loan_to_kernel(held, &space, range).unwrap();
@@ -85,7 +48,7 @@ fn a_store_breaks_the_loan_and_the_borrower_sees_nothing_of_it() {
 
 #[test]
 fn a_lender_that_ends_leaves_its_pages_to_the_borrower() {
-    let ((uvm, free), mut ctx) = (world(), ThreadCtx::new());
+    let ((uvm, free), mut ctx) = (world(1024), ThreadCtx::new());
     let held = &mut ctx.held();
     let (space, range) = written(&uvm, held, 3);
     let mut lent = uvm.loan_to_kernel(held, &space, range).unwrap();
@@ -103,7 +66,7 @@ fn a_lender_that_ends_leaves_its_pages_to_the_borrower() {
 
 #[test]
 fn untouched_memory_is_lent_as_one_page_of_zeroes() {
-    let ((uvm, free), mut ctx) = (world(), ThreadCtx::new());
+    let ((uvm, free), mut ctx) = (world(1024), ThreadCtx::new());
     let held = &mut ctx.held();
     let space = uvm.space_create(held, BOUNDS).unwrap();
     let va = uvm.map(held, &space, &MapRequest::zero(Pages(1000))).unwrap();
@@ -120,7 +83,7 @@ fn untouched_memory_is_lent_as_one_page_of_zeroes() {
 
 #[test]
 fn a_lent_page_of_an_object_is_replaced_for_all_who_map_it() {
-    let ((uvm, free), mut ctx) = (world(), ThreadCtx::new());
+    let ((uvm, free), mut ctx) = (world(1024), ThreadCtx::new());
     let held = &mut ctx.held();
     let pager: Arc<dyn Pager<SoftMachine>> = AnonObject::new(&uvm, held, Pages(4)).unwrap();
     let (a, b) = (uvm.space_create(held, BOUNDS).unwrap(), uvm.space_create(held, BOUNDS).unwrap());
@@ -160,7 +123,7 @@ fn a_lent_page_of_an_object_is_replaced_for_all_who_map_it() {
 
 #[test]
 fn what_a_device_may_write_to_is_copied() {
-    let ((uvm, _), mut ctx) = (world(), ThreadCtx::new());
+    let ((uvm, _), mut ctx) = (world(1024), ThreadCtx::new());
     let held = &mut ctx.held();
     let (space, range) = written(&uvm, held, 2);
     let first = VaRange::new(range.start, range.start + Pages(1));
@@ -184,7 +147,7 @@ fn what_a_device_may_write_to_is_copied() {
 
 #[test]
 fn a_range_that_can_not_be_read_lends_nothing() {
-    let ((uvm, free), mut ctx) = (world(), ThreadCtx::new());
+    let ((uvm, free), mut ctx) = (world(1024), ThreadCtx::new());
     let held = &mut ctx.held();
     let (space, range) = written(&uvm, held, 4);
     uvm.protect(held, &space, VaRange::new(range.start + Pages(3), range.end), Prot::NONE).unwrap();
@@ -198,7 +161,7 @@ fn a_range_that_can_not_be_read_lends_nothing() {
 
 #[test]
 fn a_page_is_lent_30000_times_and_then_copied() {
-    let ((uvm, free), mut ctx) = (world(), ThreadCtx::new());
+    let ((uvm, free), mut ctx) = (world(1024), ThreadCtx::new());
     let held = &mut ctx.held();
     let (space, range) = written(&uvm, held, 1);
     let all: Vec<Lent> = (0..30_002).map(|_| uvm.loan_to_kernel(held, &space, range).unwrap()).collect();

@@ -1,0 +1,47 @@
+//! A world for tests that lend, transfer and pass pages: of one thread, without swap or files.
+
+use machine::order::Nothing;
+use machine::{Held, Machine, Pa, Pages, ThreadCtx, Va, VaRange};
+use uvm::{Lent, MapRequest, Space, Uvm};
+use uvm_soft::{Config, SoftMachine};
+
+pub type World = Uvm<SoftMachine>;
+
+pub const BOUNDS: VaRange = VaRange::new(Va(0x1000), Va(1 << 40));
+
+/// A machine of so many frames, and how many are free. The page of zeroes is made at once, so that what is free can be compared.
+pub fn world(frames: u32) -> (World, usize) {
+    let config = Config { segments: vec![(Pa(0x10_0000), frames)], ..Config::default() };
+    let uvm = Uvm::new(SoftMachine::new(config)).unwrap();
+    let mut ctx = ThreadCtx::new();
+    let zero = uvm.zero_page(&mut ctx.held()).unwrap();
+    uvm.return_page(&mut ctx.held(), zero);
+    let free = uvm.frames().free();
+    (uvm, free)
+}
+
+pub fn store(uvm: &World, space: &Space<SoftMachine>, va: Va, byte: u8) {
+    let fault = |va, access| uvm.fault(&mut ThreadCtx::new().held(), space, va, access).map(|_| ());
+    uvm.machine().store(0, space.pmap(), va, &[byte], fault).unwrap();
+}
+
+pub fn load(uvm: &World, space: &Space<SoftMachine>, va: Va) -> u8 {
+    let mut byte = [0];
+    let fault = |va, access| uvm.fault(&mut ThreadCtx::new().held(), space, va, access).map(|_| ());
+    uvm.machine().load(0, space.pmap(), va, &mut byte, fault).unwrap();
+    byte[0]
+}
+
+pub fn audit(uvm: &World, held: &mut Held<'_, Nothing>, spaces: &[&Space<SoftMachine>], lent: &[&Lent]) {
+    uvm.audit(held, spaces, &[]).unwrap();
+    uvm.audit_loans(lent.iter().flat_map(|lent| lent.pages())).unwrap();
+    uvm.machine().tlb_audit().unwrap();
+}
+
+/// A space with `pages` pages mapped, each written with its number and one, up to 200.
+pub fn written(uvm: &World, held: &mut Held<'_, Nothing>, pages: u64) -> (Space<SoftMachine>, VaRange) {
+    let space = uvm.space_create(held, BOUNDS).unwrap();
+    let va = uvm.map(held, &space, &MapRequest::zero(Pages(pages))).unwrap();
+    (0..pages).for_each(|n| store(uvm, &space, va + Pages(n), (n % 200) as u8 + 1));
+    (space, VaRange::new(va, va + Pages(pages)))
+}
