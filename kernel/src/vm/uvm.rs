@@ -180,7 +180,12 @@ impl VmSystem for Uvm {
         let request = request(args);
         let va = with(|uvm, held| uvm.map(held, space.get(), &request)).map_err(map_errno)?;
         if now == Populate::Now {
-            let access = [Prot::WRITE, Prot::READ, Prot::EXECUTE].into_iter().find(|&a| prot.contains(a));
+            // What is shared is there when it has been read; a store would make it dirty.
+            let order = match args.sharing {
+                Sharing::Shared => [Prot::READ, Prot::EXECUTE, Prot::WRITE],
+                Sharing::Private => [Prot::WRITE, Prot::READ, Prot::EXECUTE],
+            };
+            let access = order.into_iter().find(|&access| prot.contains(access));
             // As in mmap(2), a page that can't be had now is had when it is touched.
             let _ = access.map(|access| advice::fault_in(space, range(va.0, len), access));
         }
