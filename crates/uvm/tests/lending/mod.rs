@@ -1,7 +1,7 @@
 //! A world for tests that lend, transfer and pass pages: of one thread, without swap or files.
 
 use machine::order::Nothing;
-use machine::{Held, Machine, Pa, Pages, ThreadCtx, Va, VaRange};
+use machine::{Held, Pa, Pages, ThreadCtx, Va, VaRange};
 use uvm::{Lent, MapRequest, Space, Uvm};
 use uvm_soft::{Config, SoftMachine};
 
