@@ -27,17 +27,15 @@ pub fn space_of(pid: Pid) -> Result<Arc<Space>> {
     process.space().ok_or(ESRCH)
 }
 
+/// Pages that are pinned together.
+const WINDOW: usize = 16;
+
 /// Copies as many bytes of `remote` as there is room for in `to`.
 ///
 /// # Errors
 /// `EFAULT`, `ENOMEM`; only if nothing was copied.
 pub fn read(space: &Space, remote: &[IoVec], to: &mut Sink<'_>) -> Result<usize> {
-    let mut buffer = alloc::vec![0; PAGE_SIZE];
-    each_part(remote, to.left(), |addr, len| {
-        with_page(space, addr, len, Access::Read, |bytes| buffer[..len].copy_from_slice(bytes))?;
-        // Not from the page itself: this may wait for memory, and meanwhile the page need not be pinned.
-        to.put(&buffer[..len])
-    })
+    each_part(space, remote, to.left(), Access::Read, |bytes| to.put(bytes))
 }
 
 /// Copies the bytes of `from` to `remote`, as many as have room there.
@@ -45,57 +43,56 @@ pub fn read(space: &Space, remote: &[IoVec], to: &mut Sink<'_>) -> Result<usize>
 /// # Errors
 /// As [`read`].
 pub fn write(space: &Space, remote: &[IoVec], from: &mut Source<'_>) -> Result<usize> {
-    let mut buffer = alloc::vec![0; PAGE_SIZE];
-    each_part(remote, from.left(), |addr, len| {
-        let got = from.get(&mut buffer[..len])?;
-        with_page(space, addr, got, Access::Write, |bytes| bytes.copy_from_slice(&buffer[..got]))?;
-        Ok(got)
-    })
+    each_part(space, remote, from.left(), Access::Write, |bytes| from.get(bytes))
 }
 
 /// Calls `copy` for each part of the first `room` bytes of the other's memory that lies in one page, until one is not copied whole.
 /// Fails only if nothing was copied.
 fn each_part(
+    space: &Space,
     remote: &[IoVec],
     room: usize,
-    mut copy: impl FnMut(u64, usize) -> Result<usize>,
+    access: Access,
+    mut copy: impl FnMut(&mut [u8]) -> Result<usize>,
 ) -> Result<usize> {
     let mut done = 0;
     for piece in remote {
         let (mut addr, mut left) = (piece.addr, piece.len.min(room - done));
         while left > 0 {
-            let len = left.min(PAGE_SIZE - addr as usize % PAGE_SIZE);
-            match copy(addr, len) {
-                Ok(copied) => {
-                    done += copied;
-                    if copied < len {
-                        return Ok(done);
-                    }
-                }
+            let pins = match pin(space, addr, left, access) {
+                Ok(pins) => pins,
                 Err(errno) => return outcome(done, Err(errno)),
+            };
+            for &page in pins.pages() {
+                let start = addr as usize % PAGE_SIZE;
+                let len = left.min(PAGE_SIZE - start);
+                match KERNEL.with_bytes(page, |bytes| copy(&mut bytes[start..start + len])) {
+                    Ok(copied) => {
+                        done += copied;
+                        if copied < len {
+                            return Ok(done);
+                        }
+                    }
+                    Err(errno) => return outcome(done, Err(errno)),
+                }
+                addr += len as u64;
+                left -= len;
             }
+            drop(pins);
             io::interrupt_window();
-            addr = addr.wrapping_add(len as u64);
-            left -= len;
         }
     }
     Ok(done)
 }
 
-/// Calls `copy` with bytes of the other's memory, which lie in one page.
-fn with_page(
-    space: &Space,
-    addr: u64,
-    len: usize,
-    access: Access,
-    copy: impl FnOnce(&mut [u8]),
-) -> Result<()> {
-    let from = addr as usize % PAGE_SIZE;
-    if addr.checked_add(len as u64).is_none_or(|end| end > USER_END) {
+/// Pins the pages of the first of `len` bytes of the other's memory.
+fn pin(space: &Space, addr: u64, len: usize, access: Access) -> Result<Pins> {
+    let start = addr as usize % PAGE_SIZE;
+    let first = addr - start as u64;
+    let there = USER_END.checked_sub(first).ok_or(EFAULT)? as usize / PAGE_SIZE;
+    let pages = (start + len).div_ceil(PAGE_SIZE).min(WINDOW).min(there);
+    if pages == 0 {
         return Err(EFAULT);
     }
-    let pins = Pins::new(space, addr - from as u64, 1, access)?;
-    let page = *pins.pages().first().ok_or(EFAULT)?;
-    KERNEL.with_bytes(page, |bytes| copy(&mut bytes[from..from + len]));
-    Ok(())
+    Pins::new(space, first, pages as u64, access)
 }
