@@ -182,6 +182,12 @@ pub unsafe trait RawLock: Send + Sync {
     fn rows() -> &'static [Row] {
         &[]
     }
+
+    /// Whether there is more than one row.
+    #[inline]
+    fn has_several_rows() -> bool {
+        Self::rows().len() > 1
+    }
     /// Whose row the calling thread uses. A thread that moves right after, or shares the row with another, only loses
     /// locality.
     fn cpu() -> usize {

@@ -168,7 +168,8 @@ pub fn reserve(bytes: usize) -> Result<(), NoMemory> {
     // Twice for what the classes round up; a new run for each class, and talc's largest hole.
     let want = bytes as u64 * 2 + RUNS + STEP;
     let own = PROMISES[cpu::index()].0.load(Relaxed);
-    let stands = own >= want && own - want <= SLACK;
+    // Neither less than is wanted, which wraps, nor far more.
+    let stands = own.wrapping_sub(want) <= SLACK;
     if stands && STOCK.load(Relaxed) >= OWED.load(Relaxed) {
         return Ok(());
     }

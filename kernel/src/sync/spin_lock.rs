@@ -149,6 +149,11 @@ unsafe impl machine::RawLock for RawSpin {
     }
 
     #[inline]
+    fn has_several_rows() -> bool {
+        crate::arch::cpu::count() > 1
+    }
+
+    #[inline]
     fn cpu() -> usize {
         crate::arch::cpu::index()
     }

@@ -16,7 +16,8 @@
 //! changing it only where an amap must be made, and reads the amap and the object where all is there or an empty slot is to be
 //! filled: so faults of many CPUs in one address space run side by side (`docs/locking.md`). What it needs from the heap
 //! is reserved first, what it must wait for is waited for with nothing held, and then it starts over: of the ways to
-//! restart after I/O this is the plain one, and costs a look-up against a disk access.
+//! restart after I/O this is the plain one, and costs a look-up against a disk access. Where the map is changed so often that
+//! faults hold its lock alone, a page of zeroes is made with nothing held, too (`crowded.rs`).
 //!
 //! A page that replaces another at the same address (1B, 2B) becomes visible only after every CPU has forgotten the
 //! old one: else a third thread could read the old page after a second has read what a first wrote to the new one.
@@ -24,12 +25,15 @@
 //! Source: UVM's `uvm_fault`; 1999, sections 5.2 and 5.4.
 
 mod anon;
+mod crowded;
 mod neighbours;
 mod object;
 mod swapped;
 
 use alloc::sync::Arc;
-use machine::{order, Held, Machine, NoMemory, PageNo, Pages, Pmap, Prot, Shootdown, Va, VaRange, Wiring};
+use machine::{
+    order, Held, Machine, NoMemory, PageNo, Pages, Pmap, Prot, RawLock, Shootdown, Va, VaRange, Wiring,
+};
 
 use crate::io::Start;
 use crate::map::tree::Tree;
@@ -239,6 +243,13 @@ impl<M: Machine> Uvm<M> {
                 let below = below.clone();
                 drop(tree);
                 submap = Some(below);
+                continue;
+            }
+            if M::Lock::has_several_rows() && tree.is_alone() && self.is_untouched(&mut h, fault, entry) {
+                drop(tree);
+                if self.touch_crowded(held, fault, map, reserved)? {
+                    return Ok(());
+                }
                 continue;
             }
             if !fault.needs_amap(entry) {

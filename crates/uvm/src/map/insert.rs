@@ -7,6 +7,7 @@ use alloc::sync::Arc;
 
 use machine::{order, Held, Machine, NoMemory, Pages, Prot, Shootdown, Va, VaRange};
 
+use super::merge::Growth;
 use super::remove::release_bytes;
 use super::tree::Tree;
 use super::{clip, entry_bytes, Advice, Entry, Inherit, Map, ORef, Writes};
@@ -257,10 +258,15 @@ impl<M: Machine> Uvm<M> {
             advice: request.advice,
             writes: if request.sharing == Sharing::Private { Writes::NeedCopy } else { Writes::Through },
             wired: request.wired,
+            cpu: self.machine().cpu() as u8,
             submap: None,
             name: request.name.clone(),
         };
-        self.add(tree, held, entry);
+        let growth = match request.place {
+            Place::Anywhere | Place::Hint(_) => Growth::OwnCpu,
+            Place::Fixed(_) | Place::FixedNoReplace(_) | Place::Reserved(_) => Growth::Any,
+        };
+        self.add(tree, held, entry, growth);
     }
 }
 

@@ -10,6 +10,8 @@
 //! entry and one amap. An amap's slots are numbered by the addresses where it was made, so that there is room on both
 //! sides.
 //!
+//! On several CPUs a mapping for which any address will do continues only what the same CPU has mapped (decision 150).
+//!
 //! A neighbour that waits to copy may grow too: its new slots are its own, in an amap that it shares with others for
 //! the old ones; whoever copies, copies what the amap has in the whole range.
 
@@ -21,20 +23,39 @@ use super::tree::Tree;
 use super::{attach, Entry, Writes};
 use crate::Uvm;
 
+/// Which neighbours a new mapping may become part of.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Growth {
+    /// Any: it was said where the mapping lies, next to what it belongs to.
+    Any,
+    /// Those that were mapped on the same CPU. Threads that run side by side, and are given addresses side by side, don't wait for
+    /// each other's amap then.
+    OwnCpu,
+}
+
 impl<M: Machine> Uvm<M> {
     /// Adds an entry that has no amap where nothing is, as part of a neighbour if it continues one. Its object is
     /// attached if the entry stays one of its own. Heap bytes of one entry have been reserved.
-    pub(super) fn add(&self, tree: &mut Tree<Entry<M>>, held: &mut Held<'_, order::Map>, entry: Entry<M>) {
+    pub(super) fn add(
+        &self,
+        tree: &mut Tree<Entry<M>>,
+        held: &mut Held<'_, order::Map>,
+        entry: Entry<M>,
+        growth: Growth,
+    ) {
+        let may_grow = |neighbour: &Entry<M>| {
+            neighbour.is_like(&entry) && (growth == Growth::Any || neighbour.cpu == entry.cpu)
+        };
         let VaRange { start, end } = entry.range;
         if entry.prot.contains(Prot::EXECUTE) {
             if let Some(oref) = &entry.object {
                 oref.pager.object().runs(held);
             }
         }
-        if before(tree, start).is_some_and(|b| b.is_like(&entry) && grows_up(held, b, &entry)) {
+        if before(tree, start).is_some_and(|b| may_grow(b) && grows_up(held, b, &entry)) {
             stretch_up(tree, held, start, end);
             self.join_at(tree, held, end);
-        } else if starts_at(tree, end).is_some_and(|a| a.is_like(&entry) && grows_down(held, a, &entry)) {
+        } else if starts_at(tree, end).is_some_and(|a| may_grow(a) && grows_down(held, a, &entry)) {
             stretch_down(tree, held, end, start);
         } else {
             if let Some(oref) = &entry.object {

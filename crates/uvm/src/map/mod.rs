@@ -118,6 +118,8 @@ pub(crate) struct Entry<M: Machine> {
     pub(crate) advice: Advice,
     pub(crate) writes: Writes,
     pub(crate) wired: bool,
+    /// The CPU that mapped it, or its lowest bits.
+    pub(crate) cpu: u8,
     pub(crate) submap: Option<Arc<Map<M>>>,
     /// The host's word for it, shown in `/proc`.
     pub(crate) name: Option<Arc<str>>,
@@ -142,6 +144,7 @@ impl<M: Machine> Entry<M> {
             advice: Advice::Normal,
             writes: Writes::NeedCopy,
             wired: false,
+            cpu: 0,
             submap: Some(map),
             name: None,
         }
@@ -159,6 +162,7 @@ impl<M: Machine> Entry<M> {
             advice: Advice::Normal,
             writes: Writes::NeedCopy,
             wired: false,
+            cpu: 0,
             submap: None,
             name,
         }

@@ -5,6 +5,7 @@
 
 use machine::{order, Held, Machine, Pages, Pmap, Shootdown, Va, VaRange};
 
+use super::merge::Growth;
 use super::remove::release_bytes;
 use super::tree::Tree;
 use super::{clip, entry_bytes, Entry, MapError, ORef, Writes};
@@ -161,6 +162,6 @@ impl<M: Machine> Uvm<M> {
             name: last.name.clone(),
             ..*last
         };
-        self.add(tree, held, more);
+        self.add(tree, held, more, Growth::Any);
     }
 }

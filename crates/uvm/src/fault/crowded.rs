@@ -1,0 +1,87 @@
+//! First touches in a map that others change all the time.
+//!
+//! ```text
+//!   look (lock) -> give the lock back -> take a page, clear it -> look again (lock) -> put it there
+//! ```
+//! Such a map isn't open to readers, so a fault holds its lock alone, and those who map and unmap wait for it. Clearing the page is
+//! most of what they would wait for. The road not taken is to clear a page before the first look: most faults need none.
+
+use machine::{order, Held, Machine, PageNo, Reserve};
+
+use super::{Fault, FaultError};
+use crate::amap::AnonHolders;
+use crate::map::{Entry, Map};
+use crate::{Stop, Uvm};
+
+impl<M: Machine> Uvm<M> {
+    /// Whether nothing but zeroes has ever been at the address.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn is_untouched(
+        &self,
+        held: &mut Held<'_, order::Map>,
+        fault: &Fault<'_, M>,
+        entry: &Entry<M>,
+    ) -> bool {
+        if entry.object.is_some() || entry.wired {
+            return false;
+        }
+        entry.amap.as_ref().is_none_or(|aref| {
+            let (body, _) = aref.amap.body.read(held);
+            body.slots.find(entry.slot(aref, fault.va)).number().is_none()
+        })
+    }
+
+    /// Makes a page of zeroes with nothing held, and then puts it where the fault is. Says no if it isn't needed there any more.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn touch_crowded(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        fault: &mut Fault<'_, M>,
+        map: &Map<M>,
+        reserved: usize,
+    ) -> Result<bool, Stop<FaultError>> {
+        let machine = self.machine();
+        let page = self.frames().alloc(machine, held, Reserve::User).map_err(FaultError::from)?;
+        machine.zero(page);
+        let mut page = Some(page);
+        let done = self.put_crowded(held, fault, map, reserved, &mut page);
+        if let Some(page) = page {
+            self.frames().free_page(machine, held, page);
+        }
+        done
+    }
+
+    /// The second look; takes the page if there is a place for it.
+    fn put_crowded(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        fault: &mut Fault<'_, M>,
+        map: &Map<M>,
+        reserved: usize,
+        page: &mut Option<PageNo>,
+    ) -> Result<bool, Stop<FaultError>> {
+        let (mut tree, mut h) = map.tree.lock(held);
+        if fault.needs_amap(fault.permit(tree.get(fault.va))?) {
+            self.own_amap(&mut h, fault, &mut tree, reserved)?;
+        }
+        let entry = fault.permit(tree.get(fault.va))?;
+        let Some(aref) = entry.amap.as_ref().filter(|_| entry.object.is_none() && !entry.wired) else {
+            return Ok(false);
+        };
+        let slot = entry.slot(aref, fault.va);
+        let (mut body, mut h) = aref.amap.body.lock(&mut h);
+        if body.slots.find(slot).number().is_some() {
+            return Ok(false);
+        }
+        let mut holders =
+            AnonHolders { machine: self.machine(), anons: &self.anons, held: &mut h, down: fault.down };
+        body.slots.open(slot, &mut holders);
+        let found = body.slots.find(slot);
+        match page.take() {
+            Some(page) => self.put_zeroes(&mut h, fault, entry, found, page),
+            None => Ok(false),
+        }
+    }
+}
