@@ -62,9 +62,45 @@ const FORK: &[&str] =
 const REUSE: &[&str] =
     &["--features", "shuttle", "--test", "schedules", "an_address_that_is_free_leads_nowhere"];
 
+const BESIDE: &[&str] =
+    &["--features", "shuttle", "--test", "schedules", "pages_that_are_copied_beside_readers"];
+
 const LOANS: &[&str] = &["--features", "shuttle", "--test", "schedules", "loans"];
 
 const PLANTS: &[Plant] = &[
+    Plant {
+        what: "beside: who finds an anon doesn't look again whether it is still there",
+        file: "uvm/src/fault/anon.rs",
+        changes: &[("anon.page.filter(|_| found.number() == Some(no)) else", "anon.page.filter(|_| true) else")],
+        found_by: BESIDE,
+    },
+    Plant {
+        what: "beside: who finds a neighbour doesn't look again whether it is still there",
+        file: "uvm/src/fault/neighbours.rs",
+        changes: &[("if beside == Beside::Others && slots.get(first + i as u64) != Some(no) {", "if beside == Beside::Others && false {")],
+        found_by: BESIDE,
+    },
+    Plant {
+        what: "beside: the copy is made though another has taken the anon's place",
+        file: "uvm/src/fault/anon.rs",
+        changes: &[("let still = anon.refs > 1 && found.number() == Some(no);", "let still = anon.refs > 1;")],
+        found_by: BESIDE,
+    },
+    Plant {
+        what: "beside: the copy is in its place before every CPU has forgotten the original",
+        file: "uvm/src/fault/anon.rs",
+        changes: &[(
+            "                fault.down.flush(machine.pmap());\n                let is_replaced = found.replace(no, copy);",
+            "                let is_replaced = found.replace(no, copy);",
+        )],
+        found_by: BESIDE,
+    },
+    Plant {
+        what: "beside: the original stays where this CPU's space shows it",
+        file: "uvm/src/fault/anon.rs",
+        changes: &[("                machine.pmap().remove(&mut h, &fault.space.pmap, range, fault.down);\n                fault.down.flush(machine.pmap());\n", "                let _ = range;\n")],
+        found_by: BESIDE,
+    },
     Plant {
         what: "loan: lending leaves private pages writable",
         file: "uvm/src/loan/lend.rs",
