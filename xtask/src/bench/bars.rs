@@ -1,6 +1,6 @@
 //! What `bench paging`, `bench smp` and `bench move` should show, row by row, and whether they do.
 
-use super::smp::NO_KERNEL;
+use super::smp::{NO_KERNEL, TWO_MACHINES};
 use super::table::number;
 use super::{Document, Verdict};
 
@@ -37,7 +37,7 @@ fn bar(name: &str) -> Option<Bar> {
         name if name.ends_with("second pass: disk reads") => Some(Bar::AtMost(0.0)),
         name if name.starts_with("1,000 pages over 1 TiB") => Some(Bar::AtMost(1024.0)),
         "left to programs of 64 MiB" => Some(Bar::AtLeast(75.0)),
-        name if name.starts_with(NO_KERNEL) => None,
+        name if name.starts_with(NO_KERNEL) || name.ends_with(TWO_MACHINES) => None,
         name if name.ends_with(": two processes") || name.ends_with(": two threads") => {
             Some(Bar::TimesLinux(1.5))
         }
