@@ -460,22 +460,23 @@ fn a_store_to_a_hole_asks_the_file_for_room_once() {
         let va = map(&desk, &space, 16, Sharing::Shared, Advice::Normal);
         let private = map(&desk, &space, 16, Sharing::Private, Advice::Normal);
         // Reading asks for none, nor does what is mapped along, what is wired, or a private copy.
-        assert_eq!((desk.load(&space, va), desk.load(&space, va + Pages(9))), (Ok(0), Ok(0)));
+        (0..16).for_each(|n| assert_eq!(desk.load(&space, va + Pages(n)), Ok(0)));
         desk.uvm.wire(held, &space, VaRange::new(va, va + Pages(2))).unwrap();
         desk.store(&space, private + Pages(5), 1).unwrap();
         assert!(desk.disk.state().asked.is_empty());
+        let stored: Vec<u64> = (0..16).filter(|&n| n != 3).collect();
         for _ in 0..2 {
-            [1, 9, 9].into_iter().for_each(|n| desk.store(&space, va + Pages(n), 7).unwrap());
+            stored.iter().for_each(|&n| desk.store(&space, va + Pages(n), 7).unwrap());
         }
-        assert_eq!(desk.disk.state().asked, [1, 9]);
+        assert_eq!(desk.disk.state().asked, stored);
         desk.file.clean(&desk.uvm, held, 0..16).unwrap();
-        assert_eq!(desk.disk.take_writes(), [1..2, 9..10]);
+        assert!(desk.disk.take_writes().into_iter().flatten().eq(stored.iter().copied()));
         // A host that writes has found room by itself.
         desk.disk.state().holes.remove(&3);
         let fill = |m: &SoftMachine, page| m.write(page, 0, &[3]);
         desk.uvm.with_page(held, &desk.pager, Pages(3), Intent::Write, Access::PAGE, fill).unwrap();
         desk.store(&space, va + Pages(3), 4).unwrap();
-        assert_eq!(desk.disk.state().asked, [1, 9]);
+        assert_eq!(desk.disk.state().asked, stored);
         desk.file.clean(&desk.uvm, held, 0..16).unwrap();
         desk.close(held, vec![space]);
     }
