@@ -11,13 +11,16 @@ use std::sync::Arc;
 
 use machine::order::Nothing;
 use machine::{Held, Pa, Pages, ThreadCtx, Va, VaRange};
-use uvm::{AnonObject, At, Lent, MapRequest, Pager, Pass, Place, Space, Uvm};
+use uvm::{AnonObject, At, Counter, Lent, MapRequest, Pager, Pass, Place, Space, Uvm};
 use uvm_soft::{Config, SoftMachine};
 
 const BOUNDS: VaRange = VaRange::new(Va(0x1000), Va(1 << 40));
 
+/// Rounds before those that were asked for.
+const WARM_UP: usize = 5;
+
 /// What a round works on.
-struct World {
+pub struct World {
     uvm: Uvm<SoftMachine>,
     space: Space<SoftMachine>,
     other: Space<SoftMachine>,
@@ -26,9 +29,10 @@ struct World {
     stock: Lent,
 }
 
-type Round = fn(&World, &mut Held<'_, Nothing>);
+pub type Round = fn(&World, &mut Held<'_, Nothing>);
 
-const ROUNDS: [(&str, &str, Round); 8] = [
+/// Names, what they mean, and what they do.
+pub const ROUNDS: [(&str, &str, Round); 8] = [
     ("loan", "a loan of touched memory, and its return", loan),
     ("new", "new pages, transferred and discarded", new),
     ("lent", "touched memory lent, transferred and discarded", lent),
@@ -39,7 +43,7 @@ const ROUNDS: [(&str, &str, Round); 8] = [
     ("unmap", "a mapping, first touches, and an unmapping", unmap),
 ];
 
-fn main() {
+pub fn main() {
     let mut arguments = std::env::args().skip(1);
     let name = arguments.next().unwrap_or_default();
     let pages = arguments.next().and_then(|n| n.parse().ok()).unwrap_or(256);
@@ -49,16 +53,18 @@ fn main() {
         ROUNDS.iter().for_each(|(name, what, _)| println!("  {name:7} {what}"));
         std::process::exit(2);
     };
+    run(*round, pages, rounds);
+}
+
+/// Runs so many rounds, after some to warm up, and says how many pages are in use when all memory has been given back.
+pub fn run(round: Round, pages: u64, rounds: usize) -> usize {
     let mut ctx = ThreadCtx::new();
     let held = &mut ctx.held();
     let world = World::new(held, Pages(pages));
-    for _ in 0..5 {
+    for _ in 0..WARM_UP + rounds {
         round(&world, held);
     }
-    for _ in 0..rounds {
-        round(&world, held);
-    }
-    world.end(held);
+    world.end(held)
 }
 
 impl World {
@@ -77,7 +83,7 @@ impl World {
         world
     }
 
-    fn end(self, held: &mut Held<'_, Nothing>) {
+    fn end(self, held: &mut Held<'_, Nothing>) -> usize {
         let World { uvm, space, other, object, stock, .. } = self;
         uvm.return_loan(held, stock);
         uvm.space_destroy(held, space);
@@ -85,6 +91,8 @@ impl World {
         uvm.detach(held, &*object);
         drop(object);
         uvm.audit(held, &[], &[]).unwrap();
+        // The page of zeroes stays, where one was lent.
+        uvm.frames().total() - uvm.frames().free() - usize::from(uvm.stat().get(Counter::LoansZero) != 0)
     }
 
     fn pages(&self) -> usize {
@@ -121,12 +129,9 @@ fn lent(world: &World, held: &mut Held<'_, Nothing>) {
 }
 
 fn stock(world: &World, held: &mut Held<'_, Nothing>) {
-    let mut lent = Lent::new();
-    while lent.len() < world.pages() {
-        let pages = world.pages() - lent.len();
-        let stock = world.stock.pages();
-        world.uvm.lend_all_again(&stock[..pages.min(stock.len())], &mut lent).unwrap();
-    }
+    let (mut lent, stock) = (Lent::new(), world.stock.pages());
+    let pages = (0..world.pages()).map(|n| &stock[n % stock.len()]);
+    world.uvm.lend_all_again(pages, &mut lent).unwrap();
     take_and_drop(world, held, lent);
 }
 

@@ -255,7 +255,7 @@ impl<M: Machine> Anons<M> {
 
     /// Drops a reference and says whether it was the last: then the anon is free, and the caller gives its number back, and releases
     /// its page if it is returned.
-    #[inline]
+    #[inline(always)]
     fn let_go<P: Before<order::Anon>>(
         &self,
         machine: &M,

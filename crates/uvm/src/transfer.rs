@@ -20,11 +20,9 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use machine::frames::PageFlags;
+use machine::frames::{PageFlags, Taken};
 use machine::lines::Ordering::Relaxed;
-use machine::{
-    order, Held, Machine, NoMemory, Owner, PageNo, Pages, Pmap, Prot, Reserve, Shootdown, Va, VaRange,
-};
+use machine::{order, Held, Machine, NoMemory, Owner, Pages, Pmap, Prot, Shootdown, Va, VaRange};
 
 use crate::amap::AnonHolders;
 use crate::anon::{drop_page, AnonNo, Numbers};
@@ -78,7 +76,7 @@ const AT_ONCE: usize = 64;
 /// Numbers that are taken for them at once.
 const SPARE: usize = 16;
 
-/// Set in the number of an anon that took its page over.
+/// Set in the number of an anon that took its page over, which nobody else has.
 const TAKEN: u32 = 1 << 31;
 
 /// What the page of zeroes becomes.
@@ -109,29 +107,33 @@ impl<M: Machine> Uvm<M> {
         &self,
         held: &mut Held<'_, order::Nothing>,
         space: &Space<M>,
-        lent: Lent,
+        mut lent: Lent,
         at: At,
     ) -> Result<Va, (TransferError, Lent)> {
-        let result = self.transfer_as(held, space, &lent, at, Zeroes::Empty);
+        let count = lent.len() as u64;
+        let result = self.transfer_as(held, space, &mut lent, at, Zeroes::Empty);
         let above_object = matches!(result, Err(TransferError::Unsuitable))
             && lent.pages().iter().any(|page| self.is_zero_page(page.page()));
-        let result =
-            if above_object { self.transfer_as(held, space, &lent, at, Zeroes::Pages) } else { result };
-        let (va, anons) = match result {
-            Ok(done) => done,
-            Err(e) => return Err((e, lent)),
+        let result = match above_object {
+            true => self.transfer_as(held, space, &mut lent, at, Zeroes::Pages),
+            false => result,
         };
-        self.stat().add(self.machine().cpu(), Counter::PagesTransferred, lent.len() as u64);
-        let lenders = lent.into_pages().into_iter().zip(anons);
-        self.return_pages(held, lenders.filter_map(|(page, number)| (number & TAKEN == 0).then_some(page)));
-        Ok(va)
+        match result {
+            Ok((va, anons)) => {
+                let lenders = lent.pages.drain(..).zip(anons).filter(|(_, number)| number & TAKEN == 0);
+                self.return_pages(held, lenders.map(|(page, _)| page));
+                self.stat().add(self.machine().cpu(), Counter::PagesTransferred, count);
+                Ok(va)
+            }
+            Err(e) => Err((e, lent)),
+        }
     }
 
     fn transfer_as(
         &self,
         held: &mut Held<'_, order::Nothing>,
         space: &Space<M>,
-        lent: &Lent,
+        lent: &mut Lent,
         at: At,
         zeroes: Zeroes,
     ) -> Result<(Va, Anons), TransferError> {
@@ -155,18 +157,19 @@ impl<M: Machine> Uvm<M> {
         }
     }
 
-    /// An anon for every page, with a reference that is nobody's yet.
+    /// An anon for every page, with a reference that is nobody's yet. A page that must be copied is given back,
+    /// and its copy stands in its place.
     fn anons_for(
         &self,
         held: &mut Held<'_, order::Nothing>,
-        lent: &Lent,
+        lent: &mut Lent,
         zeroes: Zeroes,
     ) -> Result<Anons, NoMemory> {
         self.machine().reserve_heap(4 * lent.len() + 64)?;
         let mut anons = Anons::with_capacity(lent.len());
         let made = self.attempt(held, crate::anon::many_bytes(lent.len()), |held, _| {
             while anons.len() < lent.len() {
-                self.anons_for_some(held, &lent.pages()[anons.len()..], &mut anons, zeroes)
+                self.anons_for_some(held, &mut lent.pages[anons.len()..], &mut anons, zeroes)
                     .map_err(Stop::<NoMemory>::Fail)?;
             }
             Ok(())
@@ -181,14 +184,15 @@ impl<M: Machine> Uvm<M> {
     fn anons_for_some(
         &self,
         held: &mut Held<'_, order::Nothing>,
-        pages: &[LentPage],
+        pages: &mut [LentPage],
         anons: &mut Anons,
         zeroes: Zeroes,
     ) -> Result<(), NoMemory> {
-        let pages = &pages[..pages.len().min(AT_ONCE)];
+        let first = pages.len().min(AT_ONCE);
+        let pages = &mut pages[..first];
         let (mut spare, mut result) = (Numbers::new(), Ok(()));
         for page in pages {
-            match self.anon_for(held, page.page(), zeroes, &mut spare) {
+            match self.anon_for(held, page, zeroes, &mut spare) {
                 Ok(number) => anons.push(number),
                 Err(e) => {
                     result = Err(e);
@@ -204,11 +208,11 @@ impl<M: Machine> Uvm<M> {
     fn anon_for(
         &self,
         held: &mut Held<'_, order::Nothing>,
-        page: PageNo,
+        lent: &mut LentPage,
         zeroes: Zeroes,
         spare: &mut Numbers,
     ) -> Result<u32, NoMemory> {
-        let (machine, frames) = (self.machine(), self.frames());
+        let (frames, page) = (self.frames(), lent.page());
         if self.is_zero_page(page) && zeroes == Zeroes::Empty {
             return Ok(0);
         }
@@ -221,23 +225,37 @@ impl<M: Machine> Uvm<M> {
                 }
             }
         }
-        if frames.is_left(page) {
-            if spare.is_empty() {
-                *spare = self.anons.take_many(machine, held, SPARE)?;
-            }
-            if frames.take_over(page) {
-                let Some(no) = spare.pop() else { unreachable!("numbers were taken") };
-                self.anons.make_of(machine, held, no, page);
-                return Ok(no.get() | TAKEN);
-            }
+        self.new_anon_for(held, lent, spare)
+    }
+
+    /// A new anon for a page that no anon has: it is taken over, if it is nobody's, or copied.
+    fn new_anon_for(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        lent: &mut LentPage,
+        spare: &mut Numbers,
+    ) -> Result<u32, NoMemory> {
+        let (machine, frames) = (self.machine(), self.frames());
+        if spare.is_empty() {
+            *spare = self.anons.take_many(machine, held, SPARE)?;
         }
-        let copy = frames.alloc(machine, held, Reserve::User)?;
-        machine.copy(page, copy);
-        self.stat().add(machine.cpu(), Counter::TransfersCopied, 1);
-        let no = self.anons.make(machine, held, copy)?;
-        // Nobody shows it before it is in its slot, and who takes it away leaves it on swap.
+        let mut taken = frames.take_over(lent.page());
+        if taken == Taken::Not {
+            let copy = self.new_page(held)?;
+            machine.copy(lent.page(), copy.page());
+            self.stat().add(machine.cpu(), Counter::TransfersCopied, 1);
+            self.return_page(held, core::mem::replace(lent, copy));
+            taken = frames.take_over(lent.page());
+            debug_assert_eq!(taken, Taken::Alone, "nobody else has a new page");
+        }
+        let Some(no) = spare.pop() else { unreachable!("numbers were taken") };
+        self.anons.make_of(machine, held, no, lent.page());
+        if taken == Taken::Alone {
+            return Ok(no.get() | TAKEN);
+        }
+        // Others may refer to the anon from now on. While the loan lasts nobody takes the page away.
         let (_anon, mut h) = self.anons.get(no).lock(held);
-        frames.activate(machine, &mut h, copy);
+        frames.activate(machine, &mut h, lent.page());
         Ok(no.get())
     }
 
@@ -247,12 +265,7 @@ impl<M: Machine> Uvm<M> {
         for (page, &number) in lent.pages().iter().zip(anons) {
             let Some(no) = AnonNo::new(number & !TAKEN) else { continue };
             if number & TAKEN != 0 {
-                // The anon lets it go, unless others have come by it meanwhile.
                 self.frames().lend_back(page.page());
-                let (anon, mut h) = self.anons.get(no).lock(held);
-                if anon.refs > 1 {
-                    self.frames().activate(self.machine(), &mut h, page.page());
-                }
             }
             self.anons.release(self.machine(), held, no, &mut down);
         }
@@ -342,9 +355,11 @@ impl<M: Machine> Uvm<M> {
             body.slots.put_all(first, anons.iter().map(|&number| number & !TAKEN), &mut holders);
         }
         // Nobody takes them away while this holds the amap. Lenders' pages are on a queue, or wired.
-        let lent = transfer.lent.pages()[indices(part, range)].iter().zip(anons);
-        let mine = lent.filter(|&(_, &number)| number & TAKEN != 0);
-        self.frames().activate_all(&mut h, mine.map(|(page, _)| page.page()));
+        if anons.iter().any(|&number| number & TAKEN != 0) {
+            let lent = transfer.lent.pages()[indices(part, range)].iter().zip(anons);
+            let mine = lent.filter(|&(_, &number)| number & TAKEN != 0);
+            self.frames().activate_all(&mut h, mine.map(|(page, _)| page.page()));
+        }
     }
 
     /// Where untouched addresses of the transfer area are; a new area, if there is no room in the last.
@@ -456,7 +471,7 @@ impl<M: Machine> Uvm<M> {
         for (index, page) in indices.zip(lent.pages()) {
             let (index, page) = (Pages(index), page.page());
             let is_own = frames.take_over(page);
-            debug_assert!(is_own, "{page:?} was its borrower's alone");
+            debug_assert_eq!(is_own, Taken::Alone, "{page:?} was its borrower's");
             frames.clear_flags(page, PageFlags::all());
             match body.page(index) {
                 Some(old) => {

@@ -76,7 +76,7 @@ fn a_page_of_the_kernels_that_it_keeps_is_shared_with_programs_until_one_writes(
     let (a, to) = written(&uvm, held, 8);
     let b = uvm.space_create(held, BOUNDS).unwrap();
     let stock = filled(&uvm, held, &[40, 41]);
-    let again = |lent: &mut Lent| assert_eq!(uvm.lend_all_again(stock.pages(), lent), Ok(2));
+    let again = |lent: &mut Lent| assert_eq!(uvm.lend_all_again(stock.pages().iter(), lent), Ok(2));
     // The same pages twice in one call, and into two spaces.
     let (mut twice, mut once) = (Lent::new(), Lent::new());
     again(&mut twice);

@@ -127,10 +127,7 @@ pub fn lend_all_again<'a>(
     count: usize,
     page: impl Fn(usize) -> &'a LentPage,
 ) -> core::result::Result<Lent, NoMemory> {
-    let mut pages = Vec::new();
-    pages.try_reserve_exact(count).map_err(|_| NoMemory)?;
-    pages.extend((0..count).map_while(|index| vm::lend_again(page(index))));
-    let lent = Lent::from(pages);
+    let lent = vm::lend_all_again((0..count).map(page))?;
     if lent.len() < count {
         vm::give_back(lent);
         return Err(NoMemory);

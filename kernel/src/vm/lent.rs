@@ -65,6 +65,17 @@ pub fn lend_again(page: &LentPage) -> Option<LentPage> {
     with(|uvm, _| uvm.lend_again(page))
 }
 
+/// The same for pages in order; fewer if there are too many of one.
+///
+/// # Errors
+/// [`NoMemory`].
+pub fn lend_all_again<'a>(
+    pages: impl ExactSizeIterator<Item = &'a LentPage>,
+) -> core::result::Result<Lent, NoMemory> {
+    let mut lent = Lent::new();
+    with(|uvm, _| uvm.lend_all_again(pages, &mut lent)).map(|_| lent)
+}
+
 /// A page of the kernel's own, its bytes whatever they were.
 ///
 /// # Errors

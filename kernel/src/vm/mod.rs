@@ -26,7 +26,9 @@ use crate::errno::Result;
 pub use self::audit::audit;
 pub use self::census::Census;
 pub use self::daemon::{with_room, with_room_at_any_cost};
-pub use self::lent::{give_back, give_back_others, give_back_page, lend, lend_again, lend_object, new_page};
+pub use self::lent::{
+    give_back, give_back_others, give_back_page, lend, lend_again, lend_all_again, lend_object, new_page,
+};
 pub use self::uvm::{Object, Space};
 pub use ::machine::{Class, Prot};
 pub use ::uvm::Advice as Usage;

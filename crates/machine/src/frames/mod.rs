@@ -44,7 +44,7 @@ use crate::{Channel, Machine, Pa, PageNo, PAGE_SHIFT};
 pub use queues::{Balance, Class, Queue};
 use queues::{Pending, Queues};
 use record::pack;
-pub use record::Lending;
+pub use record::{Lending, Taken};
 pub use scan::SCAN;
 
 /// No page, table or heap memory is left; nothing has changed.

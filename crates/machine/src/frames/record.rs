@@ -28,6 +28,17 @@ pub enum Lending {
     Held,
 }
 
+/// Who has a page that somebody wished to [take over](Frames::take_over).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Taken {
+    /// The caller, and nobody else.
+    Alone,
+    /// The caller owns it, and has it on loan as others do.
+    Among,
+    /// Somebody owns it, or I/O has it: nothing has changed.
+    Not,
+}
+
 impl<M: Machine> Frames<M> {
     /// Whose the page is.
     #[inline]
@@ -156,19 +167,20 @@ impl<M: Machine> Frames<M> {
         self.page(page).wire.load(Relaxed) & LEFT != 0
     }
 
-    /// Makes a borrower of a page that is nobody's its owner, and ends that loan; others' stay. Says no, with nothing changed, if
-    /// somebody owns the page, or I/O has it.
+    /// Gives an owner to a page that is nobody's and that the caller has on loan. That loan ends if it is the only one.
     #[inline]
-    pub fn take_over(&self, page: PageNo) -> bool {
+    pub fn take_over(&self, page: PageNo) -> Taken {
         let wire = &self.page(page).wire;
         let mut holds = wire.load(Relaxed);
         while holds & (LEFT | WIRINGS) == LEFT {
-            match wire.compare_exchange(holds, (holds & !LEFT) - LOAN, AcqRel, Relaxed) {
-                Ok(_) => return true,
+            let (left, taken) =
+                if holds == LEFT | LOAN { (0, Taken::Alone) } else { (holds & !LEFT, Taken::Among) };
+            match wire.compare_exchange(holds, left, AcqRel, Relaxed) {
+                Ok(_) => return taken,
                 Err(now) => holds = now,
             }
         }
-        false
+        Taken::Not
     }
 
     /// Says who [took a page over](Self::take_over): what its last owner knew of it is no longer so.
@@ -180,8 +192,7 @@ impl<M: Machine> Frames<M> {
         page.owner.store(pack(owner), Release);
     }
 
-    /// Makes the owner of a page one that has it on loan as well, beyond what [`lend`](Self::lend) allows: it gives back what it
-    /// [took over](Self::take_over).
+    /// Lends a page that was taken over [alone](Taken::Alone), and that nobody has seen since, to who had it before.
     pub fn lend_back(&self, page: PageNo) {
         self.page(page).wire.fetch_add(LOAN, Relaxed);
     }

@@ -145,16 +145,25 @@ impl<M: Machine> Uvm<M> {
         lent.then_some(LentPage(page.0))
     }
 
-    /// The same for pages in order, until one can't be lent again; adds to what the caller has, as far as there is room in it, and says
-    /// how many.
+    /// The same for pages in order, as far as there is room for them in what the caller has, where they are added. Fewer if one is lent
+    /// too often.
     ///
     /// # Errors
     /// [`NoMemory`]: no heap for the list; nothing was added.
-    pub fn lend_all_again(&self, pages: &[LentPage], lent: &mut Lent) -> Result<usize, NoMemory> {
+    pub fn lend_all_again<'a>(
+        &self,
+        pages: impl ExactSizeIterator<Item = &'a LentPage>,
+        lent: &mut Lent,
+    ) -> Result<usize, NoMemory> {
         let count = pages.len().min(lent.room());
         self.make_lent_room(lent, count)?;
-        let before = lent.len();
-        lent.pages.extend(pages[..count].iter().map_while(|page| self.lend_again(page)));
+        let (before, zero) = (lent.len(), self.zero_page.get().copied());
+        for &LentPage(page) in pages.take(count) {
+            if Some(page) != zero && !self.frames().lend(page) {
+                break;
+            }
+            lent.pages.push(LentPage(page));
+        }
         Ok(lent.len() - before)
     }
 
