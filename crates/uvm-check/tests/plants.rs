@@ -75,12 +75,6 @@ const PLANTS: &[Plant] = &[
         found_by: BESIDE,
     },
     Plant {
-        what: "beside: who finds a neighbour doesn't look again whether it is still there",
-        file: "uvm/src/fault/neighbours.rs",
-        changes: &[("if beside == Beside::Others && slots.get(first + i as u64) != Some(no) {", "if beside == Beside::Others && false {")],
-        found_by: BESIDE,
-    },
-    Plant {
         what: "beside: the copy is made though another has taken the anon's place",
         file: "uvm/src/fault/anon.rs",
         changes: &[("let still = anon.refs > 1 && found.number() == Some(no);", "let still = anon.refs > 1;")],
