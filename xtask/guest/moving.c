@@ -535,6 +535,36 @@ static void ranges_are_donated(void) {
     close(ends[1]);
 }
 
+// Loans are seen in the picture of a map, as long as they last.
+static size_t pages_on_loan(void) {
+    static char text[1 << 16];
+    int fd = open("/proc/self/uvm", O_RDONLY);
+    NEED(fd >= 0);
+    size_t length = 0, sum = 0;
+    for (ssize_t got; (got = read(fd, text + length, sizeof text - 1 - length)) > 0;) length += got;
+    text[length] = 0;
+    close(fd);
+    for (char *at = text; (at = strstr(at, "lent=")); at++) sum += strtoul(at + 5, 0, 10);
+    return sum;
+}
+
+static void loans_are_seen(void) {
+    if (!calls_are_here()) return;
+    int ends[2];
+    NEED(!pipe(ends));
+    char *from = memory(8 * PAGE), to[4 * PAGE];
+    fill(from, 8 * PAGE, 50);
+    CHECK(pages_on_loan() == 0);
+    struct iovec vector = {from + PAGE, 4 * PAGE};
+    CHECK(vmsplice(ends[1], &vector, 1, 0) == 4 * PAGE);
+    CHECK(pages_on_loan() == 4);
+    from[PAGE] ^= 1; // a copy from now on, which isn't lent
+    CHECK(pages_on_loan() == 3);
+    all_of(ends[0], to, 4 * PAGE);
+    CHECK(is(to, 4 * PAGE, 50, PAGE) && pages_on_loan() == 0);
+    munmap(from, 8 * PAGE), close(ends[0]), close(ends[1]);
+}
+
 static void nothing(int number) {
     (void)number;
 }
@@ -628,6 +658,7 @@ int main(int argc, char **argv) {
         {"exports_are_refused", exports_are_refused},
         {"exports_are_dropped", exports_are_dropped},
         {"ranges_are_donated", ranges_are_donated},
+        {"loans_are_seen", loans_are_seen},
         {"large_writes_are_interrupted", large_writes_are_interrupted},
         {"large_writers_share_a_pipe", large_writers_share_a_pipe},
     };

@@ -119,6 +119,17 @@ impl<M: Machine> Uvm<M> {
         tree.get(va).map(|e| info(e, &mut h))
     }
 
+    /// The same with its loans. Cost: by its pages.
+    pub fn describe_at(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        space: &Space<M>,
+        va: Va,
+    ) -> Option<EntryInfo> {
+        let (tree, mut h) = space.map.tree.lock(held);
+        tree.get(va).map(|e| self.info(e, &mut h))
+    }
+
     /// The pager whose pages stores to an address reach.
     pub fn shared_pager_at(
         &self,

@@ -94,5 +94,9 @@ fn pin(space: &Space, addr: u64, len: usize, access: Access) -> Result<Pins> {
     if pages == 0 {
         return Err(EFAULT);
     }
-    Pins::new(space, first, pages as u64, access)
+    // A hole behind the first page is for the next call to tell of.
+    Pins::new(space, first, pages as u64, access).or_else(|errno| match pages {
+        1 => Err(errno),
+        _ => Pins::new(space, first, 1, access),
+    })
 }

@@ -130,7 +130,8 @@ fn request(args: &MapArgs) -> MapRequest<KernelMachine> {
 fn each_entry<E>(space: &Space, mut each: impl FnMut(uvm::EntryInfo) -> Result<(), E>) -> Result<(), E> {
     let mut rest = space.get().bounds();
     while let Some(next) = with(|uvm, held| uvm.first_in(held, space.get(), rest)) {
-        if let Some(info) = entry(space, next.range.start.0) {
+        let info = with(|uvm, held| uvm.describe_at(held, space.get(), next.range.start));
+        if let Some(info) = info {
             each(info)?;
         }
         rest = VaRange::new(next.range.end, rest.end);
