@@ -1,7 +1,6 @@
 //! The pages of chains: clusters of the kernel's own, pages that programs lend, pages of files.
 
 use alloc::sync::Arc;
-use alloc::vec::Vec;
 use core::ops::Range;
 
 use mbuf::{NoMemory, Pages, PAGE_SIZE};
