@@ -33,7 +33,7 @@ pub const OWN_CALLS: Calls = {
 
 /// A piece of a transfer as programs have it.
 #[repr(C)]
-#[derive(Clone, Copy, Default, IntoBytes, FromBytes, Immutable)]
+#[derive(Clone, Copy, IntoBytes, FromBytes, Immutable)]
 struct UserPiece {
     start: u64,
     len: u64,
@@ -57,9 +57,7 @@ fn transfer_read(fd: i32, pieces: u64, count: u32, most: usize) -> Result<usize>
     }
     let count = count.min(MOST_PIECES) as usize;
     let size = size_of::<UserPiece>() as u64;
-    for index in 0..count as u64 {
-        user::put(pieces.wrapping_add(index * size), &UserPiece::default())?;
-    }
+    user::zero_out(pieces, count * size_of::<UserPiece>())?;
     let most = most.min(MOST_BYTES);
     let taken = match file.io().pipe().filter(|_| file.is_readable()) {
         Some(pipe) => pipe.take_any(Blocking::of(&file), most)?,
