@@ -138,14 +138,14 @@ fn a_share_of_memory_that_is_refused_changes_nothing() {
 #[test]
 fn a_missing_slot_changes_nothing() {
     let mut shortages = 0;
-    for seed in 0..FEW {
+    for seed in 0..4 * FEW {
         let list = paging_list(seed, 3 * LIST, Paging::Works);
         for slots in 1..8 {
             shortages += run(seed, &tight(seed, [slots, slots / 2]), &list, |world, _, op| world.step(op));
         }
     }
     println!("{shortages} shortages");
-    assert!(shortages > FEW / 4, "hardly anything failed");
+    assert!(shortages > FEW / 2, "hardly anything failed");
 }
 
 /// Runs lists with their first transfer failing, then their second, until a list has no more.

@@ -45,7 +45,13 @@ pub const ROUNDS: [(&str, &str, Round); 8] = [
 
 pub fn main() {
     let mut arguments = std::env::args().skip(1);
-    let name = arguments.next().unwrap_or_default();
+    let Some(name) = arguments.next() else {
+        for (name, what, round) in ROUNDS {
+            run(round, 16, 1);
+            println!("{name:7} {what}: done once");
+        }
+        return;
+    };
     let pages = arguments.next().and_then(|n| n.parse().ok()).unwrap_or(256);
     let rounds = arguments.next().and_then(|n| n.parse().ok()).unwrap_or(1);
     let Some((_, _, round)) = ROUNDS.iter().find(|(known, ..)| *known == name) else {

@@ -282,14 +282,21 @@ impl<M: Machine> Uvm<M> {
         let space = transfer.space;
         let pages = Pages(transfer.anons.len() as u64);
         let (mut tree, mut h) = space.map.tree.lock(held);
-        let start = match transfer.at {
-            At::Fixed(va) => va,
+        let (start, new_area) = match transfer.at {
+            At::Fixed(va) => (va, None),
             At::Anywhere => self.place_in_area(&mut tree, &mut h, space, pages, reserved)?,
         };
         let range = VaRange::sized(start, pages).ok_or(TransferError::NoMapping)?;
         let need = self.put_needs(&tree, &mut h, range, transfer.anons)?;
         if need > reserved {
+            // Another attempt may fail for heap: this one leaves nothing.
+            if let Some(area) = new_area {
+                drop(tree.take(area));
+            }
             return Err(Stop::Heap(need));
+        }
+        if let Some(area) = new_area.filter(|area| area.pages() >= AREA) {
+            space.map.area.0.store(area.start.0, Relaxed);
         }
         self.forget_range(&mut h, space, range, transfer.down);
         tree.each_mut(range, |entry| {
@@ -362,7 +369,7 @@ impl<M: Machine> Uvm<M> {
         }
     }
 
-    /// Where untouched addresses of the transfer area are; a new area, if there is no room in the last.
+    /// Where untouched addresses of the transfer area are; a new area, which is returned, if there is no room in the last.
     fn place_in_area(
         &self,
         tree: &mut Tree<Entry<M>>,
@@ -370,7 +377,7 @@ impl<M: Machine> Uvm<M> {
         space: &Space<M>,
         pages: Pages,
         reserved: usize,
-    ) -> Result<Va, Stop<TransferError>> {
+    ) -> Result<(Va, Option<VaRange>), Stop<TransferError>> {
         let (area, next) = &space.map.area;
         let area = VaRange::sized(Va(area.load(Relaxed)), AREA).filter(|area| area.start != Va(0));
         let hint = Va(next.load(Relaxed));
@@ -381,7 +388,7 @@ impl<M: Machine> Uvm<M> {
             free_run(held, entry, rest, pages).or_else(|| free_run(held, entry, area, pages))
         });
         if let Some(start) = found {
-            return Ok(start);
+            return Ok((start, None));
         }
         let need = 4 * entry_bytes::<M>() + 128 + crate::amap::NEW_BYTES + put_bytes(pages.0);
         if need > reserved {
@@ -394,11 +401,9 @@ impl<M: Machine> Uvm<M> {
             chosen.or_else(|_| choose_place(tree, bounds, pages, anywhere).map(|start| (start, pages)));
         let Ok((start, len)) = chosen else { return Err(TransferError::NoSpace.into()) };
         let name = space.map.area_name.call_once(|| Arc::from("transfer")).clone();
-        tree.insert(Entry::zeroes(VaRange::new(start, start + len), Some(name)));
-        if len >= AREA {
-            space.map.area.0.store(start.0, Relaxed);
-        }
-        Ok(start)
+        let area = VaRange::new(start, start + len);
+        tree.insert(Entry::zeroes(area, Some(name)));
+        Ok((start, Some(area)))
     }
 
     /// Makes pages on loan the pages of an object from `index` on, in place of what it has there, and ends the loan: the

@@ -105,6 +105,8 @@ struct Fault<'a, M: Machine> {
     ahead: Option<Start>,
     /// The hole, by its object's name and its index, that the access would store to: room for it must be found first.
     hole: Option<(u32, Pages)>,
+    /// How many there were.
+    holes: u8,
     pin: Pin,
 }
 
@@ -120,7 +122,7 @@ enum Pin {
 impl<'a, M: Machine> Fault<'a, M> {
     #[inline]
     fn new(space: &'a Space<M>, va: Va, access: Prot, down: &'a mut Shootdown, pin: Pin) -> Self {
-        Fault { space, va: va.page_floor(), access, down, ahead: None, hole: None, pin }
+        Fault { space, va: va.page_floor(), access, down, ahead: None, hole: None, holes: 0, pin }
     }
 
     /// The entry at the address, if it allows the access.
@@ -184,30 +186,45 @@ impl<M: Machine> Uvm<M> {
         held: &mut Held<'_, order::Nothing>,
         fault: &mut Fault<'_, M>,
     ) -> Result<FaultKind, FaultError> {
-        let mut waited = false;
-        let result = loop {
-            let (result, waits) = self.attempt_counted(held, BYTES, Effort::of_fault(), |held, reserved| {
-                self.fault_once(held, fault, reserved).map_err(|stop| {
-                    // Before anything is waited for: somebody may wait for these pages, and hold up what we wait for.
-                    fault.ahead.take().map_or(stop, Stop::Start)
-                })
-            });
-            waited |= waits;
-            match result {
-                Err(e) if fault.hole.is_some() => match self.fill_hole(held, fault) {
-                    Ok(()) => waited = true,
-                    Err(GetError::Io) => break Err(FaultError::Io),
-                    Err(_) => break Err(e),
-                },
-                result => break result,
+        let (result, waited) = self.attempt_counted(held, BYTES, Effort::of_fault(), |held, reserved| {
+            self.fault_once(held, fault, reserved).map_err(|stop| {
+                // Before anything is waited for: somebody may wait for these pages, and hold up what we wait for.
+                fault.ahead.take().map_or(stop, Stop::Start)
+            })
+        });
+        if let Err(e) = result {
+            if fault.hole.is_some() {
+                return self.resolve_in_hole(held, fault, e);
             }
-        };
+        }
         fault.down.perform(self.machine(), held);
         if let Some(start) = fault.ahead {
             self.start(held, start);
         }
         self.stat().add(self.machine().cpu(), Counter::Faults, 1);
         result.map(|()| if waited { FaultKind::Major } else { FaultKind::Minor })
+    }
+
+    /// The rest of a fault that was refused for a hole with `refused`: it begins anew once the file has room, a few times if others
+    /// punch holes meanwhile.
+    #[cold]
+    #[inline(never)]
+    fn resolve_in_hole(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        fault: &mut Fault<'_, M>,
+        refused: FaultError,
+    ) -> Result<FaultKind, FaultError> {
+        const MOST: u8 = 4;
+        if fault.holes == MOST {
+            return Err(refused);
+        }
+        fault.holes += 1;
+        match self.fill_hole(held, fault) {
+            Ok(()) => self.resolve(held, fault).map(|_| FaultKind::Major),
+            Err(GetError::Io) => Err(FaultError::Io),
+            Err(_) => Err(refused),
+        }
     }
 
     /// Has the file that a store was refused for find room for it. No turn in the line is kept meanwhile: the host may need

@@ -11,7 +11,6 @@ use machine::lines::Ordering::Relaxed;
 use super::GetError;
 
 /// See the module.
-#[derive(Debug)]
 pub struct Quota {
     most: AtomicUsize,
     used: AtomicUsize,
@@ -43,10 +42,13 @@ impl Quota {
 
     /// Counts pages that are about to be made: all of them or, if they are too many, none.
     pub(crate) fn take(&self, pages: usize) -> Result<(), GetError> {
-        let after = |used: usize| used.checked_add(pages).filter(|&sum| sum <= self.most());
-        match self.used.fetch_update(Relaxed, Relaxed, after) {
-            Ok(_) => Ok(()),
-            Err(_) => Err(GetError::NoSpace),
+        let mut used = self.used();
+        loop {
+            let sum = used.checked_add(pages).filter(|&sum| sum <= self.most()).ok_or(GetError::NoSpace)?;
+            match self.used.compare_exchange(used, sum, Relaxed, Relaxed) {
+                Ok(_) => return Ok(()),
+                Err(now) => used = now,
+            }
         }
     }
 
