@@ -639,6 +639,37 @@ static void large_writers_share_a_pipe(void) {
     close(ends[0]);
 }
 
+// A user whose queues hold all that they may still writes and reads, a little at a time.
+static void writers_wait_for_their_share(void) {
+    enum { PIPES = 200, LENGTH = 8000 };
+    static int full[PIPES][2];
+    char *lent = memory(MOST / 2);
+    memset(lent, 1, MOST / 2);
+    int pipes = 0;
+    for (; pipes < PIPES && !pipe(full[pipes]); pipes++) {
+        fcntl(full[pipes][1], F_SETPIPE_SZ, MOST / 2);
+        struct iovec part = {lent, MOST / 2};
+        if (vmsplice(full[pipes][1], &part, 1, SPLICE_F_NONBLOCK) < MOST / 2) break;
+    }
+    int ends[2];
+    NEED(!pipe(ends));
+    pid_t child = fork();
+    NEED(child >= 0);
+    if (child == 0) {
+        char *from = memory(2 + LENGTH);
+        fill(from, 2 + LENGTH, 41);
+        _exit(!(write(ends[1], from, 2) == 2 && write(ends[1], from + 2, LENGTH) == LENGTH));
+    }
+    usleep(100000);
+    char *to = memory(2 + LENGTH);
+    all_of(ends[0], to, 2 + LENGTH);
+    CHECK(is(to, 2 + LENGTH, 41, 0));
+    int status;
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    close(ends[0]), close(ends[1]);
+    for (int i = 0; i <= pipes && i < PIPES; i++) close(full[i][0]), close(full[i][1]);
+}
+
 int main(int argc, char **argv) {
     static const struct test_case tests[] = {
         {"writers_change_their_memory", writers_change_their_memory},
@@ -661,6 +692,7 @@ int main(int argc, char **argv) {
         {"loans_are_seen", loans_are_seen},
         {"large_writes_are_interrupted", large_writes_are_interrupted},
         {"large_writers_share_a_pipe", large_writers_share_a_pipe},
+        {"writers_wait_for_their_share", writers_wait_for_their_share},
     };
     return RUN(tests, argc, argv);
 }

@@ -38,15 +38,10 @@ pub struct Held {
 }
 
 impl Held {
-    /// Nothing; what comes counts for `user`.
-    pub fn new(user: u32) -> Held {
+    /// Nothing; what comes counts for `account`.
+    pub fn new(account: Arc<Account>) -> Held {
         let (front, ring, behind) = (Chain::new(), Ring::new(), Chain::new());
-        Held { front, ring, behind, moved: 0, ranges: 0, account: Account::of(user), charged: 0 }
-    }
-
-    /// Whether the user's queues hold all that they may.
-    pub fn is_over_account(&self) -> bool {
-        self.account.is_full()
+        Held { front, ring, behind, moved: 0, ranges: 0, account, charged: 0 }
     }
 
     /// Keeps H3.

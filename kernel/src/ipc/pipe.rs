@@ -25,6 +25,7 @@ use crate::errno::*;
 use crate::fs::file::File;
 use crate::fs::inode::*;
 use crate::fs::io::{outcome, Sink, Source};
+use crate::net::account::Account;
 use crate::net::pages::Chain;
 use crate::net::rights::Ucred;
 use crate::sync::{Mutex, WaitQueue, Woken};
@@ -39,6 +40,7 @@ const MAX_CAPACITY: usize = 1 << 20;
 /// The shared middle of a pipe.
 pub struct Pipe {
     held: Mutex<Held>,
+    account: Arc<Account>,
     len: AtomicUsize,
     capacity: AtomicUsize,
     /// I5; 0 if there is no such writer. Changes with `held` locked.
@@ -81,8 +83,10 @@ impl Side {
 
 impl Pipe {
     fn new() -> Arc<Pipe> {
+        let account = Account::of(Ucred::current().uid);
         Arc::new(Pipe {
-            held: Mutex::new(Held::new(Ucred::current().uid)),
+            held: Mutex::new(Held::new(account.clone())),
+            account,
             len: AtomicUsize::new(0),
             capacity: AtomicUsize::new(DEFAULT_CAPACITY),
             over: AtomicU64::new(0),
@@ -173,8 +177,16 @@ impl Pipe {
         self.capacity.load(Ordering::Relaxed)
     }
 
+    /// How much a writer may fill the pipe to: a page, once the user's queues hold all that they may.
+    fn limit(&self) -> usize {
+        if self.account.is_full() {
+            return PAGE;
+        }
+        self.capacity()
+    }
+
     fn room(&self) -> usize {
-        self.capacity().saturating_sub(self.len())
+        self.limit().saturating_sub(self.len())
     }
 
     /// `F_SETPIPE_SZ`: returns the size it got.
@@ -211,10 +223,8 @@ impl Pipe {
         if most == 0 {
             return Ok(chain);
         }
-        match self.get(blocking, |held| held.take(most, &mut chain)) {
-            Err(errno) if chain.is_empty() => Err(errno),
-            _ => Ok(chain),
-        }
+        let result = self.get(blocking, |held| held.take(most, &mut chain));
+        outcome(chain.len(), result).map(|_| chain)
     }
 
     /// As [`take`](Pipe::take), but what comes first may be memory that somebody gave away as it was.
@@ -322,9 +332,9 @@ impl Pipe {
         let mut result = Ok(());
         while from.left() > 0 && result.is_ok() {
             let mut over = None;
-            result = self.put(blocking, needed, |held, capacity| {
-                let result = held.fill(capacity, most(blocking, held, capacity), from);
-                over = (held.len() > capacity).then(|| self.turn());
+            result = self.put(blocking, needed, |held, limit| {
+                let result = held.fill(limit, self.most(blocking, limit), from);
+                over = (held.len() > self.capacity()).then(|| self.turn());
                 result
             });
             if let Some(turn) = over {
@@ -369,10 +379,17 @@ impl Pipe {
         let needed = if whole <= PIPE_BUF { whole } else { 1 };
         let mut result = Ok(());
         while !chain.is_empty() && result.is_ok() {
-            result =
-                self.put(blocking, needed, |held, capacity| held.give(most(blocking, held, capacity), chain));
+            result = self.put(blocking, needed, |held, limit| held.give(self.most(blocking, limit), chain));
         }
         outcome(whole - chain.len(), told(result))
+    }
+
+    /// How much the pipe may hold once pages have come as they are.
+    fn most(&self, blocking: Blocking, limit: usize) -> usize {
+        if blocking == Blocking::Yes && !self.account.is_full() {
+            return MAX_CAPACITY.max(limit);
+        }
+        limit
     }
 
     /// Runs `put` once on what is held if there is room for `needed` bytes; else waits for some.
@@ -388,9 +405,9 @@ impl Pipe {
         }
         let mut held = self.held.lock();
         let before = held.len();
-        let capacity = if held.is_over_account() { self.capacity().min(PAGE) } else { self.capacity() };
-        if capacity >= before + needed {
-            let result = put(&mut held, capacity);
+        let limit = self.limit();
+        if limit >= before + needed {
+            let result = put(&mut held, limit);
             self.len.store(held.len(), Ordering::Release);
             drop(held);
             if before == 0 {
@@ -461,14 +478,6 @@ impl Pipe {
             out.push(&self.writers.wait);
         }
     }
-}
-
-/// How much a pipe may hold once pages have come as they are.
-fn most(blocking: Blocking, held: &Held, capacity: usize) -> usize {
-    if blocking == Blocking::Yes && !held.is_over_account() {
-        return MAX_CAPACITY.max(capacity);
-    }
-    capacity
 }
 
 /// The result of a write, with the signal for the lack of a reader.
