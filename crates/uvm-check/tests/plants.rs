@@ -65,6 +65,9 @@ const REUSE: &[&str] =
 const BESIDE: &[&str] =
     &["--features", "shuttle", "--test", "schedules", "pages_that_are_copied_beside_readers"];
 
+const NEIGHBOUR: &[&str] =
+    &["--features", "shuttle", "--test", "schedules", "a_neighbour_that_is_being_copied"];
+
 const LOANS: &[&str] = &["--features", "shuttle", "--test", "schedules", "loans"];
 
 const PLANTS: &[Plant] = &[
@@ -73,6 +76,12 @@ const PLANTS: &[Plant] = &[
         file: "uvm/src/fault/anon.rs",
         changes: &[("anon.page.filter(|_| found.number() == Some(no)) else", "anon.page.filter(|_| true) else")],
         found_by: BESIDE,
+    },
+    Plant {
+        what: "beside: who finds a neighbour doesn't look again whether it is still there",
+        file: "uvm/src/fault/neighbours.rs",
+        changes: &[("if beside == Beside::Others && slots.get(first + i as u64) != Some(no) {", "if beside == Beside::Others && false {")],
+        found_by: NEIGHBOUR,
     },
     Plant {
         what: "beside: the copy is made though another has taken the anon's place",

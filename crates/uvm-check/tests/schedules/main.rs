@@ -12,7 +12,7 @@ use shuttle::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use machine::{Machine, PageNo, Pages, Prot, ThreadCtx, Va, VaRange};
 use uvm::{
     Access, AnonObject, FaultError, Inherit, Intent, MapError, MapRequest, Outcome, Pager, Place, RemapPlace,
-    Sharing, Transfer, Vnode, VnodePager,
+    Sharing, Space, Transfer, Vnode, VnodePager,
 };
 use uvm_soft::{IoBy, Plant};
 
@@ -146,6 +146,38 @@ fn pages_that_are_copied_beside_readers_are_seen_by_every_cpu() {
         w.check(&[&parent, &child], &[]);
         w.end(vec![parent, child]);
         assert_eq!(w.uvm.frames().free(), w.uvm.frames().total());
+    });
+}
+
+/// A thread maps neighbours along while another makes a copy of one of them, whose translation is then forgotten, as any may be: what
+/// is mapped in its place is not the original, which is the child's by now.
+#[test]
+fn a_neighbour_that_is_being_copied_is_not_mapped_along() {
+    const R: Va = Va(0x10_2000);
+    check(|| {
+        let w = World::forgetful();
+        let parent = w.space();
+        w.map(&parent, MapRequest::zero(Pages(3)));
+        [P, Q, R].into_iter().for_each(|va| w.store(0, &parent, va, 1));
+        let child = Arc::new(w.uvm.fork(&mut ThreadCtx::new().held(), &parent).expect("there is memory"));
+        let touch = |parent: &Space<Soft>| {
+            w.uvm.fault(&mut ThreadCtx::new().held(), parent, R, Prot::READ).expect("it is mapped");
+        };
+        // The leaf becomes the parent's own; and then map and amap are read until they are open to all who read.
+        w.store(0, &parent, R, 1);
+        (0..6).for_each(|_| touch(&parent));
+        let writer = {
+            let (w, parent) = (w.clone(), parent.clone());
+            spawn(move || w.store(1, &parent, Q, 2))
+        };
+        touch(&parent);
+        assert_eq!(w.load(0, &child, Q), 1);
+        writer.join().unwrap();
+        assert_eq!(w.load(2, &parent, Q), 2, "the parent reads what it has copied");
+        w.store(0, &child, Q, 3);
+        assert_eq!((w.load(2, &parent, Q), w.load(1, &child, Q)), (2, 3));
+        w.check(&[&parent, &child], &[]);
+        w.end(vec![parent, child]);
     });
 }
 

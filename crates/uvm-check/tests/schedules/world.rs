@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use shuttle::rand::{thread_rng, Rng};
+
 use machine::{ThreadCtx, Va, VaRange};
 use uvm::{FaultError, MapRequest, Pager, Space, Uvm};
 use uvm_soft::{Config, Denied, IoBy, Plant, ShuttleThreads, SoftMachine, Stage};
@@ -27,14 +29,23 @@ impl World {
 
     /// With so many CPUs, and maybe with a law that the machine breaks.
     pub fn of(frames: u32, io: IoBy, cpus: usize, plant: Option<Plant>) -> Arc<World> {
-        let config = Config {
-            segments: vec![(machine::Pa(0), frames)],
-            cpus,
-            stage: Stage::Concurrent,
-            plant,
-            io,
+        World::made(Config { segments: vec![(machine::Pa(0), frames)], cpus, plant, io, ..Config::default() })
+    }
+
+    /// On a machine that forgets translations at every other call, others in each schedule.
+    pub fn forgetful() -> Arc<World> {
+        let seed = thread_rng().gen();
+        World::made(Config {
+            segments: vec![(machine::Pa(0), 64)],
+            cpus: 3,
+            seed,
+            forget_one_in: 2,
             ..Config::default()
-        };
+        })
+    }
+
+    fn made(config: Config) -> Arc<World> {
+        let config = Config { stage: Stage::Concurrent, ..config };
         let uvm = Uvm::new(SoftMachine::with_threads(&config)).expect("a new machine has memory");
         Arc::new(World { uvm: Arc::new(uvm) })
     }
