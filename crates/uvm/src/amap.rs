@@ -13,8 +13,8 @@
 //! leaf holds it, one amap holds that, and the entry need not copy.
 //!
 //! I1: a slot is set only inside the cover; when its count drops to none, its anon's reference is dropped. (A space
-//! that ends when no heap is left may leave slots of a shared leaf behind; they go with the leaf, and no entry grows into
-//! them.)
+//! that ends when no heap is left may leave slots of a shared leaf behind. The amap is then on a list, whose slots go as
+//! soon as there is heap, or others have let the leaf go: `left.rs`. No entry grows into them.)
 //! I2: an entry without `NEEDS_COPY` whose slots are not exclusive shares them with entries that write too.
 //!
 //! Locks: `AmapBody` by the amap's. Source: 1999, sections 5.2 and 5.3.
@@ -28,20 +28,23 @@ use machine::{Before, Held, Machine, Pages, Pmap, Prot, Shared, Shootdown, VaRan
 use crate::anon::{AnonNo, Anons};
 use crate::cover::Cover;
 use crate::fault::ReadAhead;
-use crate::slots::{Heap, Holders, Slots, LEAF_BYTES};
+use crate::left::Left;
+use crate::slots::{Emptied, Heap, Holders, Slots, LEAF_BYTES};
 
 /// Heap bytes that making an empty amap may need.
 pub(crate) const NEW_BYTES: usize = 512;
 
-pub(crate) struct AmapBody {
+pub(crate) struct AmapBody<M: Machine> {
     pub(crate) slots: Slots,
     pub(crate) cover: Cover,
     /// How the slots have been read from swap lately: a hint.
     pub(crate) ahead: ReadAhead,
+    /// Its place among amaps with slots that nobody refers to.
+    pub(crate) left: Left<M>,
 }
 
 pub(crate) struct Amap<M: Machine> {
-    pub(crate) body: Shared<order::Amap, M::Lock, AmapBody>,
+    pub(crate) body: Shared<order::Amap, M::Lock, AmapBody<M>>,
 }
 
 /// A reference to a run of an amap's slots, as long as the entry that holds it.
@@ -51,7 +54,7 @@ pub(crate) struct ARef<M: Machine> {
     pub(crate) slot: Pages,
 }
 
-impl AmapBody {
+impl<M: Machine> AmapBody<M> {
     /// Whether an entry may grow into these slots: nobody refers to them, and nothing was left behind in them (I1).
     pub(crate) fn is_free(&self, range: Range<u64>) -> bool {
         self.cover.is_unused(range.clone()) && self.slots.range(range).next().is_none()
@@ -76,7 +79,7 @@ impl<M: Machine> ARef<M> {
     pub(crate) fn with_slots(slots: Slots, slot: Pages, len: Pages) -> Self {
         let mut cover = Cover::new();
         cover.add(slot.0..slot.0 + len.0);
-        let body = AmapBody { slots, cover, ahead: ReadAhead::default() };
+        let body = AmapBody { slots, cover, ahead: ReadAhead::default(), left: Left::Nothing };
         ARef { amap: Arc::new(Amap { body: Shared::new(body) }), slot }
     }
 
@@ -93,7 +96,7 @@ impl<M: Machine> ARef<M> {
 
     /// Drops a reference to the first `len` slots. Anons that lose their last reference are freed, their pages put
     /// into `down`; the caller has removed its mappings of them, and reserved [`release_bytes`](Self::release_bytes)
-    /// if `heap` says so.
+    /// if `heap` says so. Where it does not, slots may be left (I1): then the caller [notes](Uvm::note_left) it.
     pub(crate) fn release<P: Before<order::Amap>>(
         &self,
         uvm: (&M, &Anons<M>),
@@ -101,16 +104,18 @@ impl<M: Machine> ARef<M> {
         len: Pages,
         heap: Heap,
         down: &mut Shootdown,
-    ) {
+    ) -> Emptied {
         let (mut body, mut h) = self.amap.body.lock(held);
         let AmapBody { slots, cover, .. } = &mut *body;
         let mut holders = AnonHolders { machine: uvm.0, anons: uvm.1, held: &mut h, down };
+        let mut emptied = Emptied::All;
         if cover.is_all(self.range(len)) {
             cover.sub(self.range(len), |_| ());
             slots.take_all(&mut holders);
         } else {
-            cover.sub(self.range(len), |unused| slots.take_range(unused, heap, &mut holders));
+            cover.sub(self.range(len), |unused| emptied &= slots.take_range(unused, heap, &mut holders));
         }
+        emptied
     }
 
     /// Heap bytes that dropping references in the first `len` slots may need: a leaf at both ends of each run.
@@ -186,7 +191,7 @@ impl<M: Machine> ARef<M> {
         for (run, count) in cover.runs() {
             let part = run.start.max(first)..run.end.min(end);
             if count == 1 && !part.is_empty() {
-                slots.take_range(part, Heap::Reserved, &mut holders);
+                let _all = slots.take_range(part, Heap::Reserved, &mut holders);
             }
         }
     }

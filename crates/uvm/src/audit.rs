@@ -208,9 +208,8 @@ impl<M: Machine> Uvm<M> {
                 }
             }
             for (slot, no) in body.slots.range(0..u64::MAX >> 1) {
-                let shared = body.slots.is_shared(slot);
                 ensure!(
-                    shared || refs.contains_key(&slot),
+                    body.has_left() || refs.contains_key(&slot),
                     "slot {slot} holds an anon that no entry can reach"
                 );
                 // A leaf that hangs in several amaps counts once.

@@ -115,6 +115,13 @@ impl Cover {
         self.runs.get(self.first_at(range.start)).is_none_or(|run| run.start >= range.end)
     }
 
+    /// What lies before, between and behind the runs, in order: slots without a reference, up to the last there can be.
+    pub(crate) fn gaps(&self) -> impl Iterator<Item = Range<u64>> + '_ {
+        let starts = core::iter::once(0).chain(self.runs.iter().map(|run| run.end));
+        let ends = self.runs.iter().map(|run| run.start).chain(core::iter::once(u64::MAX >> 1));
+        starts.zip(ends).map(|(start, end)| start..end).filter(|gap| !gap.is_empty())
+    }
+
     /// Runs of slots with their counts, in order.
     pub(crate) fn runs(&self) -> impl Iterator<Item = (Range<u64>, u32)> + '_ {
         self.runs.iter().map(|run| (run.start..run.end, run.count))
@@ -165,6 +172,7 @@ mod tests {
         let mut gone = Vec::new();
         c.sub(5..25, |r| gone.push(r));
         assert_eq!(gone, [5..10, 20..25]);
+        assert_eq!(c.gaps().collect::<Vec<_>>(), [5..10, 20..25, 30..u64::MAX >> 1]);
         assert_eq!(counts(&c), [(0..5, 1), (10..20, 1), (25..30, 1)]);
     }
 

@@ -53,6 +53,7 @@ mod describe;
 pub mod extract;
 pub mod fault;
 mod io;
+mod left;
 pub mod loan;
 pub mod map;
 mod object;
@@ -104,6 +105,7 @@ pub struct Uvm<M: Machine> {
     knobs: Knobs,
     pass_lock: pageout::PassLock<M>,
     line: pageout::Line<M>,
+    left: left::LeftBehind<M>,
     /// Pages that are being written so that they can be freed.
     in_flight: AtomicUsize,
     /// Pages that are being read.
@@ -132,6 +134,7 @@ impl<M: Machine> Uvm<M> {
             knobs: Knobs::new(),
             pass_lock: pageout::PassLock::new(),
             line: pageout::Line::new(),
+            left: left::LeftBehind::new(),
             in_flight: AtomicUsize::new(0),
             coming_in: AtomicUsize::new(0),
             sweep_hand: AtomicU32::new(0),

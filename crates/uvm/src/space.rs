@@ -298,7 +298,7 @@ impl<M: Machine> Uvm<M> {
         }
         let copy = ARef::with_slots(slots, from.slot, len);
         if let Err(e) = result {
-            copy.release(self.parts(), held, len, Heap::Reserved, down);
+            let _all = copy.release(self.parts(), held, len, Heap::Reserved, down);
             return Err(e);
         }
         Ok(copy)
@@ -337,7 +337,7 @@ impl<M: Machine> Uvm<M> {
             Some(aref) => {
                 let copy = aref.copy(self.parts(), held, len);
                 let mut down = Shootdown::new();
-                aref.release(self.parts(), held, len, Heap::Reserved, &mut down);
+                let _all = aref.release(self.parts(), held, len, Heap::Reserved, &mut down);
                 // The copy holds every leaf, so nothing was freed.
                 down.perform(self.machine(), held);
                 entry.amap = Some(copy);

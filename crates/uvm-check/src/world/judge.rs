@@ -69,19 +69,15 @@ impl World {
         if self.wires_as_it_can(op) {
             return self.step(op).map(|()| 0);
         }
-        // What ends without heap may leave slots to those who share their leaves (amap I1), where its entries are no longer
-        // as they were mapped.
-        let ends = matches!(op, Op::Exit { .. } | Op::Clear { .. } | Op::DropRange { .. });
-        if ends && self.has_passed && (scarce, lasting) == (Scarce::Heap, Lasting::ForGood) {
-            return self.step(op).map(|()| 0);
-        }
-        self.has_passed |= matches!(op, Op::Pass { .. } | Op::Extract { .. });
         let mut failures = 0;
         loop {
             self.arm(scarce, lasting, first + failures);
             let got = self.apply(op, word);
             self.disarm();
             let got = got?;
+            if !self.uvm.clear_left(&mut ThreadCtx::new().held()) {
+                return Err("slots that nobody refers to stay, though there is heap".into());
+            }
             // Beyond so many the shortage is the world's own.
             if !got.is_no_memory() || first + failures > 40 {
                 self.is_injected = true;

@@ -138,8 +138,6 @@ pub struct World {
     shortages: u64,
     /// A failure was injected into the operation that is judged.
     is_injected: bool,
-    /// Entries have been passed.
-    has_passed: bool,
     /// What the model can't know has happened: the list ends here.
     over: bool,
     free: usize,
@@ -176,7 +174,6 @@ impl World {
             model: Model::default(),
             shortages: 0,
             is_injected: false,
-            has_passed: false,
             over: false,
             free,
             setup: setup.clone(),

@@ -50,7 +50,7 @@ impl<M: Machine> Uvm<M> {
         held: &mut Held<'_, order::Amap>,
         fault: &mut Fault<'_, M>,
         entry: &Entry<M>,
-        body: &AmapBody,
+        body: &AmapBody<M>,
         slot: u64,
         beside: Beside,
     ) -> Result<bool, Stop<FaultError>> {
@@ -122,7 +122,7 @@ impl<M: Machine> Uvm<M> {
         held: &mut Held<'_, order::Amap>,
         fault: &mut Fault<'_, M>,
         entry: &Entry<M>,
-        body: &AmapBody,
+        body: &AmapBody<M>,
         found: Found<'_>,
         no: AnonNo,
         beside: Beside,
@@ -224,7 +224,7 @@ impl<M: Machine> Uvm<M> {
         held: &mut Held<'_, order::Amap>,
         fault: &mut Fault<'_, M>,
         entry: &Entry<M>,
-        body: &mut AmapBody,
+        body: &mut AmapBody<M>,
         slot: u64,
     ) -> Result<(), Stop<FaultError>> {
         let found = body.slots.find(slot);

@@ -18,7 +18,7 @@ const SPECIAL: PageFlags =
     PageFlags::BUSY.union(PageFlags::ERROR).union(PageFlags::AHEAD).union(PageFlags::HOLE);
 
 /// The amap above an object, and the slot there, which is empty.
-pub(super) type Upper<'a> = Option<(&'a AmapBody, u64)>;
+pub(super) type Upper<'a, M> = Option<(&'a AmapBody<M>, u64)>;
 
 /// A private copy of an object's page: the caller, who has the amap alone, puts it there and shows it.
 pub(super) type Promoted = Option<(AnonNo, PageNo)>;
@@ -46,7 +46,7 @@ impl<M: Machine> Uvm<M> {
         fault: &mut Fault<'_, M>,
         entry: &Entry<M>,
         oref: &ORef<M>,
-        upper: Upper<'_>,
+        upper: Upper<'_, M>,
     ) -> Result<Promoted, Stop<FaultError>>
     where
         P: Before<order::Object> + Before<order::Anon> + Before<order::PageQueues> + Before<order::PageCache>,
@@ -74,7 +74,7 @@ impl<M: Machine> Uvm<M> {
         entry: &Entry<M>,
         oref: &ORef<M>,
         body: &mut ObjectGuard<'_, M>,
-        upper: Upper<'_>,
+        upper: Upper<'_, M>,
     ) -> Result<Promoted, Stop<FaultError>> {
         let (index, access) = (entry.index(oref, fault.va), pager::Access::Fault(entry.advice));
         let mut page = self.find_page(body, held, oref, index, access, &mut fault.ahead)?;
@@ -119,7 +119,7 @@ impl<M: Machine> Uvm<M> {
         oref: &ORef<M>,
         body: &ObjectBody,
         page: PageNo,
-        upper: Upper<'_>,
+        upper: Upper<'_, M>,
     ) -> Result<Promoted, Stop<FaultError>> {
         let private = entry.writes != Writes::Through;
         if private && fault.access == Prot::WRITE {

@@ -69,7 +69,7 @@ impl<M: Machine> Uvm<M> {
         &self,
         held: &mut Held<'_, order::Amap>,
         entry: &Entry<M>,
-        body: &mut AmapBody,
+        body: &mut AmapBody<M>,
         slot: u64,
         no: AnonNo,
     ) -> Result<(), Stop<FaultError>> {
@@ -91,7 +91,7 @@ impl<M: Machine> Uvm<M> {
         &self,
         held: &mut Held<'_, order::Amap>,
         entry: &Entry<M>,
-        body: &mut AmapBody,
+        body: &mut AmapBody<M>,
         slot: u64,
         cluster: &mut Cluster,
     ) {
@@ -196,7 +196,7 @@ impl<M: Machine> Uvm<M> {
         held: &mut Held<'_, order::Amap>,
         fault: &mut Fault<'_, M>,
         entry: &Entry<M>,
-        body: &mut AmapBody,
+        body: &mut AmapBody<M>,
     ) {
         let Some(aref) = entry.amap.as_ref().filter(|_| entry.advice != Advice::Random) else { return };
         let end = aref.range(entry.len()).end;

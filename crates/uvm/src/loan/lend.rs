@@ -198,7 +198,7 @@ impl<M: Machine> Uvm<M> {
         held: &mut Held<'_, order::Amap>,
         entry: &Entry<M>,
         aref: &ARef<M>,
-        body: &AmapBody,
+        body: &AmapBody<M>,
         part: VaRange,
         lending: &mut Lending<'_, M>,
     ) -> Result<(), NoMemory> {

@@ -8,7 +8,7 @@ use machine::{order, Held, Machine, Pages, Pmap, Shootdown, VaRange};
 use super::tree::Tree;
 use super::{clip, entry_bytes, Entry, RangeError};
 use crate::pager::Pager;
-use crate::slots::{Heap, LEAF_BYTES};
+use crate::slots::{Emptied, Heap, LEAF_BYTES};
 use crate::{Space, Stop, Uvm};
 
 impl<M: Machine> Uvm<M> {
@@ -42,11 +42,12 @@ impl<M: Machine> Uvm<M> {
         });
         let result = old.map(|old| self.release_entries(held, old, Heap::Reserved, &mut down));
         down.perform(self.machine(), held);
+        self.clear_left(held);
         result
     }
 
     /// Removes every mapping of a space: at exec and exit. Never fails: where there is no heap to cut what it shares
-    /// with others, they keep it until they end.
+    /// with others, they keep it until there is ([`clear_left`](Self::clear_left)).
     pub fn space_clear(&self, held: &mut Held<'_, order::Nothing>, space: &Space<M>) {
         let mut down = Shootdown::new();
         let (old, need) = {
@@ -60,6 +61,7 @@ impl<M: Machine> Uvm<M> {
         let heap = if self.machine().reserve_heap(need).is_ok() { Heap::Reserved } else { Heap::Exhausted };
         self.release_entries(held, old, heap, &mut down);
         down.perform(self.machine(), held);
+        self.clear_left(held);
     }
 
     /// Takes a range's translations away, from every CPU before this returns. The map's lock is held: while it is, what
@@ -86,7 +88,9 @@ impl<M: Machine> Uvm<M> {
     ) {
         entries.drain(|entry| {
             if let Some(aref) = &entry.amap {
-                aref.release(self.parts(), held, entry.len(), heap, down);
+                if aref.release(self.parts(), held, entry.len(), heap, down) == Emptied::NotAll {
+                    self.note_left(held, &aref.amap);
+                }
             }
             if let Some(oref) = &entry.object {
                 self.detach_into(held, &*oref.pager, down);

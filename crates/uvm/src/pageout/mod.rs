@@ -122,6 +122,7 @@ impl<M: Machine> Uvm<M> {
         while !self.begin_pass(held) {}
         let progress = self.pass(held, target_free, Zeal::Fair);
         self.end_pass();
+        self.clear_left(held);
         progress
     }
 

@@ -26,7 +26,7 @@
 mod leaves;
 
 use core::num::NonZeroU32;
-use core::ops::Range;
+use core::ops::{BitAndAssign, Range};
 
 use crate::counted::Ordering::{Acquire, Relaxed, Release};
 use crate::counted::{fence, Arc, AtomicU32, AtomicU64};
@@ -92,6 +92,23 @@ pub(crate) enum Heap {
     Reserved,
     /// There is no heap: a shared leaf that is only partly in the range stays as it is.
     Exhausted,
+}
+
+/// Whether nothing is left where a table was to be emptied.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use]
+pub(crate) enum Emptied {
+    All,
+    /// But for parts of shared leaves.
+    NotAll,
+}
+
+impl BitAndAssign for Emptied {
+    fn bitand_assign(&mut self, other: Emptied) {
+        if other == Emptied::NotAll {
+            *self = Emptied::NotAll;
+        }
+    }
 }
 
 /// Heap bytes of a leaf.
@@ -384,8 +401,14 @@ impl Slots {
     }
 
     /// Empties a range. Numbers that no leaf holds any more are released.
-    pub(crate) fn take_range(&mut self, range: Range<u64>, heap: Heap, holders: &mut impl Holders) {
+    pub(crate) fn take_range(
+        &mut self,
+        range: Range<u64>,
+        heap: Heap,
+        holders: &mut impl Holders,
+    ) -> Emptied {
         let mut keys = keys_of(&range);
+        let mut emptied = Emptied::All;
         while let Some(key) = self.leaves.first(keys.clone()) {
             keys.start = key + 1;
             let part = part_of(key, &range);
@@ -397,7 +420,11 @@ impl Slots {
                 continue;
             }
             if Arc::get_mut(leaf).is_none() {
+                if leaf.is_empty_in(part.clone()) {
+                    continue;
+                }
                 if heap == Heap::Exhausted {
+                    emptied = Emptied::NotAll;
                     continue;
                 }
                 self.unshare(key * LEAF, holders);
@@ -405,6 +432,7 @@ impl Slots {
             let Some(leaf) = self.leaves.get_mut(key).and_then(Arc::get_mut) else { continue };
             holders.release_many(leaf.clear(part));
         }
+        emptied
     }
 
     /// Empties the table.
@@ -514,7 +542,7 @@ mod tests {
         }
         assert_eq!(s.set(5, n(9)), Some(n(6)));
         assert_eq!(indices(&s), [5, 63, 64, 1 << 30]);
-        s.take_range(6..(1 << 30), Heap::Reserved, &mut c);
+        assert_eq!(s.take_range(6..(1 << 30), Heap::Reserved, &mut c), Emptied::All);
         assert_eq!((indices(&s), s.leaves.range(0..1 << 40).count()), (std::vec![5, 1 << 30], 2));
         assert_eq!((c.0[&n(64)], c.0[&n(65)]), (0, 0));
         assert_eq!((s.clear(5), s.clear(5), s.leaves.range(0..1 << 40).count()), (Some(n(9)), None, 1));
@@ -532,14 +560,14 @@ mod tests {
         b.set(64, n(999));
         assert_eq!((a.get(64), b.get(64)), (Some(n(65)), Some(n(999))));
         // A shared leaf that goes as a whole takes no numbers along; the last holder does.
-        b.take_range(128..192, Heap::Reserved, &mut c);
+        assert_eq!(b.take_range(128..192, Heap::Reserved, &mut c), Emptied::All);
         assert!(!c.0.contains_key(&n(130)));
-        a.take_range(128..192, Heap::Reserved, &mut c);
+        assert_eq!(a.take_range(128..192, Heap::Reserved, &mut c), Emptied::All);
         assert_eq!(c.0[&n(130)], 0);
         // Part of a shared leaf is taken out of a copy.
-        b.take_range(196..200, Heap::Exhausted, &mut c);
+        assert_eq!(b.take_range(196..200, Heap::Exhausted, &mut c), Emptied::NotAll);
         assert_eq!(b.get(196), Some(n(197)));
-        b.take_range(196..200, Heap::Reserved, &mut c);
+        assert_eq!(b.take_range(196..200, Heap::Reserved, &mut c), Emptied::All);
         assert_eq!((b.get(196), a.get(196), c.0[&n(197)]), (None, Some(n(197)), 1));
         a.take_all(&mut c);
         b.take_all(&mut c);

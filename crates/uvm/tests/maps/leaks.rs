@@ -13,7 +13,7 @@ use machine::{Held, Machine, PageNo, ThreadCtx, VaRange, PAGE_SIZE};
 use uvm::{Counter, Inherit, Space, SwapDevice, Transfer};
 
 use crate::count::heap;
-use crate::world::{end, load, part, space, store, world, zeroes, Soft, World};
+use crate::world::{audit, end, load, part, space, store, world, zeroes, Soft, World};
 
 fn loops() -> u64 {
     std::env::var("UVM_LOOPS").ok().and_then(|n| n.parse().ok()).unwrap_or(20_000)
@@ -182,4 +182,40 @@ fn fork_patterns_for_ever_leave_no_slot_of_swap_behind() {
     end(&uvm, held, [s]);
     assert_eq!(uvm.swap_space().1, 0);
     uvm.swap_off(held, swap).unwrap();
+}
+
+/// A space ends without heap while others hold parts of its leaves. What it can't cut is in nobody's way, and goes when there is
+/// heap again, or when the leaf has lost its other holder.
+#[test]
+fn what_ends_without_heap_leaves_nothing() {
+    for heap_returns in [true, false] {
+        let uvm = world(400);
+        let mut ctx = ThreadCtx::new();
+        let held = &mut ctx.held();
+        let parent = space(&uvm, held);
+        let range = zeroes(&uvm, held, &parent, 256);
+        // Two pages in one leaf of 64, and one in another.
+        let first = range.start.0.div_ceil(64 * PAGE_SIZE as u64) * 64 - range.start.0 / PAGE_SIZE as u64;
+        let at = |page: u64| part(range, first + page..first + page + 1);
+        [0, 1, 64].iter().for_each(|&page| store(&uvm, &parent, at(page).start, 1).unwrap());
+        let child = uvm.fork(held, &parent).unwrap();
+        store(&uvm, &parent, at(64).start, 2).unwrap();
+        let grandchild = uvm.fork(held, &child).unwrap();
+        uvm.unmap(held, &child, at(1)).unwrap();
+        uvm.machine().heap.fail_from(1);
+        uvm.space_destroy(held, grandchild);
+        assert_eq!(uvm.anons(), 4, "three pages, and a copy of one");
+        uvm.machine().heap.fail_nth(0);
+        if heap_returns {
+            assert!(uvm.clear_left(held));
+            audit(&uvm, held, &[&parent, &child], &[]);
+        }
+        uvm.machine().heap.fail_from(1);
+        uvm.space_destroy(held, parent);
+        uvm.machine().heap.fail_nth(0);
+        assert_eq!(uvm.anons(), 2, "the child's");
+        audit(&uvm, held, &[&child], &[]);
+        assert_eq!(load(&uvm, &child, at(0).start), Ok(1));
+        end(&uvm, held, [child]);
+    }
 }

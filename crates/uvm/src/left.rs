@@ -1,0 +1,124 @@
+//! What ends without heap leave behind, and how it goes.
+//!
+//! ```text
+//!   amap A  slots  [leaf  a b c d]  <- shared with another amap       cover [a, b]   c and d: nobody's
+//!             ^
+//!   Uvm::left -> A -> another amap -> none                            linked through the amaps: takes no heap
+//! ```
+//! To drop references to a part of a leaf that hangs in several tables takes a copy of it. A space that ends can't be refused, so
+//! where there is no heap for the copy the slots stay, and the amap is put on a list. Whoever ends or unmaps next, and the
+//! page daemon after each pass, goes through the list: with heap, or where the leaf has lost its other holders meanwhile,
+//! or all that it holds is nobody's, nothing is left.
+//!
+//! Not taken: leaves made beforehand, of which each entry could need two, one at either end; a mask for each table that
+//! holds a leaf, which would leave numbers that no mask shows.
+//!
+//! I1: a slot outside its amap's cover is in an amap on the list.
+//!
+//! Locks: an amap's place on the list by its own lock, the list's head by one of the registry's level.
+
+use alloc::sync::Arc;
+
+use machine::lines::{AtomicBool, Ordering::Relaxed};
+use machine::{order, Held, Machine, Ordered, Shootdown};
+
+use crate::amap::{Amap, AmapBody, AnonHolders};
+use crate::slots::{Emptied, Heap, LEAF_BYTES};
+use crate::Uvm;
+
+/// An amap's place on the list.
+pub(crate) enum Left<M: Machine> {
+    /// It has no slots that nobody refers to, and is not on the list.
+    Nothing,
+    /// It may have some; the amap that follows.
+    Something(Option<Arc<Amap<M>>>),
+}
+
+/// The list.
+pub(crate) struct LeftBehind<M: Machine> {
+    first: Ordered<order::Registry, M::Lock, Option<Arc<Amap<M>>>>,
+    /// Whether there may be any.
+    is_any: AtomicBool,
+}
+
+impl<M: Machine> LeftBehind<M> {
+    pub(crate) fn new() -> Self {
+        LeftBehind { first: Ordered::new(None), is_any: AtomicBool::new(false) }
+    }
+}
+
+impl<M: Machine> AmapBody<M> {
+    /// Whether there may be slots that nobody refers to.
+    pub(crate) fn has_left(&self) -> bool {
+        matches!(self.left, Left::Something(_))
+    }
+
+    /// Heap bytes that emptying what nobody refers to may need: a leaf at both ends of each gap.
+    fn gaps_bytes(&self) -> usize {
+        self.cover.gaps().count() * 2 * LEAF_BYTES
+    }
+}
+
+impl<M: Machine> Uvm<M> {
+    /// Puts an amap on the list.
+    pub(crate) fn note_left(&self, held: &mut Held<'_, order::Nothing>, amap: &Arc<Amap<M>>) {
+        let (mut body, mut h) = amap.body.lock(held);
+        if !body.has_left() {
+            let next = self.left.first.lock(&mut h).0.replace(amap.clone());
+            body.left = Left::Something(next);
+            self.left.is_any.store(true, Relaxed);
+        }
+    }
+
+    /// Frees what spaces that ended without heap have left in amaps that others still refer to, and says whether
+    /// nothing is left of it. Cost: a load, where nothing is.
+    ///
+    /// The library does it when a space is unmapped or ends, and after the page daemon's passes; a host need not.
+    pub fn clear_left(&self, held: &mut Held<'_, order::Nothing>) -> bool {
+        if !self.left.is_any.load(Relaxed) {
+            return true;
+        }
+        self.left.is_any.store(false, Relaxed);
+        let mut next = self.left.first.lock(held).0.take();
+        let mut emptied = Emptied::All;
+        let mut down = Shootdown::new();
+        while let Some(amap) = next {
+            let here;
+            (here, next) = self.clear_left_in(held, &amap, &mut down);
+            if here == Emptied::NotAll {
+                self.note_left(held, &amap);
+            }
+            emptied &= here;
+        }
+        down.perform(self.machine(), held);
+        emptied == Emptied::All
+    }
+
+    /// The same for one amap, which is off the list then; and the one that followed it.
+    fn clear_left_in(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        amap: &Amap<M>,
+        down: &mut Shootdown,
+    ) -> (Emptied, Option<Arc<Amap<M>>>) {
+        let need = amap.body.lock(held).0.gaps_bytes();
+        let mut heap =
+            if self.machine().reserve_heap(need).is_ok() { Heap::Reserved } else { Heap::Exhausted };
+        let (mut body, mut h) = amap.body.lock(held);
+        if body.gaps_bytes() > need {
+            // Others have cut more gaps meanwhile.
+            heap = Heap::Exhausted;
+        }
+        let AmapBody { slots, cover, left, .. } = &mut *body;
+        let next = match core::mem::replace(left, Left::Nothing) {
+            Left::Nothing => None,
+            Left::Something(next) => next,
+        };
+        let mut holders = AnonHolders { machine: self.machine(), anons: &self.anons, held: &mut h, down };
+        let mut emptied = Emptied::All;
+        for gap in cover.gaps() {
+            emptied &= slots.take_range(gap, heap, &mut holders);
+        }
+        (emptied, next)
+    }
+}
