@@ -110,7 +110,7 @@ impl Gen {
             Habit::OnePage if !self.rng.one_in(8) => {
                 *self.rng.pick(&[0, 28, 28, 45, 45, 45, 52, 55, 55, 65, 65, 112, 120, 126])
             }
-            _ => self.rng.below(145),
+            _ => self.rng.below(149),
         };
         match choice {
             0..=15 => self.map(s),
@@ -157,6 +157,8 @@ impl Gen {
             138..=139 if self.rng.one_in(2) => Op::TransferAnywhere { l: self.loan(), s },
             138..=142 => Op::Transfer { l: self.loan(), s, page: self.page(s) },
             143..=144 => Op::GiveToObject { l: self.loan(), o: self.object(), page: self.index() },
+            145..=146 => Op::Punch { o: self.object(), span: self.indices() },
+            147..=148 => Op::Room { n: *self.rng.pick(&[0, 0, 1, 3, 100]) },
             _ => Op::Cool { s, span: self.span(s) },
         }
     }

@@ -152,6 +152,7 @@ pub enum Op {
     Sync { o: usize },
     Clean { o: usize, span: Span },
     Punch { o: usize, span: Span },
+    Room { n: u64 },
     Attach { o: usize, to: usize },
     Detach { o: usize },
     Forget,

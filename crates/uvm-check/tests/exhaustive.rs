@@ -250,6 +250,37 @@ fn all_lists_over_a_file_whose_pages_go() {
     check_all_paging(&beginning, &alphabet);
 }
 
+/// Holes of a file on a disk that is full, or has room for a page: who may store there, and what becomes of it.
+#[test]
+fn all_lists_over_a_file_with_holes() {
+    let beginning = [
+        Spawn { s: 0 },
+        NewObject { o: 0, kind: Kind::File, len: 3 },
+        Map { s: 0, at: Fixed(0), len: 2, back: Shared(0, 0), rights: 3, inherit: None },
+        Map { s: 0, at: Fixed(4), len: 2, back: Private(0, 0), rights: 3, inherit: None },
+        Punch { o: 0, span: Span(0, 2) },
+        Room { n: 1 },
+    ];
+    let alphabet = [
+        PageOut { n: 16 },
+        CompleteIo { k: 0 },
+        FailIo { k: 0 },
+        Read { s: 0, page: 0, cpu: 0 },
+        Write { s: 0, page: 0, cpu: 1, word: 1 },
+        Write { s: 0, page: 1, cpu: 1, word: 1 },
+        Write { s: 0, page: 4, cpu: 1, word: 1 },
+        Wire { s: 0, span: Span(0, 2) },
+        Pin { p: 0, s: 0, span: Span(0, 2), access: 2 },
+        Lend { l: 0, s: 0, span: Span(0, 1) },
+        Clean { o: 0, span: Span(0, 2) },
+        Punch { o: 0, span: Span(0, 1) },
+        Room { n: 0 },
+        ObjectWrite { o: 0, page: 1, word: 2 },
+        GiveToObject { l: 0, o: 0, page: 1 },
+    ];
+    check_all_paging(&beginning, &alphabet);
+}
+
 /// Pages of a device and a private one that a device transfers to: each may go, be copied or be written meanwhile.
 #[test]
 fn all_lists_over_pinned_pages() {

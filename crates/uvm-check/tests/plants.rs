@@ -367,6 +367,24 @@ const PLANTS: &[Plant] = &[
         found_by: HOLES,
     },
     Plant {
+        what: "full: a hole is shown so that it can be written",
+        file: "uvm/src/fault/object.rs",
+        changes: &[("let own = if self.is_to_ask(page) { prot.without_write() } else { prot };", "let own = prot;")],
+        found_by: RANDOM,
+    },
+    Plant {
+        what: "full: a page that was read where the file has a hole counts as one with room",
+        file: "uvm/src/object_ended.rs",
+        changes: &[("(Outcome::Hole, None) => frames.set_flags(page, PageFlags::HOLE),", "(Outcome::Hole, None) => {}")],
+        found_by: RANDOM,
+    },
+    Plant {
+        what: "full: room that was found before the hole was punched again counts",
+        file: "uvm/src/pager/vnode.rs",
+        changes: &[(".filter(|_| body.cuts == cuts)", ".filter(|_| body.cuts >= cuts)")],
+        found_by: HOLES,
+    },
+    Plant {
         what: "full: a store reaches a hole that is lent",
         file: "uvm/src/fault/object.rs",
         changes: &[(
@@ -386,6 +404,12 @@ const PLANTS: &[Plant] = &[
         file: "uvm/src/amap.rs",
         changes: &[("self.cover.is_unused(range.clone()) && self.slots.range(range).next().is_none()", "self.cover.is_unused(range)")],
         found_by: &["--test", "scarcity", "left_behind"],
+    },
+    Plant {
+        what: "full: what a space has left behind without heap is forgotten",
+        file: "uvm/src/map/remove.rs",
+        changes: &[("                    self.note_left(held, &aref.amap);\n", "")],
+        found_by: &["-p", "uvm", "--test", "maps", "what_ends_without_heap"],
     },
     Plant {
         what: "line: a turn is handed over where nobody waits",

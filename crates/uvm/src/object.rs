@@ -45,6 +45,8 @@ pub struct ObjectBody {
     pub(crate) write_errors: u64,
     /// Pages that could not be written back together with others, ever.
     pub(crate) parted_writes: u64,
+    /// How often a range was emptied, ever.
+    pub(crate) cuts: u64,
     pub(crate) ahead: ReadAhead,
     /// A private mapping has copied a page, ever; set by those who read beside others, too.
     copied: AtomicBool,
@@ -91,6 +93,7 @@ impl<M: Machine> Object<M> {
                 refs: 1,
                 write_errors: 0,
                 parted_writes: 0,
+                cuts: 0,
                 ahead: ReadAhead::new(),
                 copied: AtomicBool::new(false),
                 class,
@@ -426,6 +429,7 @@ impl ObjectBody {
         down: &mut Shootdown,
     ) -> Result<(), Ticket> {
         let machine = uvm.machine();
+        self.cuts += 1;
         loop {
             let next = self.contents(range.clone()).next();
             let (index, page) = match next {

@@ -483,6 +483,22 @@ fn a_store_to_a_hole_asks_the_file_for_room_once() {
 }
 
 #[test]
+fn a_store_to_a_hole_that_others_punch_again_asks_until_there_is_room() {
+    for answers in [Answers::AtOnce, Answers::Later] {
+        let (desk, mut ctx) = (sparse(answers, 4), ThreadCtx::new());
+        let held = &mut ctx.held();
+        desk.disk.state().punches = 9;
+        let space = desk.space(held);
+        let va = map(&desk, &space, 4, Sharing::Shared, Advice::Normal);
+        desk.store(&space, va + Pages(2), 7).unwrap();
+        assert_eq!(desk.disk.state().asked, [2; 10]);
+        desk.file.clean(&desk.uvm, held, 0..4).unwrap();
+        assert!(desk.disk.take_writes().into_iter().flatten().eq([2]));
+        desk.close(held, vec![space]);
+    }
+}
+
+#[test]
 fn a_store_to_a_hole_of_a_full_file_system_is_refused_and_dirties_nothing() {
     for answers in [Answers::AtOnce, Answers::Later] {
         let (desk, mut ctx) = (sparse(answers, 16), ThreadCtx::new());

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use machine::order::Nothing;
 use machine::{Held, NoMemory, PageNo, Pages};
-use uvm::{Transfer, Uvm, Vnode, VnodePager};
+use uvm::{GetError, Transfer, Uvm, Vnode, VnodePager};
 use uvm_soft::{SoftMachine, StdThreads, Threads};
 
 use super::store::{Keeps, Line, Store, Way};
@@ -46,9 +46,17 @@ impl<T: Threads> File<T> {
         self.store.cut(len);
     }
 
-    /// Makes the disk's pages in a range zero.
+    /// Gives the disk's pages in a range up: they are holes, and show zeroes.
     pub fn punch(&self, range: std::ops::Range<u64>) {
-        self.store.zero(range);
+        self.store.punch(range);
+    }
+
+    /// Takes room on the disk for a page, if it is a hole.
+    ///
+    /// # Errors
+    /// [`GetError::NoSpace`] if the disk is full.
+    pub fn fill_hole(&self, index: u64) -> Result<(), GetError> {
+        self.store.fill_hole(index)
     }
 
     /// What the disk has of a page.
@@ -64,5 +72,9 @@ impl<T: Threads> Vnode<SoftMachine<T>> for Node<T> {
 
     fn write(&self, machine: &SoftMachine<T>, index: Pages, pages: &[PageNo]) -> Transfer {
         self.0.transfer(machine, Way::Write, index.0, pages)
+    }
+
+    fn fill_hole(&self, _: &SoftMachine<T>, index: Pages) -> Result<(), GetError> {
+        self.0.fill_hole(index.0)
     }
 }

@@ -7,14 +7,15 @@
 //!
 //! What may never happen is noted as *trouble*, which the world asks for after each step: I/O on a page that isn't
 //! busy or that changes hands meanwhile; swap I/O on a page that a CPU can still reach; two transfers on one block at
-//! once; a swapped page read from where nothing was written; a transfer on a device that has been switched off.
+//! once; a swapped page read from where nothing was written; a transfer on a device that has been switched off; a file's
+//! page written where the file has a hole, for which nobody has asked the disk for room.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use machine::frames::PageFlags;
 use machine::{Machine, Owner, PageNo, ThreadCtx, PAGE_SIZE};
-use uvm::{Outcome, Transfer, Uvm};
+use uvm::{GetError, Outcome, Transfer, Uvm};
 use uvm_soft::{Fate, Injector, Rng, SoftMachine, StdThreads, Threads};
 
 use crate::model::Contents;
@@ -51,6 +52,9 @@ struct LineState {
     trouble: Option<String>,
     lost: Vec<Lost>,
     unwritten: Vec<(usize, u64)>,
+    /// Pages that the disk under all files has room for.
+    room: u64,
+    filled: Vec<(usize, u64)>,
 }
 
 /// A block that could not be read, and what it holds.
@@ -67,7 +71,14 @@ pub struct Lost {
 impl Line {
     /// Storage that behaves as the seed says.
     pub fn new(manner: Manner, seed: u64) -> Arc<Line> {
-        let state = LineState { rng: Rng::new(seed), trouble: None, lost: Vec::new(), unwritten: Vec::new() };
+        let state = LineState {
+            rng: Rng::new(seed),
+            trouble: None,
+            lost: Vec::new(),
+            unwritten: Vec::new(),
+            room: crate::model::ROOM,
+            filled: Vec::new(),
+        };
         Arc::new(Line {
             reads: Injector::default(),
             writes: Injector::default(),
@@ -92,6 +103,16 @@ impl Line {
     /// The files' blocks, by object, that could not be written since the last call.
     pub fn take_unwritten(&self) -> Vec<(usize, u64)> {
         std::mem::take(&mut self.lock().unwritten)
+    }
+
+    /// Says how many pages the disk under all files has room for, beside those that it holds.
+    pub fn set_room(&self, pages: u64) {
+        self.lock().room = pages;
+    }
+
+    /// The holes of files, by object, that room was found for since the last call.
+    pub fn take_filled(&self) -> Vec<(usize, u64)> {
+        std::mem::take(&mut self.lock().filled)
     }
 
     fn note(&self, trouble: String) {
@@ -148,6 +169,8 @@ impl State {
 #[derive(Default)]
 struct State {
     blocks: BTreeMap<u64, Block>,
+    /// A file's blocks that it has no room for.
+    holes: BTreeSet<u64>,
     /// Swap blocks that were written since the device was switched on.
     written: BTreeSet<u64>,
     /// Blocks that fail for good.
@@ -191,17 +214,38 @@ impl<T: Threads> Store<T> {
         }
     }
 
-    /// Makes blocks hold zeroes.
-    pub(super) fn zero(&self, blocks: std::ops::Range<u64>) {
+    /// Gives blocks up: they show zeroes, and nothing can be written there before room has been found.
+    pub(super) fn punch(&self, blocks: std::ops::Range<u64>) {
         let mut state = self.lock();
         for block in blocks {
             state.blocks.insert(block, Box::new([0; PAGE_SIZE]));
+            state.holes.insert(block);
         }
+    }
+
+    /// Finds room for a block, if it was given up.
+    ///
+    /// # Errors
+    /// [`GetError::NoSpace`], [`GetError::Io`]: it is as it was.
+    pub(super) fn fill_hole(&self, block: u64) -> Result<(), GetError> {
+        let mut state = self.lock();
+        if !state.holes.contains(&block) {
+            return Ok(());
+        }
+        let mut line = self.line.lock();
+        line.room = line.room.checked_sub(1).ok_or(GetError::NoSpace)?;
+        if let Keeps::File(object) = self.keeps {
+            line.filled.push((object, block));
+        }
+        state.holes.remove(&block);
+        Ok(())
     }
 
     /// Forgets the blocks from this one on.
     pub(super) fn cut(&self, from: u64) {
-        self.lock().blocks.split_off(&from);
+        let mut state = self.lock();
+        state.blocks.split_off(&from);
+        state.holes.split_off(&from);
     }
 
     /// What a block shows.
@@ -247,13 +291,19 @@ impl<T: Threads> Store<T> {
             Way::Write => self.line.writes.fails(),
         };
         let fate = if fails { Fate::Fails } else { Fate::Works };
-        let bad = pieces.iter().filter(|piece| self.fails(piece, way, fate)).count();
-        let whole = bad == 0 || bad == pieces.len();
-        if whole && !self.line.is_later() {
+        let first = self.outcome(&pieces[0], way, fate);
+        let alike = pieces.iter().all(|piece| self.outcome(piece, way, fate) == first);
+        let is_later = self.line.is_later();
+        if alike && first != Outcome::Hole && !is_later {
             pieces.iter().for_each(|piece| self.move_piece(machine, way, piece, fate));
-            return if bad == 0 { Transfer::Done } else { Transfer::Failed };
+            return if first == Outcome::Done { Transfer::Done } else { Transfer::Failed };
         }
         self.prepare(machine, way, &mut pieces);
+        if !is_later && !self.line.one_in(2) {
+            // It has ended before the call returns, though not with one word.
+            self.finish(machine, way, &pieces, fate);
+            return Transfer::Started;
+        }
         let store = self.clone();
         machine.begin(move |machine, end| {
             store.finish(machine, way, &pieces, if fails { Fate::Fails } else { end });
@@ -266,6 +316,19 @@ impl<T: Threads> Store<T> {
         let bad = fate == Fate::Fails || self.lock().is_bad(self.keeps, piece.block);
         let zeroes = self.keeps == Keeps::Swap && way == Way::Read && self.stored(piece.block) == [0; 4];
         bad && !zeroes
+    }
+
+    /// How a page's part of a transfer ends.
+    fn outcome(&self, piece: &Piece, way: Way, fate: Fate) -> Outcome {
+        if self.fails(piece, way, fate) {
+            return Outcome::Failed;
+        }
+        let is_hole = way == Way::Read && self.lock().holes.contains(&piece.block);
+        if is_hole {
+            Outcome::Hole
+        } else {
+            Outcome::Done
+        }
     }
 
     /// Garbage into pages to be filled; an early look at some that are written.
@@ -285,18 +348,18 @@ impl<T: Threads> Store<T> {
         let Some(uvm) = self.uvm.get().and_then(Weak::upgrade) else { return };
         let mut rest = pieces;
         while !rest.is_empty() {
-            let fails = self.fails(&rest[0], way, fate);
-            let alike = rest.iter().take_while(|piece| self.fails(piece, way, fate) == fails);
+            let outcome = self.outcome(&rest[0], way, fate);
+            let alike = rest.iter().take_while(|piece| self.outcome(piece, way, fate) == outcome);
             let len = alike.take_while(|piece| piece.page == rest[0].page || !self.line.one_in(4)).count();
             let (part, others) = rest.split_at(len.max(1));
             rest = others;
             for piece in part {
                 self.inspect(machine, way, piece);
                 self.lock().busy.remove(&piece.block);
-                self.move_piece(machine, way, piece, if fails { Fate::Fails } else { Fate::Works });
+                let fate = if outcome == Outcome::Failed { Fate::Fails } else { Fate::Works };
+                self.move_piece(machine, way, piece, fate);
             }
             let pages: Vec<PageNo> = part.iter().map(|piece| piece.page).collect();
-            let outcome = if fails { Outcome::Failed } else { Outcome::Done };
             let mut ctx = ThreadCtx::new();
             match way {
                 Way::Read => uvm.read_done(&mut ctx.held(), &pages, outcome),
@@ -326,6 +389,10 @@ impl<T: Threads> Store<T> {
                     None => bytes_of(machine, piece.page),
                 };
                 let mut state = self.lock();
+                if state.holes.contains(&piece.block) {
+                    let (block, keeps) = (piece.block, self.keeps);
+                    self.line.note(format!("block {block} of {keeps:?} is written, and is a hole"));
+                }
                 state.blocks.insert(piece.block, bytes);
                 state.written.insert(piece.block);
             }

@@ -100,6 +100,12 @@ impl Model {
         if first + loan.len() as u64 > self.objects[number].len {
             return Expect::Refused(Refusal::Bus);
         }
+        for index in first..first + loan.len() as u64 {
+            if !self.has_room(number, index) {
+                return Expect::Refused(Refusal::NoSpace);
+            }
+            self.fill_hole(number, index);
+        }
         for (index, contents) in (first..).zip(loan) {
             self.lose_pins(|is| is == Identity::Object(number, index));
             self.objects[number].store(index, contents);

@@ -24,7 +24,7 @@ mod space;
 
 pub use pin::Pins;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::op::{
     At, Back, Inh, Kind, Op, Rights, Span, Way, CHIPS, DEVICES, LOANS, OBJECTS, PINS, RANGES, RUN, RUNS,
@@ -40,6 +40,9 @@ const CELLS: usize = 1000;
 /// An object's file page that can't be read.
 pub const BAD_PAGE: u64 = 5;
 
+/// Pages that the disk under all files has room for at first, where these have holes.
+pub const ROOM: u64 = 2;
+
 /// Why an access is refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Refusal {
@@ -51,6 +54,8 @@ pub enum Refusal {
     Bus,
     /// The object can't be read.
     Io,
+    /// It would be stored where a file has a hole, and the disk is full.
+    NoSpace,
 }
 
 /// Where stores go.
@@ -103,6 +108,8 @@ pub struct Object {
     pub pages: BTreeMap<u64, Contents>,
     /// What became of pages that a device failed to read, by index.
     pub fates: BTreeMap<u64, Fate>,
+    /// Pages that a file has no room for on its disk: they show zeroes.
+    pub holes: BTreeSet<u64>,
 }
 
 /// Whether contents can be had.
@@ -161,7 +168,7 @@ pub enum Expect {
 }
 
 /// The whole world, as it ought to be.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Model {
     /// Spaces by slot.
     pub spaces: [Option<Space>; SPACES],
@@ -177,8 +184,27 @@ pub struct Model {
     pub loans: [Option<Vec<Contents>>; LOANS],
     /// Ranges that belong to no space at the moment.
     pub ranges: [Option<passing::Range>; RANGES],
+    /// Pages that the disk under all files has room for.
+    pub room: u64,
     cells: Vec<Cell>,
     stores: u64,
+}
+
+impl Default for Model {
+    fn default() -> Model {
+        Model {
+            spaces: [const { None }; SPACES],
+            objects: Vec::new(),
+            slots: [None; OBJECTS],
+            swaps: [false; DEVICES],
+            pins: [const { None }; PINS],
+            loans: [const { None }; LOANS],
+            ranges: [const { None }; RANGES],
+            room: ROOM,
+            cells: Vec::new(),
+            stores: 0,
+        }
+    }
 }
 
 impl Model {
@@ -247,6 +273,12 @@ impl Model {
         at.is_some_and(|at| at.writes == Writes::Object || self.cells[at.cell].own.is_some())
     }
 
+    /// Whether a store to the address would meet a file's hole.
+    pub fn stores_to_hole(&self, s: usize, page: u64) -> bool {
+        let at = self.page(s, page).filter(|at| at.writes == Writes::Object);
+        at.and_then(|at| at.object).is_some_and(|(object, index)| self.objects[object].holes.contains(&index))
+    }
+
     /// The number that the next store writes.
     pub fn next_store(&self) -> u64 {
         self.stores + 1
@@ -275,6 +307,10 @@ impl Model {
                 _ => Expect::Skip,
             },
             Op::Punch { o, span } => self.punch(o, span),
+            Op::Room { n } => {
+                self.room = n;
+                Expect::Done
+            }
             Op::Attach { o, to } if self.slots[to].is_none() && self.slots[o].is_some() => {
                 self.slots[to] = self.slots[o];
                 Expect::Done

@@ -17,7 +17,13 @@ impl Model {
         }
         let len = if kind == Kind::Device { len.min(RUN) } else { len };
         self.slots[o] = Some(self.objects.len());
-        self.objects.push(Object { kind, len, pages: BTreeMap::new(), fates: BTreeMap::new() });
+        self.objects.push(Object {
+            kind,
+            len,
+            pages: BTreeMap::new(),
+            fates: BTreeMap::new(),
+            holes: BTreeSet::new(),
+        });
         Expect::Done
     }
 
@@ -44,6 +50,7 @@ impl Model {
         object.len = len;
         object.pages.split_off(&len);
         object.fates.split_off(&len);
+        object.holes.split_off(&len);
         Expect::Done
     }
 
@@ -53,12 +60,27 @@ impl Model {
         };
         match self.object_shows(object, page) {
             Err(refusal) => Expect::Refused(refusal),
+            Ok(_) if !self.has_room(object, page) => Expect::Refused(Refusal::NoSpace),
             Ok(mut contents) => {
+                self.fill_hole(object, page);
                 self.stores += 1;
                 contents[word] = self.stores;
                 self.objects[object].store(page, contents);
                 Expect::Done
             }
+        }
+    }
+
+    /// Whether a page of an object may be stored to: it is no hole, or the disk has room for it.
+    pub(super) fn has_room(&self, object: usize, index: u64) -> bool {
+        self.room != 0 || !self.objects[object].holes.contains(&index)
+    }
+
+    /// Takes room for a page from the disk, if it is a hole. A host may have done so for a store that was refused for another
+    /// reason then.
+    pub fn fill_hole(&mut self, object: usize, index: u64) {
+        if self.objects[object].holes.remove(&index) {
+            self.room -= 1;
         }
     }
 
@@ -69,6 +91,9 @@ impl Model {
         let object = &mut self.objects[number];
         for index in span.0..span.pages().end.min(object.len) {
             object.store(index, [0; WORDS]);
+            if object.kind == Kind::File {
+                object.holes.insert(index);
+            }
         }
         Expect::Done
     }

@@ -29,6 +29,9 @@ impl Model {
                 refused => return refused,
             }
             let page = space[&at];
+            if access == 2 && !self.make_hole_storable(&page) {
+                return Expect::Refused(Refusal::NoSpace);
+            }
             if access == 2 {
                 // It may be shown, so it can be brought in.
                 let _ = self.bring_in(&page);

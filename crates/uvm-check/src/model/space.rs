@@ -207,12 +207,25 @@ impl Model {
         }
     }
 
+    /// Has room made where a store would meet a hole; says whether there is.
+    pub(super) fn make_hole_storable(&mut self, at: &Page) -> bool {
+        let (Writes::Object, Some((object, index))) = (at.writes, at.object) else { return true };
+        let has_room = self.has_room(object, index);
+        if has_room {
+            self.fill_hole(object, index);
+        }
+        has_room
+    }
+
     fn store(&mut self, space: &Space, page: u64, word: usize) -> Expect {
         match self.access(space, page, 2) {
             Expect::Sees(mut contents) => {
+                let at = space[&page];
+                if !self.make_hole_storable(&at) {
+                    return Expect::Refused(Refusal::NoSpace);
+                }
                 self.stores += 1;
                 contents[word] = self.stores;
-                let at = space[&page];
                 match (at.writes, at.object) {
                     (Writes::Object, Some((object, index))) => {
                         self.objects[object].store(index, contents);

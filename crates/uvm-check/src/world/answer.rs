@@ -63,9 +63,11 @@ pub(super) fn compare(expect: &Expect, got: &Got) -> Result<(), String> {
                 | (Refusal::Protection, FaultError::Protection)
                 | (Refusal::Bus, FaultError::Bus)
                 | (Refusal::Io, FaultError::Io)
+                | (Refusal::NoSpace, FaultError::NoSpace)
         ),
         (Expect::Refused(Refusal::Bus), Got::Object(GetError::PastEnd)) => true,
         (Expect::Refused(Refusal::Io), Got::Object(GetError::Io)) => true,
+        (Expect::Refused(Refusal::NoSpace), Got::Object(GetError::NoSpace)) => true,
         _ => false,
     };
     if same {

@@ -49,6 +49,9 @@ impl World {
                 )
             }
             Op::ObjectWrite { o, page, word: at } => {
+                if let Some(full) = self.make_room(o, page..page + 1) {
+                    return Ok(full);
+                }
                 let write = |soft: &Soft, page| soft.write(page, word_offset(at), &word.to_le_bytes());
                 let written = self.uvm.with_page(
                     held,
@@ -68,6 +71,10 @@ impl World {
                     let len = self.model.objects[self.model.slots[o].expect("the file has a slot")].len;
                     file.punch(span.0..span.pages().end.min(len));
                 }
+                Ok(Got::Done)
+            }
+            Op::Room { n } => {
+                self.line.set_room(n);
                 Ok(Got::Done)
             }
             Op::Attach { o, .. } => {
@@ -182,6 +189,10 @@ impl World {
             }
             Op::GiveToObject { l, o, page } => {
                 let lent = self.loans[l].take().expect("the model has this loan");
+                if let Some(full) = self.make_room(o, page..page + lent.pages().len() as u64) {
+                    self.loans[l] = Some(lent);
+                    return Ok(full);
+                }
                 Ok(match self.uvm.give_to_object(held, &self.object(o), Pages(page), lent) {
                     Ok(()) => Got::Done,
                     Err((e, lent)) => {
@@ -417,6 +428,15 @@ impl World {
             }
         }
         Ok(Got::Done)
+    }
+
+    /// Has room made on the disk for pages of a file that are about to be written, as a host's `write` does; `None` where
+    /// that works, or is not needed.
+    fn make_room(&self, o: usize, pages: std::ops::Range<u64>) -> Option<Got> {
+        let len = self.model.objects[self.model.slots[o]?].len;
+        let file = self.file(o).filter(|_| pages.end <= len)?;
+        let is_full = pages.into_iter().any(|page| file.fill_hole(page).is_err());
+        is_full.then_some(Got::Object(GetError::NoSpace))
     }
 
     pub(super) fn file(&self, o: usize) -> Option<&File> {

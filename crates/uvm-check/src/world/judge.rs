@@ -75,6 +75,7 @@ impl World {
             let got = self.apply(op, word);
             self.disarm();
             let got = got?;
+            self.learn_filled(&mut after);
             if !self.uvm.clear_left(&mut ThreadCtx::new().held()) {
                 return Err("slots that nobody refers to stay, though there is heap".into());
             }
@@ -93,6 +94,7 @@ impl World {
 
     /// Compares an answer with what the model expects, and accepts what a device's failure or a lack of memory excuse.
     fn judge(&mut self, op: &Op, mut after: Model, expect: &Expect, got: &Got) -> Result<(), String> {
+        self.learn_filled(&mut after);
         if self.learn_losses() != 0 {
             return self.judge_anew(op, got);
         }
@@ -149,6 +151,15 @@ impl World {
         let mut after = self.model.clone();
         let expect = after.apply(op);
         self.judge(op, after, &expect, got)
+    }
+
+    /// Tells the model, as it was and as it ought to be, which holes the disk has found room for: whether the store came to its end
+    /// or not, it has.
+    fn learn_filled(&mut self, after: &mut Model) {
+        for (object, index) in self.line.take_filled() {
+            self.model.fill_hole(object, index);
+            after.fill_hole(object, index);
+        }
     }
 
     /// Tells the model which blocks could not be read, and says how many they were.

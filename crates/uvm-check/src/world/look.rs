@@ -57,6 +57,9 @@ impl World {
         if !prot(model.rights).contains(allowed) {
             return Err(format!("{at} is translated for {allowed:?}, mapped for {:?}", prot(model.rights)));
         }
+        if allowed.contains(Prot::WRITE) && self.model.stores_to_hole(s, page) {
+            return Err(format!("{at} can be stored to, and is a hole"));
+        }
         let (shown, ought) = (self.contents(frame), self.model.shows(s, page));
         if ought != Ok(shown) {
             return Err(format!("{at} is translated to {shown:x?}, ought to show {ought:x?}"));

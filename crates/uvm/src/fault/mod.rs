@@ -105,8 +105,6 @@ struct Fault<'a, M: Machine> {
     ahead: Option<Start>,
     /// The hole, by its object's name and its index, that the access would store to: room for it must be found first.
     hole: Option<(u32, Pages)>,
-    /// How many there were.
-    holes: u8,
     pin: Pin,
 }
 
@@ -122,7 +120,7 @@ enum Pin {
 impl<'a, M: Machine> Fault<'a, M> {
     #[inline]
     fn new(space: &'a Space<M>, va: Va, access: Prot, down: &'a mut Shootdown, pin: Pin) -> Self {
-        Fault { space, va: va.page_floor(), access, down, ahead: None, hole: None, holes: 0, pin }
+        Fault { space, va: va.page_floor(), access, down, ahead: None, hole: None, pin }
     }
 
     /// The entry at the address, if it allows the access.
@@ -186,16 +184,9 @@ impl<M: Machine> Uvm<M> {
         held: &mut Held<'_, order::Nothing>,
         fault: &mut Fault<'_, M>,
     ) -> Result<FaultKind, FaultError> {
-        let (result, waited) = self.attempt_counted(held, BYTES, Effort::of_fault(), |held, reserved| {
-            self.fault_once(held, fault, reserved).map_err(|stop| {
-                // Before anything is waited for: somebody may wait for these pages, and hold up what we wait for.
-                fault.ahead.take().map_or(stop, Stop::Start)
-            })
-        });
-        if let Err(e) = result {
-            if fault.hole.is_some() {
-                return self.resolve_in_hole(held, fault, e);
-            }
+        let (mut result, mut waited) = self.resolve_filled(held, fault);
+        if fault.hole.is_some() {
+            (result, waited) = (self.resolve_in_hole(held, fault), true);
         }
         fault.down.perform(self.machine(), held);
         if let Some(start) = fault.ahead {
@@ -205,25 +196,39 @@ impl<M: Machine> Uvm<M> {
         result.map(|()| if waited { FaultKind::Major } else { FaultKind::Minor })
     }
 
-    /// The rest of a fault that was refused for a hole with `refused`: it begins anew once the file has room, a few times if others
-    /// punch holes meanwhile.
+    /// The same, as far as no room must be found for it first.
+    #[inline]
+    fn resolve_filled(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        fault: &mut Fault<'_, M>,
+    ) -> (Result<(), FaultError>, bool) {
+        self.attempt_counted(held, BYTES, Effort::of_fault(), |held, reserved| {
+            self.fault_once(held, fault, reserved).map_err(|stop| {
+                // Before anything is waited for: somebody may wait for these pages, and hold up what we wait for.
+                fault.ahead.take().map_or(stop, Stop::Start)
+            })
+        })
+    }
+
+    /// The rest of a fault that was refused for a hole: it begins anew once the file has room. If others have punched the hole again
+    /// by then, it begins anew again: they have got on, and a thread that is being ended need not see the end of it.
     #[cold]
     #[inline(never)]
     fn resolve_in_hole(
         &self,
         held: &mut Held<'_, order::Nothing>,
         fault: &mut Fault<'_, M>,
-        refused: FaultError,
-    ) -> Result<FaultKind, FaultError> {
-        const MOST: u8 = 4;
-        if fault.holes == MOST {
-            return Err(refused);
-        }
-        fault.holes += 1;
-        match self.fill_hole(held, fault) {
-            Ok(()) => self.resolve(held, fault).map(|_| FaultKind::Major),
-            Err(GetError::Io) => Err(FaultError::Io),
-            Err(_) => Err(refused),
+    ) -> Result<(), FaultError> {
+        loop {
+            if self.machine().gives_up() {
+                return Err(FaultError::NoSpace);
+            }
+            self.fill_hole(held, fault)?;
+            let (result, _) = self.resolve_filled(held, fault);
+            if fault.hole.is_none() {
+                return result;
+            }
         }
     }
 
@@ -234,13 +239,17 @@ impl<M: Machine> Uvm<M> {
         &self,
         held: &mut Held<'_, order::Nothing>,
         fault: &mut Fault<'_, M>,
-    ) -> Result<(), GetError> {
+    ) -> Result<(), FaultError> {
         fault.down.perform(self.machine(), held);
         let Some((id, index)) = fault.hole.take() else { return Ok(()) };
-        match self.pager(held, id) {
-            Some(pager) => pager.fill_hole(self, held, index),
-            None => Ok(()),
-        }
+        let Some(pager) = self.pager(held, id) else { return Ok(()) };
+        pager.fill_hole(self, held, index).map_err(|e| match e {
+            GetError::Io => FaultError::Io,
+            GetError::NoMemory => FaultError::NoMemory,
+            GetError::NoSpace | GetError::PastEnd | GetError::Wait(_) | GetError::Start(_) => {
+                FaultError::NoSpace
+            }
+        })
     }
 
     #[inline]

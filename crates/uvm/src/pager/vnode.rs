@@ -411,9 +411,11 @@ impl<M: Machine> Pager<M> for VnodePager<M> {
         held: &mut Held<'_, order::Nothing>,
         index: Pages,
     ) -> Result<(), GetError> {
+        let cuts = self.object.lock(held).0.cuts;
         self.vnode.fill_hole(uvm.machine(), index)?;
         let (body, _) = self.object.lock(held);
-        if let Some(page) = body.page(index) {
+        // What has come since a hole was punched has no room: the store meets it again, and asks again.
+        if let Some(page) = body.page(index).filter(|_| body.cuts == cuts) {
             // Dirty, though the store may never come: the room that was set aside is given back when it is written.
             uvm.frames().clear_flags(page, PageFlags::HOLE | PageFlags::CLEAN);
         }

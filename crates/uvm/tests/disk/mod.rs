@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use machine::order::Nothing;
 use machine::{Held, Machine, PageNo, Pages, ThreadCtx, Va, VaRange, PAGE_SIZE};
-use uvm::{FaultError, GetError, Outcome, Pager, Space, Transfer, Uvm, Vnode, VnodePager};
+use uvm::{Access, FaultError, GetError, Intent, Outcome, Pager, Space, Transfer, Uvm, Vnode, VnodePager};
 use uvm_soft::{Config, Denied, Fate, IoBy, SoftMachine, Stage};
 
 pub type World = Uvm<SoftMachine>;
@@ -29,6 +29,8 @@ pub struct State {
     pub holes: BTreeSet<u64>,
     pub asked: Vec<u64>,
     pub full: bool,
+    /// How often the hole is punched again, and read, before whoever asked for room comes back.
+    pub punches: usize,
     pub reads: Vec<Range<u64>>,
     pub writes: Vec<Range<u64>>,
     /// Whether the page daemon is told that the host writes dirty pages itself, and how often it was.
@@ -123,6 +125,23 @@ impl Vnode<SoftMachine> for Node {
             return Err(GetError::NoSpace);
         }
         state.holes.remove(&index.0);
+        if state.punches != 0 {
+            state.punches -= 1;
+            state.holes.insert(index.0);
+            drop(state);
+            let uvm = self.0.uvm.get().and_then(Weak::upgrade).expect("it asks");
+            let pager = uvm.pager(&mut ThreadCtx::new().held(), 1).expect("the file is known");
+            uvm.punch(&mut ThreadCtx::new().held(), &pager, index.0..index.0 + 1);
+            let read = uvm.with_page(
+                &mut ThreadCtx::new().held(),
+                &pager,
+                index,
+                Intent::Read,
+                Access::PAGE,
+                |_, _| (),
+            );
+            read.expect("a hole can be read");
+        }
         Ok(())
     }
 
