@@ -288,6 +288,48 @@ static void a_full_disk(void) {
     close(sparse), close(kept);
 }
 
+// Where blocks are smaller than pages, a file that ends inside a page and becomes longer has no room for the rest of it.
+static void a_full_disk_behind_the_end(void) {
+    catch_faults();
+    fresh();
+    int fd = open("short", O_CREAT | O_RDWR, 0600), read_only = open("seen", O_CREAT | O_RDWR, 0600);
+    static char bytes[1 << 16];
+    memset(bytes, 's', sizeof bytes);
+    NEED(write(fd, bytes, 1000) == 1000 && !fsync(fd) && write(read_only, bytes, 1000) == 1000 && !fsync(read_only));
+    struct stat about;
+    NEED(!fstat(fd, &about));
+    int parts = about.st_blocks < 8;
+    char *at = mmap(0, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    char *seen = mmap(0, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, read_only, 0);
+    NEED(at != MAP_FAILED && seen != MAP_FAILED);
+    at[10] = 'a';
+    CHECK(seen[10] == 's');
+    int big = open("big", O_CREAT | O_RDWR, 0600);
+    while (write(big, bytes, sizeof bytes) > 0);
+    while (write(big, bytes, 512) > 0);
+    CHECK(errno == ENOSPC && !fsync(big));
+    CHECK(!ftruncate(fd, PAGE) && !ftruncate(read_only, PAGE));
+    CHECK(at[999] == 's' && at[1000] == 0 && at[PAGE - 1] == 0);
+    if (parts) {
+        RAISES(at[2000] = 'b', SIGBUS, BUS_ADRERR, at + 2000);
+        RAISES(seen[2000] = 'b', SIGBUS, BUS_ADRERR, seen + 2000);
+    }
+    // What has a place is written there.
+    CHECK(pwrite(fd, "c", 1, 20) == 1 && !msync(at, PAGE, MS_SYNC) && !fsync(fd));
+    CHECK(!ftruncate(big, 0) && !fsync(big));
+    at[2000] = 'd', seen[PAGE - 1] = 'e';
+    CHECK(!msync(at, PAGE, MS_SYNC) && !fsync(fd) && !fsync(read_only));
+    char folder[64], got[PAGE];
+    NEED(getcwd(folder, sizeof folder) && !munmap(at, PAGE) && !munmap(seen, PAGE));
+    close(fd), close(read_only), close(big);
+    CHECK(!unlink("big"));
+    remount();
+    NEED(!chdir(folder) && (fd = open("short", O_RDONLY)) >= 0 && (read_only = open("seen", O_RDONLY)) >= 0);
+    CHECK(read(fd, got, PAGE) == PAGE && got[10] == 'a' && got[20] == 'c' && got[999] == 's' && got[1000] == 0 && got[2000] == 'd');
+    CHECK(read(read_only, got, PAGE) == PAGE && got[999] == 's' && got[2000] == 0 && got[PAGE - 1] == 'e');
+    close(fd), close(read_only);
+}
+
 static void synced_writes(void) {
     fresh();
     unsigned long before[4], after[4];
@@ -560,6 +602,7 @@ int main(int argc, char **argv) {
         {"ranges_are_synced", ranges_are_synced},
         {"programs_run_from_it", programs_run_from_it},
         {"a_full_disk", a_full_disk},
+        {"a_full_disk_behind_the_end", a_full_disk_behind_the_end},
     };
     return RUN(cases, argc, argv);
 }

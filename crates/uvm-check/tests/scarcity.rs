@@ -217,7 +217,9 @@ fn what_is_left_behind_without_heap_is_shown_to_nobody() {
         list.push(Op::Unmap { s: 0, span: gone });
         let mut world = World::new(&Setup::new(Config::default(), Watch::Peek));
         list.iter().for_each(|op| world.step(op).unwrap());
-        world.step_against(&Op::Exit { s: 1 }, Scarce::Heap, Lasting::ForGood, 0).unwrap();
+        world.machine().heap.fail_from(1);
+        world.step(&Op::Exit { s: 1 }).unwrap();
+        world.machine().heap.fail_nth(0);
         world.step(&map(gone)).unwrap();
         for page in kept.pages().chain(gone.pages()) {
             world.step(&Op::Read { s: 0, page, cpu: 0 }).unwrap();

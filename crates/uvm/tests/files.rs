@@ -3,7 +3,7 @@
 mod disk;
 
 use disk::{Answers, Desk};
-use machine::{Machine, Pa, PageNo, Pages, ThreadCtx, Va, VaRange};
+use machine::{Machine, Pa, PageNo, Pages, Prot, ThreadCtx, Va, VaRange};
 use uvm::{Access, Advice, Counter, FaultError, GetError, Intent, IoError, MapRequest, Sharing};
 use uvm_soft::{Config, Fate, SoftMachine};
 
@@ -494,6 +494,54 @@ fn a_store_to_a_hole_that_others_punch_again_asks_until_there_is_room() {
         assert_eq!(desk.disk.state().asked, [2; 10]);
         desk.file.clean(&desk.uvm, held, 0..4).unwrap();
         assert!(desk.disk.take_writes().into_iter().flatten().eq([2]));
+        desk.close(held, vec![space]);
+    }
+}
+
+#[test]
+fn a_page_that_becomes_a_hole_asks_at_the_next_store() {
+    for answers in [Answers::AtOnce, Answers::Later] {
+        let (desk, mut ctx) = (Desk::new(answers, 4), ThreadCtx::new());
+        let held = &mut ctx.held();
+        let space = desk.space(held);
+        let va = map(&desk, &space, 4, Sharing::Shared, Advice::Normal);
+        (0..2).for_each(|n| desk.store(&space, va + Pages(n), 7).unwrap());
+        desk.disk.state().holes.extend([0, 3]);
+        // The one that isn't there is found out when it is read.
+        [0, 3].into_iter().for_each(|n| desk.file.mark_hole(&desk.uvm, held, Pages(n)));
+        assert_eq!(desk.load(&space, va), Ok(7), "what it holds stays");
+        (0..2).for_each(|n| desk.store(&space, va + Pages(n), 8).unwrap());
+        assert_eq!(desk.disk.state().asked, [0]);
+        desk.store(&space, va + Pages(3), 8).unwrap();
+        assert_eq!(desk.disk.state().asked, [0, 3]);
+        desk.file.clean(&desk.uvm, held, 0..4).unwrap();
+        desk.close(held, vec![space]);
+    }
+}
+
+#[test]
+fn pages_that_the_file_got_past_them_are_read_again() {
+    for answers in [Answers::AtOnce, Answers::Later] {
+        let (desk, mut ctx) = (Desk::new(answers, 8), ThreadCtx::new());
+        let held = &mut ctx.held();
+        let space = desk.space(held);
+        let va = map(&desk, &space, 8, Sharing::Shared, Advice::Normal);
+        (0..8).for_each(|n| assert_eq!(desk.load(&space, va + Pages(n)), Ok(n as u8)));
+        desk.disk.state().written.extend((0..8).map(|n| (n, 90 + n as u8)));
+        // What was stored is not thrown away, nor what somebody uses.
+        desk.store(&space, va + Pages(2), 7).unwrap();
+        assert!(!desk.file.invalidate(&desk.uvm, held, 0..4));
+        assert!(desk.file.invalidate(&desk.uvm, held, 3..5));
+        let pinned = desk
+            .uvm
+            .wire_pages(held, &space, VaRange::new(va + Pages(6), va + Pages(7)), Prot::READ)
+            .unwrap();
+        assert!(!desk.file.invalidate(&desk.uvm, held, 5..8));
+        desk.uvm.unwire_pages(held, pinned);
+        let seen: Vec<u8> = (0..8).map(|n| desk.load(&space, va + Pages(n)).unwrap()).collect();
+        assert_eq!(seen, [90, 91, 7, 93, 94, 95, 6, 7]);
+        desk.file.clean(&desk.uvm, held, 0..8).unwrap();
+        assert!(desk.file.invalidate(&desk.uvm, held, 0..8) && desk.load(&space, va + Pages(6)) == Ok(96));
         desk.close(held, vec![space]);
     }
 }

@@ -35,6 +35,10 @@ fn whole_pages(addr: u64, len: usize) -> Option<(u64, u64)> {
     (addr.is_multiple_of(PAGE_SIZE as u64) && pages > 0 && end <= USER_END).then_some((addr, pages))
 }
 
+fn is_multiple(addr: u64, len: usize, unit: usize) -> bool {
+    addr.is_multiple_of(unit as u64) && len.is_multiple_of(unit)
+}
+
 /// Where a read puts its bytes.
 pub struct Sink<'a> {
     target: Target<'a>,
@@ -92,6 +96,15 @@ impl<'a> Sink<'a> {
                 whole_pages(addr, room.min(self.left))
             }
             Target::Kernel(_) => None,
+        }
+    }
+
+    /// Whether every piece of a program's memory begins and ends with a multiple of `unit`.
+    pub fn is_multiple_of(&self, unit: usize) -> bool {
+        match self.target {
+            Target::User(addr) => is_multiple(addr + self.done as u64, self.left, unit),
+            Target::Vector(vector) => vector.iter().all(|piece| is_multiple(piece.addr, piece.len, unit)),
+            Target::Kernel(_) => true,
         }
     }
 
@@ -191,6 +204,15 @@ impl<'a> Source<'a> {
                 whole_pages(addr, room.min(self.left))
             }
             Origin::Kernel(_) => None,
+        }
+    }
+
+    /// Whether every piece of a program's memory begins and ends with a multiple of `unit`.
+    pub fn is_multiple_of(&self, unit: usize) -> bool {
+        match self.origin {
+            Origin::User(addr) => is_multiple(addr + self.done as u64, self.left, unit),
+            Origin::Vector(vector) => vector.iter().all(|piece| is_multiple(piece.addr, piece.len, unit)),
+            Origin::Kernel(_) => true,
         }
     }
 

@@ -121,6 +121,37 @@ impl Object {
         .map_err(|_| EIO)
     }
 
+    /// The same for the pages that a range of bytes touches.
+    ///
+    /// # Errors
+    /// As [`clean`](Self::clean).
+    pub fn clean_range(&self, at: u64, len: u64) -> Result<()> {
+        let Kind::File(pager) = &self.inner.kind else { return Ok(()) };
+        let range = touched(at, len);
+        with(|uvm, held| {
+            let cleaned = pager.clean(uvm, held, range.clone());
+            cleaned.inspect_err(|_| pager.give_up(uvm, held, range.clone()))
+        })
+        .map_err(|_| EIO)
+    }
+
+    /// Writes the pages that a range of bytes touches back and frees them; says whether none is left, since none is in use.
+    ///
+    /// # Errors
+    /// As [`clean`](Self::clean).
+    pub fn invalidate(&self, at: u64, len: u64) -> Result<bool> {
+        self.clean_range(at, len)?;
+        let Kind::File(pager) = &self.inner.kind else { return Ok(false) };
+        Ok(with(|uvm, held| pager.invalidate(uvm, held, touched(at, len))))
+    }
+
+    /// Takes the page of a file at byte `at`, if it is there, for a hole: a store through a mapping asks for room first.
+    pub fn mark_hole(&self, at: u64) {
+        if let Kind::File(pager) = &self.inner.kind {
+            with(|uvm, held| pager.mark_hole(uvm, held, Pages::floor(at)));
+        }
+    }
+
     /// Starts writing a file's dirty pages back in a range of bytes; what fails is left to [`clean`](Self::clean).
     pub fn start_cleaning(&self, at: u64, len: u64) {
         if let Kind::File(pager) = &self.inner.kind {

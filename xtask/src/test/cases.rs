@@ -255,6 +255,22 @@ pub const CASES: &[Case] = &[
         ..guest("files on a disk", &[("ext4", Libc::Musl)], &["/bin/ext4"])
     },
     Case {
+        disks: &[disks::ext4(64).blocks(4096)],
+        seconds: 300,
+        ..guest("files on a disk with blocks of a page", &[("ext4", Libc::Musl)], &["/bin/ext4"])
+    },
+    Case {
+        disks: &[disks::ext4(64)],
+        seconds: 300,
+        ..guest("files past the cache", &[("direct", Libc::Musl)], &["/bin/direct"])
+    },
+    Case {
+        disks: &[disks::ext4(64).blocks(4096)],
+        cpus: 4,
+        seconds: 300,
+        ..guest("files past the cache, blocks of a page, several CPUs", &[("direct", Libc::Musl)], &["/bin/direct"])
+    },
+    Case {
         disks: &[disks::ext4(64)],
         cpus: 4,
         seconds: 300,

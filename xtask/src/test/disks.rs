@@ -13,6 +13,8 @@ pub struct TestDisk {
     mib: u64,
     access: Access,
     faults: &'static [Fault],
+    /// Bytes of an ext4 file system's block.
+    block: u32,
 }
 
 #[derive(Clone, Copy)]
@@ -28,7 +30,7 @@ enum Holds {
 }
 
 const fn new(holds: Holds, mib: u64) -> TestDisk {
-    TestDisk { holds, mib, access: Access::ReadWrite, faults: &[] }
+    TestDisk { holds, mib, access: Access::ReadWrite, faults: &[], block: 1024 }
 }
 
 /// Zeroes.
@@ -46,7 +48,7 @@ pub const fn idle_swap(mib: u64) -> TestDisk {
     new(Holds::IdleSwap, mib)
 }
 
-/// An empty ext4 file system on /mnt, the next on /mnt2.
+/// An empty ext4 file system on /mnt, the next on /mnt2; with blocks of 1 KiB, as `mkfs.ext4` makes them on small disks.
 pub const fn ext4(mib: u64) -> TestDisk {
     new(Holds::Ext4, mib)
 }
@@ -55,6 +57,11 @@ impl TestDisk {
     /// That can't be written.
     pub const fn read_only(self) -> TestDisk {
         TestDisk { access: Access::ReadOnly, ..self }
+    }
+
+    /// With other blocks.
+    pub const fn blocks(self, block: u32) -> TestDisk {
+        TestDisk { block, ..self }
     }
 
     /// That fails here and there.
@@ -81,7 +88,7 @@ pub fn make(wanted: &[TestDisk], folder: &Path) -> Result<Disks> {
                 disks.add(image, disk.access);
             }
             Holds::Ext4 => {
-                format(&image)?;
+                format(&image, disk.block)?;
                 disks.mount_image(image, disk.access);
             }
         }
@@ -110,8 +117,8 @@ pub fn judge(wanted: &[TestDisk], folder: &Path) -> Vec<String> {
     complaints
 }
 
-fn format(image: &Path) -> Result<()> {
-    let output = Command::new("mkfs.ext4").args(["-q", "-F"]).arg(image).output();
+fn format(image: &Path, block: u32) -> Result<()> {
+    let output = Command::new("mkfs.ext4").args(["-q", "-F", "-b", &block.to_string()]).arg(image).output();
     let output = output.context("can't run mkfs.ext4 (package e2fsprogs)")?;
     if !output.status.success() {
         bail!("mkfs.ext4 failed: {}", String::from_utf8_lossy(&output.stderr).trim());

@@ -19,7 +19,7 @@ use core::ops::Range;
 use arrayvec::ArrayVec;
 use machine::frames::PageFlags;
 use machine::order;
-use machine::{Channel, Held, Machine, NoMemory, PageNo, Pages, Pmap, Reserve, Shootdown, Ticket};
+use machine::{Channel, Held, Machine, NoMemory, PageNo, Pages, Pmap, Prot, Reserve, Shootdown, Ticket};
 
 use super::ahead::{Plan, Reader};
 use super::{Access, GetError, IoError, Launder, Pager, Put};
@@ -205,6 +205,61 @@ impl<M: Machine> VnodePager<M> {
             }
         }
         down.perform(uvm.machine(), held);
+    }
+
+    /// Unmaps the pages of the range and frees them, for a host that has moved, or will move, their bytes to the file past them: who
+    /// wants them reads them again. Says whether none is left; what is dirty, or in a device's or somebody else's use, stays.
+    pub fn invalidate(&self, uvm: &Uvm<M>, held: &mut Held<'_, order::Nothing>, range: Range<u64>) -> bool {
+        let mut next = range.start;
+        loop {
+            let mut down = Shootdown::new();
+            let busy = {
+                let (mut body, mut h) = self.object.lock(held);
+                let Some((index, page)) = body.pages(next..range.end).next() else { return true };
+                next = index.0;
+                let busy = busy_check(uvm.machine(), page);
+                if busy.is_ok() {
+                    if !uvm.can_go(page) {
+                        return false;
+                    }
+                    uvm.machine().pmap().page_protect(&mut h, page, Prot::NONE, &mut down);
+                    // Before it is asked whether somebody has stored there: a CPU may still do so.
+                    down.flush(uvm.machine().pmap());
+                    if !uvm.is_clean(page) {
+                        return false;
+                    }
+                    body.remove(uvm, &mut h, index, &mut down);
+                }
+                busy
+            };
+            down.perform(uvm.machine(), held);
+            if let Err(ticket) = busy {
+                uvm.machine().wait(held, ticket);
+            }
+        }
+    }
+
+    /// Takes a page of the file, if it is in memory, for a [hole](Outcome::Hole) from now on: the file ended inside it, has become
+    /// longer, and has no room for the rest. Who stores there through a mapping asks for room first.
+    pub fn mark_hole(&self, uvm: &Uvm<M>, held: &mut Held<'_, order::Nothing>, index: Pages) {
+        let (machine, mut down) = (uvm.machine(), Shootdown::new());
+        loop {
+            let busy = {
+                let (body, mut h) = self.object.lock(held);
+                let Some(page) = body.page(index) else { return };
+                let busy = busy_check(machine, page);
+                if busy.is_ok() {
+                    uvm.frames().set_flags(page, PageFlags::HOLE);
+                    machine.pmap().page_protect(&mut h, page, Prot::READ_EXECUTE, &mut down);
+                    down.perform(machine, &mut h);
+                }
+                busy
+            };
+            match busy {
+                Ok(()) => return,
+                Err(ticket) => machine.wait(held, ticket),
+            }
+        }
     }
 
     /// How many pages could not be written back since the file was opened first: it only grows. A host that reports

@@ -285,8 +285,11 @@ impl Disk {
         self.wait(self.start(QueueOp::Flush, 0, Memory::None, None))
     }
 
-    /// Moves whole pages and waits for them.
-    fn transfer_pages(&self, op: Op, sector: u64, pages: &[PageNo]) -> Result<()> {
+    /// Moves whole pages, at most [`max_pages`](Self::max_pages), and waits for them.
+    ///
+    /// # Errors
+    /// `EIO`, `EROFS`, `EINVAL`.
+    pub fn transfer_pages(&self, op: Op, sector: u64, pages: &[PageNo]) -> Result<()> {
         self.check(op, sector, pages.len() * machine::PAGE_SIZE)?;
         self.wait(self.start(op.into(), sector, Memory::Pages(pages), None))
     }

@@ -21,7 +21,7 @@ use super::device::Blocks;
 use super::ranges::Ranges;
 use super::{errno, Fs, Volume};
 use crate::arch::machine::{KernelMachine, KERNEL};
-use crate::dev::block::SECTOR;
+use crate::dev::block::{Op, SECTOR};
 use crate::errno::{Errno, Result, EIO, ENOMEM, ENOSPC};
 use crate::sync::SpinLock;
 use crate::vm;
@@ -66,6 +66,16 @@ fn place(runs: &[Run], at: u64, size: u64) -> Place {
         Some(run) if run.at <= at && at + PAGE <= run.at + run.len => Place::Disk(run.disk + (at - run.at)),
         Some(_) => Place::Parts,
     }
+}
+
+/// Where a page lies, if it does so in one piece, and how many follow it there, of `most`.
+fn together(runs: &[Run], at: u64, most: usize) -> (Option<u64>, usize) {
+    let Place::Disk(disk) = place(runs, at, u64::MAX) else { return (None, 1) };
+    let follows = |n: &usize| {
+        let offset = *n as u64 * PAGE;
+        matches!(place(runs, at + offset, u64::MAX), Place::Disk(there) if there == disk + offset)
+    };
+    (Some(disk), 1 + (1..most).take_while(follows).count())
 }
 
 /// The parts of written runs that lie in a page: offset in the page, place on the disk, bytes.
@@ -217,6 +227,12 @@ impl Backing {
             && self.pending.lock().count(at / PAGE..at / PAGE + 1) == 0
     }
 
+    /// Whether a page that the file ended in has no room for what it has now, with a new size.
+    pub(super) fn ends_in_hole(&self, at: u64, size: u64) -> bool {
+        // What isn't known is asked about at the store.
+        self.runs().map_or(true, |runs| self.is_hole(&runs, at, size))
+    }
+
     /// Says that a page has been read.
     fn page_read(&self, runs: &[Run], at: u64, page: PageNo) {
         if self.is_hole(runs, at, self.size()) {
@@ -248,16 +264,49 @@ impl Backing {
 
     /// Writes a page that lies in parts, with waiting.
     fn write_parts(&self, runs: &[Run], at: u64, page: PageNo) {
+        vm::pages_written(&[page], self.put_parts(runs, at, page).is_ok());
+    }
+
+    /// Writes the bytes of a frame to where the file's page at `at` lies, part by part, with waiting.
+    fn put_parts(&self, runs: &[Run], at: u64, page: PageNo) -> Result<()> {
         let mut bytes = alloc::vec![0; PAGE_SIZE];
         KERNEL.with_bytes(page, |from| bytes.copy_from_slice(from));
-        let ok = parts(runs, at).all(|(offset, disk, len)| {
-            self.fs.data.disk.write(disk / SECTOR as u64, &bytes[offset..offset + len]).is_ok()
-        });
-        vm::pages_written(&[page], ok);
+        parts(runs, at).try_for_each(|(offset, disk, len)| {
+            self.fs.data.disk.write(disk / SECTOR as u64, &bytes[offset..offset + len])
+        })
+    }
+
+    /// Writes a program's pages to the file from `at` on, with waiting; all lies below the file's size.
+    pub(super) fn write_direct(&self, at: u64, pages: &[PageNo]) -> Result<()> {
+        let (runs, blocks) = self.reserve(at, pages.len() as u64 * PAGE, pages.len())?;
+        let mut first = 0;
+        let mut result = Ok(());
+        while first < pages.len() && result.is_ok() {
+            let (disk, count) = together(&runs, at + first as u64 * PAGE, pages.len() - first);
+            result = match disk {
+                Some(disk) => {
+                    let part = &pages[first..first + count];
+                    self.fs.data.disk.transfer_pages(Op::Write, disk / SECTOR as u64, part)
+                }
+                None => self.put_parts(&runs, at + first as u64 * PAGE, pages[first]),
+            };
+            first += count;
+        }
+        if blocks == Blocks::New {
+            self.fs.data.withdraw(pages.len());
+        }
+        result
+    }
+
+    /// Whether a page has blocks, written to, for all that may have been stored there: in the rest it is a hole.
+    fn has_place_for_all(&self, at: u64, end: u64) -> bool {
+        let Ok(runs) = self.runs() else { return false };
+        let mut inside = runs.iter().filter(|run| run.at < end && run.at + run.len > at).peekable();
+        inside.peek().is_some() && inside.all(|run| !run.unwritten) && self.is_hole(&runs, at, end)
     }
 
     /// Has blocks for a range and says where; pages of new ones are announced.
-    fn reserve(&self, at: u64, len: u64, pages: usize) -> Result<(Runs, Blocks)> {
+    pub(super) fn reserve(&self, at: u64, len: u64, pages: usize) -> Result<(Runs, Blocks)> {
         let end = at + len;
         if !self.size_differs() {
             let runs = self.runs()?;
@@ -325,6 +374,14 @@ impl Vnode<KernelMachine> for Arc<Backing> {
         }
         let (runs, blocks) = match self.reserve(start, end - start, pages.len()) {
             Ok(reserved) => reserved,
+            // Nobody was promised room for what the page lacks: that is zeroes.
+            Err(ENOSPC) if pages.len() == 1 && self.has_place_for_all(start, end) => {
+                match self.runs() {
+                    Ok(runs) => self.write_parts(&runs, start, pages[0]),
+                    Err(_) => return Transfer::Failed,
+                }
+                return Transfer::Started;
+            }
             Err(errno) => {
                 self.failure.store(errno.0, Ordering::Relaxed);
                 if pages.len() == 1 {

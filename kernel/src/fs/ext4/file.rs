@@ -14,6 +14,7 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use volume::{Attributes, Run};
 
 use super::backing::Backing;
+use super::direct::{self, Through};
 use super::node::Node;
 use super::{errno, Fs};
 use crate::dev::block::SECTOR;
@@ -30,9 +31,9 @@ const WAITING: u64 = 1 << 20;
 const WAITING_PART: u64 = 16;
 
 pub(super) struct Contents {
-    backing: Arc<Backing>,
-    object: Object,
-    writer: Mutex<()>,
+    pub(super) backing: Arc<Backing>,
+    pub(super) object: Object,
+    pub(super) writer: Mutex<()>,
     /// Who writes it back; taken inside `writer`.
     cleaner: Mutex<()>,
     /// Its blocks are found by extents.
@@ -122,7 +123,12 @@ impl Contents {
     }
 
     /// Returns the count and the position after it.
-    pub(super) fn write(&self, at: Position, from: &mut Source<'_>) -> Result<(usize, u64)> {
+    pub(super) fn write(
+        &self,
+        at: Position,
+        from: &mut Source<'_>,
+        through: Through,
+    ) -> Result<(usize, u64)> {
         if !self.writable {
             return Err(EROFS);
         }
@@ -138,6 +144,9 @@ impl Contents {
         if at >= self.max_size {
             return Err(EFBIG);
         }
+        if through == Through::Past {
+            direct::check_source(at, from)?;
+        }
         // The bytes may come from a mapping of this very file: growing must not bring them into being.
         from.probe()?;
         let len = self.promise(at, (from.left() as u64).min(self.max_size - at))?;
@@ -145,7 +154,10 @@ impl Contents {
             self.resize(at + len)?;
         }
         let start = from.done();
-        let result = self.change(at, len, &mut |bytes| from.get(bytes));
+        let result = match through {
+            Through::Cache => self.change(at, len, &mut |bytes| from.get(bytes)),
+            Through::Past => self.write_past(at, len, from),
+        };
         let done = (from.done() - start) as u64;
         if done < len && at + len > size {
             self.resize(size.max(at + done))?;
@@ -258,7 +270,12 @@ impl Contents {
 
     /// Changes the size that programs see; with `writer` held.
     fn resize(&self, size: u64) -> Result<()> {
+        let old = self.size();
         self.backing.set_size(size);
+        if size > old && !old.is_multiple_of(PAGE) && self.backing.ends_in_hole(old & !(PAGE - 1), size) {
+            // Blocks are smaller than pages: what the file has got there now has no room yet.
+            self.object.mark_hole(old);
+        }
         self.object.set_size(size)
     }
 
@@ -334,7 +351,12 @@ impl Contents {
     }
 
     /// Has `put` fill the bytes of a range, piece by piece.
-    fn change(&self, at: u64, len: u64, put: &mut dyn FnMut(&mut [u8]) -> Result<usize>) -> Result<()> {
+    pub(super) fn change(
+        &self,
+        at: u64,
+        len: u64,
+        put: &mut dyn FnMut(&mut [u8]) -> Result<usize>,
+    ) -> Result<()> {
         self.backing.mark_dirty();
         let result = vm::object_io(&self.object, at, len, Dir::Write, &mut |_, bytes| put(bytes));
         // Again: who cleaned meanwhile has not seen all of it.

@@ -21,6 +21,7 @@
 mod backing;
 mod device;
 mod dir;
+mod direct;
 mod file;
 mod flusher;
 mod locked;

@@ -12,6 +12,7 @@ use volume::{Attributes, Change};
 
 use super::device::timestamp;
 use super::dir::Dir;
+use super::direct::Through;
 use super::file::Contents;
 use super::{errno, Fs, Volume};
 use crate::errno::*;
@@ -311,14 +312,18 @@ impl Inode for Node {
     }
 
     fn read(&self, file: &File, at: u64, to: &mut Sink<'_>) -> Result<usize> {
-        let n = self.contents()?.read(at, to, file.usage())?;
+        let contents = self.contents()?;
+        let n = match Through::of(file) {
+            Through::Cache => contents.read(at, to, file.usage())?,
+            Through::Past => contents.read_past(at, to)?,
+        };
         self.accessed();
         Ok(n)
     }
 
     fn write(&self, file: &File, at: Position, from: &mut Source<'_>) -> Result<(usize, u64)> {
         let contents = self.contents()?;
-        let written = contents.write(at, from)?;
+        let written = contents.write(at, from, Through::of(file))?;
         self.modified();
         if file.flags() & abi::O_DSYNC != 0 {
             self.sync()?;
