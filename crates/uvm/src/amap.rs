@@ -20,16 +20,24 @@
 //! Locks: `AmapBody` by the amap's. Source: 1999, sections 5.2 and 5.3.
 
 use alloc::sync::Arc;
+use core::num::NonZeroU32;
 use core::ops::Range;
 
-use machine::order;
-use machine::{Before, Held, Machine, Pages, Pmap, Prot, Shared, Shootdown, VaRange, PAGE_SHIFT};
+use arrayvec::ArrayVec;
+use machine::lines::{AtomicBool, Ordering::Relaxed};
 
-use crate::anon::{AnonNo, Anons};
+use machine::order;
+use machine::{Before, Held, Machine, PageNo, Pages, Pmap, Prot, Shared, Shootdown, VaRange, PAGE_SHIFT};
+
+use crate::anon::Anons;
+use crate::borrowed::Content;
 use crate::cover::Cover;
 use crate::fault::ReadAhead;
 use crate::left::Left;
 use crate::slots::{Emptied, Heap, Holders, Slots, LEAF_BYTES};
+
+/// Numbers that are released together at most: a leaf's.
+const MOST: usize = 64;
 
 /// Heap bytes that making an empty amap may need.
 pub(crate) const NEW_BYTES: usize = 512;
@@ -37,6 +45,8 @@ pub(crate) const NEW_BYTES: usize = 512;
 pub(crate) struct AmapBody<M: Machine> {
     pub(crate) slots: Slots,
     pub(crate) cover: Cover,
+    /// Slots that may hold pages on loan lie in here (`borrowed`).
+    pub(crate) borrowed: Range<u64>,
     /// How the slots have been read from swap lately: a hint.
     pub(crate) ahead: ReadAhead,
     /// Its place among amaps with slots that nobody refers to.
@@ -45,6 +55,9 @@ pub(crate) struct AmapBody<M: Machine> {
 
 pub(crate) struct Amap<M: Machine> {
     pub(crate) body: Shared<order::Amap, M::Lock, AmapBody<M>>,
+    /// Whether any slot may hold a page on loan: `body.borrowed` is not empty. Changes with the body locked; who has the map of an
+    /// entry reads for its slots without.
+    pub(crate) borrows: AtomicBool,
 }
 
 /// A reference to a run of an amap's slots, as long as the entry that holds it.
@@ -79,8 +92,9 @@ impl<M: Machine> ARef<M> {
     pub(crate) fn with_slots(slots: Slots, slot: Pages, len: Pages) -> Self {
         let mut cover = Cover::new();
         cover.add(slot.0..slot.0 + len.0);
-        let body = AmapBody { slots, cover, ahead: ReadAhead::default(), left: Left::Nothing };
-        ARef { amap: Arc::new(Amap { body: Shared::new(body) }), slot }
+        let body =
+            AmapBody { slots, cover, borrowed: 0..0, ahead: ReadAhead::default(), left: Left::Nothing };
+        ARef { amap: Arc::new(Amap { body: Shared::new(body), borrows: AtomicBool::new(false) }), slot }
     }
 
     /// The slots of the first `len` pages.
@@ -165,7 +179,8 @@ impl<M: Machine> ARef<M> {
         down: &mut Shootdown,
     ) {
         let (body, mut h) = self.amap.body.lock(held);
-        for (_, no) in body.slots.range(self.range(len)) {
+        // No translation shows what is on loan there.
+        for no in body.slots.range(self.range(len)).filter_map(|(_, number)| Content::anon(number)) {
             let (anon, mut h) = uvm.1.get(no).lock(&mut h);
             if let Some(page) = anon.page {
                 uvm.0.pmap().page_protect(&mut h, page, Prot::READ_EXECUTE, down);
@@ -197,7 +212,7 @@ impl<M: Machine> ARef<M> {
     }
 }
 
-/// Counts leaves in the anons that they hold.
+/// Counts leaves in the anons that they hold, and returns what they have on loan.
 pub(crate) struct AnonHolders<'a, 'h, M: Machine> {
     pub(crate) machine: &'a M,
     pub(crate) anons: &'a Anons<M>,
@@ -206,15 +221,39 @@ pub(crate) struct AnonHolders<'a, 'h, M: Machine> {
 }
 
 impl<M: Machine> Holders for AnonHolders<'_, '_, M> {
-    fn reference(&mut self, no: AnonNo) {
-        self.anons.reference(self.held, no);
+    fn reference(&mut self, number: NonZeroU32) {
+        match Content::of(number) {
+            Content::Anon(no) => self.anons.reference(self.held, no),
+            // Leaves that are shared have none (`borrowed` I1).
+            Content::Borrowed(page) => _ = self.machine.frames().lend(page),
+        }
     }
 
-    fn release(&mut self, no: AnonNo) {
-        self.anons.release(self.machine, self.held, no, self.down);
+    fn release(&mut self, number: NonZeroU32) {
+        match Content::of(number) {
+            Content::Anon(no) => self.anons.release(self.machine, self.held, no, self.down),
+            Content::Borrowed(_) => self.release_many(core::iter::once(number)),
+        }
     }
 
-    fn release_many(&mut self, numbers: impl Iterator<Item = AnonNo>) {
-        self.anons.release_many(self.machine, self.held, numbers, self.down);
+    fn release_many(&mut self, numbers: impl Iterator<Item = NonZeroU32>) {
+        let frames = self.machine.frames();
+        let (mut returned, mut last) = (0, ArrayVec::<PageNo, MOST>::new());
+        let anons = numbers.filter_map(|number| match Content::of(number) {
+            Content::Anon(no) => Some(no),
+            Content::Borrowed(page) => {
+                returned += 1;
+                if frames.unlend(page) {
+                    last.push(page);
+                }
+                None
+            }
+        });
+        self.anons.release_many(self.machine, self.held, anons, self.down);
+        if returned != 0 {
+            self.anons.borrowed.fetch_sub(returned, Relaxed);
+            // Nothing maps them, so nobody has to be told.
+            last.iter().for_each(|&page| frames.free_page(self.machine, self.held, page));
+        }
     }
 }

@@ -25,6 +25,7 @@
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
+use core::fmt;
 use core::num::NonZeroU32;
 use machine::lines::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 
@@ -35,13 +36,40 @@ use machine::shared::Line;
 use machine::{Held, Machine, NoMemory, Ordered, Owner, PageNo, Shootdown};
 use spin::Once;
 
+use crate::borrowed::BORROWED;
 use crate::swap::{Slot, Swap, MOST_SLOTS_PER_FRAME};
 pub(crate) use many::Numbers;
 
 mod many;
 
-/// The number of an anon.
-pub(crate) type AnonNo = NonZeroU32;
+/// The number of an anon: below 2^31, so that slots can hold something else too (`borrowed`).
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) struct AnonNo(NonZeroU32);
+
+impl fmt::Display for AnonNo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl AnonNo {
+    /// The number, if it is an anon's.
+    #[inline(always)]
+    pub(crate) fn new(number: u32) -> Option<AnonNo> {
+        NonZeroU32::new(number).filter(|_| number < BORROWED).map(AnonNo)
+    }
+
+    #[inline(always)]
+    pub(crate) fn get(self) -> u32 {
+        self.0.get()
+    }
+
+    /// As a slot holds it.
+    #[inline(always)]
+    pub(crate) fn number(self) -> NonZeroU32 {
+        self.0
+    }
+}
 
 const CHUNK: usize = 256;
 
@@ -93,6 +121,8 @@ pub(crate) struct Anons<M: Machine> {
     depot: Ordered<FreeList, M::Lock, Depot>,
     /// Numbers that the depot has given out, to CPUs or users.
     out: AtomicUsize,
+    /// Slots that hold pages on loan.
+    pub(crate) borrowed: AtomicUsize,
     pub(crate) swap: Swap<M>,
 }
 
@@ -110,6 +140,7 @@ impl<M: Machine> Anons<M> {
             near: (0..cpus).map(|_| near()).collect(),
             depot: Ordered::new(Depot { free: 0, fresh: 1 }),
             out: AtomicUsize::new(0),
+            borrowed: AtomicUsize::new(0),
             swap: Swap::new(),
         })
     }

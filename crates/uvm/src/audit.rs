@@ -14,10 +14,12 @@ use alloc::vec::Vec;
 use core::fmt;
 
 use machine::frames::{PageFlags, Place};
+use machine::lines::Ordering::Relaxed;
 use machine::{order, Held, Machine, Owner, PageNo, Pages, Pmap, Prot};
 
 use crate::amap::Amap;
 use crate::anon::AnonNo;
+use crate::borrowed::Content;
 use crate::map::{Entry, Map, Writes};
 use crate::object::Stored;
 use crate::pager::Pager;
@@ -176,7 +178,8 @@ impl<M: Machine> Uvm<M> {
     ) -> (Option<PageNo>, bool) {
         if let Some(aref) = &e.amap {
             let (body, mut h) = aref.amap.body.lock(held);
-            if let Some(no) = body.slots.get(e.slot(aref, va)) {
+            if let Some(number) = body.slots.get(e.slot(aref, va)) {
+                let Some(no) = Content::anon(number) else { return (None, false) };
                 let (anon, _) = self.anons.get(no).lock(&mut h);
                 let shared = body.slots.is_shared(e.slot(aref, va));
                 return (anon.page, anon.refs == 1 && !shared && e.writes != Writes::NeedCopy);
@@ -193,7 +196,7 @@ impl<M: Machine> Uvm<M> {
         count: &mut Count<M>,
     ) -> Result<(), AuditError> {
         let mut anons: BTreeMap<AnonNo, u32> = BTreeMap::new();
-        let mut leaves = BTreeMap::new();
+        let (mut leaves, mut borrowed) = (BTreeMap::new(), 0);
         for (key, (amap, refs)) in &count.amaps {
             let (body, _) = amap.body.lock(held);
             let covered: usize = body.cover.runs().map(|(run, _)| (run.end - run.start) as usize).sum();
@@ -207,7 +210,20 @@ impl<M: Machine> Uvm<M> {
                     );
                 }
             }
-            for (slot, no) in body.slots.range(0..u64::MAX >> 1) {
+            for (slot, number) in body.slots.range(0..u64::MAX >> 1) {
+                let shared = body.slots.is_shared(slot);
+                let no = match Content::of(number) {
+                    Content::Anon(no) => no,
+                    Content::Borrowed(page) => {
+                        let alone = !shared && refs.get(&slot) == Some(&1);
+                        ensure!(alone, "{page:?} is on loan in slot {slot}, which is not one entry's alone");
+                        ensure!(body.borrowed.contains(&slot), "{page:?} is on loan in slot {slot}, unknown");
+                        ensure!(!self.is_zero_page(page), "slot {slot} has zeroes on loan");
+                        ensure!(self.frames().loans(page) != 0, "slot {slot} has {page:?}, which isn't lent");
+                        borrowed += 1;
+                        continue;
+                    }
+                };
                 ensure!(
                     body.has_left() || refs.contains_key(&slot),
                     "slot {slot} holds an anon that no entry can reach"
@@ -218,6 +234,8 @@ impl<M: Machine> Uvm<M> {
                 }
             }
         }
+        let counted = self.anons.borrowed.load(Relaxed);
+        ensure!(counted == borrowed, "{counted} slots count as on loan, {borrowed} are");
         for (&no, &refs) in &anons {
             let (anon, _) = self.anons.get(no).lock(held);
             ensure!(anon.refs == refs, "anon {no} counts {}, leaves that hold it {refs}", anon.refs);
@@ -262,12 +280,29 @@ impl<M: Machine> Uvm<M> {
         Ok(())
     }
 
-    /// Counts loans: `lent` is all that the host has on loan from this instance.
+    /// Counts loans: `lent` is all that the host has on loan from this instance, `spaces` as for [`audit`](Self::audit).
     ///
     /// # Errors
     /// A sentence that names a page that is lent more or less often than its record says, or that nobody holds.
-    pub fn audit_loans<'a>(&self, lent: impl IntoIterator<Item = &'a LentPage>) -> Result<(), AuditError> {
+    pub fn audit_loans<'a>(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        spaces: &[&Space<M>],
+        lent: impl IntoIterator<Item = &'a LentPage>,
+    ) -> Result<(), AuditError> {
         let mut loans: BTreeMap<PageNo, u32> = BTreeMap::new();
+        let mut count = Count { amaps: BTreeMap::new(), objects: BTreeMap::new(), slots: BTreeMap::new() };
+        for space in spaces {
+            self.audit_space(held, space, &mut count)?;
+        }
+        for (amap, _) in count.amaps.values() {
+            let (body, _) = amap.body.lock(held);
+            for (_, number) in body.slots.range(0..u64::MAX >> 1) {
+                if let Content::Borrowed(page) = Content::of(number) {
+                    *loans.entry(page).or_insert(0) += 1;
+                }
+            }
+        }
         let counted = lent.into_iter().filter(|lent| !self.is_zero_page(lent.page()));
         counted.for_each(|lent| *loans.entry(lent.page()).or_insert(0) += 1);
         for page in (0..self.frames().numbers() as u32).map(PageNo) {

@@ -5,6 +5,7 @@ use core::fmt;
 
 use machine::{order, Held, Machine, Pages, Prot, Va, VaRange};
 
+use crate::borrowed::Content;
 use crate::map::{Advice, Entry, Inherit, Sharing, Writes};
 use crate::{Pager, Space, Uvm};
 
@@ -164,8 +165,8 @@ impl<M: Machine> Uvm<M> {
         let is_lent = |page| self.frames().loans(page) != 0;
         let above = e.amap.as_ref().map_or(0, |a| {
             let (body, mut h) = a.amap.body.lock(held);
-            let anons = body.slots.range(a.range(e.len()));
-            anons.filter(|&(_, no)| self.anons.get(no).lock(&mut h).0.page.is_some_and(is_lent)).count()
+            let anons = body.slots.range(a.range(e.len())).filter_map(|(_, number)| Content::anon(number));
+            anons.filter(|&no| self.anons.get(no).lock(&mut h).0.page.is_some_and(is_lent)).count()
         });
         let below = e.object.as_ref().map_or(0, |o| {
             let (body, _) = o.pager.object().lock(held);

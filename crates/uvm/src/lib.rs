@@ -48,6 +48,7 @@ mod amap;
 mod anon;
 mod anon_io;
 mod audit;
+mod borrowed;
 mod cover;
 mod describe;
 pub mod extract;

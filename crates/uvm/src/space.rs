@@ -16,6 +16,7 @@ use machine::{order, Held, Machine, NoMemory, PageNo, Pages, Pmap, Reserve, Shoo
 
 use crate::amap::ARef;
 use crate::anon::AnonNo;
+use crate::borrowed::Content;
 use crate::map::tree::Tree;
 use crate::map::{attach, entry_bytes, Entry, Inherit, Map, MapError, Writes};
 use crate::slots::{Heap, Slots};
@@ -179,12 +180,13 @@ impl<M: Machine> Uvm<M> {
         let Some(aref) = &e.amap else {
             return if inherit == Inherit::Share { crate::amap::NEW_BYTES } else { 0 };
         };
+        let settles = aref.settle_bytes(held, e.len());
         let shares = inherit == Inherit::Share && e.writes == Writes::NeedCopy;
         let copies = inherit == Inherit::Copy && (e.wired || e.writes == Writes::Copied);
         if shares || (copies && (e.wired || !aref.is_exclusive(held, e.len()))) {
-            aref.copy_bytes(held, e.len())
+            settles + aref.copy_bytes(held, e.len())
         } else {
-            256
+            settles + 256
         }
     }
 
@@ -210,6 +212,9 @@ impl<M: Machine> Uvm<M> {
     ) -> Result<Option<Entry<M>>, NoMemory> {
         if entry.submap.is_some() {
             return Ok(None);
+        }
+        if let (Inherit::Share | Inherit::Copy, Some(aref)) = (inherit, &entry.amap) {
+            self.settle_entry(held, aref, entry.len())?;
         }
         let (amap, writes) = match inherit {
             Inherit::None => return Ok(None),
@@ -284,10 +289,11 @@ impl<M: Machine> Uvm<M> {
         let mut result = Ok(());
         {
             let (body, mut h) = from.amap.body.lock(held);
-            for (slot, no) in body.slots.range(from.range(len)) {
+            for (slot, number) in body.slots.range(from.range(len)) {
+                let Some(no) = Content::anon(number) else { unreachable!("it was settled before") };
                 match self.copy_anon(&mut h, no) {
                     Ok(copy) => {
-                        slots.set(slot, copy.unwrap_or(no));
+                        slots.set(slot, copy.unwrap_or(no).number());
                     }
                     Err(e) => {
                         result = Err(e);

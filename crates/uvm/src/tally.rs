@@ -2,9 +2,11 @@
 //!
 //! All of it is counted when asked for, under the map's lock: nothing is kept up to date for it on the way of a fault.
 
+use core::num::NonZeroU32;
+
 use machine::{order, Before, Held, Machine, Pages, Pmap, VaRange};
 
-use crate::anon::AnonNo;
+use crate::borrowed::Content;
 use crate::map::Entry;
 use crate::{Space, Uvm};
 
@@ -42,8 +44,8 @@ impl<M: Machine> Uvm<M> {
         let part = e.range.intersect(range);
         let first = e.slot(aref, part.start);
         let (body, mut h) = aref.amap.body.lock(held);
-        for (_, anon) in body.slots.range(first..first + part.pages().0) {
-            if self.anon_is_resident(&mut h, anon) {
+        for (_, number) in body.slots.range(first..first + part.pages().0) {
+            if self.is_resident(&mut h, number) {
                 sum.anonymous += 1;
             } else {
                 sum.swapped += 1;
@@ -85,8 +87,8 @@ impl<M: Machine> Uvm<M> {
             for va in e.range.intersect(range).iter_pages() {
                 let anon = e.amap.as_ref().and_then(|a| {
                     let (body, mut h) = a.amap.body.lock(&mut h);
-                    let anon = body.slots.get(e.slot(a, va))?;
-                    Some(self.anon_is_resident(&mut h, anon))
+                    let number = body.slots.get(e.slot(a, va))?;
+                    Some(self.is_resident(&mut h, number))
                 });
                 let is_in_object = |h: &mut Held<'_, order::Map>| {
                     e.object.as_ref().is_some_and(|o| {
@@ -104,7 +106,11 @@ impl<M: Machine> Uvm<M> {
         tree.is_covered(range)
     }
 
-    fn anon_is_resident<P: Before<order::Anon>>(&self, held: &mut Held<'_, P>, anon: AnonNo) -> bool {
-        self.anons.get(anon).lock(held).0.page.is_some()
+    /// Whether what a slot holds is in memory.
+    fn is_resident<P: Before<order::Anon>>(&self, held: &mut Held<'_, P>, number: NonZeroU32) -> bool {
+        match Content::of(number) {
+            Content::Anon(no) => self.anons.get(no).lock(held).0.page.is_some(),
+            Content::Borrowed(_) => true,
+        }
     }
 }

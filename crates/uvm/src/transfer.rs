@@ -1,7 +1,7 @@
 //! Page transfer: pages of the kernel's become anonymous memory of a program, not copied.
 //!
 //! ```text
-//!   a page that is nobody's                its new anon's own: written in place, once no other borrower has it
+//!   a page that is nobody's                a new anon's own: written in place, once no other borrower has it
 //!   an anon's page on loan                 one more reference to that anon: whoever writes first copies
 //!   any other page on loan                 a copy of it
 //!   the page of zeroes                     an empty slot
@@ -12,20 +12,20 @@
 //! slots are empty again, in the same amap and the same entry; so no transfer makes either, and the map isn't fragmented.
 //! Or the pages go [down into an object](Uvm::give_to_object).
 //!
-//! First every page gets its anon, with no map locked; then the map is locked, looked at, and the anons put in place; what can
-//! fail does so before anything has changed, and gives the pages back.
+//! The map is locked, looked at, and the pages put into slots as they are (`borrowed`); what can fail does so before anything has
+//! changed. What is drawn above comes to pass when they are touched.
 //!
 //! Source: 1998, section 4.2.
 
 use alloc::sync::Arc;
-use alloc::vec::Vec;
 
 use machine::frames::{PageFlags, Taken};
 use machine::lines::Ordering::Relaxed;
-use machine::{order, Held, Machine, NoMemory, Owner, Pages, Pmap, Prot, Shootdown, Va, VaRange};
+use machine::{order, Held, Machine, NoMemory, Pages, Pmap, Prot, Shootdown, Va, VaRange};
 
 use crate::amap::AnonHolders;
-use crate::anon::{drop_page, AnonNo, Numbers};
+use crate::anon::drop_page;
+use crate::borrowed::number_of;
 use crate::loan::{Lent, LentPage};
 use crate::map::tree::Tree;
 use crate::map::{choose_place, entry_bytes, Entry, Map, Place, Writes};
@@ -68,38 +68,17 @@ impl From<NoMemory> for TransferError {
 /// Pages of a transfer area: as many as come at once.
 const AREA: Pages = Pages(if cfg!(feature = "small-leaves") { 8 } else { Lent::MOST as u64 });
 
-/// Anons by page; 0 where the slot stays empty.
-type Anons = Vec<u32>;
-
-/// Pages that get their anons together.
-const AT_ONCE: usize = 64;
-/// Numbers that are taken for them at once.
-const SPARE: usize = 16;
-
-/// Set in the number of an anon that took its page over, which nobody else has.
-const TAKEN: u32 = 1 << 31;
-
-/// What the page of zeroes becomes.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Zeroes {
-    /// An empty slot, which shows zeroes where nothing lies below.
-    Empty,
-    /// A page.
-    Pages,
-}
-
 /// A call under way.
 struct Transfer<'a, M: Machine> {
     space: &'a Space<M>,
     lent: &'a Lent,
-    anons: &'a Anons,
     at: At,
     down: &'a mut Shootdown,
 }
 
 impl<M: Machine> Uvm<M> {
-    /// Makes pages on loan anonymous memory of a space, and says where they lie; the loan has ended then. Cost: some steps a
-    /// page; a copy of those that neither the caller alone has nor anonymous memory.
+    /// Makes pages on loan anonymous memory of a space, and says where they lie; the loan is the space's then. Cost: some steps a
+    /// page; what else they cost is paid by who touches them (`borrowed`).
     ///
     /// # Errors
     /// [`TransferError`], and the pages again.
@@ -111,168 +90,61 @@ impl<M: Machine> Uvm<M> {
         at: At,
     ) -> Result<Va, (TransferError, Lent)> {
         let count = lent.len() as u64;
-        let result = self.transfer_as(held, space, &mut lent, at, Zeroes::Empty);
-        let above_object = matches!(result, Err(TransferError::Unsuitable))
-            && lent.pages().iter().any(|page| self.is_zero_page(page.page()));
-        let result = match above_object {
-            true => self.transfer_as(held, space, &mut lent, at, Zeroes::Pages),
-            false => result,
-        };
+        let mut result = self.put(held, space, &lent, at);
+        if matches!(result, Err(TransferError::Unsuitable)) {
+            result = match self.make_zeroes_own(held, &mut lent) {
+                Ok(true) => self.put(held, space, &lent, at),
+                Ok(false) => result,
+                Err(NoMemory) => Err(TransferError::NoMemory),
+            };
+        }
         match result {
-            Ok((va, anons)) => {
-                let lenders = lent.pages.drain(..).zip(anons).filter(|(_, number)| number & TAKEN == 0);
-                self.return_pages(held, lenders.map(|(page, _)| page));
+            Ok(va) => {
+                lent.pages.clear();
                 self.stat().add(self.machine().cpu(), Counter::PagesTransferred, count);
+                self.keep_few_borrowed(held, space, VaRange::new(va, va + Pages(count)));
                 Ok(va)
             }
             Err(e) => Err((e, lent)),
         }
     }
 
-    fn transfer_as(
+    fn put(
         &self,
         held: &mut Held<'_, order::Nothing>,
         space: &Space<M>,
-        lent: &mut Lent,
+        lent: &Lent,
         at: At,
-        zeroes: Zeroes,
-    ) -> Result<(Va, Anons), TransferError> {
-        let anons = self.anons_for(held, lent, zeroes)?;
+    ) -> Result<Va, TransferError> {
         let mut down = Shootdown::new();
-        let mut transfer = Transfer { space, lent, anons: &anons, at, down: &mut down };
-        let result = self.attempt(held, put_bytes(anons.len() as u64), |held, reserved| {
-            let put = self.put_pages(held, &mut transfer, reserved);
+        let result = self.attempt(held, put_bytes(lent.len() as u64), |held, reserved| {
+            let put = self.put_pages(held, &mut Transfer { space, lent, at, down: &mut down }, reserved);
             if put.is_err() {
-                transfer.down.perform(self.machine(), held);
+                down.perform(self.machine(), held);
             }
             put
         });
         down.perform(self.machine(), held);
-        match result {
-            Ok(va) => Ok((va, anons)),
-            Err(e) => {
-                self.undo(held, lent, &anons);
-                Err(e)
-            }
-        }
-    }
-
-    /// An anon for every page, with a reference that is nobody's yet. A page that must be copied is given back,
-    /// and its copy stands in its place.
-    fn anons_for(
-        &self,
-        held: &mut Held<'_, order::Nothing>,
-        lent: &mut Lent,
-        zeroes: Zeroes,
-    ) -> Result<Anons, NoMemory> {
-        self.machine().reserve_heap(4 * lent.len() + 64)?;
-        let mut anons = Anons::with_capacity(lent.len());
-        let made = self.attempt(held, crate::anon::many_bytes(lent.len()), |held, _| {
-            while anons.len() < lent.len() {
-                self.anons_for_some(held, &mut lent.pages[anons.len()..], &mut anons, zeroes)
-                    .map_err(Stop::<NoMemory>::Fail)?;
-            }
-            Ok(())
-        });
-        if made.is_err() {
-            self.undo(held, lent, &anons);
-        }
-        made.map(|()| anons)
-    }
-
-    /// Anons for the first of some pages, as far as it goes at once.
-    fn anons_for_some(
-        &self,
-        held: &mut Held<'_, order::Nothing>,
-        pages: &mut [LentPage],
-        anons: &mut Anons,
-        zeroes: Zeroes,
-    ) -> Result<(), NoMemory> {
-        let first = pages.len().min(AT_ONCE);
-        let pages = &mut pages[..first];
-        let (mut spare, mut result) = (Numbers::new(), Ok(()));
-        for page in pages {
-            match self.anon_for(held, page, zeroes, &mut spare) {
-                Ok(number) => anons.push(number),
-                Err(e) => {
-                    result = Err(e);
-                    break;
-                }
-            }
-        }
-        self.anons.give_back_many(self.machine(), held, &spare);
         result
     }
 
-    #[inline]
-    fn anon_for(
+    /// Makes pages of their own of the page of zeroes, which an empty slot does not show above an object. Says whether there are any.
+    fn make_zeroes_own(
         &self,
         held: &mut Held<'_, order::Nothing>,
-        lent: &mut LentPage,
-        zeroes: Zeroes,
-        spare: &mut Numbers,
-    ) -> Result<u32, NoMemory> {
-        let (frames, page) = (self.frames(), lent.page());
-        if self.is_zero_page(page) && zeroes == Zeroes::Empty {
-            return Ok(0);
+        lent: &mut Lent,
+    ) -> Result<bool, NoMemory> {
+        let mut any = false;
+        for page in lent.pages.iter_mut().filter(|page| self.is_zero_page(page.page())) {
+            let own = self.attempt(held, 0, |held, _| self.new_page(held).map_err(Stop::<NoMemory>::Fail))?;
+            self.machine().zero(own.page());
+            *page = own;
+            any = true;
         }
-        if let Owner::Anon(number) = frames.owner(page) {
-            if let Some(no) = AnonNo::new(number) {
-                let (mut anon, _h) = self.anons.get(no).lock(held);
-                if anon.page == Some(page) {
-                    anon.refs += 1;
-                    return Ok(number);
-                }
-            }
-        }
-        self.new_anon_for(held, lent, spare)
+        Ok(any)
     }
 
-    /// A new anon for a page that no anon has: it is taken over, if it is nobody's, or copied.
-    fn new_anon_for(
-        &self,
-        held: &mut Held<'_, order::Nothing>,
-        lent: &mut LentPage,
-        spare: &mut Numbers,
-    ) -> Result<u32, NoMemory> {
-        let (machine, frames) = (self.machine(), self.frames());
-        if spare.is_empty() {
-            *spare = self.anons.take_many(machine, held, SPARE)?;
-        }
-        let mut taken = frames.take_over(lent.page());
-        if taken == Taken::Not {
-            let copy = self.new_page(held)?;
-            machine.copy(lent.page(), copy.page());
-            self.stat().add(machine.cpu(), Counter::TransfersCopied, 1);
-            self.return_page(held, core::mem::replace(lent, copy));
-            taken = frames.take_over(lent.page());
-            debug_assert_eq!(taken, Taken::Alone, "nobody else has a new page");
-        }
-        let Some(no) = spare.pop() else { unreachable!("numbers were taken") };
-        self.anons.make_of(machine, held, no, lent.page());
-        if taken == Taken::Alone {
-            return Ok(no.get() | TAKEN);
-        }
-        // Others may refer to the anon from now on. While the loan lasts nobody takes the page away.
-        let (_anon, mut h) = self.anons.get(no).lock(held);
-        frames.activate(machine, &mut h, lent.page());
-        Ok(no.get())
-    }
-
-    /// Gives the anons up; the pages are on loan again.
-    fn undo(&self, held: &mut Held<'_, order::Nothing>, lent: &Lent, anons: &Anons) {
-        let mut down = Shootdown::new();
-        for (page, &number) in lent.pages().iter().zip(anons) {
-            let Some(no) = AnonNo::new(number & !TAKEN) else { continue };
-            if number & TAKEN != 0 {
-                self.frames().lend_back(page.page());
-            }
-            self.anons.release(self.machine(), held, no, &mut down);
-        }
-        down.perform(self.machine(), held);
-    }
-
-    /// Puts anons where they belong, under the map's lock.
+    /// Puts pages where they belong, under the map's lock.
     fn put_pages(
         &self,
         held: &mut Held<'_, order::Nothing>,
@@ -280,14 +152,14 @@ impl<M: Machine> Uvm<M> {
         reserved: usize,
     ) -> Result<Va, Stop<TransferError>> {
         let space = transfer.space;
-        let pages = Pages(transfer.anons.len() as u64);
+        let pages = Pages(transfer.lent.len() as u64);
         let (mut tree, mut h) = space.map.tree.lock(held);
         let (start, new_area) = match transfer.at {
             At::Fixed(va) => (va, None),
             At::Anywhere => self.place_in_area(&mut tree, &mut h, space, pages, reserved)?,
         };
         let range = VaRange::sized(start, pages).ok_or(TransferError::NoMapping)?;
-        let need = self.put_needs(&tree, &mut h, range, transfer.anons)?;
+        let need = self.put_needs(&tree, &mut h, range, transfer.lent)?;
         if need > reserved {
             // Another attempt may fail for heap: this one leaves nothing.
             if let Some(area) = new_area {
@@ -317,7 +189,7 @@ impl<M: Machine> Uvm<M> {
         tree: &Tree<Entry<M>>,
         held: &mut Held<'_, order::Map>,
         range: VaRange,
-        anons: &Anons,
+        lent: &Lent,
     ) -> Result<usize, TransferError> {
         if !tree.is_covered(range) {
             return Err(TransferError::NoMapping);
@@ -329,7 +201,8 @@ impl<M: Machine> Uvm<M> {
             }
             let part = entry.range.intersect(range);
             let shared = entry.writes == Writes::Copied && !has_alone(held, entry, part);
-            let zeroes = entry.object.is_some() && anons[indices(part, range)].contains(&0);
+            let is_zeroes = |page: &LentPage| self.is_zero_page(page.page());
+            let zeroes = entry.object.is_some() && lent.pages()[indices(part, range)].iter().any(is_zeroes);
             if entry.submap.is_some() || entry.wired || entry.writes == Writes::Through || shared || zeroes {
                 return Err(TransferError::Unsuitable);
             }
@@ -350,23 +223,23 @@ impl<M: Machine> Uvm<M> {
         range: VaRange,
         transfer: &mut Transfer<'_, M>,
     ) {
-        let machine = self.machine();
         let Some(aref) = &entry.amap else { return };
         let part = entry.range.intersect(range);
         let first = entry.slot(aref, part.start);
         let (mut body, mut h) = aref.amap.body.lock(held);
-        let anons = &transfer.anons[indices(part, range)];
-        {
-            let mut holders =
-                AnonHolders { machine, anons: &self.anons, held: &mut h, down: &mut *transfer.down };
-            body.slots.put_all(first, anons.iter().map(|&number| number & !TAKEN), &mut holders);
-        }
-        // Nobody takes them away while this holds the amap. Lenders' pages are on a queue, or wired.
-        if anons.iter().any(|&number| number & TAKEN != 0) {
-            let lent = transfer.lent.pages()[indices(part, range)].iter().zip(anons);
-            let mine = lent.filter(|&(_, &number)| number & TAKEN != 0);
-            self.frames().activate_all(&mut h, mine.map(|(page, _)| page.page()));
-        }
+        let (machine, anons, down) = (self.machine(), &self.anons, &mut *transfer.down);
+        let (zero, mut put) = (self.zero_page.get().copied(), 0);
+        let numbers = transfer.lent.pages()[indices(part, range)].iter().map(|page| {
+            if Some(page.page()) == zero {
+                return 0;
+            }
+            put += 1;
+            number_of(page)
+        });
+        body.slots.put_all(first, numbers, &mut AnonHolders { machine, anons, held: &mut h, down });
+        body.borrows(first..first + part.pages().0);
+        aref.amap.borrows.store(true, Relaxed);
+        anons.borrowed.fetch_add(put, Relaxed);
     }
 
     /// Where untouched addresses of the transfer area are; a new area, which is returned, if there is no room in the last.

@@ -26,7 +26,7 @@ impl World {
             .map(|n| self.objects[n].clone())
             .collect();
         let lent = self.loans.iter().flatten().flat_map(|lent| lent.pages());
-        self.uvm.audit_loans(lent).map_err(|e| format!("audit: {e}"))?;
+        self.uvm.audit_loans(&mut ctx.held(), &spaces, lent).map_err(|e| format!("audit: {e}"))?;
         self.uvm.audit(&mut ctx.held(), &spaces, &objects).map_err(|e| format!("audit: {e}"))
     }
 

@@ -6,6 +6,7 @@ use machine::{order, Held, Machine, PageNo, Pages, Pmap, Prot, Reserve, Shootdow
 use super::{Fault, FaultError};
 use crate::amap::{ARef, AmapBody, AnonHolders};
 use crate::anon::{AnonBody, AnonNo};
+use crate::borrowed::Content;
 use crate::map::{Entry, Writes};
 use crate::object::busy_check;
 use crate::slots::Found;
@@ -60,13 +61,16 @@ impl<M: Machine> Uvm<M> {
         }
         let promotes = fault.access == Prot::WRITE && entry.writes != Writes::Through;
         match (found.number(), &entry.object) {
-            (Some(no), _) => self.fault_anon_there(held, fault, entry, body, found, no, beside),
+            (Some(number), _) => match Content::of(number) {
+                Content::Anon(no) => self.fault_anon_there(held, fault, entry, body, found, no, beside),
+                Content::Borrowed(_) => Ok(false),
+            },
             (None, None) if found.is_open() => self.fault_zeroes(held, fault, entry, found),
             (None, Some(oref)) if !promotes || (beside == Beside::Nobody && found.is_open()) => {
                 if let Some((anon, page)) =
                     self.fault_in_object(held, fault, entry, oref, Some((body, slot)))?
                 {
-                    let is_installed = found.install(anon);
+                    let is_installed = found.install(anon.number());
                     debug_assert!(is_installed, "somebody else filled a slot");
                     self.fault_anew(held, fault, entry, page)?;
                 }
@@ -104,7 +108,7 @@ impl<M: Machine> Uvm<M> {
     ) -> Result<bool, Stop<FaultError>> {
         let (machine, frames) = (self.machine(), self.frames());
         let anon = self.anons.make(machine, held, page).map_err(FaultError::from)?;
-        if !found.install(anon) {
+        if !found.install(anon.number()) {
             self.anons.release(machine, held, anon, fault.down);
             return Ok(false);
         }
@@ -134,7 +138,9 @@ impl<M: Machine> Uvm<M> {
         let copies = {
             let (anon, mut h) = self.anons.get(no).lock(held);
             // Somebody may have put a copy in its place.
-            let Some(page) = anon.page.filter(|_| found.number() == Some(no)) else { return Ok(false) };
+            let Some(page) = anon.page.filter(|_| found.number() == Some(no.number())) else {
+                return Ok(false);
+            };
             let frames = self.frames();
             let lent = frames.loans(page) != 0;
             if writes && lent || frames.flags(page).contains(PageFlags::BUSY) {
@@ -177,13 +183,13 @@ impl<M: Machine> Uvm<M> {
         let shown = {
             let (anon, mut h) = self.anons.get(no).lock(held);
             let is_plain = |page| !frames.flags(page).contains(PageFlags::BUSY) && frames.loans(page) == 0;
-            let still = anon.refs > 1 && found.number() == Some(no);
+            let still = anon.refs > 1 && found.number() == Some(no.number());
             anon.page.filter(|&page| still && is_plain(page)).map(|from| {
                 machine.copy(from, to);
                 let range = VaRange::new(fault.va, fault.va + Pages(1));
                 machine.pmap().remove(&mut h, &fault.space.pmap, range, fault.down);
                 fault.down.flush(machine.pmap());
-                let is_replaced = found.replace(no, copy);
+                let is_replaced = found.replace(no.number(), copy.number());
                 debug_assert!(is_replaced, "somebody else replaced an anon whose lock is held");
                 self.enter(&mut h, fault, entry, to, entry.prot)
             })
@@ -217,6 +223,28 @@ impl<M: Machine> Uvm<M> {
         self.enter(held, fault, entry, page, prot)
     }
 
+    /// The anon in a slot; pages on loan there and around it have theirs from now on.
+    #[inline]
+    fn settled(
+        &self,
+        held: &mut Held<'_, order::Amap>,
+        fault: &Fault<'_, M>,
+        entry: &Entry<M>,
+        body: &mut AmapBody<M>,
+        slot: u64,
+    ) -> Result<Option<AnonNo>, FaultError> {
+        match body.slots.get(slot).map(Content::of) {
+            None => Ok(None),
+            Some(Content::Anon(no)) => Ok(Some(no)),
+            Some(Content::Borrowed(_)) => {
+                self.settle_borrowed(held, body, slot..slot + 1)?;
+                // The rest can wait, if memory is short.
+                let _ = self.settle_borrowed(held, body, self.slots_around(fault, entry, slot));
+                Ok(body.slots.get(slot).and_then(Content::anon))
+            }
+        }
+    }
+
     /// The same where nobody else has the amap, and whatever must change in it.
     #[inline(never)]
     fn change_amap(
@@ -227,8 +255,8 @@ impl<M: Machine> Uvm<M> {
         body: &mut AmapBody<M>,
         slot: u64,
     ) -> Result<(), Stop<FaultError>> {
-        let found = body.slots.find(slot);
-        let (found, mut shared) = (found.number(), found.is_shared());
+        let found = self.settled(held, fault, entry, body, slot)?;
+        let mut shared = body.slots.is_shared(slot);
         if fault.access == Prot::WRITE || (found.is_none() && entry.object.is_none()) {
             let mut holders = AnonHolders {
                 machine: self.machine(),
@@ -270,7 +298,7 @@ impl<M: Machine> Uvm<M> {
         if let Some(copy) = copy {
             let anon = self.anons.make(self.machine(), held, copy).map_err(FaultError::from)?;
             self.stat().add(self.machine().cpu(), Counter::FaultsAnonCopied, 1);
-            body.slots.set(slot, anon);
+            body.slots.set(slot, anon.number());
             let shown = self.fault_anew(held, fault, entry, copy);
             self.drop_copied(held, no);
             return shown;

@@ -43,6 +43,14 @@ impl<M: Machine> Uvm<M> {
         (len > 1).then(|| Window { start, len, fault: (fault.va - start).0 as usize })
     }
 
+    /// The slots of the pages that are mapped along with one, which has `slot`.
+    pub(super) fn slots_around(&self, fault: &Fault<'_, M>, entry: &Entry<M>, slot: u64) -> Range<u64> {
+        match self.window(fault, entry) {
+            Some(w) => slot - w.fault as u64..slot + (w.len - w.fault) as u64,
+            None => slot..slot + 1,
+        }
+    }
+
     #[allow(clippy::too_many_arguments)]
     pub(super) fn map_object_neighbours(
         &self,
@@ -109,7 +117,7 @@ impl<M: Machine> Uvm<M> {
         for i in others.into_iter().flatten() {
             let Some(no) = AnonNo::new(numbers[i]) else { continue };
             let (anon, _) = self.anons.get(no).lock(held);
-            if beside == Beside::Others && slots.get(first + i as u64) != Some(no) {
+            if beside == Beside::Others && slots.get(first + i as u64) != Some(no.number()) {
                 // A copy has taken its place (`copy_beside`).
                 continue;
             }

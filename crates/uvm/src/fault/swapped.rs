@@ -23,6 +23,7 @@ use machine::{order, Held, Machine, Owner, PageNo, Reserve, Va, VaRange};
 use super::{Fault, FaultError};
 use crate::amap::AmapBody;
 use crate::anon::AnonNo;
+use crate::borrowed::Content;
 use crate::io::{Chain, Start, CLUSTER, FOR_COPIES};
 use crate::map::{Advice, Entry};
 use crate::stat::Counter;
@@ -272,7 +273,8 @@ impl<M: Machine> Uvm<M> {
         let (body, mut h) = aref.amap.body.lock(held);
         let first = entry.slot(aref, part.start);
         let (mut cluster, mut last): (Option<Cluster>, u64) = (None, first);
-        for (slot, no) in body.slots.range(first..first + part.pages().0) {
+        for (slot, number) in body.slots.range(first..first + part.pages().0) {
+            let Some(no) = Content::anon(number) else { continue };
             let Some(cluster) = &mut cluster else {
                 if let Ok(Some((page, from))) = self.begin_read(&mut h, no, None) {
                     let leave = self.frames().low_water();

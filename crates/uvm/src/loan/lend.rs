@@ -13,6 +13,7 @@ use machine::{
 use super::{Lent, LentPage};
 use crate::amap::{ARef, AmapBody};
 use crate::anon::AnonNo;
+use crate::borrowed::Content;
 use crate::fault::FaultError;
 use crate::map::{Entry, Map, ORef, Writes};
 use crate::object::resident;
@@ -212,8 +213,16 @@ impl<M: Machine> Uvm<M> {
             let mut next = 0;
             while next < here.len() {
                 let va = at + Pages(next as u64);
-                if let Some(no) = here.number(next) {
-                    let is_there = || here.number(next) == Some(no);
+                if let Some(number) = here.number(next) {
+                    let no = match Content::of(number) {
+                        Content::Anon(no) => no,
+                        Content::Borrowed(page) => {
+                            self.lend_borrowed(held, page, lending)?;
+                            next += 1;
+                            continue;
+                        }
+                    };
+                    let is_there = || here.number(next) == Some(number);
                     if !self.lend_anon(held, entry, no, is_there, va, others_write, lending)? {
                         return Ok(());
                     }
@@ -266,6 +275,22 @@ impl<M: Machine> Uvm<M> {
         lending.anons += 1;
         lending.lent.pages.push(LentPage(page));
         Ok(true)
+    }
+
+    /// Lends a page once more that a slot has on loan.
+    fn lend_borrowed(
+        &self,
+        held: &mut Held<'_, order::Amap>,
+        page: PageNo,
+        lending: &mut Lending<'_, M>,
+    ) -> Result<(), NoMemory> {
+        let lent = match self.frames().lend(page) {
+            true => LentPage(page),
+            false => self.lend_copy(held, page)?,
+        };
+        lending.anons += 1;
+        lending.lent.pages.push(lent);
+        Ok(())
     }
 
     /// Whether a page's wirings are a locked mapping's, this one's, and not a device's.

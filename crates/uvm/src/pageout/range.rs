@@ -9,6 +9,7 @@ use machine::frames::SCAN;
 use machine::{order, Held, Machine, PageNo, Pages, Pmap, Va, VaRange};
 
 use super::{Progress, Zeal};
+use crate::borrowed::Content;
 use crate::map::Entry;
 use crate::{Space, Uvm};
 
@@ -106,10 +107,11 @@ impl<M: Machine> Uvm<M> {
         let Some(aref) = &e.amap else { return };
         let first = e.slot(aref, part.start);
         let (body, mut h) = aref.amap.body.lock(held);
-        for (slot, anon) in body.slots.range(first..first + part.pages().0) {
+        for (slot, number) in body.slots.range(first..first + part.pages().0) {
             if found.is_full() {
                 return;
             }
+            let Some(anon) = Content::anon(number) else { continue };
             if let Some(page) = self.anons.get(anon).lock(&mut h).0.page {
                 found.push((part.start + Pages(slot - first), page));
             }

@@ -34,7 +34,7 @@ pub fn load(uvm: &World, space: &Space<SoftMachine>, va: Va) -> u8 {
 
 pub fn audit(uvm: &World, held: &mut Held<'_, Nothing>, spaces: &[&Space<SoftMachine>], lent: &[&Lent]) {
     uvm.audit(held, spaces, &[]).unwrap();
-    uvm.audit_loans(lent.iter().flat_map(|lent| lent.pages())).unwrap();
+    uvm.audit_loans(held, spaces, lent.iter().flat_map(|lent| lent.pages())).unwrap();
     uvm.machine().tlb_audit().unwrap();
 }
 

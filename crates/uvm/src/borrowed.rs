@@ -1,0 +1,246 @@
+//! Slots that hold a page on loan, until somebody touches it.
+//!
+//! ```text
+//!   transfer:   slot -> P (a loan)      | discard, exit: the loan is returned
+//!   touched:    slot -> anon -> P       | P was nobody's: it is the anon's now, and written in place
+//!               slot -> anon of P       | P is an anon's: one more reference, and whoever writes copies
+//!               slot -> anon -> copy    | anything else, as pages of files
+//! ```
+//! Pages that are [transferred](crate::transfer) go into slots as they are: who never looks at what it gets, and hands it on or
+//! gives it back, pays neither for anons nor for queues. The first access to one *settles* its slot, and those around it, which
+//! have anons from then on. Lending such memory again lends the same pages.
+//!
+//! Nobody pages out what is on loan. So only a part of memory may be in slots like this, the [`PART`]th; what comes beyond is settled
+//! at once.
+//!
+//! I1: a slot that holds a page on loan is one entry's alone, in a leaf of one table: whoever shares slots, as fork does, settles
+//! them before. I2: no translation shows such a page there. I3: `AmapBody::borrowed` spans all of an amap's such slots;
+//! `Anons::borrowed` counts all there are. I4: the page of zeroes is in none.
+//!
+//! Source: 1998, section 4.2. The road not taken: an anon for each page as it comes, which cost as much as a third of its copy.
+
+use core::num::NonZeroU32;
+use core::ops::Range;
+
+use machine::frames::Taken;
+use machine::lines::Ordering::Relaxed;
+use machine::{order, Held, Machine, NoMemory, Owner, PageNo, VaRange};
+
+use crate::amap::{ARef, AmapBody};
+use crate::anon::{AnonNo, Numbers};
+use crate::loan::LentPage;
+use crate::stat::Counter;
+use crate::{Space, Stop, Uvm};
+
+/// Set in what a slot holds, if it is a page on loan.
+pub(crate) const BORROWED: u32 = 1 << 31;
+
+/// The part of memory that slots may hold on loan.
+const PART: usize = 16;
+
+/// Numbers of anons that are taken at once.
+const SPARE: usize = 16;
+/// Slots that are looked at at once.
+const AT_ONCE: usize = 64;
+
+/// What a slot holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Content {
+    Anon(AnonNo),
+    Borrowed(PageNo),
+}
+
+impl Content {
+    #[inline(always)]
+    pub(crate) fn of(number: NonZeroU32) -> Content {
+        match AnonNo::new(number.get()) {
+            Some(no) => Content::Anon(no),
+            None => Content::Borrowed(PageNo(number.get() & !BORROWED)),
+        }
+    }
+
+    /// The anon, if it is one.
+    #[inline]
+    pub(crate) fn anon(number: NonZeroU32) -> Option<AnonNo> {
+        AnonNo::new(number.get())
+    }
+}
+
+/// What a slot holds for a page on loan, by number; 0 for nothing.
+fn borrowed(number: u32) -> Option<PageNo> {
+    (number & BORROWED != 0).then_some(PageNo(number & !BORROWED))
+}
+
+/// The slots that two ranges have in common.
+fn common(a: &Range<u64>, b: &Range<u64>) -> Range<u64> {
+    let start = a.start.max(b.start);
+    start..a.end.min(b.end).max(start)
+}
+
+impl<M: Machine> AmapBody<M> {
+    /// Keeps I3 where slots of a range get pages on loan.
+    pub(crate) fn borrows(&mut self, range: Range<u64>) {
+        let all = &self.borrowed;
+        self.borrowed =
+            if all.is_empty() { range } else { all.start.min(range.start)..all.end.max(range.end) };
+    }
+}
+
+impl<M: Machine> ARef<M> {
+    /// Heap bytes that settling the first `len` slots may need.
+    pub(crate) fn settle_bytes(&self, held: &mut Held<'_, order::Map>, len: machine::Pages) -> usize {
+        if !self.amap.borrows.load(Relaxed) {
+            return 0;
+        }
+        let (body, _) = self.amap.body.lock(held);
+        let range = common(&self.range(len), &body.borrowed);
+        crate::anon::many_bytes((range.end - range.start) as usize)
+    }
+}
+
+impl<M: Machine> Uvm<M> {
+    /// Gives slots of a range that hold pages on loan anons instead. Heap for chunks of anons has been reserved.
+    ///
+    /// # Errors
+    /// [`NoMemory`], with some of them settled.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn settle_borrowed(
+        &self,
+        held: &mut Held<'_, order::Amap>,
+        body: &mut AmapBody<M>,
+        range: Range<u64>,
+    ) -> Result<(), NoMemory> {
+        let range = common(&range, &body.borrowed);
+        let (mut spare, mut settled, mut result) = (Numbers::new(), 0, Ok(()));
+        let mut at = range.start;
+        while at < range.end && result.is_ok() {
+            let mut numbers = [0; AT_ONCE];
+            let here = &mut numbers[..(range.end - at).min(AT_ONCE as u64) as usize];
+            body.slots.window(at, here);
+            for (slot, page) in (at..).zip(here.iter().map(|&number| borrowed(number))) {
+                let Some(page) = page else { continue };
+                match self.anon_for(held, page, &mut spare) {
+                    Ok(no) => body.slots.set(slot, no.number()),
+                    Err(e) => {
+                        result = Err(e);
+                        break;
+                    }
+                };
+                settled += 1;
+            }
+            at += AT_ONCE as u64;
+        }
+        self.anons.give_back_many(self.machine(), held, &spare);
+        self.anons.borrowed.fetch_sub(settled, Relaxed);
+        if result.is_ok() {
+            let all = &mut body.borrowed;
+            if range.start == all.start {
+                all.start = range.end;
+            } else if range.end == all.end {
+                all.end = range.start;
+            }
+        }
+        self.pages_may_go();
+        result
+    }
+
+    /// The same for an entry whose slots are about to be shared.
+    pub(crate) fn settle_entry(
+        &self,
+        held: &mut Held<'_, order::Map>,
+        aref: &ARef<M>,
+        len: machine::Pages,
+    ) -> Result<(), NoMemory> {
+        if !aref.amap.borrows.load(Relaxed) {
+            return Ok(());
+        }
+        let (mut body, mut h) = aref.amap.body.lock(held);
+        self.settle_borrowed(&mut h, &mut body, aref.range(len))?;
+        aref.amap.borrows.store(!body.borrowed.is_empty(), Relaxed);
+        Ok(())
+    }
+
+    /// Settles what has just been put into a range, if slots hold more on loan than they may. What can't be settled for lack of
+    /// memory stays as it is.
+    pub(crate) fn keep_few_borrowed(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        space: &Space<M>,
+        range: VaRange,
+    ) {
+        if self.anons.borrowed.load(Relaxed) <= self.frames().total() / PART {
+            return;
+        }
+        let bytes = crate::anon::many_bytes(range.pages().0 as usize);
+        let _ = self.attempt(held, bytes, |held, _| {
+            let (tree, mut h) = space.map.tree.read(held);
+            tree.try_each(range, &mut |entry| {
+                let Some(aref) = &entry.amap else { return Ok(()) };
+                let part = entry.range.intersect(range);
+                let first = entry.slot(aref, part.start);
+                let (mut body, mut h) = aref.amap.body.lock(&mut h);
+                self.settle_borrowed(&mut h, &mut body, first..first + part.pages().0)
+            })
+            .map_err(Stop::Fail)
+        });
+    }
+
+    /// An anon for a page on loan, which is returned.
+    fn anon_for(
+        &self,
+        held: &mut Held<'_, order::Amap>,
+        page: PageNo,
+        spare: &mut Numbers,
+    ) -> Result<AnonNo, NoMemory> {
+        if let Owner::Anon(number) = self.frames().owner(page) {
+            if let Some(no) = AnonNo::new(number) {
+                let (mut anon, _h) = self.anons.get(no).lock(held);
+                if anon.page == Some(page) {
+                    anon.refs += 1;
+                    // Its owner has it: this is not the last who holds it.
+                    self.frames().unlend(page);
+                    return Ok(no);
+                }
+            }
+        }
+        self.new_anon_for(held, page, spare)
+    }
+
+    /// A new anon for a page that no anon has: it is taken over, if it is nobody's, or copied.
+    fn new_anon_for(
+        &self,
+        held: &mut Held<'_, order::Amap>,
+        page: PageNo,
+        spare: &mut Numbers,
+    ) -> Result<AnonNo, NoMemory> {
+        let (machine, frames) = (self.machine(), self.frames());
+        if spare.is_empty() {
+            *spare = self.anons.take_many(machine, held, SPARE)?;
+        }
+        let mut own = page;
+        let mut taken = frames.take_over(page);
+        if taken == Taken::Not {
+            own = self.new_page(held)?.page();
+            machine.copy(page, own);
+            self.stat().add(machine.cpu(), Counter::TransfersCopied, 1);
+            self.return_page(held, LentPage(page));
+            taken = frames.take_over(own);
+            debug_assert_eq!(taken, Taken::Alone, "nobody else has a new page");
+        }
+        let Some(no) = spare.pop() else { unreachable!("numbers were taken") };
+        self.anons.make_of(machine, held, no, own);
+        frames.activate(machine, held, own);
+        if taken == Taken::Among {
+            self.return_page(held, LentPage(own));
+        }
+        Ok(no)
+    }
+}
+
+/// The number of a slot that holds a page on loan.
+#[inline(always)]
+pub(crate) fn number_of(page: &LentPage) -> u32 {
+    debug_assert!(page.page().0 < BORROWED, "memory has less than 2^31 pages");
+    page.page().0 | BORROWED
+}
