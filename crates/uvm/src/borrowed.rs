@@ -32,7 +32,7 @@ use crate::loan::LentPage;
 use crate::stat::Counter;
 use crate::{Space, Stop, Uvm};
 
-/// Set in what a slot holds, if it is a page on loan.
+/// Set in what a slot holds, if it is a page on loan: memory has less than 2^31 pages.
 pub(crate) const BORROWED: u32 = 1 << 31;
 
 /// The part of memory that slots may hold on loan.
@@ -236,11 +236,4 @@ impl<M: Machine> Uvm<M> {
         }
         Ok(no)
     }
-}
-
-/// The number of a slot that holds a page on loan.
-#[inline(always)]
-pub(crate) fn number_of(page: &LentPage) -> u32 {
-    debug_assert!(page.page().0 < BORROWED, "memory has less than 2^31 pages");
-    page.page().0 | BORROWED
 }

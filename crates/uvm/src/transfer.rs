@@ -25,7 +25,7 @@ use machine::{order, Held, Machine, NoMemory, Pages, Pmap, Prot, Shootdown, Va, 
 
 use crate::amap::AnonHolders;
 use crate::anon::drop_page;
-use crate::borrowed::number_of;
+use crate::borrowed::BORROWED;
 use crate::loan::{Lent, LentPage};
 use crate::map::tree::Tree;
 use crate::map::{choose_place, entry_bytes, Entry, Map, Place, Writes};
@@ -228,13 +228,16 @@ impl<M: Machine> Uvm<M> {
         let first = entry.slot(aref, part.start);
         let (mut body, mut h) = aref.amap.body.lock(held);
         let (machine, anons, down) = (self.machine(), &self.anons, &mut *transfer.down);
-        let (zero, mut put) = (self.zero_page.get().copied(), 0);
+        // No page has a number that high.
+        let zero = self.zero_page.get().map_or(u32::MAX, |page| page.0 | BORROWED);
+        let mut put = 0;
         let numbers = transfer.lent.pages()[indices(part, range)].iter().map(|page| {
-            if Some(page.page()) == zero {
+            let number = page.page().0 | BORROWED;
+            if number == zero {
                 return 0;
             }
             put += 1;
-            number_of(page)
+            number
         });
         body.slots.put_all(first, numbers, &mut AnonHolders { machine, anons, held: &mut h, down });
         body.borrows(first..first + part.pages().0);

@@ -234,7 +234,7 @@ impl<M: Machine> Frames<M> {
     /// and records, so that they can be mapped, but are never free. The owner of both is [`Owner::Kernel`].
     ///
     /// # Errors
-    /// [`NoMemory`] if the heap can't hold the records.
+    /// [`NoMemory`] if the heap can't hold the records, or there are more than 2^31 of them.
     pub fn with(
         segments: &[(Pa, u32)],
         loaded: &[(Pa, u32)],
@@ -244,7 +244,8 @@ impl<M: Machine> Frames<M> {
         let (mut table, mut numbers) = (Vec::new(), 0u32);
         for &(start, pages) in segments.iter().chain(loaded).chain(devices) {
             table.push(Segment { start, pages, first: PageNo(numbers) });
-            numbers = numbers.checked_add(pages).ok_or(NoMemory)?;
+            // A number leaves a bit for who keeps it beside others.
+            numbers = numbers.checked_add(pages).filter(|&all| all <= 1 << 31).ok_or(NoMemory)?;
         }
         let first_of = |segment: usize| table.get(segment).map_or(numbers, |s| s.first.0);
         let (free, total) = (first_of(segments.len()), first_of(segments.len() + loaded.len()));

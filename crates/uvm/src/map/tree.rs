@@ -132,6 +132,9 @@ impl<E: Span> Tree<E> {
         range: VaRange,
         each: &mut impl FnMut(&E) -> Result<(), X>,
     ) -> Result<(), X> {
+        if range.is_empty() {
+            return Ok(());
+        }
         try_each(&self.root, range, each)
     }
 
@@ -146,7 +149,9 @@ impl<E: Span> Tree<E> {
 
     /// Calls `each` on every entry that overlaps the range, in order, to change; ranges must stay.
     pub(crate) fn each_mut(&mut self, range: VaRange, mut each: impl FnMut(&mut E)) {
-        each_mut(&mut self.root, range, &mut each);
+        if !range.is_empty() {
+            each_mut(&mut self.root, range, &mut each);
+        }
     }
 
     /// Hands over all entries, in order.
@@ -277,32 +282,50 @@ fn count<E>(link: &Link<E>) -> usize {
     link.as_ref().map_or(0, |node| 1 + count(&node.left) + count(&node.right))
 }
 
+/// Mostly the range lies in one entry, and the way there is all that is gone.
 fn try_each<E: Span, X>(
-    link: &Link<E>,
+    mut link: &Link<E>,
     range: VaRange,
     each: &mut impl FnMut(&E) -> Result<(), X>,
 ) -> Result<(), X> {
-    let Some(node) = link else { return Ok(()) };
-    if node.max <= range.start || node.min >= range.end {
-        return Ok(());
+    while let Some(node) = link {
+        let own = node.entry.range();
+        if range.end <= own.start {
+            link = &node.left;
+        } else if own.end <= range.start {
+            link = &node.right;
+        } else {
+            if range.start < own.start {
+                try_each(&node.left, range, each)?;
+            }
+            each(&node.entry)?;
+            if range.end <= own.end {
+                break;
+            }
+            link = &node.right;
+        }
     }
-    try_each(&node.left, range, each)?;
-    if !node.entry.range().intersect(range).is_empty() {
-        each(&node.entry)?;
-    }
-    try_each(&node.right, range, each)
+    Ok(())
 }
 
-fn each_mut<E: Span>(link: &mut Link<E>, range: VaRange, each: &mut impl FnMut(&mut E)) {
-    let Some(node) = link else { return };
-    if node.max <= range.start || node.min >= range.end {
-        return;
+fn each_mut<E: Span>(mut link: &mut Link<E>, range: VaRange, each: &mut impl FnMut(&mut E)) {
+    while let Some(node) = link {
+        let own = node.entry.range();
+        if range.end <= own.start {
+            link = &mut node.left;
+        } else if own.end <= range.start {
+            link = &mut node.right;
+        } else {
+            if range.start < own.start {
+                each_mut(&mut node.left, range, each);
+            }
+            each(&mut node.entry);
+            if range.end <= own.end {
+                break;
+            }
+            link = &mut node.right;
+        }
     }
-    each_mut(&mut node.left, range, each);
-    if !node.entry.range().intersect(range).is_empty() {
-        each(&mut node.entry);
-    }
-    each_mut(&mut node.right, range, each);
 }
 
 fn drain<E>(link: Link<E>, each: &mut impl FnMut(E)) {
