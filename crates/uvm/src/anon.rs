@@ -114,6 +114,34 @@ struct Near<M: Machine> {
     len: AtomicUsize,
 }
 
+/// A look at many anons, which knows the last one's chunk.
+pub(crate) struct Many<'a, M: Machine> {
+    anons: &'a Anons<M>,
+    last: Option<(u32, &'a Chunk<M>)>,
+}
+
+impl<'a, M: Machine> Many<'a, M> {
+    #[inline(always)]
+    pub(crate) fn get(&mut self, no: AnonNo) -> &'a Anon<M> {
+        let key = no.get() / CHUNK as u32;
+        let chunk = match self.last {
+            Some((last, chunk)) if last == key => chunk,
+            _ => {
+                let chunk = self.anons.chunk(no);
+                self.last = Some((key, chunk));
+                chunk
+            }
+        };
+        &in_chunk(chunk, no).anon
+    }
+}
+
+#[inline(always)]
+fn in_chunk<M: Machine>(chunk: &Chunk<M>, no: AnonNo) -> &Cell<M> {
+    let i = no.get() as usize;
+    &chunk[i % CHUNK / ROW].0[i % ROW]
+}
+
 /// All anons of an instance.
 pub(crate) struct Anons<M: Machine> {
     chunks: Vec<Once<Chunk<M>>>,
@@ -152,11 +180,21 @@ impl<M: Machine> Anons<M> {
 
     #[inline]
     fn cell(&self, no: AnonNo) -> &Cell<M> {
-        let i = no.get() as usize;
-        match self.chunks[i / CHUNK].get() {
-            Some(chunk) => &chunk[i % CHUNK / ROW].0[i % ROW],
-            None => unreachable!("anon {i} was never made"),
+        in_chunk(self.chunk(no), no)
+    }
+
+    #[inline]
+    fn chunk(&self, no: AnonNo) -> &Chunk<M> {
+        match self.chunks[no.get() as usize / CHUNK].get() {
+            Some(chunk) => chunk,
+            None => unreachable!("anon {no} was never made"),
         }
+    }
+
+    /// For a look at many, whose numbers often lie close together.
+    #[inline]
+    pub(crate) fn many(&self) -> Many<'_, M> {
+        Many { anons: self, last: None }
     }
 
     /// Anons in use; a moment's value where several CPUs run.

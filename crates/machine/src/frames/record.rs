@@ -192,11 +192,6 @@ impl<M: Machine> Frames<M> {
         page.owner.store(pack(owner), Release);
     }
 
-    /// Lends a page that was taken over [alone](Taken::Alone), and that nobody has seen since, to who had it before.
-    pub fn lend_back(&self, page: PageNo) {
-        self.page(page).wire.fetch_add(LOAN, Relaxed);
-    }
-
     /// Whether nobody owns or holds the page but one borrower.
     pub fn is_borrowers(&self, page: PageNo) -> bool {
         self.page(page).wire.load(Acquire) == LEFT | LOAN

@@ -4,6 +4,7 @@
 //! held, and looked at again; if it is gone again by then it is pinned and copied, so that every page ends.
 
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 
 use machine::frames::{Lending as Found, PageFlags};
 use machine::{
@@ -14,6 +15,7 @@ use super::{Lent, LentPage};
 use crate::amap::{ARef, AmapBody};
 use crate::anon::AnonNo;
 use crate::borrowed::Content;
+use crate::counted::{AtomicU32, Ordering::Acquire};
 use crate::fault::FaultError;
 use crate::map::{Entry, Map, ORef, Writes};
 use crate::object::resident;
@@ -212,6 +214,14 @@ impl<M: Machine> Uvm<M> {
             let here = body.slots.part(slot, slot + (part.end - at).0);
             let mut next = 0;
             while next < here.len() {
+                if !others_write {
+                    let lent = self.lend_idle_anons(held, here.rest(next), &mut lending.lent.pages);
+                    lending.anons += lent as u64;
+                    next += lent;
+                    if next == here.len() {
+                        break;
+                    }
+                }
                 let va = at + Pages(next as u64);
                 if let Some(number) = here.number(next) {
                     let no = match Content::of(number) {
@@ -241,6 +251,30 @@ impl<M: Machine> Uvm<M> {
             at = at + Pages(here.len() as u64);
         }
         Ok(())
+    }
+
+    /// Lends the pages of anons in a row, as far as that takes no more than to count. Says how many. A loop of its own, which nearly all
+    /// pages that are lent go through.
+    #[inline(never)]
+    fn lend_idle_anons(
+        &self,
+        held: &mut Held<'_, order::Amap>,
+        slots: &[AtomicU32],
+        lent: &mut Vec<LentPage>,
+    ) -> usize {
+        let (frames, mut anons, before) = (self.frames(), self.anons.many(), lent.len());
+        for slot in slots {
+            let number = slot.load(Acquire);
+            let Some(no) = AnonNo::new(number) else { break };
+            let (anon, _) = anons.get(no).lock(held);
+            // A copy may have taken its place.
+            let Some(page) = anon.page.filter(|_| slot.load(Acquire) == number) else { break };
+            if frames.lend_idle(page) != Found::Lent {
+                break;
+            }
+            lent.push(LentPage(page));
+        }
+        lent.len() - before
     }
 
     /// Lends an anon's page; says no if it has none at this moment, or a copy has taken the anon's place: so `is_there` says.

@@ -66,6 +66,12 @@ impl Part<'_> {
         self.len
     }
 
+    /// Its places from one on; none where no leaf is.
+    #[inline]
+    pub(crate) fn rest(&self, from: usize) -> &[AtomicU32] {
+        self.leaf.map_or(&[], |leaf| &leaf[from..])
+    }
+
     /// The number at a place of the run, as it is at this moment.
     #[inline]
     pub(crate) fn number(&self, at: usize) -> Option<NonZeroU32> {
