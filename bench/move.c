@@ -21,6 +21,7 @@ enum { LARGEST = 2 << 20, PASSED = 64 << 20, PIECES = 64 };
 static size_t size;
 static const char *lends = "", *transfers = ""; // for the knobs; empty: as the kernel likes
 static int touches;                             // whoever has the data writes to each page of it
+static int reads;                               // who gets pages by transfer loads from each
 
 static char *buffer; // LARGEST bytes, touched
 
@@ -37,6 +38,10 @@ static void set(const char *knob, const char *value) {
 
 static void touch(char *at, size_t length) {
     for (size_t i = 0; i < length; i += PAGE) *(volatile char *)(at + i) += 1;
+}
+
+static void look(const char *at, size_t length) {
+    for (size_t i = 0; i < length; i += PAGE) (void)*(const volatile char *)(at + i);
 }
 
 // Large memory begins where a page table does: programs that pass much of it do well to have it so.
@@ -73,6 +78,7 @@ static int transfer_all(int fd, size_t length) {
         for (ssize_t i = 0; i < count; i++) {
             done += pieces[i].length;
             if (touches) touch(pieces[i].start, pieces[i].length);
+            if (reads) look(pieces[i].start, pieces[i].length);
             if (uvm_anflush(pieces[i].start, pieces[i].length)) return -1;
         }
     }
@@ -456,7 +462,7 @@ static uint64_t pipeline_copied(size_t count) {
 
 // --- the table --------------------------------------------------------------------------------------------------
 
-enum { ONLY_OURS = 1, TOUCHES = 2, COPY_OUT = 4, COPY_IN = 8, LEND = 16, TRANSFER = 32 };
+enum { ONLY_OURS = 1, TOUCHES = 2, COPY_OUT = 4, COPY_IN = 8, LEND = 16, TRANSFER = 32, READS = 64 };
 
 static const struct kind {
     const char *name;
@@ -471,11 +477,13 @@ static const struct kind {
     {"null write, copied, refilled", null_write, 1024, LARGEST, ONLY_OURS | TOUCHES | COPY_OUT},
     {"null read, copied", null_read, 1024, LARGEST, ONLY_OURS | COPY_IN},
     {"null read, transferred", null_read, 4096, LARGEST, ONLY_OURS | TRANSFER},
+    {"null read, transferred, looked at", null_read, 4096, LARGEST, ONLY_OURS | TRANSFER | READS},
     {"null read, unchanged", null_read, 1024, LARGEST, ONLY_OURS},
     {"pipe, copied", pipe_plain, 1024, LARGEST, ONLY_OURS | COPY_OUT | COPY_IN},
     {"pipe, lent", pipe_plain, 4096, LARGEST, ONLY_OURS | LEND | COPY_IN},
     {"pipe, transferred", pipe_plain, 4096, LARGEST, ONLY_OURS | COPY_OUT | TRANSFER},
     {"pipe, lent and transferred", pipe_plain, 4096, LARGEST, ONLY_OURS | LEND | TRANSFER},
+    {"pipe, both, looked at", pipe_plain, 4096, LARGEST, ONLY_OURS | LEND | TRANSFER | READS},
     {"pipes, to and fro, untouched", piped_by_copy, 4096, LARGEST, 0},
     {"pipes, to and fro, touched", piped_by_copy, 4096, LARGEST, TOUCHES},
     {"pipes, to and fro, donated", donated, 32768, LARGEST, ONLY_OURS},
@@ -522,6 +530,7 @@ int main(int count, char **arguments) {
             snprintf(name, sizeof name, "%s, %s", kind->name, in_words(size));
             if (!strstr(name, wanted)) continue;
             touches = kind->how & TOUCHES ? 1 : 0;
+            reads = kind->how & READS ? 1 : 0;
             lends = kind->how & LEND ? "1" : kind->how & COPY_OUT ? "never" : "";
             transfers = kind->how & TRANSFER ? "1" : kind->how & COPY_IN ? "never" : "";
             failure = 0;

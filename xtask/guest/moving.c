@@ -536,7 +536,7 @@ static void ranges_are_donated(void) {
 }
 
 // Loans are seen in the picture of a map, as long as they last.
-static size_t pages_on_loan(void) {
+static size_t in_picture(const char *key) {
     static char text[1 << 16];
     int fd = open("/proc/self/uvm", O_RDONLY);
     NEED(fd >= 0);
@@ -544,8 +544,12 @@ static size_t pages_on_loan(void) {
     for (ssize_t got; (got = read(fd, text + length, sizeof text - 1 - length)) > 0;) length += got;
     text[length] = 0;
     close(fd);
-    for (char *at = text; (at = strstr(at, "lent=")); at++) sum += strtoul(at + 5, 0, 10);
+    for (char *at = text; (at = strstr(at, key)); at++) sum += strtoul(at + strlen(key), 0, 10);
     return sum;
+}
+
+static size_t pages_on_loan(void) {
+    return in_picture("lent=");
 }
 
 static void loans_are_seen(void) {
@@ -562,6 +566,13 @@ static void loans_are_seen(void) {
     CHECK(pages_on_loan() == 3);
     all_of(ends[0], to, 4 * PAGE);
     CHECK(is(to, 4 * PAGE, 50, PAGE) && pages_on_loan() == 0);
+    // What comes by a transfer is on loan itself until somebody touches it.
+    struct uvm_piece piece;
+    CHECK(vmsplice(ends[1], &vector, 1, 0) == 4 * PAGE && uvm_transfer_read(ends[0], &piece, 1, 4 * PAGE) == 1);
+    CHECK(in_picture("borrowed=") == 4 && pages_on_loan() == 4);
+    CHECK(!memcmp(piece.start, from + PAGE, PAGE));
+    CHECK(in_picture("borrowed=") == 0 && pages_on_loan() == 0);
+    uvm_anflush(piece.start, piece.length);
     munmap(from, 8 * PAGE), close(ends[0]), close(ends[1]);
 }
 

@@ -41,8 +41,10 @@ pub struct Layers {
     pub amap: Option<(Pages, usize, bool)>,
     /// The object: its kind, id, and its page at the entry's first address.
     pub object: Option<(&'static str, u32, Pages)>,
-    /// Pages of both layers in the entry's range that are on loan.
+    /// Pages of both layers in the entry's range that are on loan to others.
     pub lent: usize,
+    /// Slots in the entry's range that hold a page on loan from others.
+    pub borrowed: usize,
 }
 
 /// A map entry without what lies in its layers, which takes no counting.
@@ -196,10 +198,18 @@ fn sharing<M: Machine>(e: &Entry<M>) -> Sharing {
 }
 
 fn info<M: Machine>(e: &Entry<M>, held: &mut Held<'_, order::Map>) -> EntryInfo {
+    let mut borrowed = 0;
     let amap = e.amap.as_ref().map(|a| {
         let (body, _) = a.amap.body.lock(held);
         let range = a.range(e.len());
-        (a.slot, body.slots.range(range.clone()).count(), body.cover.is_exclusive(range))
+        let mut anons = 0;
+        for (_, number) in body.slots.range(range.clone()) {
+            match Content::of(number) {
+                Content::Anon(_) => anons += 1,
+                Content::Borrowed(_) => borrowed += 1,
+            }
+        }
+        (a.slot, anons, body.cover.is_exclusive(range))
     });
     EntryInfo {
         range: e.range,
@@ -215,6 +225,7 @@ fn info<M: Machine>(e: &Entry<M>, held: &mut Held<'_, order::Map>) -> EntryInfo 
             amap,
             object: e.object.as_ref().map(|o| (o.pager.kind(), o.pager.object().id(), o.offset)),
             lent: 0,
+            borrowed,
         },
     }
 }
@@ -238,6 +249,9 @@ impl fmt::Display for EntryInfo {
         match self.layers.object {
             Some((kind, id, offset)) => write!(f, " | {kind} object {id} page={}", offset.0)?,
             None => f.write_str(" | zeroes")?,
+        }
+        if self.layers.borrowed != 0 {
+            write!(f, " | borrowed={}", self.layers.borrowed)?;
         }
         if self.layers.lent != 0 {
             write!(f, " | lent={}", self.layers.lent)?;

@@ -352,8 +352,7 @@ impl VmSystem for Uvm {
 
     fn describe(space: &Space, each: &mut dyn FnMut(&MapLine<'_>)) {
         let mut rest = space.get().bounds();
-        while let Some(e) = with(|uvm, held| uvm.first_in(held, space.get(), rest)) {
-            let name = entry(space, e.range.start.0).and_then(|info| info.name);
+        while let Some((e, name)) = with(|uvm, held| uvm.first_named_in(held, space.get(), rest)) {
             each(&line(&e, name.as_deref().unwrap_or("")));
             rest = VaRange::new(e.range.end, rest.end);
         }

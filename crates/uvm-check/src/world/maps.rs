@@ -50,7 +50,7 @@ impl World {
                 return Err(format!("page {page} is described as {said:?}, ought to be {ought:?}"));
             }
         }
-        let anons = entry.layers.amap.map_or(0, |(_, anons, _)| anons);
+        let anons = entry.layers.amap.map_or(0, |(_, anons, _)| anons) + entry.layers.borrowed;
         if anons > entry.range.pages().0 as usize {
             return Err(format!("has an entry with {anons} anons in {:?}", entry.range));
         }

@@ -3,6 +3,7 @@
 use machine::frames::PageFlags;
 use machine::{order, Held, Machine, PageNo, Pages, Pmap, Prot, Reserve, Shootdown, VaRange};
 
+use super::neighbours::Which;
 use super::{Fault, FaultError};
 use crate::amap::{ARef, AmapBody, AnonHolders};
 use crate::anon::{AnonBody, AnonNo};
@@ -158,7 +159,7 @@ impl<M: Machine> Uvm<M> {
             let is_for_others = own && beside == Beside::Others;
             return if is_for_others { self.copy_beside(held, fault, entry, found, no) } else { Ok(false) };
         }
-        self.map_anon_neighbours(held, fault, entry, &body.slots, found.index(), beside);
+        self.map_anon_neighbours(held, fault, entry, &body.slots, found.index(), beside, Which::Writable);
         Ok(true)
     }
 
@@ -255,6 +256,7 @@ impl<M: Machine> Uvm<M> {
         body: &mut AmapBody<M>,
         slot: u64,
     ) -> Result<(), Stop<FaultError>> {
+        let was_borrowed = body.slots.get(slot).is_some_and(|number| Content::anon(number).is_none());
         let found = self.settled(held, fault, entry, body, slot)?;
         let mut shared = body.slots.is_shared(slot);
         if fault.access == Prot::WRITE || (found.is_none() && entry.object.is_none()) {
@@ -303,7 +305,8 @@ impl<M: Machine> Uvm<M> {
             self.drop_copied(held, no);
             return shown;
         }
-        self.map_anon_neighbours(held, fault, entry, &body.slots, slot, Beside::Nobody);
+        let which = if was_borrowed && fault.access == Prot::READ { Which::All } else { Which::Writable };
+        self.map_anon_neighbours(held, fault, entry, &body.slots, slot, Beside::Nobody, which);
         if body.ahead.is_due(slot) {
             self.swap_ahead(held, fault, entry, body);
         }

@@ -5,7 +5,8 @@
 //! pays here since a trap costs as much as mapping ten pages (`./uvm bench micro`: file fault rows).
 //!
 //! Anons are mapped along only where they can be mapped writable: after a fork has come and gone, the parent gets
-//! its memory back sixteen pages at a fault. A child that will soon exec is not made to map what it won't use.
+//! its memory back sixteen pages at a fault. A child that will soon exec is not made to map what it won't use. What has just come by
+//! a transfer is mapped along to be read, though its sender has it too: it came to be read.
 
 use core::ops::Range;
 
@@ -21,6 +22,13 @@ use crate::slots::Slots;
 use crate::Uvm;
 
 const WINDOW: usize = 16;
+
+/// Which anons are mapped along.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Which {
+    Writable,
+    All,
+}
 
 /// The run of pages around a fault, as addresses.
 struct Window {
@@ -99,6 +107,7 @@ impl<M: Machine> Uvm<M> {
         slots: &Slots,
         slot: u64,
         beside: Beside,
+        which: Which,
     ) {
         if entry.writes != Writes::Copied || !entry.prot.contains(Prot::WRITE) {
             return;
@@ -121,8 +130,11 @@ impl<M: Machine> Uvm<M> {
                 // A copy has taken its place (`copy_beside`).
                 continue;
             }
-            if anon.refs == 1 && anon.page.is_some_and(|page| self.frames().loans(page) == 0) {
-                found[i] = anon.page.map(|page| (page, entry.prot));
+            let Some(page) = anon.page else { continue };
+            if anon.refs == 1 && self.frames().loans(page) == 0 {
+                found[i] = Some((page, entry.prot));
+            } else if which == Which::All {
+                found[i] = Some((page, entry.prot.without_write()));
             }
         }
         // The anons' locks are gone, and somebody may be taking their pages away, or lending them.
