@@ -172,20 +172,25 @@ fn fork_and_exit() -> Moved {
     })
 }
 
+/// The most lines that an operation may move.
+const NONE: f64 = 0.0;
+/// A few for each batch of 32 pages or numbers, and for each branch of slots.
+const BATCHES: f64 = 0.1;
+
 #[test]
 fn cpus_that_fault_on_different_resident_pages_share_no_line() {
     let rows = [
-        ("fault, object's page there; a space for each CPU", resident_object(false), Some(0.0)),
-        ("fault, object's page there; one space", resident_object(true), Some(0.0)),
-        ("fault, anonymous page there; one mapping of one space", resident_anon(), Some(0.0)),
-        ("first touch, a mapping for each CPU in one space", first_touch(false), None),
-        ("first touch, one mapping of one space", first_touch(true), None),
-        ("mmap, touch, munmap; a space for each CPU", map_touch_unmap(), None),
-        ("fork of 16 pages, exit; a space for each CPU", fork_and_exit(), None),
+        ("fault, object's page there; a space for each CPU", resident_object(false), NONE),
+        ("fault, object's page there; one space", resident_object(true), NONE),
+        ("fault, anonymous page there; one mapping of one space", resident_anon(), NONE),
+        ("first touch, a mapping for each CPU in one space", first_touch(false), BATCHES),
+        ("first touch, one mapping of one space", first_touch(true), BATCHES),
+        ("mmap, touch, munmap; a space for each CPU", map_touch_unmap(), NONE),
+        ("fork of 16 pages, exit; a space for each CPU", fork_and_exit(), NONE),
     ];
     println!("{:60} {:>8}", "lines that move between 64 CPUs", "each");
     rows.iter().for_each(|(what, moved, _)| print(what, moved));
     for (what, moved, most) in rows {
-        assert!(most.is_none_or(|most| moved.each <= most), "{what}: {} lines", moved.each);
+        assert!(moved.each <= most, "{what}: {} lines", moved.each);
     }
 }

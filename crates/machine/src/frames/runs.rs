@@ -101,29 +101,40 @@ impl<M: Machine> Frames<M> {
     }
 
     /// Takes pages that [left their owners](Self::leaves_owner) off their queues, under one hold of the lock, and hands them to `down`,
-    /// which frees them once no CPU can hold a translation of them.
+    /// which frees them once no CPU can hold a translation of them. Those that are still in a CPU's batch need no lock.
     pub fn release_all<P: Before<PageQueues>>(
         &self,
         held: &mut Held<'_, P>,
         pages: &[PageNo],
         down: &mut Shootdown,
     ) {
-        if pages.is_empty() {
+        let mut listed = 0;
+        for &page in pages {
+            let record = self.page(page);
+            if record.moves(Place::Pending, Place::Nowhere)
+                || record.place.load(Relaxed) == Place::Nowhere as u8
+            {
+                down.gather(self, page);
+            } else {
+                listed += 1;
+            }
+        }
+        if listed == 0 {
             return;
         }
         let (mut queues, _h) = self.far.queues.lock(held);
         for &page in pages {
             let record = self.page(page);
-            // Nobody links it from a batch while this holds the lock.
             let place = record.place.load(Relaxed);
             if place == Place::Active as u8 {
                 self.unlink(&mut queues.active, page.0);
             } else if place == Place::Inactive as u8 {
                 self.unlink(&mut queues.inactive, page.0);
+            } else {
+                // Gathered already.
+                continue;
             }
-            if place == Place::Active as u8 || place == Place::Inactive as u8 {
-                queues.unlinked(record.flags.load(Relaxed));
-            }
+            queues.unlinked(record.flags.load(Relaxed));
             record.place.store(Place::Nowhere as u8, Relaxed);
             down.gather(self, page);
         }

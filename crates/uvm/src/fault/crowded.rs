@@ -62,16 +62,39 @@ impl<M: Machine> Uvm<M> {
         reserved: usize,
         page: &mut Option<PageNo>,
     ) -> Result<bool, Stop<FaultError>> {
-        let (mut tree, mut h) = map.tree.lock(held);
-        if fault.needs_amap(fault.permit(tree.get(fault.va))?) {
-            self.own_amap(&mut h, fault, &mut tree, reserved)?;
-        }
+        // To read, as long as nothing has to change: a lock that is taken to change what it guards never opens to readers.
+        let (tree, mut h) = map.tree.read(held);
         let entry = fault.permit(tree.get(fault.va))?;
+        if !fault.needs_amap(entry) {
+            return self.put_untouched(&mut h, fault, entry, page);
+        }
+        let Some(mut tree) = tree.alone() else { return Ok(false) };
+        self.own_amap(&mut h, fault, &mut tree, reserved)?;
+        self.put_untouched(&mut h, fault, fault.permit(tree.get(fault.va))?, page)
+    }
+
+    fn put_untouched(
+        &self,
+        held: &mut Held<'_, order::Map>,
+        fault: &mut Fault<'_, M>,
+        entry: &Entry<M>,
+        page: &mut Option<PageNo>,
+    ) -> Result<bool, Stop<FaultError>> {
         let Some(aref) = entry.amap.as_ref().filter(|_| entry.object.is_none() && !entry.wired) else {
             return Ok(false);
         };
         let slot = entry.slot(aref, fault.va);
-        let (mut body, mut h) = aref.amap.body.lock(&mut h);
+        {
+            let (body, mut h) = aref.amap.body.read(held);
+            let found = body.slots.find(slot);
+            if found.number().is_some() {
+                return Ok(false);
+            }
+            if found.is_open() {
+                return page.take().map_or(Ok(false), |page| self.put_zeroes(&mut h, fault, entry, found, page));
+            }
+        }
+        let (mut body, mut h) = aref.amap.body.lock(held);
         if body.slots.find(slot).number().is_some() {
             return Ok(false);
         }
@@ -79,9 +102,6 @@ impl<M: Machine> Uvm<M> {
             AnonHolders { machine: self.machine(), anons: &self.anons, held: &mut h, down: fault.down };
         body.slots.open(slot, &mut holders);
         let found = body.slots.find(slot);
-        match page.take() {
-            Some(page) => self.put_zeroes(&mut h, fault, entry, found, page),
-            None => Ok(false),
-        }
+        page.take().map_or(Ok(false), |page| self.put_zeroes(&mut h, fault, entry, found, page))
     }
 }
