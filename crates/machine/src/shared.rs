@@ -16,8 +16,12 @@
 //! open lock in a row and finds it still open may read until the place is empty again. Both follow from one order
 //! of four accesses that all CPUs agree on: the reader writes its place and then reads `open`; the writer writes `open` and
 //! then reads the places; so one of the two sees the other.
+//!
+//! A lock that is changed time and again stays closed. Who would hold it for long to read ([`Shared::read_beside`]) then counts itself in
+//! its word `inside`, with the lock held, and gives the lock back: those who read run beside each other there too, at the price of
+//! a line that moves. I3: who has the lock to change something waits until nobody is inside.
 
-use crate::atomic::Ordering::{Relaxed, Release, SeqCst};
+use crate::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use crate::atomic::{AtomicBool, AtomicU32, AtomicUsize};
 use crate::order::{Before, Guard, Held, Level, Ordered, RawLock};
 use core::cell::UnsafeCell;
@@ -87,6 +91,8 @@ pub struct Shared<L, R, T> {
     open: AtomicBool,
     /// Reads since the last change; written by who holds the lock.
     quiet: AtomicU32,
+    /// Those who read beside others while it is closed; raised by who holds the lock.
+    inside: AtomicU32,
 }
 
 // SAFETY: as for `Ordered`; and what readers share is `&T`, hence `Sync`.
@@ -106,6 +112,13 @@ impl<'a, R: RawLock, T> Access<'a, R, T> {
     #[must_use]
     pub fn is_alone(&self) -> bool {
         matches!(self, Access::Alone(_))
+    }
+
+    /// Whether others may read too, though the lock is changed too often to be open.
+    #[inline]
+    #[must_use]
+    pub fn is_crowded(&self) -> bool {
+        matches!(self, Access::Among(Reading { by: By::Count(_), .. }))
     }
 
     /// Leave to change what was read, if the caller has it alone; if not, the reading ends.
@@ -132,15 +145,23 @@ impl<R: RawLock, T> Deref for Access<'_, R, T> {
 /// Leave to read among others; ends when dropped.
 #[must_use]
 pub struct Reading<'a, T> {
-    place: &'a AtomicUsize,
+    by: By<'a>,
     cell: &'a UnsafeCell<T>,
+}
+
+/// What says that somebody reads.
+enum By<'a> {
+    /// A place in a row that names the lock.
+    Row(&'a AtomicUsize),
+    /// The lock's count of those inside.
+    Count(&'a AtomicU32),
 }
 
 impl<T> Deref for Reading<'_, T> {
     type Target = T;
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: no one has a guard while a row names the lock (I1), and other readers have `&T` too.
+        // SAFETY: no one uses a guard while a row names the lock (I1) or somebody is inside (I3), and other readers have `&T` too.
         unsafe { &*self.cell.get() }
     }
 }
@@ -148,14 +169,24 @@ impl<T> Deref for Reading<'_, T> {
 impl<T> Drop for Reading<'_, T> {
     #[inline]
     fn drop(&mut self) {
-        self.place.store(0, Release);
+        match self.by {
+            By::Row(place) => place.store(0, Release),
+            By::Count(inside) => {
+                inside.fetch_sub(1, Release);
+            }
+        }
     }
 }
 
 impl<L: Level, R: RawLock, T> Shared<L, R, T> {
     /// `value` behind a free lock.
     pub fn new(value: T) -> Self {
-        Shared { lock: Ordered::new(value), open: AtomicBool::new(false), quiet: AtomicU32::new(0) }
+        Shared {
+            lock: Ordered::new(value),
+            open: AtomicBool::new(false),
+            quiet: AtomicU32::new(0),
+            inside: AtomicU32::new(0),
+        }
     }
 
     /// Takes the lock to change what it guards, as [`Ordered::lock`] does. Cost where it was open: a look at each
@@ -165,9 +196,7 @@ impl<L: Level, R: RawLock, T> Shared<L, R, T> {
     pub fn lock<'a, P: Before<L>>(&'a self, held: &'a mut Held<'_, P>) -> (Guard<'a, R, T>, Held<'a, L>) {
         let locked = self.lock.lock(held);
         self.quiet.store(0, Relaxed);
-        if self.open.load(Relaxed) {
-            self.close();
-        }
+        self.exclude();
         locked
     }
 
@@ -183,9 +212,7 @@ impl<L: Level, R: RawLock, T> Shared<L, R, T> {
         let locked = Ordered::lock_pair(&a.lock, &b.lock, held);
         for one in [a, b] {
             one.quiet.store(0, Relaxed);
-            if one.open.load(Relaxed) {
-                one.close();
-            }
+            one.exclude();
         }
         locked
     }
@@ -202,6 +229,32 @@ impl<L: Level, R: RawLock, T> Shared<L, R, T> {
         self.read_by_lock(held)
     }
 
+    /// The same for who reads for long: beside others even if it hasn't been quiet, unless there is one CPU alone.
+    #[inline]
+    #[cfg_attr(feature = "lines", track_caller)]
+    pub fn read_beside<'a, P: Before<L>>(
+        &'a self,
+        held: &'a mut Held<'_, P>,
+    ) -> (Access<'a, R, T>, Held<'a, L>) {
+        if self.open.load(Relaxed) {
+            if let Some(reading) = self.enter() {
+                return (Access::Among(reading), held.deeper());
+            }
+        }
+        let (guard, h) = self.lock.lock(held);
+        if !R::has_several_rows() {
+            return (Access::Alone(guard), h);
+        }
+        let by = match self.read_once_more(R::rows()) {
+            Some(place) => By::Row(place),
+            None => {
+                self.inside.fetch_add(1, Relaxed);
+                By::Count(&self.inside)
+            }
+        };
+        (Access::Among(Reading { by, cell: self.lock.cell() }), h)
+    }
+
     #[inline]
     #[cfg_attr(feature = "lines", track_caller)]
     fn read_by_lock<'a, P: Before<L>>(
@@ -212,9 +265,10 @@ impl<L: Level, R: RawLock, T> Shared<L, R, T> {
         let rows = R::rows();
         if rows.len() > 1 {
             if let Some(place) = self.read_once_more(rows) {
-                return (Access::Among(Reading { place, cell: self.lock.cell() }), h);
+                return (Access::Among(Reading { by: By::Row(place), cell: self.lock.cell() }), h);
             }
         }
+        self.exclude();
         (Access::Alone(guard), h)
     }
 
@@ -244,10 +298,27 @@ impl<L: Level, R: RawLock, T> Shared<L, R, T> {
         let place = R::rows().get(R::cpu())?.take(self.id())?;
         // With acquire: what was changed before the lock was opened is seen.
         if self.open.load(SeqCst) {
-            return Some(Reading { place, cell: self.lock.cell() });
+            return Some(Reading { by: By::Row(place), cell: self.lock.cell() });
         }
         place.store(0, Release);
         None
+    }
+
+    /// Waits for who reads beside others, with the lock held.
+    #[inline]
+    fn exclude(&self) {
+        if self.open.load(Relaxed) {
+            self.close();
+        }
+        if self.inside.load(Acquire) != 0 {
+            self.wait_for_those_inside();
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn wait_for_those_inside(&self) {
+        R::wait_until(|| self.inside.load(Acquire) == 0);
     }
 
     /// Waits for who reads, with the lock held, and lets nobody follow.

@@ -309,6 +309,12 @@ impl<M: Machine> Frames<M> {
         self.free().saturating_sub(self.reserve_kernel)
     }
 
+    /// Whether the free list alone has more than [`low_water`](Self::low_water); a moment's value, by two words that change rarely.
+    #[inline]
+    pub fn is_plentiful(&self) -> bool {
+        self.far.free_list_len.load(Relaxed) > self.low_water()
+    }
+
     /// Free pages under which [`Channel::PAGE_DAEMON`] is woken. Above both reserves, so that the daemon runs before
     /// anyone is refused.
     pub fn low_water(&self) -> usize {

@@ -67,6 +67,12 @@ fn read<R: RawLock>(lock: &Lock<R>, held: &mut Held<'_, Nothing>) -> (u32, bool)
     (value.0.with(|value| unsafe { *value }), matches!(value, Access::Among(_)))
 }
 
+fn read_beside<R: RawLock>(lock: &Lock<R>, held: &mut Held<'_, Nothing>) -> u32 {
+    let (value, _h) = lock.read_beside(held);
+    // SAFETY: loom reports a writer beside.
+    value.0.with(|value| unsafe { *value })
+}
+
 fn add<R: RawLock>(lock: &Lock<R>, held: &mut Held<'_, Nothing>) {
     let (value, _h) = lock.lock(held);
     // SAFETY: loom reports anybody beside.
@@ -122,6 +128,25 @@ fn two_writers_close_one_after_the_other() {
         add(&lock, &mut ctx.held());
         other.join().unwrap();
         assert_eq!(read(&lock, &mut ctx.held()).0, 2);
+    });
+}
+
+/// A lock that isn't open is read beside a change: the change waits for who is counted, and who comes later sees it.
+#[test]
+fn a_change_waits_for_who_is_counted() {
+    all_schedules(3, || {
+        let lock = Arc::new(Lock::<Rowed<true>>::new(Value(UnsafeCell::new(0))));
+        // Loom's words are made where they are first used.
+        assert_eq!(read_beside(&lock, &mut ThreadCtx::new().held()), 0);
+        let theirs = lock.clone();
+        let other = thread::spawn(move || {
+            CPU.with(|cpu| cpu.set(1));
+            read_beside(&theirs, &mut ThreadCtx::new().held())
+        });
+        let mut ctx = ThreadCtx::new();
+        add(&lock, &mut ctx.held());
+        assert_eq!(read_beside(&lock, &mut ctx.held()), 1);
+        assert!(other.join().unwrap() <= 1);
     });
 }
 

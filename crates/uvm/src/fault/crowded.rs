@@ -2,9 +2,13 @@
 //!
 //! ```text
 //!   look (lock) -> give the lock back -> take a page, clear it -> look again (lock) -> put it there
+//!   the next:                            take a page, clear it -> look (lock) -> put it there
 //! ```
-//! Such a map isn't open to readers, so a fault holds its lock alone, and those who map and unmap wait for it. Clearing the page is
-//! most of what they would wait for. The road not taken is to clear a page before the first look: most faults need none.
+//! Such a map isn't open to readers, and those who map and unmap wait for a fault that reads it. Clearing the page is most of what they
+//! would wait for. One such touch is mostly followed by another, so the next fault takes its page before it looks; it is given
+//! back, and the guess taken back, if the fault is another kind. Guessing so always would cost most faults a page for nothing.
+
+use core::sync::atomic::Ordering::Relaxed;
 
 use machine::{order, Held, Machine, PageNo, Reserve};
 
@@ -30,6 +34,24 @@ impl<M: Machine> Uvm<M> {
             let (body, _) = aref.amap.body.read(held);
             body.slots.find(entry.slot(aref, fault.va)).number().is_none()
         })
+    }
+
+    /// Resolves a fault as the last was, by a page of zeroes. Says no, with nothing changed, if it is another kind.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn touch_as_before(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        fault: &mut Fault<'_, M>,
+        reserved: usize,
+    ) -> Result<bool, Stop<FaultError>> {
+        let map = &fault.space.map;
+        // Who needs no page is not refused one.
+        let is_done = self.frames().is_plentiful() && self.touch_crowded(held, fault, map, reserved)?;
+        if !is_done {
+            map.is_touched.store(false, Relaxed);
+        }
+        Ok(is_done)
     }
 
     /// Makes a page of zeroes with nothing held, and then puts it where the fault is. Says no if it isn't needed there any more.
@@ -65,6 +87,9 @@ impl<M: Machine> Uvm<M> {
         // To read, as long as nothing has to change: a lock that is taken to change what it guards never opens to readers.
         let (tree, mut h) = map.tree.read(held);
         let entry = fault.permit(tree.get(fault.va))?;
+        if entry.submap.is_some() || entry.object.is_some() || entry.wired {
+            return Ok(false);
+        }
         if !fault.needs_amap(entry) {
             return self.put_untouched(&mut h, fault, entry, page);
         }
@@ -80,9 +105,7 @@ impl<M: Machine> Uvm<M> {
         entry: &Entry<M>,
         page: &mut Option<PageNo>,
     ) -> Result<bool, Stop<FaultError>> {
-        let Some(aref) = entry.amap.as_ref().filter(|_| entry.object.is_none() && !entry.wired) else {
-            return Ok(false);
-        };
+        let Some(aref) = &entry.amap else { return Ok(false) };
         let slot = entry.slot(aref, fault.va);
         {
             let (body, mut h) = aref.amap.body.read(held);
@@ -91,7 +114,9 @@ impl<M: Machine> Uvm<M> {
                 return Ok(false);
             }
             if found.is_open() {
-                return page.take().map_or(Ok(false), |page| self.put_zeroes(&mut h, fault, entry, found, page));
+                return page
+                    .take()
+                    .map_or(Ok(false), |page| self.put_zeroes(&mut h, fault, entry, found, page));
             }
         }
         let (mut body, mut h) = aref.amap.body.lock(held);

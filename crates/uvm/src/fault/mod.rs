@@ -17,7 +17,7 @@
 //! filled: so faults of many CPUs in one address space run side by side (`docs/locking.md`). What it needs from the heap
 //! is reserved first, what it must wait for is waited for with nothing held, and then it starts over: of the ways to
 //! restart after I/O this is the plain one, and costs a look-up against a disk access. Where the map is changed so often that
-//! faults hold its lock alone, a page of zeroes is made with nothing held, too (`crowded.rs`).
+//! it isn't open to readers, a page of zeroes is made with nothing held, too (`crowded.rs`).
 //!
 //! A page that replaces another at the same address (1B, 2B) becomes visible only after every CPU has forgotten the
 //! old one: else a third thread could read the old page after a second has read what a first wrote to the new one.
@@ -31,6 +31,8 @@ mod object;
 mod swapped;
 
 use alloc::sync::Arc;
+use core::sync::atomic::Ordering::Relaxed;
+
 use machine::{
     order, Held, Machine, NoMemory, PageNo, Pages, Pmap, Prot, RawLock, Shootdown, Va, VaRange, Wiring,
 };
@@ -260,10 +262,16 @@ impl<M: Machine> Uvm<M> {
         reserved: usize,
     ) -> Result<(), Stop<FaultError>> {
         let space = fault.space;
+        if M::Lock::has_several_rows()
+            && space.map.is_touched.load(Relaxed)
+            && self.touch_as_before(held, fault, reserved)?
+        {
+            return Ok(());
+        }
         let mut submap: Option<Arc<Map<M>>> = None;
         loop {
             let map = submap.as_deref().unwrap_or(&space.map);
-            let (tree, mut h) = map.tree.read(held);
+            let (tree, mut h) = map.tree.read_beside(held);
             let entry = fault.permit(tree.get(fault.va))?;
             if let Some(below) = &entry.submap {
                 let below = below.clone();
@@ -271,8 +279,9 @@ impl<M: Machine> Uvm<M> {
                 submap = Some(below);
                 continue;
             }
-            if M::Lock::has_several_rows() && tree.is_alone() && self.is_untouched(&mut h, fault, entry) {
+            if tree.is_crowded() && self.is_untouched(&mut h, fault, entry) {
                 drop(tree);
+                map.is_touched.store(true, Relaxed);
                 if self.touch_crowded(held, fault, map, reserved)? {
                     return Ok(());
                 }

@@ -29,7 +29,7 @@ mod wire;
 
 use alloc::sync::Arc;
 
-use machine::lines::AtomicU64;
+use machine::lines::{AtomicBool, AtomicU64};
 use machine::{order, Held, Machine, Pages, Prot, Shared, Va, VaRange};
 
 use crate::amap::ARef;
@@ -256,6 +256,8 @@ pub struct Map<M: Machine> {
     pub(crate) area: (AtomicU64, AtomicU64),
     /// By which such a place is known.
     pub(crate) area_name: spin::Once<Arc<str>>,
+    /// Whether the last fault that was looked at for it was a first touch that found others changing the map (`fault/crowded.rs`).
+    pub(crate) is_touched: AtomicBool,
 }
 
 /// Heap bytes of one entry.
@@ -266,7 +268,13 @@ pub(crate) fn entry_bytes<M: Machine>() -> usize {
 impl<M: Machine> Map<M> {
     pub(crate) fn new(bounds: VaRange) -> Self {
         let area = (AtomicU64::new(0), AtomicU64::new(0));
-        Map { tree: Shared::new(Tree::new()), bounds, area, area_name: spin::Once::new() }
+        Map {
+            tree: Shared::new(Tree::new()),
+            bounds,
+            area,
+            area_name: spin::Once::new(),
+            is_touched: AtomicBool::new(false),
+        }
     }
 
     /// Entries in the map.
