@@ -580,6 +580,56 @@ static void pipes_between_cpus(void) {
     CHECK(wrong == 0 && at > 100000);
 }
 
+static atomic_int go, mine, theirs, over_there;
+static int saw_mine;
+
+// Stores, then loads, with nothing between but the compiler's order: a CPU may do the load first.
+static void *stores_without_a_barrier(void *argument) {
+    pin(1);
+    for (int i = 1;; i++) {
+        int round;
+        while ((round = atomic_load_explicit(&go, memory_order_relaxed)) < i) {
+            if (round < 0) return argument;
+        }
+        atomic_store_explicit(&theirs, i, memory_order_relaxed);
+        __asm__ volatile("" : : : "memory");
+        saw_mine = atomic_load_explicit(&mine, memory_order_relaxed) == i;
+        atomic_store(&over_there, i);
+    }
+}
+
+// Who stores and then loads beside one that calls membarrier between the two: one of them sees the other, always.
+static void a_barrier_for_all_threads(void) {
+    enum { QUERY = 0, PRIVATE = 8, REGISTER_PRIVATE = 16, ROUNDS = 20000 };
+    pthread_t other;
+    NEED(cpus() > 1);
+    long commands = syscall(SYS_membarrier, QUERY, 0, 0);
+    CHECK(commands > 0 && (commands & PRIVATE) && (commands & REGISTER_PRIVATE));
+    CHECK(syscall(SYS_membarrier, 1 << 30, 0, 0) == -1 && errno == EINVAL);
+    CHECK(syscall(SYS_membarrier, PRIVATE, 1, 0) == -1 && errno == EINVAL);
+    NEED(!syscall(SYS_membarrier, REGISTER_PRIVATE, 0, 0));
+    atomic_store(&go, 0), atomic_store(&mine, 0), atomic_store(&theirs, 0), atomic_store(&over_there, 0);
+    pin(0);
+    NEED(!pthread_create(&other, 0, stores_without_a_barrier, 0));
+    int neither = 0, refused = 0;
+    uint64_t until = nanos(CLOCK_MONOTONIC) + 3000000000u;
+    for (int i = 1; i <= ROUNDS && nanos(CLOCK_MONOTONIC) < until; i++) {
+        atomic_store(&go, i);
+        // So that the two stores meet now and then.
+        for (volatile int wait = i % 256; wait > 0; wait--) {}
+        atomic_store_explicit(&mine, i, memory_order_relaxed);
+        refused += syscall(SYS_membarrier, PRIVATE, 0, 0) != 0;
+        int saw_theirs = atomic_load_explicit(&theirs, memory_order_relaxed) == i;
+        for (int looks = 0; atomic_load(&over_there) < i; looks++) {
+            if (looks > 100000) sched_yield();
+        }
+        neither += !saw_mine && !saw_theirs;
+    }
+    atomic_store(&go, -1);
+    pthread_join(other, 0);
+    CHECK(refused == 0 && neither == 0);
+}
+
 int main(int argc, char **argv) {
     static const struct test_case cases[] = {
         {"threads_run_at_once", threads_run_at_once},
@@ -602,6 +652,7 @@ int main(int argc, char **argv) {
         {"a_signal_finds_the_thread_that_takes_it", a_signal_finds_the_thread_that_takes_it},
         {"a_broadcast_wakes_all", a_broadcast_wakes_all},
         {"pipes_between_cpus", pipes_between_cpus},
+        {"a_barrier_for_all_threads", a_barrier_for_all_threads},
     };
     if (argc > 1 && !strcmp(argv[1], "exits_with_nine")) exits_with_nine();
     return RUN(cases, argc, argv);

@@ -245,6 +245,14 @@ pub(super) fn charge_switch(from: &Task, to: &Task) {
     }
 }
 
+/// Hangs this CPU, interrupts off and deaf to others, until they must have noticed.
+pub fn hang() {
+    let until = now() + HANG + 2 * LOOK;
+    while now() < until {
+        core::hint::spin_loop();
+    }
+}
+
 /// Has all CPUs say where they are if one of them hasn't taken its alarm for long; once for each.
 fn look_for_hangs(now: Nanos) {
     static NEXT_LOOK: AtomicU64 = AtomicU64::new(0);

@@ -608,6 +608,15 @@ pub const CASES: &[Case] = &[
         ours_only: true,
         ..CASE
     },
+    // One that works takes ticks, and so notices.
+    Case {
+        name: "a CPU that hangs is noticed",
+        command: &["/bin/busybox", "sh", "-c", "while :; do :; done & echo h >/proc/sysrq-trigger; kill $!; echo on"],
+        expect: &[Exactly("on\n"), Expect::Stacks(4)],
+        cpus: 4,
+        ours_only: true,
+        ..CASE
+    },
     Case {
         name: "a panic stops all CPUs",
         command: &["/bin/busybox", "sh", "-c", BUSY_PANIC],

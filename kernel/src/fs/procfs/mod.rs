@@ -386,6 +386,9 @@ impl Inode for ProcNode {
         if n == 1 && letter == *b"l" {
             crate::arch::ipi::show_all();
         }
+        if n == 1 && letter == *b"h" {
+            crate::sched::clock::hang();
+        }
         Ok((n + from.skip(from.left()), 0))
     }
 
