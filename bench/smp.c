@@ -26,14 +26,14 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { PAGE = 4096, WORKERS = 2, WINDOWS = 7, WINDOWS_ALONE = 15, ANON_PAGES = 8192, FILE_PAGES = 4096, FILE_MAPS = 8 };
+enum { PAGE = 4096, WORKERS = 2, WINDOWS = 5, WINDOWS_ALONE = 9, ANON_PAGES = 8192, FILE_PAGES = 4096, FILE_MAPS = 8 };
 // Measured time of a window, in nanoseconds. Short, since a host's CPUs are now fast, now slow: windows of one worker and of two take
 // turns, and of their ratios the median counts.
 static const uint64_t WINDOW = 100000000;
 
-// How often something was asked of other CPUs.
+// How often something was asked of other CPUs, and page faults were taken.
 struct asked {
-    long rounds, interrupts;
+    long rounds, interrupts, faults;
 };
 
 // What the workers of a row share, in memory that processes share too.
@@ -97,8 +97,10 @@ static const char *contents(const char *path) {
 
 // Ours counts rounds and interrupts. Linux counts interrupts alone, for each CPU.
 static struct asked asked_so_far(void) {
-    struct asked sum = {0, 0};
-    const char *at = strstr(contents("/proc/vmstat"), "tlb_remote ");
+    struct asked sum = {0, 0, 0};
+    const char *at = strstr(contents("/proc/vmstat"), "pgfault ");
+    if (at) sum.faults = atol(at + strlen("pgfault "));
+    at = strstr(text, "tlb_remote ");
     if (at) {
         sum.rounds = atol(at + strlen("tlb_remote "));
         at = strstr(at, "tlb_interrupts ");
@@ -215,7 +217,7 @@ static void work(int index) {
     uint64_t began = 0;
     // The first round warms up.
     for (int round = 0; !atomic_load(&team->over); round++) {
-        struct asked before = {0, 0};
+        struct asked before = {0, 0, 0};
         now->prepare(&worker, now->count);
         if (index == 0 && round) before = asked_so_far();
         meet();
@@ -233,6 +235,7 @@ static void work(int index) {
             struct asked after = asked_so_far();
             team->asked.rounds = after.rounds < 0 ? -1 : team->asked.rounds + after.rounds - before.rounds;
             team->asked.interrupts += after.interrupts - before.interrupts;
+            team->asked.faults += after.faults - before.faults;
             // Nor does it go on for ever where preparing takes long.
             int enough = team->nanos[0] >= WINDOW || nanos() - began > 8 * WINDOW;
             if (enough || atomic_load(&team->failed)) atomic_store(&team->over, 1);
@@ -300,7 +303,7 @@ static double median(double *values, int count) {
 static void scale(const struct operation *operation, int (*with)(int), const char *one, const char *two) {
     const char *name = operation->name;
     double alone[WINDOWS], both[WINDOWS], ratio[WINDOWS], done = 0;
-    struct asked asked = {0, 0};
+    struct asked asked = {0, 0, 0};
     for (int i = 0; i < WINDOWS; i++) {
         alone[i] = measure(operation, with, 1);
         both[i] = alone[i] > 0 ? measure(operation, with, 2) : 0;
@@ -312,6 +315,7 @@ static void scale(const struct operation *operation, int (*with)(int), const cha
         done += (double)(team->operations[0] + team->operations[1]);
         asked.rounds = team->asked.rounds < 0 ? -1 : asked.rounds + team->asked.rounds;
         asked.interrupts += team->asked.interrupts;
+        asked.faults += team->asked.faults;
     }
     printf("value|%s: %s|/s|%.1f\n", name, one, median(alone, WINDOWS));
     printf("value|%s: %s|/s|%.1f\n", name, two, median(both, WINDOWS));
@@ -319,6 +323,7 @@ static void scale(const struct operation *operation, int (*with)(int), const cha
     if (operation->run == loop) return;
     if (asked.rounds >= 0) printf("value|%s: %s, rounds|each|%.4f\n", name, two, (double)asked.rounds / done);
     printf("value|%s: %s, interrupts|each|%.4f\n", name, two, (double)asked.interrupts / done);
+    printf("value|%s: %s, page faults|each|%.4f\n", name, two, (double)asked.faults / done);
 }
 
 // The median of some windows: the other machine may begin and end a little earlier or later.

@@ -55,6 +55,38 @@ pub fn compile(name: &str, libc: Libc) -> Result<PathBuf> {
     Ok(target)
 }
 
+/// Compiles a program of `bench/` that runs without a kernel: QEMU loads it as one, on a CPU of 32 bits.
+pub fn compile_bare(name: &str) -> Result<PathBuf> {
+    let source = build::root().join("bench").join(format!("{name}.c"));
+    let target = build::scratch("guest")?.join(format!("{name}-bare"));
+    if newer(&target, &source) {
+        return Ok(target);
+    }
+    let mut command = Command::new("gcc");
+    command.args(["-m32", "-march=i686", "-mgeneral-regs-only", "-ffreestanding", "-fno-pic", "-no-pie"]);
+    command.args([
+        "-fno-stack-protector",
+        "-fno-asynchronous-unwind-tables",
+        "-O2",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+    ]);
+    command.args(["-std=gnu11", "-nostdlib", "-static", "-Wl,--build-id=none,-N,-Ttext=0x100000,-e,start"]);
+    let partial = target.with_extension(std::process::id().to_string());
+    let output = command.arg("-o").arg(&partial).arg(&source).output();
+    let output = output.context("can't run gcc (package gcc)")?;
+    if !output.status.success() {
+        bail!(
+            "{} does not compile:\n{}",
+            source.display(),
+            String::from_utf8_lossy(&output.stderr).trim_end()
+        );
+    }
+    std::fs::rename(&partial, &target)?;
+    Ok(target)
+}
+
 fn newer(target: &Path, source: &Path) -> bool {
     let time = |path: &Path| path.metadata().and_then(|about| about.modified()).ok();
     match (time(target), time(source)) {

@@ -1,5 +1,6 @@
 //! What `bench paging`, `bench smp` and `bench move` should show, row by row, and whether they do.
 
+use super::bare::EXCEPTIONS;
 use super::smp::{NO_KERNEL, TWO_MACHINES};
 use super::table::number;
 use super::{Document, Verdict};
@@ -37,7 +38,9 @@ fn bar(name: &str) -> Option<Bar> {
         name if name.ends_with("second pass: disk reads") => Some(Bar::AtMost(0.0)),
         name if name.starts_with("1,000 pages over 1 TiB") => Some(Bar::AtMost(1024.0)),
         "left to programs of 64 MiB" => Some(Bar::AtLeast(75.0)),
-        name if name.starts_with(NO_KERNEL) || name.ends_with(TWO_MACHINES) => None,
+        name if name.starts_with(NO_KERNEL) || name.ends_with(TWO_MACHINES) || name.ends_with(EXCEPTIONS) => {
+            None
+        }
         name if name.ends_with(": two processes") || name.ends_with(": two threads") => {
             Some(Bar::TimesLinux(1.5))
         }
@@ -119,6 +122,7 @@ mod tests {
         assert_eq!(bar("anonymous fault: two threads / one"), Some(Bar::AtLeast(1.8)));
         assert_eq!(bar("anonymous fault: one thread"), None);
         assert_eq!(bar("a loop without the kernel: two threads / one"), None);
+        assert_eq!(bar(&format!("anonymous fault{EXCEPTIONS}")), None);
         let name = "anonymous fault: two threads";
         let rows = [(name, "uvm", 3.0), (name, "linux", 2.0)];
         assert!(matches!(verdict(&document(&rows), name), Verdict::Met(_)));

@@ -1,6 +1,7 @@
 //! `./uvm bench`: measurements, each as a table for people, one JSON document for programs, and a page to look at.
 
 mod about;
+mod bare;
 mod bars;
 mod counted;
 mod data_figures;

@@ -3,11 +3,12 @@
 //! Each run has a machine that has just booted; the kernels take turns, so that what else this machine does falls on both alike. A
 //! row's second CPU is measured right after its first, and their ratio is taken run by run. How busy this machine was stands under
 //! the table, and the first rows, in which no kernel takes part, say what it gave to two CPUs at best. Nor do two machines with one
-//! process each share anything but the host: what they do together is what one machine could do at best.
+//! process each share anything but the host: what they do together is what one machine could do at best. And a program without a
+//! kernel takes exceptions as often as each kernel did (`bare`): what QEMU lets two CPUs do that take so many.
 
 use super::load::Watch;
 use super::samples::{Said, Samples};
-use super::{about, bars, report, table, Document, Row};
+use super::{about, bare, bars, report, table, Document, Row};
 use crate::qemu::{Board, Clock, Display, Ending, Kernel, Machine};
 use crate::run::{self, Root};
 use crate::session::{self, Input};
@@ -52,6 +53,7 @@ pub fn smp(args: &SmpArgs) -> Result<u8> {
             let own = one.run(system)?;
             complete &= own.is_whole;
             samples.gather(system, &own.output);
+            samples.gather(system, &bare::beside(&own.output)?);
             let pair = [Guest::new(kernel, &[filter, "alone"])?, Guest::new(kernel, &[filter, "alone"])?];
             let pair = run_both(&pair, system)?;
             complete &= pair.iter().all(|run| run.is_whole);
