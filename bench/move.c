@@ -8,7 +8,11 @@
 // Usage: move RUNS [PART OF A NAME]
 #include "count.h"
 #include "uvm.h"
+#include <arpa/inet.h>
+#include <net/if.h>
+#include <poll.h>
 #include <sched.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -181,6 +185,64 @@ static uint64_t through_socket(size_t count) {
     int ends[2];
     if (socketpair(AF_UNIX, SOCK_STREAM, 0, ends)) return give_up("socketpair");
     return between(count, ends, send_written, *transfers == '1' ? take_transferred : take_read);
+}
+
+// Two programs of one machine over TCP.
+static int connect_tcp(int ends[2]) {
+    struct ifreq loopback = {.ifr_name = "lo", .ifr_flags = IFF_UP | IFF_RUNNING};
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
+    socklen_t length = sizeof at;
+    int listener = socket(AF_INET, SOCK_STREAM, 0);
+    ioctl(listener, SIOCSIFFLAGS, &loopback); // it may be up
+    int bad = bind(listener, (void *)&at, length) || listen(listener, 1);
+    bad = bad || getsockname(listener, (void *)&at, &length);
+    ends[1] = socket(AF_INET, SOCK_STREAM, 0);
+    bad = bad || connect(ends[1], (void *)&at, length);
+    ends[0] = bad ? -1 : accept(listener, 0, 0);
+    close(listener);
+    return ends[0] < 0;
+}
+
+static uint64_t through_tcp(size_t count) {
+    int ends[2];
+    if (connect_tcp(ends)) return give_up("TCP");
+    return between(count, ends, send_written, take_read);
+}
+
+// As Linux's <linux/errqueue.h> has it.
+struct ended {
+    uint32_t error;
+    uint8_t origin, type, code, padding;
+    uint32_t first, last;
+};
+
+// Linux's own way to send pages as they are: it says by the socket's queue of errors when it has done with them.
+static int send_in_place(int fd) {
+    unsigned sent = 0;
+    for (size_t done = 0; done < size; sent++) {
+        ssize_t put = send(fd, buffer + done, size - done, MSG_ZEROCOPY);
+        if (put <= 0) return -1;
+        done += put;
+    }
+    for (unsigned ended = 0; ended < sent;) {
+        char control[128];
+        struct msghdr message = {.msg_control = control, .msg_controllen = sizeof control};
+        struct pollfd wait = {.fd = fd};
+        poll(&wait, 1, -1);
+        if (recvmsg(fd, &message, MSG_ERRQUEUE) < 0) return -1;
+        struct cmsghdr *head = CMSG_FIRSTHDR(&message);
+        if (!head) return -1;
+        struct ended *done = (void *)CMSG_DATA(head);
+        ended += done->last - done->first + 1;
+    }
+    return 0;
+}
+
+static uint64_t through_tcp_in_place(size_t count) {
+    int ends[2], on = 1;
+    if (connect_tcp(ends)) return give_up("TCP");
+    if (setsockopt(ends[1], SOL_SOCKET, SO_ZEROCOPY, &on, sizeof on)) return give_up("SO_ZEROCOPY");
+    return between(count, ends, send_in_place, take_read);
 }
 
 // The pages themselves go into the pipe, and from there to nobody.
@@ -462,7 +524,7 @@ static uint64_t pipeline_copied(size_t count) {
 
 // --- the table --------------------------------------------------------------------------------------------------
 
-enum { ONLY_OURS = 1, TOUCHES = 2, COPY_OUT = 4, COPY_IN = 8, LEND = 16, TRANSFER = 32, READS = 64 };
+enum { ONLY_OURS = 1, TOUCHES = 2, COPY_OUT = 4, COPY_IN = 8, LEND = 16, TRANSFER = 32, READS = 64, ONLY_LINUX = 128 };
 
 static const struct kind {
     const char *name;
@@ -496,6 +558,8 @@ static const struct kind {
     {"socket, copied", through_socket, 1024, LARGEST, ONLY_OURS | COPY_OUT | COPY_IN},
     {"socket, unchanged, refilled", through_socket, 1024, LARGEST, TOUCHES},
     {"socket, copied, refilled", through_socket, 1024, LARGEST, ONLY_OURS | TOUCHES | COPY_OUT | COPY_IN},
+    {"TCP, unchanged", through_tcp, 4096, LARGEST, 0},
+    {"TCP, MSG_ZEROCOPY", through_tcp_in_place, 4096, LARGEST, ONLY_LINUX},
     {"pipe, vmsplice and splice", spliced, 4096, LARGEST, 0},
     {"process_vm_readv", read_remotely, 4096, LARGEST, 0},
     {"memfd passed", passed_by_memfd, 4096, LARGEST, TOUCHES},
@@ -524,7 +588,7 @@ int main(int count, char **arguments) {
     int ours = null_socket() >= 0;
     calibrate();
     for (const struct kind *kind = kinds; kind < kinds + sizeof kinds / sizeof *kinds; kind++) {
-        if (kind->how & ONLY_OURS && !ours) continue;
+        if (kind->how & (ours ? ONLY_LINUX : ONLY_OURS)) continue;
         for (size = kind->least; size <= kind->most; size *= size < LARGEST ? 2 : 32) {
             char name[80];
             snprintf(name, sizeof name, "%s, %s", kind->name, in_words(size));

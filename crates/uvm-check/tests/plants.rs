@@ -32,6 +32,7 @@ const LINE_ENDED: &[&str] =
     &["--features", "shuttle", "--test", "schedules", "who_is_ended_as_its_turn_comes_hands_it_on"];
 const LINE_EARLY: &[&str] =
     &["--features", "shuttle", "--test", "schedules", "who_wakes_up_early_takes_no_turn"];
+const MOVING: &[&str] = &["-p", "uvm", "--test", "moving"];
 const GIVEN_BACK: &[&str] = &["-p", "uvm", "--test", "paging", "what_was_given_back_before"];
 const VERDICT: &[&str] = &["-p", "uvm", "--lib", "verdict"];
 const FULL: &[&str] = &["-p", "uvm", "--test", "paging", "a_full_machine_refuses"];
@@ -74,27 +75,27 @@ const PLANTS: &[Plant] = &[
     Plant {
         what: "beside: who finds an anon doesn't look again whether it is still there",
         file: "uvm/src/fault/anon.rs",
-        changes: &[("anon.page.filter(|_| found.number() == Some(no)) else", "anon.page.filter(|_| true) else")],
+        changes: &[("anon.page.filter(|_| found.number() == Some(no.number())) else", "anon.page.filter(|_| true) else")],
         found_by: BESIDE,
     },
     Plant {
         what: "beside: who finds a neighbour doesn't look again whether it is still there",
         file: "uvm/src/fault/neighbours.rs",
-        changes: &[("if beside == Beside::Others && slots.get(first + i as u64) != Some(no) {", "if beside == Beside::Others && false {")],
+        changes: &[("if beside == Beside::Others && slots.get(first + i as u64) != Some(no.number()) {", "if beside == Beside::Others && false {")],
         found_by: NEIGHBOUR,
     },
     Plant {
         what: "beside: the copy is made though another has taken the anon's place",
         file: "uvm/src/fault/anon.rs",
-        changes: &[("let still = anon.refs > 1 && found.number() == Some(no);", "let still = anon.refs > 1;")],
+        changes: &[("let still = anon.refs > 1 && found.number() == Some(no.number());", "let still = anon.refs > 1;")],
         found_by: BESIDE,
     },
     Plant {
         what: "beside: the copy is in its place before every CPU has forgotten the original",
         file: "uvm/src/fault/anon.rs",
         changes: &[(
-            "                fault.down.flush(machine.pmap());\n                let is_replaced = found.replace(no, copy);",
-            "                let is_replaced = found.replace(no, copy);",
+            "                fault.down.flush(machine.pmap());\n                let is_replaced = found.replace(no.number(), copy.number());",
+            "                let is_replaced = found.replace(no.number(), copy.number());",
         )],
         found_by: BESIDE,
     },
@@ -166,8 +167,44 @@ const PLANTS: &[Plant] = &[
     },
     Plant {
         what: "transfer: a lent page is the receiver's to write",
-        file: "uvm/src/transfer.rs",
-        changes: &[("                    anon.refs += 1;\n                    return Ok(number);", "                    return Ok(number);")],
+        file: "uvm/src/borrowed.rs",
+        changes: &[("                    anon.refs += 1;\n", "                    let _ = &mut anon;\n")],
+        found_by: RANDOM,
+    },
+    Plant {
+        what: "borrowed: who shares slots does not settle them",
+        file: "uvm/src/space.rs",
+        changes: &[("            self.settle_entry(held, aref, entry.len())?;\n", "            let _ = aref;\n")],
+        found_by: RANDOM,
+    },
+    Plant {
+        what: "borrowed: the span of pages on loan does not grow",
+        file: "uvm/src/borrowed.rs",
+        changes: &[("all.start.min(range.start)..all.end.max(range.end)", "all.start..all.end")],
+        found_by: RANDOM,
+    },
+    Plant {
+        what: "borrowed: a page that is taken over stays on loan",
+        file: "uvm/src/borrowed.rs",
+        changes: &[("        if taken == Taken::Among {\n            self.return_page(held, LentPage(own));\n        }\n", "")],
+        found_by: MOVING,
+    },
+    Plant {
+        what: "borrowed: what is discarded stays on loan",
+        file: "uvm/src/amap.rs",
+        changes: &[("                if frames.unlend(page) {\n                    last.push(page);\n                }\n", "                let _ = (frames, page, &mut last);\n")],
+        found_by: RANDOM,
+    },
+    Plant {
+        what: "borrowed: a page that is lent from a slot is not counted",
+        file: "uvm/src/loan/lend.rs",
+        changes: &[("let lent = match self.frames().lend(page) {", "let lent = match page.0 != u32::MAX {")],
+        found_by: RANDOM,
+    },
+    Plant {
+        what: "borrowed: neighbours that others have too are mapped to be written",
+        file: "uvm/src/fault/neighbours.rs",
+        changes: &[("found[i] = Some((page, entry.prot.without_write()));", "found[i] = Some((page, entry.prot));")],
         found_by: RANDOM,
     },
     Plant {
@@ -185,7 +222,7 @@ const PLANTS: &[Plant] = &[
     Plant {
         what: "a promotion leaves the object's page to those who share the slot",
         file: "uvm/src/fault/object.rs",
-        changes: &[("self.forget_everywhere(&mut h, fault, page);", "let _ = (&fault, page);")],
+        changes: &[("self.forget_everywhere(held, fault, page);", "let _ = (&fault, page);")],
         found_by: RANDOM,
     },
     Plant {

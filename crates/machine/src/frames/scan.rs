@@ -50,12 +50,12 @@ impl<M: Machine> Frames<M> {
         self.count(&queues);
     }
 
-    /// Whether `owner` has the page, and neither I/O nor a borrower has it: what [`Pmap::enter_ahead`](crate::Pmap::enter_ahead) asks where
-    /// the owner's lock is no longer held.
+    /// Whether `owner` has the page, and I/O doesn't, nor, if it is to be shown `writable`, a borrower: what
+    /// [`Pmap::enter_ahead`](crate::Pmap::enter_ahead) asks where the owner's lock is no longer held.
     #[inline]
-    pub fn is_still(&self, page: PageNo, owner: super::Owner) -> bool {
+    pub fn is_still(&self, page: PageNo, owner: super::Owner, writable: bool) -> bool {
         let record = self.page(page);
         let idle = record.flags.load(Relaxed) & PageFlags::BUSY.bits() == 0;
-        self.owner(page) == owner && idle && self.loans(page) == 0
+        self.owner(page) == owner && idle && !(writable && self.loans(page) != 0)
     }
 }

@@ -139,8 +139,11 @@ impl<M: Machine> Uvm<M> {
         }
         // The anons' locks are gone, and somebody may be taking their pages away, or lending them.
         let frames = self.machine().frames();
-        let is_there =
-            |i: usize| found[i].is_some_and(|(page, _)| frames.is_still(page, Owner::Anon(numbers[i])));
+        let is_there = |i: usize| {
+            found[i].is_some_and(|(page, prot): (_, Prot)| {
+                frames.is_still(page, Owner::Anon(numbers[i]), prot.contains(Prot::WRITE))
+            })
+        };
         self.machine().pmap().enter_ahead(held, &fault.space.pmap, w.start, &found[..w.len], is_there);
     }
 }
