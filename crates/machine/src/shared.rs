@@ -217,8 +217,8 @@ impl<L: Level, R: RawLock, T> Shared<L, R, T> {
         locked
     }
 
-    /// Takes the lock to read, among others if it has been quiet for long.
-    #[inline]
+    /// Takes the lock to read, among others if it has been quiet for long. Always in line: it is on the path of each fault, twice.
+    #[inline(always)]
     #[cfg_attr(feature = "lines", track_caller)]
     pub fn read<'a, P: Before<L>>(&'a self, held: &'a mut Held<'_, P>) -> (Access<'a, R, T>, Held<'a, L>) {
         if self.open.load(Relaxed) {
@@ -255,7 +255,7 @@ impl<L: Level, R: RawLock, T> Shared<L, R, T> {
         (Access::Among(Reading { by, cell: self.lock.cell() }), h)
     }
 
-    #[inline]
+    #[inline(always)]
     #[cfg_attr(feature = "lines", track_caller)]
     fn read_by_lock<'a, P: Before<L>>(
         &'a self,

@@ -36,7 +36,6 @@ use machine::shared::Line;
 use machine::{Held, Machine, NoMemory, Ordered, Owner, PageNo, Shootdown};
 use spin::Once;
 
-use crate::borrowed::BORROWED;
 use crate::swap::{Slot, Swap, MOST_SLOTS_PER_FRAME};
 pub(crate) use many::Numbers;
 
@@ -53,10 +52,13 @@ impl fmt::Display for AnonNo {
 }
 
 impl AnonNo {
-    /// The number, if it is an anon's.
+    /// The number, if it is an anon's: one comparison for both, none and [`BORROWED`](crate::borrowed::BORROWED).
     #[inline(always)]
     pub(crate) fn new(number: u32) -> Option<AnonNo> {
-        NonZeroU32::new(number).filter(|_| number < BORROWED).map(AnonNo)
+        if number.cast_signed() > 0 {
+            return NonZeroU32::new(number).map(AnonNo);
+        }
+        None
     }
 
     #[inline(always)]

@@ -107,6 +107,8 @@ struct Fault<'a, M: Machine> {
     ahead: Option<Start>,
     /// The hole, by its object's name and its index, that the access would store to: room for it must be found first.
     hole: Option<(u32, Pages)>,
+    /// Room is being found, by who will try again.
+    fills: bool,
     pin: Pin,
 }
 
@@ -122,7 +124,7 @@ enum Pin {
 impl<'a, M: Machine> Fault<'a, M> {
     #[inline]
     fn new(space: &'a Space<M>, va: Va, access: Prot, down: &'a mut Shootdown, pin: Pin) -> Self {
-        Fault { space, va: va.page_floor(), access, down, ahead: None, hole: None, pin }
+        Fault { space, va: va.page_floor(), access, down, ahead: None, hole: None, fills: false, pin }
     }
 
     /// The entry at the address, if it allows the access.
@@ -186,9 +188,14 @@ impl<M: Machine> Uvm<M> {
         held: &mut Held<'_, order::Nothing>,
         fault: &mut Fault<'_, M>,
     ) -> Result<FaultKind, FaultError> {
-        let (mut result, mut waited) = self.resolve_filled(held, fault);
-        if fault.hole.is_some() {
-            (result, waited) = (self.resolve_in_hole(held, fault), true);
+        let (result, waited) = self.attempt_counted(held, BYTES, Effort::of_fault(), |held, reserved| {
+            self.fault_once(held, fault, reserved).map_err(|stop| {
+                // Before anything is waited for: somebody may wait for these pages, and hold up what we wait for.
+                fault.ahead.take().map_or(stop, Stop::Start)
+            })
+        });
+        if fault.hole.is_some() && !fault.fills {
+            return self.resolve_in_hole(held, fault);
         }
         fault.down.perform(self.machine(), held);
         if let Some(start) = fault.ahead {
@@ -196,21 +203,6 @@ impl<M: Machine> Uvm<M> {
         }
         self.stat().add(self.machine().cpu(), Counter::Faults, 1);
         result.map(|()| if waited { FaultKind::Major } else { FaultKind::Minor })
-    }
-
-    /// The same, as far as no room must be found for it first.
-    #[inline]
-    fn resolve_filled(
-        &self,
-        held: &mut Held<'_, order::Nothing>,
-        fault: &mut Fault<'_, M>,
-    ) -> (Result<(), FaultError>, bool) {
-        self.attempt_counted(held, BYTES, Effort::of_fault(), |held, reserved| {
-            self.fault_once(held, fault, reserved).map_err(|stop| {
-                // Before anything is waited for: somebody may wait for these pages, and hold up what we wait for.
-                fault.ahead.take().map_or(stop, Stop::Start)
-            })
-        })
     }
 
     /// The rest of a fault that was refused for a hole: it begins anew once the file has room. If others have punched the hole again
@@ -221,15 +213,16 @@ impl<M: Machine> Uvm<M> {
         &self,
         held: &mut Held<'_, order::Nothing>,
         fault: &mut Fault<'_, M>,
-    ) -> Result<(), FaultError> {
+    ) -> Result<FaultKind, FaultError> {
+        fault.fills = true;
         loop {
             if self.machine().gives_up() {
                 return Err(FaultError::NoSpace);
             }
             self.fill_hole(held, fault)?;
-            let (result, _) = self.resolve_filled(held, fault);
+            let result = self.resolve(held, fault);
             if fault.hole.is_none() {
-                return result;
+                return result.map(|_| FaultKind::Major);
             }
         }
     }
