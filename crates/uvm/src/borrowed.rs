@@ -24,7 +24,7 @@ use core::ops::Range;
 
 use machine::frames::Taken;
 use machine::lines::Ordering::Relaxed;
-use machine::{order, Held, Machine, NoMemory, Owner, PageNo, VaRange};
+use machine::{order, Held, Machine, NoMemory, Owner, PageNo, Pages, VaRange};
 
 use crate::amap::{ARef, AmapBody};
 use crate::anon::{AnonNo, Numbers};
@@ -86,19 +86,18 @@ impl<M: Machine> AmapBody<M> {
     }
 }
 
-impl<M: Machine> ARef<M> {
-    /// Heap bytes that settling the first `len` slots may need.
-    pub(crate) fn settle_bytes(&self, held: &mut Held<'_, order::Map>, len: machine::Pages) -> usize {
-        if !self.amap.borrows.load(Relaxed) {
+impl<M: Machine> Uvm<M> {
+    /// Heap bytes that [`settle_entry`](Self::settle_entry) may need.
+    pub(crate) fn settle_bytes(&self, held: &mut Held<'_, order::Map>, aref: &ARef<M>, len: Pages) -> usize {
+        if !aref.amap.borrows.load(Relaxed) {
             return 0;
         }
-        let (body, _) = self.amap.body.lock(held);
-        let range = common(&self.range(len), &body.borrowed);
-        crate::anon::many_bytes((range.end - range.start) as usize)
+        let (body, _) = aref.amap.body.lock(held);
+        let range = common(&aref.range(len), &body.borrowed);
+        let all = self.anons.borrowed.load(Relaxed);
+        crate::anon::many_bytes(all.min((range.end - range.start) as usize))
     }
-}
 
-impl<M: Machine> Uvm<M> {
     /// Gives slots of a range that hold pages on loan anons instead. Heap for chunks of anons has been reserved.
     ///
     /// # Errors
@@ -150,7 +149,7 @@ impl<M: Machine> Uvm<M> {
         &self,
         held: &mut Held<'_, order::Map>,
         aref: &ARef<M>,
-        len: machine::Pages,
+        len: Pages,
     ) -> Result<(), NoMemory> {
         if !aref.amap.borrows.load(Relaxed) {
             return Ok(());

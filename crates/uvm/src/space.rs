@@ -180,7 +180,7 @@ impl<M: Machine> Uvm<M> {
         let Some(aref) = &e.amap else {
             return if inherit == Inherit::Share { crate::amap::NEW_BYTES } else { 0 };
         };
-        let settles = aref.settle_bytes(held, e.len());
+        let settles = self.settle_bytes(held, aref, e.len());
         let shares = inherit == Inherit::Share && e.writes == Writes::NeedCopy;
         let copies = inherit == Inherit::Copy && (e.wired || e.writes == Writes::Copied);
         if shares || (copies && (e.wired || !aref.is_exclusive(held, e.len()))) {
