@@ -38,11 +38,17 @@ pub fn compile(name: &str, libc: Libc) -> Result<PathBuf> {
     if libc == Libc::Musl {
         command.arg("-static");
     }
+    finish(command, &source, target)
+}
+
+/// Runs a compiler that lacks only its source and its target, which is there whole or not at all.
+fn finish(mut command: Command, source: &Path, target: PathBuf) -> Result<PathBuf> {
     // Two cases may need the same program at once.
     static ATTEMPTS: AtomicUsize = AtomicUsize::new(0);
     let attempt = ATTEMPTS.fetch_add(1, Ordering::Relaxed);
     let partial = target.with_extension(format!("{}-{attempt}", std::process::id()));
-    let output = command.arg("-o").arg(&partial).arg(&source).output();
+    let output = command.arg("-o").arg(&partial).arg(source).output();
+    let compiler = command.get_program().to_string_lossy().into_owned();
     let output = output.with_context(|| format!("can't run {compiler} (package musl-tools or gcc)"))?;
     if !output.status.success() {
         bail!(
@@ -73,18 +79,7 @@ pub fn compile_bare(name: &str) -> Result<PathBuf> {
         "-Werror",
     ]);
     command.args(["-std=gnu11", "-nostdlib", "-static", "-Wl,--build-id=none,-N,-Ttext=0x100000,-e,start"]);
-    let partial = target.with_extension(std::process::id().to_string());
-    let output = command.arg("-o").arg(&partial).arg(&source).output();
-    let output = output.context("can't run gcc (package gcc)")?;
-    if !output.status.success() {
-        bail!(
-            "{} does not compile:\n{}",
-            source.display(),
-            String::from_utf8_lossy(&output.stderr).trim_end()
-        );
-    }
-    std::fs::rename(&partial, &target)?;
-    Ok(target)
+    finish(command, &source, target)
 }
 
 fn newer(target: &Path, source: &Path) -> bool {

@@ -224,7 +224,7 @@ impl<M: Machine> Uvm<M> {
         self.enter(held, fault, entry, page, prot)
     }
 
-    /// The anon in a slot; pages on loan there and around it have theirs from now on.
+    /// The anon in a slot, and whether a page on loan was there: that, and those around it, have anons from now on.
     #[inline]
     fn settled(
         &self,
@@ -233,15 +233,15 @@ impl<M: Machine> Uvm<M> {
         entry: &Entry<M>,
         body: &mut AmapBody<M>,
         slot: u64,
-    ) -> Result<Option<AnonNo>, FaultError> {
+    ) -> Result<(Option<AnonNo>, bool), FaultError> {
         match body.slots.get(slot).map(Content::of) {
-            None => Ok(None),
-            Some(Content::Anon(no)) => Ok(Some(no)),
+            None => Ok((None, false)),
+            Some(Content::Anon(no)) => Ok((Some(no), false)),
             Some(Content::Borrowed(_)) => {
                 self.settle_borrowed(held, body, slot..slot + 1)?;
                 // The rest can wait, if memory is short.
                 let _ = self.settle_borrowed(held, body, self.slots_around(fault, entry, slot));
-                Ok(body.slots.get(slot).and_then(Content::anon))
+                Ok((body.slots.get(slot).and_then(Content::anon), true))
             }
         }
     }
@@ -256,8 +256,7 @@ impl<M: Machine> Uvm<M> {
         body: &mut AmapBody<M>,
         slot: u64,
     ) -> Result<(), Stop<FaultError>> {
-        let was_borrowed = body.slots.get(slot).is_some_and(|number| Content::anon(number).is_none());
-        let found = self.settled(held, fault, entry, body, slot)?;
+        let (found, was_borrowed) = self.settled(held, fault, entry, body, slot)?;
         let mut shared = body.slots.is_shared(slot);
         if fault.access == Prot::WRITE || (found.is_none() && entry.object.is_none()) {
             let mut holders = AnonHolders {
