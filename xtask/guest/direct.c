@@ -217,6 +217,50 @@ static void side_by_side(void) {
     close(direct), close(plain);
 }
 
+static unsigned long under_way(void) {
+    FILE *file = fopen("/proc/diskstats", "r");
+    NEED(file);
+    unsigned long count;
+    NEED(fscanf(file, "%*d %*d %*s %*u %*u %*u %*u %*u %*u %*u %*u %lu", &count) == 1);
+    fclose(file);
+    return count;
+}
+
+// Readers of one file have requests at the disk at the same time; a writer comes to its turn among them.
+static void readers_side_by_side(void) {
+    enum { READERS = 4 };
+    int fd = create("readers", O_DIRECT), plain = again("readers", 0);
+    char *page = pages(PAGES);
+    fill(page, PAGES * PAGE, 4);
+    NEED(pwrite(fd, page, PAGES * PAGE, 0) == PAGES * PAGE);
+    volatile int *stop = mmap(0, PAGE, RW, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    for (int reader = 0; reader < READERS; reader++) {
+        if (fork()) continue;
+        char *to = pages(PAGES);
+        while (!*stop)
+            if (pread(fd, to, PAGES * PAGE, 0) != PAGES * PAGE || memcmp(to + PAGE, page + PAGE, (PAGES - 1) * PAGE)) _exit(1);
+        _exit(0);
+    }
+    unsigned long most = 0;
+    struct timespec start, now;
+    clock_gettime(CLOCK_MONOTONIC, &start);
+    do {
+        unsigned long count = under_way();
+        most = count > most ? count : most;
+        clock_gettime(CLOCK_MONOTONIC, &now);
+    } while (most < 2 && now.tv_sec - start.tv_sec < 10);
+    CHECK(most >= 2);
+    for (int round = 0; round < 20; round++) {
+        memset(page, round, PAGE);
+        CHECK(pwrite(round & 1 ? fd : plain, page, PAGE, 0) == PAGE);
+    }
+    CHECK(!ftruncate(fd, PAGE) && !ftruncate(fd, 0) && pwrite(fd, page, PAGES * PAGE, 0) == PAGES * PAGE);
+    *stop = 1;
+    // A reader may have met the file while it was short.
+    for (int reader = 0; reader < READERS; reader++) CHECK(wait(0) > 0);
+    close(fd), close(plain);
+}
+
 int main(int argc, char **argv) {
     static const struct test_case cases[] = {
         {"bytes_pass_the_cache", bytes_pass_the_cache},
@@ -225,6 +269,7 @@ int main(int argc, char **argv) {
         {"ends_and_holes", ends_and_holes},
         {"both_ways_for_a_while", both_ways_for_a_while},
         {"side_by_side", side_by_side},
+        {"readers_side_by_side", readers_side_by_side},
     };
     return RUN(cases, argc, argv);
 }

@@ -3,13 +3,14 @@
 //! * [`SpinLock`]: short, never held while sleeping, while touching user memory, or across a context switch;
 //! * [`WaitQueue`]: the one way a thread sleeps; [`wait_any`] sleeps on several;
 //! * [`Channels`]: what the VM system's tickets are read from and wait on;
-//! * [`Mutex`]: a lock whose waiters sleep; may be held across user copies.
+//! * [`Mutex`]: a lock whose waiters sleep; may be held across user copies; [`Gate`]: the same where some may have it together.
 //!
 //! The kernel runs with interrupts off except at points where no spin lock is held (`arch::io::interrupt_window`, the idle loop). So
 //! a spin lock excludes interrupt handlers without touching the interrupt flag, and costs three instructions. On other CPUs handlers
 //! run at any time, and wait for it like everybody.
 
 mod channels;
+mod gate;
 pub mod lock_times;
 mod mutex;
 mod spin_lock;
@@ -22,6 +23,7 @@ mod word {
 }
 
 pub use channels::Channels;
+pub use gate::Gate;
 pub use mutex::{Mutex, MutexGuard};
 pub use spin_lock::{assert_none_held, RawSpin, SpinGuard, SpinLock};
 pub use wait::{wait_any, WaitQueue, Woken};

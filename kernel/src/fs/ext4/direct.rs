@@ -9,10 +9,8 @@
 //! page's start move so; the rest, and what a page of the file that is in somebody's use would not agree with, goes through the
 //! cache and to the disk before the call returns.
 //!
-//! I1: the whole call holds `writer`: a truncation frees no block that a request is under way to. I2: blocks that are reserved are
-//! written whole by the request, so nobody sees what they held before.
-//!
-//! Not taken: to let reads run beside each other. It takes a lock that several may hold.
+//! I1: the whole call holds `writer`, reads together and a write alone: a truncation frees no block that a request is under way to.
+//! I2: blocks that are reserved are written whole by the request, so nobody sees what they held before.
 
 use linux_raw_sys::general::O_DIRECT;
 use machine::PAGE_SIZE;
@@ -61,6 +59,27 @@ fn check(at: u64, memory: bool) -> Result<()> {
     }
 }
 
+/// Moves a range piece by piece to or from `end`, which counts what it has `done`; as far as that goes. Returns how much it was.
+fn in_pieces<T>(
+    at: u64,
+    len: u64,
+    end: &mut T,
+    done: impl Fn(&T) -> usize,
+    piece: impl Fn(u64, u64, &mut T) -> Result<()>,
+) -> (u64, Result<()>) {
+    let start = done(end);
+    let mut moved = 0;
+    while moved < len {
+        let result = piece(at + moved, len - moved, end);
+        let now = (done(end) - start) as u64;
+        if result.is_err() || now == moved {
+            return (now, result);
+        }
+        moved = now;
+    }
+    (moved, Ok(()))
+}
+
 impl Contents {
     /// Reads past the cache; what is newer there is written first.
     pub(super) fn read_past(&self, at: u64, to: &mut Sink<'_>) -> Result<usize> {
@@ -68,21 +87,12 @@ impl Contents {
             return Ok(0);
         }
         check(at, to.is_multiple_of(SECTOR))?;
-        let _writer = self.writer.lock();
+        let _writer = self.writer.share();
         let len = self.size().saturating_sub(at).min(to.left() as u64);
         self.object.clean_range(at, len)?;
-        let start = to.done();
-        let mut done = 0;
-        let mut result = Ok(());
-        while done < len && result.is_ok() {
-            result = self.read_piece(at + done, len - done, to);
-            let now = (to.done() - start) as u64;
-            if now == done {
-                break;
-            }
-            done = now;
-        }
-        outcome(to.done() - start, result)
+        let (done, result) =
+            in_pieces(at, len, to, |to| to.done(), |at, len, to| self.read_piece(at, len, to));
+        outcome(done as usize, result)
     }
 
     /// Reads the next piece: what lies together on the disk, or nowhere, or a part of a page.
@@ -110,20 +120,11 @@ impl Contents {
         vm::object_io(&self.object, at, part, Dir::Read, &mut |_, bytes| to.put(bytes))
     }
 
-    /// Writes past the cache; with `writer` held, room promised and the size as it will be. What could not be written has no
+    /// Writes past the cache; with `writer` held alone, room promised and the size as it will be. What could not be written has no
     /// promise any more.
     pub(super) fn write_past(&self, at: u64, len: u64, from: &mut Source<'_>) -> Result<()> {
-        let start = from.done();
-        let mut done = 0;
-        let mut result = Ok(());
-        while done < len && result.is_ok() {
-            result = self.write_piece(at + done, len - done, from);
-            let now = (from.done() - start) as u64;
-            if now == done {
-                break;
-            }
-            done = now;
-        }
+        let (done, result) =
+            in_pieces(at, len, from, |from| from.done(), |at, len, from| self.write_piece(at, len, from));
         if done < len {
             self.backing.settle((at + done).next_multiple_of(PAGE), at + len);
         }
