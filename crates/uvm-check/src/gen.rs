@@ -110,7 +110,7 @@ impl Gen {
             Habit::OnePage if !self.rng.one_in(8) => {
                 *self.rng.pick(&[0, 28, 28, 45, 45, 45, 52, 55, 55, 65, 65, 112, 120, 126])
             }
-            _ => self.rng.below(149),
+            _ => self.rng.below(151),
         };
         match choice {
             0..=15 => self.map(s),
@@ -158,6 +158,7 @@ impl Gen {
             138..=142 => Op::Transfer { l: self.loan(), s, page: self.page(s) },
             143..=144 => Op::GiveToObject { l: self.loan(), o: self.object(), page: self.index() },
             145..=146 => Op::Punch { o: self.object(), span: self.indices() },
+            149..=150 => Op::Quota { n: *self.rng.pick(&[0, 2, 4, 9, 1000]) },
             147..=148 => Op::Room { n: *self.rng.pick(&[0, 0, 1, 3, 100]) },
             _ => Op::Cool { s, span: self.span(s) },
         }
@@ -238,7 +239,8 @@ impl Gen {
         let kind = *self.rng.pick(&[
             Kind::Anon,
             Kind::Anon,
-            Kind::Anon,
+            Kind::Within,
+            Kind::Within,
             Kind::File,
             Kind::File,
             Kind::Device,

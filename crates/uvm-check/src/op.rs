@@ -90,6 +90,8 @@ pub enum Way {
 pub enum Kind {
     /// Anonymous memory.
     Anon,
+    /// The same within the quota that all of these have together.
+    Within,
     /// A file; its page 5 can't be read, odd pages arrive later, even ones at once.
     File,
     /// Memory of a device.
@@ -153,6 +155,7 @@ pub enum Op {
     Clean { o: usize, span: Span },
     Punch { o: usize, span: Span },
     Room { n: u64 },
+    Quota { n: u64 },
     Attach { o: usize, to: usize },
     Detach { o: usize },
     Forget,

@@ -45,8 +45,19 @@ pub fn code(list: &[Op]) -> String {
 fn qualified(op: &Op) -> String {
     let mut text = format!("{op:?}");
     for (field, owner) in [("inherit: ", "Inh::"), ("kind: ", "Kind::"), ("way: ", "Way::")] {
-        for name in ["None", "Share", "Copy", "DonateZero", "Donate", "Zero", "Anon", "File", "Device", "Rom"]
-        {
+        for name in [
+            "None",
+            "Share",
+            "Copy",
+            "DonateZero",
+            "Donate",
+            "Zero",
+            "Anon",
+            "Within",
+            "File",
+            "Device",
+            "Rom",
+        ] {
             if name != "None" || !text.starts_with("Map") {
                 text = text.replace(&format!("{field}{name}"), &format!("{field}{owner}{name}"));
             }

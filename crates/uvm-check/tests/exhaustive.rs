@@ -281,6 +281,40 @@ fn all_lists_over_a_file_with_holes() {
     check_all_paging(&beginning, &alphabet);
 }
 
+/// Objects in memory that share a quota, of which pages are left for some only: who may make one, what gives one back, and that none
+/// is lost or counted twice while pages come and go.
+#[test]
+fn all_lists_over_objects_within_a_quota() {
+    let beginning = [
+        Spawn { s: 0 },
+        NewObject { o: 0, kind: Kind::Within, len: 3 },
+        NewObject { o: 1, kind: Kind::Within, len: 2 },
+        Map { s: 0, at: Fixed(0), len: 3, back: Shared(0, 0), rights: 3, inherit: None },
+        Map { s: 0, at: Fixed(4), len: 2, back: Private(1, 0), rights: 3, inherit: None },
+        Quota { n: 2 },
+    ];
+    let alphabet = [
+        PageOut { n: 16 },
+        CompleteIo { k: 0 },
+        FailIo { k: 0 },
+        Read { s: 0, page: 0, cpu: 0 },
+        Write { s: 0, page: 1, cpu: 1, word: 1 },
+        Write { s: 0, page: 4, cpu: 1, word: 1 },
+        Wire { s: 0, span: Span(0, 3) },
+        Pin { p: 0, s: 0, span: Span(0, 2), access: 2 },
+        Lend { l: 0, s: 0, span: Span(0, 1) },
+        GiveToObject { l: 0, o: 1, page: 0 },
+        ObjectWrite { o: 1, page: 1, word: 2 },
+        Punch { o: 0, span: Span(0, 2) },
+        Truncate { o: 0, len: 1 },
+        Quota { n: 1 },
+        Detach { o: 1 },
+        Unmap { s: 0, span: Span(4, 2) },
+        Exit { s: 0 },
+    ];
+    check_all_paging(&beginning, &alphabet);
+}
+
 /// Pages of a device and a private one that a device transfers to: each may go, be copied or be written meanwhile.
 #[test]
 fn all_lists_over_pinned_pages() {

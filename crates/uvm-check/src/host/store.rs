@@ -100,7 +100,7 @@ impl Line {
         std::mem::take(&mut self.lock().lost)
     }
 
-    /// The files' blocks, by object, that could not be written since the last call.
+    /// The files' blocks, by object, that could not be written since the last call, and have not been since.
     pub fn take_unwritten(&self) -> Vec<(usize, u64)> {
         std::mem::take(&mut self.lock().unwritten)
     }
@@ -380,8 +380,11 @@ impl<T: Threads> Store<T> {
                 self.line.lock().lost.push(lost);
             }
             Way::Write => {
-                if let (false, Keeps::File(object)) = (works, self.keeps) {
-                    self.line.lock().unwritten.push((object, piece.block));
+                if let Keeps::File(object) = self.keeps {
+                    // What failed among others may work alone.
+                    let unwritten = &mut self.line.lock().unwritten;
+                    unwritten.retain(|&at| at != (object, piece.block));
+                    unwritten.extend((!works).then_some((object, piece.block)));
                 }
                 let bytes = match &piece.early {
                     _ if !works => Box::new([GARBAGE; PAGE_SIZE]),

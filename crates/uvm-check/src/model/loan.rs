@@ -95,12 +95,22 @@ impl Model {
 
     /// What is on loan becomes an object's.
     pub(super) fn give_to_object(&mut self, l: usize, o: usize, first: u64) -> Expect {
-        let changeable = self.slots[o].filter(|&n| matches!(self.objects[n].kind, Kind::Anon | Kind::File));
-        let (Some(loan), Some(number)) = (self.loans[l].clone(), changeable) else { return Expect::Skip };
+        let (Some(loan), Some(number)) = (self.loans[l].clone(), self.changeable(o)) else {
+            return Expect::Skip;
+        };
         if first + loan.len() as u64 > self.objects[number].len {
             return Expect::Refused(Refusal::Bus);
         }
-        for index in first..first + loan.len() as u64 {
+        let indices = first..first + loan.len() as u64;
+        if self.objects[number].kind == Kind::Within {
+            let made = &self.objects[number].made;
+            let new = indices.clone().filter(|index| !made.contains(index)).count() as u64;
+            if new != 0 && self.made(&Space::new()) + new > self.quota {
+                return Expect::Refused(Refusal::NoSpace);
+            }
+            self.objects[number].made.extend(indices.clone());
+        }
+        for index in indices {
             if !self.has_room(number, index) {
                 return Expect::Refused(Refusal::NoSpace);
             }

@@ -29,7 +29,7 @@ impl Model {
                 cell.fate = Fate::Doubtful;
             }
         }
-        for object in self.objects.iter_mut().filter(|o| o.kind == Kind::Anon) {
+        for object in self.objects.iter_mut().filter(|o| matches!(o.kind, Kind::Anon | Kind::Within)) {
             let same = object.pages.iter().filter(|(_, contents)| **contents == lost.contents);
             for index in same.map(|(&index, _)| index).collect::<Vec<_>>() {
                 object.doubt(index);
@@ -70,7 +70,7 @@ impl Model {
             Some(Target::Object(object, index)) => {
                 let object = &mut after.objects[object];
                 match object.kind {
-                    Kind::Anon => object.fates.insert(index, Fate::Lost),
+                    Kind::Anon | Kind::Within => object.fates.insert(index, Fate::Lost),
                     Kind::File | Kind::Device | Kind::Rom => object.fates.remove(&index),
                 };
             }

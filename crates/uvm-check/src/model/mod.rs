@@ -43,6 +43,9 @@ pub const BAD_PAGE: u64 = 5;
 /// Pages that the disk under all files has room for at first, where these have holes.
 pub const ROOM: u64 = 2;
 
+/// Pages that objects within the quota may have at first.
+pub const QUOTA: u64 = 6;
+
 /// Why an access is refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Refusal {
@@ -54,7 +57,7 @@ pub enum Refusal {
     Bus,
     /// The object can't be read.
     Io,
-    /// It would be stored where a file has a hole, and the disk is full.
+    /// It would be stored where a file has a hole, and the disk is full; or the quota has no page left for an object.
     NoSpace,
 }
 
@@ -110,6 +113,8 @@ pub struct Object {
     pub fates: BTreeMap<u64, Fate>,
     /// Pages that a file has no room for on its disk: they show zeroes.
     pub holes: BTreeSet<u64>,
+    /// Pages that an object within the quota has, since somebody has used them.
+    pub made: BTreeSet<u64>,
 }
 
 /// Whether contents can be had.
@@ -186,6 +191,8 @@ pub struct Model {
     pub ranges: [Option<passing::Range>; RANGES],
     /// Pages that the disk under all files has room for.
     pub room: u64,
+    /// Pages that objects within the quota may have.
+    pub quota: u64,
     cells: Vec<Cell>,
     stores: u64,
 }
@@ -201,6 +208,7 @@ impl Default for Model {
             loans: [const { None }; LOANS],
             ranges: [const { None }; RANGES],
             room: ROOM,
+            quota: QUOTA,
             cells: Vec::new(),
             stores: 0,
         }
@@ -235,7 +243,7 @@ impl Model {
             _ if index >= o.len => Err(Refusal::Bus),
             _ if o.fates.get(&index) == Some(&Fate::Lost) => Err(Refusal::Io),
             (Some(contents), _) => Ok(*contents),
-            (None, Kind::Anon) => Ok([0; WORDS]),
+            (None, Kind::Anon | Kind::Within) => Ok([0; WORDS]),
             (None, Kind::File) if index == BAD_PAGE => Err(Refusal::Io),
             (None, Kind::File | Kind::Device) => Ok(file_contents(index)),
             (None, Kind::Rom) => Ok(file_contents(index % CHIPS)),
@@ -309,6 +317,10 @@ impl Model {
             Op::Punch { o, span } => self.punch(o, span),
             Op::Room { n } => {
                 self.room = n;
+                Expect::Done
+            }
+            Op::Quota { n } => {
+                self.quota = n;
                 Expect::Done
             }
             Op::Attach { o, to } if self.slots[to].is_none() && self.slots[o].is_some() => {

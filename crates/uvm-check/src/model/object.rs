@@ -23,24 +23,20 @@ impl Model {
             pages: BTreeMap::new(),
             fates: BTreeMap::new(),
             holes: BTreeSet::new(),
+            made: BTreeSet::new(),
         });
         Expect::Done
     }
 
     /// Devices that anybody refers to.
     fn devices(&self) -> usize {
-        let mut used: Vec<usize> =
-            self.all_pages().filter_map(|at| at.object).map(|(object, _)| object).collect();
-        used.extend(self.slots.iter().flatten());
-        used.retain(|&object| self.objects[object].kind == Kind::Device);
-        used.sort_unstable();
-        used.dedup();
-        used.len()
+        let alive = self.alive(&Space::new());
+        alive.into_iter().filter(|&object| self.objects[object].kind == Kind::Device).count()
     }
 
     /// The object that a slot names, if a host changes the length of such and frees their pages.
-    fn changeable(&self, o: usize) -> Option<usize> {
-        self.slots[o].filter(|&n| matches!(self.objects[n].kind, Kind::Anon | Kind::File))
+    pub(super) fn changeable(&self, o: usize) -> Option<usize> {
+        self.slots[o].filter(|&n| matches!(self.objects[n].kind, Kind::Anon | Kind::Within | Kind::File))
     }
 
     pub(super) fn truncate(&mut self, o: usize, len: u64) -> Expect {
@@ -51,6 +47,7 @@ impl Model {
         object.pages.split_off(&len);
         object.fates.split_off(&len);
         object.holes.split_off(&len);
+        object.made.split_off(&len);
         Expect::Done
     }
 
@@ -61,6 +58,7 @@ impl Model {
         match self.object_shows(object, page) {
             Err(refusal) => Expect::Refused(refusal),
             Ok(_) if !self.has_room(object, page) => Expect::Refused(Refusal::NoSpace),
+            Ok(_) if !self.make(&Space::new(), object, page) => Expect::Refused(Refusal::NoSpace),
             Ok(mut contents) => {
                 self.fill_hole(object, page);
                 self.stores += 1;
@@ -84,11 +82,37 @@ impl Model {
         }
     }
 
+    /// Has an object get a page of its own, which its first use makes; says whether the quota allows that. `space` is one that
+    /// an operation has in its hands.
+    pub(super) fn make(&mut self, space: &Space, object: usize, index: u64) -> bool {
+        let o = &self.objects[object];
+        if o.kind != Kind::Within || o.made.contains(&index) {
+            return true;
+        }
+        let fits = self.made(space) < self.quota;
+        if fits {
+            self.objects[object].made.insert(index);
+        }
+        fits
+    }
+
+    /// Pages that objects within the quota have, as far as anybody refers to the object.
+    pub fn made(&self, space: &Space) -> u64 {
+        self.alive(space).into_iter().map(|object| self.objects[object].made.len() as u64).sum()
+    }
+
+    /// Objects that anybody refers to. `space` as for [`make`](Self::make).
+    pub fn alive(&self, space: &Space) -> BTreeSet<usize> {
+        let pages = self.all_pages().chain(space.values()).filter_map(|at| at.object);
+        pages.map(|(object, _)| object).chain(self.slots.iter().flatten().copied()).collect()
+    }
+
     /// The object's pages in the span show zeroes, and those past its end nothing, as before.
     pub(super) fn punch(&mut self, o: usize, span: Span) -> Expect {
         let Some(number) = self.changeable(o) else { return Expect::Skip };
         self.lose_pins(|is| matches!(is, Identity::Object(n, i) if n == number && span.pages().contains(&i)));
         let object = &mut self.objects[number];
+        object.made.retain(|index| !span.pages().contains(index));
         for index in span.0..span.pages().end.min(object.len) {
             object.store(index, [0; WORDS]);
             if object.kind == Kind::File {

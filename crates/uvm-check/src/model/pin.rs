@@ -24,7 +24,7 @@ impl Model {
         }
         let mut pages = Vec::new();
         for at in span.pages() {
-            match self.access(space, at, access) {
+            match self.use_page(space, at, access) {
                 Expect::Sees(_) => {}
                 refused => return refused,
             }
@@ -34,7 +34,7 @@ impl Model {
             }
             if access == 2 {
                 // It may be shown, so it can be brought in.
-                let _ = self.bring_in(&page);
+                let _ = self.bring_in(space, &page);
             }
             let identity = self.identity_of(&page);
             // What a device reads while it is lent stays as it is, when a store gets others a copy.

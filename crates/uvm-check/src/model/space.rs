@@ -32,8 +32,8 @@ impl Model {
             Op::Pin { p, span, access, .. } => self.pin(space, p, span, access),
             Op::Lend { l, span, .. } => self.lend(space, l, span),
             Op::PageOutRange { .. } | Op::Cool { .. } => Expect::Done,
-            Op::Read { page, .. } => self.access(space, page, 1),
-            Op::Execute { page, .. } => self.access(space, page, 4),
+            Op::Read { page, .. } => self.use_page(space, page, 1),
+            Op::Execute { page, .. } => self.use_page(space, page, 4),
             Op::Write { page, word, .. } => self.store(space, page, word),
             _ => unreachable!("{op:?} concerns no space"),
         }
@@ -182,16 +182,17 @@ impl Model {
             return Expect::NoMapping;
         }
         let fresh: Vec<u64> = span.pages().filter(|at| !space[at].wired).collect();
-        if fresh.iter().any(|at| self.bring_in(&space[at]).is_err()) {
+        if fresh.iter().any(|at| self.bring_in(space, &space[at]).is_err()) {
             return Expect::Fault;
         }
         on_all(space, span, |page| page.wired = true)
     }
 
     /// Gives a page that may be written contents of its own, as its first store would.
-    pub(super) fn bring_in(&mut self, page: &Page) -> Result<(), Refusal> {
+    pub(super) fn bring_in(&mut self, space: &Space, page: &Page) -> Result<(), Refusal> {
         if page.rights != 0 {
             let contents = self.page_shows(page)?;
+            self.make_shown(space, page)?;
             if page.rights & 2 != 0 && page.writes == Writes::Cell {
                 self.cells[page.cell] = Cell::of(contents);
             }
@@ -207,6 +208,25 @@ impl Model {
         }
     }
 
+    /// An access, which may have an object's page made.
+    pub(super) fn use_page(&mut self, space: &Space, page: u64, right: Rights) -> Expect {
+        match self.access(space, page, right) {
+            Expect::Sees(contents) => match self.make_shown(space, &space[&page]) {
+                Ok(()) => Expect::Sees(contents),
+                Err(refusal) => Expect::Refused(refusal),
+            },
+            refused => refused,
+        }
+    }
+
+    /// Has the object below a page make what shows there, unless that has contents of its own.
+    fn make_shown(&mut self, space: &Space, at: &Page) -> Result<(), Refusal> {
+        match self.identity_of(at) {
+            Identity::Object(object, index) if !self.make(space, object, index) => Err(Refusal::NoSpace),
+            _ => Ok(()),
+        }
+    }
+
     /// Has room made where a store would meet a hole; says whether there is.
     pub(super) fn make_hole_storable(&mut self, at: &Page) -> bool {
         let (Writes::Object, Some((object, index))) = (at.writes, at.object) else { return true };
@@ -218,7 +238,7 @@ impl Model {
     }
 
     fn store(&mut self, space: &Space, page: u64, word: usize) -> Expect {
-        match self.access(space, page, 2) {
+        match self.use_page(space, page, 2) {
             Expect::Sees(mut contents) => {
                 let at = space[&page];
                 if !self.make_hole_storable(&at) {

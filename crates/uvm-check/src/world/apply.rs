@@ -77,6 +77,10 @@ impl World {
                 self.line.set_room(n);
                 Ok(Got::Done)
             }
+            Op::Quota { n } => {
+                self.quota.set_most(n as usize);
+                Ok(Got::Done)
+            }
             Op::Attach { o, .. } => {
                 let used = self.uvm.attach_if_used(held, &self.object(o));
                 used.then_some(Got::Done).ok_or_else(|| "an object with a handle has no reference".into())
@@ -313,6 +317,9 @@ impl World {
         let number = self.objects.len();
         match kind {
             Kind::Anon => self.objects.push(AnonObject::new(&self.uvm, held, len)?),
+            Kind::Within => {
+                self.objects.push(AnonObject::within(&self.uvm, held, len, self.quota.clone())?);
+            }
             Kind::File => {
                 let file = File::new(&self.uvm, held, &self.line, number, len)?;
                 let pager: Arc<dyn Pager<Soft>> = file.pager().clone();

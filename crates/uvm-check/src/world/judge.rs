@@ -76,6 +76,9 @@ impl World {
             self.disarm();
             let got = got?;
             self.learn_filled(&mut after);
+            if got.is_no_memory() {
+                self.learn_made(&mut after);
+            }
             if !self.uvm.clear_left(&mut ThreadCtx::new().held()) {
                 return Err("slots that nobody refers to stay, though there is heap".into());
             }
@@ -116,6 +119,7 @@ impl World {
             Err(_) if *got == Got::Swap(SwapError::Io) && self.model.doubts_anything() => {}
             Err(_) if got.is_no_memory() && self.setup.memory == Memory::MayRunOut => {
                 self.excuse_shortage(op)?;
+                self.learn_made(&mut after);
                 self.shortages += 1;
                 self.over |= partial(op);
             }
@@ -162,6 +166,16 @@ impl World {
         }
     }
 
+    /// Tells the model which pages an operation that found no memory has had made for objects within the quota: they stay, and are
+    /// zeroes. None of those that were there may have gone.
+    fn learn_made(&mut self, after: &mut Model) {
+        for object in 0..self.objects.len() {
+            let made = self.stored(object);
+            self.model.objects[object].made.extend(&made);
+            after.objects[object].made.extend(&made);
+        }
+    }
+
     /// Tells the model which blocks could not be read, and says how many they were.
     pub(super) fn learn_losses(&mut self) -> usize {
         let lost = self.line.take_lost();
@@ -178,9 +192,14 @@ impl World {
         let got = self.load(s, page, cpu)?;
         self.learn_losses();
         let op = Op::Read { s, page, cpu };
-        match compare(&self.model.reads(s, page), &got) {
-            Ok(()) if matches!(got, Got::Sees(_)) => self.model.trust(&op),
-            Ok(()) => {}
+        let mut after = self.model.clone();
+        match compare(&after.apply(&op), &got) {
+            Ok(()) => {
+                self.model = after;
+                if matches!(got, Got::Sees(_)) {
+                    self.model.trust(&op);
+                }
+            }
             Err(_) if got.is_no_memory() && self.setup.memory == Memory::MayRunOut => {}
             Err(why) => match self.model.after_loss(&op) {
                 Some(after) if got.is_io() => self.model = after,

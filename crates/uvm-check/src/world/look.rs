@@ -10,7 +10,38 @@ impl World {
         self.peek_loans()?;
         self.check_anons()?;
         self.check_maps()?;
+        self.check_made()?;
         self.check_system()
+    }
+
+    /// Objects within the quota have the pages that were used, and these are counted.
+    fn check_made(&self) -> Result<(), String> {
+        let none = BTreeMap::new();
+        for object in self.model.alive(&none) {
+            let made: Vec<u64> = self.model.objects[object].made.iter().copied().collect();
+            let stored = self.stored(object);
+            if stored != made {
+                return Err(format!("object {object} has pages {stored:?}, ought to have {made:?}"));
+            }
+        }
+        let (used, made) = (self.quota.used() as u64, self.model.made(&none));
+        if used == made {
+            Ok(())
+        } else {
+            Err(format!("{used} pages of the quota are used, ought to be {made}"))
+        }
+    }
+
+    /// The indices at which an object within the quota has a page, in memory or on swap.
+    pub(super) fn stored(&self, object: usize) -> Vec<u64> {
+        let mut ctx = ThreadCtx::new();
+        let held = &mut ctx.held();
+        if self.model.objects.get(object).is_none_or(|o| o.kind != Kind::Within) {
+            return Vec::new();
+        }
+        let (body, _) = self.objects[object].object().lock(held);
+        let next = |from: u64| body.next_stored(Pages(from)).map(|index| index.0);
+        std::iter::successors(next(0), |at| next(at + 1)).collect()
     }
 
     /// What must hold whatever the model says.

@@ -20,13 +20,13 @@ use machine::{
 };
 use uvm::{
     Access, Advice, AnonObject, At as To, Backing, Detached, DevicePager, EntryInfo, FaultError, GetError,
-    Inherit, Intent, Lent, MapError, MapRequest, Pager, Pass, Pinned, Place, RangeError, RemapPlace, Sharing,
-    Space, SwapError, SwapId, TransferError, Uvm, CLUSTER,
+    Inherit, Intent, Lent, MapError, MapRequest, Pager, Pass, Pinned, Place, Quota, RangeError, RemapPlace,
+    Sharing, Space, SwapError, SwapId, TransferError, Uvm, CLUSTER,
 };
 use uvm_soft::{Config, Denied, Fate, Injector, SoftMachine};
 
 use crate::host::{print, File, Line, Manner, Rom, SwapDisk};
-use crate::model::{Contents, Expect, Identity, Model, Refusal, Writes};
+use crate::model::{Contents, Expect, Identity, Model, Refusal, Writes, QUOTA};
 use crate::op::{
     At, Back, Inh, Kind, Op, Span, Way, CHIPS, DEVICES, LOANS, PINS, RANGES, RUN, RUNS, SPACES, WINDOW, WORDS,
 };
@@ -130,6 +130,7 @@ pub struct World {
     /// The pages of all ROMs.
     chips: [PageNo; CHIPS as usize],
     line: Arc<Line>,
+    quota: Arc<Quota>,
     swaps: [Arc<SwapDisk>; DEVICES],
     /// The names of those that are on.
     on: [Option<SwapId>; DEVICES],
@@ -169,6 +170,7 @@ impl World {
             ranges: [const { None }; RANGES],
             chips,
             line,
+            quota: Arc::new(Quota::new(QUOTA as usize)),
             swaps,
             on: [None; DEVICES],
             model: Model::default(),
@@ -263,6 +265,9 @@ impl World {
         self.machine().tlb_audit()?;
         if let Some(device) = self.uvm.swap_info(held).iter().find(|device| device.used != 0) {
             return Err(format!("slots leaked: {device:?}"));
+        }
+        if self.quota.used() != 0 {
+            return Err(format!("{} pages of the quota leaked", self.quota.used()));
         }
         match self.machine().frames().free() {
             free if free == self.free => Ok(()),
