@@ -1,6 +1,7 @@
 // A file system on a disk, mounted on /mnt: one cache for read, write and mmap, what a full disk says, what stays after an unmount.
 #include "check.h"
 #include <dirent.h>
+#include <sched.h>
 #include <sys/mount.h>
 #include <sys/statfs.h>
 #include <sys/uio.h>
@@ -330,6 +331,130 @@ static void a_full_disk_behind_the_end(void) {
     close(fd), close(read_only);
 }
 
+// What a growing file got while it grew, by a child that stores behind the old end as soon as it sees the new one.
+struct growth {
+    volatile int wanted, seen, stored;
+};
+
+static int stored_while_growing(int fd, char *at, struct growth *growth, int rounds) {
+    fflush(stdout);
+    pid_t child = fork();
+    if (!child) {
+        struct stat about;
+        for (int round = 1; round <= rounds; round++) {
+            while (growth->wanted != round) sched_yield();
+            do fstat(fd, &about);
+            while (about.st_size != PAGE);
+            CATCH(at[2000] = (char)(round | 1));
+            growth->stored = caught_signal == 0;
+            growth->seen = round;
+        }
+        _exit(0);
+    }
+    int stored = 0;
+    for (int round = 1; round <= rounds; round++) {
+        // Something behind the end, which does not count.
+        at[10] = at[PAGE - 1] = 'a';
+        growth->wanted = round;
+        NEED(!ftruncate(fd, PAGE));
+        while (growth->seen != round) sched_yield();
+        stored += growth->stored;
+        if (growth->stored) NEED(at[2000] == (char)(round | 1));
+        NEED(!ftruncate(fd, 1000) && at[10] == 'a');
+    }
+    int status;
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    return stored;
+}
+
+static void stores_to_a_growing_file(void) {
+    catch_faults();
+    fresh();
+    static char bytes[1 << 16];
+    enum { ROUNDS = 1500 };
+    int fd = open("short", O_CREAT | O_RDWR, 0600);
+    NEED(write(fd, bytes, 1000) == 1000 && !fsync(fd));
+    struct stat about;
+    NEED(!fstat(fd, &about));
+    int parts = about.st_blocks < 8;
+    char *at = mmap(0, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    struct growth *growth = mmap(0, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    NEED(at != MAP_FAILED && growth != MAP_FAILED);
+    // With room, every store stays.
+    CHECK(stored_while_growing(fd, at, growth, ROUNDS) == ROUNDS);
+    NEED(!ftruncate(fd, 1000) && !fsync(fd));
+    growth->wanted = growth->seen = 0;
+    // Without room for the rest of the page, each is refused where it happens.
+    int big = open("big", O_CREAT | O_RDWR, 0600);
+    while (write(big, bytes, sizeof bytes) > 0);
+    while (write(big, bytes, 512) > 0);
+    CHECK(errno == ENOSPC && !fsync(big));
+    CHECK(stored_while_growing(fd, at, growth, ROUNDS) == (parts ? 0 : ROUNDS));
+    CHECK(!msync(at, PAGE, MS_SYNC) && !fsync(fd));
+    munmap(at, PAGE), close(fd), close(big);
+    CHECK(!unlink("big"));
+}
+
+// A page of which some blocks are reserved and some are holes: what has a place can be written on a full disk, the rest can't.
+static void a_page_with_room_in_parts(void) {
+    catch_faults();
+    fresh();
+    int fd = open("parts", O_CREAT | O_RDWR, 0600);
+    NEED(!ftruncate(fd, 3 * PAGE) && !fallocate(fd, FALLOC_FL_KEEP_SIZE, 1024, 1024) && !fsync(fd));
+    static char bytes[1 << 16];
+    memset(bytes, 'p', sizeof bytes);
+    char *at = mmap(0, 3 * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    NEED(at != MAP_FAILED);
+    int big = open("big", O_CREAT | O_RDWR, 0600);
+    while (write(big, bytes, sizeof bytes) > 0);
+    while (write(big, bytes, 512) > 0);
+    CHECK(errno == ENOSPC && !fsync(big));
+    struct stat about;
+    NEED(!fstat(fd, &about));
+    int parts = about.st_blocks < 8;
+    CHECK(at[1500] == 0);
+    CHECK(pwrite(fd, "abc", 3, 1500) == 3 && !memcmp(at + 1500, "abc", 3));
+    if (parts) {
+        FAILS(pwrite(fd, "x", 1, 100), ENOSPC);
+        FAILS(pwrite(fd, bytes, 1024, 512), ENOSPC);
+        FAILS(pwrite(fd, bytes, 1024, 1536), ENOSPC);
+        // A mapping's page is one: none of it can be stored to.
+        RAISES(at[3000] = 'b', SIGBUS, BUS_ADRERR, at + 3000);
+        RAISES(at[1600] = 'b', SIGBUS, BUS_ADRERR, at + 1600);
+    }
+    FAILS(pwrite(fd, "x", 1, PAGE), ENOSPC);
+    // Zeroes that are made so need no room.
+    CHECK(!fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, PAGE + 100, PAGE));
+    CHECK(!msync(at, 3 * PAGE, MS_SYNC) && !fsync(fd));
+    // Once written, it can be written again; with room, all of it.
+    CHECK(pwrite(fd, "d", 1, 1024) == 1 && !fsync(fd));
+    CHECK(!ftruncate(big, 0) && !fsync(big));
+    at[3000] = 'e';
+    CHECK(!msync(at, 3 * PAGE, MS_SYNC) && pwrite(fd, "f", 1, 100) == 1 && !fsync(fd));
+    char folder[64], got[PAGE];
+    NEED(getcwd(folder, sizeof folder) && !munmap(at, 3 * PAGE));
+    close(fd), close(big);
+    CHECK(!unlink("big"));
+    remount();
+    NEED(!chdir(folder) && (fd = open("parts", O_RDONLY)) >= 0);
+    CHECK(read(fd, got, PAGE) == PAGE && got[100] == 'f' && got[1024] == 'd' && !memcmp(got + 1500, "abc", 4) && got[3000] == 'e');
+    close(fd);
+}
+
+// What was written and has no blocks yet keeps the room that it was promised, whatever others reserve.
+static void reserving_beside_what_was_written(void) {
+    fresh();
+    enum { WRITTEN = 8 << 20 };
+    struct statfs space;
+    NEED(!statfs(".", &space));
+    int fd = make("a", WRITTEN, 3), other = open("other", O_CREAT | O_RDWR, 0600);
+    off_t room = space.f_bavail * space.f_bsize - WRITTEN / 2;
+    FAILS(fallocate(other, 0, 0, room), ENOSPC);
+    CHECK(!fsync(fd));
+    close(fd), close(other);
+    remount();
+}
+
 static void synced_writes(void) {
     fresh();
     unsigned long before[4], after[4];
@@ -603,6 +728,9 @@ int main(int argc, char **argv) {
         {"programs_run_from_it", programs_run_from_it},
         {"a_full_disk", a_full_disk},
         {"a_full_disk_behind_the_end", a_full_disk_behind_the_end},
+        {"stores_to_a_growing_file", stores_to_a_growing_file},
+        {"a_page_with_room_in_parts", a_page_with_room_in_parts},
+        {"reserving_beside_what_was_written", reserving_beside_what_was_written},
     };
     return RUN(cases, argc, argv);
 }

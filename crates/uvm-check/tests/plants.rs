@@ -43,6 +43,7 @@ const READ_BACK: &[&str] = &["-p", "uvm", "--test", "paging", "what_was_read_bac
 const WRITTEN_LAST: &[&str] = &["-p", "uvm", "--test", "paging", "that_the_last_pass_has_written"];
 const RESERVE: &[&str] = &["-p", "uvm", "--test", "paging", "the_reserve_is_filled"];
 const HOLES: &[&str] = &["-p", "uvm", "--test", "files", "a_store_to_a_hole"];
+const NO_FRAME: &[&str] = &["--test", "scarcity", "a_missing_frame_changes_nothing"];
 const QUOTA: &[&str] = &["-p", "uvm", "--test", "shared", "objects_with_one_quota"];
 const UNREAD: &[&str] = &["-p", "uvm", "--test", "files", "pages_that_could_not_be_read"];
 const TRUNCATION: &[&str] =
@@ -429,6 +430,27 @@ const PLANTS: &[Plant] = &[
             "if stores && self.frames().flags(page).contains(PageFlags::HOLE) && self.frames().loans(page) == 0 {",
         )],
         found_by: HOLES,
+    },
+    Plant {
+        what: "full: where the host has written a store asks for no room",
+        file: "uvm/src/object_io.rs",
+        changes: &[(
+            "self.frames().clear_flags(page, PageFlags::CLEAN | PageFlags::UNWRITTEN);\n        }\n        Ok(Some(page))",
+            "self.frames().clear_flags(page, PageFlags::CLEAN | PageFlags::UNWRITTEN | PageFlags::HOLE);\n        }\n        Ok(Some(page))",
+        )],
+        found_by: HOLES,
+    },
+    Plant {
+        what: "full: a page that could not be had counts",
+        file: "uvm/src/pager/anon_object.rs",
+        changes: &[("made.inspect_err(|_| body.give_quota_back(1))?", "made?")],
+        found_by: NO_FRAME,
+    },
+    Plant {
+        what: "full: the last page of a quota can not be had",
+        file: "uvm/src/pager/quota.rs",
+        changes: &[("filter(|&sum| sum <= self.most())", "filter(|&sum| sum < self.most())")],
+        found_by: RANDOM,
     },
     Plant {
         what: "full: a page that leaves its object still counts",

@@ -84,7 +84,8 @@ impl<M: Machine> Uvm<M> {
         self.frames().wire(page);
         self.frames().set_flags(page, PageFlags::TOUCHED);
         if intent == Intent::Write {
-            self.frames().clear_flags(page, PageFlags::CLEAN | PageFlags::UNWRITTEN | PageFlags::HOLE);
+            // A hole stays one: the host may have found room for a part of the page.
+            self.frames().clear_flags(page, PageFlags::CLEAN | PageFlags::UNWRITTEN);
         }
         Ok(Some(page))
     }

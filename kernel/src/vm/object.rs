@@ -9,7 +9,7 @@
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
-use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Release};
 
 use machine::{Machine, Pa, PageNo, Pages, Reserve, ThreadCtx, PAGE_SIZE};
 use uvm::{
@@ -192,20 +192,31 @@ impl Object {
 
     /// Bytes.
     pub fn size(&self) -> u64 {
-        self.inner.size.load(Relaxed)
+        self.inner.size.load(Acquire)
     }
 
-    /// Changes the size. A shorter one frees and unmaps what lies behind it, private copies of it too.
+    /// Changes the size. A shorter one frees and unmaps what lies behind it, private copies of it too. A longer one is seen
+    /// only when all is there that it promises: what is stored behind the old end from then on stays.
+    ///
+    /// # Errors
+    /// `EIO`, `ENOMEM` of the page that the file ended in; a longer size has not come to be then.
     pub fn set_size(&self, size: u64) -> Result<()> {
-        let old = self.inner.size.swap(size, Relaxed);
-        let (pager, pages) = (self.pager(), Pages::ceil(size));
-        if pages != Pages::ceil(old) {
-            with(|uvm, held| uvm.truncate(held, &pager, pages));
+        let old = self.size();
+        let (pager, before, now) = (self.pager(), Pages::ceil(old), Pages::ceil(size));
+        if size > old {
+            self.clear_tail(old)?;
+            if now != before {
+                with(|uvm, held| uvm.truncate(held, &pager, now));
+            }
+            self.inner.size.store(size, Release);
+            return Ok(());
         }
-        if pages < Pages::ceil(old) {
-            self.forget_copies(pages);
+        self.inner.size.store(size, Release);
+        if now != before {
+            with(|uvm, held| uvm.truncate(held, &pager, now));
+            self.forget_copies(now);
         }
-        self.clear_tail(old.min(size))
+        self.clear_tail(size)
     }
 
     /// Forgets private copies of pages from `from` on in every process. No object knows its mappings, so all are looked
@@ -228,12 +239,17 @@ impl Object {
             return Ok(());
         }
         // What is zero already stays as it is: a hole has no room in its file for more.
-        let is_clear =
-            self.in_page(size, Intent::Read, |bytes| bytes[from..].iter().all(|&byte| byte == 0))?;
-        if is_clear != Some(false) {
+        if self.is_zero(size, size.next_multiple_of(PAGE))? {
             return Ok(());
         }
         self.in_page(size, Intent::Write, |bytes| bytes[from..].fill(0)).map(|_| ())
+    }
+
+    /// Whether bytes of one page are all zero.
+    pub fn is_zero(&self, from: u64, to: u64) -> Result<bool> {
+        let range = (from % PAGE) as usize..(from % PAGE + (to - from)) as usize;
+        let is_zero = self.in_page(from, Intent::Read, |bytes| bytes[range].iter().all(|&byte| byte == 0))?;
+        Ok(is_zero.unwrap_or(true))
     }
 
     /// Calls `work` with the bytes of the page at byte `at`; `None` if it is a hole that nobody has to see.

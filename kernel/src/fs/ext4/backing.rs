@@ -11,6 +11,7 @@
 //! the disk any more. I3: a page in `pending` was written by a program, has no block, and has one set aside in `Fs::pending`.
 
 use alloc::sync::Arc;
+use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 
 use machine::{Machine, PageNo, Pages, PAGE_SIZE};
@@ -78,14 +79,23 @@ fn together(runs: &[Run], at: u64, most: usize) -> (Option<u64>, usize) {
     (Some(disk), 1 + (1..most).take_while(follows).count())
 }
 
-/// The parts of written runs that lie in a page: offset in the page, place on the disk, bytes.
-fn parts(runs: &[Run], at: u64) -> impl Iterator<Item = (usize, u64, usize)> + '_ {
-    runs.iter().filter(move |run| !run.unwritten && run.at < at + PAGE && run.at + run.len > at).map(
+/// The parts of written runs that lie in a range of a page: offset in the page, place on the disk, bytes; whole sectors.
+fn parts(runs: &[Run], range: Range<u64>) -> impl Iterator<Item = (usize, u64, usize)> + '_ {
+    let Range { start, end } = range;
+    let end = end.next_multiple_of(SECTOR as u64);
+    runs.iter().filter(move |run| !run.unwritten && run.at < end && run.at + run.len > start).map(
         move |run| {
-            let (from, to) = (run.at.max(at), (run.at + run.len).min(at + PAGE));
-            ((from - at) as usize, run.disk + (from - run.at), (to - from) as usize)
+            let (from, to) = (run.at.max(start), (run.at + run.len).min(end));
+            ((from % PAGE) as usize, run.disk + (from - run.at), (to - from) as usize)
         },
     )
+}
+
+/// The pages of which a range has no blocks somewhere.
+fn lacking(runs: &[Run], at: u64, len: u64) -> impl Iterator<Item = u64> + '_ {
+    let end = at + len;
+    let pages = if has_blocks(runs, at, end) { 0..0 } else { at / PAGE..end.div_ceil(PAGE) };
+    pages.filter(move |page| !has_blocks(runs, at.max(page * PAGE), end.min((page + 1) * PAGE)))
 }
 
 /// Whether written runs leave nothing of a range out.
@@ -163,11 +173,22 @@ impl Backing {
 
     /// Where the file lies.
     pub(super) fn runs(&self) -> Result<Runs> {
-        if let Some(runs) = &*self.runs.lock() {
-            return Ok(runs.clone());
+        match self.known_runs() {
+            Some(runs) => Ok(runs),
+            None => self.load(&mut *self.fs.volume_with_room()?),
         }
-        let mut volume = self.fs.volume_with_room()?;
-        self.load(&mut volume)
+    }
+
+    /// The same on the way of writes, which memory may be waiting for.
+    fn runs_for_writing(&self) -> Result<Runs> {
+        match self.known_runs() {
+            Some(runs) => Ok(runs),
+            None => self.load(&mut self.fs.volume()),
+        }
+    }
+
+    fn known_runs(&self) -> Option<Runs> {
+        self.runs.lock().clone()
     }
 
     fn load(&self, volume: &mut Volume) -> Result<Runs> {
@@ -187,18 +208,16 @@ impl Backing {
         self.fs.changed(volume);
     }
 
-    /// Sets blocks aside for pages that are about to be written and have none.
+    /// Sets a page's blocks aside for each page of which a range is about to be written that has no blocks there.
     ///
     /// # Errors
     /// `ENOSPC`: the disk has not that many.
     pub(super) fn promise(&self, at: u64, len: u64) -> Result<()> {
-        let range = at / PAGE..(at + len).div_ceil(PAGE);
-        let runs = self.runs()?;
-        if has_blocks(&runs, range.start * PAGE, at + len) {
-            return Ok(());
-        }
-        let lacks = |page: &u64| !has_blocks(&runs, page * PAGE, ((page + 1) * PAGE).min(at + len));
-        for page in range.filter(lacks) {
+        self.promise_beside(&self.runs()?, at, len)
+    }
+
+    fn promise_beside(&self, runs: &[Run], at: u64, len: u64) -> Result<()> {
+        for page in lacking(runs, at, len) {
             let new = self.pending.lock().insert(page..page + 1);
             if new > 0 && !self.fs.set_aside(1) {
                 self.pending.lock().remove(page..page + 1);
@@ -208,16 +227,40 @@ impl Backing {
         Ok(())
     }
 
-    /// The same; a disk that seems full is asked for more first: what is promised may need less than it was thought to, and
-    /// deleted files may still have their blocks.
+    /// The same; a disk that seems full is asked for more first.
     pub(super) fn promise_at_last(&self, at: u64, len: u64) -> Result<()> {
-        match self.promise(at, len) {
+        self.at_last(|| self.promise(at, len))
+    }
+
+    /// Tries again what found no room, after the most has been made of the disk: what is promised may need less than it was
+    /// thought to, and deleted files may still have their blocks.
+    fn at_last(&self, attempt: impl Fn() -> Result<()>) -> Result<()> {
+        match attempt() {
             Err(ENOSPC) => {}
             other => return other,
         }
         self.fs.flush();
         self.fs.commit()?;
-        self.promise(at, len)
+        attempt()
+    }
+
+    /// Gives a range blocks, unwritten, but none that were set aside for what has been written and has none yet.
+    pub(super) fn allocate(&self, at: u64, len: u64) -> Result<()> {
+        let once = || {
+            let runs = self.runs()?;
+            let pages =
+                lacking(&runs, at, len).filter(|&page| self.pending.lock().count(page..page + 1) == 0);
+            let pages = pages.count() as u64;
+            if pages != 0 && !self.fs.set_aside(pages) {
+                return Err(ENOSPC);
+            }
+            let mut volume = self.fs.volume();
+            let done = volume.allocate(self.ino, at, len);
+            self.changed(&mut volume);
+            self.fs.give_back(pages);
+            done.map_err(errno)
+        };
+        self.at_last(once)
     }
 
     /// Whether a page's bytes, as far as the file goes, have neither blocks nor a promise of some.
@@ -248,11 +291,19 @@ impl Backing {
         self.fs.give_back(gone);
     }
 
+    /// The same behind a file's new end; with the page that it ends in, if that needs nothing more.
+    pub(super) fn settle_behind(&self, end: u64) -> Result<()> {
+        let last = end & !(PAGE - 1);
+        let is_placed = has_blocks(&self.runs()?, last, end);
+        self.settle(if is_placed { last } else { end.next_multiple_of(PAGE) }, u64::MAX);
+        Ok(())
+    }
+
     /// Reads a page that lies in parts, with waiting.
     fn read_parts(&self, runs: &[Run], at: u64, page: PageNo) {
         KERNEL.zero(page);
         let mut bytes = alloc::vec![0; PAGE_SIZE];
-        for (offset, disk, len) in parts(runs, at) {
+        for (offset, disk, len) in parts(runs, at..at + PAGE) {
             if self.fs.data.disk.read(disk / SECTOR as u64, &mut bytes[offset..offset + len]).is_err() {
                 return vm::pages_read(&[page], false);
             }
@@ -264,14 +315,14 @@ impl Backing {
 
     /// Writes a page that lies in parts, with waiting.
     fn write_parts(&self, runs: &[Run], at: u64, page: PageNo) {
-        vm::pages_written(&[page], self.put_parts(runs, at, page).is_ok());
+        vm::pages_written(&[page], self.put_parts(runs, at..at + PAGE, page).is_ok());
     }
 
-    /// Writes the bytes of a frame to where the file's page at `at` lies, part by part, with waiting.
-    fn put_parts(&self, runs: &[Run], at: u64, page: PageNo) -> Result<()> {
+    /// Writes the bytes of a range of the file in one page, which a frame holds, to where they lie, part by part, with waiting.
+    fn put_parts(&self, runs: &[Run], range: Range<u64>, page: PageNo) -> Result<()> {
         let mut bytes = alloc::vec![0; PAGE_SIZE];
         KERNEL.with_bytes(page, |from| bytes.copy_from_slice(from));
-        parts(runs, at).try_for_each(|(offset, disk, len)| {
+        parts(runs, range).try_for_each(|(offset, disk, len)| {
             self.fs.data.disk.write(disk / SECTOR as u64, &bytes[offset..offset + len])
         })
     }
@@ -288,7 +339,10 @@ impl Backing {
                     let part = &pages[first..first + count];
                     self.fs.data.disk.transfer_pages(Op::Write, disk / SECTOR as u64, part)
                 }
-                None => self.put_parts(&runs, at + first as u64 * PAGE, pages[first]),
+                None => {
+                    let at = at + first as u64 * PAGE;
+                    self.put_parts(&runs, at..at + PAGE, pages[first])
+                }
             };
             first += count;
         }
@@ -298,22 +352,43 @@ impl Backing {
         result
     }
 
-    /// Whether a page has blocks, written to, for all that may have been stored there: in the rest it is a hole.
-    fn has_place_for_all(&self, at: u64, end: u64) -> bool {
-        let Ok(runs) = self.runs() else { return false };
-        let mut inside = runs.iter().filter(|run| run.at < end && run.at + run.len > at).peekable();
-        inside.peek().is_some() && inside.all(|run| !run.unwritten) && self.is_hole(&runs, at, end)
-    }
-
-    /// Has blocks for a range and says where; pages of new ones are announced.
-    pub(super) fn reserve(&self, at: u64, len: u64, pages: usize) -> Result<(Runs, Blocks)> {
-        let end = at + len;
-        if !self.size_differs() {
-            let runs = self.runs()?;
-            if covers(&runs, at, end) {
-                return Ok((runs, Blocks::Old));
+    /// Writes of a page, up to `end`, what has blocks, where the disk has none for the rest: nobody was promised room there, so it
+    /// is zeroes.
+    ///
+    /// # Errors
+    /// `ENOSPC`: it isn't; `EIO`.
+    fn write_what_fits(&self, at: u64, end: u64, page: PageNo) -> Result<()> {
+        let runs = self.runs_for_writing()?;
+        let mut next = at;
+        let placed = runs.iter().filter(|run| run.at < end && run.at + run.len > at);
+        let placed =
+            placed.map(|run| run.at.max(at)..(run.at + run.len).min(end)).chain(core::iter::once(end..end));
+        for part in placed {
+            let gap = (next - at) as usize..(part.start - at) as usize;
+            if KERNEL.with_bytes(page, |bytes| bytes[gap].iter().any(|&byte| byte != 0)) {
+                return Err(ENOSPC);
+            }
+            next = part.end;
+            if !part.is_empty() {
+                let (runs, blocks) = self.reserve(part.start, part.end - part.start, 1)?;
+                let put = self.put_parts(&runs, part, page);
+                if blocks == Blocks::New {
+                    self.fs.data.withdraw(1);
+                }
+                put?;
             }
         }
+        Ok(())
+    }
+
+    /// Has blocks for a range and says where; pages of new ones are announced. Every block that is given out was set aside.
+    pub(super) fn reserve(&self, at: u64, len: u64, pages: usize) -> Result<(Runs, Blocks)> {
+        let end = at + len;
+        let runs = self.runs_for_writing()?;
+        if !self.size_differs() && covers(&runs, at, end) {
+            return Ok((runs, Blocks::Old));
+        }
+        self.promise_beside(&runs, at, len)?;
         let mut volume = self.fs.volume();
         let size = self.size();
         if at >= size {
@@ -374,20 +449,15 @@ impl Vnode<KernelMachine> for Arc<Backing> {
         }
         let (runs, blocks) = match self.reserve(start, end - start, pages.len()) {
             Ok(reserved) => reserved,
-            // Nobody was promised room for what the page lacks: that is zeroes.
-            Err(ENOSPC) if pages.len() == 1 && self.has_place_for_all(start, end) => {
-                match self.runs() {
-                    Ok(runs) => self.write_parts(&runs, start, pages[0]),
-                    Err(_) => return Transfer::Failed,
-                }
-                return Transfer::Started;
-            }
+            // It is tried page by page.
+            Err(_) if pages.len() > 1 => return Transfer::Failed,
             Err(errno) => {
+                let fits =
+                    if errno == ENOSPC { self.write_what_fits(start, end, pages[0]) } else { Err(errno) };
+                let Err(errno) = fits else { return Transfer::Done };
                 self.failure.store(errno.0, Ordering::Relaxed);
-                if pages.len() == 1 {
-                    // It won't be tried again: what was set aside for it is free.
-                    self.settle(start, end);
-                }
+                // It won't be tried again: what was set aside for it is free.
+                self.settle(start, end);
                 return Transfer::Failed;
             }
         };

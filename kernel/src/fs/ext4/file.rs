@@ -2,9 +2,9 @@
 //!
 //! Bytes are read and written in the pages of the file's object; how pages and disk come together is `backing`'s business.
 //!
-//! I1: the object's size, the backing's and what programs see are one. I2: changes of the size and writes hold `writer`, so an
-//! append is one step and a truncation doesn't meet a write. I3: bytes of the last page behind the end are zero when the size
-//! changes. I4: what is swapped on keeps its blocks, and nobody writes it; checked with `writer` held.
+//! I1: the object's size is what programs see; the backing's is the same but while it changes, when it is the first to have the
+//! new one. I2: changes of the size and writes hold `writer` alone, so an append is one step and a truncation doesn't meet a write.
+//! I3: bytes of the last page behind the end are zero when the size changes, before a program can see a longer one. I4: what is swapped on keeps its blocks, and nobody writes it; checked with `writer` held.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -21,7 +21,7 @@ use crate::dev::block::SECTOR;
 use crate::errno::*;
 use crate::fs::inode::{Allocate, Extent, Position, Seek};
 use crate::fs::io::{outcome, Sink, Source};
-use crate::sync::{Mutex, MutexGuard};
+use crate::sync::{Gate, Mutex, MutexGuard};
 use crate::vm::{self, Dir, Object, Usage};
 
 const PAGE: u64 = 4096;
@@ -33,7 +33,7 @@ const WAITING_PART: u64 = 16;
 pub(super) struct Contents {
     pub(super) backing: Arc<Backing>,
     pub(super) object: Object,
-    pub(super) writer: Mutex<()>,
+    pub(super) writer: Gate,
     /// Who writes it back; taken inside `writer`.
     cleaner: Mutex<()>,
     /// Its blocks are found by extents.
@@ -56,7 +56,7 @@ impl Contents {
         Ok(Contents {
             backing,
             object,
-            writer: Mutex::new(()),
+            writer: Gate::new(),
             cleaner: Mutex::new(()),
             writable: found.has_extents,
             max_size: (u64::from(u32::MAX) << 10).min(i64::MAX as u64),
@@ -72,7 +72,7 @@ impl Contents {
     }
 
     pub(super) fn size(&self) -> u64 {
-        self.backing.size()
+        self.object.size()
     }
 
     pub(super) fn sectors(&self) -> u64 {
@@ -168,7 +168,7 @@ impl Contents {
 
     /// Takes `writer`, if the file may be changed.
     fn begin_change(&self) -> Result<MutexGuard<'_, ()>> {
-        let writer = self.writer.lock();
+        let writer = self.writer.alone();
         if self.backing.fs.is_read_only() {
             return Err(EROFS);
         }
@@ -184,7 +184,7 @@ impl Contents {
 
     /// See `Inode::swap_extents`.
     pub(super) fn swap_extents(&self) -> Result<Vec<Extent>> {
-        let _writer = self.writer.lock();
+        let _writer = self.writer.alone();
         if self.is_swapped_on() {
             return Err(EBUSY);
         }
@@ -263,20 +263,21 @@ impl Contents {
             return Ok(());
         }
         let mut volume = self.backing.fs.volume();
-        let done = volume.resize(self.backing.ino, self.size());
+        let done = volume.resize(self.backing.ino, self.backing.size());
         self.backing.changed(&mut volume);
         done.map_err(errno)
     }
 
-    /// Changes the size that programs see; with `writer` held.
+    /// Changes the size that programs see; with `writer` held. On an error a longer size has not come to be.
     fn resize(&self, size: u64) -> Result<()> {
         let old = self.size();
         self.backing.set_size(size);
         if size > old && !old.is_multiple_of(PAGE) && self.backing.ends_in_hole(old & !(PAGE - 1), size) {
-            // Blocks are smaller than pages: what the file has got there now has no room yet.
+            // Blocks are smaller than pages: what the file gets there now has no room yet. Whoever stores there once he can see
+            // the new size asks for it.
             self.object.mark_hole(old);
         }
-        self.object.set_size(size)
+        self.object.set_size(size).inspect_err(|_| self.backing.set_size(self.size()))
     }
 
     pub(super) fn truncate(&self, len: u64) -> Result<()> {
@@ -289,7 +290,7 @@ impl Contents {
             self.resize(len)?;
         }
         if len < size {
-            self.backing.settle(len.next_multiple_of(PAGE), u64::MAX);
+            self.backing.settle_behind(len)?;
             self.write_size()?;
         }
         Ok(())
@@ -308,10 +309,7 @@ impl Contents {
         if matches!(how, Allocate::PunchHole | Allocate::ZeroRange) {
             self.clear(at.min(size), end.min(size))?;
         } else {
-            let mut volume = self.backing.fs.volume();
-            let done = volume.allocate(self.backing.ino, at, len);
-            self.backing.changed(&mut volume);
-            done.map_err(errno)?;
+            self.backing.allocate(at, len)?;
         }
         if end > size && matches!(how, Allocate::Extend | Allocate::ZeroRange) {
             self.resize(end)?;
@@ -339,8 +337,9 @@ impl Contents {
         Ok(())
     }
 
+    /// What is zero already stays as it is: a hole needs no room for it.
     fn wipe(&self, from: u64, to: u64) -> Result<()> {
-        if from >= to {
+        if from >= to || self.object.is_zero(from, to)? {
             return Ok(());
         }
         self.backing.promise(from, to - from)?;

@@ -181,7 +181,7 @@ impl Data {
     }
 
     fn wipe(&self, from: u64, to: u64) -> Result<()> {
-        if from >= to {
+        if from >= to || self.object.is_zero(from, to)? {
             return Ok(());
         }
         vm::object_io(&self.object, from, to - from, Dir::Write, &mut |_, bytes| {
