@@ -135,25 +135,43 @@ fn a_store_is_not_lost_to_the_page_daemon() {
     check_rounds(ROUNDS, || store_beside_the_daemon(Paged::new(Fate::Works)));
 }
 
-/// Three programs write more than memory holds, each taking what others' passes have freed: with room on swap none is
-/// refused, and none waits for ever.
-#[test]
-fn nobody_is_refused_while_swap_has_room() {
-    check_rounds(ROUNDS, || {
-        let p = Paged::of(World::with(24, IoBy::Test), Fate::Works);
-        let programs = [0, 1, 2].map(|cpu| {
+/// Programs that together write more than memory holds, and a page daemon, each taking what others' passes have freed: with room
+/// on swap none is refused, and none waits for ever.
+fn crowd(frames: u32, programs: usize, pages: u64) {
+    let p = Paged::of(World::with(frames, IoBy::Test), Fate::Works);
+    let daemon = p.daemon(3);
+    let programs: Vec<_> = (0..programs)
+        .map(|cpu| {
             let (w, space) = (p.w.clone(), p.w.space());
-            w.map(&space, MapRequest::zero(Pages(8)));
+            w.map(&space, MapRequest::zero(Pages(pages)));
             spawn(move || {
                 let page = |n| P + Pages(n);
-                (0..8).for_each(|n| w.store(cpu, &space, page(n), n + 1));
-                (0..8).for_each(|n| assert_eq!(w.load(cpu, &space, page(n)), n + 1));
+                (0..pages).for_each(|n| w.store(cpu, &space, page(n), n + 1));
+                (0..pages).for_each(|n| assert_eq!(w.load(cpu, &space, page(n)), n + 1));
                 space
             })
-        });
-        let spaces = programs.into_iter().map(|program| program.join().unwrap()).collect();
-        p.end(spaces, &[]);
-    });
+        })
+        .collect();
+    let spaces = programs.into_iter().map(|program| program.join().unwrap()).collect();
+    daemon.join().unwrap();
+    p.end(spaces, &[]);
+}
+
+fn check_crowds(rounds: usize) {
+    check_rounds(rounds, || crowd(24, 3, 8));
+    check_rounds(rounds, || crowd(24, 2, 12));
+    check_rounds(rounds, || crowd(20, 3, 6));
+}
+
+#[test]
+fn nobody_is_refused_while_swap_has_room() {
+    check_crowds(ROUNDS);
+}
+
+#[test]
+#[ignore = "many minutes"]
+fn nobody_is_refused_in_many_schedules() {
+    check_crowds(60 * ROUNDS);
 }
 
 /// Data that a write failed to bring out is still in memory; nobody notices.
