@@ -678,13 +678,17 @@ static void ranges_are_synced(void) {
     NEED(!fsync(fd) && !pipe(pipes));
     unsigned long before[4], after[4];
     static char bytes[8 * PAGE];
-    NEED(pwrite(fd, bytes, sizeof bytes, 8 * PAGE) == sizeof bytes);
-    disk(before);
     enum { ALL = SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER };
-    CHECK(!sync_file_range(fd, 8 * PAGE, sizeof bytes, ALL));
-    disk(after);
-    // The eight pages, and no journal.
-    CHECK(after[3] - before[3] == 8 * PAGE / 512);
+    // The eight pages, and no journal; but for the flusher, which may come by.
+    int exact = 0;
+    for (int tries = 0; tries < 3 && !exact; tries++) {
+        NEED(pwrite(fd, bytes, sizeof bytes, 8 * PAGE) == sizeof bytes);
+        disk(before);
+        CHECK(!sync_file_range(fd, 8 * PAGE, sizeof bytes, ALL));
+        disk(after);
+        exact = after[3] - before[3] == 8 * PAGE / 512;
+    }
+    CHECK(exact);
     CHECK(!sync_file_range(fd, 0, 0, 0) && !sync_file_range(fd, 0, 0, ALL));
     FAILS(sync_file_range(fd, 0, 0, 8), EINVAL);
     FAILS(sync_file_range(fd, -1, 0, 0), EINVAL);
