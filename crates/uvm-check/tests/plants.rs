@@ -175,7 +175,7 @@ const PLANTS: &[Plant] = &[
     Plant {
         what: "borrowed: who shares slots does not settle them",
         file: "uvm/src/space.rs",
-        changes: &[("            self.settle_entry(held, aref, entry.len())?;\n", "            let _ = aref;\n")],
+        changes: &[("            self.settle_entry(held, parent, entry, aref)?;\n", "            let _ = aref;\n")],
         found_by: RANDOM,
     },
     Plant {
@@ -203,10 +203,22 @@ const PLANTS: &[Plant] = &[
         found_by: RANDOM,
     },
     Plant {
-        what: "borrowed: neighbours that others have too are mapped to be written",
-        file: "uvm/src/fault/neighbours.rs",
-        changes: &[("found[i] = Some((page, entry.prot.without_write()));", "found[i] = Some((page, entry.prot));")],
+        what: "borrowed: a page on loan is mapped to be written",
+        file: "uvm/src/fault/anon.rs",
+        changes: &[("self.enter(held, fault, entry, page, entry.prot.without_write())?;", "self.enter(held, fault, entry, page, entry.prot)?;")],
         found_by: RANDOM,
+    },
+    Plant {
+        what: "borrowed: what is copied stays mapped where it was read",
+        file: "uvm/src/borrowed.rs",
+        changes: &[("            machine.pmap().remove(held, &shown.space.pmap, shown.page(slot), &mut copied.down);\n", "            let _ = (shown, slot);\n")],
+        found_by: RANDOM,
+    },
+    Plant {
+        what: "borrowed: a loan ends before every CPU has forgotten the page",
+        file: "uvm/src/borrowed.rs",
+        changes: &[("                copied.down.flush(self.machine().pmap());\n                self.return_pages(held, copied.pages.into_iter());\n", "                self.return_pages(held, copied.pages.into_iter());\n                copied.down.flush(self.machine().pmap());\n")],
+        found_by: LOANS,
     },
     Plant {
         what: "transfer: what was there is still seen",

@@ -54,6 +54,19 @@ struct Count<M: Machine> {
     objects: BTreeMap<u32, usize>,
     /// Who holds each slot of swap, in words.
     slots: BTreeMap<Slot, String>,
+    /// Pages that slots have on loan, and how often.
+    borrowed: BTreeMap<PageNo, u32>,
+}
+
+impl<M: Machine> Count<M> {
+    fn new() -> Self {
+        Count {
+            amaps: BTreeMap::new(),
+            objects: BTreeMap::new(),
+            slots: BTreeMap::new(),
+            borrowed: BTreeMap::new(),
+        }
+    }
 }
 
 impl<M: Machine> Uvm<M> {
@@ -67,13 +80,13 @@ impl<M: Machine> Uvm<M> {
         spaces: &[&Space<M>],
         objects: &[Arc<dyn Pager<M>>],
     ) -> Result<(), AuditError> {
-        let mut count = Count { amaps: BTreeMap::new(), objects: BTreeMap::new(), slots: BTreeMap::new() };
+        let mut count = Count::new();
         for space in spaces {
             self.audit_space(held, space, &mut count)?;
         }
         self.audit_amaps(held, &mut count)?;
         self.audit_orphans(held, &mut count)?;
-        self.audit_left()?;
+        self.audit_left(&count)?;
         for pager in objects {
             self.audit_handle(held, &**pager, &count)?;
         }
@@ -179,7 +192,10 @@ impl<M: Machine> Uvm<M> {
         if let Some(aref) = &e.amap {
             let (body, mut h) = aref.amap.body.lock(held);
             if let Some(number) = body.slots.get(e.slot(aref, va)) {
-                let Some(no) = Content::anon(number) else { return (None, false) };
+                let no = match Content::of(number) {
+                    Content::Anon(no) => no,
+                    Content::Borrowed(page) => return (Some(page), false),
+                };
                 let (anon, _) = self.anons.get(no).lock(&mut h);
                 let shared = body.slots.is_shared(e.slot(aref, va));
                 return (anon.page, anon.refs == 1 && !shared && e.writes != Writes::NeedCopy);
@@ -196,7 +212,7 @@ impl<M: Machine> Uvm<M> {
         count: &mut Count<M>,
     ) -> Result<(), AuditError> {
         let mut anons: BTreeMap<AnonNo, u32> = BTreeMap::new();
-        let (mut leaves, mut borrowed) = (BTreeMap::new(), 0);
+        let mut leaves = BTreeMap::new();
         for (key, (amap, refs)) in &count.amaps {
             let (body, _) = amap.body.lock(held);
             let covered: usize = body.cover.runs().map(|(run, _)| (run.end - run.start) as usize).sum();
@@ -220,7 +236,7 @@ impl<M: Machine> Uvm<M> {
                         ensure!(body.borrowed.contains(&slot), "{page:?} is on loan in slot {slot}, unknown");
                         ensure!(!self.is_zero_page(page), "slot {slot} has zeroes on loan");
                         ensure!(self.frames().loans(page) != 0, "slot {slot} has {page:?}, which isn't lent");
-                        borrowed += 1;
+                        *count.borrowed.entry(page).or_insert(0) += 1;
                         continue;
                     }
                 };
@@ -235,6 +251,7 @@ impl<M: Machine> Uvm<M> {
             }
         }
         let counted = self.anons.borrowed.load(Relaxed);
+        let borrowed = count.borrowed.values().sum::<u32>() as usize;
         ensure!(counted == borrowed, "{counted} slots count as on loan, {borrowed} are");
         for (&no, &refs) in &anons {
             let (anon, _) = self.anons.get(no).lock(held);
@@ -290,19 +307,12 @@ impl<M: Machine> Uvm<M> {
         spaces: &[&Space<M>],
         lent: impl IntoIterator<Item = &'a LentPage>,
     ) -> Result<(), AuditError> {
-        let mut loans: BTreeMap<PageNo, u32> = BTreeMap::new();
-        let mut count = Count { amaps: BTreeMap::new(), objects: BTreeMap::new(), slots: BTreeMap::new() };
+        let mut count = Count::new();
         for space in spaces {
             self.audit_space(held, space, &mut count)?;
         }
-        for (amap, _) in count.amaps.values() {
-            let (body, _) = amap.body.lock(held);
-            for (_, number) in body.slots.range(0..u64::MAX >> 1) {
-                if let Content::Borrowed(page) = Content::of(number) {
-                    *loans.entry(page).or_insert(0) += 1;
-                }
-            }
-        }
+        self.audit_amaps(held, &mut count)?;
+        let mut loans = count.borrowed;
         let counted = lent.into_iter().filter(|lent| !self.is_zero_page(lent.page()));
         counted.for_each(|lent| *loans.entry(lent.page()).or_insert(0) += 1);
         for page in (0..self.frames().numbers() as u32).map(PageNo) {
@@ -313,13 +323,14 @@ impl<M: Machine> Uvm<M> {
     }
 
     /// Whoever has let a page go has left it to somebody.
-    fn audit_left(&self) -> Result<(), AuditError> {
+    fn audit_left(&self, count: &Count<M>) -> Result<(), AuditError> {
         for page in (0..self.frames().numbers() as u32).map(PageNo) {
             if self.frames().is_left(page) {
                 let (owner, holds) = (self.frames().owner(page), self.frames().wire_count(page));
                 let nobodys = matches!(owner, Owner::Kernel | Owner::Orphan);
                 ensure!(nobodys && holds != 0, "{page:?} was left, is {owner:?}'s and held {holds} times");
-                ensure!(!self.machine().pmap().is_mapped(page), "{page:?} was left, and is mapped");
+                let seen = self.machine().pmap().is_mapped(page) && !count.borrowed.contains_key(&page);
+                ensure!(!seen, "{page:?} was left, and is mapped where no slot has it on loan");
                 let place = self.frames().place(page);
                 ensure!(place == Place::Nowhere, "{page:?} was left on {place:?}");
             }

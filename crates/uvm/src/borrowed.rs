@@ -1,34 +1,41 @@
-//! Slots that hold a page on loan, until somebody touches it.
+//! Slots that hold a page on loan, until somebody writes to it.
 //!
 //! ```text
 //!   transfer:   slot -> P (a loan)      | discard, exit: the loan is returned
-//!   touched:    slot -> anon -> P       | P was nobody's: it is the anon's now, and written in place
+//!   read:       slot -> P               | mapped as it is, not to be written, with those around it
+//!   written:    slot -> anon -> P       | P was nobody's: it is the anon's now, and written in place
 //!               slot -> anon of P       | P is an anon's: one more reference, and whoever writes copies
 //!               slot -> anon -> copy    | anything else, as pages of files
 //! ```
-//! Pages that are [transferred](crate::transfer) go into slots as they are: who never looks at what it gets, and hands it on or
-//! gives it back, pays neither for anons nor for queues. The first access to one *settles* its slot, and those around it, which
-//! have anons from then on. Lending such memory again lends the same pages.
+//! Pages that are [transferred](crate::transfer) go into slots as they are: who only reads what it gets, hands it on or
+//! gives it back, pays neither for anons nor for queues, and shares a file's pages with the file. The first store to one *settles* its
+//! slot: that has an anon from then on. Lending such memory again lends the same pages.
 //!
 //! Nobody pages out what is on loan. So only a part of memory may be in slots like this, the [`PART`]th; what comes beyond is settled
 //! at once.
 //!
 //! I1: a slot that holds a page on loan is one entry's alone, in a leaf of one table: whoever shares slots, as fork does, settles
-//! them before. I2: no translation shows such a page there. I3: `AmapBody::borrowed` spans all of an amap's such slots;
+//! them before. I2: a translation may show such a page there, and can't write it; whoever returns the loan has it forgotten by every
+//! CPU before, for the page's owner may write in place from then on. I3: `AmapBody::borrowed` spans all of an amap's such slots;
 //! `Anons::borrowed` counts all there are. I4: the page of zeroes is in none.
 //!
-//! Source: 1998, section 4.2. The road not taken: an anon for each page as it comes, which cost as much as a third of its copy.
+//! Source: 1998, sections 4.1 (loans from objects and anons to anons) and 4.2. The road not taken: an anon for each page as it comes,
+//! which cost as much as a third of its copy.
 
 use core::num::NonZeroU32;
 use core::ops::Range;
 
+use arrayvec::ArrayVec;
 use machine::frames::Taken;
 use machine::lines::Ordering::Relaxed;
-use machine::{order, Held, Machine, NoMemory, Owner, PageNo, Pages, VaRange};
+use machine::{
+    order, Held, Machine, NoMemory, Owner, PageNo, Pages, Pmap, Shootdown, Va, VaRange, PAGE_SHIFT,
+};
 
 use crate::amap::{ARef, AmapBody};
 use crate::anon::{AnonNo, Numbers};
 use crate::loan::LentPage;
+use crate::map::Entry;
 use crate::stat::Counter;
 use crate::{Space, Stop, Uvm};
 
@@ -66,8 +73,41 @@ impl Content {
     }
 }
 
+/// Which pages on loan are settled.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Settle {
+    All,
+    /// Those that nobody else has: they can be written in place then.
+    Own,
+}
+
+/// Where an entry's slots are seen.
+pub(crate) struct Shown<'a, M: Machine> {
+    space: &'a Space<M>,
+    /// The address of slot 0, which may lie below any.
+    base: u64,
+}
+
+impl<'a, M: Machine> Shown<'a, M> {
+    pub(crate) fn new(space: &'a Space<M>, entry: &Entry<M>, aref: &ARef<M>) -> Self {
+        Shown { space, base: entry.range.start.0.wrapping_sub(aref.slot.bytes()) }
+    }
+
+    fn page(&self, slot: u64) -> VaRange {
+        let start = Va(self.base.wrapping_add(slot << PAGE_SHIFT));
+        VaRange::new(start, start + Pages(1))
+    }
+}
+
+/// Pages that were copied: their loans end once every CPU has forgotten them where they were seen.
+struct Copied {
+    pages: ArrayVec<LentPage, AT_ONCE>,
+    down: Shootdown,
+}
+
 /// What a slot holds for a page on loan, by number; 0 for nothing.
-fn borrowed(number: u32) -> Option<PageNo> {
+#[inline]
+pub(crate) fn borrowed(number: u32) -> Option<PageNo> {
     (number & BORROWED != 0).then_some(PageNo(number & !BORROWED))
 }
 
@@ -109,6 +149,8 @@ impl<M: Machine> Uvm<M> {
         held: &mut Held<'_, order::Amap>,
         body: &mut AmapBody<M>,
         range: Range<u64>,
+        which: Settle,
+        shown: &Shown<'_, M>,
     ) -> Result<(), NoMemory> {
         let range = common(&range, &body.borrowed);
         let (mut spare, mut settled, mut result) = (Numbers::new(), 0, Ok(()));
@@ -117,9 +159,13 @@ impl<M: Machine> Uvm<M> {
             let mut numbers = [0; AT_ONCE];
             let here = &mut numbers[..(range.end - at).min(AT_ONCE as u64) as usize];
             body.slots.window(at, here);
+            let mut copied = Copied { pages: ArrayVec::new(), down: Shootdown::new() };
             for (slot, page) in (at..).zip(here.iter().map(|&number| borrowed(number))) {
                 let Some(page) = page else { continue };
-                match self.anon_for(held, page, &mut spare) {
+                if which == Settle::Own && !self.frames().is_borrowers(page) {
+                    continue;
+                }
+                match self.anon_for(held, page, &mut spare, shown, slot, &mut copied) {
                     Ok(no) => body.slots.set(slot, no.number()),
                     Err(e) => {
                         result = Err(e);
@@ -128,11 +174,15 @@ impl<M: Machine> Uvm<M> {
                 };
                 settled += 1;
             }
+            if !copied.pages.is_empty() {
+                copied.down.flush(self.machine().pmap());
+                self.return_pages(held, copied.pages.into_iter());
+            }
             at += AT_ONCE as u64;
         }
         self.anons.give_back_many(self.machine(), held, &spare);
         self.anons.borrowed.fetch_sub(settled, Relaxed);
-        if result.is_ok() {
+        if result.is_ok() && which == Settle::All {
             let all = &mut body.borrowed;
             if range.start == all.start {
                 all.start = range.end;
@@ -148,14 +198,16 @@ impl<M: Machine> Uvm<M> {
     pub(crate) fn settle_entry(
         &self,
         held: &mut Held<'_, order::Map>,
+        space: &Space<M>,
+        entry: &Entry<M>,
         aref: &ARef<M>,
-        len: Pages,
     ) -> Result<(), NoMemory> {
         if !aref.amap.borrows.load(Relaxed) {
             return Ok(());
         }
         let (mut body, mut h) = aref.amap.body.lock(held);
-        self.settle_borrowed(&mut h, &mut body, aref.range(len))?;
+        let shown = Shown::new(space, entry, aref);
+        self.settle_borrowed(&mut h, &mut body, aref.range(entry.len()), Settle::All, &shown)?;
         aref.amap.borrows.store(!body.borrowed.is_empty(), Relaxed);
         Ok(())
     }
@@ -178,19 +230,24 @@ impl<M: Machine> Uvm<M> {
                 let Some(aref) = &entry.amap else { return Ok(()) };
                 let part = entry.range.intersect(range);
                 let first = entry.slot(aref, part.start);
+                let shown = Shown::new(space, entry, aref);
                 let (mut body, mut h) = aref.amap.body.lock(&mut h);
-                self.settle_borrowed(&mut h, &mut body, first..first + part.pages().0)
+                let slots = first..first + part.pages().0;
+                self.settle_borrowed(&mut h, &mut body, slots, Settle::All, &shown)
             })
             .map_err(Stop::Fail)
         });
     }
 
-    /// An anon for a page on loan, which is returned.
+    /// An anon for the page on loan in a slot; the loan is returned, or goes with `copied`.
     fn anon_for(
         &self,
         held: &mut Held<'_, order::Amap>,
         page: PageNo,
         spare: &mut Numbers,
+        shown: &Shown<'_, M>,
+        slot: u64,
+        copied: &mut Copied,
     ) -> Result<AnonNo, NoMemory> {
         if let Owner::Anon(number) = self.frames().owner(page) {
             if let Some(no) = AnonNo::new(number) {
@@ -203,7 +260,7 @@ impl<M: Machine> Uvm<M> {
                 }
             }
         }
-        self.new_anon_for(held, page, spare)
+        self.new_anon_for(held, page, spare, shown, slot, copied)
     }
 
     /// A new anon for a page that no anon has: it is taken over, if it is nobody's, or copied.
@@ -212,6 +269,9 @@ impl<M: Machine> Uvm<M> {
         held: &mut Held<'_, order::Amap>,
         page: PageNo,
         spare: &mut Numbers,
+        shown: &Shown<'_, M>,
+        slot: u64,
+        copied: &mut Copied,
     ) -> Result<AnonNo, NoMemory> {
         let (machine, frames) = (self.machine(), self.frames());
         if spare.is_empty() {
@@ -223,7 +283,8 @@ impl<M: Machine> Uvm<M> {
             own = self.new_page(held)?.page();
             machine.copy(page, own);
             self.stat().add(machine.cpu(), Counter::TransfersCopied, 1);
-            self.return_page(held, LentPage(page));
+            machine.pmap().remove(held, &shown.space.pmap, shown.page(slot), &mut copied.down);
+            copied.pages.push(LentPage(page));
             taken = frames.take_over(own);
             debug_assert_eq!(taken, Taken::Alone, "nobody else has a new page");
         }

@@ -214,7 +214,7 @@ impl<M: Machine> Uvm<M> {
             return Ok(None);
         }
         if let (Inherit::Share | Inherit::Copy, Some(aref)) = (inherit, &entry.amap) {
-            self.settle_entry(held, aref, entry.len())?;
+            self.settle_entry(held, parent, entry, aref)?;
         }
         let (amap, writes) = match inherit {
             Inherit::None => return Ok(None),

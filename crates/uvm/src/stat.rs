@@ -13,6 +13,8 @@ pub enum Counter {
     FaultsAnon,
     /// Case 1B: an anon was copied.
     FaultsAnonCopied,
+    /// A page on loan was mapped to be read.
+    FaultsBorrowed,
     /// Case 2A: an object's page was mapped.
     FaultsObject,
     /// Case 2B: an object's page was copied to an anon.
@@ -90,10 +92,11 @@ pub enum Counter {
 }
 
 /// Every counter with its name as `/proc/vmstat` has it.
-pub const COUNTERS: [(Counter, &str); 40] = [
+pub const COUNTERS: [(Counter, &str); 41] = [
     (Counter::Faults, "faults"),
     (Counter::FaultsAnon, "faults_anon"),
     (Counter::FaultsAnonCopied, "faults_anon_copied"),
+    (Counter::FaultsBorrowed, "faults_borrowed"),
     (Counter::FaultsObject, "faults_object"),
     (Counter::FaultsPromoted, "faults_promoted"),
     (Counter::FaultsZero, "faults_zero"),

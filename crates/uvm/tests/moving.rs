@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use lending::{audit, load, store, world, written, World, BOUNDS};
 use machine::order::Nothing;
-use machine::{Held, Machine, Pages, Prot, ThreadCtx, Va, VaRange};
+use machine::{Held, Machine, Pages, Pmap, Prot, ThreadCtx, Va, VaRange};
 use uvm::{
     AnonObject, At, Counter, GetError, Inherit, Intent, Lent, MapError, MapRequest, Pager, Pass, Place,
     TransferError,
@@ -131,7 +131,7 @@ fn many_pages_are_taken_and_given_back_at_once_or_none() {
 }
 
 #[test]
-fn what_is_transferred_gets_anons_when_it_is_touched() {
+fn what_is_transferred_is_read_as_it_is_and_gets_anons_when_it_is_written() {
     let ((uvm, free), mut ctx) = (world(1024), ThreadCtx::new());
     let held = &mut ctx.held();
     let space = uvm.space_create(held, BOUNDS).unwrap();
@@ -140,8 +140,17 @@ fn what_is_transferred_gets_anons_when_it_is_touched() {
     let va = uvm.transfer(held, &space, lent, At::Anywhere).unwrap();
     let range = VaRange::new(va, va + Pages(48));
     assert_eq!(uvm.anons(), 0);
-    // What lies around a touch in sixteen pages goes with it.
-    assert_eq!((load(&uvm, &space, va + Pages(20)), uvm.anons()), (21, 16));
+    // Sixteen pages are mapped by one fault, and stay what they are.
+    (16..32).for_each(|n| assert_eq!(load(&uvm, &space, va + Pages(n)), n as u8 + 1));
+    assert_eq!((uvm.anons(), uvm.stat().get(Counter::FaultsBorrowed)), (0, 1));
+    audit(&uvm, held, &[&space], &[]);
+    // What lies around a store in sixteen pages goes with it.
+    store(&uvm, &space, va + Pages(20), 21);
+    let is_writable = |n: &u64| {
+        let seen = uvm.machine().pmap().extract(space.pmap(), va + Pages(*n));
+        seen.is_some_and(|(_, prot)| prot.contains(Prot::WRITE))
+    };
+    assert_eq!((uvm.anons(), (0..48).filter(is_writable).count()), (16, 16));
     audit(&uvm, held, &[&space], &[]);
     // To lend it again takes no anon, nor a copy; and what is in memory is said to be.
     let again = uvm.loan_to_kernel(held, &space, range).unwrap();
@@ -204,7 +213,7 @@ fn who_shares_memory_shares_what_was_transferred_to_it() {
 }
 
 #[test]
-fn pages_of_objects_are_copied_when_they_are_touched_and_not_before() {
+fn pages_of_objects_are_shared_until_they_are_written() {
     let ((uvm, _), mut ctx) = (world(1024), ThreadCtx::new());
     let held = &mut ctx.held();
     let space = uvm.space_create(held, BOUNDS).unwrap();
@@ -219,14 +228,33 @@ fn pages_of_objects_are_copied_when_they_are_touched_and_not_before() {
     assert_eq!(uvm.lend_object(held, &pager, Pages(0), 32, &mut lent), Ok(32));
     let va = uvm.transfer(held, &space, lent, At::Anywhere).unwrap();
     assert_eq!(uvm.stat().get(Counter::TransfersCopied), 0);
-    // What the object gets later isn't seen.
+    (0..32).for_each(|n| assert_eq!(load(&uvm, &space, va + Pages(n)), n as u8 + 1));
+    uvm.audit(held, &[&space], std::slice::from_ref(&pager)).unwrap();
+    // What the object gets later isn't seen, whether it was looked at before or not.
     write(held, 3, 77);
     assert_eq!((load(&uvm, &space, va + Pages(3)), load(&uvm, &space, va)), (4, 1));
-    assert!(uvm.stat().get(Counter::TransfersCopied) <= 16);
+    assert_eq!((uvm.stat().get(Counter::TransfersCopied), uvm.anons()), (0, 0));
+    // A store copies its own page only, and once; the one that the object has let go needs no copy.
+    store(&uvm, &space, va + Pages(5), 60);
+    store(&uvm, &space, va + Pages(5), 61);
+    assert_eq!((uvm.stat().get(Counter::TransfersCopied), uvm.anons()), (1, 2));
+    uvm.audit(held, &[&space], std::slice::from_ref(&pager)).unwrap();
+    // The object's page is its own again, and written in place.
+    let lent_before = uvm.stat().get(Counter::LoansBroken);
+    write(held, 5, 78);
+    assert_eq!((load(&uvm, &space, va + Pages(5)), uvm.stat().get(Counter::LoansBroken)), (61, lent_before));
+    uvm.truncate(held, &pager, Pages(20));
     uvm.detach(held, &*pager);
     drop(pager);
     audit(&uvm, held, &[&space], &[]);
-    assert_eq!(load(&uvm, &space, va + Pages(31)), 32);
+    assert_eq!((load(&uvm, &space, va + Pages(31)), load(&uvm, &space, va + Pages(30))), (32, 31));
+    // A child has copies; what is locked in memory, too.
+    let child = uvm.fork(held, &space).unwrap();
+    assert_eq!(uvm.anons(), 32);
+    store(&uvm, &child, va + Pages(31), 62);
+    assert_eq!((load(&uvm, &space, va + Pages(31)), load(&uvm, &child, va + Pages(31))), (32, 62));
+    audit(&uvm, held, &[&space, &child], &[]);
+    uvm.space_destroy(held, child);
     uvm.space_destroy(held, space);
     audit(&uvm, held, &[], &[]);
 }
@@ -249,7 +277,7 @@ fn what_is_given_back_in_the_transfer_area_is_used_again() {
         }
     }
     audit(&uvm, held, &[&space], &[]);
-    assert_eq!((space.map().entries(held), uvm.anons()), (2, 5));
+    assert_eq!((space.map().entries(held), uvm.anons()), (2, 1));
     uvm.space_destroy(held, space);
     assert_eq!(uvm.frames().free(), free);
 }

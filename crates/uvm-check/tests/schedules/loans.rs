@@ -180,3 +180,88 @@ fn donated_memory_is_in_one_place() {
         assert_eq!(w.uvm.frames().free(), w.uvm.frames().total());
     });
 }
+
+/// A program has an object's page on loan and reads it, another thread of it stores to the page, and the object's owner writes it
+/// as soon as it may: the reader sees what was lent, or the store, and never the owner's bytes.
+#[test]
+fn who_reads_a_page_on_loan_sees_no_later_write() {
+    check(|| {
+        let w = World::of(64, IoBy::Waiters, 4, None);
+        let object =
+            AnonObject::new(&w.uvm, &mut ThreadCtx::new().held(), Pages(1)).expect("there is memory");
+        let pager: Arc<dyn Pager<Soft>> = object;
+        let owner = w.space();
+        w.map(&owner, MapRequest::object(pager.clone(), Pages(0), Pages(1), Sharing::Shared));
+        w.store(3, &owner, P, 1);
+        let borrower = w.space();
+        w.map(&borrower, MapRequest::zero(Pages(1)));
+        let lent = lend(&w, &owner, 1);
+        let put = w.uvm.transfer(&mut ThreadCtx::new().held(), &borrower, lent, At::Fixed(P));
+        assert_eq!(put.map_err(|(e, _)| e), Ok(P));
+        let reader = {
+            let (w, space) = (w.clone(), borrower.clone());
+            spawn(move || (0..4).map(|_| w.load(1, &space, P)).collect::<Vec<_>>())
+        };
+        let writer = {
+            let (w, space) = (w.clone(), borrower.clone());
+            spawn(move || {
+                w.store(2, &space, P, 2);
+                assert_eq!(w.load(2, &space, P), 2);
+            })
+        };
+        (0..2).for_each(|n| w.store(3, &owner, P, 7 + n));
+        let seen = reader.join().unwrap();
+        writer.join().unwrap();
+        assert!(seen.iter().all(|&n| n == 1 || n == 2) && seen.is_sorted(), "the reader saw {seen:?}");
+        assert_eq!((w.load(1, &borrower, P), w.load(3, &owner, P)), (2, 8));
+        w.check(&[&owner, &borrower], std::slice::from_ref(&pager));
+        w.end(vec![owner, borrower]);
+        w.uvm.detach(&mut ThreadCtx::new().held(), &*pager);
+    });
+}
+
+/// The same where the program forks, gives the page back, or gets another in its place.
+#[test]
+fn what_was_on_loan_is_forgotten_before_its_owner_writes_it() {
+    for way in 0..3usize {
+        check(move || {
+            let w = World::of(64, IoBy::Waiters, 4, None);
+            let (owner, borrower) = (w.space(), w.space());
+            w.map(&owner, MapRequest::zero(Pages(2)));
+            w.map(&borrower, MapRequest::zero(Pages(2)));
+            (0..2).for_each(|n| w.store(3, &owner, P + Pages(n), 1 + n));
+            let mut lent = lend(&w, &owner, 2);
+            let other = lent.split_off(1);
+            let put = |lent| w.uvm.transfer(&mut ThreadCtx::new().held(), &borrower, lent, At::Fixed(P));
+            assert_eq!(put(lent).map_err(|(e, _)| e), Ok(P));
+            let reader = {
+                let (w, space) = (w.clone(), borrower.clone());
+                spawn(move || (0..3).map(|_| w.load(1, &space, P)).collect::<Vec<_>>())
+            };
+            let lender = {
+                let (w, owner) = (w.clone(), owner.clone());
+                spawn(move || (0..2).for_each(|n| w.store(3, &owner, P, 7 + n)))
+            };
+            let held = &mut ThreadCtx::new();
+            let (mut child, mut other) = (None, Some(other));
+            match way {
+                0 => child = Some(w.uvm.fork(&mut held.held(), &borrower).expect("there is memory")),
+                1 => w.uvm.discard(&mut held.held(), &borrower, VaRange::new(P, Q)).expect("it is mapped"),
+                _ => assert!(put(other.take().unwrap()).is_ok()),
+            }
+            let seen = reader.join().unwrap();
+            lender.join().unwrap();
+            let after = [1, 0, 2][way];
+            assert!(seen.iter().all(|&n| n == 1 || n == after), "the reader saw {seen:?}");
+            assert_eq!((w.load(1, &borrower, P), w.load(3, &owner, P)), (after, 8));
+            if let Some(child) = child.map(Arc::new) {
+                assert_eq!(w.load(2, &child, P), 1);
+                w.check(&[&owner, &borrower, &child], &[]);
+                w.end(vec![child]);
+            }
+            other.into_iter().for_each(|lent| give_back(&w, lent));
+            w.check(&[&owner, &borrower], &[]);
+            w.end(vec![owner, borrower]);
+        });
+    }
+}

@@ -3,11 +3,10 @@
 use machine::frames::PageFlags;
 use machine::{order, Held, Machine, PageNo, Pages, Pmap, Prot, Reserve, Shootdown, VaRange};
 
-use super::neighbours::Which;
 use super::{Fault, FaultError};
 use crate::amap::{ARef, AmapBody, AnonHolders};
 use crate::anon::{AnonBody, AnonNo};
-use crate::borrowed::Content;
+use crate::borrowed::{Content, Settle, Shown};
 use crate::map::{Entry, Writes};
 use crate::object::busy_check;
 use crate::slots::Found;
@@ -38,10 +37,10 @@ impl<M: Machine> Uvm<M> {
             return Ok(());
         }
         if let Some(mut body) = body.alone() {
-            return self.change_amap(&mut h, fault, entry, &mut body, slot);
+            return self.change_amap(&mut h, fault, entry, aref, &mut body, slot);
         }
         let (mut body, mut h) = aref.amap.body.lock(held);
-        self.change_amap(&mut h, fault, entry, &mut body, slot)
+        self.change_amap(&mut h, fault, entry, aref, &mut body, slot)
     }
 
     /// Resolves a fault in what the amap has for a slot, or is to get. Says no, with nothing changed, if more has to
@@ -64,7 +63,7 @@ impl<M: Machine> Uvm<M> {
         match (found.number(), &entry.object) {
             (Some(number), _) => match Content::of(number) {
                 Content::Anon(no) => self.fault_anon_there(held, fault, entry, body, found, no, beside),
-                Content::Borrowed(_) => Ok(false),
+                Content::Borrowed(page) => self.fault_borrowed(held, fault, entry, body, slot, page),
             },
             (None, None) if found.is_open() => self.fault_zeroes(held, fault, entry, found),
             (None, Some(oref)) if !promotes || (beside == Beside::Nobody && found.is_open()) => {
@@ -159,7 +158,7 @@ impl<M: Machine> Uvm<M> {
             let is_for_others = own && beside == Beside::Others;
             return if is_for_others { self.copy_beside(held, fault, entry, found, no) } else { Ok(false) };
         }
-        self.map_anon_neighbours(held, fault, entry, &body.slots, found.index(), beside, Which::Writable);
+        self.map_anon_neighbours(held, fault, entry, &body.slots, found.index(), beside);
         Ok(true)
     }
 
@@ -224,24 +223,47 @@ impl<M: Machine> Uvm<M> {
         self.enter(held, fault, entry, page, prot)
     }
 
-    /// The anon in a slot, and whether a page on loan was there: that, and those around it, have anons from now on.
+    /// A read of a page on loan: it is mapped as it is. Says no to what makes it the entry's own.
+    #[inline(never)]
+    fn fault_borrowed(
+        &self,
+        held: &mut Held<'_, order::Amap>,
+        fault: &mut Fault<'_, M>,
+        entry: &Entry<M>,
+        body: &AmapBody<M>,
+        slot: u64,
+        page: PageNo,
+    ) -> Result<bool, Stop<FaultError>> {
+        if fault.access == Prot::WRITE || entry.wired {
+            return Ok(false);
+        }
+        self.stat().add(self.machine().cpu(), Counter::FaultsBorrowed, 1);
+        self.enter(held, fault, entry, page, entry.prot.without_write())?;
+        self.map_borrowed_neighbours(held, fault, entry, &body.slots, slot);
+        Ok(true)
+    }
+
+    /// The anon in a slot. A page on loan there gets one, and those around it that nobody else has.
     #[inline]
     fn settled(
         &self,
         held: &mut Held<'_, order::Amap>,
         fault: &Fault<'_, M>,
         entry: &Entry<M>,
+        aref: &ARef<M>,
         body: &mut AmapBody<M>,
         slot: u64,
-    ) -> Result<(Option<AnonNo>, bool), FaultError> {
+    ) -> Result<Option<AnonNo>, FaultError> {
         match body.slots.get(slot).map(Content::of) {
-            None => Ok((None, false)),
-            Some(Content::Anon(no)) => Ok((Some(no), false)),
+            None => Ok(None),
+            Some(Content::Anon(no)) => Ok(Some(no)),
             Some(Content::Borrowed(_)) => {
-                self.settle_borrowed(held, body, slot..slot + 1)?;
+                let shown = Shown::new(fault.space, entry, aref);
+                self.settle_borrowed(held, body, slot..slot + 1, Settle::All, &shown)?;
                 // The rest can wait, if memory is short.
-                let _ = self.settle_borrowed(held, body, self.slots_around(fault, entry, slot));
-                Ok((body.slots.get(slot).and_then(Content::anon), true))
+                let around = self.slots_around(fault, entry, slot);
+                let _ = self.settle_borrowed(held, body, around, Settle::Own, &shown);
+                Ok(body.slots.get(slot).and_then(Content::anon))
             }
         }
     }
@@ -253,10 +275,11 @@ impl<M: Machine> Uvm<M> {
         held: &mut Held<'_, order::Amap>,
         fault: &mut Fault<'_, M>,
         entry: &Entry<M>,
+        aref: &ARef<M>,
         body: &mut AmapBody<M>,
         slot: u64,
     ) -> Result<(), Stop<FaultError>> {
-        let (found, was_borrowed) = self.settled(held, fault, entry, body, slot)?;
+        let found = self.settled(held, fault, entry, aref, body, slot)?;
         let mut shared = body.slots.is_shared(slot);
         if fault.access == Prot::WRITE || (found.is_none() && entry.object.is_none()) {
             let mut holders = AnonHolders {
@@ -304,8 +327,7 @@ impl<M: Machine> Uvm<M> {
             self.drop_copied(held, no);
             return shown;
         }
-        let which = if was_borrowed && fault.access == Prot::READ { Which::All } else { Which::Writable };
-        self.map_anon_neighbours(held, fault, entry, &body.slots, slot, Beside::Nobody, which);
+        self.map_anon_neighbours(held, fault, entry, &body.slots, slot, Beside::Nobody);
         if body.ahead.is_due(slot) {
             self.swap_ahead(held, fault, entry, body);
         }

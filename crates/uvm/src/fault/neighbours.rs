@@ -5,8 +5,8 @@
 //! pays here since a trap costs as much as mapping ten pages (`./uvm bench micro`: file fault rows).
 //!
 //! Anons are mapped along only where they can be mapped writable: after a fork has come and gone, the parent gets
-//! its memory back sixteen pages at a fault. A child that will soon exec is not made to map what it won't use. What has just come by
-//! a transfer is mapped along to be read, though its sender has it too: it came to be read.
+//! its memory back sixteen pages at a fault. A child that will soon exec is not made to map what it won't use. What came by a transfer
+//! is mapped along to be read: it came to be read.
 
 use core::ops::Range;
 
@@ -16,19 +16,13 @@ use machine::{order, Held, Machine, Owner, Pages, Pmap, Prot, Va};
 use super::anon::Beside;
 use super::Fault;
 use crate::anon::AnonNo;
+use crate::borrowed::borrowed;
 use crate::map::{Advice, Entry, ORef, Writes};
 use crate::object::{resident, ObjectBody};
 use crate::slots::Slots;
 use crate::Uvm;
 
 const WINDOW: usize = 16;
-
-/// Which anons are mapped along.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Which {
-    Writable,
-    All,
-}
 
 /// The run of pages around a fault, as addresses.
 struct Window {
@@ -107,7 +101,6 @@ impl<M: Machine> Uvm<M> {
         slots: &Slots,
         slot: u64,
         beside: Beside,
-        which: Which,
     ) {
         if entry.writes != Writes::Copied || !entry.prot.contains(Prot::WRITE) {
             return;
@@ -133,17 +126,30 @@ impl<M: Machine> Uvm<M> {
             let Some(page) = anon.page else { continue };
             if anon.refs == 1 && self.frames().loans(page) == 0 {
                 found[i] = Some((page, entry.prot));
-            } else if which == Which::All {
-                found[i] = Some((page, entry.prot.without_write()));
             }
         }
         // The anons' locks are gone, and somebody may be taking their pages away, or lending them.
         let frames = self.machine().frames();
-        let is_there = |i: usize| {
-            found[i].is_some_and(|(page, prot): (_, Prot)| {
-                frames.is_still(page, Owner::Anon(numbers[i]), prot.contains(Prot::WRITE))
-            })
-        };
+        let is_there =
+            |i: usize| found[i].is_some_and(|(page, _)| frames.is_still(page, Owner::Anon(numbers[i]), true));
         self.machine().pmap().enter_ahead(held, &fault.space.pmap, w.start, &found[..w.len], is_there);
+    }
+
+    /// Maps pages that slots have on loan along with one. They stay in their slots while somebody reads the amap.
+    pub(super) fn map_borrowed_neighbours(
+        &self,
+        held: &mut Held<'_, order::Amap>,
+        fault: &mut Fault<'_, M>,
+        entry: &Entry<M>,
+        slots: &Slots,
+        slot: u64,
+    ) {
+        let Some(w) = self.window(fault, entry) else { return };
+        let mut numbers = [0u32; WINDOW];
+        slots.window(slot - w.fault as u64, &mut numbers[..w.len]);
+        numbers[w.fault] = 0;
+        let prot = entry.prot.without_write();
+        let found = numbers.map(|number| borrowed(number).map(|page| (page, prot)));
+        self.machine().pmap().enter_ahead(held, &fault.space.pmap, w.start, &found[..w.len], |_| true);
     }
 }
