@@ -3,8 +3,8 @@
 // both kernels, what an unchanged program does and what each kernel's own best calls do.
 //
 // Both ends of a transfer run on the one CPU, so a row's value is all that sender, receiver and kernel do for it.
-// On our kernel a row sets by two knobs what writes do: copy always, or never; rows called `unchanged` leave it to the
-// kernel. Transfers are asked for by a call. Rows that need calls that a kernel doesn't have are left out there.
+// On our kernel a row sets by knobs what writes do, and whether reads take pages: copy always, or never; rows called `unchanged`
+// leave it to the kernel. Transfers are asked for by a call. Rows that need calls that a kernel doesn't have are left out there.
 // Usage: move RUNS [PART OF A NAME]
 #include "count.h"
 #include "uvm.h"
@@ -14,6 +14,7 @@
 #include <sched.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/sendfile.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
@@ -522,6 +523,35 @@ static uint64_t pipeline_copied(size_t count) {
     return pipeline(count, pass_copied, accept_copied, 0);
 }
 
+// --- a file, through a pipe ---------------------------------------------------------------------------------------
+
+static int the_file = -1; // LARGEST bytes
+
+static int send_file(int fd) {
+    off_t at = 0;
+    while ((size_t)at < size) {
+        if (sendfile(fd, the_file, &at, size - at) <= 0) return -1;
+    }
+    return 0;
+}
+
+static int take_and_use(int fd) {
+    if (read_all(fd, buffer, size)) return -1;
+    if (touches) touch(buffer, size);
+    if (reads) look(buffer, size);
+    return 0;
+}
+
+static uint64_t file_through_pipe(size_t count) {
+    if (the_file < 0) {
+        the_file = memfd_create("file", 0);
+        if (the_file < 0 || write_all(the_file, buffer, LARGEST)) return give_up("memfd");
+    }
+    int ends[2];
+    if (pipe(ends)) return give_up("pipe");
+    return between(count, ends, send_file, take_and_use);
+}
+
 // --- the table --------------------------------------------------------------------------------------------------
 
 enum { ONLY_OURS = 1, TOUCHES = 2, COPY_OUT = 4, COPY_IN = 8, LEND = 16, TRANSFER = 32, READS = 64, ONLY_LINUX = 128 };
@@ -561,6 +591,12 @@ static const struct kind {
     {"TCP, unchanged", through_tcp, 4096, LARGEST, 0},
     {"TCP, MSG_ZEROCOPY", through_tcp_in_place, 4096, LARGEST, ONLY_LINUX},
     {"pipe, vmsplice and splice", spliced, 4096, LARGEST, 0},
+    {"file through a pipe, copied", file_through_pipe, 4096, LARGEST, ONLY_OURS | COPY_IN},
+    {"file through a pipe, unchanged", file_through_pipe, 4096, LARGEST, 0},
+    {"file through a pipe, copied, looked at", file_through_pipe, 4096, LARGEST, ONLY_OURS | COPY_IN | READS},
+    {"file through a pipe, unchanged, looked at", file_through_pipe, 4096, LARGEST, READS},
+    {"file through a pipe, copied, stored to", file_through_pipe, 4096, LARGEST, ONLY_OURS | COPY_IN | TOUCHES},
+    {"file through a pipe, unchanged, stored to", file_through_pipe, 4096, LARGEST, TOUCHES},
     {"process_vm_readv", read_remotely, 4096, LARGEST, 0},
     {"memfd passed", passed_by_memfd, 4096, LARGEST, TOUCHES},
     {"socket, to and fro, untouched", passed_by_copy, 4096, LARGEST, 0},
@@ -599,6 +635,7 @@ int main(int count, char **arguments) {
             transfers = kind->how & TRANSFER ? "1" : kind->how & COPY_IN ? "never" : "";
             failure = 0;
             if (ours) set("/proc/sys/vm/loan_bytes", lends), set("/proc/sys/vm/pipe_loan_bytes", lends);
+            if (ours) set("/proc/sys/vm/receive_bytes", kind->how & COPY_IN ? "never" : "");
             size_t batch = (4 << 20) / size;
             struct row row = {name, kind->batch, batch < 4 ? 4 : batch > 64 ? 64 : batch};
             measure(&row, runs);

@@ -44,6 +44,23 @@ __attribute__((unused)) static int check_(int holds, const char *what, const cha
 // Without this, going on makes no sense.
 #define NEED(condition) do { if (!CHECK(condition)) exit(1); } while (0)
 
+// A line of /proc/vmstat; -1 where there is none like it.
+__attribute__((unused)) static long vmstat(const char *name) {
+    static char text[1 << 16];
+    int fd = open("/proc/vmstat", O_RDONLY);
+    NEED(fd >= 0);
+    ssize_t length = read(fd, text, sizeof text - 1);
+    close(fd);
+    NEED(length > 0);
+    text[length] = 0;
+    size_t whole = strlen(name);
+    for (char *line = text; line; line = strchr(line, '\n')) {
+        line += *line == '\n';
+        if (!strncmp(line, name, whole) && line[whole] == ' ') return atol(line + whole);
+    }
+    return -1;
+}
+
 struct test_case {
     const char *name;
     void (*body)(void);

@@ -566,13 +566,16 @@ static void loans_are_seen(void) {
     CHECK(pages_on_loan() == 3);
     all_of(ends[0], to, 4 * PAGE);
     CHECK(is(to, 4 * PAGE, 50, PAGE) && pages_on_loan() == 0);
-    // What comes by a transfer is on loan itself until somebody touches it.
+    // What comes by a transfer is on loan itself, however often it is read, until somebody writes it.
     struct uvm_piece piece;
     CHECK(vmsplice(ends[1], &vector, 1, 0) == 4 * PAGE && uvm_transfer_read(ends[0], &piece, 1, 4 * PAGE) == 1);
     CHECK(in_picture("borrowed=") == 4 && pages_on_loan() == 4);
-    CHECK(!memcmp(piece.start, from + PAGE, PAGE));
-    CHECK(in_picture("borrowed=") == 0 && pages_on_loan() == 0);
+    CHECK(!memcmp(piece.start, from + PAGE, 4 * PAGE));
+    CHECK(in_picture("borrowed=") == 4 && pages_on_loan() == 4);
+    *(char *)piece.start ^= 1;
+    CHECK(in_picture("borrowed=") == 3 && pages_on_loan() == 3);
     uvm_anflush(piece.start, piece.length);
+    CHECK(in_picture("borrowed=") == 0 && pages_on_loan() == 0);
     munmap(from, 8 * PAGE), close(ends[0]), close(ends[1]);
 }
 

@@ -26,20 +26,10 @@ static int64_t millis(void) {
     return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
-// A line of /proc/vmstat.
 static long counter(const char *name) {
-    static char text[16384];
-    int file = open("/proc/vmstat", O_RDONLY);
-    NEED(file >= 0);
-    ssize_t length = read(file, text, sizeof text - 1);
-    close(file);
-    NEED(length > 0);
-    text[length] = 0;
-    size_t wanted = strlen(name);
-    for (char *line = text; line; line = strchr(line, '\n') ? strchr(line, '\n') + 1 : 0)
-        if (!strncmp(line, name, wanted) && line[wanted] == ' ') return atol(line + wanted + 1);
-    NEED(!"the counter exists");
-    return 0;
+    long value = vmstat(name);
+    NEED(value >= 0);
+    return value;
 }
 
 static char *map(size_t pages) {

@@ -1,5 +1,6 @@
 // splice, tee, vmsplice, sendfile and copy_file_range: what moves, in which order, and what they refuse.
 #include "check.h"
+#include <sys/ioctl.h>
 #include <sys/sendfile.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
@@ -214,6 +215,141 @@ static void files_are_copied(void) {
     close(in), close(out);
 }
 
+// Sends a part of a file, and reads it into `to`.
+static void send_and_take(int file, size_t from, int ends[2], char *to, size_t length) {
+    off_t at = from;
+    for (size_t done = 0; done < length;) {
+        ssize_t sent = sendfile(ends[1], file, &at, length - done < 16 * PAGE ? length - done : 16 * PAGE);
+        NEED(sent > 0);
+        take(ends[0], to + done, sent);
+        done += sent;
+    }
+}
+
+static char *pages(size_t count, int prot, int flags) {
+    char *at = mmap(0, count * PAGE, prot, flags | MAP_ANONYMOUS, -1, 0);
+    NEED(at != MAP_FAILED);
+    return at;
+}
+
+// What is read into whole pages may be the file's own pages: nobody must be able to tell.
+static void what_is_received_is_a_copy(void) {
+    enum { COUNT = 64 };
+    int in = file_of("/tmp/in", COUNT * PAGE, 12), ends[2];
+    NEED(!pipe(ends));
+    char *to = pages(COUNT, PROT_READ | PROT_WRITE, MAP_PRIVATE);
+    char *shared = mmap(0, COUNT * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, in, 0);
+    NEED(shared != MAP_FAILED);
+    memset(to, 1, 20 * PAGE);
+    long before = vmstat("pages_transferred");
+    send_and_take(in, 0, ends, to, COUNT * PAGE);
+    CHECK(!memcmp(to, bytes, COUNT * PAGE));
+    if (before >= 0) CHECK(vmstat("pages_transferred") - before == COUNT);
+    // The file changes, by a call and by a mapping, and becomes shorter: what was read doesn't.
+    CHECK(pwrite(in, "changed", 7, 3 * PAGE) == 7);
+    memcpy(shared + 4 * PAGE, "changed", 7);
+    CHECK(!ftruncate(in, 40 * PAGE) && !memcmp(to, bytes, COUNT * PAGE));
+    // What was read changes: the file doesn't.
+    for (int i = 0; i < COUNT; i += 7) memcpy(to + i * PAGE, "stored", 6), memcpy(bytes + i * PAGE, "stored", 6);
+    CHECK(!memcmp(to, bytes, COUNT * PAGE));
+    CHECK(pread(in, back, 7, 7 * PAGE) == 7 && memcmp(back, "stored", 6) && memcmp(shared + 7 * PAGE, "stored", 6));
+    CHECK(pread(in, back, 7, 3 * PAGE) == 7 && !memcmp(back, "changed", 7));
+    // A child has the same, and its own.
+    pid_t child = fork();
+    NEED(child >= 0);
+    if (child == 0) {
+        int same = !memcmp(to, bytes, COUNT * PAGE);
+        memset(to, 9, COUNT * PAGE);
+        _exit(!same);
+    }
+    int status;
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    CHECK(!memcmp(to, bytes, COUNT * PAGE));
+    munmap(to, COUNT * PAGE), munmap(shared, COUNT * PAGE);
+    close(in), close(ends[0]), close(ends[1]);
+}
+
+// Memory that can't take pages gets the bytes, and so does what lies beside whole pages.
+static void what_is_received_goes_anywhere(void) {
+    enum { COUNT = 32 };
+    int in = file_of("/tmp/in", COUNT * PAGE, 13), other = file_of("/tmp/out", COUNT * PAGE, 14), ends[2];
+    NEED(!pipe(ends));
+    fill(bytes, COUNT * PAGE, 13);
+    char *plain = pages(2 * COUNT, PROT_READ | PROT_WRITE, MAP_PRIVATE);
+    char *shared = pages(COUNT, PROT_READ | PROT_WRITE, MAP_SHARED);
+    char *mapped = mmap(0, COUNT * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE, other, 0);
+    char *locked = pages(COUNT, PROT_READ | PROT_WRITE, MAP_PRIVATE);
+    NEED(mapped != MAP_FAILED && !mlock(locked, COUNT * PAGE));
+    char *places[] = {shared, mapped, locked, plain, plain + 1, plain + PAGE - 8};
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+        send_and_take(in, 0, ends, places[i], COUNT * PAGE);
+        CHECK(!memcmp(places[i], bytes, COUNT * PAGE));
+        memset(places[i] + 5 * PAGE, 3, PAGE);
+        CHECK(pread(in, back, PAGE, 5 * PAGE) == PAGE && !memcmp(back, bytes + 5 * PAGE, PAGE));
+        send_and_take(in, 100, ends, places[i], 20 * PAGE);
+        CHECK(!memcmp(places[i], bytes + 100, 20 * PAGE));
+    }
+    CHECK(pread(other, back, PAGE, 0) == PAGE && memcmp(back, bytes, PAGE));
+    // Pieces of a vector, whole pages or not.
+    struct iovec vector[] = {{plain + 3, 5}, {plain + PAGE, 16 * PAGE}, {plain + 18 * PAGE, 3 * PAGE - 5}};
+    CHECK(sendfile(ends[1], in, &(off_t){0}, 16 * PAGE) == 16 * PAGE);
+    CHECK(readv(ends[0], vector, 3) == 16 * PAGE);
+    CHECK(!memcmp(plain + 3, bytes, 5) && !memcmp(plain + PAGE, bytes + 5, 16 * PAGE - 5));
+    vector[0].iov_len = PAGE, vector[0].iov_base = plain + 40 * PAGE;
+    CHECK(sendfile(ends[1], in, &(off_t){0}, 16 * PAGE) == 16 * PAGE && readv(ends[0], vector, 2) == 16 * PAGE);
+    CHECK(!memcmp(plain + 40 * PAGE, bytes, PAGE) && !memcmp(plain + PAGE, bytes + PAGE, 15 * PAGE));
+    // A place that ends early gets what there is room for; the rest is for the next.
+    NEED(!mprotect(plain + 10 * PAGE, PAGE, PROT_READ));
+    CHECK(sendfile(ends[1], in, &(off_t){0}, 16 * PAGE) == 16 * PAGE);
+    ssize_t got = read(ends[0], plain, 16 * PAGE);
+    if (got < 0) CHECK(errno == EFAULT), got = 0; // Linux may say so at once
+    CHECK(got <= 10 * PAGE && !memcmp(plain, bytes, got));
+    int left = -1;
+    CHECK(!ioctl(ends[0], FIONREAD, &left));
+    if (left > 0) take(ends[0], back, left);
+    if (left == 16 * PAGE - got) CHECK(!memcmp(back, bytes + got, left));
+    munmap(plain, 2 * COUNT * PAGE), munmap(shared, COUNT * PAGE), munmap(mapped, COUNT * PAGE);
+    munmap(locked, COUNT * PAGE);
+    close(in), close(other), close(ends[0]), close(ends[1]);
+}
+
+// Who stores into what it reads gets copies from then on, and is tried again now and then.
+static void who_stores_gets_copies(void) {
+    enum { COUNT = 16, ROUNDS = 100 };
+    int in = file_of("/tmp/in", COUNT * PAGE, 15), ends[2];
+    NEED(!pipe(ends));
+    char *to = pages(COUNT, PROT_READ | PROT_WRITE, MAP_PRIVATE);
+    long before = vmstat("pages_transferred");
+    for (int i = 0; i < ROUNDS; i++) {
+        send_and_take(in, 0, ends, to, COUNT * PAGE);
+        CHECK(!memcmp(to, bytes, COUNT * PAGE));
+        for (int n = 0; n < COUNT; n++) to[n * PAGE] ^= 1;
+    }
+    if (before >= 0) CHECK(vmstat("pages_transferred") - before <= COUNT);
+    // Who doesn't gets pages again.
+    for (int i = 0; i < 3 * ROUNDS; i++) send_and_take(in, 0, ends, to, COUNT * PAGE);
+    if (before >= 0) CHECK(vmstat("pages_transferred") - before > 20 * COUNT);
+    CHECK(!memcmp(to, bytes, COUNT * PAGE));
+    munmap(to, COUNT * PAGE);
+    close(in), close(ends[0]), close(ends[1]);
+}
+
+// Sockets do the same; a look leaves what it looks at.
+static void sockets_are_received_from(void) {
+    enum { COUNT = 16 };
+    int in = file_of("/tmp/in", COUNT * PAGE, 16), ends[2];
+    NEED(!socketpair(AF_UNIX, SOCK_STREAM, 0, ends));
+    char *to = pages(COUNT, PROT_READ | PROT_WRITE, MAP_PRIVATE);
+    CHECK(sendfile(ends[1], in, &(off_t){0}, COUNT * PAGE) == COUNT * PAGE);
+    CHECK(recv(ends[0], to, COUNT * PAGE, MSG_PEEK) > 0 && !memcmp(to, bytes, PAGE));
+    memset(to, 0, COUNT * PAGE);
+    long before = vmstat("pages_transferred");
+    CHECK(recv(ends[0], to, COUNT * PAGE, MSG_WAITALL) == COUNT * PAGE && !memcmp(to, bytes, COUNT * PAGE));
+    if (before >= 0) CHECK(vmstat("pages_transferred") - before == COUNT);
+    munmap(to, COUNT * PAGE);
+    close(in), close(ends[0]), close(ends[1]);
+}
+
 int main(int argc, char **argv) {
     static const struct test_case tests[] = {
         {"file_to_pipe_to_file", file_to_pipe_to_file},
@@ -226,6 +362,10 @@ int main(int argc, char **argv) {
         {"sockets_take_part", sockets_take_part},
         {"files_are_sent", files_are_sent},
         {"files_are_copied", files_are_copied},
+        {"what_is_received_is_a_copy", what_is_received_is_a_copy},
+        {"what_is_received_goes_anywhere", what_is_received_goes_anywhere},
+        {"who_stores_gets_copies", who_stores_gets_copies},
+        {"sockets_are_received_from", sockets_are_received_from},
     };
     return RUN(tests, argc, argv);
 }

@@ -309,21 +309,27 @@ impl<H: Pages> Chain<H> {
         pages: &H,
         mut take: impl FnMut(&[u8]) -> Result<usize, E>,
     ) -> Result<(), E> {
-        while let Some(first) = self.pieces.front() {
-            let (mut done, mut goes_on) = (0, Ok(true));
-            while done < first.len() && matches!(goes_on, Ok(true)) {
-                let bytes = first.bytes_from(pages, done);
-                goes_on = take(bytes).map(|n| {
-                    done += n;
-                    n == bytes.len()
-                });
-            }
-            self.trim_front(pages, done);
-            if !goes_on? {
-                break;
-            }
-        }
+        while self.consume_first(pages, &mut take)? {}
         Ok(())
+    }
+
+    /// The same for the first piece only; says whether there is more and it is wanted.
+    pub fn consume_first<E>(
+        &mut self,
+        pages: &H,
+        mut take: impl FnMut(&[u8]) -> Result<usize, E>,
+    ) -> Result<bool, E> {
+        let Some(first) = self.pieces.front() else { return Ok(false) };
+        let (mut done, mut goes_on) = (0, Ok(true));
+        while done < first.len() && matches!(goes_on, Ok(true)) {
+            let bytes = first.bytes_from(pages, done);
+            goes_on = take(bytes).map(|n| {
+                done += n;
+                n == bytes.len()
+            });
+        }
+        self.trim_front(pages, done);
+        goes_on.map(|wanted| wanted && !self.is_empty())
     }
 
     /// The bytes, as they lie together.
@@ -373,9 +379,11 @@ impl<H: Pages> Chain<H> {
         self.pieces.front().map_or(0, Piece::whole_run)
     }
 
-    /// The run that is the first piece, if it begins with whole pages.
-    pub fn peek_run(&self) -> Option<&H::Run> {
-        self.pieces.front().filter(|first| first.whole_run() > 0).and_then(Piece::run)
+    /// The run that is the first piece, if it begins with whole pages, and which of its pages those are.
+    pub fn peek_run(&self) -> Option<(&H::Run, Range<usize>)> {
+        let first = self.pieces.front()?;
+        let (start, len) = (first.start() / PAGE_SIZE, first.whole_run() / PAGE_SIZE);
+        first.run().filter(|_| len > 0).map(|run| (run, start..start + len))
     }
 
     /// Takes those pages out; `None` if there are none.

@@ -53,6 +53,11 @@ impl<H: Pages> Piece<H> {
         self.start as usize..self.end as usize
     }
 
+    /// Where it begins in its storage.
+    pub(crate) fn start(&self) -> usize {
+        self.start as usize
+    }
+
     pub(crate) fn len(&self) -> usize {
         (self.end - self.start) as usize
     }

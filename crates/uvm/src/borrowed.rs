@@ -138,7 +138,8 @@ impl<M: Machine> Uvm<M> {
         crate::anon::many_bytes(all.min((range.end - range.start) as usize))
     }
 
-    /// Gives slots of a range that hold pages on loan anons instead. Heap for chunks of anons has been reserved.
+    /// Gives slots of a range that hold pages on loan anons instead, and says how many pages were copied for it. Heap for chunks of anons
+    /// has been reserved.
     ///
     /// # Errors
     /// [`NoMemory`], with some of them settled.
@@ -151,9 +152,9 @@ impl<M: Machine> Uvm<M> {
         range: Range<u64>,
         which: Settle,
         shown: &Shown<'_, M>,
-    ) -> Result<(), NoMemory> {
+    ) -> Result<usize, NoMemory> {
         let range = common(&range, &body.borrowed);
-        let (mut spare, mut settled, mut result) = (Numbers::new(), 0, Ok(()));
+        let (mut spare, mut settled, mut copies, mut result) = (Numbers::new(), 0, 0, Ok(()));
         let mut at = range.start;
         while at < range.end && result.is_ok() {
             let mut numbers = [0; AT_ONCE];
@@ -175,6 +176,7 @@ impl<M: Machine> Uvm<M> {
                 settled += 1;
             }
             if !copied.pages.is_empty() {
+                copies += copied.pages.len();
                 copied.down.flush(self.machine().pmap());
                 self.return_pages(held, copied.pages.into_iter());
             }
@@ -191,7 +193,7 @@ impl<M: Machine> Uvm<M> {
             }
         }
         self.pages_may_go();
-        result
+        result.map(|()| copies)
     }
 
     /// The same for an entry whose slots are about to be shared.
@@ -233,7 +235,7 @@ impl<M: Machine> Uvm<M> {
                 let shown = Shown::new(space, entry, aref);
                 let (mut body, mut h) = aref.amap.body.lock(&mut h);
                 let slots = first..first + part.pages().0;
-                self.settle_borrowed(&mut h, &mut body, slots, Settle::All, &shown)
+                self.settle_borrowed(&mut h, &mut body, slots, Settle::All, &shown).map(|_| ())
             })
             .map_err(Stop::Fail)
         });

@@ -63,6 +63,7 @@ mod object_io;
 pub mod pageout;
 pub mod pager;
 mod pin;
+mod receive;
 mod registry;
 mod slots;
 pub mod space;

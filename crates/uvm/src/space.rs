@@ -19,6 +19,7 @@ use crate::anon::AnonNo;
 use crate::borrowed::Content;
 use crate::map::tree::Tree;
 use crate::map::{attach, entry_bytes, Entry, Inherit, Map, MapError, Writes};
+use crate::receive::Patience;
 use crate::slots::{Heap, Slots};
 use crate::{Stop, Uvm};
 
@@ -26,6 +27,7 @@ use crate::{Stop, Uvm};
 pub struct Space<M: Machine> {
     pub(crate) map: Arc<Map<M>>,
     pub(crate) pmap: Arc<<M::Pmap as Pmap>::Space>,
+    pub(crate) patience: Patience,
 }
 
 impl<M: Machine> Space<M> {
@@ -58,7 +60,7 @@ impl<M: Machine> Uvm<M> {
         debug_assert!(bounds.start.is_page_aligned() && bounds.end.is_page_aligned());
         self.machine().reserve_heap(size_of::<Map<M>>() + size_of::<<M::Pmap as Pmap>::Space>() + 64)?;
         let pmap = Arc::new(self.machine().pmap().create(held)?);
-        Ok(Space { map: Arc::new(Map::new(bounds)), pmap })
+        Ok(Space { map: Arc::new(Map::new(bounds)), pmap, patience: Patience::default() })
     }
 
     /// Ends a space that no CPU runs in any more, or a submap. Submaps end before their space.
@@ -93,7 +95,7 @@ impl<M: Machine> Uvm<M> {
             }
             let map = Arc::new(Map::new(range));
             tree.insert(Entry::submap(map.clone()));
-            Ok(Space { map, pmap: space.pmap.clone() })
+            Ok(Space { map, pmap: space.pmap.clone(), patience: Patience::default() })
         })
     }
 

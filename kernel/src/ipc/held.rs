@@ -144,7 +144,7 @@ impl Held {
         if !is_first || self.behind.first_run() > most {
             return None;
         }
-        if !matches!(self.behind.peek_run(), Some(Run::Range(_))) {
+        if !matches!(self.behind.peek_run(), Some((Run::Range(_), _))) {
             return None;
         }
         match self.behind.take_run(&Clusters) {

@@ -38,6 +38,11 @@ impl Threshold {
         bytes >= self.from.load(Relaxed)
     }
 
+    /// The least pages; one at least.
+    fn pages(&self) -> usize {
+        self.from.load(Relaxed).div_ceil(PAGE_SIZE).max(1)
+    }
+
     /// What a write of `bytes` lends where there is room for `room`. One that finds room is copied: its writer goes on, and may
     /// store into what nobody has read, which costs more than a copy. One that doesn't waits for the reader anyway.
     pub fn lends(&self, bytes: usize, room: usize) -> Lends {
@@ -87,6 +92,9 @@ pub enum Lends {
 pub static LOAN: Threshold = Threshold::new(16 * PAGE_SIZE);
 /// The same for pipes.
 pub static PIPE_LOAN: Threshold = Threshold::new(16 * PAGE_SIZE);
+/// From how many bytes on a read takes the pages that it finds, if nobody is going to write them, in place of copies.
+pub static RECEIVE: Threshold = Threshold::new(16 * PAGE_SIZE);
+
 /// Puts up to `most` bytes of `from` behind what `chain` has.
 ///
 /// Fails with `EFAULT` or `ENOBUFS`, after what could be taken.
@@ -294,15 +302,73 @@ impl Made {
 /// Bytes copied before interrupts that wait are taken.
 const WINDOW: usize = 64 * 1024;
 
-/// Copies a chain's bytes out as far as there is room, and drops them from it. The caller holds no spin lock.
+/// Moves a chain's bytes out as far as there is room, and drops them from it: copied, or as the pages that they are on, where the reader
+/// has whole pages for them and that pays. The caller holds no spin lock.
 pub fn pour(chain: &mut Chain, to: &mut Sink<'_>) -> Result<()> {
     let mut window = to.done() + WINDOW;
-    chain.consume(&Clusters, |bytes| {
-        let n = to.put(bytes)?;
-        if to.done() >= window {
-            io::interrupt_window();
-            window += WINDOW;
+    loop {
+        while hand_over(chain, to) {}
+        let goes_on = chain.consume_first(&Clusters, |bytes| -> Result<usize> {
+            let n = to.put(bytes)?;
+            if to.done() >= window {
+                io::interrupt_window();
+                window += WINDOW;
+            }
+            Ok(n)
+        })?;
+        if !goes_on || to.left() == 0 {
+            return Ok(());
         }
-        Ok(n)
+    }
+}
+
+/// Gives the reader the pages that come first as they are. Says no if they had better be copied.
+#[inline]
+fn hand_over(chain: &mut Chain, to: &mut Sink<'_>) -> bool {
+    RECEIVE.allows(to.left().min(chain.first_run())) && hand_over_run(chain, to)
+}
+
+#[cold]
+fn hand_over_run(chain: &mut Chain, to: &mut Sink<'_>) -> bool {
+    let (Some((addr, room)), Some((Run::Lent(lent), whole))) = (to.whole_pages(), chain.peek_run()) else {
+        return false;
+    };
+    let Some(space) = proc::current_thread().space() else { return false };
+    let pages = &lent.pages()[whole];
+    let pages = &pages[..pages.len().min(room as usize)];
+    let count = vm::worth_receiving(&space, pages, RECEIVE.pages());
+    if count == 0 {
+        return false;
+    }
+    let len = count * PAGE_SIZE;
+    let Ok(rest) = chain.split_at(&Clusters, len) else { return false };
+    let front = core::mem::replace(chain, rest);
+    match receive(front, &space, addr) {
+        Ok(()) => {
+            to.skip(len);
+            true
+        }
+        Err(mut front) => {
+            core::mem::swap(chain, &mut front);
+            // Nothing may be lost: somebody is ended before this fails.
+            let _ = vm::with_room_at_any_cost(|| chain.take_from(&Clusters, &mut front, usize::MAX));
+            front.release(&Clusters);
+            false
+        }
+    }
+}
+
+/// Gives a program a chain that is one run of whole pages.
+///
+/// # Errors
+/// The chain again.
+fn receive(mut chain: Chain, space: &Space, addr: u64) -> core::result::Result<(), Chain> {
+    let Ok(Some(Run::Lent(lent))) = chain.take_run(&Clusters) else { return Err(chain) };
+    let len = lent.len() * PAGE_SIZE;
+    vm::receive(space, lent, addr).map_err(|lent| {
+        // There is room for it where it was.
+        let back = chain.append_run(Run::Lent(lent), 0..len);
+        debug_assert!(back.is_ok(), "a piece takes the place of one that was taken");
+        chain
     })
 }

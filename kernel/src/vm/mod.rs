@@ -35,7 +35,7 @@ pub use ::uvm::Advice as Usage;
 pub use ::uvm::Lent;
 pub use ::uvm::{FaultError, FaultKind, Inherit, Sharing, Tally};
 pub use object::{holes_read, object_io, object_io_as, pages_read, pages_written, Dir};
-pub use passing::{donate, flush, transfer, Export, Giving};
+pub use passing::{donate, flush, receive, transfer, worth_receiving, Export, Giving};
 pub use pin::Pins;
 pub use segment::{Locked, Remnant, Segment};
 pub use swap::{Area as SwapArea, Run as SwapRun, SwapId, SwapUse};

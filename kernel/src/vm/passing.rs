@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 
 use machine::{Pages, Prot, Va, VaRange};
 use spin::Once;
-use uvm::{At, FaultError, Lent, Pass, Sharing, TransferError};
+use uvm::{At, FaultError, Lent, LentPage, Pass, Sharing, TransferError};
 
 use super::uvm::{map_errno, with, Space};
 use super::Advice;
@@ -22,6 +22,19 @@ type Detached = uvm::Detached<KernelMachine>;
 pub fn transfer(space: &Space, pages: Lent) -> core::result::Result<u64, (Errno, Lent)> {
     let result = with(|uvm, held| uvm.transfer(held, space.get(), pages, At::Anywhere));
     result.map(|at| at.0).map_err(|(error, pages)| (transfer_errno(&error), pages))
+}
+
+/// How many of some pages on loan, from the first on, a program had better receive than have copied; `least` or more, or none.
+pub fn worth_receiving(space: &Space, pages: &[LentPage], least: usize) -> usize {
+    with(|uvm, _| uvm.worth_receiving(space.get(), pages, least))
+}
+
+/// Puts pages where a program reads to, page aligned, in place of what is there.
+///
+/// # Errors
+/// The pages again, to be copied.
+pub fn receive(space: &Space, pages: Lent, addr: u64) -> core::result::Result<(), Lent> {
+    with(|uvm, held| uvm.receive(held, space.get(), pages, Va(addr))).map_err(|(_, pages)| pages)
 }
 
 fn transfer_errno(error: &TransferError) -> Errno {

@@ -259,7 +259,8 @@ impl<M: Machine> Uvm<M> {
             Some(Content::Anon(no)) => Ok(Some(no)),
             Some(Content::Borrowed(_)) => {
                 let shown = Shown::new(fault.space, entry, aref);
-                self.settle_borrowed(held, body, slot..slot + 1, Settle::All, &shown)?;
+                let copies = self.settle_borrowed(held, body, slot..slot + 1, Settle::All, &shown)?;
+                fault.space.patience.stored(copies);
                 // The rest can wait, if memory is short.
                 let around = self.slots_around(fault, entry, slot);
                 let _ = self.settle_borrowed(held, body, around, Settle::Own, &shown);

@@ -23,7 +23,7 @@ use crate::stat::Counter;
 use crate::{Space, Stop, Uvm};
 
 /// What must be looked at by a fault before a page is lent.
-const SPECIAL: PageFlags = PageFlags::BUSY.union(PageFlags::ERROR).union(PageFlags::AHEAD);
+pub(super) const SPECIAL: PageFlags = PageFlags::BUSY.union(PageFlags::ERROR).union(PageFlags::AHEAD);
 
 /// A call under way.
 struct Lending<'a, M: Machine> {

@@ -2,16 +2,20 @@
 
 use alloc::sync::Arc;
 
-use machine::frames::PageFlags;
+use machine::frames::{Lending as Found, PageFlags};
 use machine::{order, Held, Machine, NoMemory, Owner, PageNo, Pages, Pmap, Prot, Reserve, Shootdown};
 
+use super::lend::SPECIAL;
 use super::{Lent, LentPage};
 use crate::anon::drop_page;
 use crate::map::ORef;
-use crate::object::ObjectBody;
+use crate::object::{resident, ObjectBody};
 use crate::pager::{Access, GetError, Pager};
 use crate::stat::Counter;
 use crate::{Stop, Uvm};
+
+/// Pages of an object that are lent under one hold of its lock.
+const AT_ONCE: usize = 64;
 
 impl<M: Machine> Uvm<M> {
     /// Lends pages of an object to the kernel, from `index` on, brought in as they must be: for sendfile and splice. Holes
@@ -33,8 +37,12 @@ impl<M: Machine> Uvm<M> {
         let before = lent.len();
         let mut down = Shootdown::new();
         let mut result = Ok(());
-        for n in 0..pages {
+        while lent.len() - before < pages {
+            let n = lent.len() - before;
             let at = Pages(index.0 + n as u64);
+            if self.lend_resident_of(held, &oref, at, pages - n, lent, &mut down) > 0 {
+                continue;
+            }
             let access = Access::Call(crate::Advice::Normal, (pages - n).min(u32::MAX as usize) as u32);
             let mut ahead = None;
             let found = self.attempt(held, crate::slots::CLUSTER_BYTES, |held, _| {
@@ -61,6 +69,36 @@ impl<M: Machine> Uvm<M> {
             (0, Err(e)) => Err(e),
             (count, _) => Ok(count),
         }
+    }
+
+    /// Lends the pages from `index` on that are there and idle, up to the first that isn't, and to [`AT_ONCE`]. Says how many.
+    fn lend_resident_of(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        oref: &ORef<M>,
+        index: Pages,
+        pages: usize,
+        lent: &mut Lent,
+        down: &mut Shootdown,
+    ) -> usize {
+        let mut numbers = [0; AT_ONCE];
+        let numbers = &mut numbers[..pages.min(AT_ONCE)];
+        let (frames, before) = (self.frames(), lent.len());
+        let (body, mut h) = oref.pager.object().lock(held);
+        body.window(index.0, numbers);
+        for &number in &*numbers {
+            let is_plain = |page: &PageNo| !frames.flags(*page).intersects(SPECIAL);
+            let Some(page) = resident(number).filter(is_plain) else { break };
+            if frames.lend_idle(page) != Found::Lent {
+                break;
+            }
+            frames.set_flags(page, PageFlags::TOUCHED);
+            self.machine().pmap().page_protect(&mut h, page, Prot::READ_EXECUTE, down);
+            lent.pages.push(LentPage(page));
+        }
+        let count = lent.len() - before;
+        self.stat().add(self.machine().cpu(), Counter::LoansObject, count as u64);
+        count
     }
 
     fn lend_in_object(

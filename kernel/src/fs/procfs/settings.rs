@@ -25,6 +25,10 @@ pub(super) static SHMALL: Setting = Setting {
     set: |text| number(text).map(|all| shm::set_limits(|limits| limits.all = all)),
 };
 
+/// Bytes from which on a read takes pages in place of copies.
+pub(super) static RECEIVE: Setting =
+    Setting { show: || moving::RECEIVE.show(), set: |text| moving::RECEIVE.set(text) };
+
 /// Bytes from which on a write to a pipe lends whole pages.
 pub(super) static PIPE_LOAN: Setting =
     Setting { show: || moving::PIPE_LOAN.show(), set: |text| moving::PIPE_LOAN.set(text) };

@@ -91,6 +91,7 @@ static VM: &[Member] = &[
     setting("execmax", &settings::EXEC_MAX),
     setting("loan_bytes", &settings::LOAN),
     setting("pipe_loan_bytes", &settings::PIPE_LOAN),
+    setting("receive_bytes", &settings::RECEIVE),
     setting("compressed_percent", &settings::TIER),
     setting("uvm_neighbours", &settings::NEIGHBOURS),
 ];
