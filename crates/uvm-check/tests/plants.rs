@@ -43,6 +43,8 @@ const READ_BACK: &[&str] = &["-p", "uvm", "--test", "paging", "what_was_read_bac
 const WRITTEN_LAST: &[&str] = &["-p", "uvm", "--test", "paging", "that_the_last_pass_has_written"];
 const RESERVE: &[&str] = &["-p", "uvm", "--test", "paging", "the_reserve_is_filled"];
 const HOLES: &[&str] = &["-p", "uvm", "--test", "files", "a_store_to_a_hole"];
+const REFUSED: &[&str] =
+    &["--features", "shuttle", "--test", "schedules", "nobody_is_refused_while_swap_has_room"];
 const NO_FRAME: &[&str] = &["--test", "scarcity", "a_missing_frame_changes_nothing"];
 const QUOTA: &[&str] = &["-p", "uvm", "--test", "shared", "objects_with_one_quota"];
 const UNREAD: &[&str] = &["-p", "uvm", "--test", "files", "pages_that_could_not_be_read"];
@@ -397,6 +399,12 @@ const PLANTS: &[Plant] = &[
         file: "uvm/src/pageout/spent.rs",
         changes: &[("spent.left + made + places", "spent.left + 0 * made + places")],
         found_by: READ_BACK,
+    },
+    Plant {
+        what: "memory: pages that came on a queue during the last pass are not found",
+        file: "uvm/src/pageout/spent.rs",
+        changes: &[("_ => on_queues.saturating_sub(pass.wired),", "_ => pass.wanted,")],
+        found_by: REFUSED,
     },
     Plant {
         what: "memory: pages of files that the last pass has written are not found",

@@ -70,6 +70,8 @@ pub struct Progress {
     pub later: usize,
     /// Pages that were taken and kept, since somebody wanted them by then.
     pub wanted: usize,
+    /// Pages that were met and are wired.
+    pub wired: usize,
 }
 
 impl Progress {
@@ -80,6 +82,7 @@ impl Progress {
             started: self.started + other.started,
             later: self.later + other.later,
             wanted: self.wanted + other.wanted,
+            wired: self.wired + other.wired,
         }
     }
 }
@@ -163,7 +166,7 @@ impl<M: Machine> Uvm<M> {
 
     fn pass(&self, held: &mut Held<'_, order::Nothing>, target: usize, zeal: Zeal) -> Progress {
         let mut pass = self.new_pass(held, target, zeal);
-        self.refill_inactive(held, &pass);
+        self.refill_inactive(held, &mut pass);
         self.scan_inactive(held, &mut pass);
         self.finish(held, &mut pass);
         if pass.progress.freed != 0 {
@@ -173,7 +176,7 @@ impl<M: Machine> Uvm<M> {
     }
 
     /// Moves active pages to the inactive queue until that holds a third of all; all of them, if need be.
-    fn refill_inactive(&self, held: &mut Held<'_, order::Nothing>, pass: &Pass) {
+    fn refill_inactive(&self, held: &mut Held<'_, order::Nothing>, pass: &mut Pass) {
         let frames = self.frames();
         let (active, inactive) = (frames.active(), frames.inactive());
         let mut short = match pass.zeal {
@@ -193,6 +196,8 @@ impl<M: Machine> Uvm<M> {
                 if frames.wire_count(page) == 0 {
                     self.machine().pmap().clear_referenced(page);
                     moved.push(page);
+                } else {
+                    pass.progress.wired += 1;
                 }
             }
             short -= moved.len().min(short);

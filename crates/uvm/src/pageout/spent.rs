@@ -1,7 +1,8 @@
 //! What is known from the last desperate pass that took all there was and could not bring free pages up to the low water
 //! mark: so that a fork bomb's processes don't each look at all of memory.
 //!
-//! Such a pass leaves behind what no pass can take: pages that are wired, and dirty ones that swap has no place for. Until
+//! Such a pass leaves behind what no pass can take: pages that are wired, and dirty ones that swap has no place for; and what came on
+//! a queue while it went by, which counts as found as long as swap has room. Until
 //! something changes that, another one finds what has become fresh since: pages that were read, or written and so
 //! made clean, pages of files that were made, and as many dirty ones as swap has got places for. Counters say how many
 //! those can be at most, and unless that could help no pass is made. So a look at all of memory is paid for by as many
@@ -162,10 +163,16 @@ impl<M: Machine> Uvm<M> {
     fn known_after(&self, held: &mut Held<'_, order::Nothing>, before: Spent, pass: Progress) -> Spent {
         // A file's dirty page that the pass has met may have been written by now: it is there, and clean.
         let made = self.pages_made();
+        let files = self.file_pages(held);
+        let on_queues = self.frames().active() + self.frames().inactive();
+        let left = match self.swap().room(held) {
+            0 => pass.wanted,
+            _ => on_queues.saturating_sub(pass.wired),
+        };
         Spent {
-            left: before.left + pass.wanted + self.pages_in_flight() + (made - before.made) as usize,
+            left: before.left + left + self.pages_in_flight() + (made - before.made) as usize,
             made,
-            files: self.file_pages(held),
+            files,
             state: self.state_of_memory(held),
             ..before
         }

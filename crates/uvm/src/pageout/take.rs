@@ -17,7 +17,9 @@ impl<M: Machine> Uvm<M> {
         let frames = self.frames();
         let used = self.machine().pmap().clear_referenced(page);
         let kept = pass.kept[frames.class(page) as usize];
-        if frames.wire_count(page) != 0 || (pass.zeal == Zeal::Fair && (used || kept)) {
+        let is_wired = frames.wire_count(page) != 0;
+        pass.progress.wired += usize::from(is_wired);
+        if is_wired || (pass.zeal == Zeal::Fair && (used || kept)) {
             frames.reactivate(held, page);
             self.stat().add(self.machine().cpu(), Counter::Reactivated, 1);
             return;
