@@ -340,12 +340,36 @@ impl<M: Machine> Uvm<M> {
     where
         P: machine::Before<order::PageQueues> + machine::Before<order::PageCache>,
     {
-        if entry.wired {
-            return self.enter_wired(held, fault, page, prot);
+        if entry.wired || fault.pin != Pin::No {
+            return self.enter_kept(held, fault, entry, page, prot);
         }
         let (pmap, space) = (self.machine().pmap(), &fault.space.pmap);
         pmap.enter(held, space, fault.va, page, prot, fault.access, Wiring::Pageable, fault.down)
             .map_err(FaultError::from)?;
+        Ok(())
+    }
+
+    /// The same where the page is to stay: wired, or pinned by whoever needs no translation to read it.
+    #[cold]
+    fn enter_kept<P>(
+        &self,
+        held: &mut Held<'_, P>,
+        fault: &mut Fault<'_, M>,
+        entry: &Entry<M>,
+        page: PageNo,
+        prot: Prot,
+    ) -> Result<(), Stop<FaultError>>
+    where
+        P: machine::Before<order::PageQueues> + machine::Before<order::PageCache>,
+    {
+        if entry.wired {
+            return self.enter_wired(held, fault, page, prot);
+        }
+        if fault.access == Prot::WRITE {
+            let (pmap, space) = (self.machine().pmap(), &fault.space.pmap);
+            pmap.enter(held, space, fault.va, page, prot, fault.access, Wiring::Pageable, fault.down)
+                .map_err(FaultError::from)?;
+        }
         self.pin_if_wanted(fault, page);
         Ok(())
     }

@@ -14,7 +14,7 @@ use machine::frames::PageFlags;
 use machine::{order, Held, Machine, Owner, Pages, Pmap, Prot, Va};
 
 use super::anon::Beside;
-use super::Fault;
+use super::{Fault, Pin};
 use crate::anon::AnonNo;
 use crate::borrowed::borrowed;
 use crate::map::{Advice, Entry, ORef, Writes};
@@ -34,7 +34,9 @@ struct Window {
 
 impl<M: Machine> Uvm<M> {
     fn window(&self, fault: &Fault<'_, M>, entry: &Entry<M>) -> Option<Window> {
-        if entry.advice == Advice::Random || entry.wired || !self.knobs().neighbours() {
+        // Who pins a page comes for the next one itself.
+        let is_alone = entry.advice == Advice::Random || entry.wired || fault.pin != Pin::No;
+        if is_alone || !self.knobs().neighbours() {
             return None;
         }
         let aligned = Va(fault.va.0 & !(Pages(WINDOW as u64).bytes() - 1));
