@@ -26,7 +26,7 @@ enum { LARGEST = 2 << 20, PASSED = 64 << 20, PIECES = 64 };
 static size_t size;
 static const char *lends = "", *transfers = ""; // for the knobs; empty: as the kernel likes
 static int touches;                             // whoever has the data writes to each page of it
-static int reads;                               // who gets pages by transfer loads from each
+static int reads;                               // whoever has the data loads from each page of it
 
 static char *buffer; // LARGEST bytes, touched
 
@@ -126,7 +126,9 @@ static int send_written(int fd) {
 }
 
 static int take_read(int fd) {
-    return read_all(fd, buffer, size);
+    if (read_all(fd, buffer, size)) return -1;
+    if (reads) look(buffer, size);
+    return 0;
 }
 
 static int take_transferred(int fd) {
@@ -536,9 +538,8 @@ static int send_file(int fd) {
 }
 
 static int take_and_use(int fd) {
-    if (read_all(fd, buffer, size)) return -1;
+    if (take_read(fd)) return -1;
     if (touches) touch(buffer, size);
-    if (reads) look(buffer, size);
     return 0;
 }
 
@@ -571,6 +572,8 @@ static const struct kind {
     {"null read, transferred", null_read, 4096, LARGEST, ONLY_OURS | TRANSFER},
     {"null read, transferred, looked at", null_read, 4096, LARGEST, ONLY_OURS | TRANSFER | READS},
     {"null read, unchanged", null_read, 1024, LARGEST, ONLY_OURS},
+    {"null read, copied, looked at", null_read, 4096, LARGEST, ONLY_OURS | COPY_IN | READS},
+    {"null read, unchanged, looked at", null_read, 4096, LARGEST, ONLY_OURS | READS},
     {"pipe, copied", pipe_plain, 1024, LARGEST, ONLY_OURS | COPY_OUT | COPY_IN},
     {"pipe, lent", pipe_plain, 4096, LARGEST, ONLY_OURS | LEND | COPY_IN},
     {"pipe, transferred", pipe_plain, 4096, LARGEST, ONLY_OURS | COPY_OUT | TRANSFER},

@@ -309,27 +309,21 @@ impl<H: Pages> Chain<H> {
         pages: &H,
         mut take: impl FnMut(&[u8]) -> Result<usize, E>,
     ) -> Result<(), E> {
-        while self.consume_first(pages, &mut take)? {}
-        Ok(())
-    }
-
-    /// The same for the first piece only; says whether there is more and it is wanted.
-    pub fn consume_first<E>(
-        &mut self,
-        pages: &H,
-        mut take: impl FnMut(&[u8]) -> Result<usize, E>,
-    ) -> Result<bool, E> {
-        let Some(first) = self.pieces.front() else { return Ok(false) };
-        let (mut done, mut goes_on) = (0, Ok(true));
-        while done < first.len() && matches!(goes_on, Ok(true)) {
-            let bytes = first.bytes_from(pages, done);
-            goes_on = take(bytes).map(|n| {
-                done += n;
-                n == bytes.len()
-            });
+        while let Some(first) = self.pieces.front() {
+            let (mut done, mut goes_on) = (0, Ok(true));
+            while done < first.len() && matches!(goes_on, Ok(true)) {
+                let bytes = first.bytes_from(pages, done);
+                goes_on = take(bytes).map(|n| {
+                    done += n;
+                    n == bytes.len()
+                });
+            }
+            self.trim_front(pages, done);
+            if !goes_on? {
+                break;
+            }
         }
-        self.trim_front(pages, done);
-        goes_on.map(|wanted| wanted && !self.is_empty())
+        Ok(())
     }
 
     /// The bytes, as they lie together.

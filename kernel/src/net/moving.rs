@@ -302,24 +302,19 @@ impl Made {
 /// Bytes copied before interrupts that wait are taken.
 const WINDOW: usize = 64 * 1024;
 
-/// Moves a chain's bytes out as far as there is room, and drops them from it: copied, or as the pages that they are on, where the reader
-/// has whole pages for them and that pays. The caller holds no spin lock.
+/// Moves a chain's bytes out as far as there is room, and drops them from it: first as the pages that they are on, as long as the reader
+/// has whole pages for them and that pays; then copied. The caller holds no spin lock.
 pub fn pour(chain: &mut Chain, to: &mut Sink<'_>) -> Result<()> {
+    while hand_over(chain, to) {}
     let mut window = to.done() + WINDOW;
-    loop {
-        while hand_over(chain, to) {}
-        let goes_on = chain.consume_first(&Clusters, |bytes| -> Result<usize> {
-            let n = to.put(bytes)?;
-            if to.done() >= window {
-                io::interrupt_window();
-                window += WINDOW;
-            }
-            Ok(n)
-        })?;
-        if !goes_on || to.left() == 0 {
-            return Ok(());
+    chain.consume(&Clusters, |bytes| {
+        let n = to.put(bytes)?;
+        if to.done() >= window {
+            io::interrupt_window();
+            window += WINDOW;
         }
-    }
+        Ok(n)
+    })
 }
 
 /// Gives the reader the pages that come first as they are. Says no if they had better be copied.

@@ -1,10 +1,12 @@
 //! From a page to its mappings, and its gathered referenced and modified bits.
 //!
 //! ```text
-//!   record of page: table | index, bits | more ---> node: table | index | next ---> ...
+//!   record of page: table | index, bits | newest ---> node: table | index | next ---> oldest ---> ...
 //! ```
 //! Most pages are mapped once: that mapping is in the record itself. Further ones, of pages that a fork or a shared object shares, are
-//! nodes from frames of their own; a frame of nodes is never given back.
+//! nodes from frames of their own, in a ring, oldest first; a frame of nodes is never given back. The record knows the newest. So the
+//! oldest mapping and the newest are forgotten at once: programs end in the order they began, or in the other, and memory that shows
+//! a page many times is unmapped from its start.
 //!
 //! Everything here happens under the page's lock.
 
@@ -24,7 +26,7 @@ use crate::sync::SpinLock;
 /// Where a page's record keeps what.
 const TABLE: usize = 0;
 const PLACE: usize = 1;
-const MORE: usize = 2;
+const NEWEST: usize = 2;
 
 /// The index in a record's place word; what is gathered lies above.
 const INDEX: u32 = 511;
@@ -42,8 +44,8 @@ struct Node {
     table: AtomicU32,
     index: AtomicU32,
     next: AtomicU32,
-    /// In a batch's first node: the next batch.
-    batch: AtomicU32,
+    /// The one before it in its ring. In a batch's first node: the next batch.
+    prev: AtomicU32,
 }
 
 /// One CPU's free nodes: a list that it takes from and gives to, and a full batch beside. Only that CPU touches them.
@@ -106,7 +108,7 @@ fn put_aside(free: &FreeNodes) {
     free.len.set(0);
     if full != NIL {
         let mut depot = DEPOT.lock();
-        node(full).batch.store(*depot, Relaxed);
+        node(full).prev.store(*depot, Relaxed);
         *depot = full;
     }
 }
@@ -119,7 +121,7 @@ fn refill<P: Before<PageCache>>(free: &FreeNodes, held: &mut Held<'_, P>) -> Res
         let mut depot = DEPOT.lock();
         batch = *depot;
         if batch != NIL {
-            *depot = node(batch).batch.load(Relaxed);
+            *depot = node(batch).prev.load(Relaxed);
         }
     }
     if batch == NIL {
@@ -187,11 +189,21 @@ pub(super) fn link_with(number: u32, record: &Record, table: PageNo, at: usize) 
 }
 
 fn link_node(record: &Record, number: u32, table: PageNo, at: usize) {
-    let node = node(number);
-    node.table.store(table.0, Relaxed);
-    node.index.store(at as u32, Relaxed);
-    node.next.store(record.words[MORE].load(Relaxed), Relaxed);
-    record.words[MORE].store(number, Relaxed);
+    let (this, newest) = (node(number), record.words[NEWEST].load(Relaxed));
+    this.table.store(table.0, Relaxed);
+    this.index.store(at as u32, Relaxed);
+    if newest == NIL {
+        this.next.store(number, Relaxed);
+        this.prev.store(number, Relaxed);
+    } else {
+        let before = node(newest);
+        let oldest = before.next.load(Relaxed);
+        this.next.store(oldest, Relaxed);
+        this.prev.store(newest, Relaxed);
+        node(oldest).prev.store(number, Relaxed);
+        before.next.store(number, Relaxed);
+    }
+    record.words[NEWEST].store(number, Relaxed);
 }
 
 /// Forgets that entry `at` of `table` maps the page of `record`, and keeps the bits that the entry had; `untold` is 0 or
@@ -200,34 +212,43 @@ fn link_node(record: &Record, number: u32, table: PageNo, at: usize) {
 pub(super) fn unlink(record: &Record, table: PageNo, at: usize, entry: u64, untold: u32) {
     let place = record.words[PLACE].load(Relaxed) | ((entry & GATHERED) as u32) << BITS | untold;
     record.words[PLACE].store(place, Relaxed);
-    let more = record.words[MORE].load(Relaxed);
+    let newest = record.words[NEWEST].load(Relaxed);
     if record.words[TABLE].load(Relaxed) == table.0 && place & INDEX == at as u32 {
-        if more == NIL {
+        if newest == NIL {
             record.words[TABLE].store(NIL, Relaxed);
             return;
         }
-        let node = node(more);
+        let oldest = node(newest).next.load(Relaxed);
+        let node = node(oldest);
         record.words[TABLE].store(node.table.load(Relaxed), Relaxed);
         record.words[PLACE].store(place & !INDEX | node.index.load(Relaxed), Relaxed);
-        record.words[MORE].store(node.next.load(Relaxed), Relaxed);
-        give_node(more);
-        return;
+        return unlink_node(record, newest, oldest, node);
     }
-    unlink_node(record, table, at);
-}
-
-fn unlink_node(record: &Record, table: PageNo, at: usize) {
-    let mut link = &record.words[MORE];
+    let mut number = newest;
     loop {
-        let number = link.load(Relaxed);
         assert!(number != NIL, "a page is mapped by a table that its record doesn't name");
         let this = node(number);
         if this.table.load(Relaxed) == table.0 && this.index.load(Relaxed) == at as u32 {
-            link.store(this.next.load(Relaxed), Relaxed);
-            return give_node(number);
+            return unlink_node(record, newest, number, this);
         }
-        link = &this.next;
+        number = Some(this.next.load(Relaxed)).filter(|&next| next != newest).unwrap_or(NIL);
     }
+}
+
+/// Takes a node out of its ring, and gives it back.
+#[inline]
+fn unlink_node(record: &Record, newest: u32, number: u32, this: &Node) {
+    let (before, after) = (this.prev.load(Relaxed), this.next.load(Relaxed));
+    if before == number {
+        record.words[NEWEST].store(NIL, Relaxed);
+    } else {
+        node(before).next.store(after, Relaxed);
+        node(after).prev.store(before, Relaxed);
+        if number == newest {
+            record.words[NEWEST].store(before, Relaxed);
+        }
+    }
+    give_node(number);
 }
 
 /// A page's first mapping.
@@ -242,11 +263,12 @@ pub(super) fn first(page: PageNo) -> Option<Mapping> {
 pub(super) fn each(page: PageNo, mut f: impl FnMut(&Mapping)) {
     let Some(mapping) = first(page) else { return };
     f(&mapping);
-    let mut number = record(page).words[MORE].load(Relaxed);
+    let newest = record(page).words[NEWEST].load(Relaxed);
+    let mut number = newest;
     while number != NIL {
         let node = node(number);
         f(&Mapping::new(node.table.load(Relaxed), node.index.load(Relaxed)));
-        number = node.next.load(Relaxed);
+        number = Some(node.next.load(Relaxed)).filter(|&next| next != newest).unwrap_or(NIL);
     }
 }
 
