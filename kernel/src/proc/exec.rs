@@ -247,7 +247,6 @@ fn build(
         heap_end: loaded.heap,
         cmdline: arguments.argv.bytes[..cut].into(),
         exe: alloc::string::String::from_utf8_lossy(&program.file.path()).into(),
-        lock_future: None,
     };
     let mm = Mm::new(space, layout);
     let old = thread.replace_mm(Some(mm.clone()));

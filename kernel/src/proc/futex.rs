@@ -37,13 +37,13 @@ impl Key {
         if !va.is_multiple_of(4) {
             return Err(EINVAL);
         }
-        let mm = current_thread().mm().ok_or(EFAULT)?;
+        let mm = current_thread().own_mm().ok_or(EFAULT)?;
         if scope == Scope::Shared {
             if let Some((object, offset)) = crate::vm::shared_key(&mm.space, va) {
                 return Ok(Key::Shared { object, offset });
             }
         }
-        Ok(Key::Private { mm: Arc::as_ptr(&mm) as usize, va })
+        Ok(Key::Private { mm: Arc::as_ptr(&*mm) as usize, va })
     }
 
     fn bucket(self) -> usize {

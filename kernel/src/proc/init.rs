@@ -64,7 +64,7 @@ pub fn start_init(cmdline: &str) -> Result<()> {
         actions: Actions::new(),
     };
     let process = Arc::new(Process::new(pid, SIGCHLD.number(), from));
-    let layout = Layout { heap_start: 0, heap_end: 0, cmdline: [].into(), exe: "".into(), lock_future: None };
+    let layout = Layout { heap_start: 0, heap_end: 0, cmdline: [].into(), exe: "".into() };
     let mm = Mm::new(vm::space_new()?, layout);
     let thread =
         Arc::new(Thread::new(pid, process.clone(), mm, SigSet::EMPTY, *b"init\0\0\0\0\0\0\0\0\0\0\0\0"));

@@ -62,6 +62,11 @@ impl Limits {
         self.0[resource as usize].soft
     }
 
+    /// Whether one of them is about the size of the address space.
+    pub fn limit_memory(&self) -> bool {
+        self.soft(RLIMIT_AS) != INFINITY || self.soft(RLIMIT_DATA) != INFINITY
+    }
+
     pub fn set(&mut self, resource: u32, limit: Limit) -> Result<()> {
         *self.0.get_mut(resource as usize).ok_or(EINVAL)? = limit;
         Ok(())

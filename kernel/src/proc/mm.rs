@@ -5,7 +5,7 @@
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 
 use crate::errno::Result;
 use crate::mem::layout::USER_END;
@@ -22,16 +22,21 @@ pub struct Layout {
     pub cmdline: Arc<[u8]>,
     /// The path of the program.
     pub exe: Arc<str>,
-    /// `mlockall(MCL_FUTURE)` is in force: new mappings are locked, their pages now or as they are touched.
-    pub lock_future: Option<Populate>,
 }
 
 /// How much of the arguments is kept for /proc/PID/cmdline.
 pub const CMDLINE_MAX: usize = 4096;
 
+/// What `lock_future` says.
+const NOT: u8 = 0;
+const NOW: u8 = 1;
+const ON_TOUCH: u8 = 2;
+
 pub struct Mm {
     pub space: Arc<Space>,
     users: AtomicUsize,
+    /// `mlockall(MCL_FUTURE)` is in force: one of the words below. Not in `layout`, as each new mapping looks at it.
+    lock_future: AtomicU8,
     pub layout: SpinLock<Layout>,
     /// Kept while the break moves.
     pub moving_break: Mutex<()>,
@@ -43,6 +48,7 @@ impl Mm {
         Arc::new(Mm {
             space,
             users: AtomicUsize::new(1),
+            lock_future: AtomicU8::new(NOT),
             layout: SpinLock::new(layout),
             moving_break: Mutex::new(()),
         })
@@ -51,9 +57,22 @@ impl Mm {
     /// A copy for a new process, by fork's rules.
     pub fn fork(&self) -> Result<Arc<Mm>> {
         let space = vm::space_fork(&self.space)?;
-        let mut layout = self.layout.lock().clone();
-        layout.lock_future = None;
+        let layout = self.layout.lock().clone();
         Ok(Mm::new(space, layout))
+    }
+
+    /// Whether new mappings are locked, and when their pages are brought in.
+    pub fn lock_future(&self) -> Option<Populate> {
+        match self.lock_future.load(Ordering::Relaxed) {
+            NOW => Some(Populate::Now),
+            ON_TOUCH => Some(Populate::OnTouch),
+            _ => None,
+        }
+    }
+
+    pub fn set_lock_future(&self, when: Option<Populate>) {
+        let word = when.map_or(NOT, |when| if when == Populate::Now { NOW } else { ON_TOUCH });
+        self.lock_future.store(word, Ordering::Relaxed);
     }
 
     /// One more thread runs in it.

@@ -12,7 +12,7 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 
 use super::cred::Cred;
-use super::limits::Limits;
+use super::limits::{Limit, Limits};
 use super::signal::{Actions, Pending, Signal};
 use super::table::Pid;
 use super::thread::Thread;
@@ -84,6 +84,8 @@ pub struct Process {
     pub fs: SpinLock<Option<Arc<FsContext>>>,
     pub cred: SpinLock<Arc<Cred>>,
     pub limits: SpinLock<Arc<Limits>>,
+    /// `limits` has one on memory. Each new mapping looks at it, without the lock.
+    limits_memory: AtomicBool,
     /// What gone threads used, and what waited-for children used.
     pub usage: SpinLock<Usage>,
     pub child_usage: SpinLock<Usage>,
@@ -138,6 +140,7 @@ impl Process {
             files: SpinLock::new(Some(from.files)),
             fs: SpinLock::new(Some(from.fs)),
             cred: SpinLock::new(from.cred),
+            limits_memory: AtomicBool::new(from.limits.limit_memory()),
             limits: SpinLock::new(from.limits),
             usage: SpinLock::new(Usage::default()),
             child_usage: SpinLock::new(Usage::default()),
@@ -184,6 +187,28 @@ impl Process {
     /// The soft limit of a resource (`RLIMIT_*`).
     pub fn limit(&self, resource: u32) -> u64 {
         self.limits.lock().soft(resource)
+    }
+
+    /// Whether the size of its space is limited in any way.
+    pub fn limits_memory(&self) -> bool {
+        self.limits_memory.load(Ordering::Relaxed)
+    }
+
+    /// Changes a limit, if `may` allows it.
+    ///
+    /// # Errors
+    /// Those of `may`; `EINVAL` for a limit that there isn't.
+    pub fn set_limit(
+        &self,
+        resource: u32,
+        limit: Limit,
+        may: impl FnOnce(Limit) -> Result<()>,
+    ) -> Result<()> {
+        let mut limits = self.limits.lock();
+        may(limits.get(resource)?)?;
+        Arc::make_mut(&mut limits).set(resource, limit)?;
+        self.limits_memory.store(limits.limit_memory(), Ordering::Relaxed);
+        Ok(())
     }
 
     /// The thread that stands for the process: its first, or any that is left.

@@ -50,12 +50,16 @@ impl Completion {
     }
 }
 
+/// A thread's reference to its address space.
+pub type OwnMm = Arc<Arc<Mm>>;
+
 pub struct Thread {
     tid: AtomicI32,
     pub process: Arc<Process>,
     /// Held until it leaves: a task that sleeps without a queue (`poll` of nothing) has no other owner.
     task: SpinLock<Option<Arc<Task>>>,
-    mm: SpinLock<Option<Arc<Mm>>>,
+    /// Behind a reference that only this thread counts.
+    mm: SpinLock<Option<OwnMm>>,
     /// The space that a thread in exec left and would go back to.
     pub pending_mm: SpinLock<Option<Arc<Mm>>>,
     /// Blocked signals.
@@ -96,7 +100,7 @@ impl Thread {
             tid: AtomicI32::new(tid),
             process,
             task: SpinLock::new(None),
-            mm: SpinLock::new(Some(mm)),
+            mm: SpinLock::new(Some(Arc::new(mm))),
             pending_mm: SpinLock::new(None),
             mask: AtomicU64::new(mask.0),
             waiting_for: AtomicU64::new(0),
@@ -146,10 +150,15 @@ impl Thread {
 
     /// The address space it runs in; `None` when it is past exit.
     pub fn mm(&self) -> Option<Arc<Mm>> {
+        self.mm.lock().as_deref().cloned()
+    }
+
+    /// The same for the thread itself, in each fault and call: threads that share a space write no line of each other's.
+    pub fn own_mm(&self) -> Option<OwnMm> {
         self.mm.lock().clone()
     }
 
-    /// The address space for the scheduler and for faults.
+    /// The space alone.
     pub fn space(&self) -> Option<Arc<vm::Space>> {
         self.mm.lock().as_ref().map(|mm| mm.space.clone())
     }
@@ -164,7 +173,8 @@ impl Thread {
 
     /// Puts the thread in another space (or none) and returns the one it left. The caller activates the new one.
     pub fn replace_mm(&self, mm: Option<Arc<Mm>>) -> Option<Arc<Mm>> {
-        core::mem::replace(&mut *self.mm.lock(), mm)
+        let mm = mm.map(Arc::new);
+        core::mem::replace(&mut *self.mm.lock(), mm).map(|own| (*own).clone())
     }
 
     pub fn mask(&self) -> SigSet {

@@ -41,8 +41,8 @@ pub static MAJOR_FAULTS: AtomicU64 = AtomicU64::new(0);
 /// Lets the VM resolve a fault of this thread, counting it. `NoMemory` comes back only when memory has run out and it was
 /// this thread's own process that had to go.
 pub fn resolve(thread: &Thread, va: u64, access: Access) -> Result<(), FaultError> {
-    let Some(space) = thread.space() else { return Err(FaultError::NoMapping) };
-    let count = match vm::fault(&space, va, access)? {
+    let Some(mm) = thread.own_mm() else { return Err(FaultError::NoMapping) };
+    let count = match vm::fault(&mm.space, va, access)? {
         FaultKind::Minor => &thread.minor_faults,
         FaultKind::Major => {
             MAJOR_FAULTS.fetch_add(1, Ordering::Relaxed);

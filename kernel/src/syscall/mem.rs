@@ -10,6 +10,7 @@ use crate::fs::file::{File, MapAccess};
 use crate::mem::layout::USER_END;
 use crate::proc::limits::{INFINITY, RLIMIT_AS, RLIMIT_DATA};
 use crate::proc::mm::Mm;
+use crate::proc::thread::OwnMm;
 use crate::proc::{current_process, current_thread};
 use crate::vm::{self, Backing, Export, MapArgs, Object, Place, Populate, Prot, RemapPlace, Sharing};
 use linux_raw_sys::general as abi;
@@ -34,8 +35,8 @@ const MAP_IGNORED: u32 = abi::MAP_NORESERVE
 /// The lowest address a program may map by name.
 const MAP_LOWEST: u64 = PAGE * 16;
 
-pub(super) fn current_mm() -> Result<Arc<Mm>> {
-    current_thread().mm().ok_or(ESRCH)
+pub(super) fn current_mm() -> Result<OwnMm> {
+    current_thread().own_mm().ok_or(ESRCH)
 }
 
 /// A length in whole pages; `None` when it is zero or overflows.
@@ -121,7 +122,7 @@ fn mmap(addr: u64, len: u64, prot_bits: u32, flags: u32, fd: i32, offset: u64) -
 /// are to be.
 pub(super) fn map_new(args: &MapArgs, lock: Option<Populate>) -> Result<u64> {
     let mm = current_mm()?;
-    let lock = lock.or(mm.layout.lock().lock_future);
+    let lock = lock.or(mm.lock_future());
     let replaces = args.place == Place::Fixed;
     let counts = args.sharing == Sharing::Private && args.prot.contains(Prot::WRITE);
     let growth = Growth {
@@ -242,10 +243,10 @@ impl Growth {
     /// Enforces `RLIMIT_AS` and `RLIMIT_DATA`.
     fn check(&self, mm: &Mm) -> Result<()> {
         let process = current_process();
-        let (space, data) = (process.limit(RLIMIT_AS), process.limit(RLIMIT_DATA));
-        if space == INFINITY && data == INFINITY {
+        if !process.limits_memory() {
             return Ok(());
         }
+        let (space, data) = (process.limit(RLIMIT_AS), process.limit(RLIMIT_DATA));
         let now = mm.sums();
         let gone = vm::sums(&mm.space, self.replaced.start, self.replaced.end);
         let fits =
@@ -348,9 +349,10 @@ fn check_longer(mm: &Mm, at: u64, more: u64) -> Result<()> {
 fn brk(wanted: u64) -> Result<u64> {
     let mm = current_mm()?;
     let _moving = mm.moving_break.lock();
-    let (start, end, lock) = {
+    let lock = mm.lock_future();
+    let (start, end) = {
         let layout = mm.layout.lock();
-        (layout.heap_start, layout.heap_end, layout.lock_future)
+        (layout.heap_start, layout.heap_end)
     };
     if wanted < start || wanted > USER_END {
         return Ok(end);

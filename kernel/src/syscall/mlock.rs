@@ -93,7 +93,7 @@ fn mlockall(flags: u32) -> Result<()> {
         return Err(ENOMEM);
     }
     let when = if flags & ONFAULT != 0 { Populate::OnTouch } else { Populate::Now };
-    mm.layout.lock().lock_future = (flags & FUTURE != 0).then_some(when);
+    mm.set_lock_future((flags & FUTURE != 0).then_some(when));
     if current {
         vm::lock_all(&mm.space, when);
     }
@@ -102,6 +102,6 @@ fn mlockall(flags: u32) -> Result<()> {
 
 fn munlockall() -> Result<()> {
     let mm = current_mm()?;
-    mm.layout.lock().lock_future = None;
+    mm.set_lock_future(None);
     vm::unlock_all(&mm.space)
 }

@@ -477,16 +477,16 @@ fn setrlimit(resource: u32, at: u64) -> Result<()> {
 
 fn set_limit(process: &Process, resource: u32, limit: Limit) -> Result<()> {
     let root = current_process().cred().is_root();
-    let mut limits = process.limits.lock();
-    let before = limits.get(resource)?;
-    if limit.soft > limit.hard {
-        return Err(EINVAL);
-    }
-    let too_many = resource == RLIMIT_NOFILE && limit.hard > NOFILE_MAX;
-    if limit.hard > before.hard && !root || too_many {
-        return Err(EPERM);
-    }
-    Arc::make_mut(&mut limits).set(resource, limit)
+    process.set_limit(resource, limit, |before| {
+        let too_many = resource == RLIMIT_NOFILE && limit.hard > NOFILE_MAX;
+        if limit.soft > limit.hard {
+            Err(EINVAL)
+        } else if limit.hard > before.hard && !root || too_many {
+            Err(EPERM)
+        } else {
+            Ok(())
+        }
+    })
 }
 
 fn prlimit64(pid: Pid, resource: u32, new: u64, old: u64) -> Result<()> {
