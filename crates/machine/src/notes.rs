@@ -30,22 +30,22 @@ use crate::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use crate::shootdown::Stale;
 use crate::{Va, VaRange, PAGE_SHIFT};
 
-/// Ranges that a box holds; with more in it, everything is forgotten.
+/// Ranges that a box holds beside the first; with more in it, everything is forgotten.
 const WORDS: usize = 5;
 /// Pages in a range that gets a word.
 const LONGEST: u64 = (1 << LENGTH) - 1;
 const LENGTH: u32 = 6;
 
-/// Bits of `waiting`.
-const SOME: u64 = 1;
-const EVERYTHING: u64 = 2;
+/// What `waiting` says that isn't a range, as it has no pages: to look at the words; to forget everything.
+const MORE: u64 = 1 << LENGTH;
+const EVERYTHING: u64 = 2 << LENGTH;
 
 /// One CPU's box, on a line of its own. It may be written by assembly, too: see the constants.
 #[repr(C, align(64))]
 pub struct Notes {
     /// Odd while the CPU may use translations. Only that CPU writes it.
     uses: AtomicU64,
-    /// What there is in the box, in bits.
+    /// What there is in the box: 0, a range, or one of the words above. There may be more in `words` with any but 0.
     waiting: AtomicU64,
     /// Odd while the CPU goes through its box.
     passes: AtomicU64,
@@ -152,43 +152,75 @@ impl Notes {
     /// This CPU goes through its box. Takes no lock, waits for nobody. If the box is empty `forget` isn't called.
     #[cold]
     pub fn take(&self, mut forget: impl FnMut(Forget<'_>)) {
-        self.passes.fetch_add(1, AcqRel);
+        let passes = self.passes.load(Relaxed);
+        // Whoever changes `waiting` after this pass has taken it sees the pass begun.
+        self.passes.store(passes + 1, Relaxed);
         let waiting = self.waiting.swap(0, AcqRel);
-        let mut ranges = [VaRange::new(Va(0), Va(0)); WORDS];
+        let mut ranges = [VaRange::new(Va(0), Va(0)); WORDS + 1];
         let mut len = 0;
-        for word in self.words.iter().map(|word| word.swap(0, AcqRel)).filter(|&word| word != 0) {
-            ranges[len] = unpack(word);
+        if waiting & LONGEST != 0 {
+            ranges[0] = unpack(waiting);
+            len = 1;
+        }
+        // Who puts a range there behind our look changes `waiting` after that, and it is seen the next time.
+        for word in self.words.iter().filter(|word| word.load(Relaxed) != 0) {
+            ranges[len] = unpack(word.swap(0, AcqRel));
             len += 1;
         }
-        if waiting & EVERYTHING != 0 {
+        if waiting == EVERYTHING {
             forget(Forget::Everything);
         } else if len > 0 {
             forget(Forget::Ranges(&ranges[..len]));
         }
-        self.passes.fetch_add(1, Release);
+        self.passes.store(passes + 2, Release);
     }
 
     /// Leaves a note in another CPU's box: to forget `ranges`, of which it holds those of its active tables; `None` means everything.
     pub fn leave(&self, ranges: Option<&[Stale]>) -> Left {
-        let fits = ranges.is_some_and(|ranges| ranges.iter().all(|stale| self.put(stale.range)));
-        self.waiting.fetch_or(if fits { SOME } else { EVERYTHING }, SeqCst);
+        // Mostly it is one range, and the box is empty: one access that takes the line.
+        let word = ranges.map_or(0, |ranges| if let [stale] = ranges { pack(stale.range) } else { 0 });
+        if word == 0 || self.waiting.compare_exchange(0, word, SeqCst, Relaxed).is_err() {
+            self.leave_more(ranges);
+        }
         loom_fence();
         // The passes first: a pass that ends between the two readings was perhaps not ours, and then isn't counted.
         let passes = self.passes.load(SeqCst);
         Left { uses: self.uses.load(SeqCst), passes }
     }
 
+    #[cold]
+    fn leave_more(&self, ranges: Option<&[Stale]>) {
+        let fits = ranges.is_some_and(|ranges| ranges.iter().all(|stale| self.put(stale.range)));
+        let mut now = self.waiting.load(Relaxed);
+        loop {
+            let new = match (fits, now) {
+                (false, _) => EVERYTHING,
+                (true, 0) => MORE,
+                (true, _) => now,
+            };
+            // Written even where it stays: the order of writing and reading `uses` is what counts (I2).
+            match self.waiting.compare_exchange(now, new, SeqCst, Relaxed) {
+                Ok(_) => return,
+                Err(other) => now = other,
+            }
+        }
+    }
+
     /// Puts a range into an empty place; false if there is none, or the range is too long.
     fn put(&self, range: VaRange) -> bool {
-        let pages = range.pages().0;
-        if pages == 0 {
-            return true;
-        }
-        if pages > LONGEST {
-            return false;
-        }
-        let word = range.start.0 >> PAGE_SHIFT << LENGTH | pages;
-        self.words.iter().any(|place| place.compare_exchange(0, word, AcqRel, Relaxed).is_ok())
+        let word = pack(range);
+        let is_free = |place: &AtomicU64| place.compare_exchange(0, word, AcqRel, Relaxed).is_ok();
+        range.is_empty() || word != 0 && self.words.iter().any(is_free)
+    }
+}
+
+/// A range in a word; 0 if it is empty or too long.
+fn pack(range: VaRange) -> u64 {
+    let pages = range.pages().0;
+    if (1..=LONGEST).contains(&pages) {
+        range.start.0 >> PAGE_SHIFT << LENGTH | pages
+    } else {
+        0
     }
 }
 

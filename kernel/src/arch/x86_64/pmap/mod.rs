@@ -282,11 +282,13 @@ impl Pmap for X86Pmap {
         }
         let mut stale = Stale::new(space.root);
         let mut retired = Stack::new();
+        let mut told = 0;
         space.each_part(range, |part, tree| {
             let mut removed = 0;
             part.each(|at, va, entry| {
                 take_out(&part.table, at, va, entry, &mut stale, down);
                 removed += 1;
+                told += u64::from(entry & CACHED != 0);
             });
             part.emptied();
             part.table.removed(removed);
@@ -298,7 +300,10 @@ impl Pmap for X86Pmap {
             }
         });
         stale.note(down);
-        overtake_nobody(space, range, down);
+        // Else each page's CPUs are told anyway.
+        if told != range.pages().0 {
+            overtake_nobody(space, range, down);
+        }
         if !retired.is_empty() {
             // Whoever doesn't use translations may still walk through the tables.
             down.flush_by(tlb::flush_tables);

@@ -39,11 +39,11 @@ use crate::arch::{cpu, io, tables};
 /// Pages forgotten one by one at most.
 const SINGLY: u64 = 16;
 
-/// Shootdowns of what other CPUs may hold that are not over. On a line of its own: only they write it.
+/// Shootdowns of what other CPUs may hold that a CPU has begun and that are not over. A line for each CPU, which alone writes it.
 #[repr(align(64))]
 struct Unfinished(AtomicU32);
 
-static UNFINISHED: Unfinished = Unfinished(AtomicU32::new(0));
+static UNFINISHED: [Unfinished; cpu::MAX_CPUS] = [const { Unfinished(AtomicU32::new(0)) }; cpu::MAX_CPUS];
 
 /// What one CPU has done.
 #[repr(align(64))]
@@ -205,7 +205,8 @@ impl Stale {
             let page = VaRange::new(Va(va), Va(va + PAGE_SIZE as u64));
             note(down, self.root, page, cpus);
             if down.begin_count() {
-                UNFINISHED.0.fetch_add(1, Relaxed);
+                let own = &UNFINISHED[cpu::index()].0;
+                own.store(own.load(Relaxed) + 1, Relaxed);
             }
         }
     }
@@ -276,7 +277,8 @@ mod witness {
 /// Whether others have lowered what CPUs may hold, and have not told them all yet.
 #[inline]
 pub(super) fn others_unfinished(down: &Shootdown) -> bool {
-    UNFINISHED.0.load(Acquire) != u32::from(down.is_counted())
+    let unfinished = UNFINISHED[..cpu::count()].iter().map(|one| one.0.load(Acquire));
+    unfinished.sum::<u32>() != u32::from(down.is_counted())
 }
 
 /// What is waited for where other CPUs hold what was lowered.
@@ -316,7 +318,8 @@ fn tell(down: &Shootdown, until: Until) {
         tell_others(others, down.ranges(), until);
     }
     if down.is_counted() {
-        UNFINISHED.0.fetch_sub(1, Release);
+        let own = &UNFINISHED[me].0;
+        own.store(own.load(Relaxed) - 1, Release);
     }
 }
 
@@ -327,6 +330,7 @@ fn tell_others(noted: CpuSet, ranges: Option<&[Lowered]>, until: Until) {
     let holders = |ranges: &[Lowered]| {
         ranges.iter().fold(CpuSet::NONE, |set, lowered| set.union(cpus_of(PageNo(lowered.space as u32))))
     };
+    let me = cpu::index();
     let cpus = noted.intersection(ranges.map_or(noted, holders));
     count(|c| &c.deferred, u64::from(noted.without(cpus).0.count_ones()));
     let mut asked = ArrayVec::<(usize, Left), { cpu::MAX_CPUS }>::new();
@@ -335,6 +339,9 @@ fn tell_others(noted: CpuSet, ranges: Option<&[Lowered]>, until: Until) {
         if until == Until::Forgotten || left.was_in_use() {
             asked.push((cpu, left));
         }
+    }
+    if until == Until::OutOfUse && !asked.is_empty() {
+        Hope::of(me).await_all(&mut asked);
     }
     count(|c| &c.noted, u64::from(cpus.0.count_ones()) - asked.len() as u64);
     if asked.is_empty() {
@@ -352,6 +359,48 @@ fn tell_others(noted: CpuSet, ranges: Option<&[Lowered]>, until: Until) {
         } {
             wait.pause();
         }
+    }
+}
+
+/// Whether it is worth waiting that a CPU which uses translations comes into the kernel by itself. Threads that map and unmap are soon
+/// there again, and an interrupt costs both CPUs more than a look or two; a thread that computes isn't. So who hopes in vain doesn't for
+/// a while, longer each time.
+#[repr(align(64))]
+struct Hope {
+    /// Times to do without.
+    without: AtomicU32,
+    /// What `without` becomes when hope is in vain again.
+    next: AtomicU32,
+}
+
+static HOPES: [Hope; cpu::MAX_CPUS] =
+    [const { Hope { without: AtomicU32::new(0), next: AtomicU32::new(1) } }; cpu::MAX_CPUS];
+
+impl Hope {
+    /// Looks, of some ten nanoseconds each under TCG.
+    const LOOKS: usize = 300;
+    const MOST: u32 = 64;
+
+    fn of(cpu: usize) -> &'static Hope {
+        &HOPES[cpu]
+    }
+
+    /// Takes out those that come in time. Called on the CPU whose hope it is.
+    fn await_all(&self, asked: &mut ArrayVec<(usize, Left), { cpu::MAX_CPUS }>) {
+        let without = self.without.load(Relaxed);
+        if without != 0 {
+            return self.without.store(without - 1, Relaxed);
+        }
+        for _ in 0..Hope::LOOKS {
+            ipi::poll();
+            asked.retain(|(cpu, left)| !left.is_out_of_use(&cpu::shared(*cpu).notes));
+            if asked.is_empty() {
+                return self.next.store(1, Relaxed);
+            }
+        }
+        let next = self.next.load(Relaxed);
+        self.without.store(next, Relaxed);
+        self.next.store((next * 2).min(Hope::MOST), Relaxed);
     }
 }
 
