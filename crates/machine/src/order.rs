@@ -1,7 +1,7 @@
 //! Lock order, checked by types.
 //!
 //! ```text
-//!   Nothing -> Line -> Map -> Amap -> Object -> Anon -> Registry -> Tier -> Swap -> PageQueues -> PageCache -> FreeList
+//!   Nothing -> Line -> Whole -> Map -> Amap -> Object -> Anon -> Registry -> Tier -> Swap -> PageQueues -> PageCache -> FreeList
 //! ```
 //!
 //! A thread holds a zero-size token, [`Held<L>`], that says how deep it is. Taking a lock of level `M` borrows the
@@ -82,7 +82,7 @@ pub trait Level {
 /// `Self` may be held while a lock of level `L` is taken.
 #[diagnostic::on_unimplemented(
     message = "lock order: a `{L}` lock may not be taken while a `{Self}` lock is held",
-    note = "the order is Line, Map, Amap, Object, Anon, Registry, Tier, Swap, PageQueues, PageCache, FreeList"
+    note = "the order is Line, Whole, Map, Amap, Object, Anon, Registry, Tier, Swap, PageQueues, PageCache, FreeList"
 )]
 pub trait Before<L: Level>: Level {}
 
@@ -103,7 +103,9 @@ levels! {
     Nothing
     /// The line of those who were refused memory; nothing is taken inside.
     Line
-    /// An address space's map.
+    /// An address space's map, but for the parts of it that have locks of their own.
+    Whole
+    /// A part of a map.
     Map
     /// An anonymous map.
     Amap
@@ -128,7 +130,17 @@ levels! {
 /// Evidence that no lock this thread holds is deeper than `L`; neither sent nor copied.
 pub struct Held<'t, L: Level>(PhantomData<&'t mut ()>, PhantomData<*const L>);
 
-impl<L: Level> Held<'_, L> {
+impl<'t, L: Level> Held<'t, L> {
+    /// The same token, for who takes nothing down to `M` any more.
+    #[inline]
+    #[must_use]
+    pub fn down_to<M: Level>(self) -> Held<'t, M>
+    where
+        L: Before<M>,
+    {
+        Held(PhantomData, PhantomData)
+    }
+
     /// The token of a lock taken by other means than [`Ordered`].
     #[inline]
     pub(crate) fn deeper<M: Level>(&mut self) -> Held<'_, M>
@@ -222,8 +234,15 @@ impl<L: Level, R: RawLock, T> Ordered<L, R, T> {
     #[inline]
     #[cfg_attr(feature = "lines", track_caller)]
     pub fn lock<'a, P: Before<L>>(&'a self, _held: &'a mut Held<'_, P>) -> (Guard<'a, R, T>, Held<'a, L>) {
+        (self.take(), Held(PhantomData, PhantomData))
+    }
+
+    /// Takes the lock for a caller that sees to the token itself.
+    #[inline]
+    #[cfg_attr(feature = "lines", track_caller)]
+    pub(crate) fn take(&self) -> Guard<'_, R, T> {
         self.raw.lock();
-        (Guard { raw: &self.raw, cell: &self.cell }, Held(PhantomData, PhantomData))
+        Guard { raw: &self.raw, cell: &self.cell }
     }
 
     /// Takes two different locks of one level, the lower address first.

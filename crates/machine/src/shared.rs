@@ -17,7 +17,7 @@
 //! of four accesses that all CPUs agree on: the reader writes its place and then reads `open`; the writer writes `open` and
 //! then reads the places; so one of the two sees the other.
 //!
-//! A lock that is changed time and again stays closed. Who would hold it for long to read ([`Shared::read_beside`]) then counts itself in
+//! A lock that is changed time and again stays closed. Who would hold it for long to read ([`Shared::read_beside_if`]) then counts itself in
 //! its word `inside`, with the lock held, and gives the lock back: those who read run beside each other there too, at the price of
 //! a line that moves. I3: who has the lock to change something waits until nobody is inside.
 
@@ -142,6 +142,11 @@ impl<R: RawLock, T> Deref for Access<'_, R, T> {
     }
 }
 
+/// What a lock gives that is taken to change what it guards.
+pub type Locked<'a, L, R, T> = (Guard<'a, R, T>, Held<'a, L>);
+/// What one gives that is taken to read.
+pub type Read<'a, L, R, T> = (Access<'a, R, T>, Held<'a, L>);
+
 /// Leave to read among others; ends when dropped.
 #[must_use]
 pub struct Reading<'a, T> {
@@ -194,10 +199,34 @@ impl<L: Level, R: RawLock, T> Shared<L, R, T> {
     #[inline]
     #[cfg_attr(feature = "lines", track_caller)]
     pub fn lock<'a, P: Before<L>>(&'a self, held: &'a mut Held<'_, P>) -> (Guard<'a, R, T>, Held<'a, L>) {
-        let locked = self.lock.lock(held);
+        (self.lock_now(), held.deeper())
+    }
+
+    /// The same if `fits` still holds then. If not, the lock is given back, and so is the token.
+    ///
+    /// # Errors
+    /// The token.
+    #[cfg_attr(feature = "lines", track_caller)]
+    pub fn lock_if<'a, 'h, P: Before<L>>(
+        &'a self,
+        held: &'a mut Held<'h, P>,
+        fits: impl FnOnce() -> bool,
+    ) -> Result<Locked<'a, L, R, T>, &'a mut Held<'h, P>> {
+        let guard = self.lock_now();
+        if fits() {
+            Ok((guard, held.deeper()))
+        } else {
+            Err(held)
+        }
+    }
+
+    #[inline]
+    #[cfg_attr(feature = "lines", track_caller)]
+    fn lock_now(&self) -> Guard<'_, R, T> {
+        let guard = self.lock.take();
         self.quiet.store(0, Relaxed);
         self.exclude();
-        locked
+        guard
     }
 
     /// Takes two different locks of one level to change what they guard, as [`Ordered::lock_pair`] does.
@@ -221,29 +250,69 @@ impl<L: Level, R: RawLock, T> Shared<L, R, T> {
     #[inline(always)]
     #[cfg_attr(feature = "lines", track_caller)]
     pub fn read<'a, P: Before<L>>(&'a self, held: &'a mut Held<'_, P>) -> (Access<'a, R, T>, Held<'a, L>) {
+        (self.read_now(), held.deeper())
+    }
+
+    /// The same if `fits` still holds then. If not, the reading ends, and the token is given back.
+    ///
+    /// # Errors
+    /// The token.
+    #[inline(always)]
+    #[cfg_attr(feature = "lines", track_caller)]
+    pub fn read_if<'a, 'h, P: Before<L>>(
+        &'a self,
+        held: &'a mut Held<'h, P>,
+        fits: impl FnOnce() -> bool,
+    ) -> Result<Read<'a, L, R, T>, &'a mut Held<'h, P>> {
+        let access = self.read_now();
+        if fits() {
+            Ok((access, held.deeper()))
+        } else {
+            Err(held)
+        }
+    }
+
+    #[inline(always)]
+    #[cfg_attr(feature = "lines", track_caller)]
+    fn read_now(&self) -> Access<'_, R, T> {
         if self.open.load(Relaxed) {
             if let Some(reading) = self.enter() {
-                return (Access::Among(reading), held.deeper());
+                return Access::Among(reading);
             }
         }
-        self.read_by_lock(held)
+        self.read_by_lock()
     }
 
     /// The same for who reads for long: beside others even if it hasn't been quiet, unless there is one CPU alone.
+    ///
+    /// # Errors
+    /// The token.
     #[inline]
     #[cfg_attr(feature = "lines", track_caller)]
-    pub fn read_beside<'a, P: Before<L>>(
+    pub fn read_beside_if<'a, 'h, P: Before<L>>(
         &'a self,
-        held: &'a mut Held<'_, P>,
-    ) -> (Access<'a, R, T>, Held<'a, L>) {
+        held: &'a mut Held<'h, P>,
+        fits: impl FnOnce() -> bool,
+    ) -> Result<Read<'a, L, R, T>, &'a mut Held<'h, P>> {
+        let access = self.read_beside_now();
+        if fits() {
+            Ok((access, held.deeper()))
+        } else {
+            Err(held)
+        }
+    }
+
+    #[inline]
+    #[cfg_attr(feature = "lines", track_caller)]
+    fn read_beside_now(&self) -> Access<'_, R, T> {
         if self.open.load(Relaxed) {
             if let Some(reading) = self.enter() {
-                return (Access::Among(reading), held.deeper());
+                return Access::Among(reading);
             }
         }
-        let (guard, h) = self.lock.lock(held);
+        let guard = self.lock.take();
         if !R::has_several_rows() {
-            return (Access::Alone(guard), h);
+            return Access::Alone(guard);
         }
         let by = match self.read_once_more(R::rows()) {
             Some(place) => By::Row(place),
@@ -252,24 +321,22 @@ impl<L: Level, R: RawLock, T> Shared<L, R, T> {
                 By::Count(&self.inside)
             }
         };
-        (Access::Among(Reading { by, cell: self.lock.cell() }), h)
+        drop(guard);
+        Access::Among(Reading { by, cell: self.lock.cell() })
     }
 
     #[inline(always)]
     #[cfg_attr(feature = "lines", track_caller)]
-    fn read_by_lock<'a, P: Before<L>>(
-        &'a self,
-        held: &'a mut Held<'_, P>,
-    ) -> (Access<'a, R, T>, Held<'a, L>) {
-        let (guard, h) = self.lock.lock(held);
+    fn read_by_lock(&self) -> Access<'_, R, T> {
+        let guard = self.lock.take();
         let rows = R::rows();
         if rows.len() > 1 {
             if let Some(place) = self.read_once_more(rows) {
-                return (Access::Among(Reading { by: By::Row(place), cell: self.lock.cell() }), h);
+                return Access::Among(Reading { by: By::Row(place), cell: self.lock.cell() });
             }
         }
         self.exclude();
-        (Access::Alone(guard), h)
+        Access::Alone(guard)
     }
 
     /// Counts a read with the lock held. Where it is open, or opens now, it is this CPU's row that says who reads.

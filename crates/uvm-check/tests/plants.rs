@@ -72,9 +72,32 @@ const BESIDE: &[&str] =
 const NEIGHBOUR: &[&str] =
     &["--features", "shuttle", "--test", "schedules", "a_neighbour_that_is_being_copied"];
 
+const PARTS: &[&str] = &["--features", "shuttle", "--test", "schedules", "parts::"];
+
 const LOANS: &[&str] = &["--features", "shuttle", "--test", "schedules", "loans"];
 
 const PLANTS: &[Plant] = &[
+    Plant {
+        what: "parts: who has a part's lock doesn't look again whether it is open",
+        file: "uvm/src/map/parts.rs",
+        changes: &[
+            ("match part.tree().lock_if(held, || part.is_open()) {", "match part.tree().lock_if(held, || true) {"),
+            ("match part.tree().read_beside_if(held, || part.is_open()) {", "match part.tree().read_beside_if(held, || true) {"),
+        ],
+        found_by: PARTS,
+    },
+    Plant {
+        what: "parts: a fault doesn't look again whether its address lies in a part by now",
+        file: "uvm/src/map/parts.rs",
+        changes: &[("self.tree.read_beside_if(held, || self.part_at(va).is_none())", "self.tree.read_beside_if(held, || true)")],
+        found_by: PARTS,
+    },
+    Plant {
+        what: "parts: who takes the whole map leaves what is in parts there",
+        file: "uvm/src/map/parts.rs",
+        changes: &[("            parts.gather(tree, held, range, &self.turns);", "            let _ = (parts, tree, held, range);")],
+        found_by: PARTS,
+    },
     Plant {
         what: "beside: who finds an anon doesn't look again whether it is still there",
         file: "uvm/src/fault/anon.rs",

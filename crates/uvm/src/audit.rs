@@ -122,7 +122,7 @@ impl<M: Machine> Uvm<M> {
         submaps: &mut Vec<Arc<Map<M>>>,
         count: &mut Count<M>,
     ) -> Result<usize, AuditError> {
-        let (tree, mut h) = map.tree.lock(held);
+        let (tree, mut h) = map.lock_whole(held, map.bounds);
         let mut end = map.bounds.start;
         let mut mapped = 0;
         tree.try_each(map.bounds, &mut |e| {

@@ -227,7 +227,7 @@ impl<M: Machine> Uvm<M> {
         }
         let bytes = crate::anon::many_bytes(range.pages().0 as usize);
         let _ = self.attempt(held, bytes, |held, _| {
-            let (tree, mut h) = space.map.tree.read(held);
+            let (tree, mut h) = space.map.read(held, range.start);
             tree.try_each(range, &mut |entry| {
                 let Some(aref) = &entry.amap else { return Ok(()) };
                 let part = entry.range.intersect(range);

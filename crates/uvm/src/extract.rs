@@ -204,7 +204,7 @@ impl<M: Machine> Uvm<M> {
     pub fn limit(&self, held: &mut Held<'_, order::Nothing>, detached: &Detached<M>, prot: Prot) {
         let mut down = Shootdown::new();
         {
-            let (mut tree, mut h) = detached.space.map.tree.lock(held);
+            let (mut tree, mut h) = detached.space.map.lock(held, detached.range());
             let pmap = self.machine().pmap();
             tree.each_mut(detached.range(), |e| {
                 e.max_prot = e.max_prot.intersection(prot);
@@ -221,7 +221,7 @@ impl<M: Machine> Uvm<M> {
 
     /// Names what lies in a detached range.
     pub fn name(&self, held: &mut Held<'_, order::Nothing>, detached: &Detached<M>, name: &Arc<str>) {
-        let (mut tree, _) = detached.space.map.tree.lock(held);
+        let (mut tree, _) = detached.space.map.lock(held, detached.range());
         tree.each_mut(detached.range(), |e| e.name = Some(name.clone()));
     }
 
@@ -240,11 +240,13 @@ impl<M: Machine> Uvm<M> {
         let (from, to, range) = (passing.from, passing.to, passing.range);
         let one = core::ptr::eq(&*from.map, &*to.map);
         let (mut trees, mut h) = if one {
-            let (tree, h) = from.map.tree.lock(held);
+            let (tree, h) = from.map.lock_whole(held, from.map.bounds);
             (Trees::One(tree), h)
         } else {
-            let (a, b, h) = machine::Shared::lock_pair(&from.map.tree, &to.map.tree, held);
-            (Trees::Two(a, b), h)
+            let (mut a, mut b, mut h) = machine::Shared::lock_pair(&from.map.tree, &to.map.tree, held);
+            from.map.gather(&mut a, &mut h, range);
+            to.map.gather(&mut b, &mut h, to.map.bounds);
+            (Trees::Two(a, b), h.down_to())
         };
         let entries = self.passable(trees.from(), range)?;
         let at = self.choose_for(trees.to(), passing, place)?;

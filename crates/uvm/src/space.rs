@@ -89,7 +89,7 @@ impl<M: Machine> Uvm<M> {
             return Err(MapError::Invalid);
         }
         self.attempt(held, size_of::<Map<M>>() + 2 * entry_bytes::<M>(), |held, _| {
-            let (mut tree, _) = space.map.tree.lock(held);
+            let (mut tree, _) = space.map.lock(held, range);
             if !tree.is_free(range) {
                 return Err(MapError::Exists.into());
             }
@@ -145,7 +145,7 @@ impl<M: Machine> Uvm<M> {
         entries: &mut Tree<Entry<M>>,
         down: &mut Shootdown,
     ) -> Result<(), Stop<NoMemory>> {
-        let (mut tree, mut h) = parent.map.tree.lock(held);
+        let (mut tree, mut h) = parent.map.lock_whole(held, parent.map.bounds);
         let need = self.fork_bytes(&tree, &mut h);
         if need > reserved {
             return Err(Stop::Heap(need));

@@ -25,7 +25,7 @@ impl<M: Machine> Uvm<M> {
     /// Counts a range's pages. Cost: by pages that are there, not by addresses.
     pub fn tally(&self, held: &mut Held<'_, order::Nothing>, space: &Space<M>, range: VaRange) -> Tally {
         let mut sum = Tally::default();
-        let (tree, mut h) = space.map.tree.lock(held);
+        let (tree, mut h) = space.map.lock(held, range);
         tree.each(range, |e| {
             self.tally_anons(&mut h, e, range, &mut sum);
             self.tally_object(&mut h, space, e, range, &mut sum);
@@ -82,7 +82,7 @@ impl<M: Machine> Uvm<M> {
         range: VaRange,
         mut each: impl FnMut(Pages),
     ) -> bool {
-        let (tree, mut h) = space.map.tree.lock(held);
+        let (tree, mut h) = space.map.lock(held, range);
         tree.each(range, |e| {
             for va in e.range.intersect(range).iter_pages() {
                 let anon = e.amap.as_ref().and_then(|a| {

@@ -28,7 +28,7 @@ use crate::anon::drop_page;
 use crate::borrowed::BORROWED;
 use crate::loan::{Lent, LentPage};
 use crate::map::tree::Tree;
-use crate::map::{choose_place, entry_bytes, Entry, Map, Place, Writes};
+use crate::map::{choose_place, entry_bytes, Entry, Map, Place, Writes, NOWHERE};
 use crate::object::busy_check;
 use crate::pager::{GetError, Pager};
 use crate::slots::put_bytes;
@@ -153,7 +153,13 @@ impl<M: Machine> Uvm<M> {
     ) -> Result<Va, Stop<TransferError>> {
         let space = transfer.space;
         let pages = Pages(transfer.lent.len() as u64);
-        let (mut tree, mut h) = space.map.tree.lock(held);
+        let (mut tree, mut h) = match transfer.at {
+            At::Fixed(va) => {
+                let range = VaRange::sized(va, pages).ok_or(TransferError::NoMapping)?;
+                space.map.lock(held, range)
+            }
+            At::Anywhere => space.map.lock_whole(held, NOWHERE),
+        };
         let (start, new_area) = match transfer.at {
             At::Fixed(va) => (va, None),
             At::Anywhere => self.place_in_area(&mut tree, &mut h, space, pages, reserved)?,

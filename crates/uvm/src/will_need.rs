@@ -95,7 +95,7 @@ fn first_object<M: Machine>(
     space: &Space<M>,
     range: VaRange,
 ) -> Option<Mapped<M>> {
-    let (tree, mut h) = space.map.tree.lock(held);
+    let (tree, mut h) = space.map.lock(held, range);
     let mut found = None;
     let _ = tree.try_each(range, &mut |e| {
         let Some(oref) = &e.object else { return Ok(()) };

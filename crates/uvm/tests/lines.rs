@@ -152,6 +152,17 @@ fn map_touch_unmap() -> Moved {
     })
 }
 
+/// The same in one space that all CPUs share.
+fn map_touch_unmap_together() -> Moved {
+    let w = World::new();
+    let space = w.space();
+    w.count(|w, _, _| {
+        let va = w.zeroes(&space, 1);
+        w.fault(&space, va, Prot::WRITE);
+        w.unmap(&space, va, 1);
+    })
+}
+
 /// Fork and exit of a space with 16 pages, each CPU its own.
 fn fork_and_exit() -> Moved {
     let w = World::new();
@@ -186,6 +197,7 @@ fn cpus_that_fault_on_different_resident_pages_share_no_line() {
         ("first touch, a mapping for each CPU in one space", first_touch(false), BATCHES),
         ("first touch, one mapping of one space", first_touch(true), BATCHES),
         ("mmap, touch, munmap; a space for each CPU", map_touch_unmap(), NONE),
+        ("mmap, touch, munmap; one space", map_touch_unmap_together(), NONE),
         ("fork of 16 pages, exit; a space for each CPU", fork_and_exit(), NONE),
     ];
     println!("{:60} {:>8}", "lines that move between 64 CPUs", "each");

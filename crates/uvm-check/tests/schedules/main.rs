@@ -20,6 +20,7 @@ mod crowd;
 mod line;
 mod loans;
 mod paging;
+mod parts;
 mod world;
 
 use world::{check, spawn, Soft, World, P, Q};

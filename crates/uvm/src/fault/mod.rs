@@ -264,7 +264,7 @@ impl<M: Machine> Uvm<M> {
         let mut submap: Option<Arc<Map<M>>> = None;
         loop {
             let map = submap.as_deref().unwrap_or(&space.map);
-            let (tree, mut h) = map.tree.read_beside(held);
+            let (tree, mut h) = map.read_beside(held, fault.va);
             let entry = fault.permit(tree.get(fault.va))?;
             if let Some(below) = &entry.submap {
                 let below = below.clone();
@@ -287,7 +287,7 @@ impl<M: Machine> Uvm<M> {
                 self.own_amap(&mut h, fault, &mut tree, reserved)?;
                 continue;
             }
-            let (mut tree, mut h) = map.tree.lock(held);
+            let (mut tree, mut h) = map.lock(held, VaRange::new(fault.va, fault.va + Pages(1)));
             self.own_amap(&mut h, fault, &mut tree, reserved)?;
         }
     }

@@ -135,7 +135,7 @@ impl<M: Machine> Uvm<M> {
         let mut submap: Option<Arc<Map<M>>> = None;
         while at < range.end {
             let map = submap.as_deref().unwrap_or(&space.map);
-            let (tree, mut h) = map.tree.read(held);
+            let (tree, mut h) = map.read(held, at);
             let entry = match tree.get(at) {
                 Some(entry) => entry,
                 None if submap.is_some() && !map.bounds.contains(at) => {

@@ -25,7 +25,7 @@ impl<M: Machine> Uvm<M> {
     ) -> Result<(), RangeError> {
         let mut down = Shootdown::new();
         let result = self.attempt(held, 4 * entry_bytes::<M>(), |held, _| {
-            let (mut tree, mut h) = space.map.tree.lock(held);
+            let (mut tree, mut h) = space.map.lock(held, range);
             covered(&tree, range)?;
             tree.try_each(range, &mut |e| {
                 if e.max_prot.contains(prot) {
@@ -92,7 +92,7 @@ impl<M: Machine> Uvm<M> {
         mut change: impl FnMut(&mut Entry<M>),
     ) -> Result<(), RangeError> {
         self.attempt(held, 4 * entry_bytes::<M>(), |held, _| {
-            let (mut tree, mut h) = space.map.tree.lock(held);
+            let (mut tree, mut h) = space.map.lock(held, range);
             covered(&tree, range)?;
             clip(&mut tree, &mut h, range);
             tree.each_mut(range, &mut change);

@@ -115,6 +115,11 @@ impl<M: Machine> MapRequest<M> {
         MapRequest { backing: Backing::Object { pager, offset }, sharing, ..Self::zero(len) }
     }
 
+    /// What it covers if it lies at an address.
+    fn range_at(&self, va: Va, map: &Map<M>) -> VaRange {
+        VaRange::sized(va, self.len).unwrap_or(map.bounds)
+    }
+
     /// The same at an address, in place of what is there.
     #[must_use]
     pub fn at(self, va: Va) -> Self {
@@ -181,26 +186,72 @@ impl<M: Machine> Uvm<M> {
         }
         let mut down = Shootdown::new();
         let mut old = Tree::new();
+        let mut is_full = false;
         let made = self.attempt(held, 4 * entry_bytes::<M>(), |held, reserved| {
-            let (mut tree, mut h) = space.map.tree.lock(held);
-            let start = choose_place(&tree, space.map.bounds, request.len, request.place)?;
-            let range = VaRange::new(start, start + request.len);
-            let need = 4 * entry_bytes::<M>() + release_bytes(&tree, &mut h, range);
-            if need > reserved {
-                return Err(Stop::Heap(need));
+            if let Some(start) = self.map_own(held, space, request) {
+                return Ok(start);
             }
+            let (mut tree, mut h) = match request.place {
+                // No part has room: the map does without from now on.
+                Place::Anywhere | Place::Hint(_) if is_full => {
+                    let (mut tree, h) = space.map.lock_whole(held, space.map.bounds);
+                    tree.pass_over(NOWHERE);
+                    (tree, h)
+                }
+                Place::Anywhere => space.map.lock_whole(held, NOWHERE),
+                Place::Hint(va) => space.map.lock_whole(held, request.range_at(va, &space.map)),
+                Place::Fixed(va) | Place::FixedNoReplace(va) | Place::Reserved(va) => {
+                    space.map.lock(held, request.range_at(va, &space.map))
+                }
+            };
+            let chosen = choose_place(&tree, space.map.bounds, request.len, request.place);
+            if matches!(chosen, Err(Stop::Fail(MapError::NoSpace))) && !tree.elsewhere().is_empty() {
+                is_full = true;
+                return Err(Stop::Heap(reserved));
+            }
+            let start = chosen?;
+            let range = VaRange::new(start, start + request.len);
             if matches!(request.place, Place::Fixed(_) | Place::Reserved(_)) && !tree.is_free(range) {
+                let need = 4 * entry_bytes::<M>() + release_bytes(&tree, &mut h, range);
+                if need > reserved {
+                    return Err(Stop::Heap(need));
+                }
                 clip(&mut tree, &mut h, range);
                 old = tree.take(range);
                 self.unwire_entries(&mut h, space, &mut old);
                 self.forget_range(&mut h, space, range, &mut down);
             }
             self.place_entry(&mut tree, &mut h, range, request);
+            if request.place == Place::Anywhere {
+                space.map.note_turn(self.machine().cpu());
+            }
             Ok(start)
         });
         self.release_entries(held, old, Heap::Reserved, &mut down);
         down.perform(self.machine(), held);
         made
+    }
+
+    /// Makes a mapping that may lie anywhere in this CPU's own part of the map, if it has one with room. The heap has been reserved.
+    fn map_own(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        space: &Space<M>,
+        request: &MapRequest<M>,
+    ) -> Option<Va> {
+        if request.place != Place::Anywhere {
+            return None;
+        }
+        let cpu = self.machine().cpu();
+        if space.map.wants_part(cpu) {
+            let bytes = 4 * entry_bytes::<M>() + Map::<M>::PARTS_BYTES;
+            self.machine().reserve_heap(bytes).ok()?;
+            space.map.open(held, cpu);
+        }
+        let ((mut tree, mut h), part) = space.map.lock_own(held, cpu, request.len)?;
+        let start = tree.find_space(part, request.len.bytes())?;
+        self.place_entry(&mut tree, &mut h, VaRange::new(start, start + request.len), request);
+        Some(start)
     }
 
     fn check_request(&self, map: &Map<M>, request: &MapRequest<M>) -> Result<(), MapError> {
@@ -269,6 +320,9 @@ impl<M: Machine> Uvm<M> {
         self.add(tree, held, entry, growth);
     }
 }
+
+/// No addresses: where no part of a map is in the way.
+pub(crate) const NOWHERE: VaRange = VaRange::new(Va(0), Va(0));
 
 /// Where so many pages go.
 pub(crate) fn choose_place<M: Machine>(

@@ -17,16 +17,18 @@
 //! Operations hold the map's lock over look-up and change only. What they take out keeps its references until the
 //! lock is released (the second phase of unmap, 1999, section 3.1).
 //!
-//! Reading order: `tree`, this file, `insert`, `merge`, `remove`, `attributes`, `wire`, `remap`.
+//! Reading order: `tree`, this file, `insert`, `merge`, `remove`, `attributes`, `wire`, `remap`, `parts`.
 
 mod attributes;
 mod insert;
 mod merge;
+mod parts;
 mod remap;
 pub(crate) mod remove;
 pub(crate) mod tree;
 mod wire;
 
+use alloc::boxed::Box;
 use alloc::sync::Arc;
 
 use machine::lines::{AtomicBool, AtomicU64};
@@ -34,8 +36,9 @@ use machine::{order, Held, Machine, Pages, Prot, Shared, Va, VaRange};
 
 use crate::amap::ARef;
 use crate::pager::Pager;
-pub(crate) use insert::choose_place;
+pub(crate) use insert::{choose_place, NOWHERE};
 pub use insert::{Backing, MapError, MapRequest, Place, Sharing};
+use parts::{Parts, Turns};
 pub use remap::RemapPlace;
 use tree::{Node, Span, Tree};
 
@@ -249,8 +252,10 @@ pub(crate) fn attach<M: Machine, P: machine::Before<order::Object>>(
 
 /// An address space's entries, within bounds.
 pub struct Map<M: Machine> {
-    pub(crate) tree: Shared<order::Map, M::Lock, Tree<Entry<M>>>,
+    pub(crate) tree: Shared<order::Whole, M::Lock, Tree<Entry<M>>>,
     pub(crate) bounds: VaRange,
+    parts: spin::Once<Box<Parts<M>>>,
+    turns: Turns,
     /// Where pages are transferred to that may lie anywhere, and where to look first; 0 if there is no such place. Read and
     /// written under the tree's lock.
     pub(crate) area: (AtomicU64, AtomicU64),
@@ -271,6 +276,8 @@ impl<M: Machine> Map<M> {
         Map {
             tree: Shared::new(Tree::new()),
             bounds,
+            parts: spin::Once::new(),
+            turns: Turns::new(),
             area,
             area_name: spin::Once::new(),
             is_touched: AtomicBool::new(false),
@@ -279,7 +286,7 @@ impl<M: Machine> Map<M> {
 
     /// Entries in the map.
     pub fn entries(&self, held: &mut Held<'_, order::Nothing>) -> usize {
-        self.tree.lock(held).0.len()
+        self.lock_whole(held, self.bounds).0.len()
     }
 }
 

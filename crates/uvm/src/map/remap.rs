@@ -49,8 +49,12 @@ impl<M: Machine> Uvm<M> {
         let mut down = Shootdown::new();
         let mut replaced = Tree::new();
         let mut wired = false;
+        let concerned = match place {
+            RemapPlace::Fixed(_) => space.map.bounds,
+            RemapPlace::Stay | RemapPlace::MayMove => VaRange::new(old.start, old.start + new_len),
+        };
         let result = self.attempt(held, 6 * entry_bytes::<M>(), |held, reserved| {
-            let (mut tree, mut h) = space.map.tree.lock(held);
+            let (mut tree, mut h) = space.map.lock_whole(held, concerned);
             if !tree.is_covered(old) {
                 return Err(Stop::Fail(MapError::NoMapping));
             }

@@ -27,7 +27,7 @@ impl<M: Machine> Uvm<M> {
     ) -> Result<(), RangeError> {
         let mut down = Shootdown::new();
         let old = self.attempt(held, 2 * entry_bytes::<M>() + 4 * LEAF_BYTES, |held, reserved| {
-            let (mut tree, mut h) = space.map.tree.lock(held);
+            let (mut tree, mut h) = space.map.lock(held, range);
             let need = 2 * entry_bytes::<M>() + release_bytes(&tree, &mut h, range);
             if need > reserved {
                 return Err(Stop::Heap(need));
@@ -51,7 +51,7 @@ impl<M: Machine> Uvm<M> {
     pub fn space_clear(&self, held: &mut Held<'_, order::Nothing>, space: &Space<M>) {
         let mut down = Shootdown::new();
         let (old, need) = {
-            let (mut tree, mut h) = space.map.tree.lock(held);
+            let (mut tree, mut h) = space.map.lock_whole(held, space.map.bounds);
             let need = release_bytes(&tree, &mut h, space.map.bounds);
             let mut old = tree.take(space.map.bounds);
             self.unwire_entries(&mut h, space, &mut old);
@@ -112,7 +112,7 @@ impl<M: Machine> Uvm<M> {
     ) -> Result<(), RangeError> {
         let mut down = Shootdown::new();
         let result = self.attempt(held, 0, |held, reserved| {
-            let (mut tree, mut h) = space.map.tree.lock(held);
+            let (mut tree, mut h) = space.map.lock(held, range);
             tree.try_each(range, &mut |e| if e.wired { Err(RangeError::Access) } else { Ok(()) })?;
             let need = self.copies_needed(&tree, &mut h, range) + release_bytes(&tree, &mut h, range);
             if need > reserved {
@@ -147,7 +147,7 @@ impl<M: Machine> Uvm<M> {
         let mut down = Shootdown::new();
         while !rest.is_empty() {
             let next = self.attempt(held, 0, |held, reserved| {
-                let (mut tree, mut h) = space.map.tree.lock(held);
+                let (mut tree, mut h) = space.map.lock(held, rest);
                 let Some(part) = first_copied(&tree, rest, object.object().id(), from) else {
                     return Ok(rest.end);
                 };

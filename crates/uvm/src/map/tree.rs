@@ -40,11 +40,12 @@ pub(crate) struct Tree<E> {
     root: Link<E>,
     len: usize,
     seed: u32,
+    elsewhere: VaRange,
 }
 
 impl<E: Span> Tree<E> {
     pub(crate) const fn new() -> Self {
-        Tree { root: None, len: 0, seed: 0x9e37_79b9 }
+        Tree { root: None, len: 0, seed: 0x9e37_79b9, elsewhere: VaRange::new(Va(0), Va(0)) }
     }
 
     /// Entries in the tree.
@@ -116,7 +117,25 @@ impl<E: Span> Tree<E> {
         self.root = merge(left, right);
         let len = count(&middle);
         self.len -= len;
-        Tree { root: middle, len, seed: self.seed }
+        Tree { root: middle, len, seed: self.seed, elsewhere: VaRange::new(Va(0), Va(0)) }
+    }
+
+    /// Adds the entries of another tree, which lie between two neighbours of this one.
+    pub(crate) fn put_back(&mut self, other: Tree<E>) {
+        let Some(at) = other.root.as_ref().map(|node| node.min) else { return };
+        let (left, right) = split(self.root.take(), at);
+        self.root = merge(merge(left, other.root), right);
+        self.len += other.len;
+    }
+
+    /// Where [`find_space`](Self::find_space) finds nothing.
+    pub(crate) fn elsewhere(&self) -> VaRange {
+        self.elsewhere
+    }
+
+    /// Has [`find_space`](Self::find_space) pass over a range; an empty one for none.
+    pub(crate) fn pass_over(&mut self, range: VaRange) {
+        self.elsewhere = range;
     }
 
     /// Takes out the entry at an address.
@@ -191,9 +210,15 @@ impl<E: Span> Tree<E> {
         next >= range.end
     }
 
-    /// The highest address in `bounds` with `bytes` free from it on.
+    /// The highest address in `bounds` with `bytes` free from it on, and none of them passed over.
     pub(crate) fn find_space(&self, bounds: VaRange, bytes: u64) -> Option<Va> {
-        find(&self.root, bounds.start, bounds.end, bounds, bytes)
+        let find = |bounds: VaRange| find(&self.root, bounds.start, bounds.end, bounds, bytes);
+        let elsewhere = self.elsewhere.intersect(bounds);
+        if elsewhere.is_empty() {
+            return find(bounds);
+        }
+        let above = VaRange::new(elsewhere.end, bounds.end);
+        find(above).or_else(|| find(VaRange::new(bounds.start, elsewhere.start)))
     }
 
     #[cfg(test)]

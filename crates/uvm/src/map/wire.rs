@@ -35,7 +35,7 @@ impl<M: Machine> Uvm<M> {
             }
             return wired;
         }
-        let (mut tree, mut h) = space.map.tree.lock(held);
+        let (mut tree, mut h) = space.map.lock(held, range);
         self.join(&mut tree, &mut h, range);
         Ok(())
     }
@@ -67,7 +67,7 @@ impl<M: Machine> Uvm<M> {
     fn forget(&self, held: &mut Held<'_, order::Nothing>, space: &Space<M>, range: VaRange) {
         let mut down = machine::Shootdown::new();
         {
-            let (_tree, mut h) = space.map.tree.lock(held);
+            let (_tree, mut h) = space.map.lock(held, range);
             self.unwire_translations(&mut h, space, range);
             self.forget_range(&mut h, space, range, &mut down);
             down.flush(self.machine().pmap());
@@ -83,7 +83,7 @@ impl<M: Machine> Uvm<M> {
         range: VaRange,
     ) -> Result<alloc::vec::Vec<(VaRange, Prot)>, RangeError> {
         self.attempt(held, 2 * entry_bytes::<M>(), |held, reserved| {
-            let (mut tree, mut h) = space.map.tree.lock(held);
+            let (mut tree, mut h) = space.map.lock(held, range);
             covered(&tree, range)?;
             let mut count = 0;
             tree.each(range, |_| count += 1);
@@ -137,7 +137,7 @@ impl<M: Machine> Uvm<M> {
         range: VaRange,
     ) -> Result<(), RangeError> {
         self.attempt(held, 2 * entry_bytes::<M>(), |held, _| {
-            let (mut tree, mut h) = space.map.tree.lock(held);
+            let (mut tree, mut h) = space.map.lock(held, range);
             covered(&tree, range)?;
             clip(&mut tree, &mut h, range);
             self.unwire_range(&mut h, space, &mut tree, range);
@@ -147,7 +147,7 @@ impl<M: Machine> Uvm<M> {
     }
 
     fn unwire_marked(&self, held: &mut Held<'_, order::Nothing>, space: &Space<M>, range: VaRange) {
-        let (mut tree, mut h) = space.map.tree.lock(held);
+        let (mut tree, mut h) = space.map.lock(held, range);
         self.unwire_range(&mut h, space, &mut tree, range);
     }
 

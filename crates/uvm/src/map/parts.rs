@@ -1,0 +1,312 @@
+//! Parts of a map that have locks of their own, one for each CPU that maps beside others.
+//!
+//! ```text
+//!   bounds   |........................|  0  |  1  |  2  |  ...  | 63  |.......................|
+//!                                     \____ area: PARTS slices ______/
+//!   map.tree      entries here           --     A     --      --            and here           (level Whole)
+//!   part 1        its slice's entries           ^ open                                         (level Map)
+//! ```
+//! Threads that map and unmap side by side would take turns at the map's lock. So once several CPUs have made mappings in turns, each
+//! gets a slice of the addresses: what it maps anywhere lies there, in a tree with its own lock, and in page tables of its own. Where
+//! something lies is known from its address, so whoever has an address takes the one lock that covers it. Who is after more than one
+//! slice, as fork is, takes the map's own lock and gathers what is open in the way: trees are cut and joined in O(log n). A
+//! part that was gathered opens again when its CPU's turn comes.
+//!
+//! I1: while a part is open its tree has the entries of its slice, and the map's tree has none there; else its tree is empty. I2:
+//! it opens and closes with both locks held; so who holds either knows. I3: what the map's own tree chooses for a mapping that may lie
+//! anywhere is not in the area. I4: no entry reaches over the ends of an open part's slice.
+//!
+//! Roads not taken: a lock for each range that is being changed, which all must look up and enter in one structure, whose line
+//! moves as the lock's does; short sections that prepare outside of the lock, which take it twice (docs/decisions/152).
+
+use alloc::boxed::Box;
+
+use machine::lines::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use machine::order::Guard;
+use machine::shared::{Access, Line};
+use machine::{order, CpuSet, Held, Machine, Pages, RawLock, Shared, Va, VaRange};
+
+use super::tree::Tree;
+use super::{Entry, Map};
+
+/// Parts of a map; one for each CPU.
+const PARTS: usize = 64;
+/// Slices in all of a map's bounds: the area is a small part of it.
+const SLICES: u64 = 4096;
+/// Pages of the smallest slice.
+const LEAST: Pages = Pages(16);
+/// A mapping is at most this part of a slice.
+const SHARE: u64 = 8;
+/// Turns after which CPUs get parts: one that maps after another counts for several, one that maps again takes one back.
+const MANY: u32 = 32;
+const ANOTHER: u32 = 4;
+
+type Entries<M> = Tree<Entry<M>>;
+type PartTree<M> = Shared<order::Map, <M as Machine>::Lock, Entries<M>>;
+type Locked<'a, M> = (Guard<'a, <M as Machine>::Lock, Entries<M>>, Held<'a, order::Map>);
+type Read<'a, M> = (Access<'a, <M as Machine>::Lock, Entries<M>>, Held<'a, order::Map>);
+
+/// A map's parts.
+pub(super) struct Parts<M: Machine> {
+    area: VaRange,
+    /// Bytes of a slice.
+    slice: u64,
+    /// Those that are open, a bit each.
+    open: AtomicU64,
+    trees: [Line<PartTree<M>>; PARTS],
+}
+
+/// A part that was open a moment ago.
+struct Part<'a, M: Machine> {
+    parts: &'a Parts<M>,
+    index: usize,
+}
+
+impl<'a, M: Machine> Part<'a, M> {
+    fn tree(&self) -> &'a PartTree<M> {
+        &self.parts.trees[self.index]
+    }
+
+    fn is_open(&self) -> bool {
+        self.parts.is_open(self.index)
+    }
+}
+
+/// Who has mapped lately; written with the map's lock held.
+pub(super) struct Turns {
+    last: AtomicU32,
+    count: AtomicU32,
+}
+
+impl Turns {
+    pub(super) fn new() -> Turns {
+        Turns { last: AtomicU32::new(0), count: AtomicU32::new(0) }
+    }
+
+    fn note(&self, cpu: u32) {
+        let count = self.count.load(Relaxed);
+        let is_same = self.last.load(Relaxed) == cpu;
+        self.last.store(cpu, Relaxed);
+        self.count
+            .store(if is_same { count.saturating_sub(1) } else { (count + ANOTHER).min(2 * MANY) }, Relaxed);
+    }
+
+    /// Parts have been closed, or can't be opened: one more turn opens them, not the same CPU's next mapping.
+    fn forget(&self) {
+        self.count.store(self.count.load(Relaxed).min(MANY - ANOTHER), Relaxed);
+    }
+
+    fn are_many(&self) -> bool {
+        self.count.load(Relaxed) >= MANY
+    }
+}
+
+impl<M: Machine> Parts<M> {
+    fn new(area: VaRange, slice: u64) -> Parts<M> {
+        let trees = core::array::from_fn(|_| Line(Shared::new(Tree::new())));
+        Parts { area, slice, open: AtomicU64::new(0), trees }
+    }
+
+    fn range(&self, index: usize) -> VaRange {
+        let start = self.area.start.0 + index as u64 * self.slice;
+        VaRange::new(Va(start), Va(start + self.slice))
+    }
+
+    fn is_open(&self, index: usize) -> bool {
+        self.open.load(Relaxed) >> index & 1 == 1
+    }
+
+    fn open_part(&self, index: usize) -> Option<Part<'_, M>> {
+        self.is_open(index).then_some(Part { parts: self, index })
+    }
+
+    /// The slice that all of a range lies in.
+    fn index(&self, range: VaRange) -> Option<usize> {
+        if range.is_empty() || range.intersect(self.area) != range {
+            return None;
+        }
+        let index = |va: u64| ((va - self.area.start.0) / self.slice) as usize;
+        let (first, last) = (index(range.start.0), index(range.end.0 - 1));
+        (first == last).then_some(first)
+    }
+
+    /// Puts back what open parts have of a range, with the map's lock held.
+    fn gather(
+        &self,
+        tree: &mut Entries<M>,
+        held: &mut Held<'_, order::Whole>,
+        range: VaRange,
+        turns: &Turns,
+    ) {
+        if range.intersect(self.area).is_empty() {
+            return;
+        }
+        for index in CpuSet(self.open.load(Relaxed)).iter() {
+            if !self.range(index).intersect(range).is_empty() {
+                let (mut own, _) = self.trees[index].lock(held);
+                tree.put_back(core::mem::replace(&mut *own, Tree::new()));
+                self.open.fetch_and(!(1 << index), Relaxed);
+                turns.forget();
+            }
+        }
+    }
+}
+
+impl<M: Machine> Map<M> {
+    /// Heap bytes of a map's parts.
+    pub(super) const PARTS_BYTES: usize = size_of::<Parts<M>>() + 64;
+
+    /// The open part that has all of a range.
+    #[inline]
+    fn part(&self, range: VaRange) -> Option<Part<'_, M>> {
+        let parts = self.parts.get()?;
+        parts.open_part(parts.index(range)?)
+    }
+
+    #[inline]
+    fn part_at(&self, va: Va) -> Option<Part<'_, M>> {
+        self.part(VaRange::new(va, Va(va.0 + 1)))
+    }
+
+    /// Takes the lock of the entries in a range, to change them: a part's, where one has all of it, else the map's own.
+    #[inline]
+    pub(crate) fn lock<'a>(
+        &'a self,
+        held: &'a mut Held<'_, order::Nothing>,
+        range: VaRange,
+    ) -> Locked<'a, M> {
+        let held = match self.part(range) {
+            None => held,
+            Some(part) => match part.tree().lock_if(held, || part.is_open()) {
+                Ok(locked) => return locked,
+                Err(held) => held,
+            },
+        };
+        self.lock_whole(held, range)
+    }
+
+    /// Takes the map's own lock, with all entries of a range under it. An empty range is where no part may be.
+    #[inline]
+    pub(crate) fn lock_whole<'a>(
+        &'a self,
+        held: &'a mut Held<'_, order::Nothing>,
+        range: VaRange,
+    ) -> Locked<'a, M> {
+        let (mut tree, mut h) = self.tree.lock(held);
+        self.gather(&mut tree, &mut h, range);
+        (tree, h.down_to())
+    }
+
+    /// Puts all entries of a range under the map's own lock, which is held.
+    #[inline]
+    pub(crate) fn gather(&self, tree: &mut Entries<M>, held: &mut Held<'_, order::Whole>, range: VaRange) {
+        if let Some(parts) = self.parts.get() {
+            parts.gather(tree, held, range, &self.turns);
+        }
+    }
+
+    /// Takes the lock of the entry at an address to read it, among others if it was quiet for long.
+    #[inline(always)]
+    #[cfg_attr(feature = "lines", track_caller)]
+    pub(crate) fn read<'a>(&'a self, held: &'a mut Held<'_, order::Nothing>, va: Va) -> Read<'a, M> {
+        let mut held = held;
+        loop {
+            if let Some(part) = self.part_at(va) {
+                match part.tree().read_if(held, || part.is_open()) {
+                    Ok(read) => return read,
+                    Err(token) => held = token,
+                }
+            }
+            match self.tree.read_if(held, || self.part_at(va).is_none()) {
+                Ok((tree, h)) => return (tree, h.down_to()),
+                Err(token) => held = token,
+            }
+        }
+    }
+
+    /// The same for who reads for long: see [`Shared::read_beside_if`].
+    #[inline(always)]
+    #[cfg_attr(feature = "lines", track_caller)]
+    pub(crate) fn read_beside<'a>(&'a self, held: &'a mut Held<'_, order::Nothing>, va: Va) -> Read<'a, M> {
+        let mut held = held;
+        loop {
+            if let Some(part) = self.part_at(va) {
+                match part.tree().read_beside_if(held, || part.is_open()) {
+                    Ok(read) => return read,
+                    Err(token) => held = token,
+                }
+            }
+            match self.tree.read_beside_if(held, || self.part_at(va).is_none()) {
+                Ok((tree, h)) => return (tree, h.down_to()),
+                Err(token) => held = token,
+            }
+        }
+    }
+
+    /// Whether a CPU that maps something anywhere should be [given](Self::open) a part first.
+    #[inline]
+    pub(super) fn wants_part(&self, cpu: usize) -> bool {
+        M::Lock::has_several_rows()
+            && self.turns.are_many()
+            && self.parts.get().is_none_or(|parts| !parts.is_open(cpu % PARTS))
+    }
+
+    /// Takes the lock of a CPU's own part to map something there, if it has one that may have room; and says where the part lies.
+    #[inline]
+    pub(super) fn lock_own<'a>(
+        &'a self,
+        held: &'a mut Held<'_, order::Nothing>,
+        cpu: usize,
+        len: Pages,
+    ) -> Option<(Locked<'a, M>, VaRange)> {
+        let parts = self.parts.get()?;
+        let part = parts.open_part(cpu % PARTS).filter(|_| len.bytes() <= parts.slice / SHARE)?;
+        let locked = part.tree().lock_if(held, || part.is_open()).ok()?;
+        Some((locked, parts.range(part.index)))
+    }
+
+    /// Counts a mapping that was made anywhere under the map's own lock.
+    #[inline]
+    pub(super) fn note_turn(&self, cpu: usize) {
+        if M::Lock::has_several_rows() {
+            self.turns.note(cpu as u32);
+        }
+    }
+
+    /// Gives a CPU's part what the map's own tree has of its slice. [Heap](Self::PARTS_BYTES) has been reserved.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn open(&self, held: &mut Held<'_, order::Nothing>, cpu: usize) {
+        let index = cpu % PARTS;
+        let (mut tree, mut h) = self.tree.lock(held);
+        if self.parts.get().is_none() {
+            self.make_parts(&mut tree);
+        }
+        let Some(parts) = self.parts.get().filter(|parts| tree.elsewhere() == parts.area) else {
+            return self.turns.forget();
+        };
+        let range = parts.range(index);
+        let reaches_over = |at: Va| tree.get(at).is_some_and(|entry| entry.range.start < at);
+        if parts.is_open(index) || reaches_over(range.start) || reaches_over(range.end) {
+            return self.turns.forget();
+        }
+        let (mut own, _) = parts.trees[index].lock(&mut h);
+        *own = tree.take(range);
+        parts.open.fetch_or(1 << index, Relaxed);
+    }
+
+    /// Makes the parts, all closed, where nothing is mapped. Nothing happens if there is no place.
+    fn make_parts(&self, tree: &mut Entries<M>) {
+        let bytes = self.bounds.end.0 - self.bounds.start.0;
+        let slice = 1 << (bytes / SLICES).max(1).ilog2();
+        if slice < LEAST.bytes() {
+            return;
+        }
+        let len = PARTS as u64 * slice;
+        let Some(wide) = tree.find_space(self.bounds, len + slice) else { return };
+        let start = wide.0.next_multiple_of(slice);
+        let area = VaRange::new(Va(start), Va(start + len));
+        self.parts.call_once(|| Box::new(Parts::new(area, slice)));
+        tree.pass_over(area);
+    }
+}
