@@ -18,7 +18,7 @@ use machine::frames::PageFlags;
 use machine::{order, Before, Held, Machine, Owner, PageNo, Prot, VaRange};
 
 use crate::anon::AnonNo;
-use crate::fault::FaultError;
+use crate::fault::{FaultError, Reach};
 use crate::io::CLUSTER;
 use crate::{Space, Uvm};
 
@@ -50,9 +50,38 @@ impl<M: Machine> Uvm<M> {
         range: VaRange,
         access: Prot,
     ) -> Result<Pinned, FaultError> {
+        self.pin_pages(held, space, range, access, Reach::AsProgram)
+    }
+
+    /// The same for a debugger's look or change: the paper's quick reference to another's memory. It may read what the program can't,
+    /// and write private memory that the program can't write, as far as the mapping could be made to allow it; the program sees
+    /// what was written, and may do no more than before.
+    ///
+    /// # Errors
+    /// [`FaultError`]; nothing is pinned then.
+    ///
+    /// Source: 1998, section 4.3; UVM's `uvm_map_extract` with quick references.
+    pub fn reference_pages(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        space: &Space<M>,
+        range: VaRange,
+        access: Prot,
+    ) -> Result<Pinned, FaultError> {
+        self.pin_pages(held, space, range, access, Reach::AsDebugger)
+    }
+
+    fn pin_pages(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        space: &Space<M>,
+        range: VaRange,
+        access: Prot,
+        reach: Reach,
+    ) -> Result<Pinned, FaultError> {
         let mut pinned = Pinned { pages: ArrayVec::new(), access };
         for va in range.iter_pages().take(CLUSTER) {
-            match self.fault_and_pin(held, space, va, access) {
+            match self.fault_and_pin(held, space, va, access, reach) {
                 Ok(page) => pinned.pages.push(page),
                 Err(e) => {
                     self.unwire_pages(held, pinned);

@@ -402,3 +402,49 @@ fn an_exported_range_is_imported_many_times() {
     [b, c].into_iter().for_each(|s| uvm.space_destroy(held, s));
     assert_eq!(uvm.frames().free(), free);
 }
+
+#[test]
+fn a_debugger_reaches_what_the_program_does_not() {
+    let ((uvm, free), mut ctx) = (world(256), ThreadCtx::new());
+    let held = &mut ctx.held();
+    let (space, range) = written(&uvm, held, 4);
+    let first = VaRange::new(range.start, range.start + Pages(1));
+    let child = uvm.fork(held, &space).unwrap();
+    uvm.protect(held, &space, range, Prot::NONE).unwrap();
+    let byte = |held: &mut Held<'_, Nothing>, access, with: &dyn Fn(machine::PageNo)| {
+        let pinned = uvm.reference_pages(held, &space, first, access)?;
+        with(pinned.pages()[0]);
+        uvm.unwire_pages(held, pinned);
+        Ok::<_, uvm::FaultError>(())
+    };
+    let seen = std::cell::Cell::new([0; 1]);
+    let read = |page| {
+        let mut byte = [0; 1];
+        uvm.machine().read(page, 0, &mut byte);
+        seen.set(byte);
+    };
+    byte(held, Prot::READ, &read).unwrap();
+    let before = seen.get()[0];
+    // What it stores is the program's, not its child's; and the program may do no more than before.
+    byte(held, Prot::WRITE, &|page| uvm.machine().write(page, 0, &[77])).unwrap();
+    assert_eq!(uvm.machine().pmap().extract(space.pmap(), range.start), None);
+    assert_eq!(uvm.fault(held, &space, range.start, Prot::READ), Err(uvm::FaultError::Protection));
+    uvm.protect(held, &space, range, Prot::READ).unwrap();
+    assert_eq!((load(&uvm, &space, range.start), load(&uvm, &child, range.start)), (77, before));
+    byte(held, Prot::WRITE, &|page| uvm.machine().write(page, 0, &[78])).unwrap();
+    assert_eq!(load(&uvm, &space, range.start), 78);
+    assert_eq!(uvm.fault(held, &space, range.start, Prot::WRITE), Err(uvm::FaultError::Protection));
+    // Nor does it reach what a program could not do itself, or what others see.
+    assert!(uvm.wire_pages(held, &space, first, Prot::WRITE).is_err());
+    uvm.protect(held, &space, range, Prot::READ_WRITE).unwrap();
+    uvm.wire(held, &space, range).unwrap();
+    uvm.protect(held, &space, range, Prot::NONE).unwrap();
+    byte(held, Prot::WRITE, &|page| uvm.machine().write(page, 0, &[79])).unwrap();
+    audit(&uvm, held, &[&space, &child], &[]);
+    uvm.protect(held, &space, range, Prot::READ_WRITE).unwrap();
+    assert_eq!(load(&uvm, &space, range.start), 79);
+    audit(&uvm, held, &[&space, &child], &[]);
+    uvm.space_destroy(held, space);
+    uvm.space_destroy(held, child);
+    assert_eq!(uvm.frames().free(), free);
+}

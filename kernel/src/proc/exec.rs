@@ -137,6 +137,7 @@ pub fn exec(regs: &mut UserRegs, file: Arc<File>, path: &[u8], mut arguments: Ar
     regs.load_bases();
     super::signal::deliver::forget_call(regs);
     crate::sched::fpu_reset();
+    super::trace::execed(thread);
     Ok(())
 }
 

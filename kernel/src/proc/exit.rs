@@ -13,7 +13,7 @@ use super::process::{Change, ExitStatus, Process};
 use super::signal::{code, flag, send, Detail, SigInfo, Signal, SIGCHLD, SIGCONT, SIGHUP, SIG_IGN};
 use super::table::{self, Pid};
 use super::thread::Thread;
-use super::{current_thread, futex, oom, robust, timer};
+use super::{current_thread, futex, oom, robust, timer, trace};
 use crate::sched;
 
 /// Ends the running thread with an `exit` code; the process goes on if it has other threads.
@@ -59,6 +59,7 @@ fn leave(thread: &Arc<Thread>) -> ! {
     }
     drop(group);
     drop(own);
+    trace::thread_gone(thread, status);
     process.thread_gone.wake_all();
     if let Some(signal) = stopped {
         send::report_change(&process, Change::Stopped(signal));
@@ -103,6 +104,7 @@ pub fn finish_vfork(thread: &Thread) {
 /// The last thread has gone: everything the process holds goes, and the parent hears of it.
 fn end_process(process: &Arc<Process>, status: ExitStatus) {
     timer::stop_all(process);
+    trace::tracer_gone(process);
     let files = process.files.lock().take();
     drop(files);
     crate::fs::lock::process_ended(process.pid);

@@ -10,9 +10,9 @@
 //! ```
 //!
 //! Reading order: `process`, `thread`, `table`; then the life of a process: `clone`, `exec`, `exit`, `wait`;
-//! then `signal`, `futex`, `timer`. `trap` is what the trap code calls.
+//! then `signal`, `futex`, `timer`, `trace`. `trap` is what the trap code calls.
 //!
-//! Locks, outermost first: `table` (TREE), `Process::group`, a thread's `pending`, the leaves. None is held
+//! Locks, outermost first: `table` (TREE), `Process::group`, a thread's `pending`, `Process::tracees`, a thread's `trace`, the leaves. None is held
 //! while user memory is touched or while sleeping. Wait queues may be woken under any of them.
 
 pub mod clone;
@@ -33,6 +33,7 @@ pub mod signal;
 pub mod table;
 pub mod thread;
 pub mod timer;
+pub mod trace;
 pub mod trap;
 pub mod usage;
 pub mod wait;

@@ -17,6 +17,7 @@ use super::signal::{Actions, Pending, Signal};
 use super::table::Pid;
 use super::thread::Thread;
 use super::timer::Timers;
+use super::trace::Tracees;
 use super::usage::Usage;
 use crate::errno::{Result, ESRCH};
 use crate::fs::context::FsContext;
@@ -92,6 +93,8 @@ pub struct Process {
     pub timers: SpinLock<Option<Box<Timers>>>,
     /// Threads of this process that wait for a child.
     pub child_queue: WaitQueue,
+    /// Threads of others that this process traces.
+    pub tracees: SpinLock<Tracees>,
     /// Stopped threads.
     pub stop_queue: WaitQueue,
     /// A thread in exec, or the last one in `exit_group`, waits here for the others to go.
@@ -146,6 +149,7 @@ impl Process {
             child_usage: SpinLock::new(Usage::default()),
             timers: SpinLock::new(None),
             child_queue: WaitQueue::new(),
+            tracees: SpinLock::new(Tracees::new()),
             stop_queue: WaitQueue::new(),
             thread_gone: WaitQueue::new(),
             started: crate::sched::now(),

@@ -27,6 +27,15 @@ pub fn space_of(pid: Pid) -> Result<Arc<Space>> {
     process.space().ok_or(ESRCH)
 }
 
+/// On whose behalf another's memory is accessed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum As {
+    /// As the other could itself: `process_vm_readv` and its like.
+    Itself,
+    /// As a debugger of it: `ptrace`, `/proc/PID/mem`.
+    Debugger,
+}
+
 /// Pages that are pinned together.
 const WINDOW: usize = 16;
 
@@ -34,22 +43,23 @@ const WINDOW: usize = 16;
 ///
 /// # Errors
 /// `EFAULT`, `ENOMEM`; only if nothing was copied.
-pub fn read(space: &Space, remote: &[IoVec], to: &mut Sink<'_>) -> Result<usize> {
-    each_part(space, remote, to.left(), Access::Read, |bytes| to.put(bytes))
+pub fn read(space: &Space, by: As, remote: &[IoVec], to: &mut Sink<'_>) -> Result<usize> {
+    each_part(space, by, remote, to.left(), Access::Read, |bytes| to.put(bytes))
 }
 
 /// Copies the bytes of `from` to `remote`, as many as have room there.
 ///
 /// # Errors
 /// As [`read`].
-pub fn write(space: &Space, remote: &[IoVec], from: &mut Source<'_>) -> Result<usize> {
-    each_part(space, remote, from.left(), Access::Write, |bytes| from.get(bytes))
+pub fn write(space: &Space, by: As, remote: &[IoVec], from: &mut Source<'_>) -> Result<usize> {
+    each_part(space, by, remote, from.left(), Access::Write, |bytes| from.get(bytes))
 }
 
 /// Calls `copy` for each part of the first `room` bytes of the other's memory that lies in one page, until one is not copied whole.
 /// Fails only if nothing was copied.
 fn each_part(
     space: &Space,
+    by: As,
     remote: &[IoVec],
     room: usize,
     access: Access,
@@ -59,7 +69,7 @@ fn each_part(
     for piece in remote {
         let (mut addr, mut left) = (piece.addr, piece.len.min(room - done));
         while left > 0 {
-            let pins = match pin(space, addr, left, access) {
+            let pins = match pin(space, by, addr, left, access) {
                 Ok(pins) => pins,
                 Err(errno) => return outcome(done, Err(errno)),
             };
@@ -86,7 +96,7 @@ fn each_part(
 }
 
 /// Pins the pages of the first of `len` bytes of the other's memory.
-fn pin(space: &Space, addr: u64, len: usize, access: Access) -> Result<Pins> {
+fn pin(space: &Space, by: As, addr: u64, len: usize, access: Access) -> Result<Pins> {
     let start = addr as usize % PAGE_SIZE;
     let first = addr - start as u64;
     let there = USER_END.checked_sub(first).ok_or(EFAULT)? as usize / PAGE_SIZE;
@@ -95,8 +105,9 @@ fn pin(space: &Space, addr: u64, len: usize, access: Access) -> Result<Pins> {
         return Err(EFAULT);
     }
     // A hole behind the first page is for the next call to tell of.
-    Pins::new(space, first, pages as u64, access).or_else(|errno| match pages {
+    let new = if by == As::Debugger { Pins::for_debugger } else { Pins::new };
+    new(space, first, pages as u64, access).or_else(|errno| match pages {
         1 => Err(errno),
-        _ => Pins::new(space, first, 1, access),
+        _ => new(space, first, 1, access),
     })
 }

@@ -11,6 +11,7 @@ use super::mm::Mm;
 use super::process::Process;
 use super::signal::{AltStack, Pending, SigInfo, SigSet};
 use super::table::Pid;
+use super::trace::Trace;
 use super::trap::LastFault;
 use super::usage::Usage;
 use crate::errno::Result;
@@ -89,6 +90,7 @@ pub struct Thread {
     comm: SpinLock<[u8; 16]>,
     /// What it wants to be sent when its parent ends; 0 for nothing.
     pub parent_death_signal: AtomicI32,
+    pub trace: SpinLock<Trace>,
     pub minor_faults: AtomicU64,
     pub major_faults: AtomicU64,
 }
@@ -119,6 +121,7 @@ impl Thread {
             vfork: SpinLock::new(None),
             comm: SpinLock::new(comm),
             parent_death_signal: AtomicI32::new(0),
+            trace: SpinLock::new(Trace::default()),
             minor_faults: AtomicU64::new(0),
             major_faults: AtomicU64::new(0),
         }

@@ -5,6 +5,7 @@ use alloc::sync::Arc;
 use super::process::{Change, ExitStatus, Process};
 use super::signal::{code, SIGCHLD, SIGCONT};
 use super::table::{self, Node, Pid, Tree};
+use super::trace;
 use super::usage::Usage;
 use super::{current_process, current_thread};
 use crate::errno::{Result, ECHILD, ERESTARTSYS};
@@ -81,7 +82,7 @@ enum Look {
 /// child.
 pub fn wait(which: Which, options: Options) -> Result<Option<Report>> {
     let process = current_process();
-    let look = || match look(process, which, options) {
+    let look = || match look_all(process, which, options) {
         Look::Found(report) => Some(Ok(report)),
         Look::NoSuchChild => Some(Err(ECHILD)),
         Look::Nothing => None,
@@ -95,6 +96,18 @@ pub fn wait(which: Which, options: Options) -> Result<Option<Report>> {
     match process.child_queue.wait_intr(None, look) {
         Ok(outcome) => outcome.map(Some),
         Err(_) => Err(ERESTARTSYS),
+    }
+}
+
+/// Looks at tracees, then at children.
+fn look_all(process: &Arc<Process>, which: Which, options: Options) -> Look {
+    match trace::look(process, which, options) {
+        Some(Some(report)) => Look::Found(report),
+        Some(None) => match look(process, which, options) {
+            Look::NoSuchChild => Look::Nothing,
+            found => found,
+        },
+        None => look(process, which, options),
     }
 }
 

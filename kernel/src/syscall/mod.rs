@@ -36,6 +36,7 @@ pub mod stat;
 pub mod swap;
 pub mod sys;
 pub mod time;
+mod trace;
 
 /// One system call: reads its arguments from the registers, returns what goes into `rax`.
 pub type Handler = fn(&mut UserRegs) -> u64;
@@ -131,6 +132,7 @@ const MODULES: &[Calls] = &[
     message::CALLS,
     swap::CALLS,
     remote::CALLS,
+    trace::CALLS,
 ];
 
 static TABLE: [Handler; SIZE] = build();

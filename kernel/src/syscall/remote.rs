@@ -7,7 +7,8 @@ use super::file::vector;
 use super::{calls, Calls};
 use crate::errno::*;
 use crate::fs::io::{IoVec, Sink, Source};
-use crate::proc::{remote, Pid};
+use crate::proc::remote::{self, As};
+use crate::proc::Pid;
 use crate::vm::Space;
 
 pub const CALLS: Calls = calls! {
@@ -34,7 +35,7 @@ fn operands(
 
 fn process_vm_readv(pid: Pid, to: u64, to_len: u64, there: u64, there_len: u64, flags: u64) -> Result<usize> {
     let (to, there, space) = operands(pid, (to, to_len), (there, there_len), flags)?;
-    remote::read(&space, &there, &mut Sink::vector(&to))
+    remote::read(&space, As::Itself, &there, &mut Sink::vector(&to))
 }
 
 fn process_vm_writev(
@@ -46,5 +47,5 @@ fn process_vm_writev(
     flags: u64,
 ) -> Result<usize> {
     let (from, there, space) = operands(pid, (from, from_len), (there, there_len), flags)?;
-    remote::write(&space, &there, &mut Source::vector(&from))
+    remote::write(&space, As::Itself, &there, &mut Source::vector(&from))
 }

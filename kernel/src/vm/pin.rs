@@ -23,7 +23,19 @@ impl Pins {
     /// `EFAULT`, as for an access of the kernel; `ENOMEM`.
     pub fn new(space: &Space, addr: u64, pages: u64, access: Access) -> Result<Pins> {
         let range = VaRange::new(Va(addr), Va(addr) + Pages(pages));
-        let pinned = with(|uvm, held| uvm.wire_pages(held, space.get(), range, access_prot(access)));
+        Self::of(with(|uvm, held| uvm.wire_pages(held, space.get(), range, access_prot(access))))
+    }
+
+    /// The same for a debugger, who may do more than the program itself.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn for_debugger(space: &Space, addr: u64, pages: u64, access: Access) -> Result<Pins> {
+        let range = VaRange::new(Va(addr), Va(addr) + Pages(pages));
+        Self::of(with(|uvm, held| uvm.reference_pages(held, space.get(), range, access_prot(access))))
+    }
+
+    fn of(pinned: core::result::Result<Pinned, FaultError>) -> Result<Pins> {
         match pinned {
             Ok(pinned) => Ok(Pins { pinned: Some(pinned) }),
             Err(FaultError::NoMemory) => Err(ENOMEM),

@@ -185,6 +185,8 @@ pub const CASES: &[Case] = &[
     guest("processes", &[("processes", Libc::Musl)], &["/bin/processes"]),
     guest("signals", &[("signals", Libc::Musl)], &["/bin/signals"]),
     guest("threads", &[("threads", Libc::Musl)], &["/bin/threads"]),
+    guest("a debugger's calls", &[("traces", Libc::Musl)], &["/bin/traces"]),
+    Case { cpus: 4, ..guest("a debugger's calls, several CPUs", &[("traces", Libc::Musl)], &["/bin/traces"]) },
     guest("data that is spliced and sent", &[("splices", Libc::Musl)], &["/bin/splices"]),
     guest("memory that moves", &[("moving", Libc::Musl)], &["/bin/moving"]),
     Case {

@@ -265,3 +265,52 @@ fn what_was_on_loan_is_forgotten_before_its_owner_writes_it() {
         });
     }
 }
+
+/// A range is taken out of a program that uses it, limited to loads, and put into another: nobody stores through what he had of it,
+/// and the receiver can't store at all.
+#[test]
+fn what_is_passed_with_a_limit_is_not_written() {
+    check(|| {
+        let w = World::new();
+        let (a, b) = (w.space(), w.space());
+        w.map(&a, MapRequest::zero(Pages(2)));
+        w.store(1, &a, P, 1);
+        w.store(1, &a, Q, 1);
+        let giver = {
+            let (w, a) = (w.clone(), a.clone());
+            spawn(move || {
+                let mut last = 1;
+                for n in 2..5 {
+                    match w.try_store(1, &a, P, n) {
+                        Ok(()) => last = n,
+                        Err(e) => assert_eq!(e, FaultError::NoMapping),
+                    }
+                }
+                last
+            })
+        };
+        let receiver = {
+            let (w, b) = (w.clone(), b.clone());
+            spawn(move || {
+                let stored = w.try_store(2, &b, P, 9);
+                assert!(matches!(stored, Err(FaultError::NoMapping | FaultError::Protection)), "{stored:?}");
+                let loaded = w.try_load(2, &b, Q);
+                assert!(matches!(loaded, Ok(1) | Err(FaultError::NoMapping)), "{loaded:?}");
+            })
+        };
+        let held = &mut ThreadCtx::new();
+        let range = VaRange::new(P, P + Pages(2));
+        let detached = w.uvm.extract(&mut held.held(), &a, range, Pass::Donate).expect("it is mapped");
+        w.uvm.limit(&mut held.held(), &detached, Prot::READ);
+        let place = Place::FixedNoReplace(P);
+        let at = w.uvm.attach_range(&mut held.held(), &b, detached, place);
+        assert_eq!(at.map_err(|(e, _)| e), Ok(P));
+        let seen = w.load(0, &b, P);
+        let last = giver.join().unwrap();
+        receiver.join().unwrap();
+        assert_eq!((w.load(0, &b, P), seen), (last, last), "a store came after the range had gone");
+        w.check(&[&a, &b], &[]);
+        w.end(vec![a, b]);
+        assert_eq!(w.uvm.frames().free(), w.uvm.frames().total());
+    });
+}

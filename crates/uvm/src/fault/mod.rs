@@ -110,6 +110,17 @@ struct Fault<'a, M: Machine> {
     /// Room is being found, by who will try again.
     fills: bool,
     pin: Pin,
+    reach: Reach,
+}
+
+/// What an access may do that is not the program's own.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Reach {
+    /// What the mapping allows.
+    AsProgram,
+    /// What the mapping could be made to allow; stores, in private memory: a debugger reads what can't be read, and plants
+    /// breakpoints in what can't be written. The program's translations stay what they may be. Source: UVM's extraction with `UVM_EXTRACT_FIXPROT`; 1998, section 4.3.
+    AsDebugger,
 }
 
 /// Whether whoever resolves a fault wants the page pinned.
@@ -124,7 +135,8 @@ enum Pin {
 impl<'a, M: Machine> Fault<'a, M> {
     #[inline]
     fn new(space: &'a Space<M>, va: Va, access: Prot, down: &'a mut Shootdown, pin: Pin) -> Self {
-        Fault { space, va: va.page_floor(), access, down, ahead: None, hole: None, fills: false, pin }
+        let (ahead, hole, fills, reach) = (None, None, false, Reach::AsProgram);
+        Fault { space, va: va.page_floor(), access, down, ahead, hole, fills, pin, reach }
     }
 
     /// The entry at the address, if it allows the access.
@@ -132,9 +144,17 @@ impl<'a, M: Machine> Fault<'a, M> {
     fn permit<'e>(&self, entry: Option<&'e Entry<M>>) -> Result<&'e Entry<M>, FaultError> {
         match entry {
             None => Err(FaultError::NoMapping),
-            Some(entry) if !entry.prot.contains(self.access) => Err(FaultError::Protection),
+            Some(entry) if !entry.prot.contains(self.access) && !self.may_reach(entry) => {
+                Err(FaultError::Protection)
+            }
             Some(entry) => Ok(entry),
         }
+    }
+
+    #[cold]
+    fn may_reach(&self, entry: &Entry<M>) -> bool {
+        let is_own = self.access != Prot::WRITE || entry.writes != Writes::Through;
+        self.reach == Reach::AsDebugger && is_own && entry.max_prot.contains(self.access)
     }
 
     /// Whether the entry must get an amap of its own first, which changes the map.
@@ -172,9 +192,10 @@ impl<M: Machine> Uvm<M> {
         space: &Space<M>,
         va: Va,
         access: Prot,
+        reach: Reach,
     ) -> Result<PageNo, FaultError> {
         let mut down = Shootdown::new();
-        let mut fault = Fault::new(space, va, access, &mut down, Pin::Wanted);
+        let mut fault = Fault { reach, ..Fault::new(space, va, access, &mut down, Pin::Wanted) };
         self.resolve(held, &mut fault)?;
         match fault.pin {
             Pin::Page(page) => Ok(page),
@@ -362,10 +383,12 @@ impl<M: Machine> Uvm<M> {
     where
         P: machine::Before<order::PageQueues> + machine::Before<order::PageCache>,
     {
-        if entry.wired {
+        // What only a debugger may do is not for a translation.
+        let is_programs = prot.contains(fault.access);
+        if is_programs && entry.wired {
             return self.enter_wired(held, fault, page, prot);
         }
-        if fault.access == Prot::WRITE {
+        if is_programs && fault.access == Prot::WRITE {
             let (pmap, space) = (self.machine().pmap(), &fault.space.pmap);
             pmap.enter(held, space, fault.va, page, prot, fault.access, Wiring::Pageable, fault.down)
                 .map_err(FaultError::from)?;
@@ -397,15 +420,14 @@ impl<M: Machine> Uvm<M> {
         P: machine::Before<order::PageQueues> + machine::Before<order::PageCache>,
     {
         let (pmap, space) = (self.machine().pmap(), &fault.space.pmap);
-        if entry.wired {
+        if entry.wired || fault.pin != Pin::No {
             self.end_wiring(held, fault);
             pmap.remove(held, space, VaRange::new(fault.va, fault.va + machine::Pages(1)), fault.down);
             fault.down.flush(pmap);
-            return self.enter_wired(held, fault, page, entry.prot);
+            return self.enter_kept(held, fault, entry, page, entry.prot);
         }
         pmap.replace(held, space, fault.va, page, entry.prot, fault.access, fault.down)
             .map_err(FaultError::from)?;
-        self.pin_if_wanted(fault, page);
         Ok(())
     }
 

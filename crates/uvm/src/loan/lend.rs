@@ -16,7 +16,7 @@ use crate::amap::{ARef, AmapBody};
 use crate::anon::AnonNo;
 use crate::borrowed::Content;
 use crate::counted::{AtomicU32, Ordering::Acquire};
-use crate::fault::FaultError;
+use crate::fault::{FaultError, Reach};
 use crate::map::{Entry, Map, ORef, Writes};
 use crate::object::resident;
 use crate::stat::Counter;
@@ -110,7 +110,7 @@ impl<M: Machine> Uvm<M> {
             // A fault may sleep, and whoever is told of it goes on where this has been.
             lending.down.perform(self.machine(), held);
             if missed.replace(at) == Some(at) {
-                let page = self.fault_and_pin(held, lending.space, at, Prot::READ)?;
+                let page = self.fault_and_pin(held, lending.space, at, Prot::READ, Reach::AsProgram)?;
                 let copy = self.attempt(held, 0, |held, _| self.lend_copy(held, page).map_err(Stop::Fail));
                 self.unwire_page(held, page);
                 lending.lent.pages.push(copy?);

@@ -367,7 +367,7 @@ impl Inode for ProcNode {
     fn read(&self, _file: &File, at: u64, to: &mut Sink<'_>) -> Result<usize> {
         let Show::Memory(pid) = self.show else { return Err(EISDIR) };
         let piece = IoVec { addr: at, len: to.left() };
-        remote::read(&*memory_of(pid)?, &[piece], to).map_err(|_| EIO)
+        remote::read(&*memory_of(pid)?, remote::As::Debugger, &[piece], to).map_err(|_| EIO)
     }
 
     /// Memory and the trigger are written to as they stand.
@@ -375,7 +375,8 @@ impl Inode for ProcNode {
         if let Show::Memory(pid) = self.show {
             let Position::At(addr) = at else { return Err(EINVAL) };
             let piece = IoVec { addr, len: from.left() };
-            let done = remote::write(&*memory_of(pid)?, &[piece], from).map_err(|_| EIO)?;
+            let done =
+                remote::write(&*memory_of(pid)?, remote::As::Debugger, &[piece], from).map_err(|_| EIO)?;
             return Ok((done, addr + done as u64));
         }
         let mut letter = [0];

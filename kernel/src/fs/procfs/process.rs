@@ -80,7 +80,8 @@ fn status(process: &Process) -> Result<Vec<u8>> {
     let _ = writeln!(out, "Umask:\t{:04o}", process.fs().map_or(0o022, |fs| fs.umask()));
     let _ = writeln!(out, "State:\t{state} ({})", state_name(state));
     let _ = writeln!(out, "Tgid:\t{0}\nNgid:\t0\nPid:\t{0}\nPPid:\t{1}", process.pid, process.parent());
-    let _ = writeln!(out, "TracerPid:\t0");
+    let tracer = process.leader().map_or(0, |thread| thread.tracer());
+    let _ = writeln!(out, "TracerPid:\t{tracer}");
     let _ = writeln!(out, "Uid:\t{}\t{}\t{}\t{}", cred.uid, cred.euid, cred.suid, cred.fsuid);
     let _ = writeln!(out, "Gid:\t{}\t{}\t{}\t{}", cred.gid, cred.egid, cred.sgid, cred.fsgid);
     let _ = writeln!(out, "FDSize:\t64\nGroups:\t");

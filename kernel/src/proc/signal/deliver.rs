@@ -13,7 +13,7 @@ use crate::arch::UserRegs;
 use crate::errno::{Errno, EINTR, ERESTARTNOHAND, ERESTARTNOINTR, ERESTARTSYS, ERESTART_RESTARTBLOCK};
 use crate::proc::process::{Change, ExitStatus, Group, Process};
 use crate::proc::thread::Thread;
-use crate::proc::{current_thread, exit, table};
+use crate::proc::{current_thread, exit, table, trace};
 use core::sync::atomic::Ordering;
 
 /// `vector` of registers that come from a system call.
@@ -30,6 +30,8 @@ enum Next {
     MayStop(Signal),
     Terminate(Signal),
     Handle(SigInfo, SigAction),
+    /// Its tracer has a say first.
+    Ask(SigInfo),
 }
 
 /// Does all that is to be done before the running thread goes back to user mode; may not return.
@@ -59,8 +61,17 @@ fn start_up(thread: &Thread, regs: &mut UserRegs) {
 
 fn deliver_all(thread: &Arc<Thread>, regs: &mut UserRegs) {
     loop {
-        match next(thread) {
-            Next::Nothing => return,
+        let mut todo = next(thread);
+        if let Next::Ask(info) = todo {
+            let decided = trace::stop(thread, regs, info);
+            let act = |info| act_on(thread, &mut thread.process.group.lock(), info);
+            todo = match decided.and_then(act) {
+                Some(todo) => todo,
+                None => continue,
+            };
+        }
+        match todo {
+            Next::Nothing | Next::Ask(_) => return,
             Next::Exit => exit::exit_thread_dying(),
             Next::Stop => rest(thread),
             Next::MayStop(signal) => {
@@ -109,24 +120,37 @@ fn next(thread: &Thread) -> Next {
             thread.signalled.store(false, Ordering::Release);
             return Next::Nothing;
         };
-        let action = group.actions.get(info.signal);
-        match action.handler {
-            SIG_IGN => {}
-            SIG_DFL => match info.signal.default_action() {
-                DefaultAction::Ignore | DefaultAction::Continue => {}
-                DefaultAction::Stop => return Next::MayStop(info.signal),
-                DefaultAction::Terminate => {
-                    // Taken and effective at once: nobody sees the process without the one and the other.
-                    send::kill_all(&mut group, ExitStatus::Killed(info.signal));
-                    return Next::Terminate(info.signal);
-                }
-            },
-            _ => {
-                if action.flags & super::flag::RESETHAND != 0 {
-                    send::reset_action(&mut group, info.signal);
-                }
-                return Next::Handle(info, action);
+        if thread.is_traced() {
+            return Next::Ask(info);
+        }
+        if let Some(todo) = act_on(thread, &mut group, info) {
+            return todo;
+        }
+    }
+}
+
+/// What a signal that was taken has the thread do; `None` for nothing.
+fn act_on(thread: &Thread, group: &mut Group, info: SigInfo) -> Option<Next> {
+    if thread.is_dying() {
+        return Some(Next::Exit);
+    }
+    let action = group.actions.get(info.signal);
+    match action.handler {
+        SIG_IGN => None,
+        SIG_DFL => match info.signal.default_action() {
+            DefaultAction::Ignore | DefaultAction::Continue => None,
+            DefaultAction::Stop => Some(Next::MayStop(info.signal)),
+            DefaultAction::Terminate => {
+                // Taken and effective at once: nobody sees the process without the one and the other.
+                send::kill_all(group, ExitStatus::Killed(info.signal));
+                Some(Next::Terminate(info.signal))
             }
+        },
+        _ => {
+            if action.flags & super::flag::RESETHAND != 0 {
+                send::reset_action(group, info.signal);
+            }
+            Some(Next::Handle(info, action))
         }
     }
 }
@@ -226,6 +250,11 @@ fn handle(thread: &Arc<Thread>, regs: &mut UserRegs, info: SigInfo, action: SigA
 fn restart_code(regs: &UserRegs) -> Option<Errno> {
     let errno = Errno((regs.rax as i64).checked_neg()?.try_into().ok()?);
     (regs.vector == CALL && errno.is_restart()).then_some(errno)
+}
+
+/// Whether registers are those of a system call that may yet be restarted.
+pub fn is_in_call(regs: &UserRegs) -> bool {
+    regs.vector == CALL
 }
 
 /// Makes registers look as if they came from no system call: nothing is restarted any more.

@@ -96,7 +96,8 @@ pub fn post(process: &Process, target: Option<&Arc<Thread>>, info: SigInfo) -> (
 fn enqueue(group: &mut Group, target: Option<&Arc<Thread>>, info: SigInfo) -> Result<()> {
     let signal = info.signal;
     let judge = target.unwrap_or(&group.threads[0]);
-    if wants(judge, signal) && !waits_for(judge, signal) && group.actions.ignores(signal) {
+    let nobody_cares = wants(judge, signal) && !waits_for(judge, signal) && !judge.is_traced();
+    if nobody_cares && group.actions.ignores(signal) {
         return Ok(());
     }
     match target {

@@ -1,0 +1,287 @@
+//! Tracing: a process that stops another's threads at their signals, and looks into their registers and memory (`ptrace`).
+//!
+//! ```text
+//!   a signal comes --> stop: the thread rests, its registers are in `Stop`, the tracer is told
+//!                        |                           ^
+//!                        |     tracer: wait, then read and write registers and memory
+//!                        v
+//!                      goes on: with the signal, with another, or with none
+//! ```
+//! There are stops at signals and after exec; none at system calls, and children are not traced on their own.
+//!
+//! Invariants: R1: a thread has a tracer exactly while it is among that process's tracees. R2: a `Stop` is there from when its thread
+//! comes to rest until it goes on; only while it doesn't go on yet may the tracer use it. Locks: a tracer's `tracees` before a thread's `trace`.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use super::process::{Change, ExitStatus, Process};
+use super::signal::{code, deliver, send, Detail, SigInfo, Signal, SIGCHLD, SIGSTOP, SIGTRAP};
+use super::table::{self, Pid};
+use super::thread::Thread;
+use super::usage::Usage;
+use super::wait::{Event, Options, Report, Which};
+use super::{current_process, current_thread};
+use crate::arch::UserRegs;
+use crate::errno::{Result, EPERM, ESRCH};
+
+/// The trap flag: an exception after the next instruction.
+const TRAP_FLAG: u64 = 0x100;
+
+/// What a thread knows of its tracer.
+#[derive(Default)]
+pub struct Trace {
+    tracer: Option<Arc<Process>>,
+    stop: Option<Stop>,
+    /// The tracer asked for one instruction.
+    steps: bool,
+}
+
+/// A thread at rest.
+pub struct Stop {
+    /// The signal that it stopped at.
+    pub info: SigInfo,
+    pub regs: UserRegs,
+    is_told: bool,
+    /// What it goes on with.
+    on: Option<GoOn>,
+}
+
+#[derive(Clone, Copy)]
+struct GoOn(Option<Signal>);
+
+/// Whom a process traces.
+#[derive(Default)]
+pub struct Tracees {
+    threads: Vec<Arc<Thread>>,
+    /// Those that ended and aren't its children, until it waits for them.
+    ended: Vec<(Pid, u32, ExitStatus)>,
+}
+
+impl Tracees {
+    pub const fn new() -> Tracees {
+        Tracees { threads: Vec::new(), ended: Vec::new() }
+    }
+}
+
+impl Thread {
+    pub fn is_traced(&self) -> bool {
+        self.trace.lock().tracer.is_some()
+    }
+
+    /// Who traces it; 0 for nobody.
+    pub fn tracer(&self) -> Pid {
+        self.trace.lock().tracer.as_ref().map_or(0, |tracer| tracer.pid)
+    }
+}
+
+/// Makes a thread a tracee (R1).
+fn begin(tracer: &Arc<Process>, thread: &Arc<Thread>) -> Result<()> {
+    let mut tracees = tracer.tracees.lock();
+    let mut trace = thread.trace.lock();
+    if trace.tracer.is_some() || thread.is_dying() {
+        return Err(EPERM);
+    }
+    tracees.threads.try_reserve(1).map_err(|_| EPERM)?;
+    tracees.threads.push(thread.clone());
+    trace.tracer = Some(tracer.clone());
+    Ok(())
+}
+
+/// The running thread wants to be traced by its parent.
+///
+/// # Errors
+/// `EPERM` if it is.
+pub fn begin_by_parent() -> Result<()> {
+    let parent = table::process(current_process().parent()).ok_or(EPERM)?;
+    begin(&parent, current_thread())
+}
+
+/// The running process traces another's thread, which is stopped if `stops` says so.
+///
+/// # Errors
+/// `ESRCH`, `EPERM`.
+pub fn attach(tid: Pid, stops: bool) -> Result<()> {
+    let thread = table::thread(tid).ok_or(ESRCH)?;
+    let own = current_process();
+    let may = !Arc::ptr_eq(own, &thread.process)
+        && thread.process.pid != 1
+        && own.cred().may_look_into(&thread.process.cred());
+    if !may {
+        return Err(EPERM);
+    }
+    begin(own, &thread)?;
+    if stops {
+        send::send_to_thread(&thread, SigInfo::kernel(SIGSTOP))?;
+    }
+    Ok(())
+}
+
+/// Runs `f` on a tracee of the running process that is at rest.
+///
+/// # Errors
+/// `ESRCH` if it isn't one, and what `f` says. `f` must not sleep.
+pub fn with_stopped<T>(tid: Pid, f: impl FnOnce(&Arc<Thread>, &mut Stop) -> Result<T>) -> Result<T> {
+    let thread = table::thread(tid).ok_or(ESRCH)?;
+    let mut trace = thread.trace.lock();
+    let is_own = trace.tracer.as_ref().is_some_and(|tracer| Arc::ptr_eq(tracer, current_process()));
+    let stop = trace.stop.as_mut().filter(|stop| is_own && stop.on.is_none()).ok_or(ESRCH)?;
+    f(&thread, stop)
+}
+
+/// How a tracee goes on.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Resume {
+    On,
+    /// One instruction.
+    Step,
+    /// Traced no more.
+    Free,
+}
+
+/// Has a tracee at rest go on, with a signal or without.
+///
+/// # Errors
+/// `ESRCH`.
+pub fn resume(tid: Pid, how: Resume, signal: Option<Signal>) -> Result<()> {
+    let thread = with_stopped(tid, |thread, stop| {
+        if how == Resume::Step {
+            stop.regs.rflags |= TRAP_FLAG;
+        }
+        Ok(thread.clone())
+    })?;
+    let own = current_process();
+    let mut tracees = own.tracees.lock();
+    let mut trace = thread.trace.lock();
+    trace.steps = how == Resume::Step;
+    if let Some(stop) = &mut trace.stop {
+        stop.on = Some(GoOn(signal));
+    }
+    if how == Resume::Free {
+        trace.tracer = None;
+        tracees.threads.retain(|other| !Arc::ptr_eq(other, &thread));
+    }
+    drop(trace);
+    drop(tracees);
+    thread.process.stop_queue.wake_all();
+    Ok(())
+}
+
+/// The running thread comes to rest at a signal that it is about to act on, if it is traced. Returns the signal that it acts on.
+pub fn stop(thread: &Arc<Thread>, regs: &mut UserRegs, info: SigInfo) -> Option<SigInfo> {
+    let tracer = {
+        let mut trace = thread.trace.lock();
+        let Some(tracer) = trace.tracer.clone() else { return Some(info) };
+        if core::mem::take(&mut trace.steps) {
+            regs.rflags &= !TRAP_FLAG;
+        }
+        trace.stop = Some(Stop { info, regs: regs.clone(), is_told: false, on: None });
+        tracer
+    };
+    let child = Detail::Child {
+        pid: thread.tid(),
+        uid: thread.process.cred().uid,
+        status: info.signal.number(),
+        utime: 0,
+        stime: 0,
+    };
+    let _ =
+        send::send_to_process(&tracer, SigInfo { signal: SIGCHLD, code: code::CLD_TRAPPED, detail: child });
+    tracer.child_queue.wake_all();
+    drop(tracer);
+    let over = || {
+        let mut trace = thread.trace.lock();
+        let is_over = thread.is_dying() || trace.stop.as_ref().is_none_or(|stop| stop.on.is_some());
+        is_over.then(|| trace.stop.take())
+    };
+    let stop = deliver::killable(thread, || loop {
+        if let Ok(stop) = thread.process.stop_queue.wait_intr(None, over) {
+            return stop;
+        }
+        if let Some(stop) = over() {
+            return stop;
+        }
+    })?;
+    let GoOn(signal) = stop.on?;
+    *regs = stop.regs;
+    regs.load_bases();
+    let signal = signal?;
+    let same = signal == stop.info.signal;
+    Some(if same { stop.info } else { SigInfo { signal, code: code::SI_USER, detail: Detail::None } })
+}
+
+/// The running thread has a new program: its tracer wants to know.
+pub fn execed(thread: &Arc<Thread>) {
+    if thread.is_traced() {
+        let info = SigInfo { signal: SIGTRAP, code: code::SI_USER, detail: Detail::None };
+        let _ = send::send_to_thread(thread, info);
+    }
+}
+
+/// A thread ends, with what its process says at this moment; its tracer hears of it, if nobody else tells it.
+pub fn thread_gone(thread: &Arc<Thread>, status: ExitStatus) {
+    let Some(tracer) = thread.trace.lock().tracer.clone() else { return };
+    let mut tracees = tracer.tracees.lock();
+    if thread.trace.lock().tracer.take().is_none() {
+        // The tracer has just ended.
+        return;
+    }
+    tracees.threads.retain(|other| !Arc::ptr_eq(other, thread));
+    let process = &thread.process;
+    let is_child = process.parent() == tracer.pid && thread.tid() == process.pid;
+    if !is_child && tracees.ended.try_reserve(1).is_ok() {
+        tracees.ended.push((thread.tid(), process.cred().uid, status));
+    }
+    drop(tracees);
+    tracer.child_queue.wake_all();
+}
+
+/// A process ends: whom it traced goes on without it.
+pub fn tracer_gone(process: &Process) {
+    let gone = {
+        let mut tracees = process.tracees.lock();
+        for thread in &tracees.threads {
+            let mut trace = thread.trace.lock();
+            trace.tracer = None;
+            if let Some(stop) = &mut trace.stop {
+                // What the tracer has been told of is its own to give back.
+                stop.on.get_or_insert(GoOn((!stop.is_told).then_some(stop.info.signal)));
+            }
+        }
+        core::mem::take(&mut *tracees)
+    };
+    gone.threads.iter().for_each(|thread| thread.process.stop_queue.wake_all());
+}
+
+/// What there is to say about the tracees that a wait asks for; `None` if there are none.
+pub fn look(tracer: &Process, which: Which, options: Options) -> Option<Option<Report>> {
+    let mut tracees = tracer.tracees.lock();
+    let wants = |tid: Pid, pgid: Option<Pid>| match which {
+        Which::Any => true,
+        Which::Pid(pid) => tid == pid,
+        Which::Group(group) => pgid == Some(group),
+    };
+    if let Some(at) = tracees.ended.iter().position(|&(tid, ..)| wants(tid, None)) {
+        let (pid, uid, status) = tracees.ended[at];
+        if options.contains(Options::EXITED) {
+            if !options.contains(Options::NOWAIT) {
+                tracees.ended.remove(at);
+            }
+            return Some(Some(Report { pid, uid, event: Event::Ended(status), usage: Usage::default() }));
+        }
+        return Some(None);
+    }
+    let mut any = None;
+    for thread in tracees.threads.iter().filter(|t| wants(t.tid(), Some(t.process.pgid()))) {
+        any = Some(None);
+        let mut trace = thread.trace.lock();
+        let Some(stop) = trace.stop.as_mut().filter(|stop| !stop.is_told && stop.on.is_none()) else {
+            continue;
+        };
+        stop.is_told = !options.contains(Options::NOWAIT);
+        let event = Event::Changed(Change::Stopped(stop.info.signal));
+        let uid = thread.process.cred().uid;
+        return Some(Some(Report { pid: thread.tid(), uid, event, usage: Usage::default() }));
+    }
+    any
+}

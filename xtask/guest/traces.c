@@ -1,0 +1,268 @@
+// ptrace: stops at signals, registers, memory that the program itself can't write, and what becomes of both sides.
+#include "check.h"
+#include <sys/ptrace.h>
+#include <sys/uio.h>
+#include <stddef.h>
+#include <sys/user.h>
+
+static volatile long told = 7;
+
+static long peek(pid_t pid, const void *at) {
+    errno = 0;
+    return ptrace(PTRACE_PEEKDATA, pid, at, 0);
+}
+
+// A child that wants to be traced, at its first stop.
+static pid_t traced(void (*body)(void)) {
+    fflush(stdout);
+    pid_t child = fork();
+    NEED(child >= 0);
+    if (child == 0) {
+        if (ptrace(PTRACE_TRACEME, 0, 0, 0)) _exit(99);
+        raise(SIGSTOP);
+        body();
+        _exit(0);
+    }
+    int status;
+    NEED(waitpid(child, &status, 0) == child && WIFSTOPPED(status) && WSTOPSIG(status) == SIGSTOP);
+    return child;
+}
+
+// What the next wait for it says.
+static int next(pid_t child) {
+    int status = -1;
+    NEED(waitpid(child, &status, 0) == child);
+    return status;
+}
+
+static void tells(void) {
+    _exit(told == 8 ? 5 : 6);
+}
+
+static void memory_is_read_and_written(void) {
+    pid_t child = traced(tells);
+    CHECK(peek(child, (void *)&told) == 7);
+    CHECK(!ptrace(PTRACE_POKEDATA, child, &told, 8) && peek(child, (void *)&told) == 8 && told == 7);
+    FAILS(ptrace(PTRACE_PEEKDATA, child, 8, 0), EIO);
+    FAILS(ptrace(PTRACE_POKEDATA, child, 8, 0), EIO);
+    CHECK(!ptrace(PTRACE_CONT, child, 0, 0));
+    FAILS(ptrace(PTRACE_PEEKDATA, child, &told, 0), ESRCH); // it runs
+    CHECK(next(child) == 5 << 8);
+    FAILS(ptrace(PTRACE_PEEKDATA, child, &told, 0), ESRCH);
+}
+
+// nop; mov $3, %eax; ret
+extern const char breakpoint_here[];
+__asm__(".pushsection .text\nbreakpoint_here: nop\n mov $3, %eax\n ret\n.popsection");
+
+static void hits(void) {
+    int (*volatile function)(void) = (int (*)(void))breakpoint_here;
+    _exit(function());
+}
+
+static void breakpoints_are_hit(void) {
+    pid_t child = traced(hits);
+    long before = peek(child, breakpoint_here);
+    // The program's text can't be written by the program.
+    CHECK(!ptrace(PTRACE_POKETEXT, child, breakpoint_here, (before & ~0xffL) | 0xcc));
+    CHECK(!ptrace(PTRACE_CONT, child, 0, 0));
+    int status = next(child);
+    CHECK(WIFSTOPPED(status) && WSTOPSIG(status) == SIGTRAP);
+    struct user_regs_struct registers;
+    CHECK(!ptrace(PTRACE_GETREGS, child, 0, &registers));
+    CHECK(registers.rip == (unsigned long)breakpoint_here + 1);
+    // Here it is as it was.
+    CHECK(*(volatile unsigned char *)breakpoint_here != 0xcc);
+    CHECK(!ptrace(PTRACE_POKETEXT, child, breakpoint_here, before));
+    registers.rip--;
+    CHECK(!ptrace(PTRACE_SETREGS, child, 0, &registers));
+    // One instruction at a time.
+    for (int i = 1; i <= 2; i++) {
+        CHECK(!ptrace(PTRACE_SINGLESTEP, child, 0, 0));
+        status = next(child);
+        CHECK(WIFSTOPPED(status) && WSTOPSIG(status) == SIGTRAP);
+        CHECK(!ptrace(PTRACE_GETREGS, child, 0, &registers));
+        CHECK(registers.rip == (unsigned long)breakpoint_here + (i == 1 ? 1 : 6));
+    }
+    CHECK((unsigned)registers.rax == 3);
+    registers.rax = 4;
+    CHECK(!ptrace(PTRACE_SETREGS, child, 0, &registers));
+    struct user_regs_struct again;
+    struct iovec room = {&again, sizeof again};
+    CHECK(!ptrace(PTRACE_GETREGSET, child, 1, &room) && room.iov_len == sizeof again && again.rax == 4);
+    errno = 0;
+    CHECK(ptrace(PTRACE_PEEKUSER, child, offsetof(struct user_regs_struct, rax), 0) == 4 && !errno);
+    CHECK(!ptrace(PTRACE_POKEUSER, child, offsetof(struct user_regs_struct, rax), 9));
+    FAILS(ptrace(PTRACE_PEEKUSER, child, 3, 0), EIO);
+    CHECK(!ptrace(PTRACE_CONT, child, 0, 0) && next(child) == 9 << 8);
+}
+
+static volatile sig_atomic_t caught;
+
+static void catch(int signal) {
+    caught = signal;
+}
+
+static void raises(void) {
+    signal(SIGUSR1, catch), signal(SIGUSR2, SIG_IGN);
+    raise(SIGUSR1); // which the tracer takes away
+    if (caught) _exit(1);
+    raise(SIGUSR1); // which it lets through
+    if (caught != SIGUSR1) _exit(2);
+    caught = 0;
+    raise(SIGUSR2); // for which it gives another
+    _exit(caught == SIGUSR1 ? 3 : 4);
+}
+
+static void signals_are_seen_first(void) {
+    pid_t child = traced(raises);
+    CHECK(!ptrace(PTRACE_CONT, child, 0, 0));
+    int status = next(child);
+    CHECK(WIFSTOPPED(status) && WSTOPSIG(status) == SIGUSR1);
+    siginfo_t info;
+    CHECK(!ptrace(PTRACE_GETSIGINFO, child, 0, &info) && info.si_signo == SIGUSR1 && info.si_pid == child);
+    CHECK(!ptrace(PTRACE_CONT, child, 0, 0));
+    status = next(child);
+    CHECK(WIFSTOPPED(status) && WSTOPSIG(status) == SIGUSR1);
+    CHECK(!ptrace(PTRACE_CONT, child, 0, SIGUSR1));
+    status = next(child);
+    CHECK(WIFSTOPPED(status) && WSTOPSIG(status) == SIGUSR2);
+    FAILS(ptrace(PTRACE_CONT, child, 0, 100), EIO);
+    CHECK(!ptrace(PTRACE_CONT, child, 0, SIGUSR1));
+    CHECK(next(child) == 3 << 8);
+}
+
+static volatile char *volatile nowhere = (volatile char *)8;
+
+static void dies(void) {
+    *nowhere = 1;
+}
+
+static void deaths_are_seen_first(void) {
+    pid_t child = traced(dies);
+    CHECK(!ptrace(PTRACE_CONT, child, 0, 0));
+    int status = next(child);
+    CHECK(WIFSTOPPED(status) && WSTOPSIG(status) == SIGSEGV);
+    siginfo_t info;
+    CHECK(!ptrace(PTRACE_GETSIGINFO, child, 0, &info) && info.si_addr == (void *)8);
+    CHECK(!ptrace(PTRACE_CONT, child, 0, SIGSEGV));
+    status = next(child);
+    CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV);
+    // One at rest can be ended.
+    child = traced(dies);
+    CHECK(!kill(child, SIGKILL));
+    status = next(child);
+    CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+}
+
+static void programs_are_seen(void) {
+    fflush(stdout);
+    pid_t child = fork();
+    NEED(child >= 0);
+    if (child == 0) {
+        if (ptrace(PTRACE_TRACEME, 0, 0, 0)) _exit(99);
+        execl("/bin/true", "true", (char *)0);
+        _exit(98);
+    }
+    int status = next(child);
+    CHECK(WIFSTOPPED(status) && WSTOPSIG(status) == SIGTRAP);
+    CHECK(!ptrace(PTRACE_CONT, child, 0, 0) && next(child) == 0);
+}
+
+static volatile long counter;
+
+static int tracer_of(pid_t pid) {
+    char name[64], line[256];
+    snprintf(name, sizeof name, "/proc/%d/status", pid);
+    FILE *file = fopen(name, "r");
+    int tracer = -1;
+    while (file && fgets(line, sizeof line, file)) sscanf(line, "TracerPid: %d", &tracer);
+    if (file) fclose(file);
+    return tracer;
+}
+
+static void others_are_attached_to(void) {
+    fflush(stdout);
+    int ready[2];
+    NEED(!pipe(ready));
+    pid_t child = fork();
+    NEED(child >= 0);
+    if (child == 0) {
+        NEED(write(ready[1], "r", 1) == 1);
+        for (;;) counter++;
+    }
+    char byte;
+    NEED(read(ready[0], &byte, 1) == 1);
+    FAILS(ptrace(PTRACE_ATTACH, getpid(), 0, 0), EPERM);
+    FAILS(ptrace(PTRACE_CONT, child, 0, 0), ESRCH);
+    FAILS(ptrace(PTRACE_ATTACH, 1 << 22, 0, 0), ESRCH);
+    CHECK(!ptrace(PTRACE_ATTACH, child, 0, 0) && tracer_of(child) == getpid());
+    int status = next(child);
+    CHECK(WIFSTOPPED(status) && WSTOPSIG(status) == SIGSTOP);
+    FAILS(ptrace(PTRACE_ATTACH, child, 0, 0), EPERM);
+    long seen = peek(child, (void *)&counter);
+    struct timespec pause = {0, 20000000};
+    nanosleep(&pause, 0);
+    CHECK(peek(child, (void *)&counter) == seen);
+    CHECK(!ptrace(PTRACE_DETACH, child, 0, 0) && tracer_of(child) == 0);
+    nanosleep(&pause, 0);
+    CHECK(waitpid(child, &status, WNOHANG) == 0);
+    // A tracer that ends lets go: a grandchild attaches, and ends.
+    pid_t tracer = fork();
+    NEED(tracer >= 0);
+    if (tracer == 0) {
+        if (ptrace(PTRACE_ATTACH, child, 0, 0)) _exit(1);
+        _exit(waitpid(child, &status, 0) != child || !WIFSTOPPED(status));
+    }
+    CHECK(next(tracer) == 0 && tracer_of(child) == 0);
+    // A tracer that isn't the parent hears of the end, and so does the parent.
+    tracer = fork();
+    NEED(tracer >= 0);
+    if (tracer == 0) {
+        if (ptrace(PTRACE_ATTACH, child, 0, 0) || waitpid(child, &status, 0) != child) _exit(1);
+        if (ptrace(PTRACE_CONT, child, 0, 0) || kill(child, SIGTERM)) _exit(2);
+        if (waitpid(child, &status, 0) != child || !WIFSTOPPED(status) || WSTOPSIG(status) != SIGTERM) _exit(3);
+        if (ptrace(PTRACE_CONT, child, 0, SIGTERM) || waitpid(child, &status, 0) != child) _exit(4);
+        _exit(!WIFSIGNALED(status));
+    }
+    CHECK(next(tracer) == 0);
+    CHECK(WTERMSIG(next(child)) == SIGTERM);
+    close(ready[0]), close(ready[1]);
+}
+
+// What /proc/PID/mem may do is what ptrace may.
+static void memory_files_reach_as_far(void) {
+    char *none = mmap(0, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    char *shared = mmap(0, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    NEED(none != MAP_FAILED && shared != MAP_FAILED);
+    memcpy(none, "none", 4), memcpy(shared, "shared", 6);
+    NEED(!mprotect(none, PAGE, PROT_NONE) && !mprotect(shared, PAGE, PROT_READ));
+    int file = open("/proc/self/mem", O_RDWR);
+    char text[8] = {0};
+    NEED(file >= 0);
+    CHECK(pread(file, text, 4, (off_t)none) == 4 && !memcmp(text, "none", 4));
+    CHECK(pwrite(file, "some", 4, (off_t)none) == 4);
+    CHECK(pread(file, text, 4, (off_t)none) == 4 && !memcmp(text, "some", 4));
+    FAILS(pwrite(file, "writes", 6, (off_t)shared), EIO);
+    // Constants are changed here, and in the program's file they aren't.
+    static const char constant[] __attribute__((aligned(64))) = "constant";
+    CHECK(pwrite(file, "CONSTANT", 8, (off_t)constant) == 8);
+    const char *volatile seen = constant;
+    CHECK(!memcmp(seen, "CONSTANT", 8));
+    NEED(!mprotect(none, PAGE, PROT_READ));
+    CHECK(!memcmp(none, "some", 4) && !memcmp(shared, "shared", 6));
+    close(file), munmap(none, PAGE), munmap(shared, PAGE);
+}
+
+int main(int argc, char **argv) {
+    static const struct test_case tests[] = {
+        {"memory_is_read_and_written", memory_is_read_and_written},
+        {"breakpoints_are_hit", breakpoints_are_hit},
+        {"signals_are_seen_first", signals_are_seen_first},
+        {"deaths_are_seen_first", deaths_are_seen_first},
+        {"programs_are_seen", programs_are_seen},
+        {"others_are_attached_to", others_are_attached_to},
+        {"memory_files_reach_as_far", memory_files_reach_as_far},
+    };
+    return RUN(tests, argc, argv);
+}
