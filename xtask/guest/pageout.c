@@ -137,6 +137,44 @@ static void shared_memory(void) {
     CHECK(wrong(at, 512) == 0);
 }
 
+static long knob(const char *name, long value) {
+    char path[64], text[32] = "";
+    snprintf(path, sizeof path, "/proc/sys/vm/%s", name);
+    int fd = open(path, O_RDWR);
+    NEED(fd >= 0);
+    if (value >= 0) {
+        int length = snprintf(text, sizeof text, "%ld\n", value);
+        ssize_t n = write(fd, text, length);
+        close(fd);
+        return n == length ? 0 : -errno;
+    }
+    NEED(read(fd, text, sizeof text - 1) > 0);
+    close(fd);
+    return atol(text);
+}
+
+static void knobs_are_kept_and_checked(void) {
+    static const char *names[] = {"anonmin", "anonmax", "filemin", "filemax", "execmin", "execmax"};
+    static const long at_start[] = {10, 80, 10, 50, 5, 30};
+    for (int i = 0; i < 6; i++) CHECK(knob(names[i], -1) == at_start[i]);
+    CHECK(knob("filemin", 40) == 0 && knob("filemin", -1) == 40);
+    // Over the most; over all together; over a hundred.
+    CHECK(knob("filemin", 51) == -EINVAL && knob("anonmin", 60) == -EINVAL && knob("execmax", 101) == -EINVAL);
+    CHECK(knob("filemin", -1) == 40 && knob("anonmin", -1) == 10);
+    CHECK(knob("filemin", 10) == 0);
+    // The page daemon keeps as much free as it is told to.
+    long low = knob("min_free_kbytes", -1), more = low + 8192;
+    CHECK(low > 0 && knob("min_free_kbytes", more) == 0 && knob("min_free_kbytes", -1) == more);
+    struct sysinfo info;
+    NEED(!sysinfo(&info));
+    size_t pages = info.freeram / PAGE;
+    char *at = map(pages, ANON | MAP_NORESERVE, -1);
+    for (size_t i = 0; i < pages; i++) at[i * PAGE] = 1;
+    for (int tries = 0; tries < 100 && (sysinfo(&info), info.freeram / 1024 < (unsigned long)more); tries++) usleep(20000);
+    CHECK(info.freeram / 1024 >= (unsigned long)more);
+    CHECK(knob("min_free_kbytes", low) == 0 && knob("min_free_kbytes", -1) == low);
+}
+
 int main(int argc, char **argv) {
     static const struct test_case cases[] = {
         {"private_memory", private_memory},
@@ -145,6 +183,7 @@ int main(int argc, char **argv) {
         {"locked_memory_stays", locked_memory_stays},
         {"a_mapped_file", a_mapped_file},
         {"shared_memory", shared_memory},
+        {"knobs_are_kept_and_checked", knobs_are_kept_and_checked},
     };
     return RUN(cases, argc, argv);
 }

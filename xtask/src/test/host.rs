@@ -32,6 +32,7 @@ pub const CHECKS: &[Check] = &[
 pub const LONG: &[Check] = &[
     Check { name: "host/long model runs", run: long_model_runs },
     Check { name: "host/a million operations on swap", run: million_operations },
+    Check { name: "host/many schedules of a few frames", run: many_schedules },
     Check { name: "host/planted bugs", run: planted_bugs },
     Check { name: "host/a million fork patterns", run: million_forks },
     Check { name: "host/a hundred machines that go off while they write", run: super::crashes::a_hundred },
@@ -112,6 +113,12 @@ fn million_operations() -> Result<Verdict> {
 fn million_forks() -> Result<Verdict> {
     let mut command = cargo(&["test", "-p", "uvm", "--test", "maps", "--", "for_ever"]);
     Ok(count_tests(&output(command.env("UVM_LOOPS", "1000000"))?))
+}
+
+/// Programs on little memory that must not be refused any.
+fn many_schedules() -> Result<Verdict> {
+    let schedules = ["test", "-p", "uvm-check", "--features", "shuttle", "--test", "schedules"];
+    Ok(count_tests(&output(cargo(&schedules).args(["in_many_schedules", "--", "--ignored"]))?))
 }
 
 fn planted_bugs() -> Result<Verdict> {
