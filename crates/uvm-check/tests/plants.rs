@@ -437,8 +437,8 @@ const PLANTS: &[Plant] = &[
     },
     Plant {
         what: "memory: what a pass has freed is taken before the reserve is filled",
-        file: "uvm/src/pageout/finish.rs",
-        changes: &[("        self.frames().refill_reserves(held);\n", "")],
+        file: "machine/src/frames/mod.rs",
+        changes: &[("if self.far.free_list_len.load(Relaxed) < self.reserve_kernel {", "if false {")],
         found_by: RESERVE,
     },
     Plant {

@@ -261,14 +261,17 @@ fn pages_of_files_that_the_last_pass_has_written_can_be_taken() {
     let (uvm, mut ctx) = (world(20), ThreadCtx::new());
     let held = &mut ctx.held();
     let s = space(&uvm, held);
-    let file = VnodePager::new(&uvm, held, Box::new(TestFile::new(&uvm, Mode::AtOnce)), Pages(5)).unwrap();
-    let request = MapRequest::object(file.clone(), Pages(0), Pages(5), Sharing::Shared);
-    let mapped = uvm.map(held, &s, &request).unwrap();
+    let file = VnodePager::new(&uvm, held, Box::new(TestFile::new(&uvm, Mode::AtOnce)), Pages(10)).unwrap();
+    // Every second page of it: none is written along with another, to be found clean in the same pass.
+    let request = MapRequest::object(file.clone(), Pages(0), Pages(10), Sharing::Shared);
+    let mapped = uvm.map(held, &s, &MapRequest { advice: Advice::Random, ..request }).unwrap();
     let va = uvm.map(held, &s, &MapRequest::zero(Pages(12))).unwrap();
     let fault = |va, access| uvm.fault(&mut ThreadCtx::new().held(), &s, va, access).map(|_| ());
     let store = |va| uvm.machine().store(0, s.pmap(), va, &[1], fault);
     (0..11).for_each(|n| store(va + Pages(n)).unwrap());
-    (0..5).for_each(|n| store(mapped + Pages(n)).unwrap());
+    // The file's are the youngest: of a batch that comes on a queue together it isn't known.
+    uvm.frames().flush_pending(held);
+    (0..5).for_each(|n| store(mapped + Pages(2 * n)).unwrap());
     assert_eq!(uvm.frames().for_users(), 0);
     assert!(store(va + Pages(11)).is_ok(), "twelve pages fit into 20 frames of which 8 are kept free");
     uvm.space_destroy(held, s);

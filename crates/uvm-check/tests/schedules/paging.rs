@@ -168,7 +168,7 @@ fn crowd(frames: u32, programs: usize, pages: u64, children: bool) {
 }
 
 fn check_crowds(rounds: usize) {
-    for frames in [FEWEST, FEWEST + 2, 24] {
+    for (frames, rounds) in [(FEWEST, 3 * rounds), (FEWEST + 2, rounds), (24, rounds)] {
         check_rounds(rounds, move || crowd(frames, 3, 8, false));
         check_rounds(rounds, move || crowd(frames, 2, 8, true));
     }

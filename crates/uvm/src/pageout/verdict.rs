@@ -119,7 +119,8 @@ impl Past {
         if under_way != 0 {
             return Verdict::Wait;
         }
-        if freed != 0 || has_failed || before.under_way() != 0 {
+        // What the pass wrote itself may have ended, too: a file's pages are clean then, and there for the next.
+        if freed != 0 || has_failed || before.under_way() + got.started != 0 {
             return Verdict::TryAgain;
         }
         Verdict::Refuse
@@ -204,6 +205,8 @@ mod tests {
             (unknown, got(12, 0), used_by_others, Verdict::TryAgain),
             // What was under way has ended and is in use again: the next pass finds it.
             (ended, got(0, 0), unknown, Verdict::TryAgain),
+            // The same of what it has written itself: a file's pages, which stay.
+            (unknown, got(0, 12), unknown, Verdict::TryAgain),
             // Pages of files that the host writes in its own time.
             (unknown, Some(Progress { later: 1, ..Progress::default() }), unknown, Verdict::Wait),
         ];
