@@ -47,6 +47,8 @@ pub enum Expect {
     Panic(&'static str),
     /// So many CPUs have said where they are, each with a back-trace.
     Stacks(usize),
+    /// One line of what the kernel tells beside the output, as a regular expression.
+    Told(&'static str),
 }
 
 use Expect::{Contains, Exactly, Lacks, Matches};
@@ -248,7 +250,12 @@ pub const CASES: &[Case] = &[
         seconds: 600,
         // Linux, too, kills what must go, but as many as it likes.
         ours_only: true,
-        expect: &[Lacks("FAILED"), Contains("2 of 2 cases hold"), Contains("the shell goes on")],
+        expect: &[
+            Lacks("FAILED"),
+            Contains("2 of 2 cases hold"),
+            Contains("the shell goes on"),
+            Expect::Told(r"^out of memory: killed process \d+ \(bomb\), \d+ KiB in memory, \d+ KiB on swap$"),
+        ],
         ..guest("out of memory and swap", &[("bomb", Libc::Musl)], &["/bin/busybox", "sh", "-c", "/bin/bomb; echo the shell goes on"])
     },
     Case {

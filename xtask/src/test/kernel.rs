@@ -145,6 +145,9 @@ fn judge(case: &Case, prepared: &Prepared, finished: &Finished) -> Vec<String> {
                     complaints.push(format!("{told} CPUs have said where they are, not {cpus}"));
                 }
             }
+            Expect::Told(pattern) if !finished.report.trace.iter().any(|line| matches(pattern, line)) => {
+                complaints.push(format!("the kernel has told nothing that matches {pattern:?}"));
+            }
             _ => {}
         }
     }
