@@ -40,8 +40,12 @@ impl Quota {
         self.most.store(most, Relaxed);
     }
 
-    /// Counts pages that are about to be made: all of them or, if they are too many, none.
+    /// Counts pages that are about to be made: all of them or, if they are too many, none. None are never too many, though there
+    /// may be more than there ought to be.
     pub(crate) fn take(&self, pages: usize) -> Result<(), GetError> {
+        if pages == 0 {
+            return Ok(());
+        }
         let mut used = self.used();
         loop {
             let sum = used.checked_add(pages).filter(|&sum| sum <= self.most()).ok_or(GetError::NoSpace)?;
