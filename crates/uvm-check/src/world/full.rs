@@ -57,18 +57,26 @@ impl World {
             Op::Wire { span, .. } | Op::Pin { span, .. } => span.1 as usize + 1,
             Op::Pass { s, span, way: Way::Copy, .. } | Op::Extract { s, span, way: Way::Copy, .. } => {
                 let wired = |&page: &u64| self.model.page(s, page).is_some_and(|at| at.wired);
-                span.pages().filter(wired).count()
+                span.pages().filter(wired).count() + self.on_loan(s).min(span.1 as usize)
             }
             Op::Transfer { l, .. } | Op::TransferAnywhere { l, .. } | Op::GiveToObject { l, .. } => {
                 self.model.loans[l].as_ref().map_or(0, |loan| loan.len() + 1)
             }
             Op::Lend { span, .. } | Op::LendObject { span, .. } => span.1 as usize + 1,
-            // Copies of wired pages are made at once.
+            // Copies of wired pages, and of what is on loan, are made at once.
             Op::Fork { s, .. } => {
-                self.model.spaces[s].iter().flat_map(|space| space.values()).filter(|at| at.wired).count()
+                let pages = self.model.spaces[s].iter().flat_map(|space| space.values());
+                pages.filter(|at| at.wired).count() + self.on_loan(s)
             }
             _ => 0,
         }
+    }
+
+    /// Pages that a space's slots have on loan.
+    fn on_loan(&self, s: usize) -> usize {
+        let mut sum = 0;
+        self.uvm.describe(&mut ThreadCtx::new().held(), self.space(s), |entry| sum += entry.layers.borrowed);
+        sum
     }
 
     fn room(&self, op: &Op) -> Room {
