@@ -52,7 +52,7 @@ const TRUNCATION: &[&str] =
     &["--features", "shuttle", "--test", "schedules", "a_truncation_meets_a_fault_and_the_page_daemon"];
 const EVICTION: &[&str] =
     &["--features", "shuttle", "--test", "schedules", "an_eviction_meets_a_new_mapping_of_the_same_page"];
-const SWAPOFF: &[&str] = &["--features", "shuttle", "--test", "schedules", "swap_is_switched_off_under_load"];
+const LEAVES: &[&str] = &["-p", "uvm", "--test", "paging", "a_device_is_not_left"];
 const EXIT: &[&str] =
     &["--features", "shuttle", "--test", "schedules", "a_process_ends_while_its_pages_are_written_out"];
 const TIER: &[&str] =
@@ -550,7 +550,7 @@ const PLANTS: &[Plant] = &[
             "            if let Err(ticket) = busy_check(machine, page) {\n                return Ok(Visit::Wait(ticket));\n            }\n",
             "            let _ = (busy_check(machine, page), |ticket| Visit::Wait(ticket));\n",
         )],
-        found_by: SWAPOFF,
+        found_by: LEAVES,
     },
     Plant {
         what: "race: an exit frees a page that is being written",

@@ -591,6 +591,22 @@ fn a_page_wanted_while_it_is_written_stays() {
 }
 
 #[test]
+fn a_device_is_not_left_while_pages_are_written_to_it() {
+    let (uvm, mut ctx) = (world(256), ThreadCtx::new());
+    let held = &mut ctx.held();
+    let (_, id) = swap_on(&uvm, held, 1024, Mode::Later);
+    let (s, va) = filled(&uvm, held, 100);
+    let progress = uvm.pageout(held, 200);
+    assert!(progress.started > 0 && uvm.machine().under_way() > 0, "{progress:?}");
+    uvm.swap_off(held, id).unwrap();
+    assert_eq!((uvm.machine().under_way(), uvm.pages_in_flight()), (0, 0), "its writes are under way yet");
+    audit(&uvm, held, &[&s]);
+    check(&uvm, &s, va, 100);
+    uvm.space_destroy(held, s);
+    assert_empty(&uvm);
+}
+
+#[test]
 fn wired_pages_stay_in_memory() {
     let (uvm, mut ctx) = (world(256), ThreadCtx::new());
     let held = &mut ctx.held();
