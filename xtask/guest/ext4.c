@@ -441,6 +441,24 @@ static void a_page_with_room_in_parts(void) {
     close(fd);
 }
 
+// A deleted file's room is there for who needs it next, what was only reserved too, though somebody else may be freeing it at this moment.
+static void deleted_files_make_room(void) {
+    fresh();
+    struct statfs before, after;
+    NEED(!statfs(".", &before));
+    off_t most = (off_t)(before.f_bavail * before.f_bsize) / 4 * 3;
+    int fails = 0;
+    for (int i = 0; i < 60; i++) {
+        int big = open("big", O_CREAT | O_RDWR, 0600);
+        NEED(big >= 0);
+        fails += fallocate(big, i % 3 ? 0 : FALLOC_FL_KEEP_SIZE, 0, most) != 0;
+        if (i % 2) fails += write(big, "written", 7) != 7;
+        NEED(!unlink("big") && !close(big));
+    }
+    sync();
+    CHECK(fails == 0 && !statfs(".", &after) && after.f_bfree + 8 >= before.f_bfree);
+}
+
 // What was written and has no blocks yet keeps the room that it was promised, whatever others reserve.
 static void reserving_beside_what_was_written(void) {
     fresh();
@@ -735,6 +753,7 @@ int main(int argc, char **argv) {
         {"stores_to_a_growing_file", stores_to_a_growing_file},
         {"a_page_with_room_in_parts", a_page_with_room_in_parts},
         {"reserving_beside_what_was_written", reserving_beside_what_was_written},
+        {"deleted_files_make_room", deleted_files_make_room},
     };
     return RUN(cases, argc, argv);
 }

@@ -53,6 +53,8 @@ pub type Result<T> = core::result::Result<T, ErrorKind>;
 /// The most that is called written in one step of the crate's.
 const STEP: u64 = 128 << 10;
 
+/// Blocks that a file can have.
+const MOST_BLOCKS: u64 = u32::MAX as u64;
 /// Changes that are committed at once.
 const MAX_CHANGES: u32 = 16;
 
@@ -325,6 +327,12 @@ impl<D: Device> Volume<D> {
             self.unshield(ino, 0, self.ceil(info.size))?;
         }
         self.freed = true;
+        if info.mode & 0o170000 == 0o100000 && info.blocks > 0 {
+            // Blocks that were set aside and never written, maybe behind the size, go by a truncation only: the crate loses them
+            // with the inode else.
+            self.fs.truncate_inode(number(ino)?, MOST_BLOCKS * self.block_size).map_err(kind)?;
+            self.fs.truncate_inode(number(ino)?, 0).map_err(kind)?;
+        }
         self.fs.reap_unlinked_inode(number(ino)?).map_err(kind)
     }
 

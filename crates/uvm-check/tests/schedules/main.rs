@@ -23,7 +23,7 @@ mod paging;
 mod parts;
 mod world;
 
-use world::{check, spawn, Soft, World, P, Q};
+use world::{check, check_rounds, spawn, Soft, World, P, Q, ROUNDS};
 
 /// One thread stores to P, then to Q. A fork in between copies both at one moment: who sees Q's store sees P's.
 #[test]
@@ -79,7 +79,7 @@ fn no_store_is_lost_while_a_fork_is_under_way() {
 /// went on reading the original through its TLB, while the two others had the copy, is NetBSD's PR 56535.
 #[test]
 fn a_copied_page_is_seen_by_every_cpu_at_once() {
-    check(|| {
+    check_rounds(4 * ROUNDS, || {
         let w = World::new();
         let parent = w.space();
         w.map(&parent, MapRequest::zero(Pages(2)));

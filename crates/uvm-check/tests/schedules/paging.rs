@@ -135,6 +135,25 @@ fn a_store_is_not_lost_to_the_page_daemon() {
     check_rounds(ROUNDS, || store_beside_the_daemon(Paged::new(Fate::Works)));
 }
 
+/// Pages change hands between the page daemon's look at a page and its look at whose it is.
+#[test]
+fn pages_change_owners_beside_the_page_daemon() {
+    check_rounds(ROUNDS, || {
+        let p = Paged::new(Fate::Works);
+        let space = p.written();
+        p.w.uvm.pageout(&mut ThreadCtx::new().held(), 64);
+        let daemon = p.daemon(2);
+        for n in 2..4 {
+            p.w.uvm.discard(&mut ThreadCtx::new().held(), &space, BOTH).expect("it is mapped");
+            p.w.store(0, &space, P, n);
+            p.w.store(0, &space, Q, n);
+        }
+        daemon.join().unwrap();
+        assert_eq!((p.w.load(0, &space, P), p.w.load(0, &space, Q)), (3, 3));
+        p.end(vec![space], &[]);
+    });
+}
+
 /// The fewest frames with which every access must be served: the low water mark of so few, under which memory has run out by
 /// definition, and the two that an access may need at once.
 const FEWEST: u32 = 8 + 2;

@@ -10,7 +10,7 @@ use uvm_soft::{Config, Denied, IoBy, Plant, ShuttleThreads, SoftMachine, Stage};
 
 pub type Soft = SoftMachine<ShuttleThreads>;
 
-const ROUNDS: usize = 10000;
+pub const ROUNDS: usize = 10000;
 pub const P: Va = Va(0x10_0000);
 pub const Q: Va = Va(0x10_1000);
 

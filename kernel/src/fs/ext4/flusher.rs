@@ -181,6 +181,7 @@ impl Fs {
     /// Frees what has no name and that nobody uses any more. The list of the others on the disk should stay short: it is walked
     /// at every change of it.
     pub(super) fn reap_closed(&self) {
+        let _turn = self.reaping.lock();
         let waiting = core::mem::take(&mut *self.unlinked.lock());
         let open: Vec<u32> = waiting.into_iter().filter(|&ino| !self.reap(ino)).collect();
         if !open.is_empty() {

@@ -70,6 +70,8 @@ pub(super) struct Fs {
     nodes: SpinLock<BTreeMap<u32, Arc<Node>>>,
     /// Inodes without names that were not freed yet.
     unlinked: SpinLock<Vec<u32>>,
+    /// Held while they are freed: whoever needs their room waits until it is there.
+    reaping: Mutex<()>,
     read_only: AtomicBool,
     /// Held while nodes are taken from the table one after another: to be written, or to be forgotten.
     walk: Mutex<()>,
@@ -107,6 +109,7 @@ fn mount_claimed(disk: &Arc<Disk>, mode: Mode) -> Result<InodeRef> {
         volume: Mutex::new(volume),
         nodes: SpinLock::new(BTreeMap::new()),
         unlinked: SpinLock::new(Vec::new()),
+        reaping: Mutex::new(()),
         read_only: AtomicBool::new(mode == Mode::ReadOnly),
         walk: Mutex::new(()),
         writers: AtomicUsize::new(0),
