@@ -52,8 +52,6 @@ const TRUNCATION: &[&str] =
     &["--features", "shuttle", "--test", "schedules", "a_truncation_meets_a_fault_and_the_page_daemon"];
 const EVICTION: &[&str] =
     &["--features", "shuttle", "--test", "schedules", "an_eviction_meets_a_new_mapping_of_the_same_page"];
-const OWNERS: &[&str] =
-    &["--features", "shuttle", "--test", "schedules", "pages_change_owners_beside_the_page_daemon"];
 const LEAVES: &[&str] = &["-p", "uvm", "--test", "paging", "a_device_is_not_left"];
 const EXIT: &[&str] =
     &["--features", "shuttle", "--test", "schedules", "a_process_ends_while_its_pages_are_written_out"];
@@ -326,7 +324,7 @@ const PLANTS: &[Plant] = &[
         what: "the page daemon does not look again whose a page is",
         file: "uvm/src/pageout/take.rs",
         changes: &[("if body.page != Some(page) || !self.can_go(page) {", "if !self.can_go(page) {")],
-        found_by: OWNERS,
+        found_by: SCHEDULES,
     },
     Plant {
         what: "an unmapping lets the lock go before the CPUs have forgotten",
