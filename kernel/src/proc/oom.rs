@@ -16,8 +16,9 @@ use crate::mem::layout::USER_END;
 use crate::sync::WaitQueue;
 use crate::{sched, vm};
 
-/// How long a victim is waited for before another is chosen: it may itself wait for something.
-const PATIENCE: u64 = 1_000_000_000;
+/// How long a victim is waited for before another is chosen: it may itself wait for something. One that had locked most of memory
+/// takes a second to let it go, on a slow machine.
+const PATIENCE: u64 = 3_000_000_000;
 
 /// How many had to go since boot.
 pub static KILLS: AtomicU64 = AtomicU64::new(0);
@@ -31,6 +32,10 @@ pub fn make_room() -> bool {
     if !is_program || super::is_leaving() {
         return false;
     }
+    // What one that is on its way out has yet will be free: a victim that asked for itself doesn't wait for its own end.
+    if leaving().is_some_and(|going| wait_for(&going)) {
+        return !super::is_leaving();
+    }
     let victim = match largest() {
         Some(process) => kill(process),
         None => leaving().unwrap_or_else(|| kill(current_process().clone())),
@@ -38,9 +43,14 @@ pub fn make_room() -> bool {
     if Arc::ptr_eq(&victim, current_process()) {
         return false;
     }
-    let is_over = || (has_gone(&victim) || super::is_leaving()).then_some(());
-    let _ = GONE.wait_until(sched::now() + PATIENCE, is_over);
+    wait_for(&victim);
     !super::is_leaving()
+}
+
+/// Waits until a process has gone, or the one that asks is to go itself; not for ever. Says whether that is so.
+fn wait_for(process: &Process) -> bool {
+    let is_over = || (has_gone(process) || super::is_leaving()).then_some(());
+    GONE.wait_until(sched::now() + PATIENCE, is_over).is_some()
 }
 
 fn kill(victim: Arc<Process>) -> Arc<Process> {
