@@ -323,11 +323,12 @@ impl<D: Device> Volume<D> {
     pub fn reap(&mut self, ino: u32) -> Result<()> {
         self.settle()?;
         let info = self.fs.inode(number(ino)?).map_err(kind)?;
-        if info.mode & 0o170000 == 0o100000 && info.size > 0 {
+        let is_file = info.mode & 0o170000 == 0o100000;
+        if is_file && info.size > 0 {
             self.unshield(ino, 0, self.ceil(info.size))?;
         }
         self.freed = true;
-        if info.mode & 0o170000 == 0o100000 && info.blocks > 0 {
+        if is_file && info.blocks > 0 {
             // Blocks that were set aside and never written, maybe behind the size, go by a truncation only: the crate loses them
             // with the inode else.
             self.fs.truncate_inode(number(ino)?, MOST_BLOCKS * self.block_size).map_err(kind)?;
