@@ -1,5 +1,6 @@
 // Processes: fork, vfork, exec of everything that may be one, waiting, groups, what is inherited and what is not.
 #include "check.h"
+#include <poll.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 
@@ -99,6 +100,33 @@ static void orphans_find_a_parent(void) {
     CHECK(wait_for(middle) == 0);
     pid_t adopted;
     CHECK(read(ends[0], &adopted, sizeof adopted) == sizeof adopted && adopted == 1);
+}
+
+// A stopped process and its parent are a group of a session of their own. The parent ends, and nobody is left to let the child go on.
+static void a_stopped_group_hears_that_it_is_orphaned(void) {
+    int ends[2];
+    CHECK(!pipe(ends));
+    pid_t shell = fork();
+    if (shell == 0) {
+        setsid();
+        pid_t job = fork();
+        if (job == 0) {
+            setpgid(0, 0);
+            pid_t stopped = fork();
+            if (stopped == 0) for (;;) pause();
+            int status;
+            int is_stopped = !kill(stopped, SIGSTOP) && waitpid(stopped, &status, WUNTRACED) == stopped && WIFSTOPPED(status);
+            _exit(is_stopped ? 0 : 1);
+        }
+        if (wait_for(job)) _exit(1);
+        close(ends[1]);
+        // Its end comes when the signal kills the one that was stopped.
+        struct pollfd end = {.fd = ends[0], .events = POLLIN};
+        _exit(poll(&end, 1, 5000) == 1 && end.revents == POLLHUP ? 0 : 2);
+    }
+    close(ends[1]);
+    CHECK(wait_for(shell) == 0);
+    close(ends[0]);
 }
 
 static void vfork_lends_its_memory(void) {
@@ -288,6 +316,7 @@ int main(int argc, char **argv) {
         {"waiting", waiting},
         {"a_hundred_children", a_hundred_children},
         {"orphans_find_a_parent", orphans_find_a_parent},
+        {"a_stopped_group_hears_that_it_is_orphaned", a_stopped_group_hears_that_it_is_orphaned},
         {"vfork_lends_its_memory", vfork_lends_its_memory},
         {"broken_programs", broken_programs},
         {"corrupt_headers", corrupt_headers},

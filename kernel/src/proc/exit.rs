@@ -117,31 +117,37 @@ fn end_process(process: &Arc<Process>, status: ExitStatus) {
     if hang_up {
         crate::dev::tty::session_ended(process.sid());
     }
-    let stranded = hand_over_children(process);
-    for pgid in stranded {
-        release_orphans(pgid);
+    for pgid in hand_over_children(process) {
+        release_orphans(pgid, process.pid);
     }
     notify_parent(process, status);
 }
 
-/// Gives the children away. Returns the stopped groups that lose their last link to the session by it.
+/// Gives the children away. Returns the groups that lose a link to the session by the end of the process: its own, if its parent is in
+/// another one, and those of children that are in others.
 fn hand_over_children(process: &Arc<Process>) -> Vec<Pid> {
-    let (children, heir) = table::with(|tree| {
+    let (children, heir, groups) = table::with(|tree| {
+        let own = process.pgid();
+        let links = |other: &Process| other.pgid() != own && other.sid() == process.sid();
+        let is_link = tree.node(process.parent()).is_some_and(|parent| links(&parent.process));
         let children = tree.orphan_children(process.pid);
         let nodes = children.iter().filter_map(|&pid| tree.node(pid));
         let list: Vec<_> = nodes.map(|node| (node.process.clone(), node.ended.is_some())).collect();
         let heir = list.first().and_then(|(child, _)| tree.node(child.parent()));
         let heir = heir.map(|node| node.process.clone());
-        (list, heir)
+        let mut groups = Vec::new();
+        groups.extend(is_link.then_some(own));
+        for (child, _) in list.iter().filter(|(child, _)| links(child)) {
+            if !groups.contains(&child.pgid()) {
+                groups.push(child.pgid());
+            }
+        }
+        (list, heir, groups)
     });
-    let mut groups = alloc::vec![process.pgid()];
     for (child, ended) in &children {
         let signal = child.leader().map_or(0, |thread| thread.parent_death_signal.load(Ordering::Relaxed));
         if let Ok(signal) = Signal::new(signal) {
             let _ = send::send_to_process(child, SigInfo::kernel(signal));
-        }
-        if !groups.contains(&child.pgid()) {
-            groups.push(child.pgid());
         }
         if let (true, Some(heir)) = (*ended, &heir) {
             heir.child_queue.wake_all();
@@ -199,12 +205,14 @@ pub fn child_info(process: &Process, signal: Signal, status: ExitStatus) -> SigI
     SigInfo { signal, code, detail }
 }
 
-/// A group has lost its last link to the session: if a member is stopped, all get SIGHUP and SIGCONT.
-pub fn release_orphans(pgid: Pid) {
-    if !table::is_orphaned_group(pgid) {
-        return;
-    }
-    let members = table::group_members(pgid);
+/// A group loses a link to the session by the end of a process. If it was the last one, and a member is stopped, all get SIGHUP and
+/// SIGCONT.
+fn release_orphans(pgid: Pid, ending: Pid) {
+    let members = table::with(|tree| {
+        let orphaned = tree.is_orphaned_group(pgid, Some(ending));
+        orphaned.then(|| tree.matching(|process| process.pgid() == pgid))
+    });
+    let Some(members) = members else { return };
     if members.iter().any(|member| member.group.lock().stop.is_some()) {
         send::send_to_group(pgid, SIGHUP);
         send::send_to_group(pgid, SIGCONT);

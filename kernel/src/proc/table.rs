@@ -198,11 +198,11 @@ impl Tree {
         self.threads.insert(thread.tid(), thread);
     }
 
-    /// Whether no member of the group has a parent in another group of the same session.
-    pub fn is_orphaned_group(&self, pgid: Pid) -> bool {
+    /// Whether no member of the group, but for one that is ending, has a parent in another group of the same session.
+    pub fn is_orphaned_group(&self, pgid: Pid, ending: Option<Pid>) -> bool {
         !self.nodes.values().any(|node| {
             let process = &node.process;
-            let in_group = process.pgid() == pgid && node.ended.is_none();
+            let in_group = process.pgid() == pgid && node.ended.is_none() && Some(process.pid) != ending;
             in_group
                 && self.nodes.get(&process.parent()).is_some_and(|parent| {
                     parent.process.pgid() != pgid && parent.process.sid() == process.sid()
@@ -282,7 +282,7 @@ pub fn group_members(pgid: Pid) -> Vec<Arc<Process>> {
 }
 
 pub fn is_orphaned_group(pgid: Pid) -> bool {
-    with(|tree| tree.is_orphaned_group(pgid))
+    with(|tree| tree.is_orphaned_group(pgid, None))
 }
 
 pub fn group_session(pgid: Pid) -> Option<Pid> {

@@ -87,11 +87,8 @@ pub fn wait(which: Which, options: Options) -> Result<Option<Report>> {
         Look::NoSuchChild => Some(Err(ECHILD)),
         Look::Nothing => None,
     };
-    if let Some(outcome) = look() {
-        return outcome.map(Some);
-    }
     if options.contains(Options::NOHANG) {
-        return Ok(None);
+        return look().transpose();
     }
     match process.child_queue.wait_intr(None, look) {
         Ok(outcome) => outcome.map(Some),
