@@ -27,6 +27,7 @@
 
 extern crate alloc;
 
+mod index;
 mod names;
 mod shadow;
 
@@ -45,6 +46,7 @@ pub use rsext4::{
     Ext4Timestamp as Timestamp,
 };
 
+use index::Index;
 use shadow::{Shadow, State};
 
 /// What a call may end with. The crate's kind of error says enough for an errno.
@@ -127,6 +129,7 @@ pub struct Volume<D: Device> {
     /// Nothing has been done since the last commit.
     fresh: bool,
     mode: Mode,
+    index: Index,
 }
 
 fn kind(error: Ext4Error) -> ErrorKind {
@@ -139,7 +142,7 @@ fn number(ino: u32) -> Result<InodeNumber> {
 
 impl<D: Device> Volume<D> {
     /// Mounts the volume on `device`, replaying its journal and finishing what a crash interrupted. `cache_lines` is
-    /// how many blocks of 4 KiB of metadata are remembered.
+    /// how many blocks of 4 KiB of metadata are remembered; names may take as much again.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidMagic`] and the like: there is no such volume; [`ErrorKind::UnsupportedFeature`]: it has a
@@ -164,7 +167,8 @@ impl<D: Device> Volume<D> {
         let fs = Ext4::mount(shadow, MountServices::new(clock, (), NoopObserver), options).map_err(kind)?;
         let block_size = fs.statfs().block_size;
         state.lock().block_size = block_size;
-        Ok(Volume { fs, state, block_size, freed: false, changes: 0, fresh: true, mode })
+        let index = Index::new(cache_lines * shadow::LINE);
+        Ok(Volume { fs, state, block_size, freed: false, changes: 0, fresh: true, mode, index })
     }
 
     /// The root directory's inode.
@@ -328,6 +332,7 @@ impl<D: Device> Volume<D> {
             self.unshield(ino, 0, self.ceil(info.size))?;
         }
         self.freed = true;
+        self.index.forget(ino);
         if is_file && info.blocks > 0 {
             // Blocks that were set aside and never written, maybe behind the size, go by a truncation only: the crate loses them
             // with the inode else.

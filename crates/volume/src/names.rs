@@ -3,11 +3,17 @@
 use alloc::vec::Vec;
 
 use rsext4::{
-    DeviceNumber, DirectoryEntryType, FileName, FilePermissions, InodeInfo, InodeMetadataUpdate,
-    MutationContext, RenameOptions, SpecialInodeKind,
+    DeviceNumber, DirectoryEntryType, FileName, FilePermissions, InodeFlags, InodeInfo, InodeMetadataUpdate,
+    InodeNumber, MutationContext, RenameOptions, SpecialInodeKind,
 };
 
+use crate::index::{is_dots, Known};
 use crate::{kind, number, Cursor, Device, ErrorKind, Result, Timestamp, Volume};
+
+/// Blocks that a directory without an index on the disk may have and be walked at each look-up.
+const FEW_BLOCKS: u64 = 4;
+/// Names that a look-up learns of a larger one.
+const LEARNED: usize = 256;
 
 /// What an inode says of itself.
 #[derive(Clone, Copy, Debug)]
@@ -138,8 +144,55 @@ impl<D: Device> Volume<D> {
     /// [`ErrorKind::NotFound`]; I/O and damage.
     pub fn lookup(&mut self, dir: u32, text: &[u8]) -> Result<Attributes> {
         self.make_log_room();
+        match self.known(dir, text)? {
+            Known::Inode(ino) => self.attributes(ino),
+            Known::Absent => Err(ErrorKind::NotFound),
+            Known::Unknown => {
+                let found = self.find(dir, text)?;
+                self.index.set(dir, text, found.map(|found| found.ino));
+                found.ok_or(ErrorKind::NotFound)
+            }
+        }
+    }
+
+    /// The inode that has a name, as the directory on the disk says.
+    fn find(&mut self, dir: u32, text: &[u8]) -> Result<Option<Attributes>> {
         let found = self.fs.lookup_child(number(dir)?, name(text)?).map_err(kind)?;
-        found.map(Attributes::from).ok_or(ErrorKind::NotFound)
+        Ok(found.map(Attributes::from))
+    }
+
+    /// What the index knows of a name; it learns more of the directory if that is large and a list.
+    fn known(&mut self, dir: u32, text: &[u8]) -> Result<Known> {
+        if is_dots(text) {
+            return Ok(Known::Unknown);
+        }
+        if !self.index.has(dir) {
+            let info = self.fs.inode(number(dir)?).map_err(kind)?;
+            let is_walked = info.is_directory() && !info.flags.contains(InodeFlags::DIRECTORY_INDEX);
+            if !is_walked || info.size <= FEW_BLOCKS * self.block_size {
+                return Ok(Known::Unknown);
+            }
+            self.index.begin(dir);
+        }
+        let known = self.index.get(dir, text);
+        let (Known::Unknown, Some(from)) = (known, self.index.next(dir)) else { return Ok(known) };
+        match self.list(dir, from, LEARNED) {
+            Ok(part) => self.index.learn(dir, &part),
+            // Who asks the directory itself is told, if it concerns his name.
+            Err(_) => self.index.stop(dir),
+        }
+        Ok(self.index.get(dir, text))
+    }
+
+    /// Has the index know what a name leads to after a change, or one that failed.
+    fn name_changed(&mut self, dir: u32, text: &[u8]) {
+        if !self.index.has(dir) {
+            return;
+        }
+        match self.find(dir, text) {
+            Ok(found) => self.index.set(dir, text, found.map(|found| found.ino)),
+            Err(_) => self.index.forget(dir),
+        }
     }
 
     /// At most `max` names from `from` on, `.` and `..` among them.
@@ -173,8 +226,23 @@ impl<D: Device> Volume<D> {
         owner: (u32, u32),
     ) -> Result<Attributes> {
         self.settle()?;
-        let (parent, text, perm) = (number(dir)?, name(text)?, permissions(perm)?);
         let who = MutationContext::new(owner.0, owner.1, 0, 0);
+        let made = self.create_in(number(dir)?, name(text)?, new, permissions(perm)?, who);
+        match &made {
+            Ok(made) => self.index.set(dir, text, Some(made.ino)),
+            Err(_) => self.name_changed(dir, text),
+        }
+        made
+    }
+
+    fn create_in(
+        &mut self,
+        parent: InodeNumber,
+        text: FileName<'_>,
+        new: New<'_>,
+        perm: FilePermissions,
+        who: MutationContext,
+    ) -> Result<Attributes> {
         let fs = &mut self.fs;
         let device = |major, minor| DeviceNumber::new(major, minor).map_err(kind);
         let special = match new {
@@ -197,7 +265,12 @@ impl<D: Device> Volume<D> {
     /// [`ErrorKind::AlreadyExists`], [`ErrorKind::TooManyLinks`], [`ErrorKind::NoSpace`]; I/O and damage.
     pub fn link(&mut self, ino: u32, dir: u32, text: &[u8]) -> Result<Attributes> {
         self.settle()?;
-        Ok(self.fs.hard_link(number(ino)?, number(dir)?, name(text)?).map_err(kind)?.into())
+        let linked = self.fs.hard_link(number(ino)?, number(dir)?, name(text)?).map_err(kind);
+        match &linked {
+            Ok(_) => self.index.set(dir, text, Some(ino)),
+            Err(_) => self.name_changed(dir, text),
+        }
+        Ok(linked?.into())
     }
 
     /// Takes away a name of something that isn't a directory. `true`: it was the last, and the inode is the host's to
@@ -207,7 +280,12 @@ impl<D: Device> Volume<D> {
     /// [`ErrorKind::NotFound`], [`ErrorKind::IsDirectory`]; I/O and damage.
     pub fn unlink(&mut self, dir: u32, text: &[u8]) -> Result<bool> {
         self.settle()?;
-        Ok(self.fs.unlink(number(dir)?, name(text)?).map_err(kind)?.requires_reap())
+        let gone = self.fs.unlink(number(dir)?, name(text)?).map_err(kind);
+        match &gone {
+            Ok(_) => self.index.set(dir, text, None),
+            Err(_) => self.name_changed(dir, text),
+        }
+        Ok(gone?.requires_reap())
     }
 
     /// Takes away an empty directory, which is the host's to [reap](Volume::reap).
@@ -216,7 +294,12 @@ impl<D: Device> Volume<D> {
     /// [`ErrorKind::NotFound`], [`ErrorKind::NotDirectory`], [`ErrorKind::NotEmpty`]; I/O and damage.
     pub fn remove_dir(&mut self, dir: u32, text: &[u8]) -> Result<()> {
         self.settle()?;
-        self.fs.remove_empty_directory(number(dir)?, name(text)?).map_err(kind).map(|_| ())
+        let gone = self.fs.remove_empty_directory(number(dir)?, name(text)?).map_err(kind);
+        match &gone {
+            Ok(_) => self.index.set(dir, text, None),
+            Err(_) => self.name_changed(dir, text),
+        }
+        gone.map(|_| ())
     }
 
     /// Moves a name. Returns the inode that lost its last name by it, which is the host's to [reap](Volume::reap).
@@ -238,8 +321,10 @@ impl<D: Device> Volume<D> {
             Rename::Exchange => RenameOptions::EXCHANGE,
         };
         let moved =
-            self.fs.rename(number(dir)?, name(text)?, number(to_dir)?, name(to)?, options).map_err(kind)?;
-        Ok(moved.replaced.filter(|gone| gone.requires_reap()).map(|gone| gone.inode.raw()))
+            self.fs.rename(number(dir)?, name(text)?, number(to_dir)?, name(to)?, options).map_err(kind);
+        self.name_changed(dir, text);
+        self.name_changed(to_dir, to);
+        Ok(moved?.replaced.filter(|gone| gone.requires_reap()).map(|gone| gone.inode.raw()))
     }
 
     /// A symbolic link's target.

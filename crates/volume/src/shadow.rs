@@ -23,7 +23,7 @@ use crate::Device;
 
 const SECTOR: u64 = 512;
 /// Bytes that the cache keeps as one.
-const LINE: usize = 4096;
+pub(crate) const LINE: usize = 4096;
 
 /// What [`crate::Volume`] and the device share.
 pub(crate) struct State {

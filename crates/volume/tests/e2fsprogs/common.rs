@@ -99,7 +99,12 @@ impl Clock for Now {
 }
 
 pub fn mount(disk: &Disk) -> Volume<Disk> {
-    Volume::mount(disk.clone(), Now, Mode::ReadWrite, 64).expect("the volume mounts")
+    mount_with(disk, 64)
+}
+
+/// With so many blocks of metadata remembered, and names in as much room.
+pub fn mount_with(disk: &Disk, lines: usize) -> Volume<Disk> {
+    Volume::mount(disk.clone(), Now, Mode::ReadWrite, lines).expect("the volume mounts")
 }
 
 /// Makes an image of `mib` MiB by `mke2fs` with these options.

@@ -2,4 +2,5 @@
 
 mod common;
 mod crashes;
+mod lists;
 mod model;
