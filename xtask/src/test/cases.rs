@@ -269,6 +269,18 @@ pub const CASES: &[Case] = &[
         ..guest("files on a disk with blocks of a page", &[("ext4", Libc::Musl)], &["/bin/ext4"])
     },
     Case {
+        disks: &[disks::ext4(64).without_indexes()],
+        cpus: 4,
+        seconds: 300,
+        ..guest("names in a large folder without an index", &[("names", Libc::Musl)], &["/bin/names"])
+    },
+    Case {
+        disks: &[disks::ext4(64)],
+        cpus: 4,
+        seconds: 300,
+        ..guest("names in a large folder", &[("names", Libc::Musl)], &["/bin/names"])
+    },
+    Case {
         disks: &[disks::ext4(64)],
         seconds: 300,
         ..guest("files past the cache", &[("direct", Libc::Musl)], &["/bin/direct"])

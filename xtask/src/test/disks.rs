@@ -15,6 +15,14 @@ pub struct TestDisk {
     faults: &'static [Fault],
     /// Bytes of an ext4 file system's block.
     block: u32,
+    folders: Folders,
+}
+
+/// How an ext4 file system's folders are kept.
+#[derive(Clone, Copy)]
+enum Folders {
+    Indexed,
+    Lists,
 }
 
 #[derive(Clone, Copy)]
@@ -30,7 +38,7 @@ enum Holds {
 }
 
 const fn new(holds: Holds, mib: u64) -> TestDisk {
-    TestDisk { holds, mib, access: Access::ReadWrite, faults: &[], block: 1024 }
+    TestDisk { holds, mib, access: Access::ReadWrite, faults: &[], block: 1024, folders: Folders::Indexed }
 }
 
 /// Zeroes.
@@ -64,6 +72,11 @@ impl TestDisk {
         TestDisk { block, ..self }
     }
 
+    /// With folders that have no index.
+    pub const fn without_indexes(self) -> TestDisk {
+        TestDisk { folders: Folders::Lists, ..self }
+    }
+
     /// That fails here and there.
     pub const fn faulty(self, faults: &'static [Fault]) -> TestDisk {
         TestDisk { faults, ..self }
@@ -88,7 +101,7 @@ pub fn make(wanted: &[TestDisk], folder: &Path) -> Result<Disks> {
                 disks.add(image, disk.access);
             }
             Holds::Ext4 => {
-                format(&image, disk.block)?;
+                format(&image, disk)?;
                 disks.mount_image(image, disk.access);
             }
         }
@@ -117,8 +130,14 @@ pub fn judge(wanted: &[TestDisk], folder: &Path) -> Vec<String> {
     complaints
 }
 
-fn format(image: &Path, block: u32) -> Result<()> {
-    let output = Command::new("mkfs.ext4").args(["-q", "-F", "-b", &block.to_string()]).arg(image).output();
+fn format(image: &Path, disk: &TestDisk) -> Result<()> {
+    let features = match disk.folders {
+        Folders::Indexed => "dir_index",
+        Folders::Lists => "^dir_index",
+    };
+    let block = disk.block.to_string();
+    let output =
+        Command::new("mkfs.ext4").args(["-q", "-F", "-b", &block, "-O", features]).arg(image).output();
     let output = output.context("can't run mkfs.ext4 (package e2fsprogs)")?;
     if !output.status.success() {
         bail!("mkfs.ext4 failed: {}", String::from_utf8_lossy(&output.stderr).trim());
