@@ -38,6 +38,7 @@ const VERDICT: &[&str] = &["-p", "uvm", "--lib", "verdict"];
 const FULL: &[&str] = &["-p", "uvm", "--test", "paging", "a_full_machine_refuses"];
 const FEW: &[&str] = &["-p", "uvm", "--test", "paging", "a_few_frames"];
 const LET_GO: &[&str] = &["-p", "uvm", "--test", "paging", "pages_that_are_let_go"];
+const TRANSFERRED: &[&str] = &["-p", "uvm", "--test", "paging", "what_was_transferred_leaves"];
 const RETURNED: &[&str] = &["-p", "uvm", "--test", "paging", "pages_that_are_returned"];
 const READ_BACK: &[&str] = &["-p", "uvm", "--test", "paging", "what_was_read_back"];
 const WRITTEN_LAST: &[&str] = &["-p", "uvm", "--test", "paging", "that_the_last_pass_has_written"];
@@ -237,13 +238,43 @@ const PLANTS: &[Plant] = &[
         what: "borrowed: what is copied stays mapped where it was read",
         file: "uvm/src/borrowed.rs",
         changes: &[("            machine.pmap().remove(held, &shown.space.pmap, shown.page(slot), &mut copied.down);\n", "            let _ = (shown, slot);\n")],
-        found_by: RANDOM,
+        found_by: MOVING,
     },
     Plant {
         what: "borrowed: a loan ends before every CPU has forgotten the page",
         file: "uvm/src/borrowed.rs",
         changes: &[("                copied.down.flush(self.machine().pmap());\n                self.return_pages(held, copied.pages.into_iter());\n", "                self.return_pages(held, copied.pages.into_iter());\n                copied.down.flush(self.machine().pmap());\n")],
         found_by: LOANS,
+    },
+    Plant {
+        what: "borrowed: when memory is short, what is on loan stays",
+        file: "uvm/src/pageout/mod.rs",
+        changes: &[("        self.settle_lent(held, zeal);\n", "")],
+        found_by: TRANSFERRED,
+    },
+    Plant {
+        what: "borrowed: a file keeps what it should leave to its borrowers",
+        file: "uvm/src/pageout/lent.rs",
+        changes: &[("            machine.pmap().page_protect(h, page, Prot::NONE, &mut down);\n", "            return false;\n")],
+        found_by: TRANSFERRED,
+    },
+    Plant {
+        what: "borrowed: a dirty page is left to its borrowers",
+        file: "uvm/src/pageout/lent.rs",
+        changes: &[(" || !self.is_clean(page) {", " {")],
+        found_by: TRANSFERRED,
+    },
+    Plant {
+        what: "borrowed: who maps a file sees the page that it has let go",
+        file: "uvm/src/pageout/lent.rs",
+        changes: &[("            machine.pmap().page_protect(h, page, Prot::NONE, &mut down);\n", "")],
+        found_by: TRANSFERRED,
+    },
+    Plant {
+        what: "borrowed: an amap is forgotten while it has pages on loan",
+        file: "uvm/src/amap.rs",
+        changes: &[("        if body.cover.is_empty() {\n            uvm.1", "        {\n            uvm.1")],
+        found_by: RANDOM,
     },
     Plant {
         what: "transfer: what was there is still seen",

@@ -31,6 +31,7 @@ use machine::{Before, Held, Machine, PageNo, Pages, Pmap, Prot, Shared, Shootdow
 
 use crate::anon::Anons;
 use crate::borrowed::Content;
+use crate::borrowers::Name;
 use crate::cover::Cover;
 use crate::fault::ReadAhead;
 use crate::left::Left;
@@ -47,6 +48,8 @@ pub(crate) struct AmapBody<M: Machine> {
     pub(crate) cover: Cover,
     /// Slots that may hold pages on loan lie in here (`borrowed`).
     pub(crate) borrowed: Range<u64>,
+    /// Its name among amaps that have such slots.
+    pub(crate) borrower: Name,
     /// How the slots have been read from swap lately: a hint.
     pub(crate) ahead: ReadAhead,
     /// Its place among amaps with slots that nobody refers to.
@@ -92,8 +95,14 @@ impl<M: Machine> ARef<M> {
     pub(crate) fn with_slots(slots: Slots, slot: Pages, len: Pages) -> Self {
         let mut cover = Cover::new();
         cover.add(slot.0..slot.0 + len.0);
-        let body =
-            AmapBody { slots, cover, borrowed: 0..0, ahead: ReadAhead::default(), left: Left::Nothing };
+        let body = AmapBody {
+            slots,
+            cover,
+            borrowed: 0..0,
+            borrower: 0,
+            ahead: ReadAhead::default(),
+            left: Left::Nothing,
+        };
         ARef { amap: Arc::new(Amap { body: Shared::new(body), borrows: AtomicBool::new(false) }), slot }
     }
 
@@ -128,6 +137,9 @@ impl<M: Machine> ARef<M> {
             slots.take_all(&mut holders);
         } else {
             cover.sub(self.range(len), |unused| emptied &= slots.take_range(unused, heap, &mut holders));
+        }
+        if body.cover.is_empty() {
+            uvm.1.borrowers.leave(&mut h, &mut body);
         }
         emptied
     }

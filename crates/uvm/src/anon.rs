@@ -36,6 +36,7 @@ use machine::shared::Line;
 use machine::{Held, Machine, NoMemory, Ordered, Owner, PageNo, Shootdown};
 use spin::Once;
 
+use crate::borrowers::Borrowers;
 use crate::swap::{Slot, Swap, MOST_SLOTS_PER_FRAME};
 pub(crate) use many::Numbers;
 
@@ -153,6 +154,8 @@ pub(crate) struct Anons<M: Machine> {
     out: AtomicUsize,
     /// Slots that hold pages on loan.
     pub(crate) borrowed: AtomicUsize,
+    /// The amaps that these are in.
+    pub(crate) borrowers: Borrowers<M>,
     pub(crate) swap: Swap<M>,
 }
 
@@ -171,6 +174,7 @@ impl<M: Machine> Anons<M> {
             depot: Ordered::new(Depot { free: 0, fresh: 1 }),
             out: AtomicUsize::new(0),
             borrowed: AtomicUsize::new(0),
+            borrowers: Borrowers::new(),
             swap: Swap::new(),
         })
     }

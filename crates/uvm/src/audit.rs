@@ -214,7 +214,7 @@ impl<M: Machine> Uvm<M> {
         let mut anons: BTreeMap<AnonNo, u32> = BTreeMap::new();
         let mut leaves = BTreeMap::new();
         for (key, (amap, refs)) in &count.amaps {
-            let (body, _) = amap.body.lock(held);
+            let (body, mut h) = amap.body.lock(held);
             let covered: usize = body.cover.runs().map(|(run, _)| (run.end - run.start) as usize).sum();
             ensure!(covered == refs.len(), "an amap counts {covered} slots, entries refer to {}", refs.len());
             for (run, n) in body.cover.runs() {
@@ -226,6 +226,12 @@ impl<M: Machine> Uvm<M> {
                     );
                 }
             }
+            let found = match body.borrower {
+                0 => None,
+                name => self.anons.borrowers.next(&mut h, name),
+            };
+            let known = found.is_some_and(|(_, found)| Arc::ptr_eq(&found, amap));
+            ensure!(known == (body.borrower != 0), "an amap is not in the table of those with pages on loan");
             for (slot, number) in body.slots.range(0..u64::MAX >> 1) {
                 let shared = body.slots.is_shared(slot);
                 let no = match Content::of(number) {
@@ -233,7 +239,8 @@ impl<M: Machine> Uvm<M> {
                     Content::Borrowed(page) => {
                         let alone = !shared && refs.get(&slot) == Some(&1);
                         ensure!(alone, "{page:?} is on loan in slot {slot}, which is not one entry's alone");
-                        ensure!(body.borrowed.contains(&slot), "{page:?} is on loan in slot {slot}, unknown");
+                        let found = known && body.borrowed.contains(&slot);
+                        ensure!(found, "{page:?} is on loan in slot {slot}, unknown");
                         ensure!(!self.is_zero_page(page), "slot {slot} has zeroes on loan");
                         ensure!(self.frames().loans(page) != 0, "slot {slot} has {page:?}, which isn't lent");
                         *count.borrowed.entry(page).or_insert(0) += 1;

@@ -11,8 +11,9 @@
 //! gives it back, pays neither for anons nor for queues, and shares a file's pages with the file. The first store to one *settles* its
 //! slot: that has an anon from then on. Lending such memory again lends the same pages.
 //!
-//! Nobody pages out what is on loan. So only a part of memory may be in slots like this, the [`PART`]th; what comes beyond is settled
-//! at once.
+//! What is on loan is not paged out. When memory is short the page daemon settles slots, so that what they hold can leave
+//! (`pageout/lent.rs`). That may need heap: so only a part of memory may be in slots like this, the [`PART`]th; what comes beyond is
+//! settled at once.
 //!
 //! I1: a slot that holds a page on loan is one entry's alone, in a leaf of one table: whoever shares slots, as fork does, settles
 //! them before. I2: a translation may show such a page there, and can't write it; whoever returns the loan has it forgotten by every
@@ -48,7 +49,7 @@ const PART: usize = 16;
 /// Numbers of anons that are taken at once.
 const SPARE: usize = 16;
 /// Slots that are looked at at once.
-const AT_ONCE: usize = 64;
+pub(crate) const AT_ONCE: usize = 64;
 
 /// What a slot holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -74,11 +75,13 @@ impl Content {
 }
 
 /// Which pages on loan are settled.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Settle {
-    All,
+pub(crate) enum Settle<'a, M: Machine> {
+    /// All, where they are seen: what is copied is forgotten there.
+    All(Shown<'a, M>),
     /// Those that nobody else has: they can be written in place then.
     Own,
+    /// Those that need not be copied.
+    Uncopied,
 }
 
 /// Where an entry's slots are seen.
@@ -118,6 +121,18 @@ fn common(a: &Range<u64>, b: &Range<u64>) -> Range<u64> {
 }
 
 impl<M: Machine> AmapBody<M> {
+    /// The first slot of a range that holds anything.
+    fn next_used(&self, range: Range<u64>) -> Option<u64> {
+        self.slots.range(range).next().map(|(slot, _)| slot)
+    }
+
+    /// Slots from `from` on that hold pages on loan, in order, with these.
+    pub(crate) fn borrowed_from(&self, from: u64) -> impl Iterator<Item = (u64, PageNo)> + '_ {
+        let all = &self.borrowed;
+        let slots = self.slots.range(from.clamp(all.start, all.end)..all.end);
+        slots.filter_map(|(slot, number)| Some((slot, borrowed(number.get())?)))
+    }
+
     /// Keeps I3 where slots of a range get pages on loan.
     pub(crate) fn borrows(&mut self, range: Range<u64>) {
         let all = &self.borrowed;
@@ -150,41 +165,43 @@ impl<M: Machine> Uvm<M> {
         held: &mut Held<'_, order::Amap>,
         body: &mut AmapBody<M>,
         range: Range<u64>,
-        which: Settle,
-        shown: &Shown<'_, M>,
+        which: &Settle<'_, M>,
     ) -> Result<usize, NoMemory> {
         let range = common(&range, &body.borrowed);
         let (mut spare, mut settled, mut copies, mut result) = (Numbers::new(), 0, 0, Ok(()));
-        let mut at = range.start;
-        while at < range.end && result.is_ok() {
+        let mut next = range.start;
+        while let Some(at) = body.next_used(next..range.end).filter(|_| result.is_ok()) {
             let mut numbers = [0; AT_ONCE];
             let here = &mut numbers[..(range.end - at).min(AT_ONCE as u64) as usize];
             body.slots.window(at, here);
             let mut copied = Copied { pages: ArrayVec::new(), down: Shootdown::new() };
             for (slot, page) in (at..).zip(here.iter().map(|&number| borrowed(number))) {
                 let Some(page) = page else { continue };
-                if which == Settle::Own && !self.frames().is_borrowers(page) {
-                    continue;
-                }
-                match self.anon_for(held, page, &mut spare, shown, slot, &mut copied) {
-                    Ok(no) => body.slots.set(slot, no.number()),
+                match self.anon_for(held, page, &mut spare, which, slot, &mut copied) {
+                    Ok(Some(no)) => {
+                        body.slots.set(slot, no.number());
+                        settled += 1;
+                    }
+                    Ok(None) => {}
                     Err(e) => {
                         result = Err(e);
                         break;
                     }
-                };
-                settled += 1;
+                }
             }
             if !copied.pages.is_empty() {
                 copies += copied.pages.len();
                 copied.down.flush(self.machine().pmap());
                 self.return_pages(held, copied.pages.into_iter());
             }
-            at += AT_ONCE as u64;
+            next = at + AT_ONCE as u64;
         }
         self.anons.give_back_many(self.machine(), held, &spare);
-        self.anons.borrowed.fetch_sub(settled, Relaxed);
-        if result.is_ok() && which == Settle::All {
+        if settled != 0 {
+            self.anons.borrowed.fetch_sub(settled, Relaxed);
+            self.pages_may_go();
+        }
+        if result.is_ok() && matches!(which, Settle::All(_)) {
             let all = &mut body.borrowed;
             if range.start == all.start {
                 all.start = range.end;
@@ -192,7 +209,6 @@ impl<M: Machine> Uvm<M> {
                 all.end = range.start;
             }
         }
-        self.pages_may_go();
         result.map(|()| copies)
     }
 
@@ -208,8 +224,8 @@ impl<M: Machine> Uvm<M> {
             return Ok(());
         }
         let (mut body, mut h) = aref.amap.body.lock(held);
-        let shown = Shown::new(space, entry, aref);
-        self.settle_borrowed(&mut h, &mut body, aref.range(entry.len()), Settle::All, &shown)?;
+        let all = Settle::All(Shown::new(space, entry, aref));
+        self.settle_borrowed(&mut h, &mut body, aref.range(entry.len()), &all)?;
         aref.amap.borrows.store(!body.borrowed.is_empty(), Relaxed);
         Ok(())
     }
@@ -232,37 +248,44 @@ impl<M: Machine> Uvm<M> {
                 let Some(aref) = &entry.amap else { return Ok(()) };
                 let part = entry.range.intersect(range);
                 let first = entry.slot(aref, part.start);
-                let shown = Shown::new(space, entry, aref);
+                let all = Settle::All(Shown::new(space, entry, aref));
                 let (mut body, mut h) = aref.amap.body.lock(&mut h);
                 let slots = first..first + part.pages().0;
-                self.settle_borrowed(&mut h, &mut body, slots, Settle::All, &shown).map(|_| ())
+                self.settle_borrowed(&mut h, &mut body, slots, &all).map(|_| ())
             })
             .map_err(Stop::Fail)
         });
     }
 
-    /// An anon for the page on loan in a slot; the loan is returned, or goes with `copied`.
+    /// An anon for the page on loan in a slot, if it is to be settled; the loan is returned, or goes with `copied`.
     fn anon_for(
         &self,
         held: &mut Held<'_, order::Amap>,
         page: PageNo,
         spare: &mut Numbers,
-        shown: &Shown<'_, M>,
+        which: &Settle<'_, M>,
         slot: u64,
         copied: &mut Copied,
-    ) -> Result<AnonNo, NoMemory> {
-        if let Owner::Anon(number) = self.frames().owner(page) {
+    ) -> Result<Option<AnonNo>, NoMemory> {
+        let frames = self.frames();
+        if matches!(which, Settle::Own) && !frames.is_borrowers(page) {
+            return Ok(None);
+        }
+        if let Owner::Anon(number) = frames.owner(page) {
             if let Some(no) = AnonNo::new(number) {
                 let (mut anon, _h) = self.anons.get(no).lock(held);
                 if anon.page == Some(page) {
                     anon.refs += 1;
                     // Its owner has it: this is not the last who holds it.
-                    self.frames().unlend(page);
-                    return Ok(no);
+                    frames.unlend(page);
+                    return Ok(Some(no));
                 }
             }
         }
-        self.new_anon_for(held, page, spare, shown, slot, copied)
+        if matches!(which, Settle::Uncopied) && !frames.is_left(page) {
+            return Ok(None);
+        }
+        self.new_anon_for(held, page, spare, which, slot, copied)
     }
 
     /// A new anon for a page that no anon has: it is taken over, if it is nobody's, or copied.
@@ -271,10 +294,10 @@ impl<M: Machine> Uvm<M> {
         held: &mut Held<'_, order::Amap>,
         page: PageNo,
         spare: &mut Numbers,
-        shown: &Shown<'_, M>,
+        which: &Settle<'_, M>,
         slot: u64,
         copied: &mut Copied,
-    ) -> Result<AnonNo, NoMemory> {
+    ) -> Result<Option<AnonNo>, NoMemory> {
         let (machine, frames) = (self.machine(), self.frames());
         if spare.is_empty() {
             *spare = self.anons.take_many(machine, held, SPARE)?;
@@ -282,6 +305,7 @@ impl<M: Machine> Uvm<M> {
         let mut own = page;
         let mut taken = frames.take_over(page);
         if taken == Taken::Not {
+            let Settle::All(shown) = which else { return Ok(None) };
             own = self.new_page(held)?.page();
             machine.copy(page, own);
             self.stat().add(machine.cpu(), Counter::TransfersCopied, 1);
@@ -296,6 +320,6 @@ impl<M: Machine> Uvm<M> {
         if taken == Taken::Among {
             self.return_page(held, LentPage(own));
         }
-        Ok(no)
+        Ok(Some(no))
     }
 }

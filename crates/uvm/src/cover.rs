@@ -93,6 +93,11 @@ impl Cover {
         self.join();
     }
 
+    /// Whether no slot has a reference.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.runs.is_empty()
+    }
+
     /// Whether the range has one reference to each slot, and nothing else has any.
     pub(crate) fn is_all(&self, range: Range<u64>) -> bool {
         matches!(self.runs[..], [Run { start, end, count: 1 }] if start == range.start && end == range.end)

@@ -49,6 +49,7 @@ mod anon;
 mod anon_io;
 mod audit;
 mod borrowed;
+mod borrowers;
 mod cover;
 mod describe;
 pub mod extract;

@@ -26,6 +26,7 @@ use machine::{order, Held, Machine, NoMemory, Pages, Pmap, Prot, Shootdown, Va, 
 use crate::amap::AnonHolders;
 use crate::anon::drop_page;
 use crate::borrowed::BORROWED;
+use crate::borrowers::ENTER_BYTES;
 use crate::loan::{Lent, LentPage};
 use crate::map::tree::Tree;
 use crate::map::{choose_place, entry_bytes, Entry, Map, Place, Writes, NOWHERE};
@@ -117,7 +118,8 @@ impl<M: Machine> Uvm<M> {
         at: At,
     ) -> Result<Va, TransferError> {
         let mut down = Shootdown::new();
-        let result = self.attempt(held, put_bytes(lent.len() as u64), |held, reserved| {
+        let reserve = put_bytes(lent.len() as u64) + ENTER_BYTES;
+        let result = self.attempt(held, reserve, |held, reserved| {
             let put = self.put_pages(held, &mut Transfer { space, lent, at, down: &mut down }, reserved);
             if put.is_err() {
                 down.perform(self.machine(), held);
@@ -200,7 +202,7 @@ impl<M: Machine> Uvm<M> {
         if !tree.is_covered(range) {
             return Err(TransferError::NoMapping);
         }
-        let mut bytes = put_bytes(range.pages().0);
+        let mut bytes = 0;
         tree.try_each(range, &mut |entry| {
             if !entry.prot.contains(Prot::WRITE) {
                 return Err(TransferError::Protection);
@@ -212,7 +214,7 @@ impl<M: Machine> Uvm<M> {
             if entry.submap.is_some() || entry.wired || entry.writes == Writes::Through || shared || zeroes {
                 return Err(TransferError::Unsuitable);
             }
-            bytes += put_bytes(part.pages().0);
+            bytes += put_bytes(part.pages().0) + ENTER_BYTES;
             if entry.writes == Writes::NeedCopy {
                 bytes += self.copy_amap_bytes(held, entry);
             }
@@ -247,6 +249,7 @@ impl<M: Machine> Uvm<M> {
         });
         body.slots.put_all(first, numbers, &mut AnonHolders { machine, anons, held: &mut h, down });
         body.borrows(first..first + part.pages().0);
+        anons.borrowers.enter(&mut h, &aref.amap, &mut body);
         aref.amap.borrows.store(true, Relaxed);
         anons.borrowed.fetch_add(put, Relaxed);
     }

@@ -213,6 +213,30 @@ fn who_shares_memory_shares_what_was_transferred_to_it() {
 }
 
 #[test]
+fn who_forks_sees_the_copies_of_what_was_on_loan() {
+    let ((uvm, _), mut ctx) = (world(256), ThreadCtx::new());
+    let held = &mut ctx.held();
+    let space = uvm.space_create(held, BOUNDS).unwrap();
+    let pager: Arc<dyn Pager<SoftMachine>> = AnonObject::new(&uvm, held, Pages(2)).unwrap();
+    let write = |held: &mut _, byte: u8| {
+        let write = |m: &SoftMachine, page| m.write(page, 0, &[byte]);
+        uvm.with_page(held, &pager, Pages(0), Intent::Write, uvm::Access::PAGE, write).unwrap();
+    };
+    write(held, 1);
+    let mut lent = Lent::new();
+    assert_eq!(uvm.lend_object(held, &pager, Pages(0), 2, &mut lent), Ok(2));
+    let va = uvm.transfer(held, &space, lent, At::Anywhere).unwrap();
+    assert_eq!(load(&uvm, &space, va), 1);
+    let child = uvm.fork(held, &space).unwrap();
+    write(held, 2);
+    uvm.audit(held, &[&space, &child], std::slice::from_ref(&pager)).unwrap();
+    assert_eq!((load(&uvm, &space, va), load(&uvm, &child, va)), (1, 1));
+    uvm.space_destroy(held, child);
+    uvm.space_destroy(held, space);
+    uvm.detach(held, &*pager);
+}
+
+#[test]
 fn pages_of_objects_are_shared_until_they_are_written() {
     let ((uvm, _), mut ctx) = (world(1024), ThreadCtx::new());
     let held = &mut ctx.held();

@@ -10,7 +10,8 @@ use stores::file::TestFile;
 use stores::{Mode, SwapDisk};
 use uvm::pageout::Last;
 use uvm::{
-    Advice, Counter, FaultError, FaultKind, MapRequest, Sharing, Space, SwapError, SwapId, Uvm, VnodePager,
+    Advice, At, Counter, FaultError, FaultKind, Lent, MapRequest, Pager, Sharing, Space, SwapError, SwapId,
+    Uvm, VnodePager,
 };
 use uvm_soft::{Config, Fate, SoftMachine};
 
@@ -810,6 +811,75 @@ fn file_pages_go_before_memory_runs_out() {
         assert!((4..=512).contains(&file.writes()), "{} writes", file.writes());
         uvm.space_destroy(held, s);
         pager.clean(&uvm, held, 0..1024).unwrap();
+        uvm.detach(held, &*pager);
+        assert_empty(&uvm);
+    }
+}
+
+/// Pages on loan in a space's slots.
+fn borrowed(uvm: &World, held: &mut Held<'_, Nothing>, s: &Space<SoftMachine>) -> usize {
+    let mut sum = 0;
+    uvm.describe(held, s, |entry| sum += entry.layers.borrowed);
+    sum
+}
+
+#[test]
+fn what_was_transferred_leaves_memory_when_that_is_short() {
+    for mode in [Mode::AtOnce, Mode::Later] {
+        let (uvm, mut ctx) = (world(256), ThreadCtx::new());
+        let held = &mut ctx.held();
+        swap_on(&uvm, held, 2048, mode);
+        // Five pages each: nobody's, a program's that goes on having them, a file's.
+        let new = (0..5).map(|_| uvm.new_page(held).unwrap());
+        let mut lent: Lent = new.collect();
+        for page in lent.pages() {
+            uvm.machine().zero(page.page());
+            uvm.machine().write(page.page(), 0, &[77]);
+        }
+        let (lender, from) = filled(&uvm, held, 5);
+        lent.append(uvm.loan_to_kernel(held, &lender, VaRange::new(from, from + Pages(5))).unwrap());
+        let file = TestFile::new(&uvm, mode);
+        let pager = VnodePager::new(&uvm, held, Box::new(file.clone()), Pages(5)).unwrap();
+        let mapper = space(&uvm, held);
+        let request = MapRequest::object(pager.clone(), Pages(0), Pages(5), Sharing::Shared);
+        let mapped = uvm.map(held, &mapper, &request).unwrap();
+        (0..4).for_each(|i| assert_eq!(load(&uvm, &mapper, mapped + Pages(i)), Ok(TestFile::byte(i))));
+        store(&uvm, &mapper, mapped + Pages(4), 99).unwrap();
+        let lendable: Arc<dyn Pager<_>> = pager.clone();
+        assert_eq!(uvm.lend_object(held, &lendable, Pages(0), 5, &mut lent), Ok(5));
+        let s = space(&uvm, held);
+        let va = uvm.transfer(held, &s, lent, At::Anywhere).unwrap();
+        let of_file = || (0..4).map(TestFile::byte).chain([99]);
+        let check_all = || {
+            let bytes = [77; 5].into_iter().chain(0..5).chain(of_file());
+            bytes
+                .zip(0..)
+                .for_each(|(byte, i)| assert_eq!(load(&uvm, &s, va + Pages(i)), Ok(byte), "page {i}"));
+            let bytes = of_file().zip(0..);
+            bytes.for_each(|(byte, i)| assert_eq!(load(&uvm, &mapper, mapped + Pages(i)), Ok(byte)));
+        };
+        check_all();
+        assert_eq!(borrowed(&uvm, held, &s), 15);
+        // The first pass finds the file's pages in use, the second takes its own from it; neither frees any.
+        assert_eq!((uvm.pageout(held, 1).freed, borrowed(&uvm, held, &s)), (0, 5));
+        assert_eq!((uvm.pageout(held, 1).freed, borrowed(&uvm, held, &s)), (0, 1), "or a store is lost");
+        audit(&uvm, held, &[&s, &lender, &mapper]);
+        check_all();
+        let (other, at) = filled(&uvm, held, 600);
+        assert_eq!(borrowed(&uvm, held, &s), 1);
+        let is_mapped = |va: &Va| uvm.machine().pmap().extract(s.pmap(), *va).is_some();
+        assert_eq!(VaRange::new(va, va + Pages(15)).iter_pages().filter(is_mapped).count(), 1);
+        audit(&uvm, held, &[&s, &lender, &mapper, &other]);
+        check_all();
+        pager.clean(&uvm, held, 0..5).unwrap();
+        check(&uvm, &other, at, 600);
+        assert_eq!(borrowed(&uvm, held, &s), 0);
+        audit(&uvm, held, &[&s, &lender, &mapper, &other]);
+        check_all();
+        check(&uvm, &lender, from, 5);
+        for space in [s, lender, mapper, other] {
+            uvm.space_destroy(held, space);
+        }
         uvm.detach(held, &*pager);
         assert_empty(&uvm);
     }

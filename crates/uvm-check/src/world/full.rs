@@ -6,6 +6,7 @@
 //! can't hide a leak behind a shortage.
 
 use machine::Class;
+use uvm::LentPage;
 
 use super::*;
 
@@ -87,7 +88,15 @@ impl World {
         let devices = self.uvm.swap_info(held);
         let staying = devices.iter().filter(|device| Some(device.id) != leaving);
         let slots: u32 = staying.map(|device| device.slots - device.bad - device.slots / 64).sum();
-        let fixed = || (0..frames.total() as u32).map(PageNo).filter(|&page| frames.wire_count(page) != 0);
+        let kept: Vec<PageNo> =
+            self.loans.iter().flatten().flat_map(Lent::pages).map(LentPage::page).collect();
+        // A slot's loan keeps no page that is nobody's or a program's: the page daemon gives the slot an anon.
+        let is_slots = |page: PageNo| {
+            let is_lent = frames.wire_count(page) == frames.loans(page) && !kept.contains(&page);
+            is_lent && (frames.is_left(page) || matches!(frames.owner(page), Owner::Anon(_)))
+        };
+        let is_fixed = |&page: &PageNo| frames.wire_count(page) != 0 && !is_slots(page);
+        let fixed = || (0..frames.total() as u32).map(PageNo).filter(is_fixed);
         let is_owned = |page| matches!(frames.owner(page), Owner::Anon(_) | Owner::Object(_));
         let is_anonymous = |page| is_owned(page) && frames.class(page) == Class::Anon;
         let stored: usize = self

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use shuttle::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use shuttle::thread::JoinHandle;
 
-use machine::{Pages, ThreadCtx, VaRange};
-use uvm::{AnonObject, FaultError, MapRequest, Pager, Sharing, Space, SwapError, SwapId, TierInfo};
+use machine::{Machine, Pages, ThreadCtx, VaRange};
+use uvm::{AnonObject, At, FaultError, MapRequest, Pager, Sharing, Space, SwapError, SwapId, TierInfo};
 use uvm_check::host::{File, Line, Manner, SwapDisk};
 use uvm_soft::{Fate, IoBy, ShuttleThreads};
 
@@ -450,5 +450,57 @@ fn shared_memory_meets_the_page_daemon() {
         assert_eq!((p.w.load(1, &two, machine::Va(P.0 + 8)), p.w.load(0, &one, Q)), (3, 4));
         p.w.uvm.detach(&mut ctx.held(), &*pager);
         p.end(vec![one, two], &[]);
+    });
+}
+
+/// Three pages on loan in a program's slots, another program's, a file's and nobody's, are settled by the page daemon while the program
+/// reads and writes them, and those whose they are write theirs.
+#[test]
+fn pages_on_loan_to_a_program_meet_the_page_daemon() {
+    check_rounds(ROUNDS, || {
+        let p = Paged::of(World::of(64, IoBy::Test, 4, None), Fate::Works);
+        let held = &mut ThreadCtx::new();
+        let file = File::new(&p.w.uvm, &mut held.held(), &p.line, 0, Pages(1)).expect("there is heap");
+        let pager: Arc<dyn Pager<Soft>> = file.pager().clone();
+        let (owner, mapper, borrower) = (p.w.space(), p.w.space(), p.w.space());
+        p.w.map(&owner, MapRequest::zero(Pages(1)));
+        p.w.map(&mapper, MapRequest::object(pager.clone(), Pages(0), Pages(1), Sharing::Shared));
+        p.w.map(&borrower, MapRequest::zero(Pages(3)));
+        p.w.store(3, &owner, P, 1);
+        let of_file = p.w.load(3, &mapper, P);
+        let uvm = &p.w.uvm;
+        let mut lent = uvm.loan_to_kernel(&mut held.held(), &owner, VaRange::new(P, Q)).expect("it is there");
+        assert_eq!(uvm.lend_object(&mut held.held(), &pager, Pages(0), 1, &mut lent), Ok(1));
+        uvm.new_pages(&mut held.held(), 1, &mut lent).expect("there is memory");
+        uvm.machine().write(lent.pages()[2].page(), 0, &9u64.to_le_bytes());
+        let put = uvm.transfer(&mut held.held(), &borrower, lent, At::Fixed(P));
+        assert_eq!(put.map_err(|(e, _)| e), Ok(P));
+        let (first, r) = ([1, of_file, 9], P + Pages(2));
+        let daemon = p.daemon(3);
+        let reader = {
+            let (w, space) = (p.w.clone(), borrower.clone());
+            spawn(move || {
+                for _ in 0..2 {
+                    let seen = [P, Q, r].map(|va| w.load(1, &space, va));
+                    let is_right = |n: usize| seen[n] == first[n] || seen[n] == 20 + n as u64;
+                    assert!((0..3).all(is_right), "lent {first:?}, seen {seen:?}");
+                }
+            })
+        };
+        let writer = {
+            let (w, space) = (p.w.clone(), borrower.clone());
+            spawn(move || {
+                w.store(2, &space, r, 22);
+                w.store(2, &space, P, 20);
+            })
+        };
+        p.w.store(3, &owner, P, 7);
+        p.w.store(3, &mapper, P, 8);
+        reader.join().unwrap();
+        writer.join().unwrap();
+        daemon.join().unwrap();
+        assert_eq!([P, Q, r].map(|va| p.w.load(1, &borrower, va)), [20, of_file, 22]);
+        assert_eq!((p.w.load(0, &owner, P), p.w.load(0, &mapper, P)), (7, 8));
+        p.end(vec![owner, mapper, borrower], &[pager]);
     });
 }

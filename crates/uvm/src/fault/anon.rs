@@ -258,12 +258,12 @@ impl<M: Machine> Uvm<M> {
             None => Ok(None),
             Some(Content::Anon(no)) => Ok(Some(no)),
             Some(Content::Borrowed(_)) => {
-                let shown = Shown::new(fault.space, entry, aref);
-                let copies = self.settle_borrowed(held, body, slot..slot + 1, Settle::All, &shown)?;
+                let all = Settle::All(Shown::new(fault.space, entry, aref));
+                let copies = self.settle_borrowed(held, body, slot..slot + 1, &all)?;
                 fault.space.patience.stored(copies);
                 // The rest can wait, if memory is short.
                 let around = self.slots_around(fault, entry, slot);
-                let _ = self.settle_borrowed(held, body, around, Settle::Own, &shown);
+                let _ = self.settle_borrowed(held, body, around, &Settle::Own);
                 Ok(body.slots.get(slot).and_then(Content::anon))
             }
         }

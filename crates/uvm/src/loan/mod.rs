@@ -16,7 +16,7 @@
 //!
 //! I1: a page with loans is written by nobody: no translation allows it, faults and hosts break the loan before. I2: a page
 //! that its owner has let go is nobody's, on no queue, mapped nowhere, and held by somebody. I3: the page daemon passes lent
-//! pages by. I4: a loan is taken under the lock of the page's owner and given back without any: see
+//! pages by, but that it ends loans to programs that nobody needs (`pageout/lent.rs`). I4: a loan is taken under the lock of the page's owner and given back without any: see
 //! [`Frames::leave`](machine::Frames::leave).
 //!
 //! # Against the others

@@ -34,6 +34,7 @@
 
 mod finish;
 mod knobs;
+mod lent;
 mod line;
 mod objects;
 mod places;
@@ -166,6 +167,7 @@ impl<M: Machine> Uvm<M> {
 
     fn pass(&self, held: &mut Held<'_, order::Nothing>, target: usize, zeal: Zeal) -> Progress {
         let mut pass = self.new_pass(held, target, zeal);
+        self.settle_lent(held, zeal);
         self.refill_inactive(held, &mut pass);
         self.scan_inactive(held, &mut pass);
         self.finish(held, &mut pass);

@@ -18,7 +18,7 @@ use crate::Uvm;
 
 impl<M: Machine> Uvm<M> {
     /// Calls `work` under the lock of the object with a name, if it still has the page; with the page's index.
-    fn in_object<T>(
+    pub(super) fn in_object<T>(
         &self,
         held: &mut Held<'_, order::Nothing>,
         page: PageNo,

@@ -192,7 +192,8 @@ impl<M: Machine> Uvm<M> {
         }
         let made = (self.pages_made() - spent.made) as usize;
         let places = self.swap().room(held) as usize;
-        spent.left + made + places + files.saturating_sub(spent.files)
+        let lent = self.anons.borrowed.load(Relaxed);
+        spent.left + made + places + lent + files.saturating_sub(spent.files)
     }
 
     fn pages_made(&self) -> u64 {

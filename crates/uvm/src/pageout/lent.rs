@@ -1,0 +1,96 @@
+//! Pages on loan to programs, when memory is short: their slots get anons (`borrowed`), and what they hold can leave like any other
+//! anonymous memory.
+//!
+//! ```text
+//!   nobody's page         the anon's own                              written to swap
+//!   an anon's             one more reference to that                  written to swap once
+//!   an object's, stored   let go by the object, then nobody's         written to swap; the object reads it again
+//!   an object's, dirty    stays on loan, until it has been written
+//! ```
+//! Nothing is copied, so it takes no page. An object's page that was read lately has a second chance. What the kernel has on
+//! loan stays in memory.
+//!
+//! Source: 1998, section 4.1: what programs borrow can be paged out, what the kernel borrows is wired.
+
+use arrayvec::ArrayVec;
+use machine::frames::PageFlags;
+use machine::lines::Ordering::Relaxed;
+use machine::{order, Held, Machine, Owner, PageNo, Pmap, Prot, Shootdown};
+
+use super::Zeal;
+use crate::amap::Amap;
+use crate::anon::{drop_page, many_bytes};
+use crate::borrowed::{Settle, AT_ONCE};
+use crate::pager::Launder;
+use crate::Uvm;
+
+impl<M: Machine> Uvm<M> {
+    /// Settles slots that hold pages on loan. Cost: by these slots and, if there are any, by amaps that have ever had some.
+    pub(super) fn settle_lent(&self, held: &mut Held<'_, order::Nothing>, zeal: Zeal) {
+        let (anons, mut next) = (&self.anons, 0);
+        while anons.borrowed.load(Relaxed) != 0 {
+            let Some((name, amap)) = anons.borrowers.next(held, next) else { break };
+            self.settle_amap(held, zeal, &amap);
+            next = name + 1;
+        }
+    }
+
+    /// The same for those of an amap.
+    fn settle_amap(&self, held: &mut Held<'_, order::Nothing>, zeal: Zeal, amap: &Amap<M>) {
+        let mut next = 0;
+        while let Some((slot, pages)) = self.settle_slots(held, amap, next) {
+            let let_go = pages.into_iter().filter(|&page| self.leave_to_borrowers(held, zeal, page));
+            if let_go.count() != 0 {
+                let _ = self.settle_slots(held, amap, slot);
+            }
+            next = slot + AT_ONCE as u64;
+            self.machine().pause(held);
+        }
+    }
+
+    /// The same for some slots, the first of which is the first from `from` on with a page on loan; that, and the objects' pages that
+    /// they hold yet. None, if no slot is left, or there is no heap.
+    fn settle_slots(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        amap: &Amap<M>,
+        from: u64,
+    ) -> Option<(u64, ArrayVec<PageNo, AT_ONCE>)> {
+        self.machine().reserve_heap(many_bytes(AT_ONCE)).ok()?;
+        let (mut body, mut h) = amap.body.lock(held);
+        let (first, _) = body.borrowed_from(from).next()?;
+        let slots = first..first + AT_ONCE as u64;
+        self.settle_borrowed(&mut h, &mut body, slots.clone(), &Settle::Uncopied).ok()?;
+        let rest = body.borrowed_from(first).take_while(|(slot, _)| slots.contains(slot));
+        Some((first, rest.map(|(_, page)| page).collect()))
+    }
+
+    /// Takes a page from its object, which has it elsewhere too and doesn't use it, and leaves it to those who have it on loan. Says
+    /// whether that was done.
+    fn leave_to_borrowers(&self, held: &mut Held<'_, order::Nothing>, zeal: Zeal, page: PageNo) -> bool {
+        let (machine, frames) = (self.machine(), self.frames());
+        let Owner::Object(id) = frames.owner(page) else { return false };
+        if machine.pmap().clear_referenced(page) && zeal == Zeal::Fair {
+            return false;
+        }
+        let mut down = Shootdown::new();
+        let left = self.in_object(held, page, id, |pager, body, h, index| {
+            let is_busy = frames.flags(page).contains(PageFlags::BUSY);
+            let is_wired = frames.wire_count(page) != frames.loans(page);
+            let has_place = match pager.launder() {
+                Launder::Keep => false,
+                Launder::Put => true,
+                Launder::Swap => frames.slot(page) != 0,
+            };
+            if is_busy || is_wired || !has_place || !self.is_clean(page) {
+                return false;
+            }
+            machine.pmap().page_protect(h, page, Prot::NONE, &mut down);
+            body.evict(frames, index, page);
+            drop_page(machine, h, page, &mut down);
+            true
+        });
+        down.perform(machine, held);
+        left.unwrap_or(false)
+    }
+}
