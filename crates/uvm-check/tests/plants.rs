@@ -25,7 +25,8 @@ struct Plant {
 const RANDOM: &[&str] = &["--test", "model", "random"];
 const PAGING: &[&str] = &["--test", "paging", "most_pages"];
 const FORK_AGAIN: &[&str] = &["-p", "uvm", "--test", "paging", "a_fork_of_wired_memory"];
-const SCHEDULES: &[&str] = &["--features", "shuttle", "--test", "schedules", "paging"];
+const COMES_FOR_IT: &[&str] =
+    &["--features", "shuttle", "--test", "schedules", "let_go_as_the_page_daemon_comes_for_it"];
 const LINE: &[&str] =
     &["--features", "shuttle", "--test", "schedules", "who_comes_to_the_line_as_another_leaves"];
 const LINE_ENDED: &[&str] =
@@ -355,7 +356,7 @@ const PLANTS: &[Plant] = &[
         what: "the page daemon does not look again whose a page is",
         file: "uvm/src/pageout/take.rs",
         changes: &[("if body.page != Some(page) || !self.can_go(page) {", "if !self.can_go(page) {")],
-        found_by: SCHEDULES,
+        found_by: COMES_FOR_IT,
     },
     Plant {
         what: "an unmapping lets the lock go before the CPUs have forgotten",

@@ -154,6 +154,21 @@ fn pages_change_owners_beside_the_page_daemon() {
     });
 }
 
+/// A process lets its pages go just as the page daemon, which has seen whose they are, comes for their owners' locks. Nobody else runs,
+/// so that the few steps between the two are met often.
+#[test]
+fn a_page_is_let_go_as_the_page_daemon_comes_for_it() {
+    check_rounds(ROUNDS, || {
+        let mut p = Paged::new(Fate::Works);
+        let (space, other) = (p.written(), p.written());
+        p.stop();
+        let daemon = p.daemon(1);
+        p.w.end(vec![space]);
+        daemon.join().unwrap();
+        p.end(vec![other], &[]);
+    });
+}
+
 /// The fewest frames with which every access must be served: the low water mark of so few, under which memory has run out by
 /// definition, and the two that an access may need at once.
 const FEWEST: u32 = 8 + 2;
