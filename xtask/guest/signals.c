@@ -135,7 +135,8 @@ static void interrupted_calls(void) {
     char byte;
     NEED(!pipe(ends));
     handle(SIGALRM, counting, 0);
-    struct itimerval soon = {{0, 0}, {0, 20000}};
+    // Again and again: the host may let the first go by before the call begins.
+    struct itimerval soon = {{0, 20000}, {0, 20000}};
     setitimer(ITIMER_REAL, &soon, 0);
     FAILS(read(ends[0], &byte, 1), EINTR);
     setitimer(ITIMER_REAL, &soon, 0);
@@ -146,7 +147,8 @@ static void interrupted_calls(void) {
     CHECK(rest.tv_sec == 4);
     setitimer(ITIMER_REAL, &soon, 0);
     FAILS(pause(), EINTR);
-    CHECK(count == 4);
+    memset(&soon, 0, sizeof soon), setitimer(ITIMER_REAL, &soon, 0);
+    CHECK(count >= 4);
 }
 
 static void restarted_calls(void) {
