@@ -235,3 +235,100 @@ fn loom_fence() {
     #[cfg(feature = "loom")]
     loom::sync::atomic::fence(SeqCst);
 }
+
+#[cfg(all(test, not(feature = "loom")))]
+mod tests {
+    use super::*;
+    use crate::Pages;
+    use alloc::vec::Vec;
+
+    fn stale(page: u64, pages: u64) -> Stale {
+        let start = Va(page << PAGE_SHIFT);
+        Stale { space: 1, range: VaRange::new(start, start + Pages(pages)) }
+    }
+
+    /// What there is to forget; `None` is everything.
+    fn taken(notes: &Notes) -> Option<Vec<VaRange>> {
+        let mut said = Some(Vec::new());
+        notes.take(|what| match (what, &mut said) {
+            (Forget::Ranges(ranges), Some(all)) => all.extend_from_slice(ranges),
+            _ => said = None,
+        });
+        said
+    }
+
+    /// Whether all of a note is forgotten by what was taken.
+    fn covers(said: &Option<Vec<VaRange>>, note: Option<&[Stale]>) -> bool {
+        let Some(said) = said else { return true };
+        let is_said =
+            |range: VaRange| range.is_empty() || said.iter().any(|one| one.intersect(range) == range);
+        note.is_some_and(|ranges| ranges.iter().all(|stale| is_said(stale.range)))
+    }
+
+    #[test]
+    fn notes_that_fit_are_forgotten_one_by_one() {
+        let notes = Notes::new();
+        for count in 1..=WORDS as u64 + 1 {
+            let left: Vec<Stale> = (0..count).map(|n| stale(n * 100, LONGEST - n)).collect();
+            left.iter().for_each(|one| _ = notes.leave(Some(&[*one])));
+            let said = taken(&notes).expect("there is room for so many");
+            assert_eq!(said, left.iter().map(|one| one.range).collect::<Vec<_>>());
+            assert_eq!(taken(&notes), Some(Vec::new()), "what was taken is still there");
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_is_forgotten_with_everything_else() {
+        let many: Vec<Stale> = (0..=WORDS as u64 + 1).map(|n| stale(n * 100, 1)).collect();
+        let long = [stale(3, LONGEST + 1)];
+        for note in [Some(&many[..]), Some(&long[..]), None] {
+            for before in [&[][..], &many[..1], &many[..3]] {
+                let notes = Notes::new();
+                let _ = notes.leave(Some(before));
+                let _ = notes.leave(note);
+                // Whoever comes later takes nothing back.
+                let _ = notes.leave(Some(&many[1..2]));
+                assert_eq!(taken(&notes), None, "{note:?} after {before:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn nothing_that_is_left_is_lost() {
+        // Every sequence of up to four notes of these kinds.
+        let kinds: [Option<&[Stale]>; 6] = [
+            Some(&[stale(1, 1)]),
+            Some(&[stale(70, LONGEST)]),
+            Some(&[stale(200, 1), stale(300, 2)]),
+            Some(&[stale(400, 1), stale(500, LONGEST + 1)]),
+            Some(&[stale(600, 0)]),
+            None,
+        ];
+        for sequence in 0..kinds.len().pow(4) {
+            for len in 1..=4 {
+                let order = || (0..len).map(|at| kinds[sequence / kinds.len().pow(at) % kinds.len()]);
+                let notes = Notes::new();
+                order().for_each(|note| _ = notes.leave(note));
+                let said = taken(&notes);
+                order().for_each(|note| assert!(covers(&said, note), "{note:?} is lost: {said:?}"));
+                assert_eq!(taken(&notes), Some(Vec::new()));
+            }
+        }
+    }
+
+    #[test]
+    fn a_note_tells_whether_its_cpu_was_in_use_and_has_been_through_its_box() {
+        let notes = Notes::new();
+        let left = notes.leave(Some(&[stale(1, 1)]));
+        assert!(!left.was_in_use() && left.is_out_of_use(&notes) && !left.is_forgotten(&notes));
+        let mut forgotten = 0;
+        notes.begin_use(|_| forgotten += 1);
+        assert!(forgotten == 1 && left.is_forgotten(&notes));
+        let left = notes.leave(None);
+        assert!(left.was_in_use() && !left.is_out_of_use(&notes));
+        notes.end_use();
+        assert!(left.is_out_of_use(&notes) && !left.is_forgotten(&notes));
+        notes.begin_use(|_| forgotten += 1);
+        assert!(forgotten == 2 && left.is_forgotten(&notes));
+    }
+}

@@ -76,6 +76,8 @@ const NEIGHBOUR: &[&str] =
 
 const PARTS: &[&str] = &["--features", "shuttle", "--test", "schedules", "parts::"];
 
+const NOTES: &[&str] = &["-p", "machine", "--lib", "notes"];
+
 const LOANS: &[&str] = &["--features", "shuttle", "--test", "schedules", "loans"];
 
 const PLANTS: &[Plant] = &[
@@ -607,6 +609,54 @@ const PLANTS: &[Plant] = &[
         file: "uvm/src/fault/swapped.rs",
         changes: &[("machine::Pages(last + 1 - first)", "machine::Pages(last + 2 - first)")],
         found_by: ADVICE,
+    },
+    Plant {
+        what: "notes: a second note is not left in a box that has one",
+        file: "machine/src/notes.rs",
+        changes: &[("|| self.waiting.compare_exchange(0, word, SeqCst, Relaxed).is_err() {", "|| self.waiting.compare_exchange(0, word, SeqCst, Relaxed).is_err() && false {")],
+        found_by: NOTES,
+    },
+    Plant {
+        what: "notes: more notes take the place of the first",
+        file: "machine/src/notes.rs",
+        changes: &[("                (true, _) => now,", "                (true, _) => MORE,")],
+        found_by: NOTES,
+    },
+    Plant {
+        what: "notes: what does not fit is left out where there are notes already",
+        file: "machine/src/notes.rs",
+        changes: &[("                (false, _) => EVERYTHING,", "                (false, 0) => EVERYTHING,\n                (false, _) => now,")],
+        found_by: NOTES,
+    },
+    Plant {
+        what: "notes: a note that fits takes back that everything is to be forgotten",
+        file: "machine/src/notes.rs",
+        changes: &[("                (true, 0) => MORE,", "                (true, 0 | EVERYTHING) => MORE,")],
+        found_by: NOTES,
+    },
+    Plant {
+        what: "notes: a range that is too long for a word is cut",
+        file: "machine/src/notes.rs",
+        changes: &[("    if (1..=LONGEST).contains(&pages) {\n        range.start.0 >> PAGE_SHIFT << LENGTH | pages", "    if pages != 0 {\n        range.start.0 >> PAGE_SHIFT << LENGTH | pages.min(LONGEST)")],
+        found_by: NOTES,
+    },
+    Plant {
+        what: "notes: who goes through the box leaves the first range unread",
+        file: "machine/src/notes.rs",
+        changes: &[("            len = 1;", "            len = 0;")],
+        found_by: NOTES,
+    },
+    Plant {
+        what: "notes: a box is not emptied",
+        file: "machine/src/notes.rs",
+        changes: &[("unpack(word.swap(0, AcqRel))", "unpack(word.load(Acquire))")],
+        found_by: NOTES,
+    },
+    Plant {
+        what: "notes: a pass that has ended is not told",
+        file: "machine/src/notes.rs",
+        changes: &[("self.passes.store(passes + 2, Release);", "self.passes.store(passes, Release);")],
+        found_by: NOTES,
     },
 ];
 
