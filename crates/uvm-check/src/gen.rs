@@ -110,7 +110,7 @@ impl Gen {
             Habit::OnePage if !self.rng.one_in(8) => {
                 *self.rng.pick(&[0, 28, 28, 45, 45, 45, 52, 55, 55, 65, 65, 112, 120, 126])
             }
-            _ => self.rng.below(151),
+            _ => self.rng.below(155),
         };
         match choice {
             0..=15 => self.map(s),
@@ -159,14 +159,16 @@ impl Gen {
             143..=144 => Op::GiveToObject { l: self.loan(), o: self.object(), page: self.index() },
             145..=146 => Op::Punch { o: self.object(), span: self.indices() },
             149..=150 => Op::Quota { n: *self.rng.pick(&[0, 2, 4, 9, 1000]) },
+            151..=152 => Op::Inspect { s, span: self.short_span(s) },
+            153..=154 => Op::Patch { s, span: self.short_span(s), word: self.word() },
             147..=148 => Op::Room { n: *self.rng.pick(&[0, 0, 1, 3, 100]) },
             _ => Op::Cool { s, span: self.span(s) },
         }
     }
 
     fn pin(&mut self, s: usize) -> Op {
-        let (span, p) = (self.span(s), self.rng.below(PINS as u64) as usize);
-        Op::Pin { p, s, span: Span(span.0, span.1.min(4)), access: *self.rng.pick(&[1, 2, 2]) }
+        let (span, p) = (self.short_span(s), self.rng.below(PINS as u64) as usize);
+        Op::Pin { p, s, span, access: *self.rng.pick(&[1, 2, 2]) }
     }
 
     fn paging(&mut self) -> Op {
@@ -321,6 +323,12 @@ impl Gen {
     fn span(&mut self, s: usize) -> Span {
         let start = self.page(s);
         Span(start, (1 + self.rng.below(6)).min(WINDOW - start))
+    }
+
+    /// No more pages than are pinned at once.
+    fn short_span(&mut self, s: usize) -> Span {
+        let span = self.span(s);
+        Span(span.0, span.1.min(4))
     }
 }
 

@@ -113,6 +113,7 @@ impl Span {
 
 /// One step of a list. `s` names a space, `o` an object, `cpu` a simulated CPU, `d` a swap device, `k` a transfer that
 /// is under way, by age, `p` a set of pinned pages, `l` a loan to the kernel, `r` a detached range; `n` is how many pages a pass should free.
+/// A debugger inspects and patches.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs)]
 pub enum Op {
@@ -136,6 +137,8 @@ pub enum Op {
     Unwire { s: usize, span: Span },
     Pin { p: usize, s: usize, span: Span, access: Rights },
     Unpin { p: usize, word: usize },
+    Inspect { s: usize, span: Span },
+    Patch { s: usize, span: Span, word: usize },
     Lend { l: usize, s: usize, span: Span },
     LendObject { l: usize, o: usize, span: Span },
     LendAgain { l: usize, to: usize },

@@ -350,6 +350,45 @@ fn all_lists_over_pinned_pages() {
     check_all(&beginning, &alphabet, Watch::Peek);
 }
 
+/// A debugger looks into and changes a file's page that is mapped private at page 0 and shared at page 1, and a page of zeroes at
+/// page 2, none of which the program may write.
+#[test]
+fn all_lists_over_a_debugger() {
+    let beginning = [
+        Spawn { s: 0 },
+        NewObject { o: 0, kind: Kind::File, len: 2 },
+        Map { s: 0, at: Fixed(0), len: 1, back: Private(0, 0), rights: 1, inherit: None },
+        Map { s: 0, at: Fixed(1), len: 1, back: Shared(0, 0), rights: 1, inherit: None },
+        Map { s: 0, at: Fixed(2), len: 1, back: Zero, rights: 0, inherit: None },
+    ];
+    let alphabet = [
+        Inspect { s: 0, span: Span(0, 3) },
+        Inspect { s: 1, span: Span(2, 1) },
+        Patch { s: 0, span: Span(0, 1), word: 0 },
+        Patch { s: 0, span: PAIR, word: 1 },
+        Patch { s: 0, span: Span(2, 1), word: 2 },
+        Patch { s: 1, span: Span(0, 1), word: 3 },
+        Patch { s: 1, span: Span(2, 1), word: 3 },
+        Read { s: 0, page: 0, cpu: 1 },
+        Write { s: 0, page: 1, cpu: 1, word: 0 },
+        ObjectWrite { o: 0, page: 0, word: 2 },
+        Protect { s: 0, span: Span(0, 3), rights: 3 },
+        Protect { s: 0, span: Span(0, 3), rights: 1 },
+        Inherit { s: 0, span: Span(0, 3), inherit: Inh::Share },
+        Fork { s: 0, child: 1 },
+        Exit { s: 0 },
+        Wire { s: 0, span: Span(0, 3) },
+        Lend { l: 0, s: 0, span: Span(0, 1) },
+        Pin { p: 0, s: 0, span: Span(0, 1), access: 1 },
+        Unpin { p: 0, word: 3 },
+        Clean { o: 0, span: PAIR },
+        Discard { s: 0, span: Span(0, 3) },
+        Truncate { o: 0, len: 0 },
+        Map { s: 0, at: Fixed(1), len: 1, back: Nothing, rights: 0, inherit: None },
+    ];
+    check_all(&beginning, &alphabet, Watch::Peek);
+}
+
 /// Loans of private and shared pages, while lenders write, fork, share and go.
 #[test]
 fn all_lists_over_lent_pages() {

@@ -82,6 +82,33 @@ const LOANS: &[&str] = &["--features", "shuttle", "--test", "schedules", "loans"
 
 const PLANTS: &[Plant] = &[
     Plant {
+        what: "debugger: a store reaches what others see too",
+        file: "uvm/src/fault/mod.rs",
+        changes: &[("self.access != Prot::WRITE || entry.writes != Writes::Through;", "true;")],
+        found_by: RANDOM,
+    },
+    Plant {
+        what: "debugger: a store to private memory that can't be written shows in the file",
+        file: "uvm/src/fault/object.rs",
+        changes: &[(
+            "if private && fault.access == Prot::WRITE {",
+            "if private && fault.access == Prot::WRITE && entry.prot.contains(Prot::WRITE) {",
+        )],
+        found_by: RANDOM,
+    },
+    Plant {
+        what: "debugger: a reference reaches what the mapping could never allow",
+        file: "uvm/src/fault/mod.rs",
+        changes: &[("is_own && entry.max_prot.contains(self.access)", "is_own")],
+        found_by: RANDOM,
+    },
+    Plant {
+        what: "debugger: the program may do from then on what only the debugger might",
+        file: "uvm/src/fault/mod.rs",
+        changes: &[("let is_programs = prot.contains(fault.access);", "let is_programs = true; let prot = prot | fault.access;")],
+        found_by: RANDOM,
+    },
+    Plant {
         what: "parts: who has a part's lock doesn't look again whether it is open",
         file: "uvm/src/map/parts.rs",
         changes: &[

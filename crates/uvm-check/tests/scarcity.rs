@@ -151,7 +151,7 @@ fn a_missing_slot_changes_nothing() {
 /// Runs lists with their first transfer failing, then their second, until a list has no more.
 fn check_transfers(injector: fn(&World) -> &Injector, lasting: Lasting) {
     let mut failures = 0;
-    for seed in 0..FEW / 4 {
+    for seed in 0..FEW {
         let list = paging_list(seed, 3 * LIST, Paging::Works);
         for n in 1.. {
             let mut fired = false;
@@ -172,7 +172,7 @@ fn check_transfers(injector: fn(&World) -> &Injector, lasting: Lasting) {
         }
     }
     println!("{failures} failures");
-    assert!(failures > FEW / 4, "hardly anything failed");
+    assert!(failures > FEW / 2, "hardly anything failed");
 }
 
 fn reads(world: &World) -> &Injector {

@@ -40,9 +40,11 @@ impl Model {
     /// Whether anything that the operation needs is in doubt.
     pub fn doubts(&self, op: &Op) -> bool {
         match *op {
-            Op::Wire { s, span } | Op::Pin { s, span, .. } | Op::Lend { s, span, .. } => {
-                span.pages().any(|page| self.is_doubtful(self.target(s, page)))
-            }
+            Op::Wire { s, span }
+            | Op::Pin { s, span, .. }
+            | Op::Lend { s, span, .. }
+            | Op::Inspect { s, span }
+            | Op::Patch { s, span, .. } => span.pages().any(|page| self.is_doubtful(self.target(s, page))),
             Op::LendObject { o, span, .. } => span
                 .pages()
                 .any(|page| self.is_doubtful(self.slots[o].map(|object| Target::Object(object, page)))),

@@ -15,6 +15,7 @@
 //!
 //! Contents are [`WORDS`] words of a page; every store writes a number that was never stored before.
 
+mod debugger;
 mod loan;
 mod loss;
 mod object;
@@ -409,6 +410,7 @@ impl Model {
             Op::Clear { s } | Op::Exit { s } | Op::Wire { s, .. } | Op::Unwire { s, .. } => s,
             Op::WireTouched { s, .. } | Op::Pin { s, .. } | Op::Lend { s, .. } => s,
             Op::PageOutRange { s, .. } | Op::Cool { s, .. } => s,
+            Op::Inspect { s, .. } | Op::Patch { s, .. } => s,
             Op::Read { s, .. } | Op::Write { s, .. } | Op::Execute { s, .. } => s,
             _ => unreachable!("{op:?} concerns no space"),
         };

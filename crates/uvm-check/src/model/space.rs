@@ -30,6 +30,8 @@ impl Model {
             Op::WireTouched { span, .. } => on_whole(space, span, |page| page.wired = true),
             Op::Unwire { span, .. } => on_whole(space, span, |page| page.wired = false),
             Op::Pin { p, span, access, .. } => self.pin(space, p, span, access),
+            Op::Inspect { span, .. } => self.inspect(space, span),
+            Op::Patch { span, word, .. } => self.patch(space, span, word),
             Op::Lend { l, span, .. } => self.lend(space, l, span),
             Op::PageOutRange { .. } | Op::Cool { .. } => Expect::Done,
             Op::Read { page, .. } => self.use_page(space, page, 1),
@@ -220,7 +222,7 @@ impl Model {
     }
 
     /// Has the object below a page make what shows there, unless that has contents of its own.
-    fn make_shown(&mut self, space: &Space, at: &Page) -> Result<(), Refusal> {
+    pub(super) fn make_shown(&mut self, space: &Space, at: &Page) -> Result<(), Refusal> {
         match self.identity_of(at) {
             Identity::Object(object, index) if !self.make(space, object, index) => Err(Refusal::NoSpace),
             _ => Ok(()),

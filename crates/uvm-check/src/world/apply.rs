@@ -136,6 +136,8 @@ impl World {
                 self.unpin(held, p, at, word);
                 Ok(Got::Done)
             }
+            Op::Inspect { s, span } => self.inspect(held, s, span),
+            Op::Patch { s, span, word: at } => Ok(self.patch(held, s, span, at, word)),
             Op::Lend { l, s, span } => {
                 let lent = self.uvm.loan_to_kernel(held, self.space(s), range(span));
                 Ok(lent.map_or_else(Got::Refused, |lent| {
@@ -454,6 +456,11 @@ impl World {
         &self.spaces[s].as_ref().expect("the model has this space").space
     }
 
+    /// Where accesses to a space come in.
+    pub(super) fn entrance(&self, s: usize) -> &Space<Soft> {
+        self.spaces[s].as_ref().expect("the model has this space").entrance()
+    }
+
     /// The object that a slot names; the model is one step behind.
     pub(super) fn object(&self, o: usize) -> Arc<dyn Pager<Soft>> {
         self.objects[self.model.slots[o].expect("the model has this object")].clone()
@@ -495,8 +502,7 @@ impl World {
 
     fn fault(&self, s: usize, va: Va, access: Prot) -> Result<(), FaultError> {
         let mut ctx = ThreadCtx::new();
-        let home = self.spaces[s].as_ref().expect("the model has this space");
-        self.uvm.fault(&mut ctx.held(), home.entrance(), va, access).map(|_| ())
+        self.uvm.fault(&mut ctx.held(), self.entrance(s), va, access).map(|_| ())
     }
 
     pub(super) fn contents(&self, page: PageNo) -> Contents {

@@ -56,6 +56,7 @@ impl World {
             Op::Read { .. } | Op::Write { .. } | Op::Execute { .. } => 2,
             Op::ObjectRead { .. } | Op::ObjectWrite { .. } => 1,
             Op::Wire { span, .. } | Op::Pin { span, .. } => span.1 as usize + 1,
+            Op::Inspect { span, .. } | Op::Patch { span, .. } => span.1 as usize + 1,
             Op::Pass { s, span, way: Way::Copy, .. } | Op::Extract { s, span, way: Way::Copy, .. } => {
                 let wired = |&page: &u64| self.model.page(s, page).is_some_and(|at| at.wired);
                 span.pages().filter(wired).count() + self.on_loan(s).min(span.1 as usize)

@@ -26,6 +26,7 @@ pub enum Lasting {
 fn partial(op: &Op) -> bool {
     match op {
         Op::Wire { .. } | Op::Pin { .. } => true,
+        Op::Patch { span, .. } => span.1 > 1,
         Op::Remap { span, new_len, .. } => *new_len < span.1,
         _ => false,
     }

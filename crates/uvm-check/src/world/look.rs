@@ -170,6 +170,7 @@ impl World {
             Op::Unmap { span, .. } | Op::Protect { span, .. } | Op::Inherit { span, .. } => span.pages(),
             Op::Discard { span, .. } | Op::Wire { span, .. } | Op::Unwire { span, .. } => span.pages(),
             Op::WireTouched { span, .. } | Op::Pin { span, .. } => span.pages(),
+            Op::Inspect { span, .. } | Op::Patch { span, .. } => span.pages(),
             Op::Read { page, .. } | Op::Write { page, .. } | Op::Execute { page, .. } => page..page + 1,
             Op::Advise { .. } | Op::Spawn { .. } | Op::NewObject { .. } | Op::Detach { .. } => return Ok(()),
             Op::Attach { .. } | Op::PageOutRange { .. } | Op::Cool { .. } => return Ok(()),

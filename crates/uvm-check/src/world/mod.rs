@@ -5,6 +5,7 @@
 
 mod answer;
 mod apply;
+mod debugger;
 mod full;
 mod judge;
 mod look;

@@ -293,6 +293,7 @@ fn adapted(op: Op, model: &Model, linux: &Linux) -> Option<Op> {
         }
         Op::Execute { .. } | Op::Sync { .. } | Op::Clean { .. } | Op::Attach { .. } => return None,
         Op::Pin { .. } | Op::Unpin { .. } | Op::WireTouched { .. } => return None,
+        Op::Inspect { .. } | Op::Patch { .. } => return None,
         Op::Forget | Op::PageOut { .. } | Op::SwapOn { .. } | Op::SwapOff { .. } => return None,
         Op::Tier { .. } => return None,
         Op::Lend { .. } | Op::LendObject { .. } | Op::LendAgain { .. } | Op::Return { .. } => return None,
