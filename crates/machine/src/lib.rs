@@ -44,6 +44,7 @@ pub mod pmap;
 #[allow(unsafe_code)]
 pub mod shared;
 pub mod shootdown;
+pub mod unfinished;
 
 pub use addr::{Pa, PageNo, Pages, Va, VaRange, PAGE_SHIFT, PAGE_SIZE};
 pub use frames::{Class, Frames, NoMemory, Owner, Reserve};

@@ -78,6 +78,8 @@ const PARTS: &[&str] = &["--features", "shuttle", "--test", "schedules", "parts:
 
 const NOTES: &[&str] = &["-p", "machine", "--lib", "notes"];
 
+const UNFINISHED: &[&str] = &["--features", "loom", "--test", "loom", "unfinished"];
+
 const LOANS: &[&str] = &["--features", "shuttle", "--test", "schedules", "loans"];
 
 const PLANTS: &[Plant] = &[
@@ -685,6 +687,24 @@ const PLANTS: &[Plant] = &[
         changes: &[("self.passes.store(passes + 2, Release);", "self.passes.store(passes, Release);")],
         found_by: NOTES,
     },
+    Plant {
+        what: "unfinished: who asks looks at its own CPU's line alone",
+        file: "machine/src/unfinished.rs",
+        changes: &[("self.0[..cpus].iter()", "self.0[..cpus / 2].iter()")],
+        found_by: UNFINISHED,
+    },
+    Plant {
+        what: "unfinished: the end of one orders nothing",
+        file: "machine/src/unfinished.rs",
+        changes: &[("own.store(own.load(Relaxed) - 1, Release);", "own.store(own.load(Relaxed) - 1, Relaxed);")],
+        found_by: UNFINISHED,
+    },
+    Plant {
+        what: "unfinished: who finds one over has not seen what it did",
+        file: "machine/src/unfinished.rs",
+        changes: &[(".map(|one| one.load(Acquire))", ".map(|one| one.load(Relaxed))")],
+        found_by: UNFINISHED,
+    },
 ];
 
 fn root() -> PathBuf {
@@ -724,6 +744,8 @@ fn replace(path: &Path, text: &str) {
 fn workspace() -> PathBuf {
     let (root, to) = (root(), root().join("target/plants"));
     copy(&root.join("crates"), &to.join("crates"));
+    // Loom's tests take these in.
+    copy(&root.join("kernel/src/sync"), &to.join("kernel/src/sync"));
     let manifest = fs::read_to_string(root.join("Cargo.toml")).expect("the workspace has a manifest");
     replace(&to.join("Cargo.toml"), &manifest.replace(", \"xtask\"", ""));
     replace(&to.join("Cargo.lock"), &fs::read_to_string(root.join("Cargo.lock")).expect("it is locked"));

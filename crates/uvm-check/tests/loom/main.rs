@@ -6,6 +6,7 @@
 //!   tickets.rs  the kernel's channels and wait queues      is a wake-up between unlock and sleep lost?
 //!   queues.rs   Frames: batches, queues, flags, wirings    is a page linked twice, a flag lost?
 //!   notes.rs    Notes                                  is a translation used after it was taken away?
+//!   unfinished.rs  Unfinished                          does one who takes a page away overtake another?
 //!   counted.rs  the leaves of slots                        is the only holder really alone?
 //! ```
 //! Shuttle tries many schedules of the whole library, loom all schedules of little code, and loads that see old
@@ -26,6 +27,7 @@ mod sched;
 mod shared;
 mod slots_test;
 mod tickets;
+mod unfinished;
 pub mod word;
 
 /// The kernel's locks and channels.

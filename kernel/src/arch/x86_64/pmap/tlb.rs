@@ -18,13 +18,12 @@
 //! exit, would have to interrupt it. Nor address space numbers: TCG has none (`-cpu max` offers no PCID), and code that can't be run
 //! isn't written.
 
-use core::sync::atomic::{
-    AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release, Ordering::SeqCst,
-};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 
 use arrayvec::ArrayVec;
 use machine::notes::{Forget, Left};
 use machine::shootdown::Stale as Lowered;
+use machine::unfinished::Unfinished;
 use machine::{CpuSet, Machine, Pa, PageNo, Shootdown, Va, VaRange, PAGE_SIZE};
 
 use super::record::{assert_none_locked, record};
@@ -39,11 +38,8 @@ use crate::arch::{cpu, io, tables};
 /// Pages forgotten one by one at most.
 const SINGLY: u64 = 16;
 
-/// Shootdowns of what other CPUs may hold that a CPU has begun and that are not over. A line for each CPU, which alone writes it.
-#[repr(align(64))]
-struct Unfinished(AtomicU32);
-
-static UNFINISHED: [Unfinished; cpu::MAX_CPUS] = [const { Unfinished(AtomicU32::new(0)) }; cpu::MAX_CPUS];
+/// Shootdowns of what other CPUs may hold.
+static UNFINISHED: Unfinished<{ cpu::MAX_CPUS }> = Unfinished::new();
 
 /// What one CPU has done.
 #[repr(align(64))]
@@ -205,8 +201,7 @@ impl Stale {
             let page = VaRange::new(Va(va), Va(va + PAGE_SIZE as u64));
             note(down, self.root, page, cpus);
             if down.begin_count() {
-                let own = &UNFINISHED[cpu::index()].0;
-                own.store(own.load(Relaxed) + 1, Relaxed);
+                UNFINISHED.begin(cpu::index());
             }
         }
     }
@@ -277,8 +272,7 @@ mod witness {
 /// Whether others have lowered what CPUs may hold, and have not told them all yet.
 #[inline]
 pub(super) fn others_unfinished(down: &Shootdown) -> bool {
-    let unfinished = UNFINISHED[..cpu::count()].iter().map(|one| one.0.load(Acquire));
-    unfinished.sum::<u32>() != u32::from(down.is_counted())
+    UNFINISHED.are_others(cpu::count(), u32::from(down.is_counted()))
 }
 
 /// What is waited for where other CPUs hold what was lowered.
@@ -318,8 +312,7 @@ fn tell(down: &Shootdown, until: Until) {
         tell_others(others, down.ranges(), until);
     }
     if down.is_counted() {
-        let own = &UNFINISHED[me].0;
-        own.store(own.load(Relaxed) - 1, Release);
+        UNFINISHED.end(me);
     }
 }
 

@@ -1,0 +1,59 @@
+//! Shootdowns under way: whether anybody has lowered what CPUs may hold, and has not told them all yet (law P6 of [`crate::pmap`]).
+//!
+//! ```text
+//!   one CPU:    lock -> lower, begin -> unlock ->  tell the CPUs -> end
+//!   another:            lock -> it is lowered already -> unlock -> are others at it? yes: tell them, too
+//! ```
+//! A line for each CPU, which alone writes it: what CPUs do to spaces of their own takes no line from others. Who asks reads them all.
+//!
+//! I1: a shootdown begins with the lock held under which it lowers. So whoever finds the mapping lowered, under that lock, finds it begun.
+//! I2: it ends after the CPUs were told, with release; whoever doesn't find it any more, with acquire, goes on after that.
+//! I3: it begins and ends on one CPU, whose thread doesn't sleep meanwhile.
+//!
+//! `uvm-check/tests/loom/unfinished.rs` tries all schedules, and breaks each of these laws to see that it is found.
+
+use crate::atomic::AtomicU32;
+use crate::atomic::Ordering::{Acquire, Relaxed, Release};
+use crate::shared::Line;
+
+/// See the module.
+pub struct Unfinished<const CPUS: usize>([Line<AtomicU32>; CPUS]);
+
+impl<const CPUS: usize> Unfinished<CPUS> {
+    /// None is under way.
+    #[cfg(not(feature = "loom"))]
+    #[allow(clippy::new_without_default)]
+    #[must_use]
+    pub const fn new() -> Self {
+        Unfinished([const { Line(AtomicU32::new(0)) }; CPUS])
+    }
+
+    /// None is under way.
+    #[cfg(feature = "loom")]
+    #[allow(clippy::new_without_default)]
+    #[must_use]
+    pub fn new() -> Self {
+        Unfinished(core::array::from_fn(|_| Line(AtomicU32::new(0))))
+    }
+
+    /// One begins on the calling CPU. The lock is held under which it has lowered something.
+    #[inline]
+    pub fn begin(&self, cpu: usize) {
+        let own = &self.0[cpu];
+        own.store(own.load(Relaxed) + 1, Relaxed);
+    }
+
+    /// One of the calling CPU's ends: all have been told.
+    #[inline]
+    pub fn end(&self, cpu: usize) {
+        let own = &self.0[cpu];
+        own.store(own.load(Relaxed) - 1, Release);
+    }
+
+    /// Whether any is under way on the first `cpus` but for `own` that the caller has begun.
+    #[inline]
+    #[must_use]
+    pub fn are_others(&self, cpus: usize, own: u32) -> bool {
+        self.0[..cpus].iter().map(|one| one.load(Acquire)).sum::<u32>() != own
+    }
+}
