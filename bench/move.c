@@ -190,6 +190,23 @@ static uint64_t through_socket(size_t count) {
     return between(count, ends, send_written, *transfers == '1' ? take_transferred : take_read);
 }
 
+// Memory that the sender gives away, written anew each time.
+static int send_donated(int fd) {
+    touch(buffer, size);
+    for (size_t done = 0; done < size;) {
+        ssize_t put = uvm_donate_write(fd, buffer + done, size - done);
+        if (put <= 0) return -1;
+        done += put;
+    }
+    return 0;
+}
+
+static uint64_t donated_to_socket(size_t count) {
+    int ends[2];
+    if (socketpair(AF_UNIX, SOCK_STREAM, 0, ends)) return give_up("socketpair");
+    return between(count, ends, send_donated, *transfers == '1' ? take_transferred : take_read);
+}
+
 // Two programs of one machine over TCP.
 static int connect_tcp(int ends[2]) {
     struct ifreq loopback = {.ifr_name = "lo", .ifr_flags = IFF_UP | IFF_RUNNING};
@@ -591,6 +608,8 @@ static const struct kind {
     {"socket, copied", through_socket, 1024, LARGEST, ONLY_OURS | COPY_OUT | COPY_IN},
     {"socket, unchanged, refilled", through_socket, 1024, LARGEST, TOUCHES},
     {"socket, copied, refilled", through_socket, 1024, LARGEST, ONLY_OURS | TOUCHES | COPY_OUT | COPY_IN},
+    {"socket, donated, refilled", donated_to_socket, 4096, LARGEST, ONLY_OURS | COPY_IN},
+    {"socket, donated and transferred, refilled", donated_to_socket, 4096, LARGEST, ONLY_OURS | TRANSFER},
     {"TCP, unchanged", through_tcp, 4096, LARGEST, 0},
     {"TCP, MSG_ZEROCOPY", through_tcp_in_place, 4096, LARGEST, ONLY_LINUX},
     {"pipe, vmsplice and splice", spliced, 4096, LARGEST, 0},

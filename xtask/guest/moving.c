@@ -288,6 +288,44 @@ static void more_than_has_room_is_donated(void) {
     close(ends[1]);
 }
 
+// A socket takes what it has room for, and ends in the middle of a page.
+static void a_part_of_a_page_is_donated(void) {
+    if (!calls_are_here()) return;
+    int ends[2], room = 10000;
+    NEED(!socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends));
+    NEED(!setsockopt(ends[1], SOL_SOCKET, SO_SNDBUF, &room, sizeof room));
+    char *from = memory(64 * PAGE), *to = memory(64 * PAGE);
+    NEED(!mprotect(from + 60 * PAGE, PAGE, PROT_READ)); // what lies behind is nobody's business
+    fill(from, 60 * PAGE, 12);
+    size_t done = 0;
+    while (done < 60 * PAGE) {
+        size_t page = done / PAGE * PAGE;
+        // What has gone of a page that is the program's yet, goes as bytes.
+        ssize_t put = done > page ? write(ends[1], from + done, PAGE - (done - page))
+                                  : uvm_donate_write(ends[1], from + page, 60 * PAGE - page);
+        if (put > 0) {
+            size_t gone = done > page ? page : (done + put) / PAGE * PAGE;
+            for (size_t at = page; at < gone; at += PAGE) CHECK(!from[at] && !from[at + PAGE - 1]);
+            CHECK(is(from + gone, 60 * PAGE - gone, 12, gone));
+            done += put;
+        } else {
+            NEED(errno == EAGAIN);
+            CHECK(is(from + page, 60 * PAGE - page, 12, page));
+        }
+        ssize_t got;
+        static size_t read_so_far;
+        while ((got = read(ends[0], to + read_so_far, 64 * PAGE - read_so_far)) > 0) read_so_far += got;
+    }
+    CHECK(is(to, 60 * PAGE, 12, 0));
+    // Nobody reads: all of it is the program's again.
+    close(ends[0]);
+    signal(SIGPIPE, SIG_IGN);
+    fill(from, 16 * PAGE, 13);
+    FAILS(uvm_donate_write(ends[1], from, 16 * PAGE), EPIPE);
+    CHECK(is(from, 16 * PAGE, 13, 0));
+    close(ends[1]), munmap(from, 64 * PAGE), munmap(to, 64 * PAGE);
+}
+
 static void odd_memory_is_donated(void) {
     if (!calls_are_here()) return;
     int fd = open("/tmp/kinds", O_RDWR | O_CREAT | O_TRUNC, 0600), ends[2];
@@ -694,6 +732,7 @@ int main(int argc, char **argv) {
         {"bytes_are_transferred", bytes_are_transferred},
         {"pages_are_donated", pages_are_donated},
         {"more_than_has_room_is_donated", more_than_has_room_is_donated},
+        {"a_part_of_a_page_is_donated", a_part_of_a_page_is_donated},
         {"odd_memory_is_donated", odd_memory_is_donated},
         {"calls_are_refused", calls_are_refused},
         {"anflush_gives_up", anflush_gives_up},

@@ -141,6 +141,7 @@ pub enum Op {
     Patch { s: usize, span: Span, word: usize },
     Lend { l: usize, s: usize, span: Span },
     LendObject { l: usize, o: usize, span: Span },
+    Give { l: usize, s: usize, span: Span },
     LendAgain { l: usize, to: usize },
     Return { l: usize },
     Pass { s: usize, span: Span, to: usize, at: At, way: Way },

@@ -403,6 +403,7 @@ fn all_lists_over_lent_pages() {
     let alphabet = [
         Lend { l: 0, s: 0, span: PAIR },
         Lend { l: 1, s: 0, span: Span(0, 1) },
+        Give { l: 1, s: 0, span: PAIR },
         Lend { l: 1, s: 1, span: PAIR },
         LendObject { l: 1, o: 0, span: PAIR },
         LendAgain { l: 0, to: 2 },
@@ -445,6 +446,7 @@ fn all_lists_over_lent_pages_that_were_on_swap() {
     let alphabet = [
         Lend { l: 0, s: 0, span: PAIR },
         Lend { l: 1, s: 1, span: Span(0, 1) },
+        Give { l: 1, s: 0, span: PAIR },
         LendAgain { l: 0, to: 2 },
         Return { l: 0 },
         PageOut { n: 1 },

@@ -309,6 +309,18 @@ const PLANTS: &[Plant] = &[
         found_by: RANDOM,
     },
     Plant {
+        what: "giving: what was given can still be written",
+        file: "uvm/src/loan/give.rs",
+        changes: &[("            self.forget_range(&mut h, space, range, &mut down);\n", "")],
+        found_by: LOANS,
+    },
+    Plant {
+        what: "giving: what was given is there yet",
+        file: "uvm/src/loan/give.rs",
+        changes: &[("self.discard_part(&mut h, entry, range, &mut down)", "{ let _ = entry; }")],
+        found_by: RANDOM,
+    },
+    Plant {
         what: "transfer: what was there is still seen",
         file: "uvm/src/transfer.rs",
         changes: &[("        self.forget_range(&mut h, space, range, transfer.down);\n", "")],

@@ -386,7 +386,11 @@ impl<M: Machine> Uvm<M> {
 }
 
 /// Whether nobody else refers to the slots of a part of an entry.
-fn has_alone<M: Machine>(held: &mut Held<'_, order::Map>, entry: &Entry<M>, part: VaRange) -> bool {
+pub(crate) fn has_alone<M: Machine>(
+    held: &mut Held<'_, order::Map>,
+    entry: &Entry<M>,
+    part: VaRange,
+) -> bool {
     entry.amap.as_ref().is_none_or(|aref| {
         let first = entry.slot(aref, part.start);
         aref.amap.body.lock(held).0.cover.is_exclusive(first..first + part.pages().0)

@@ -166,19 +166,52 @@ fn copy(chain: &mut Chain, from: &mut Source<'_>, len: usize) -> Result<()> {
 ///
 /// Fails with `EFAULT` if the first can't be, with `ENOBUFS`.
 pub fn lend_pages(chain: &mut Chain, space: &Space, addr: u64, len: usize) -> Result<()> {
-    let mut pages = len.div_ceil(PAGE_SIZE);
-    let end = addr.checked_add((pages * PAGE_SIZE) as u64);
-    if end.is_none_or(|end| end > USER_END) {
-        return Err(EFAULT);
-    }
+    let mut pages = pages_of(addr, len)?;
     let lent = loop {
-        match vm::lend(space, addr, pages as u64) {
+        match vm::lend(space, addr, pages) {
             Err(EFAULT) if pages > 1 => pages /= 2,
             result => break result?,
         }
     };
     let len = len.min(lent.len() * PAGE_SIZE);
     append_lent(chain, lent, 0..len)
+}
+
+/// The same of pages that leave the program, of which [`take_back`] gives it back what is left. Says no if they must be lent.
+///
+/// Fails with `EFAULT`, `ENOBUFS`.
+pub fn give_pages(chain: &mut Chain, space: &Space, addr: u64, len: usize) -> Result<bool> {
+    let Some(lent) = vm::give(space, addr, pages_of(addr, len)?)? else { return Ok(false) };
+    let len = len.min(lent.len() * PAGE_SIZE);
+    let appended = chain.append_run(Run::Lent(lent), 0..len);
+    appended.map(|()| true).map_err(|(NoMemory, run)| {
+        if let Run::Lent(lent) = run {
+            vm::put_back(space, lent, addr);
+        }
+        ENOBUFS
+    })
+}
+
+/// How many pages so many bytes are that begin at a page's start.
+fn pages_of(addr: u64, len: usize) -> Result<u64> {
+    let pages = len.div_ceil(PAGE_SIZE);
+    let end = addr.checked_add((pages * PAGE_SIZE) as u64);
+    end.filter(|&end| end <= USER_END).map(|_| pages as u64).ok_or(EFAULT)
+}
+
+/// Puts what is left of a chain of [given pages](give_pages) back where the program had it: whole pages from `addr` on.
+pub fn take_back(mut chain: Chain, space: &Space, addr: u64) {
+    let mut at = addr;
+    let _ = chain.try_each_run(|run| {
+        let pages = run.pages();
+        // Nothing may be lost: somebody is ended before this fails.
+        if let Ok(lent) = vm::with_room_at_any_cost(|| vm::lend_all_again(pages.iter())) {
+            vm::put_back(space, lent, at);
+        }
+        at += (pages.len() * PAGE_SIZE) as u64;
+        Ok::<(), Errno>(())
+    });
+    chain.release(&Clusters);
 }
 
 /// Bytes that lie together in pages that were made of a chain.

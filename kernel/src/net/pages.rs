@@ -41,7 +41,7 @@ impl Run {
     }
 
     /// The pages on loan; none of a range.
-    fn pages(&self) -> &[LentPage] {
+    pub fn pages(&self) -> &[LentPage] {
         match self {
             Run::Lent(lent) => lent.pages(),
             Run::Range(_) => &[],

@@ -15,7 +15,7 @@ use crate::fs::file::File;
 use crate::fs::inode::{downcast, InodeRef};
 use crate::ipc::pipe::{Blocking, Taken};
 use crate::mem::layout::USER_END;
-use crate::net::moving::{from_pages, lend_pages, to_pages};
+use crate::net::moving::{from_pages, give_pages, lend_pages, take_back, to_pages};
 use crate::net::pages::{append_lent, Chain, Clusters};
 use crate::user;
 use crate::vm::{self, Export, Giving};
@@ -165,26 +165,27 @@ fn donate_part(file: &Arc<File>, space: &vm::Space, addr: u64, len: usize) -> Re
         }
     }
     let mut chain = Chain::new();
-    let lent = lend_pages(&mut chain, space, addr, len);
-    if let Err(errno) = lent {
-        chain.release(&Clusters);
-        return Err(errno);
+    let was_given = give_pages(&mut chain, space, addr, len)?;
+    if !was_given {
+        lend_pages(&mut chain, space, addr, len)?;
     }
     let part = chain.len();
-    let given = file.give(&mut chain);
+    let sent = file.give(&mut chain);
+    let done = sent.unwrap_or(0);
     // A page of which a part went is still the program's: whole pages go, and so does the end of the range.
-    chain.release(&Clusters);
-    let given = given?;
-    let gone = if given == part && part == len {
-        len.next_multiple_of(PAGE_SIZE)
+    let is_all = done == part && part == len;
+    let gone = if is_all { len.next_multiple_of(PAGE_SIZE) } else { done / PAGE_SIZE * PAGE_SIZE } as u64;
+    if was_given {
+        take_back(chain, space, addr + gone);
+        let _ = vm::unmap_donated(space, addr, gone);
     } else {
-        given / PAGE_SIZE * PAGE_SIZE
-    };
-    if gone > 0 {
-        // What can't be forgotten (locked memory, a hole by now) has been lent, which is as good to the receiver.
-        let _ = vm::flush(space, addr, gone as u64);
+        chain.release(&Clusters);
+        if gone > 0 {
+            // What can't be forgotten (locked memory, a hole by now) has been lent, which is as good to the receiver.
+            let _ = vm::flush(space, addr, gone);
+        }
     }
-    Ok(given)
+    sent
 }
 
 fn export(addr: u64, len: u64, mode: u32, bits: u32) -> Result<i32> {

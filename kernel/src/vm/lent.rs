@@ -8,7 +8,7 @@ use uvm::{FaultError, GetError, Lent, LentPage};
 use super::object::Object;
 
 use super::uvm::{with, Space};
-use crate::errno::{Result, EFAULT, EIO, ENOMEM, ENOSPC};
+use crate::errno::{Errno, Result, EFAULT, EIO, ENOMEM, ENOSPC};
 
 /// Lends `pages` pages from `addr` on, page aligned, as a load from each would see them now; fewer if there are very many.
 ///
@@ -16,10 +16,25 @@ use crate::errno::{Result, EFAULT, EIO, ENOMEM, ENOSPC};
 /// `EFAULT` if one of them can't be read, `ENOMEM`; nothing is lent then.
 pub fn lend(space: &Space, addr: u64, pages: u64) -> Result<Lent> {
     let range = VaRange::new(Va(addr), Va(addr) + Pages(pages));
-    with(|uvm, held| uvm.loan_to_kernel(held, space.get(), range)).map_err(|error| match error {
+    with(|uvm, held| uvm.loan_to_kernel(held, space.get(), range)).map_err(fault_errno)
+}
+
+fn fault_errno(error: FaultError) -> Errno {
+    match error {
         FaultError::NoMemory => ENOMEM,
         _ => EFAULT,
-    })
+    }
+}
+
+/// Takes `pages` pages from `addr` on from the program, page aligned, as a load from each would see them now, fewer if there are very
+/// many: it has zeroes there then, or its file again, until they are [put back](super::put_back). `None` if some of it isn't
+/// memory of its own.
+///
+/// # Errors
+/// `EFAULT`, `ENOMEM`; nothing is taken then.
+pub fn give(space: &Space, addr: u64, pages: u64) -> Result<Option<Lent>> {
+    let range = VaRange::new(Va(addr), Va(addr) + Pages(pages));
+    with(|uvm, held| uvm.give_to_kernel(held, space.get(), range)).map_err(fault_errno)
 }
 
 /// Lends `pages` pages of an object from `offset` on, a multiple of the page size; fewer at its end.

@@ -27,7 +27,8 @@ pub use self::audit::audit;
 pub use self::census::Census;
 pub use self::daemon::{with_room, with_room_at_any_cost};
 pub use self::lent::{
-    give_back, give_back_others, give_back_page, lend, lend_again, lend_all_again, lend_object, new_page,
+    give, give_back, give_back_others, give_back_page, lend, lend_again, lend_all_again, lend_object,
+    new_page,
 };
 pub use self::uvm::{Object, Space};
 pub use ::machine::{Class, Prot};
@@ -35,7 +36,9 @@ pub use ::uvm::Advice as Usage;
 pub use ::uvm::Lent;
 pub use ::uvm::{FaultError, FaultKind, Inherit, Sharing, Tally};
 pub use object::{holes_read, object_io, object_io_as, pages_read, pages_written, Dir};
-pub use passing::{donate, flush, receive, transfer, worth_receiving, Export, Giving};
+pub use passing::{
+    donate, flush, put_back, receive, transfer, unmap_donated, worth_receiving, Export, Giving,
+};
 pub use pin::Pins;
 pub use segment::{Locked, Remnant, Segment};
 pub use swap::{Area as SwapArea, Run as SwapRun, SwapId, SwapUse};

@@ -11,6 +11,7 @@ use super::uvm::{map_errno, with, Space};
 use super::Advice;
 use crate::arch::machine::KernelMachine;
 use crate::errno::{Errno, Result, EACCES, EFAULT, EINVAL, ENODATA, ENOMEM};
+use crate::mem::heap;
 use crate::sync::{Mutex, SpinLock};
 
 type Detached = uvm::Detached<KernelMachine>;
@@ -22,6 +23,22 @@ type Detached = uvm::Detached<KernelMachine>;
 pub fn transfer(space: &Space, pages: Lent) -> core::result::Result<u64, (Errno, Lent)> {
     let result = with(|uvm, held| uvm.transfer(held, space.get(), pages, At::Anywhere));
     result.map(|at| at.0).map_err(|(error, pages)| (transfer_errno(&error), pages))
+}
+
+/// Puts pages back that were [given](super::give), where nobody has had the addresses for something else since. Nothing may be lost:
+/// somebody is ended before this fails.
+pub fn put_back(space: &Space, mut pages: Lent, addr: u64) {
+    let bytes = Lent::bytes(pages.len()) * 16;
+    loop {
+        let put = with(|uvm, held| uvm.transfer(held, space.get(), pages, At::Fixed(Va(addr))));
+        let Err((error, again)) = put else { return };
+        let is_short = error == TransferError::NoMemory;
+        let room = || heap::reserve(bytes).and_then(|()| super::new_page()).map(super::give_back_page);
+        if !is_short || super::with_room_at_any_cost(room).is_err() {
+            return super::give_back(again);
+        }
+        pages = again;
+    }
 }
 
 /// How many of some pages on loan, from the first on, a program had better receive than have copied; `least` or more, or none.
@@ -194,15 +211,26 @@ fn is_donated(space: &Space, range: VaRange) -> Option<VaRange> {
 /// # Errors
 /// `ENOMEM` for a hole, after what lies before and behind it.
 pub fn flush(space: &Space, addr: u64, len: u64) -> Result<()> {
-    let mut rest = VaRange::new(Va(addr), Va(addr + len));
-    while let Some(found) = is_donated(space, rest).filter(|found| found.intersect(rest) == *found) {
-        super::unmap(space, found.start.0, found.pages().bytes())?;
-        rest = VaRange::new(found.end, rest.end);
-        if rest.is_empty() {
-            return Ok(());
-        }
+    let rest = unmap_donated(space, addr, len)?;
+    if rest.is_empty() {
+        return Ok(());
     }
     super::advise(space, rest.start.0, rest.pages().bytes(), Advice::DontNeed)
+}
+
+/// Unmaps what a range begins with that came by donations; returns what is behind it.
+///
+/// # Errors
+/// `ENOMEM`.
+pub fn unmap_donated(space: &Space, addr: u64, len: u64) -> Result<VaRange> {
+    let mut rest = VaRange::new(Va(addr), Va(addr + len));
+    while !rest.is_empty() {
+        let whole = |found: &VaRange| found.intersect(rest) == *found;
+        let Some(found) = is_donated(space, rest).filter(whole) else { break };
+        super::unmap(space, found.start.0, found.pages().bytes())?;
+        rest = VaRange::new(found.end, rest.end);
+    }
+    Ok(rest)
 }
 
 impl Drop for Export {

@@ -43,6 +43,7 @@ impl Model {
             Op::Wire { s, span }
             | Op::Pin { s, span, .. }
             | Op::Lend { s, span, .. }
+            | Op::Give { s, span, .. }
             | Op::Inspect { s, span }
             | Op::Patch { s, span, .. } => span.pages().any(|page| self.is_doubtful(self.target(s, page))),
             Op::LendObject { o, span, .. } => span

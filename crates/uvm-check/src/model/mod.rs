@@ -408,7 +408,7 @@ impl Model {
             Op::Map { s, .. } | Op::Unmap { s, .. } | Op::Protect { s, .. } | Op::Inherit { s, .. } => s,
             Op::Advise { s, .. } | Op::Discard { s, .. } | Op::Remap { s, .. } | Op::Fork { s, .. } => s,
             Op::Clear { s } | Op::Exit { s } | Op::Wire { s, .. } | Op::Unwire { s, .. } => s,
-            Op::WireTouched { s, .. } | Op::Pin { s, .. } | Op::Lend { s, .. } => s,
+            Op::WireTouched { s, .. } | Op::Pin { s, .. } | Op::Lend { s, .. } | Op::Give { s, .. } => s,
             Op::PageOutRange { s, .. } | Op::Cool { s, .. } => s,
             Op::Inspect { s, .. } | Op::Patch { s, .. } => s,
             Op::Read { s, .. } | Op::Write { s, .. } | Op::Execute { s, .. } => s,

@@ -33,6 +33,14 @@ impl Model {
             Op::Inspect { span, .. } => self.inspect(space, span),
             Op::Patch { span, word, .. } => self.patch(space, span, word),
             Op::Lend { l, span, .. } => self.lend(space, l, span),
+            Op::Give { l, span, .. } => match self.lend(space, l, span) {
+                Expect::Done => {
+                    // What is locked stays.
+                    let _ = self.discard(space, span);
+                    Expect::Done
+                }
+                refused => refused,
+            },
             Op::PageOutRange { .. } | Op::Cool { .. } => Expect::Done,
             Op::Read { page, .. } => self.use_page(space, page, 1),
             Op::Execute { page, .. } => self.use_page(space, page, 4),

@@ -145,6 +145,13 @@ impl World {
                     Got::Done
                 }))
             }
+            Op::Give { l, s, span } => {
+                let given = self.give(held, s, span);
+                Ok(given.map_or_else(Got::Refused, |lent| {
+                    self.loans[l] = Some(lent);
+                    Got::Done
+                }))
+            }
             Op::LendObject { l, o, span } => {
                 let mut lent = Lent::new();
                 let done =
@@ -230,6 +237,20 @@ impl World {
             Op::Execute { s, page, cpu } => self.execute(s, page, cpu),
             _ => Ok(self.apply_to_range(held, op)),
         }
+    }
+
+    /// Gives pages to the kernel, as a host does: those that can't go at once are lent and then discarded.
+    fn give(&self, held: &mut Held<'_, Nothing>, s: usize, span: Span) -> Result<Lent, FaultError> {
+        let (uvm, space, range) = (&self.uvm, self.space(s), range(span));
+        if let Some(lent) = uvm.give_to_kernel(held, space, range)? {
+            return Ok(lent);
+        }
+        let lent = uvm.loan_to_kernel(held, space, range)?;
+        if uvm.discard(held, space, range) == Err(RangeError::NoMemory) {
+            uvm.return_loan(held, lent);
+            return Err(FaultError::NoMemory);
+        }
+        Ok(lent)
     }
 
     /// Writes what the model says that the device writes, and gives the pages back.

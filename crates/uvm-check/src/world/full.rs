@@ -64,7 +64,9 @@ impl World {
             Op::Transfer { l, .. } | Op::TransferAnywhere { l, .. } | Op::GiveToObject { l, .. } => {
                 self.model.loans[l].as_ref().map_or(0, |loan| loan.len() + 1)
             }
-            Op::Lend { span, .. } | Op::LendObject { span, .. } => span.1 as usize + 1,
+            Op::Lend { span, .. } | Op::Give { span, .. } | Op::LendObject { span, .. } => {
+                span.1 as usize + 1
+            }
             // Copies of wired pages, and of what is on loan, are made at once.
             Op::Fork { s, .. } => {
                 let pages = self.model.spaces[s].iter().flat_map(|space| space.values());

@@ -175,7 +175,7 @@ impl World {
             Op::Advise { .. } | Op::Spawn { .. } | Op::NewObject { .. } | Op::Detach { .. } => return Ok(()),
             Op::Attach { .. } | Op::PageOutRange { .. } | Op::Cool { .. } => return Ok(()),
             Op::LendAgain { .. } | Op::Return { .. } | Op::DropRange { .. } => return Ok(()),
-            Op::Lend { span, .. } => span.pages(),
+            Op::Lend { span, .. } | Op::Give { span, .. } => span.pages(),
             _ => 0..WINDOW,
         };
         for page in pages.start..pages.end.min(WINDOW) {

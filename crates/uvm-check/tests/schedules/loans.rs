@@ -46,7 +46,37 @@ fn a_borrower_sees_no_store_and_no_store_is_lost() {
     });
 }
 
-/// The same for an object's page that two spaces map.
+/// Two threads store while a third gives the pages away: what is given changes no more, and each store is in what was given or in what
+/// took its place.
+#[test]
+fn what_is_given_away_sees_no_store() {
+    check(|| {
+        let w = World::new();
+        let space = w.space();
+        w.map(&space, MapRequest::zero(Pages(2)));
+        w.store(1, &space, P, 1);
+        w.store(2, &space, Q, 1);
+        let threads = [(1, P), (2, Q)].map(|(cpu, va)| {
+            let (w, space) = (w.clone(), space.clone());
+            spawn(move || (2..4).for_each(|n| w.store(cpu, &space, va, n)))
+        });
+        let range = VaRange::new(P, P + Pages(2));
+        let given = w.uvm.give_to_kernel(&mut ThreadCtx::new().held(), &space, range);
+        let given = given.expect("there is memory").expect("it is the program's own");
+        let seen = words(&w, &given);
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        assert_eq!(words(&w, &given), seen, "the borrower has seen a store");
+        for (va, seen) in [P, Q].into_iter().zip(seen) {
+            let left = if seen == 3 { 0 } else { 3 };
+            assert_eq!(w.load(0, &space, va), left, "{seen} was given");
+        }
+        w.check(&[&space], &[]);
+        give_back(&w, given);
+        w.end(vec![space]);
+    });
+}
+
+/// An object's page that two spaces map is lent while one stores to it.
 #[test]
 fn a_borrower_of_an_objects_page_sees_no_store() {
     check(|| {

@@ -26,12 +26,18 @@ use crate::{Space, Stop, Uvm};
 pub(super) const SPECIAL: PageFlags = PageFlags::BUSY.union(PageFlags::ERROR).union(PageFlags::AHEAD);
 
 /// A call under way.
-struct Lending<'a, M: Machine> {
+pub(super) struct Lending<'a, M: Machine> {
     space: &'a Space<M>,
-    lent: &'a mut Lent,
+    pub(super) lent: &'a mut Lent,
     down: &'a mut Shootdown,
     anons: u64,
     zeroes: u64,
+}
+
+impl<'a, M: Machine> Lending<'a, M> {
+    pub(super) fn new(space: &'a Space<M>, lent: &'a mut Lent, down: &'a mut Shootdown) -> Self {
+        Lending { space, lent, down, anons: 0, zeroes: 0 }
+    }
 }
 
 impl<M: Machine> Uvm<M> {
@@ -72,11 +78,9 @@ impl<M: Machine> Uvm<M> {
         let range = VaRange::new(range.start, range.start + pages);
         self.make_lent_room(lent, pages.0 as usize)?;
         let mut down = Shootdown::new();
-        let mut lending = Lending { space, lent, down: &mut down, anons: 0, zeroes: 0 };
+        let mut lending = Lending::new(space, lent, &mut down);
         let result = self.lend_all(held, range, &mut lending);
-        let (cpu, stat) = (self.machine().cpu(), self.stat());
-        stat.add(cpu, Counter::LoansAnon, lending.anons);
-        stat.add(cpu, Counter::LoansZero, lending.zeroes);
+        self.count_lending(&lending);
         down.perform(self.machine(), held);
         if result.is_err() {
             for page in lent.pages.drain(before..) {
@@ -84,6 +88,12 @@ impl<M: Machine> Uvm<M> {
             }
         }
         result
+    }
+
+    pub(super) fn count_lending(&self, lending: &Lending<'_, M>) {
+        let (cpu, stat) = (self.machine().cpu(), self.stat());
+        stat.add(cpu, Counter::LoansAnon, lending.anons);
+        stat.add(cpu, Counter::LoansZero, lending.zeroes);
     }
 
     fn lend_all(
@@ -156,10 +166,7 @@ impl<M: Machine> Uvm<M> {
             }
             let part = VaRange::new(at, entry.range.end.min(range.end));
             let first = lending.lent.len();
-            let result = match &entry.amap {
-                Some(aref) => self.lend_upper(&mut h, entry, aref, part, lending),
-                None => self.lend_below(&mut h, entry, part, lending),
-            };
+            let result = self.lend_part(&mut h, entry, part, lending);
             at = at + Pages((lending.lent.len() - first) as u64);
             if let Err(e) = result {
                 // What is lent stays so: the next attempt goes on behind it.
@@ -170,6 +177,20 @@ impl<M: Machine> Uvm<M> {
             }
         }
         Ok(at)
+    }
+
+    /// Lends what is resident of an entry's part, from its start on.
+    pub(super) fn lend_part(
+        &self,
+        held: &mut Held<'_, order::Map>,
+        entry: &Entry<M>,
+        part: VaRange,
+        lending: &mut Lending<'_, M>,
+    ) -> Result<(), NoMemory> {
+        match &entry.amap {
+            Some(aref) => self.lend_upper(held, entry, aref, part, lending),
+            None => self.lend_below(held, entry, part, lending),
+        }
     }
 
     /// Lends from an entry with an amap: anons, and what lies below where there are none.

@@ -30,6 +30,7 @@
 //! Source: 1998, section 4.1. The road not taken is the paper's array of page pointers with a wiring each in the kernel's map:
 //! here the kernel sees all memory at a fixed address, and borrowing maps nothing.
 
+mod give;
 mod lend;
 mod object;
 

@@ -168,7 +168,7 @@ impl<M: Machine> Uvm<M> {
         Ok(())
     }
 
-    fn discard_part(
+    pub(crate) fn discard_part(
         &self,
         held: &mut Held<'_, order::Map>,
         entry: &mut Entry<M>,
@@ -184,7 +184,12 @@ impl<M: Machine> Uvm<M> {
     }
 
     /// Heap bytes to give each entry in the range an amap of its own, where it waits to copy a shared one.
-    fn copies_needed(&self, tree: &Tree<Entry<M>>, held: &mut Held<'_, order::Map>, range: VaRange) -> usize {
+    pub(crate) fn copies_needed(
+        &self,
+        tree: &Tree<Entry<M>>,
+        held: &mut Held<'_, order::Map>,
+        range: VaRange,
+    ) -> usize {
         let mut bytes = 0;
         tree.each(range, |e| {
             if let (super::Writes::NeedCopy, Some(aref)) = (e.writes, &e.amap) {

@@ -1,0 +1,124 @@
+//! Giving pages to the kernel: what a program lends and doesn't want back leaves it in the same step.
+//!
+//! ```text
+//!   lent, then given up      protect, tell CPUs; lend;    remove, tell CPUs; empty the slots
+//!   given                    remove, tell CPUs;           lend; empty the slots
+//! ```
+//! Nobody can store to a page from the moment its translation has gone, with the map locked, until its slot is empty: so nothing is
+//! protected, and CPUs are told once. It takes all pages resident at the same time. The borrower can put back what it has no use for by a
+//! [transfer](Uvm::transfer) to where it was.
+//!
+//! Source: 1998, sections 4.1 and 4.3, of which this is the first with the second's donation. The road not taken is map entry passing
+//! into a range of the kernel's, which cuts entries for what may be a page.
+
+use machine::{order, Held, Machine, Pages, Prot, Shootdown, VaRange};
+
+use super::lend::Lending;
+use super::Lent;
+use crate::fault::FaultError;
+use crate::map::remove::release_bytes;
+use crate::map::tree::Tree;
+use crate::map::{Entry, Writes};
+use crate::transfer::has_alone;
+use crate::{Space, Stop, Uvm};
+
+/// Pages that are brought in for one call.
+const MISSES: usize = 2;
+
+/// What has come of an attempt.
+enum Given {
+    All,
+    /// The range's page of this number isn't resident.
+    Missing(u64),
+    /// They can't be given at once.
+    Never,
+}
+
+impl<M: Machine> Uvm<M> {
+    /// Lends the pages of a range to the kernel as [`loan_to_kernel`](Self::loan_to_kernel) does, at most [`Lent::MOST`] from its start, and
+    /// [discards](Self::discard) what the program has there, which shows zeroes or its object then. `None`, with nothing changed, unless all of it
+    /// is private memory that may be read and written, not locked, and can be had in memory at once: lend that, and discard it.
+    ///
+    /// Cost: as a loan, but that nothing is protected; one round of interrupts at most, to CPUs that run in the space.
+    ///
+    /// # Errors
+    /// [`FaultError`] if a page can't be brought in, or memory is short; nothing is lent or discarded then.
+    pub fn give_to_kernel(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        space: &Space<M>,
+        range: VaRange,
+    ) -> Result<Option<Lent>, FaultError> {
+        let mut lent = Lent::new();
+        let range = VaRange::new(range.start, range.start + range.pages().min(Pages(lent.room() as u64)));
+        self.make_lent_room(&mut lent, range.pages().0 as usize)?;
+        for _ in 0..=MISSES {
+            match self.give_at_once(held, space, range, &mut lent)? {
+                Given::All => return Ok(Some(lent)),
+                Given::Never => break,
+                Given::Missing(page) => {
+                    self.fault(held, space, range.start + Pages(page), Prot::READ)?;
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    fn give_at_once(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        space: &Space<M>,
+        range: VaRange,
+        lent: &mut Lent,
+    ) -> Result<Given, FaultError> {
+        let mut down = Shootdown::new();
+        let given = self.attempt(held, 0, |held, reserved| {
+            let (mut tree, mut h) = space.map.lock(held, range);
+            if !can_be_given(&tree, &mut h, range) {
+                return Ok(Given::Never);
+            }
+            let need = self.copies_needed(&tree, &mut h, range) + release_bytes(&tree, &mut h, range);
+            if need > reserved {
+                return Err(Stop::Heap(need));
+            }
+            self.forget_range(&mut h, space, range, &mut down);
+            let mut lending = Lending::new(space, lent, &mut down);
+            let result = tree.try_each(range, &mut |entry| {
+                let part = entry.range.intersect(range);
+                let due = (part.end - range.start).0 as usize;
+                match self.lend_part(&mut h, entry, part, &mut lending) {
+                    Err(e) => Err(Stop::Fail(e.into())),
+                    Ok(()) if lending.lent.len() < due => Err(Stop::Fail(FaultError::NoMapping)),
+                    Ok(()) => Ok(()),
+                }
+            });
+            self.count_lending(&lending);
+            if lent.len() as u64 == range.pages().0 {
+                tree.each_mut(range, |entry| self.discard_part(&mut h, entry, range, &mut down));
+                return Ok(Given::All);
+            }
+            let found = lent.len() as u64;
+            self.return_pages(&mut h, lent.pages.drain(..));
+            match result {
+                Err(Stop::Fail(FaultError::NoMemory)) => Err(Stop::Fail(FaultError::NoMemory)),
+                _ => Ok(Given::Missing(found)),
+            }
+        });
+        down.perform(self.machine(), held);
+        given
+    }
+}
+
+/// Whether a range is mapped, and all of it private memory that can be put back.
+fn can_be_given<M: Machine>(tree: &Tree<Entry<M>>, held: &mut Held<'_, order::Map>, range: VaRange) -> bool {
+    let mut is_plain = |e: &Entry<M>| {
+        let is_private = e.writes == Writes::NeedCopy || has_alone(held, e, e.range.intersect(range));
+        e.submap.is_none()
+            && !e.wired
+            && e.prot.contains(Prot::READ_WRITE)
+            && e.writes != Writes::Through
+            && is_private
+    };
+    tree.is_covered(range)
+        && tree.try_each(range, &mut |e| if is_plain(e) { Ok(()) } else { Err(()) }).is_ok()
+}
