@@ -117,6 +117,18 @@ struct Near<M: Machine> {
     len: AtomicUsize,
 }
 
+/// What became of an anon that lost a reference.
+enum LetGo {
+    /// Others have it.
+    Kept,
+    /// It is free, and has let its data go.
+    Gone,
+    /// The same, but for a page that the caller releases.
+    Idle(PageNo),
+    /// The same, but for a page that somebody holds: the caller leaves it to him.
+    Lent(PageNo),
+}
+
 /// A look at many anons, which knows the last one's chunk.
 pub(crate) struct Many<'a, M: Machine> {
     anons: &'a Anons<M>,
@@ -319,17 +331,16 @@ impl<M: Machine> Anons<M> {
     where
         P: Before<order::Anon> + Before<PageQueues> + Before<PageCache>,
     {
-        let (gone, idle) = self.let_go(machine, held, no, down);
-        if let Some(page) = idle {
-            machine.frames().release(held, page, down);
+        match self.let_go(machine, held, no, down) {
+            LetGo::Kept => return,
+            LetGo::Gone => {}
+            LetGo::Idle(page) => machine.frames().release(held, page, down),
+            LetGo::Lent(page) => leave_all(machine, held, &[page], down),
         }
-        if gone {
-            self.give_back(machine, held, no);
-        }
+        self.give_back(machine, held, no);
     }
 
-    /// Drops a reference and says whether it was the last: then the anon is free, and the caller gives its number back, and releases
-    /// its page if it is returned.
+    /// Drops a reference. With the last the anon is free: the caller gives its number back, and sees to its page.
     #[inline(always)]
     fn let_go<P: Before<order::Anon>>(
         &self,
@@ -337,20 +348,26 @@ impl<M: Machine> Anons<M> {
         held: &mut Held<'_, P>,
         no: AnonNo,
         down: &mut Shootdown,
-    ) -> (bool, Option<PageNo>) {
+    ) -> LetGo {
         let (mut body, mut h) = self.get(no).lock(held);
         body.refs -= 1;
         if body.refs != 0 {
-            return (false, None);
+            return LetGo::Kept;
         }
         let (slot, page) = (body.swap.take(), body.page.take());
-        match page {
-            Some(page) if slot.is_none() && machine.frames().leaves_owner(page) => (true, Some(page)),
-            _ => {
-                self.drop_data(machine, &mut h, page, slot, down);
-                (true, None)
+        if let Some(page) = page.filter(|_| slot.is_none()) {
+            let frames = machine.frames();
+            if frames.leaves_owner(page) {
+                return LetGo::Idle(page);
+            }
+            if !frames.flags(page).contains(PageFlags::BUSY) {
+                // Who finds it on its queue finds that it is nobody's.
+                frames.set_owner(page, Owner::Kernel, 0);
+                return LetGo::Lent(page);
             }
         }
+        self.drop_data(machine, &mut h, page, slot, down);
+        LetGo::Gone
     }
 
     /// Drops a page and a slot that an anon has let go.
@@ -398,6 +415,25 @@ pub(crate) fn drop_page<M: Machine, P: Before<PageQueues>>(
     frames.dequeue(held, page);
     frames.set_owner(page, Owner::Kernel, 0);
     leave(machine, held, page, down);
+}
+
+/// The same for pages whose record names no owner any more, on whatever queue they are.
+#[inline(never)]
+fn leave_all<M: Machine, P: Before<PageQueues>>(
+    machine: &M,
+    held: &mut Held<'_, P>,
+    pages: &[PageNo],
+    down: &mut Shootdown,
+) {
+    if pages.is_empty() {
+        return;
+    }
+    let listed = pages.iter().copied().filter(|&page| !machine.frames().leaves_batch(page));
+    let listed: many::Pages = listed.collect();
+    machine.frames().dequeue_all(held, &listed);
+    for &page in pages {
+        leave(machine, held, page, down);
+    }
 }
 
 /// Lets a page go that somebody may hold, once its record names no owner and no list has it.

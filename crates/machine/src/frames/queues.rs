@@ -180,7 +180,7 @@ impl<M: Machine> Frames<M> {
 
     /// Takes a page out of the batch that it is in, if any, and says whether it is on no queue then.
     #[inline]
-    pub(super) fn leaves_batch(&self, page: PageNo) -> bool {
+    pub fn leaves_batch(&self, page: PageNo) -> bool {
         match self.place(page) {
             Place::Nowhere => true,
             Place::Pending => self.page(page).moves(Place::Pending, Place::Nowhere),
@@ -199,7 +199,7 @@ impl<M: Machine> Frames<M> {
 
     /// The same for pages that are in no batch, under one hold of the lock.
     #[inline(never)]
-    pub(crate) fn dequeue_all<P: Before<PageQueues>>(&self, held: &mut Held<'_, P>, pages: &[PageNo]) {
+    pub fn dequeue_all<P: Before<PageQueues>>(&self, held: &mut Held<'_, P>, pages: &[PageNo]) {
         let (mut queues, _h) = self.far.queues.lock(held);
         for &page in pages {
             match self.place(page) {

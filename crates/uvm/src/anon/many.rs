@@ -9,10 +9,13 @@ use machine::magazine::{Magazine, HALF};
 use machine::order::{self, Before, FreeList, PageCache, PageQueues};
 use machine::{Held, Machine, NoMemory, Owner, PageNo, Shootdown};
 
-use super::{AnonBody, AnonNo, Anons, Depot};
+use super::{leave_all, AnonBody, AnonNo, Anons, Depot, LetGo};
 
 /// Numbers handled at once, those of a leaf of slots.
 const MANY: usize = 64;
+
+/// Their pages.
+pub(super) type Pages = ArrayVec<PageNo, MANY>;
 
 /// Free numbers that a caller has for itself.
 pub(crate) type Numbers = ArrayVec<AnonNo, MANY>;
@@ -121,25 +124,27 @@ impl<M: Machine> Anons<M> {
     ) where
         P: Before<order::Anon> + Before<PageQueues> + Before<PageCache> + Before<FreeList>,
     {
-        let (mut free, mut pages) = (Numbers::new(), ArrayVec::<PageNo, MANY>::new());
+        let (mut free, mut idle, mut lent) = (Numbers::new(), Pages::new(), Pages::new());
         for no in anons {
-            let (gone, idle) = self.let_go(machine, held, no, down);
-            if !gone {
-                continue;
+            // A page that leaves takes a number along: there is room.
+            match self.let_go(machine, held, no, down) {
+                LetGo::Kept => continue,
+                LetGo::Gone => {}
+                LetGo::Idle(page) => idle.push(page),
+                LetGo::Lent(page) => lent.push(page),
             }
             free.push(no);
-            if let Some(page) = idle {
-                // A page that leaves takes a number along: there is room.
-                pages.push(page);
-            }
             if free.is_full() {
-                machine.frames().release_all(held, &pages, down);
-                pages.clear();
+                machine.frames().release_all(held, &idle, down);
+                leave_all(machine, held, &lent, down);
+                idle.clear();
+                lent.clear();
                 self.give_back_many(machine, held, &free);
                 free.clear();
             }
         }
-        machine.frames().release_all(held, &pages, down);
+        machine.frames().release_all(held, &idle, down);
+        leave_all(machine, held, &lent, down);
         self.give_back_many(machine, held, &free);
     }
 }
