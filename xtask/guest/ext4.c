@@ -459,6 +459,47 @@ static void deleted_files_make_room(void) {
     CHECK(fails == 0 && !statfs(".", &after) && after.f_bfree + 8 >= before.f_bfree);
 }
 
+// An open file that is deleted, or has another put in its place, keeps what was written where it had blocks set aside, in memory
+// and on the disk, and can be stored to where it has none of it yet, though others take all the room there is.
+static void reserved_in_deleted_files(void) {
+    fresh();
+    for (int replaced = 0; replaced < 2; replaced++) {
+        static char bytes[1 << 16];
+        memset(bytes, 'w', sizeof bytes);
+        struct statfs before, after;
+        NEED(!statfs(".", &before));
+        int fd = open("gone", O_CREAT | O_RDWR, 0600), other = open("other", O_CREAT | O_RDWR, 0600);
+        NEED(fd >= 0 && other >= 0 && !fallocate(fd, 0, 0, 64 * PAGE) && !fallocate(fd, FALLOC_FL_KEEP_SIZE, 64 * PAGE, 64 * PAGE));
+        NEED(pwrite(fd, "on the disk", 11, 3 * PAGE) == 11 && !fsync(fd) && pwrite(fd, "in memory", 9, 5 * PAGE + 100) == 9);
+        char *at = mmap(0, 64 * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+        NEED(at != MAP_FAILED);
+        at[7 * PAGE] = 'm';
+        CHECK(at[9 * PAGE] == 0);
+        CHECK(replaced ? !rename("other", "gone") : !unlink("gone"));
+        sync();
+        while (write(other, bytes, sizeof bytes) > 0) {}
+        CHECK(errno == ENOSPC && !fsync(other));
+        at[9 * PAGE] = 'n';
+        at[11 * PAGE + 1] = 'o';
+        CHECK(pwrite(fd, "late", 4, 20 * PAGE) == 4 && !msync(at, 64 * PAGE, MS_SYNC) && !fsync(fd));
+        NEED(!munmap(at, 64 * PAGE) && !posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED));
+        char got[16];
+        CHECK(pread(fd, got, 11, 3 * PAGE) == 11 && !memcmp(got, "on the disk", 11));
+        CHECK(pread(fd, got, 9, 5 * PAGE + 100) == 9 && !memcmp(got, "in memory", 9));
+        CHECK(pread(fd, got, 2, 7 * PAGE) == 2 && got[0] == 'm' && got[1] == 0 && pread(fd, got, 1, 9 * PAGE) == 1 && got[0] == 'n');
+        CHECK(pread(fd, got, 2, 11 * PAGE) == 2 && got[0] == 0 && got[1] == 'o' && pread(fd, got, 4, 20 * PAGE) == 4 && !memcmp(got, "late", 4));
+        CHECK(pread(fd, got, 1, 30 * PAGE) == 1 && got[0] == 0 && lseek(fd, 0, SEEK_END) == 64 * PAGE);
+        // Room can still be reserved.
+        CHECK(!ftruncate(other, 0) && !fsync(other) && !fallocate(fd, 0, 200 * PAGE, 8 * PAGE) && pwrite(fd, "end", 3, 205 * PAGE) == 3);
+        CHECK(!fsync(fd) && !posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED) && pread(fd, got, 3, 205 * PAGE) == 3 && !memcmp(got, "end", 3));
+        CHECK(lseek(fd, 0, SEEK_END) == 208 * PAGE);
+        close(fd), close(other);
+        CHECK(!unlink(replaced ? "gone" : "other"));
+        sync();
+        CHECK(!statfs(".", &after) && after.f_bfree + 8 >= before.f_bfree);
+    }
+}
+
 // What was written and has no blocks yet keeps the room that it was promised, whatever others reserve.
 static void reserving_beside_what_was_written(void) {
     fresh();
@@ -470,6 +511,8 @@ static void reserving_beside_what_was_written(void) {
     FAILS(fallocate(other, 0, 0, room), ENOSPC);
     CHECK(!fsync(fd));
     close(fd), close(other);
+    // What could be had may be kept.
+    CHECK(!unlink("other"));
     remount();
 }
 
@@ -754,6 +797,7 @@ int main(int argc, char **argv) {
         {"a_page_with_room_in_parts", a_page_with_room_in_parts},
         {"reserving_beside_what_was_written", reserving_beside_what_was_written},
         {"deleted_files_make_room", deleted_files_make_room},
+        {"reserved_in_deleted_files", reserved_in_deleted_files},
     };
     return RUN(cases, argc, argv);
 }

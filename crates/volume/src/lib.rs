@@ -59,6 +59,8 @@ const STEP: u64 = 128 << 10;
 const MOST_BLOCKS: u64 = u32::MAX as u64;
 /// Changes that are committed at once.
 const MAX_CHANGES: u32 = 16;
+/// Units in which an inode counts its blocks.
+const SECTOR: u64 = 512;
 
 /// A transfer failed.
 #[derive(Debug)]
@@ -289,6 +291,10 @@ impl<D: Device> Volume<D> {
     /// I/O and damage; [`ErrorKind::FileTooLarge`].
     pub fn resize(&mut self, ino: u32, size: u64) -> Result<()> {
         self.settle()?;
+        self.resize_now(ino, size)
+    }
+
+    fn resize_now(&mut self, ino: u32, size: u64) -> Result<()> {
         let old = self.fs.inode(number(ino)?).map_err(kind)?.size;
         let tail = old.min(size);
         if tail % self.block_size != 0 {
@@ -315,9 +321,38 @@ impl<D: Device> Volume<D> {
             return Ok(());
         }
         self.settle()?;
+        self.punch_now(ino, from, to)
+    }
+
+    fn punch_now(&mut self, ino: u32, from: u64, to: u64) -> Result<()> {
         self.unshield(ino, from, to - from)?;
         self.freed = true;
         self.fs.operate_inode_range(number(ino)?, from, to - from, RangeOperation::PunchHole).map_err(kind)
+    }
+
+    /// Frees what is set aside and was never written of a file that has just lost its last name, behind its size too: mounting again
+    /// after a crash would lose these blocks. What it reads as stays. Nothing is committed between the name's end and this.
+    fn drop_unwritten(&mut self, ino: u32) -> Result<()> {
+        let file = self.attributes(ino)?;
+        if file.mode & 0o170000 != 0o100000 || file.blocks == 0 || !file.has_extents {
+            return Ok(());
+        }
+        let runs = self.extents(ino, 0, self.ceil(file.size))?;
+        for run in runs.iter().filter(|run| run.unwritten) {
+            self.punch_now(ino, run.at, self.ceil(run.at + run.len))?;
+        }
+        let seen: u64 = runs.iter().map(|run| run.len).sum();
+        if seen == file.blocks * SECTOR {
+            return Ok(());
+        }
+        // Behind its size is something, or its extents have blocks of their own.
+        self.resize_now(ino, MOST_BLOCKS * self.block_size)?;
+        self.resize_now(ino, file.size)
+    }
+
+    /// The name is gone, whatever becomes of the rest: blocks that can't be freed now are freed by [`reap`](Self::reap).
+    pub(crate) fn lost_last_name(&mut self, ino: u32) {
+        let _ = self.drop_unwritten(ino);
     }
 
     /// Frees an inode that has no name any more and that the host no longer uses.

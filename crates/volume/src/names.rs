@@ -274,7 +274,7 @@ impl<D: Device> Volume<D> {
     }
 
     /// Takes away a name of something that isn't a directory. `true`: it was the last, and the inode is the host's to
-    /// [reap](Volume::reap).
+    /// [reap](Volume::reap); a file has lost the blocks that were never written, which read as zeroes as before.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`], [`ErrorKind::IsDirectory`]; I/O and damage.
@@ -285,7 +285,11 @@ impl<D: Device> Volume<D> {
             Ok(_) => self.index.set(dir, text, None),
             Err(_) => self.name_changed(dir, text),
         }
-        Ok(gone?.requires_reap())
+        let gone = gone?;
+        if gone.requires_reap() {
+            self.lost_last_name(gone.inode.raw());
+        }
+        Ok(gone.requires_reap())
     }
 
     /// Takes away an empty directory, which is the host's to [reap](Volume::reap).
@@ -302,7 +306,8 @@ impl<D: Device> Volume<D> {
         gone.map(|_| ())
     }
 
-    /// Moves a name. Returns the inode that lost its last name by it, which is the host's to [reap](Volume::reap).
+    /// Moves a name. Returns the inode that lost its last name by it, which is the host's to [reap](Volume::reap), as after
+    /// [`unlink`](Self::unlink).
     ///
     /// # Errors
     /// As `rename(2)` says; I/O and damage.
@@ -324,7 +329,9 @@ impl<D: Device> Volume<D> {
             self.fs.rename(number(dir)?, name(text)?, number(to_dir)?, name(to)?, options).map_err(kind);
         self.name_changed(dir, text);
         self.name_changed(to_dir, to);
-        Ok(moved?.replaced.filter(|gone| gone.requires_reap()).map(|gone| gone.inode.raw()))
+        let gone = moved?.replaced.filter(|gone| gone.requires_reap()).map(|gone| gone.inode.raw());
+        gone.into_iter().for_each(|ino| self.lost_last_name(ino));
+        Ok(gone)
     }
 
     /// A symbolic link's target.

@@ -114,3 +114,59 @@ fn what_was_synced_survives_a_power_cut_on_small_blocks() {
         crash(&["-b", "1024", "-J", "size=1"], seed);
     }
 }
+
+/// Deletes files that have blocks behind their ends, blocks that were never written, or both, while they are open; then the power
+/// goes. The next mount frees all of it.
+fn deleted_while_open(options: &[&str]) {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let image = folder.path().join("disk.img");
+    make(&image, 32, options);
+    let disk = Disk::open(&image);
+    let mut volume = mount(&disk);
+    let (root, free) = (volume.root(), volume.space().free);
+    let mut inos = Vec::new();
+    // Bytes written, and where how many are set aside.
+    for (n, (written, at, len)) in [
+        (0, 0, 300_000),
+        (5000, 0, 300_000),
+        (100_000, 65_536, 1),
+        (40_000, 1 << 20, 90_000),
+        (0, 3 << 30, 1),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let name = format!("file {n}");
+        let ino = volume.create(root, name.as_bytes(), New::File, 0o600, (0, 0)).expect("create").ino;
+        volume.allocate(ino, at, len).expect("allocate");
+        if written > 0 {
+            let runs = volume.reserve(ino, written, 0, written).expect("reserve");
+            write_back(&disk, &runs, &vec![7; written as usize]);
+        }
+        if n % 2 == 0 {
+            volume.resize(ino, at + len / 2).expect("resize");
+        }
+        inos.push((name, ino));
+    }
+    volume.sync().expect("sync");
+    for (name, _) in &inos {
+        assert!(volume.unlink(root, name.as_bytes()).expect("unlink"));
+    }
+    volume.sync().expect("sync");
+    drop(volume);
+    let stable = disk.0.lock().unwrap().stable.clone();
+    std::fs::write(&image, stable).expect("room for an image");
+    let disk = Disk::open(&image);
+    let mut volume = mount(&disk);
+    assert_eq!(volume.space().free, free, "blocks are lost");
+    volume.unmount().expect("unmount");
+    std::fs::write(&image, &disk.0.lock().unwrap().now).expect("room for an image");
+    let (code, text) = fsck(&image, "-n");
+    assert_eq!(code, 0, "{text}");
+}
+
+#[test]
+fn what_was_set_aside_for_deleted_files_is_freed_after_a_power_cut() {
+    deleted_while_open(&["-b", "4096", "-J", "size=4"]);
+    deleted_while_open(&["-b", "1024", "-J", "size=4"]);
+}

@@ -8,9 +8,11 @@
 //!
 //! I1: what is remembered is the volume's table as of the last change of it; whoever changes it forgets it before the volume is
 //! unlocked. I2: `size` is the size that programs see; it is stored before pages behind it go, so that nobody writes them to
-//! the disk any more. I3: a page in `pending` was written by a program, has no block, and has one set aside in `Fs::pending`.
+//! the disk any more. I3: a page in `pending` was written by a program, or reserved in a file without a name, has no block, and has
+//! one set aside in `Fs::pending`.
 
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 
@@ -41,6 +43,9 @@ pub(super) struct Backing {
     sectors: AtomicU64,
     runs: SpinLock<Option<Runs>>,
     pending: SpinLock<Ranges>,
+    /// It has no name any more: blocks are set aside for it in `pending` alone, since those on the disk would be lost in a crash.
+    /// Changes with the volume locked.
+    deleted: AtomicBool,
     /// Pages may be dirty.
     dirty: AtomicBool,
     /// Why the last write failed.
@@ -129,6 +134,7 @@ impl Backing {
             sectors: AtomicU64::new(sectors),
             runs: SpinLock::new(None),
             pending: SpinLock::new(Ranges::new()),
+            deleted: AtomicBool::new(false),
             dirty: AtomicBool::new(false),
             failure: AtomicI32::new(EIO.0),
         }
@@ -255,12 +261,42 @@ impl Backing {
                 return Err(ENOSPC);
             }
             let mut volume = self.fs.volume();
+            if self.deleted.load(Ordering::Acquire) {
+                let new: u64 =
+                    lacking(&runs, at, len).map(|page| self.pending.lock().insert(page..page + 1)).sum();
+                self.fs.keep_aside(new);
+                self.fs.give_back(pages);
+                return Ok(());
+            }
             let done = volume.allocate(self.ino, at, len);
             self.changed(&mut volume);
             self.fs.give_back(pages);
             done.map_err(errno)
         };
         self.at_last(once)
+    }
+
+    /// The pages below the disk's size that have all their blocks there, of which some were never written; with the volume locked.
+    pub(super) fn unwritten(&self, volume: &mut Volume) -> Vec<Range<u64>> {
+        let Ok(runs) = self.known_runs().map_or_else(|| self.load(volume), Ok) else { return Vec::new() };
+        // Who stores to a page that lacks blocks asks for room.
+        let lacks = |page: u64| !has_blocks(&runs, page * PAGE, self.size().min((page + 1) * PAGE));
+        let pages = |run: &Run| {
+            let (first, last) = (run.at / PAGE, (run.at + run.len - 1) / PAGE);
+            first + u64::from(lacks(first))..last + u64::from(!lacks(last))
+        };
+        runs.iter().filter(|run| run.unwritten).map(pages).filter(|pages| !pages.is_empty()).collect()
+    }
+
+    /// After the file has lost its last name, with the volume locked: the disk has freed what was [`unwritten`](Self::unwritten). It
+    /// is promised in its place, so that what has been stored there finds room.
+    pub(super) fn lost_last_name(&self, volume: &mut Volume, unwritten: Vec<Range<u64>>) {
+        self.deleted.store(true, Ordering::Release);
+        self.changed(volume);
+        for pages in unwritten {
+            let new = self.pending.lock().insert(pages);
+            self.fs.keep_aside(new);
+        }
     }
 
     /// Whether a page's bytes, as far as the file goes, have neither blocks nor a promise of some.

@@ -12,6 +12,7 @@ use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::hash::{BuildHasher, Hasher};
+use core::ops::Range;
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use hashbrown::DefaultHashBuilder;
@@ -190,6 +191,7 @@ impl Node {
         let mut volume = self.fs().volume_with_room()?;
         let node = self.find_in(&mut volume, name)?;
         node.may_lose_names()?;
+        let unwritten = node.unwritten(&mut volume);
         let taken = match (what, node.kind() == Kind::Dir) {
             (Unlink::File, true) => return Err(EISDIR),
             (Unlink::File, false) => volume.unlink(self.ino, name).map(|_| ()),
@@ -199,17 +201,20 @@ impl Node {
         self.fs().changed(&volume);
         taken.map_err(errno)?;
         dir.changed(name);
-        self.detached(&mut volume, &node);
+        self.detached(&mut volume, &node, unwritten);
         self.refresh(&mut volume);
         self.modified();
         Ok(())
     }
 
     /// After `node` has lost a name. Whoever found it still holds it, so it is freed later.
-    fn detached(&self, volume: &mut Volume, node: &Arc<Node>) {
+    fn detached(&self, volume: &mut Volume, node: &Arc<Node>, unwritten: Vec<Range<u64>>) {
         node.refresh(volume);
         if !node.is_unlinked() {
             return;
+        }
+        if let Body::File(contents) = &node.body {
+            contents.backing.lost_last_name(volume, unwritten);
         }
         self.fs().unlinked.lock().push(node.ino);
         super::flusher::closed();
@@ -250,6 +255,7 @@ impl Node {
         node.may_lose_names()?;
         target.as_ref().map_or(Ok(()), |target| target.may_lose_names())?;
         may_replace(mode, &node, target.as_deref())?;
+        let unwritten = target.as_ref().map_or(Vec::new(), |target| target.unwritten(&mut volume));
         let moved = volume.rename(self.ino, name, to_node.ino, to_name, how);
         self.fs().changed(&volume);
         moved.map_err(errno)?;
@@ -263,7 +269,7 @@ impl Node {
         }
         node.refresh(&mut volume);
         if let Some(target) = &target {
-            self.detached(&mut volume, target);
+            self.detached(&mut volume, target, unwritten);
         }
         for dir in [self, to_node] {
             dir.refresh(&mut volume);

@@ -260,6 +260,11 @@ impl Fs {
         self.pending.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).is_ok()
     }
 
+    /// The same for room that is known to be there: just freed, or set aside for something else until now.
+    fn keep_aside(&self, pages: u64) {
+        self.pending.fetch_add(pages, Ordering::Relaxed);
+    }
+
     fn give_back(&self, pages: u64) {
         self.pending.fetch_sub(pages, Ordering::Relaxed);
     }

@@ -5,6 +5,7 @@
 
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
+use core::ops::Range;
 use core::sync::atomic::Ordering;
 
 use linux_raw_sys::general as abi;
@@ -120,6 +121,14 @@ impl Node {
     /// Whether it has no name any more.
     pub(super) fn is_unlinked(&self) -> bool {
         self.attr.lock().nlink == 0
+    }
+
+    /// What the disk frees of it if it now loses its last name: see `backing`.
+    pub(super) fn unwritten(&self, volume: &mut Volume) -> Vec<Range<u64>> {
+        match &self.body {
+            Body::File(contents) if self.attr.lock().nlink == 1 => contents.backing.unwritten(volume),
+            _ => Vec::new(),
+        }
     }
 
     /// Whether it may be unlinked or renamed: not what is swapped on.
