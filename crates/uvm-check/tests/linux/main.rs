@@ -296,7 +296,8 @@ fn adapted(op: Op, model: &Model, linux: &Linux) -> Option<Op> {
         Op::Inspect { .. } | Op::Patch { .. } => return None,
         Op::Forget | Op::PageOut { .. } | Op::SwapOn { .. } | Op::SwapOff { .. } => return None,
         Op::Tier { .. } => return None,
-        Op::Lend { .. } | Op::LendObject { .. } | Op::LendAgain { .. } | Op::Return { .. } => return None,
+        Op::Lend { .. } | Op::Give { .. } | Op::LendObject { .. } => return None,
+        Op::LendAgain { .. } | Op::Return { .. } => return None,
         Op::Pass { .. } | Op::Extract { .. } | Op::AttachRange { .. } | Op::DropRange { .. } => return None,
         Op::Limit { .. } | Op::TransferAnywhere { .. } | Op::Transfer { .. } | Op::GiveToObject { .. } => {
             return None
