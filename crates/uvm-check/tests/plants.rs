@@ -309,6 +309,18 @@ const PLANTS: &[Plant] = &[
         found_by: RANDOM,
     },
     Plant {
+        what: "giving: who pushes a page down into an object has it yet",
+        file: "uvm/src/transfer.rs",
+        changes: &[("                frames.unlend(page);\n", "")],
+        found_by: MOVING,
+    },
+    Plant {
+        what: "giving: a page that is pushed down twice is one",
+        file: "uvm/src/transfer.rs",
+        changes: &[("        if let Some(refused) = self.take_over_all(lent) {\n", "        if let Some(refused) = self.take_over_all(lent).filter(|_| false) {\n")],
+        found_by: MOVING,
+    },
+    Plant {
         what: "giving: what was given can still be written",
         file: "uvm/src/loan/give.rs",
         changes: &[("            self.forget_range(&mut h, space, range, &mut down);\n", "")],

@@ -292,8 +292,10 @@ impl<M: Machine> Uvm<M> {
     }
 
     /// Makes pages on loan the pages of an object from `index` on, in place of what it has there, and ends the loan: the
-    /// paper's pushing of pages down into the object layer. Mappings of the object show them. A page that others have too
-    /// is copied. Waits for I/O of pages that go. Cost: by pages.
+    /// paper's pushing of pages down into the object layer. Mappings of the object show them. A page that is nobody's becomes the object's own,
+    /// on loan to those who have it too: so a program that [gives](Self::give_to_kernel) pages, which are lent again and
+    /// [transferred](Self::transfer) back to it, goes on reading what the object owns now. A page that somebody owns or has pinned is copied.
+    /// Waits for I/O of pages that go. Cost: by pages.
     ///
     /// # Errors
     /// [`GetError`], `PastEnd` if the object is shorter, `NoSpace` or `NoMemory`, with nothing changed; and the pages.
@@ -304,37 +306,60 @@ impl<M: Machine> Uvm<M> {
         index: Pages,
         mut lent: Lent,
     ) -> Result<(), (GetError, Lent)> {
-        if let Err(e) = self.make_own(held, &mut lent) {
-            return Err((e.into(), lent));
-        }
-        let mut down = Shootdown::new();
-        let given = self.attempt(held, put_bytes(lent.len() as u64), |held, _| {
-            let given = self.give_pages(held, &**pager, index, &lent, &mut down);
-            if given.is_err() {
-                down.perform(self.machine(), held);
+        let is_owned = |page: &LentPage| !self.frames().is_left(page.page());
+        let mut others = lent.pages.iter().position(is_owned);
+        loop {
+            while let Some(n) = others {
+                if let Err(e) = self.make_own(held, &mut lent.pages[n]) {
+                    return Err((e.into(), lent));
+                }
+                others = (n + 1..lent.len()).find(|&n| is_owned(&lent.pages[n]));
             }
-            given
-        });
-        down.perform(self.machine(), held);
-        given.map_err(|e| (e, lent))
+            let mut down = Shootdown::new();
+            let given = self.attempt(held, put_bytes(lent.len() as u64), |held, _| {
+                let given = self.give_pages(held, &**pager, index, &lent, &mut down);
+                if given.is_err() {
+                    down.perform(self.machine(), held);
+                }
+                given
+            });
+            down.perform(self.machine(), held);
+            match given {
+                Ok(None) => return Ok(()),
+                Ok(held_by_others) => others = held_by_others,
+                Err(e) => return Err((e, lent)),
+            }
+        }
     }
 
-    /// Makes copies of those of some pages on loan that others have too, or own.
-    fn make_own(&self, held: &mut Held<'_, order::Nothing>, lent: &mut Lent) -> Result<(), NoMemory> {
-        for page in &mut lent.pages {
-            if self.frames().is_borrowers(page.page()) {
-                continue;
-            }
-            let copy =
-                self.attempt(held, 0, |held, _| self.new_page(held).map_err(Stop::<NoMemory>::Fail))?;
-            self.machine().copy(page.page(), copy.page());
-            self.stat().add(self.machine().cpu(), Counter::TransfersCopied, 1);
-            self.return_page(held, core::mem::replace(page, copy));
-        }
+    /// Puts a copy in the place of a page on loan.
+    fn make_own(&self, held: &mut Held<'_, order::Nothing>, page: &mut LentPage) -> Result<(), NoMemory> {
+        let copy = self.attempt(held, 0, |held, _| self.new_page(held).map_err(Stop::<NoMemory>::Fail))?;
+        self.machine().copy(page.page(), copy.page());
+        self.stat().add(self.machine().cpu(), Counter::TransfersCopied, 1);
+        self.return_page(held, core::mem::replace(page, copy));
         Ok(())
     }
 
-    /// One attempt to put pages into an object that nobody else has.
+    /// Takes pages over that are nobody's, all or none: then says which can't be, since somebody has pinned it, or it comes twice.
+    fn take_over_all(&self, lent: &Lent) -> Option<usize> {
+        let frames = self.frames();
+        let refused = lent.pages().iter().position(|page| frames.take_over(page.page()) == Taken::Not)?;
+        self.let_go_all(&lent.pages()[..refused]);
+        Some(refused)
+    }
+
+    /// Makes pages that were just taken over nobody's again.
+    fn let_go_all(&self, pages: &[LentPage]) {
+        for &LentPage(page) in pages {
+            match self.frames().loans(page) {
+                0 => self.frames().disown(page),
+                _ => _ = self.frames().leave(page),
+            }
+        }
+    }
+
+    /// One attempt to put pages that are nobody's into an object; or the number of one that must be copied before.
     fn give_pages(
         &self,
         held: &mut Held<'_, order::Nothing>,
@@ -342,7 +367,7 @@ impl<M: Machine> Uvm<M> {
         index: Pages,
         lent: &Lent,
         down: &mut Shootdown,
-    ) -> Result<(), Stop<GetError>> {
+    ) -> Result<Option<usize>, Stop<GetError>> {
         let (machine, frames, object) = (self.machine(), self.frames(), pager.object());
         let (mut body, mut h) = object.lock(held);
         let indices = index.0..index.0 + lent.len() as u64;
@@ -355,13 +380,17 @@ impl<M: Machine> Uvm<M> {
                 frames.unwire(machine, &mut h, old);
             }
         }
-        let new = indices.clone().filter(|&index| body.is_empty_at(Pages(index))).count();
-        body.take_quota(new).map_err(Stop::Fail)?;
         down.flush(machine.pmap());
+        if let Some(refused) = self.take_over_all(lent) {
+            return Ok(Some(refused));
+        }
+        let new = indices.clone().filter(|&index| body.is_empty_at(Pages(index))).count();
+        if let Err(e) = body.take_quota(new) {
+            self.let_go_all(lent.pages());
+            return Err(Stop::Fail(e));
+        }
         for (index, page) in indices.zip(lent.pages()) {
             let (index, page) = (Pages(index), page.page());
-            let is_own = frames.take_over(page);
-            debug_assert_eq!(is_own, Taken::Alone, "{page:?} was its borrower's");
             frames.clear_flags(page, PageFlags::all());
             match body.page(index) {
                 Some(old) => {
@@ -379,9 +408,13 @@ impl<M: Machine> Uvm<M> {
                     object.insert(machine, &mut body, &mut h, index, page);
                 }
             }
+            if frames.loans(page) != 0 {
+                // Others have it too, and the caller's loan ends.
+                frames.unlend(page);
+            }
         }
         self.stat().add(machine.cpu(), Counter::PagesTransferred, lent.len() as u64);
-        Ok(())
+        Ok(None)
     }
 }
 
