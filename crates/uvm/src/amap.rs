@@ -244,7 +244,14 @@ impl<M: Machine> Holders for AnonHolders<'_, '_, M> {
     fn release(&mut self, number: NonZeroU32) {
         match Content::of(number) {
             Content::Anon(no) => self.anons.release(self.machine, self.held, no, self.down),
-            Content::Borrowed(_) => self.release_many(core::iter::once(number)),
+            Content::Borrowed(page) => {
+                let frames = self.machine.frames();
+                self.anons.borrowed.fetch_sub(1, Relaxed);
+                if frames.unlend(page) {
+                    // Nothing maps it, so nobody has to be told.
+                    frames.free_page(self.machine, self.held, page);
+                }
+            }
         }
     }
 
