@@ -339,6 +339,12 @@ static void odd_memory_is_donated(void) {
     CHECK(put == 8 * PAGE);
     all_of(ends[0], to, 8 * PAGE);
     CHECK(is(to, 2 * PAGE, 9, 0) && is(to + 2 * PAGE, 2 * PAGE, 9, 0) && !to[4 * PAGE] && is(to + 6 * PAGE, PAGE, 10, 0));
+    // Behind the file's end is nothing: what lies before it goes.
+    char *past = mmap(0, 4 * PAGE, RW, MAP_PRIVATE, fd, 0);
+    NEED(past != MAP_FAILED);
+    CHECK(uvm_donate_write(ends[1], past, 4 * PAGE) == 2 * PAGE);
+    all_of(ends[0], to, 2 * PAGE);
+    CHECK(is(to, 2 * PAGE, 9, 0) && !munmap(past, 4 * PAGE));
     // The file keeps its bytes.
     CHECK(pread(fd, to, 2 * PAGE, 0) == 2 * PAGE && is(to, 2 * PAGE, 9, 0));
     close(fd), close(ends[0]), close(ends[1]);

@@ -42,7 +42,7 @@ impl<M: Machine> Uvm<M> {
     /// Cost: as a loan, but that nothing is protected; one round of interrupts at most, to CPUs that run in the space.
     ///
     /// # Errors
-    /// [`FaultError`] if a page can't be brought in, or memory is short; nothing is lent or discarded then.
+    /// [`FaultError::NoMemory`]; nothing is lent or discarded then.
     pub fn give_to_kernel(
         &self,
         held: &mut Held<'_, order::Nothing>,
@@ -55,10 +55,10 @@ impl<M: Machine> Uvm<M> {
         for _ in 0..=MISSES {
             match self.give_at_once(held, space, range, &mut lent)? {
                 Given::All => return Ok(Some(lent)),
-                Given::Never => break,
-                Given::Missing(page) => {
-                    self.fault(held, space, range.start + Pages(page), Prot::READ)?;
-                }
+                // Who lends what is left is told why it can't be had, and what lies before it can.
+                Given::Missing(page)
+                    if self.fault(held, space, range.start + Pages(page), Prot::READ).is_ok() => {}
+                Given::Missing(_) | Given::Never => break,
             }
         }
         Ok(None)
