@@ -39,9 +39,10 @@ pub const LONG: &[Check] = &[
     Check { name: "host/ten thousand boots of four CPUs", run: super::boots::ten_thousand },
 ];
 
+/// Without backtraces: of a failure's output only the end is kept, and its message and schedule say more.
 fn cargo(arguments: &[&str]) -> Command {
     let mut command = Command::new("cargo");
-    command.args(arguments).current_dir(build::root());
+    command.args(arguments).current_dir(build::root()).env("RUST_BACKTRACE", "0");
     command
 }
 
