@@ -5,6 +5,7 @@
 // All memory is in 4 KiB pages on every kernel: large pages are switched off for the regions measured here.
 // Usage: micro RUNS [PART OF A NAME]      (and, for itself: micro child)
 #include "count.h"
+#include "drain.h"
 #include <sched.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
@@ -269,5 +270,6 @@ int main(int count, char **arguments) {
         if (strstr(rows[i].name, wanted)) measure(&rows[i], runs);
     }
     puts("end");
+    drain();
     return 0;
 }

@@ -7,6 +7,7 @@
 // leave it to the kernel. Transfers are asked for by a call. Rows that need calls that a kernel doesn't have are left out there.
 // Usage: move RUNS [PART OF A NAME]
 #include "count.h"
+#include "drain.h"
 #include "uvm.h"
 #include <arpa/inet.h>
 #include <net/if.h>
@@ -664,5 +665,6 @@ int main(int count, char **arguments) {
         }
     }
     puts("end");
+    drain();
     return 0;
 }

@@ -12,6 +12,7 @@
 // Usage: smp [PART OF A NAME [alone]]
 // With `alone` one process does each operation, time and again: one of two machines that do so at once.
 #define _GNU_SOURCE
+#include "drain.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -354,5 +355,6 @@ int main(int count, char **arguments) {
         fflush(stdout);
     }
     puts("end");
+    drain();
     return 0;
 }

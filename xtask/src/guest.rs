@@ -28,7 +28,12 @@ pub fn compile(name: &str, libc: Libc) -> Result<PathBuf> {
     let (compiler, suffix) = if libc == Libc::Musl { ("musl-gcc", "") } else { ("gcc", "-dynamic") };
     let target = build::scratch("guest")?.join(format!("{name}{suffix}"));
     let calls = build::root().join("crates/uvm-user/include");
-    let headers = [guest.join("check.h"), build::root().join("bench/count.h"), calls.join("uvm.h")];
+    let headers = [
+        guest.join("check.h"),
+        build::root().join("bench/count.h"),
+        build::root().join("bench/drain.h"),
+        calls.join("uvm.h"),
+    ];
     if newer(&target, &source) && headers.iter().all(|header| newer(&target, header)) {
         return Ok(target);
     }
