@@ -178,7 +178,7 @@ fn parse(cmdline: &str) -> Request {
     request
 }
 
-/// Undoes percent-encoding; a bad escape is taken as it stands.
+/// Undoes percent-encoding; a bad escape is taken as it stands. No word has a zero byte: one is how an empty word is given.
 fn decode(word: &str) -> Vec<u8> {
     let bytes = word.as_bytes();
     let mut out = Vec::with_capacity(bytes.len());
@@ -190,7 +190,7 @@ fn decode(word: &str) -> Vec<u8> {
             .and_then(|hex| u8::from_str_radix(hex, 16).ok());
         match value {
             Some(value) => {
-                out.push(value);
+                out.extend((value != 0).then_some(value));
                 at += 3;
             }
             None => {

@@ -354,6 +354,12 @@ pub const CASES: &[Case] = &[
     Case { cpus: 4, ..guest("several CPUs on the host's libc", &[("cpus", Libc::Host)], &["/bin/cpus"]) },
     guest("threads on the host's libc", &[("threads", Libc::Host)], &["/bin/threads"]),
     Case {
+        name: "empty words",
+        command: &["/bin/busybox", "sh", "-c", "echo $# [$0] [$1] [$2] [$3]", "", "", "a b", ""],
+        expect: &[Exactly("3 [] [] [a b] []\n")],
+        ..CASE
+    },
+    Case {
         name: "a shell ends with its exit code",
         command: &["/bin/busybox", "sh", "-c", "echo hi; ls /; exit 3"],
         expect: &[Matches(r"(?s)^hi\nbin\s.*proc\s.*tmp\s")],
