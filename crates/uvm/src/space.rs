@@ -12,6 +12,7 @@
 use alloc::sync::Arc;
 
 use machine::frames::PageFlags;
+use machine::lines::Ordering::Relaxed;
 use machine::{order, Held, Machine, NoMemory, PageNo, Pages, Pmap, Reserve, Shootdown, VaRange};
 
 use crate::amap::ARef;
@@ -112,7 +113,14 @@ impl<M: Machine> Uvm<M> {
         let child = self.space_create(held, parent.map.bounds)?;
         let mut down = Shootdown::new();
         let mut entries = Tree::new();
-        let result = self.attempt(held, 0, |held, reserved| {
+        // A little more than the last one needed, if it can be had at once: then the map is looked through only once.
+        let last = parent.map.fork_bytes.load(Relaxed);
+        let mut guess = last + last / 4;
+        let result = self.attempt(held, 0, |held, mut reserved| {
+            let guessed = core::mem::take(&mut guess);
+            if guessed != 0 && self.machine().reserve_heap(guessed).is_ok() {
+                reserved = guessed;
+            }
             let forked = self.fork_entries(held, parent, reserved, &mut entries, &mut down);
             if let Err(Stop::Fail(_)) = forked {
                 // The next attempt begins anew, with the memory that this one took: all of it, the copies too that
@@ -126,6 +134,7 @@ impl<M: Machine> Uvm<M> {
         let result = match result {
             Ok(()) => {
                 *child.map.tree.lock(held).0 = entries;
+                child.map.fork_bytes.store(parent.map.fork_bytes.load(Relaxed), Relaxed);
                 Ok(child)
             }
             Err(e) => {
@@ -147,6 +156,7 @@ impl<M: Machine> Uvm<M> {
     ) -> Result<(), Stop<NoMemory>> {
         let (mut tree, mut h) = parent.map.lock_whole(held, parent.map.bounds);
         let need = self.fork_bytes(&tree, &mut h);
+        parent.map.fork_bytes.store(need, Relaxed);
         if need > reserved {
             return Err(Stop::Heap(need));
         }

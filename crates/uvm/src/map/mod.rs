@@ -31,7 +31,7 @@ mod wire;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 
-use machine::lines::{AtomicBool, AtomicU64};
+use machine::lines::{AtomicBool, AtomicU64, AtomicUsize};
 use machine::{order, Held, Machine, Pages, Prot, Shared, Va, VaRange};
 
 use crate::amap::ARef;
@@ -263,6 +263,8 @@ pub struct Map<M: Machine> {
     pub(crate) area_name: spin::Once<Arc<str>>,
     /// Whether the last fault that was looked at for it was a first touch that found others changing the map (`fault/crowded.rs`).
     pub(crate) is_touched: AtomicBool,
+    /// Heap bytes that the last fork needed, its parent's if there was none; what the next begins with.
+    pub(crate) fork_bytes: AtomicUsize,
 }
 
 /// Heap bytes of one entry.
@@ -281,6 +283,7 @@ impl<M: Machine> Map<M> {
             area,
             area_name: spin::Once::new(),
             is_touched: AtomicBool::new(false),
+            fork_bytes: AtomicUsize::new(0),
         }
     }
 
