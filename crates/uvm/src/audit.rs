@@ -88,7 +88,7 @@ impl<M: Machine> Uvm<M> {
         self.audit_orphans(held, &mut count)?;
         self.audit_left(&count)?;
         for pager in objects {
-            self.audit_handle(held, &**pager, &count)?;
+            self.audit_handle(&**pager, &count)?;
         }
         self.audit_objects(held, objects, &mut count)?;
         let used = self.slots_in_use(held);
@@ -386,20 +386,10 @@ impl<M: Machine> Uvm<M> {
         Ok(())
     }
 
-    fn audit_handle(
-        &self,
-        held: &mut Held<'_, order::Nothing>,
-        pager: &dyn Pager<M>,
-        count: &Count<M>,
-    ) -> Result<(), AuditError> {
+    fn audit_handle(&self, pager: &dyn Pager<M>, count: &Count<M>) -> Result<(), AuditError> {
         let id = pager.object().id();
-        let (body, _) = pager.object().lock(held);
-        let entries = count.objects.get(&id).copied().unwrap_or(0);
-        ensure!(
-            body.refs() > entries,
-            "object {id} counts {}, {entries} entries and a handle refer",
-            body.refs()
-        );
+        let (refs, entries) = (pager.object().refs(), count.objects.get(&id).copied().unwrap_or(0));
+        ensure!(refs > entries, "object {id} counts {refs}, {entries} entries and a handle refer");
         Ok(())
     }
 

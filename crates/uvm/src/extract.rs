@@ -255,14 +255,14 @@ impl<M: Machine> Uvm<M> {
         if need > reserved {
             return Err(Stop::Heap(need));
         }
-        clip(trees.from(), &mut h, range);
+        clip(trees.from(), range);
         let passed = match passing.mode {
             Pass::Share | Pass::Copy => self.fork_part(trees.from(), &mut h, passing)?,
             Pass::Donate | Pass::DonateZero => self.take_part(trees.from(), &mut h, passing),
         };
         // What was there goes first: a table may come in its place.
         if !trees.to().is_free(new) {
-            clip(trees.to(), &mut h, new);
+            clip(trees.to(), new);
             let mut replaced = trees.to().take(new);
             self.unwire_entries(&mut h, to, &mut replaced);
             self.forget_range(&mut h, to, new, &mut passing.down);

@@ -5,7 +5,8 @@
 //!
 //! I1: a page in `pages` at index `i` has owner `Object(id)` and index `i`. I2: no page lies at or past `len`.
 //! I3: `refs` counts map entries and the handles that the host keeps; a pager may free its pages when it drops to
-//! none. I4: an index without a page may have a place on swap; one with a page keeps that place in the page's record,
+//! none, which it does under the lock. It is counted without it: a fork counts itself in each file that its parent maps, and who
+//! locks an object to change it keeps all others from reading it side by side. I4: an index without a page may have a place on swap; one with a page keeps that place in the page's record,
 //! until the page is written elsewhere or removed. So where a page goes when it leaves is written where it was found,
 //! and paging out needs no memory for it.
 //!
@@ -14,7 +15,8 @@
 use alloc::sync::Arc;
 use core::num::NonZeroU32;
 
-use machine::lines::{AtomicBool, Ordering::Relaxed};
+use machine::lines::Ordering::{AcqRel, Relaxed, Release};
+use machine::lines::{AtomicBool, AtomicUsize};
 
 use machine::frames::PageFlags;
 use machine::order;
@@ -40,7 +42,6 @@ pub struct ObjectBody {
     stored: usize,
     swapped: usize,
     pub(crate) len: Pages,
-    pub(crate) refs: usize,
     /// Pages that could not be written back, ever.
     pub(crate) write_errors: u64,
     /// Pages that could not be written back together with others, ever.
@@ -61,6 +62,7 @@ pub struct Object<M: Machine> {
     id: u32,
     /// Whether its pager is registered.
     pub(crate) known: AtomicBool,
+    refs: AtomicUsize,
     pub(crate) body: Shared<order::Object, M::Lock, ObjectBody>,
 }
 
@@ -85,12 +87,12 @@ impl<M: Machine> Object<M> {
         Object {
             id: uvm.name_object(),
             known: AtomicBool::new(false),
+            refs: AtomicUsize::new(1),
             body: Shared::new(ObjectBody {
                 pages: Slots::new(),
                 stored: 0,
                 swapped: 0,
                 len,
-                refs: 1,
                 write_errors: 0,
                 parted_writes: 0,
                 cuts: 0,
@@ -105,6 +107,37 @@ impl<M: Machine> Object<M> {
     /// The object's name, as page records and `/proc` show it.
     pub fn id(&self) -> u32 {
         self.id
+    }
+
+    /// References: map entries and the host's handles; a moment's value.
+    pub fn refs(&self) -> usize {
+        self.refs.load(Relaxed)
+    }
+
+    /// Counts one more reference, beside one that the caller has or that can't go meanwhile.
+    pub fn attach(&self) {
+        let before = self.refs.fetch_add(1, Relaxed);
+        debug_assert_ne!(before, 0, "an object that has given its pages up gets a reference");
+    }
+
+    /// The same, if the object has a reference still; says whether. An object without any has given its pages up.
+    pub fn attach_if_used(&self) -> bool {
+        self.refs.fetch_update(Relaxed, Relaxed, |refs| (refs != 0).then_some(refs + 1)).is_ok()
+    }
+
+    /// Counts one reference less, if another is left; says whether.
+    pub(crate) fn detach_if_shared(&self) -> bool {
+        self.refs.fetch_update(Release, Relaxed, |refs| (refs > 1).then(|| refs - 1)).is_ok()
+    }
+
+    /// Counts one reference less, under the lock, and says whether it was the last.
+    pub(crate) fn is_last_detached(&self) -> bool {
+        self.refs.fetch_sub(1, AcqRel) == 1
+    }
+
+    /// Whether mappings may hold private copies of its pages, for [`Uvm::forget_copies`].
+    pub fn may_have_copies<P: Before<order::Object>>(&self, held: &mut Held<'_, P>) -> bool {
+        self.refs() > 1 && self.lock(held).0.copied.load(Relaxed)
     }
 
     /// Takes the object's lock.
@@ -138,8 +171,7 @@ impl<M: Machine> Object<M> {
     /// Whether no mapping refers to the object, nobody but the host's one handle, and none of its pages is left: a
     /// vnode may be recycled then, and one with pages is worth keeping, as memory alone bounds the cache of files.
     pub fn is_idle<P: Before<order::Object>>(&self, held: &mut Held<'_, P>) -> bool {
-        let (body, _) = self.body.lock(held);
-        body.refs <= 1 && body.stored == 0
+        self.refs() <= 1 && self.stored(held) == 0
     }
 
     /// The object's length.
@@ -302,16 +334,6 @@ impl ObjectBody {
             Stored::Slot(_) => None,
         };
         self.pages.range(range).filter_map(pages)
-    }
-
-    /// References: map entries and the host's handles.
-    pub fn refs(&self) -> usize {
-        self.refs
-    }
-
-    /// Whether mappings may hold private copies of its pages, for [`Uvm::forget_copies`].
-    pub fn may_have_copies(&self) -> bool {
-        self.copied.load(Relaxed) && self.refs > 1
     }
 
     /// Pages the object is long.

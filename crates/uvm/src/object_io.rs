@@ -11,7 +11,7 @@ use machine::frames::PageFlags;
 use machine::{order, Before, Held, Machine, Owner, PageNo, Pages, Shootdown, Ticket};
 
 use crate::io::Start;
-use crate::map::{attach, ORef};
+use crate::map::ORef;
 use crate::object::ObjectBody;
 use crate::pager::{Access, GetError, Pager};
 use crate::{Stop, Uvm};
@@ -153,19 +153,6 @@ impl<M: Machine> Uvm<M> {
         }
     }
 
-    /// Counts one more handle on a pager's object.
-    pub fn attach(&self, held: &mut Held<'_, order::Nothing>, pager: &Arc<dyn Pager<M>>) {
-        attach(held, pager);
-    }
-
-    /// The same, if the object has a reference still; says whether. An object without any has given its pages up.
-    pub fn attach_if_used(&self, held: &mut Held<'_, order::Nothing>, pager: &Arc<dyn Pager<M>>) -> bool {
-        let (mut body, _) = pager.object().lock(held);
-        let used = body.refs != 0;
-        body.refs += usize::from(used);
-        used
-    }
-
     /// Gives a handle on a pager's object back; with the last reference its pager frees what it will.
     pub fn detach(&self, held: &mut Held<'_, order::Nothing>, pager: &dyn Pager<M>) {
         let mut down = Shootdown::new();
@@ -179,13 +166,15 @@ impl<M: Machine> Uvm<M> {
         pager: &dyn Pager<M>,
         down: &mut Shootdown,
     ) {
-        let (mut body, mut h) = pager.object().lock(held);
-        let body: &mut ObjectBody = &mut body;
-        body.refs -= 1;
-        if body.refs == 0 {
-            pager.last_reference(self, body, &mut h, down);
-            self.registry.remove(&mut h, pager.object().id());
-            pager.object().known.store(false, Relaxed);
+        let object = pager.object();
+        if object.detach_if_shared() {
+            return;
+        }
+        let (mut body, mut h) = object.lock(held);
+        if object.is_last_detached() {
+            pager.last_reference(self, &mut body, &mut h, down);
+            self.registry.remove(&mut h, object.id());
+            object.known.store(false, Relaxed);
         }
     }
 }

@@ -19,7 +19,7 @@ use crate::amap::ARef;
 use crate::anon::AnonNo;
 use crate::borrowed::Content;
 use crate::map::tree::Tree;
-use crate::map::{attach, entry_bytes, Entry, Inherit, Map, MapError, Writes};
+use crate::map::{entry_bytes, Entry, Inherit, Map, MapError, Writes};
 use crate::receive::Patience;
 use crate::slots::{Heap, Slots};
 use crate::{Stop, Uvm};
@@ -242,7 +242,7 @@ impl<M: Machine> Uvm<M> {
         };
         let object = if inherit == Inherit::Zero { None } else { entry.object.clone() };
         if let Some(oref) = &object {
-            attach(held, &oref.pager);
+            oref.pager.object().attach();
         }
         let child = Entry {
             amap,

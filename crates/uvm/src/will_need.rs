@@ -9,7 +9,7 @@ use core::ops::Range;
 use machine::{order, Held, Machine, NoMemory, Pages, VaRange};
 
 use crate::io::{Start, CLUSTER};
-use crate::map::{attach, Advice};
+use crate::map::Advice;
 use crate::pager::{Access, GetError, Pager};
 use crate::{Space, Stop, Uvm};
 
@@ -95,13 +95,13 @@ fn first_object<M: Machine>(
     space: &Space<M>,
     range: VaRange,
 ) -> Option<Mapped<M>> {
-    let (tree, mut h) = space.map.lock(held, range);
+    let (tree, _) = space.map.lock(held, range);
     let mut found = None;
     let _ = tree.try_each(range, &mut |e| {
         let Some(oref) = &e.object else { return Ok(()) };
         let part = e.range.intersect(range);
         let first = e.index(oref, part.start).0;
-        attach(&mut h, &oref.pager);
+        oref.pager.object().attach();
         found = Some((oref.pager.clone(), first..first + part.pages().0, part.end));
         Err(())
     });

@@ -429,7 +429,7 @@ fn private_copies_behind_the_end_of_a_shorter_file_are_forgotten_everywhere() {
     desk.uvm.wire(held, &parent, VaRange::new(va + Pages(12), va + Pages(16))).unwrap();
     let child = desk.uvm.fork(held, &parent).unwrap();
     desk.store(&child, va + Pages(9), 8).unwrap();
-    assert!(desk.pager.object().lock(held).0.may_have_copies());
+    assert!(desk.pager.object().may_have_copies(held));
     desk.uvm.truncate(held, &desk.pager, Pages(9));
     for space in [&parent, &child] {
         desk.uvm.forget_copies(held, space, &*desk.pager, Pages(9)).unwrap();

@@ -105,7 +105,7 @@ impl Object {
 
     /// Whether a program has it mapped.
     pub fn is_mapped(&self) -> bool {
-        with(|_, held| self.inner.pager().object().lock(held).0.refs() > 1)
+        self.inner.pager().object().refs() > 1
     }
 
     /// Writes a file's dirty pages back and waits for them; other objects have nowhere to go.
@@ -223,7 +223,7 @@ impl Object {
     /// at; but only if there can be such copies, which is rare. Without memory for it they stay.
     fn forget_copies(&self, from: Pages) {
         let pager = self.pager();
-        if !with(|_, held| pager.object().lock(held).0.may_have_copies()) {
+        if !with(|_, held| pager.object().may_have_copies(held)) {
             return;
         }
         for space in crate::proc::processes().into_iter().filter_map(|process| process.space()) {

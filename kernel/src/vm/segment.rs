@@ -34,7 +34,7 @@ impl Clone for Segment {
     /// One more handle on the same memory.
     fn clone(&self) -> Segment {
         let pager: Arc<dyn Pager<KernelMachine>> = self.pager.clone();
-        with(|uvm, held| uvm.attach(held, &pager));
+        pager.object().attach();
         Segment { pager: self.pager.clone() }
     }
 }
@@ -122,15 +122,14 @@ impl Remnant {
     /// A handle on the segment, if anything refers to it still.
     pub fn hold(&self) -> Option<Segment> {
         let pager = self.pager.upgrade()?;
-        let object: Arc<dyn Pager<KernelMachine>> = pager.clone();
-        with(|uvm, held| uvm.attach_if_used(held, &object)).then_some(Segment { pager })
+        pager.object().attach_if_used().then_some(Segment { pager })
     }
 
     /// How large it is at the moment; nothing if it has gone.
     pub fn footprint(&self) -> Footprint {
         let Some(pager) = self.pager.upgrade() else { return Footprint::default() };
         with(|_, held| {
-            let references = pager.object().lock(held).0.refs() as u64;
+            let references = pager.object().refs() as u64;
             let (resident, stored) = (pager.object().resident(held), pager.object().stored(held));
             Footprint {
                 references,

@@ -82,7 +82,7 @@ impl World {
                 Ok(Got::Done)
             }
             Op::Attach { o, .. } => {
-                let used = self.uvm.attach_if_used(held, &self.object(o));
+                let used = self.object(o).object().attach_if_used();
                 used.then_some(Got::Done).ok_or_else(|| "an object with a handle has no reference".into())
             }
             Op::Detach { o } => {
@@ -346,7 +346,7 @@ impl World {
             Kind::File => {
                 let file = File::new(&self.uvm, held, &self.line, number, len)?;
                 let pager: Arc<dyn Pager<Soft>> = file.pager().clone();
-                self.uvm.attach(held, &pager);
+                pager.object().attach();
                 self.files.insert(number, file);
                 self.objects.push(pager);
             }

@@ -34,7 +34,7 @@ impl<M: Machine> Uvm<M> {
                     Err(RangeError::Access)
                 }
             })?;
-            clip(&mut tree, &mut h, range);
+            clip(&mut tree, range);
             let mut lowers = false;
             tree.each_mut(range, |e| {
                 lowers |= !prot.contains(e.prot);
@@ -94,7 +94,7 @@ impl<M: Machine> Uvm<M> {
         self.attempt(held, 4 * entry_bytes::<M>(), |held, _| {
             let (mut tree, mut h) = space.map.lock(held, range);
             covered(&tree, range)?;
-            clip(&mut tree, &mut h, range);
+            clip(&mut tree, range);
             tree.each_mut(range, &mut change);
             self.join(&mut tree, &mut h, range);
             Ok(())

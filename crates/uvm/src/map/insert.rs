@@ -216,7 +216,7 @@ impl<M: Machine> Uvm<M> {
                 if need > reserved {
                     return Err(Stop::Heap(need));
                 }
-                clip(&mut tree, &mut h, range);
+                clip(&mut tree, range);
                 old = tree.take(range);
                 self.unwire_entries(&mut h, space, &mut old);
                 self.forget_range(&mut h, space, range, &mut down);

@@ -20,7 +20,7 @@ use alloc::sync::Arc;
 use machine::{order, Held, Machine, Prot, Va, VaRange};
 
 use super::tree::Tree;
-use super::{attach, Entry, Writes};
+use super::{Entry, Writes};
 use crate::Uvm;
 
 /// Which neighbours a new mapping may become part of.
@@ -59,7 +59,7 @@ impl<M: Machine> Uvm<M> {
             stretch_down(tree, held, end, start);
         } else {
             if let Some(oref) = &entry.object {
-                attach(held, &oref.pager);
+                oref.pager.object().attach();
             }
             tree.insert(entry);
             self.stat().add(self.machine().cpu(), crate::Counter::EntriesMade, 1);
@@ -102,7 +102,8 @@ impl<M: Machine> Uvm<M> {
             return;
         };
         if let Some(oref) = &gone.object {
-            oref.pager.object().body.lock(held).0.refs -= 1;
+            let has_another = oref.pager.object().detach_if_shared();
+            debug_assert!(has_another, "the entry that is left refers to the object");
         }
     }
 }

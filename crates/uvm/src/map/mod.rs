@@ -220,14 +220,10 @@ impl<M: Machine> Entry<M> {
 
     /// Cuts the entry at `at`, inside it; the part from there on is returned. The object gets one more reference;
     /// the amap's cover is by range and needs none.
-    pub(crate) fn cut<P: machine::Before<order::Object>>(
-        &mut self,
-        held: &mut Held<'_, P>,
-        at: Va,
-    ) -> Entry<M> {
+    pub(crate) fn cut(&mut self, at: Va) -> Entry<M> {
         let skip = at - self.range.start;
         if let Some(oref) = &self.object {
-            attach(held, &oref.pager);
+            oref.pager.object().attach();
         }
         let tail = Entry {
             range: VaRange::new(at, self.range.end),
@@ -240,14 +236,6 @@ impl<M: Machine> Entry<M> {
         self.range.end = at;
         tail
     }
-}
-
-/// Counts one more reference to a pager's object.
-pub(crate) fn attach<M: Machine, P: machine::Before<order::Object>>(
-    held: &mut Held<'_, P>,
-    pager: &Arc<dyn Pager<M>>,
-) {
-    pager.object().body.lock(held).0.refs += 1;
 }
 
 /// An address space's entries, within bounds.
@@ -295,12 +283,12 @@ impl<M: Machine> Map<M> {
 
 /// Cuts the entries that reach over the ends of the range, so that it can be taken out whole. Two new entries at
 /// most, whose heap bytes have been reserved.
-pub(crate) fn clip<M: Machine>(tree: &mut Tree<Entry<M>>, held: &mut Held<'_, order::Map>, range: VaRange) {
+pub(crate) fn clip<M: Machine>(tree: &mut Tree<Entry<M>>, range: VaRange) {
     for at in [range.start, range.end] {
         let reaches = |e: &Entry<M>| e.range.start < at;
         if tree.get(at).is_some_and(reaches) {
             if let Some(mut head) = tree.remove(at) {
-                let tail = head.cut(held, at);
+                let tail = head.cut(at);
                 tree.insert(head);
                 tree.insert(tail);
             }

@@ -78,7 +78,7 @@ impl<M: Machine> Uvm<M> {
                 return Err(Stop::Heap(need));
             }
             if !tree.is_free(new) {
-                clip(&mut tree, &mut h, new);
+                clip(&mut tree, new);
                 replaced = tree.take(new);
                 self.unwire_entries(&mut h, space, &mut replaced);
                 self.forget_range(&mut h, space, new, &mut down);
@@ -132,7 +132,7 @@ impl<M: Machine> Uvm<M> {
         start: Va,
         down: &mut Shootdown,
     ) -> bool {
-        clip(tree, held, old);
+        clip(tree, old);
         let mut moved = tree.take(old);
         let mut wired = false;
         moved.each(old, |e| wired |= e.wired);

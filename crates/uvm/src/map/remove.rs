@@ -32,7 +32,7 @@ impl<M: Machine> Uvm<M> {
             if need > reserved {
                 return Err(Stop::Heap(need));
             }
-            clip(&mut tree, &mut h, range);
+            clip(&mut tree, range);
             let mut old = tree.take(range);
             self.unwire_entries(&mut h, space, &mut old);
             if !old.is_empty() {

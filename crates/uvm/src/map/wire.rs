@@ -83,7 +83,7 @@ impl<M: Machine> Uvm<M> {
         range: VaRange,
     ) -> Result<alloc::vec::Vec<(VaRange, Prot)>, RangeError> {
         self.attempt(held, 2 * entry_bytes::<M>(), |held, reserved| {
-            let (mut tree, mut h) = space.map.lock(held, range);
+            let (mut tree, _) = space.map.lock(held, range);
             covered(&tree, range)?;
             let mut count = 0;
             tree.each(range, |_| count += 1);
@@ -91,7 +91,7 @@ impl<M: Machine> Uvm<M> {
             if need > reserved {
                 return Err(crate::Stop::Heap(need));
             }
-            clip(&mut tree, &mut h, range);
+            clip(&mut tree, range);
             let mut fresh = alloc::vec::Vec::with_capacity(count + 2);
             tree.each_mut(range, |e| {
                 if !e.wired {
@@ -139,7 +139,7 @@ impl<M: Machine> Uvm<M> {
         self.attempt(held, 2 * entry_bytes::<M>(), |held, _| {
             let (mut tree, mut h) = space.map.lock(held, range);
             covered(&tree, range)?;
-            clip(&mut tree, &mut h, range);
+            clip(&mut tree, range);
             self.unwire_range(&mut h, space, &mut tree, range);
             self.join(&mut tree, &mut h, range);
             Ok(())

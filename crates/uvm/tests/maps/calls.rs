@@ -39,11 +39,11 @@ fn a_mapping_appears_at_once_with_all_its_attributes() {
     );
     assert_eq!((e.inherit, e.advice, e.sharing), (Inherit::Zero, Advice::Random, Sharing::Private));
     assert_eq!(e.name.as_deref(), Some("heap"));
-    // A shared object's mapping takes the object's lock besides, to count itself.
+    // A shared object's mapping is counted there without the object's lock.
     let object: Arc<dyn Pager<Soft>> = AnonObject::new(&uvm, held, Pages(8)).unwrap();
     let before = locks();
     uvm.map(held, &s, &MapRequest::object(object.clone(), Pages(2), Pages(4), Sharing::Shared)).unwrap();
-    assert_eq!(locks() - before, 2);
+    assert_eq!(locks() - before, 1);
     audit(&uvm, held, &[&s], std::slice::from_ref(&object));
     uvm.space_destroy(held, s);
     uvm.detach(held, &*object);
