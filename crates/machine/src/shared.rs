@@ -325,6 +325,18 @@ impl<L: Level, R: RawLock, T> Shared<L, R, T> {
         Access::Among(Reading { by, cell: self.lock.cell() })
     }
 
+    /// Goes on reading what was locked to be changed: beside others, unless there is one CPU alone. The guard is this lock's.
+    #[inline]
+    pub fn read_on<'a>(&'a self, guard: Guard<'a, R, T>) -> Access<'a, R, T> {
+        debug_assert!(core::ptr::eq(&raw const *guard, self.lock.cell().get()), "another lock's guard");
+        if !R::has_several_rows() {
+            return Access::Alone(guard);
+        }
+        self.inside.fetch_add(1, Relaxed);
+        drop(guard);
+        Access::Among(Reading { by: By::Count(&self.inside), cell: self.lock.cell() })
+    }
+
     #[inline(always)]
     #[cfg_attr(feature = "lines", track_caller)]
     fn read_by_lock(&self) -> Access<'_, R, T> {

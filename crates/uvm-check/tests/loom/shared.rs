@@ -150,6 +150,36 @@ fn a_change_waits_for_who_is_counted() {
     });
 }
 
+/// Who has changed something goes on reading what it made, beside others; the next change waits for it.
+#[test]
+fn a_change_waits_for_who_reads_on() {
+    let change_and_read_on = |lock: &Lock<Rowed<true>>| {
+        let mut ctx = ThreadCtx::new();
+        let mut held = ctx.held();
+        let (value, _h) = lock.lock(&mut held);
+        // SAFETY: loom reports anybody beside.
+        let made = value.0.with_mut(|value| unsafe {
+            *value += 1;
+            *value
+        });
+        let value = lock.read_on(value);
+        // SAFETY: loom reports a writer beside.
+        assert_eq!(value.0.with(|value| unsafe { *value }), made, "it was changed by somebody else");
+    };
+    all_schedules(3, move || {
+        let lock = Arc::new(Lock::<Rowed<true>>::new(Value(UnsafeCell::new(0))));
+        assert_eq!(read_beside(&lock, &mut ThreadCtx::new().held()), 0);
+        let theirs = lock.clone();
+        let other = thread::spawn(move || {
+            CPU.with(|cpu| cpu.set(1));
+            change_and_read_on(&theirs);
+        });
+        change_and_read_on(&lock);
+        other.join().unwrap();
+        assert_eq!(read_beside(&lock, &mut ThreadCtx::new().held()), 2);
+    });
+}
+
 #[test]
 #[should_panic(expected = "Causality violation")]
 fn a_writer_that_does_not_look_at_every_row_is_found() {

@@ -18,7 +18,7 @@ use crate::map::{Entry, Map};
 use crate::{Stop, Uvm};
 
 impl<M: Machine> Uvm<M> {
-    /// Whether nothing but zeroes has ever been at the address.
+    /// Whether nothing but zeroes has ever been at the address. Not asked of an amap that must be copied first: there mostly was.
     #[cold]
     #[inline(never)]
     pub(super) fn is_untouched(
@@ -27,7 +27,7 @@ impl<M: Machine> Uvm<M> {
         fault: &Fault<'_, M>,
         entry: &Entry<M>,
     ) -> bool {
-        if entry.object.is_some() || entry.wired {
+        if entry.object.is_some() || entry.wired || (entry.amap.is_some() && fault.needs_amap(entry)) {
             return false;
         }
         entry.amap.as_ref().is_none_or(|aref| {

@@ -96,6 +96,9 @@ impl From<GetError> for Stop<FaultError> {
 const BYTES: usize =
     crate::slots::SET_BYTES + crate::slots::CLUSTER_BYTES + crate::anon::NEW_BYTES + crate::amap::NEW_BYTES;
 
+/// What most amaps that are copied need, and each fault has at hand.
+const SMALL_AMAP_BYTES: usize = 4096;
+
 /// What one attempt knows.
 struct Fault<'a, M: Machine> {
     space: &'a Space<M>,
@@ -209,12 +212,13 @@ impl<M: Machine> Uvm<M> {
         held: &mut Held<'_, order::Nothing>,
         fault: &mut Fault<'_, M>,
     ) -> Result<FaultKind, FaultError> {
-        let (result, waited) = self.attempt_counted(held, BYTES, Effort::of_fault(), |held, reserved| {
-            self.fault_once(held, fault, reserved).map_err(|stop| {
-                // Before anything is waited for: somebody may wait for these pages, and hold up what we wait for.
-                fault.ahead.take().map_or(stop, Stop::Start)
-            })
-        });
+        let (result, waited) =
+            self.attempt_counted(held, BYTES + SMALL_AMAP_BYTES, Effort::of_fault(), |held, reserved| {
+                self.fault_once(held, fault, reserved).map_err(|stop| {
+                    // Before anything is waited for: somebody may wait for these pages, and hold up what we wait for.
+                    fault.ahead.take().map_or(stop, Stop::Start)
+                })
+            });
         if fault.hole.is_some() && !fault.fills {
             return self.resolve_in_hole(held, fault);
         }
@@ -306,10 +310,16 @@ impl<M: Machine> Uvm<M> {
             }
             if let Some(mut tree) = tree.alone() {
                 self.own_amap(&mut h, fault, &mut tree, reserved)?;
-                continue;
+                return self.fault_entry(&mut h, fault, fault.permit(tree.get(fault.va))?);
             }
+            // Others may have changed the map before it is locked, not between that and the reading.
             let (mut tree, mut h) = map.lock(held, VaRange::new(fault.va, fault.va + Pages(1)));
             self.own_amap(&mut h, fault, &mut tree, reserved)?;
+            let tree = map.read_on(tree, fault.va);
+            let entry = fault.permit(tree.get(fault.va))?;
+            if entry.submap.is_none() && !fault.needs_amap(entry) {
+                return self.fault_entry(&mut h, fault, entry);
+            }
         }
     }
 

@@ -44,7 +44,8 @@ const ANOTHER: u32 = 4;
 type Entries<M> = Tree<Entry<M>>;
 type PartTree<M> = Shared<order::Map, <M as Machine>::Lock, Entries<M>>;
 type Locked<'a, M> = (Guard<'a, <M as Machine>::Lock, Entries<M>>, Held<'a, order::Map>);
-type Read<'a, M> = (Access<'a, <M as Machine>::Lock, Entries<M>>, Held<'a, order::Map>);
+type TreeAccess<'a, M> = Access<'a, <M as Machine>::Lock, Entries<M>>;
+type Read<'a, M> = (TreeAccess<'a, M>, Held<'a, order::Map>);
 
 /// A map's parts.
 pub(super) struct Parts<M: Machine> {
@@ -183,6 +184,16 @@ impl<M: Machine> Map<M> {
             },
         };
         self.lock_whole(held, range)
+    }
+
+    /// Goes on reading what [`lock`](Self::lock) gave for the entry at an address.
+    #[inline]
+    pub(crate) fn read_on<'a>(&'a self, tree: Guard<'a, M::Lock, Entries<M>>, va: Va) -> TreeAccess<'a, M> {
+        // Nobody opens or closes it meanwhile (I2).
+        match self.part_at(va) {
+            Some(part) => part.tree().read_on(tree),
+            None => self.tree.read_on(tree),
+        }
     }
 
     /// Takes the map's own lock, with all entries of a range under it. An empty range is where no part may be.
