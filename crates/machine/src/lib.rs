@@ -41,6 +41,7 @@ pub mod notes;
 #[allow(unsafe_code)]
 pub mod order;
 pub mod pmap;
+pub mod refs;
 #[allow(unsafe_code)]
 pub mod shared;
 pub mod shootdown;

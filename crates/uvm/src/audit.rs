@@ -388,7 +388,7 @@ impl<M: Machine> Uvm<M> {
 
     fn audit_handle(&self, pager: &dyn Pager<M>, count: &Count<M>) -> Result<(), AuditError> {
         let id = pager.object().id();
-        let (refs, entries) = (pager.object().refs(), count.objects.get(&id).copied().unwrap_or(0));
+        let (refs, entries) = (pager.object().references(), count.objects.get(&id).copied().unwrap_or(0));
         ensure!(refs > entries, "object {id} counts {refs}, {entries} entries and a handle refer");
         Ok(())
     }

@@ -15,11 +15,11 @@
 use alloc::sync::Arc;
 use core::num::NonZeroU32;
 
-use machine::lines::Ordering::{AcqRel, Relaxed, Release};
-use machine::lines::{AtomicBool, AtomicUsize};
+use machine::lines::{AtomicBool, Ordering::Relaxed};
 
 use machine::frames::PageFlags;
 use machine::order;
+use machine::refs::Refs;
 use machine::shared::Access;
 use machine::{
     Before, Channel, Frames, Held, Machine, Owner, PageNo, Pages, Pmap, Prot, Shared, Shootdown, Ticket,
@@ -62,7 +62,7 @@ pub struct Object<M: Machine> {
     id: u32,
     /// Whether its pager is registered.
     pub(crate) known: AtomicBool,
-    refs: AtomicUsize,
+    pub(crate) refs: Refs,
     pub(crate) body: Shared<order::Object, M::Lock, ObjectBody>,
 }
 
@@ -87,7 +87,7 @@ impl<M: Machine> Object<M> {
         Object {
             id: uvm.name_object(),
             known: AtomicBool::new(false),
-            refs: AtomicUsize::new(1),
+            refs: Refs::new(),
             body: Shared::new(ObjectBody {
                 pages: Slots::new(),
                 stored: 0,
@@ -110,34 +110,24 @@ impl<M: Machine> Object<M> {
     }
 
     /// References: map entries and the host's handles; a moment's value.
-    pub fn refs(&self) -> usize {
-        self.refs.load(Relaxed)
+    pub fn references(&self) -> usize {
+        self.refs.count()
     }
 
-    /// Counts one more reference, beside one that the caller has or that can't go meanwhile.
+    /// Counts one more handle, beside one that the caller has.
     pub fn attach(&self) {
-        let before = self.refs.fetch_add(1, Relaxed);
-        debug_assert_ne!(before, 0, "an object that has given its pages up gets a reference");
+        self.refs.attach();
     }
 
     /// The same, if the object has a reference still; says whether. An object without any has given its pages up.
+    #[must_use]
     pub fn attach_if_used(&self) -> bool {
-        self.refs.fetch_update(Relaxed, Relaxed, |refs| (refs != 0).then_some(refs + 1)).is_ok()
-    }
-
-    /// Counts one reference less, if another is left; says whether.
-    pub(crate) fn detach_if_shared(&self) -> bool {
-        self.refs.fetch_update(Release, Relaxed, |refs| (refs > 1).then(|| refs - 1)).is_ok()
-    }
-
-    /// Counts one reference less, under the lock, and says whether it was the last.
-    pub(crate) fn is_last_detached(&self) -> bool {
-        self.refs.fetch_sub(1, AcqRel) == 1
+        self.refs.attach_if_used()
     }
 
     /// Whether mappings may hold private copies of its pages, for [`Uvm::forget_copies`].
     pub fn may_have_copies<P: Before<order::Object>>(&self, held: &mut Held<'_, P>) -> bool {
-        self.refs() > 1 && self.lock(held).0.copied.load(Relaxed)
+        self.refs.count() > 1 && self.lock(held).0.copied.load(Relaxed)
     }
 
     /// Takes the object's lock.
@@ -171,7 +161,7 @@ impl<M: Machine> Object<M> {
     /// Whether no mapping refers to the object, nobody but the host's one handle, and none of its pages is left: a
     /// vnode may be recycled then, and one with pages is worth keeping, as memory alone bounds the cache of files.
     pub fn is_idle<P: Before<order::Object>>(&self, held: &mut Held<'_, P>) -> bool {
-        self.refs() <= 1 && self.stored(held) == 0
+        self.refs.count() <= 1 && self.stored(held) == 0
     }
 
     /// The object's length.

@@ -167,11 +167,11 @@ impl<M: Machine> Uvm<M> {
         down: &mut Shootdown,
     ) {
         let object = pager.object();
-        if object.detach_if_shared() {
+        if object.refs.detach_if_shared() {
             return;
         }
         let (mut body, mut h) = object.lock(held);
-        if object.is_last_detached() {
+        if object.refs.detach() {
             pager.last_reference(self, &mut body, &mut h, down);
             self.registry.remove(&mut h, object.id());
             object.known.store(false, Relaxed);

@@ -105,7 +105,7 @@ impl Object {
 
     /// Whether a program has it mapped.
     pub fn is_mapped(&self) -> bool {
-        self.inner.pager().object().refs() > 1
+        self.inner.pager().object().references() > 1
     }
 
     /// Writes a file's dirty pages back and waits for them; other objects have nowhere to go.

@@ -129,7 +129,7 @@ impl Remnant {
     pub fn footprint(&self) -> Footprint {
         let Some(pager) = self.pager.upgrade() else { return Footprint::default() };
         with(|_, held| {
-            let references = pager.object().refs() as u64;
+            let references = pager.object().references() as u64;
             let (resident, stored) = (pager.object().resident(held), pager.object().stored(held));
             Footprint {
                 references,

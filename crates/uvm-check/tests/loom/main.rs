@@ -7,6 +7,7 @@
 //!   queues.rs   Frames: batches, queues, flags, wirings    is a page linked twice, a flag lost?
 //!   notes.rs    Notes                                  is a translation used after it was taken away?
 //!   unfinished.rs  Unfinished                          does one who takes a page away overtake another?
+//!   refs.rs     Refs                                    is something given up while it is used, or twice?
 //!   counted.rs  the leaves of slots                        is the only holder really alone?
 //! ```
 //! Shuttle tries many schedules of the whole library, loom all schedules of little code, and loads that see old
@@ -23,6 +24,7 @@ mod host;
 mod notes;
 mod order;
 mod queues;
+mod refs;
 mod sched;
 mod shared;
 mod slots_test;

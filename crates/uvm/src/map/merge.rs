@@ -102,7 +102,7 @@ impl<M: Machine> Uvm<M> {
             return;
         };
         if let Some(oref) = &gone.object {
-            let has_another = oref.pager.object().detach_if_shared();
+            let has_another = oref.pager.object().refs.detach_if_shared();
             debug_assert!(has_another, "the entry that is left refers to the object");
         }
     }

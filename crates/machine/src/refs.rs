@@ -1,0 +1,73 @@
+//! A count of references to what gives up what it holds with the last, under a lock of its own.
+//!
+//! ```text
+//!   attach               n -> n + 1        beside a reference that can't go meanwhile: no lock
+//!   attach_if_used       n -> n + 1        if n is not 0: no lock
+//!   detach_if_shared     n -> n - 1        if n is more than 1: no lock
+//!   detach               n -> n - 1        with the lock; the last one is told, and gives up
+//! ```
+//! I1: none becomes one again. So who is told that it was the last gives up what nobody can come to use.
+//!
+//! `uvm-check/tests/loom/refs.rs` tries all schedules, and breaks the law.
+
+use crate::atomic::AtomicUsize;
+use crate::atomic::Ordering::{AcqRel, Relaxed, Release};
+
+/// See the module.
+pub struct Refs(AtomicUsize);
+
+impl Refs {
+    /// One: the caller's.
+    #[allow(clippy::new_without_default)]
+    #[must_use]
+    pub fn new() -> Refs {
+        Refs(AtomicUsize::new(1))
+    }
+
+    /// How many there are; a moment's value.
+    #[inline]
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.0.load(Relaxed)
+    }
+
+    /// One more, beside one that the caller has or that can't go meanwhile.
+    #[inline]
+    pub fn attach(&self) {
+        let before = self.0.fetch_add(1, Relaxed);
+        debug_assert_ne!(before, 0, "what has given up gets a reference");
+    }
+
+    /// One more, if there is one still; says whether.
+    #[inline]
+    #[must_use]
+    pub fn attach_if_used(&self) -> bool {
+        self.change(|refs| (refs != 0).then(|| refs + 1))
+    }
+
+    /// One less, if another is left; says whether.
+    #[inline]
+    #[must_use]
+    pub fn detach_if_shared(&self) -> bool {
+        self.change(|refs| (refs > 1).then(|| refs - 1))
+    }
+
+    /// One less, with the lock held. Says whether it was the last.
+    #[inline]
+    #[must_use]
+    pub fn detach(&self) -> bool {
+        self.0.fetch_sub(1, AcqRel) == 1
+    }
+
+    #[inline]
+    fn change(&self, to: impl Fn(usize) -> Option<usize>) -> bool {
+        let mut refs = self.0.load(Relaxed);
+        while let Some(next) = to(refs) {
+            match self.0.compare_exchange(refs, next, Release, Relaxed) {
+                Ok(_) => return true,
+                Err(now) => refs = now,
+            }
+        }
+        false
+    }
+}
