@@ -109,10 +109,12 @@ impl<M: Machine> Uvm<M> {
 
     /// What there is at this moment.
     pub(super) fn sight(&self, held: &mut Held<'_, order::Nothing>) -> Sight {
+        // First what is under way, which is free next: rather counted twice than not at all.
+        let (leaving, coming) = (self.pages_in_flight(), self.pages_coming_in());
         Sight {
             free: self.frames().free(),
-            leaving: self.pages_in_flight(),
-            coming: self.pages_coming_in(),
+            leaving,
+            coming,
             places: self.swap().room(held) as usize,
             fresh: self.fresh(held),
             freed: self.stat().get(Counter::PagesFreed),
@@ -122,7 +124,7 @@ impl<M: Machine> Uvm<M> {
 
     /// Whether free pages and those that are being written are fewer than the page daemon cares for.
     pub(super) fn is_low(&self) -> bool {
-        self.frames().free() + self.pages_in_flight() < self.frames().low_water()
+        self.pages_in_flight() + self.frames().free() < self.frames().low_water()
     }
 
     /// A pass for a thread that was refused memory: a desperate one if there is no other way.
