@@ -7,6 +7,7 @@ use crate::{build, ui};
 use anyhow::{bail, Context, Result};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Mutex;
 
 /// Packages that others depend on for their installation alone.
 const NOT_NEEDED: [&str; 8] =
@@ -18,8 +19,12 @@ const NOT_READ: [&str; 4] = ["usr/share/doc", "usr/share/man", "usr/share/locale
 /// Folders of the root that are links since Debian keeps everything below /usr.
 const MERGED: [&str; 3] = ["bin", "sbin", "lib"];
 
+/// One folder is made at a time: tests that run side by side may want the same one.
+static ONE: Mutex<()> = Mutex::new(());
+
 /// A folder with `packages` and all that they depend on, made on first use.
 pub fn root(packages: &[&str]) -> Result<PathBuf> {
+    let _one = ONE.lock();
     let folder = build::scratch("debian")?.join(packages.join("+"));
     if !folder.exists() {
         let what = format!("fetching Debian's {}", packages.join(", "));
@@ -55,7 +60,11 @@ fn make(folder: &Path, packages: &[&str]) -> Result<()> {
         // Not every set of packages has it.
         let _ = std::fs::remove_dir_all(root.join(unread));
     }
-    Ok(std::fs::rename(&root, folder)?)
+    match std::fs::rename(&root, folder) {
+        // Another `./uvm` has made it meanwhile.
+        Err(_) if folder.exists() => Ok(()),
+        renamed => Ok(renamed?),
+    }
 }
 
 /// The packages and those that they depend on, as apt sees it.

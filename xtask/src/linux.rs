@@ -8,6 +8,7 @@ use crate::{build, guest, ui};
 use anyhow::{bail, Context, Result};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Mutex;
 
 /// The mitigations and the address randomisation would cost Linux time that we don't pay either.
 pub const COMMAND_LINE: &str =
@@ -26,8 +27,12 @@ const DISK_DRIVERS: [&str; 7] = [
     "block/virtio_blk",
 ];
 
+/// Held while it is fetched: tests that run side by side all want it.
+static ONE: Mutex<()> = Mutex::new(());
+
 /// The kernel image, fetched into `target/linux` on first use.
 pub fn kernel() -> Result<PathBuf> {
+    let _one = ONE.lock();
     let folder = build::scratch("linux")?;
     if folder.join("drivers/6.ko").exists() {
         if let Some(found) = image_in(&folder) {
