@@ -6,7 +6,9 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 
 use machine::order::{self, Nothing};
 use machine::shared::Line;
-use machine::{Channel, Frames, Held, Machine, NoMemory, Ordered, PageNo, Reserve, ThreadCtx, Ticket, Va};
+use machine::{
+    Channel, Frames, Held, Machine, NoMemory, Ordered, PageNo, RawLock, Reserve, ThreadCtx, Ticket, Va,
+};
 
 use crate::access::Denied;
 use crate::config::{Config, IoBy, Stage};
@@ -278,6 +280,11 @@ impl<T: Threads> Machine for SoftMachine<T> {
 
     fn wake_one(&self, channel: Channel) {
         self.sleepers.wake_one(channel);
+    }
+
+    fn pause(&self, _held: &mut Held<'_, Nothing>) {
+        let mut was_let_go = false;
+        T::Lock::wait_until(|| core::mem::replace(&mut was_let_go, true));
     }
 
     fn gives_up(&self) -> bool {

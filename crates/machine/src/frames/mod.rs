@@ -37,7 +37,7 @@ use core::fmt;
 use crate::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use crate::atomic::{AtomicU16, AtomicU32, AtomicU64, AtomicU8, AtomicUsize};
 use crate::magazine::{Magazine, HALF};
-use crate::order::{Before, FreeList, Held, Ordered, PageCache, PageQueues};
+use crate::order::{Before, FreeList, Held, Ordered, PageCache, PageQueues, RawLock};
 use crate::shared::Line;
 use crate::shootdown::PageChain;
 use crate::{Channel, Machine, Pa, PageNo, PAGE_SHIFT};
@@ -180,6 +180,8 @@ struct Near<M: Machine> {
     cache: Ordered<PageCache, M::Lock, Magazine>,
     /// As many as `cache` has, to be read without its lock.
     cached: AtomicUsize,
+    /// Pages gathered here by operations, less those that have been freed here since: see [`Frames::being_freed`].
+    gathered: AtomicUsize,
     pending: Ordered<PageQueues, M::Lock, Pending>,
 }
 
@@ -214,6 +216,7 @@ impl<M: Machine> Near<M> {
         Near {
             cache: Ordered::new(Magazine::new()),
             cached: AtomicUsize::new(0),
+            gathered: AtomicUsize::new(0),
             pending: Ordered::new(Pending::new()),
         }
     }
@@ -302,6 +305,20 @@ impl<M: Machine> Frames<M> {
         let before = self.far.free_list_len.load(Acquire);
         let cached = self.near.iter().map(|near| near.cached.load(Acquire)).sum::<usize>();
         before.max(self.far.free_list_len.load(Acquire)) + cached
+    }
+
+    /// Page frames that operations under way give back: free as soon as the CPUs have been told of them, for which nobody sleeps. A
+    /// moment's value; who reads it before [`free`](Self::free) counts no frame as neither.
+    pub fn being_freed(&self) -> usize {
+        // An operation may begin on one CPU and end on another.
+        let sum = |sum: usize, near: &Line<Near<M>>| sum.wrapping_add(near.gathered.load(Acquire));
+        self.near.iter().fold(0, sum)
+    }
+
+    /// Counts frames as [being freed](Self::being_freed) that the caller is about to take from their owners, at most.
+    #[inline]
+    pub fn announce(&self, pages: usize) {
+        self.near[M::Lock::cpu()].gathered.fetch_add(pages, Relaxed);
     }
 
     /// Free page frames that [`Reserve::User`] may take; a moment's value.
@@ -507,6 +524,7 @@ impl<M: Machine> Frames<M> {
         page: PageNo,
         down: &mut crate::Shootdown,
     ) {
+        self.announce(1);
         if self.leaves_batch(page) {
             return down.gather(self, page);
         }
@@ -521,17 +539,19 @@ impl<M: Machine> Frames<M> {
         held: &mut Held<'_, P>,
         chain: PageChain,
     ) {
-        let cpu = machine.cpu();
-        let (mut cache, mut h) = self.near[cpu].cache.lock(held);
+        let near = &self.near[machine.cpu()];
+        let (mut cache, mut h) = near.cache.lock(held);
         if chain.len > HALF {
-            return self.free_listed(&mut h, &chain);
+            self.free_listed(&mut h, &chain);
+        } else {
+            let mut next = chain.head;
+            while let Some(page) = next {
+                next = self.page(page).next();
+                self.put(&mut cache, &mut h, page);
+            }
+            near.cached.store(cache.len(), Release);
         }
-        let mut next = chain.head;
-        while let Some(page) = next {
-            next = self.page(page).next();
-            self.put(&mut cache, &mut h, page);
-        }
-        self.near[cpu].cached.store(cache.len(), Release);
+        near.gathered.fetch_sub(chain.len, Release);
     }
 
     #[inline]

@@ -278,6 +278,9 @@ impl<M: Machine> Frames<M> {
             seen[2] = queues.inactive.len;
             (seen[3], seen[4]) = (queues.file, queues.exec);
         }
+        if self.being_freed() != 0 {
+            return Err("pages are counted that no operation gives back");
+        }
         let mut said = [0usize; 5];
         for (no, page) in self.pages.iter().enumerate() {
             let free = page.owner.load(Relaxed) == super::pack(super::Owner::Free);

@@ -6,7 +6,7 @@
 use super::{link_back, pack, Frames, NoMemory, Owner, PageFlags, Place, NIL};
 use crate::atomic::Ordering::{Acquire, Relaxed, Release};
 use crate::magazine::HALF;
-use crate::order::{Before, Held, PageCache, PageQueues};
+use crate::order::{Before, Held, PageCache, PageQueues, RawLock};
 use crate::shootdown::PageChain;
 use crate::{Channel, Machine, PageNo, Reserve, Shootdown};
 
@@ -101,13 +101,16 @@ impl<M: Machine> Frames<M> {
     }
 
     /// Takes pages that [left their owners](Self::leaves_owner) off their queues, under one hold of the lock, and hands them to `down`,
-    /// which frees them once no CPU can hold a translation of them. Those that are still in a CPU's batch need no lock.
+    /// which frees them once no CPU can hold a translation of them. Those that are still in a CPU's batch need no lock. So many frames
+    /// were [announced](Self::announce) as their owners let them go.
     pub fn release_all<P: Before<PageQueues>>(
         &self,
         held: &mut Held<'_, P>,
         pages: &[PageNo],
+        announced: usize,
         down: &mut Shootdown,
     ) {
+        self.near[M::Lock::cpu()].gathered.fetch_sub(announced - pages.len(), Relaxed);
         let mut listed = 0;
         for &page in pages {
             let record = self.page(page);

@@ -219,6 +219,27 @@ fn nobody_is_refused_in_many_schedules() {
     check_crowds(8 * ROUNDS);
 }
 
+/// A program that needs a page while another ends, and gives back all that programs may have, is not refused it: pages that CPUs are just
+/// being told of are neither free nor to be found.
+#[test]
+fn nobody_is_refused_what_is_being_given_back() {
+    check_rounds(ROUNDS, || {
+        let p = Paged::of(World::with(FEWEST, IoBy::Test), Fate::Works);
+        let (ending, other) = (p.w.space(), p.w.space());
+        p.w.map(&ending, MapRequest::zero(Pages(8)));
+        p.w.map(&other, MapRequest::zero(Pages(1)));
+        (0..6).for_each(|n| p.w.store(0, &ending, P + Pages(n), n));
+        assert_eq!(p.w.uvm.frames().for_users(), 0);
+        let program = {
+            let (w, other) = (p.w.clone(), other.clone());
+            spawn(move || w.store(1, &other, P, 1))
+        };
+        p.w.end(vec![ending]);
+        program.join().unwrap();
+        p.end(vec![other], &[]);
+    });
+}
+
 /// Data that a write failed to bring out is still in memory; nobody notices.
 #[test]
 fn a_failed_write_is_noticed_by_nobody() {

@@ -125,6 +125,7 @@ impl<M: Machine> Anons<M> {
         P: Before<order::Anon> + Before<PageQueues> + Before<PageCache> + Before<FreeList>,
     {
         let (mut free, mut idle, mut lent) = (Numbers::new(), Pages::new(), Pages::new());
+        machine.frames().announce(MANY);
         for no in anons {
             // A page that leaves takes a number along: there is room.
             match self.let_go(machine, held, no, down) {
@@ -135,15 +136,16 @@ impl<M: Machine> Anons<M> {
             }
             free.push(no);
             if free.is_full() {
-                machine.frames().release_all(held, &idle, down);
+                machine.frames().release_all(held, &idle, MANY, down);
                 leave_all(machine, held, &lent, down);
+                machine.frames().announce(MANY);
                 idle.clear();
                 lent.clear();
                 self.give_back_many(machine, held, &free);
                 free.clear();
             }
         }
-        machine.frames().release_all(held, &idle, down);
+        machine.frames().release_all(held, &idle, MANY, down);
         leave_all(machine, held, &lent, down);
         self.give_back_many(machine, held, &free);
     }

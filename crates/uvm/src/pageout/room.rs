@@ -183,10 +183,13 @@ impl<M: Machine> Uvm<M> {
         let memory = self.machine().ticket(Channel::MEMORY);
         let verdict = self.pass_and_judge(held, effort);
         self.end_pass();
-        if verdict == Verdict::Wait {
-            self.machine().wait(held, memory);
+        match verdict {
+            Verdict::TryAgain => {}
+            Verdict::Pause => self.machine().pause(held),
+            Verdict::Wait => self.machine().wait(held, memory),
+            Verdict::Refuse => return false,
         }
-        verdict != Verdict::Refuse
+        true
     }
 
     /// A pass, where it may help, with the pass lock held.

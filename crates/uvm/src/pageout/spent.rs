@@ -111,8 +111,10 @@ impl<M: Machine> Uvm<M> {
     pub(super) fn sight(&self, held: &mut Held<'_, order::Nothing>) -> Sight {
         // First what is under way, which is free next: rather counted twice than not at all.
         let (leaving, coming) = (self.pages_in_flight(), self.pages_coming_in());
+        let given_back = self.frames().being_freed();
         Sight {
-            free: self.frames().free(),
+            free: self.frames().free() + given_back,
+            given_back,
             leaving,
             coming,
             places: self.swap().room(held) as usize,

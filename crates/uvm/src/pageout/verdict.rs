@@ -9,7 +9,7 @@
 //! V1: who is refused could not have had more by waiting: nothing is under way, or with swap full all of it is too little.
 //! V2: who waits is woken: something was under way after the ticket was read.
 //! V3: who tries again has a reason that comes to an end: pages were freed, a transfer has ended or failed, or others
-//! gave memory back; and an operation's passes are counted.
+//! gave memory back, or are about to; and an operation's passes are counted.
 
 use super::Progress;
 
@@ -22,8 +22,10 @@ const CIRCLE: u32 = 100;
 /// What there was at a moment, in pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Sight {
-    /// Free frames.
+    /// Free frames, those that are being given back among them.
     pub(super) free: usize,
+    /// Those: others free them in a moment, without sleeping.
+    pub(super) given_back: usize,
     /// Being written so that they can be freed.
     pub(super) leaving: usize,
     /// Being read: when that has ended they can be taken.
@@ -43,6 +45,8 @@ pub(super) struct Sight {
 pub(super) enum Verdict {
     /// Try the operation again.
     TryAgain,
+    /// The same, after others have had a moment.
+    Pause,
     /// The same, once a transfer has ended.
     Wait,
     /// Memory has run out; or it is no memory that the operation lacks.
@@ -123,6 +127,9 @@ impl Past {
         if freed != 0 || has_failed || before.under_way() + got.started != 0 {
             return Verdict::TryAgain;
         }
+        if before.given_back + after.given_back != 0 {
+            return Verdict::Pause;
+        }
         Verdict::Refuse
     }
 
@@ -143,7 +150,7 @@ mod tests {
 
     /// So many free frames, and nothing else.
     const fn free(free: usize) -> Sight {
-        Sight { free, leaving: 0, coming: 0, places: 0, fresh: 0, freed: 0, errors: 0 }
+        Sight { free, given_back: 0, leaving: 0, coming: 0, places: 0, fresh: 0, freed: 0, errors: 0 }
     }
 
     fn got(freed: usize, started: usize) -> Option<Progress> {
@@ -186,6 +193,9 @@ mod tests {
             (Sight { leaving: 3, coming: 3, fresh: 3, ..free(0) }, Verdict::Refuse),
             // Pages are free that it could not use.
             (free(30), Verdict::Refuse),
+            // Pages are not free yet, though they are counted so.
+            (Sight { given_back: 6, ..free(10) }, Verdict::Pause),
+            (Sight { given_back: 6, ..free(9) }, Verdict::Refuse),
         ];
         for (sight, verdict) in table {
             assert_eq!(first(sight, None, sight), verdict, "{sight:?}");
