@@ -47,6 +47,8 @@ const RESERVE: &[&str] = &["-p", "uvm", "--test", "paging", "the_reserve_is_fill
 const HOLES: &[&str] = &["-p", "uvm", "--test", "files", "a_store_to_a_hole"];
 const REFUSED: &[&str] =
     &["--features", "shuttle", "--test", "schedules", "nobody_is_refused_while_swap_has_room"];
+const BEING_FREED: &[&str] =
+    &["--features", "shuttle", "--test", "schedules", "nobody_is_refused_what_is_being_given_back"];
 const NO_FRAME: &[&str] = &["--test", "scarcity", "a_missing_frame_changes_nothing"];
 const QUOTA: &[&str] = &["-p", "uvm", "--test", "shared", "objects_with_one_quota"];
 const UNREAD: &[&str] = &["-p", "uvm", "--test", "files", "pages_that_could_not_be_read"];
@@ -476,6 +478,12 @@ const PLANTS: &[Plant] = &[
         file: "uvm/src/pageout/verdict.rs",
         changes: &[("!has_failed && after.places == 0 && after", "!has_failed && after")],
         found_by: FEW,
+    },
+    Plant {
+        what: "memory: what is being given back is not looked for",
+        file: "uvm/src/pageout/spent.rs",
+        changes: &[("= self.frames().being_freed();", "= 0;")],
+        found_by: BEING_FREED,
     },
     Plant {
         what: "memory: what is being read is not waited for",
