@@ -22,7 +22,7 @@ pub(super) enum Beside {
 }
 
 impl<M: Machine> Uvm<M> {
-    #[inline]
+    #[inline(always)]
     pub(super) fn fault_anon(
         &self,
         held: &mut Held<'_, order::Map>,
