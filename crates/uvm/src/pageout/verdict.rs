@@ -19,6 +19,10 @@ const VAIN: u32 = 32;
 /// Passes of one operation that may free pages without an end to it.
 const CIRCLE: u32 = 100;
 
+/// Moments that one operation gives those who are giving pages back. Each is done in a few; but who gives back may sleep first for
+/// something else, with a page or two in hand, and on the only CPU it doesn't run again before the operation is over.
+const PAUSES: u32 = 1000;
+
 /// What there was at a moment, in pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Sight {
@@ -60,6 +64,7 @@ pub(super) struct Past {
     passes: u32,
     /// Passes since a page was last freed of which writes failed.
     in_vain: u32,
+    pauses: u32,
     /// A pass could not bring free pages up to the low water mark, with nothing under way.
     was_poor: bool,
 }
@@ -127,7 +132,8 @@ impl Past {
         if freed != 0 || has_failed || before.under_way() + got.started != 0 {
             return Verdict::TryAgain;
         }
-        if before.given_back + after.given_back != 0 {
+        if before.given_back + after.given_back != 0 && self.pauses < PAUSES {
+            self.pauses += 1;
             return Verdict::Pause;
         }
         Verdict::Refuse
@@ -264,6 +270,13 @@ mod tests {
         // A page that was freed shows that some writes work.
         assert_eq!(other.judge(LOW, &at(0, 0), got(1, 0), &at(1, 1)), Verdict::TryAgain);
         assert_eq!(other.in_vain, 0);
+    }
+
+    #[test]
+    fn who_never_gives_back_is_not_waited_for() {
+        let (mut past, held) = (Past::default(), Sight { given_back: 1, ..free(20) });
+        assert!((0..PAUSES).all(|_| past.judge(LOW, &held, None, &held) == Verdict::Pause));
+        assert_eq!(past.judge(LOW, &held, None, &held), Verdict::Refuse);
     }
 
     #[test]
