@@ -6,9 +6,9 @@
 //! I1: a page in `pages` at index `i` has owner `Object(id)` and index `i`. I2: no page lies at or past `len`.
 //! I3: `refs` counts map entries and the handles that the host keeps; a pager may free its pages when it drops to
 //! none, which it does under the lock. It is counted without it: a fork counts itself in each file that its parent maps, and who
-//! locks an object to change it keeps all others from reading it side by side. I4: an index without a page may have a place on swap; one with a page keeps that place in the page's record,
-//! until the page is written elsewhere or removed. So where a page goes when it leaves is written where it was found,
-//! and paging out needs no memory for it.
+//! locks an object to change it keeps all others from reading it side by side. I4: an index without a page may have a
+//! place on swap; one with a page keeps that place in the page's record, until the page is written elsewhere or removed.
+//! So where a page goes when it leaves is written where it was found, and paging out needs no memory for it.
 //!
 //! Locks: `ObjectBody` by the object's; it guards its pages' identity, `flags` and `wire` too.
 

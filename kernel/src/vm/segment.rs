@@ -33,8 +33,7 @@ impl Drop for Segment {
 impl Clone for Segment {
     /// One more handle on the same memory.
     fn clone(&self) -> Segment {
-        let pager: Arc<dyn Pager<KernelMachine>> = self.pager.clone();
-        pager.object().attach();
+        self.pager.object().attach();
         Segment { pager: self.pager.clone() }
     }
 }
