@@ -52,6 +52,8 @@ pub(crate) struct AmapBody<M: Machine> {
     pub(crate) borrower: Name,
     /// How the slots have been read from swap lately: a hint.
     pub(crate) ahead: ReadAhead,
+    /// Whether a store has copied what a child had too, since the last fork: a hint.
+    pub(crate) is_rewritten: AtomicBool,
     /// Its place among amaps with slots that nobody refers to.
     pub(crate) left: Left<M>,
 }
@@ -71,6 +73,15 @@ pub(crate) struct ARef<M: Machine> {
 }
 
 impl<M: Machine> AmapBody<M> {
+    /// Says that a store had to copy what others have too.
+    #[inline]
+    pub(crate) fn note_rewritten(&self) {
+        // Mostly it is known, and the line stays where it is.
+        if !self.is_rewritten.load(Relaxed) {
+            self.is_rewritten.store(true, Relaxed);
+        }
+    }
+
     /// Whether an entry may grow into these slots: nobody refers to them, and nothing was left behind in them (I1).
     pub(crate) fn is_free(&self, range: Range<u64>) -> bool {
         self.cover.is_unused(range.clone()) && self.slots.range(range).next().is_none()
@@ -101,6 +112,7 @@ impl<M: Machine> ARef<M> {
             borrowed: 0..0,
             borrower: 0,
             ahead: ReadAhead::default(),
+            is_rewritten: AtomicBool::new(false),
             left: Left::Nothing,
         };
         ARef { amap: Arc::new(Amap { body: Shared::new(body), borrows: AtomicBool::new(false) }), slot }
@@ -158,6 +170,17 @@ impl<M: Machine> ARef<M> {
         body.cover.is_exclusive(self.range(len))
     }
 
+    /// Whether a child's copy of the first `len` slots is made at the fork: others write these slots too, and would not ask; or
+    /// the parent stored to them after the last fork while the child was there, so that one of the two would copy them soon.
+    pub(crate) fn is_copied_at_fork<P: Before<order::Amap>>(
+        &self,
+        held: &mut Held<'_, P>,
+        len: Pages,
+    ) -> bool {
+        let (body, _) = self.amap.body.lock(held);
+        body.is_rewritten.load(Relaxed) || !body.cover.is_exclusive(self.range(len))
+    }
+
     /// Heap bytes that [`copy`](Self::copy) needs.
     pub(crate) fn copy_bytes<P: Before<order::Amap>>(&self, held: &mut Held<'_, P>, len: Pages) -> usize {
         let (body, _) = self.amap.body.lock(held);
@@ -176,6 +199,7 @@ impl<M: Machine> ARef<M> {
         let mut down = Shootdown::new();
         let slots = {
             let (body, mut h) = self.amap.body.lock(held);
+            body.is_rewritten.store(false, Relaxed);
             let mut holders = AnonHolders { machine: uvm.0, anons: uvm.1, held: &mut h, down: &mut down };
             body.slots.share_range(self.range(len), &mut holders)
         };

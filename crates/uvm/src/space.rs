@@ -195,7 +195,7 @@ impl<M: Machine> Uvm<M> {
         let settles = self.settle_bytes(held, aref, e.len());
         let shares = inherit == Inherit::Share && e.writes == Writes::NeedCopy;
         let copies = inherit == Inherit::Copy && (e.wired || e.writes == Writes::Copied);
-        if shares || (copies && (e.wired || !aref.is_exclusive(held, e.len()))) {
+        if shares || (copies && (e.wired || aref.is_copied_at_fork(held, e.len()))) {
             settles + aref.copy_bytes(held, e.len())
         } else {
             settles + 256
@@ -275,15 +275,18 @@ impl<M: Machine> Uvm<M> {
             return Ok((Some(self.copy_pages(held, aref, len, down)?), Writes::Copied));
         }
         if entry.writes == Writes::Copied {
-            if !aref.is_exclusive(held, len) {
-                // Others write these slots without asking: the child's copy can't wait.
-                let copy = aref.copy(self.parts(), held, len);
+            let copies = aref.is_copied_at_fork(held, len);
+            let copy = copies.then(|| aref.copy(self.parts(), held, len));
+            if copies && !aref.is_exclusive(held, len) {
                 aref.write_protect(self.parts(), held, len, down);
-                return Ok((Some(copy), Writes::Copied));
+            } else {
+                let prot = entry.prot.without_write();
+                self.machine().pmap().protect(held, &parent.pmap, entry.range, prot, down);
+            }
+            if copies {
+                return Ok((copy, Writes::Copied));
             }
             entry.writes = Writes::NeedCopy;
-            let prot = entry.prot.without_write();
-            self.machine().pmap().protect(held, &parent.pmap, entry.range, prot, down);
         }
         Ok((self.share_amap(held, entry), Writes::NeedCopy))
     }

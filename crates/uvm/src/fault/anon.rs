@@ -156,6 +156,7 @@ impl<M: Machine> Uvm<M> {
             // Whose slot others share too must be taken from them all.
             let own = body.cover.is_exclusive(found.index()..found.index() + 1);
             let is_for_others = own && beside == Beside::Others;
+            body.note_rewritten();
             return if is_for_others { self.copy_beside(held, fault, entry, found, no) } else { Ok(false) };
         }
         self.map_anon_neighbours(held, fault, entry, &body.slots, found.index(), beside);
@@ -306,6 +307,9 @@ impl<M: Machine> Uvm<M> {
                     if fault.access == Prot::WRITE && (anon.refs > 1 || lent) {
                         if lent {
                             self.keep_lent(&mut h, fault, page);
+                        }
+                        if anon.refs > 1 {
+                            body.note_rewritten();
                         }
                         let shared_slot = !body.cover.is_exclusive(slot..slot + 1);
                         let copy = self.copy_for_write(&mut h, page)?;

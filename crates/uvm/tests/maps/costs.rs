@@ -94,6 +94,39 @@ fn the_first_write_after_a_fork_copies_a_leaf_and_a_page() {
 }
 
 #[test]
+fn what_is_rewritten_after_each_fork_is_copied_by_the_fork() {
+    let (uvm, mut ctx) = (world(256), ThreadCtx::new());
+    let held = &mut ctx.held();
+    let s = space(&uvm, held);
+    let range = zeroes(&uvm, held, &s, 8);
+    range.iter_pages().for_each(|va| store(&uvm, &s, va, 1).unwrap());
+    let copies = || uvm.stat().get(Counter::AmapCopies);
+    let shares = |held: &mut _, child: &_| entries(&uvm, held, child)[0].layers.needs_copy;
+    // Nobody knows of the first: the parent's store copies the amap.
+    let child = uvm.fork(held, &s).unwrap();
+    assert!(shares(held, &child));
+    store(&uvm, &s, range.start, 2).unwrap();
+    assert_eq!(copies(), 1);
+    uvm.space_destroy(held, child);
+    // The second child has one of its own from the start, and no store copies an amap.
+    let child = uvm.fork(held, &s).unwrap();
+    assert!(!shares(held, &child) && !shares(held, &s));
+    store(&uvm, &s, range.start, 3).unwrap();
+    store(&uvm, &child, range.start, 4).unwrap();
+    assert_eq!((copies(), load(&uvm, &s, range.start), load(&uvm, &child, range.start)), (1, Ok(3), Ok(4)));
+    assert_eq!(load(&uvm, &child, range.start + Pages(1)), Ok(1));
+    audit(&uvm, held, &[&s, &child], &[]);
+    uvm.space_destroy(held, child);
+    // A child that has gone before the parent stores needs none, so the next shares again.
+    let child = uvm.fork(held, &s).unwrap();
+    uvm.space_destroy(held, child);
+    store(&uvm, &s, range.start, 5).unwrap();
+    let child = uvm.fork(held, &s).unwrap();
+    assert!(shares(held, &child));
+    end(&uvm, held, [child, s]);
+}
+
+#[test]
 fn a_page_with_one_reference_is_reassigned_and_not_copied() {
     let (uvm, mut ctx) = (world(256), ThreadCtx::new());
     let held = &mut ctx.held();
