@@ -308,6 +308,111 @@ static void unmapping_against_faults(void) {
     CHECK(atomic_load(&wrong) == 0);
 }
 
+// --- threads that map side by side ------------------------------------------------------------------------------------
+
+// In which half a terabyte each thread has mapped last: CPUs that map in turns are given a place of their own.
+static _Atomic uintptr_t place[MAX + 1];
+
+// Maps wherever there is room, as all others do.
+static void *mapping_anywhere(void *argument) {
+    long me = (long)argument;
+    pin((int)me);
+    while (!atomic_load(&stop)) {
+        char *at = map(2);
+        if (at[0] != 0 || at[PAGE] != 0) atomic_fetch_add(&wrong, 1);
+        touch(at, 2, (char)me);
+        if (at[0] != (char)me || munmap(at, 2 * PAGE)) atomic_fetch_add(&wrong, 1);
+        atomic_store(&place[me], (uintptr_t)at >> 39);
+        atomic_fetch_add(&rounds[me], 1);
+    }
+    return 0;
+}
+
+static int all_are_apart(int others) {
+    for (int i = 1; i <= others; i++) {
+        for (int j = 0; j < i; j++) if (atomic_load(&place[i]) == atomic_load(&place[j])) return 0;
+    }
+    return 1;
+}
+
+static long rounds_of(int others) {
+    long sum = 0;
+    for (int i = 1; i <= others; i++) sum += atomic_load(&rounds[i]);
+    return sum;
+}
+
+static long told_others(void) { return counter("tlb_noted") + counter("tlb_interrupts") + counter("tlb_deferred"); }
+
+static void threads_that_map_apart_tell_nobody(void) {
+    pthread_t threads[MAX];
+    int others = start(threads, mapping_anywhere);
+    place[0] = (uintptr_t)map(1) >> 39;
+    while (!all_are_apart(others)) usleep(1000);
+    long done = rounds_of(others), told = told_others();
+    while (rounds_of(others) - done < 2000) usleep(1000);
+    told = told_others() - told;
+    done = rounds_of(others) - done;
+    if (told > done / 50) printf("  others were told %ld times in %ld rounds\n", told, done);
+    CHECK(told <= done / 50);
+    end(threads, others);
+    CHECK(atomic_load(&wrong) == 0);
+}
+
+static void map_apart_and_end(void) {
+    pthread_t threads[MAX];
+    int others = start(threads, mapping_anywhere);
+    place[0] = (uintptr_t)map(1) >> 39;
+    while (!all_are_apart(others)) usleep(100);
+    end(threads, others);
+}
+
+static void many_whose_threads_map_apart_end(void) {
+    for (int i = 0; i < 100; i++) CHECK(in_child(map_apart_and_end) == 0);
+}
+
+// The first keeps putting a page with a higher number where the last was, among what it maps anywhere; the others compare.
+static void *putting_anew(void *argument) {
+    pin((int)(long)argument);
+    for (int i = 0; i < 200; i++) munmap(map(2), 2 * PAGE);
+    cell = (struct cell *)map(1);
+    atomic_store(&shared, (char *)cell);
+    for (long i = 1; !atomic_load(&stop); i++) {
+        struct cell *next = (struct cell *)map(1);
+        atomic_store(&next->value, i);
+        if (mremap(next, PAGE, PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, cell) != cell) atomic_fetch_add(&wrong, 1);
+        atomic_store(&flag->told, i);
+        atomic_fetch_add(&rounds[(long)argument], 1);
+    }
+    return 0;
+}
+
+static void *comparing_elsewhere(void *argument) {
+    if ((long)argument == 1) return putting_anew(argument);
+    pin((int)(long)argument);
+    while (!atomic_load(&shared)) munmap(map(2), 2 * PAGE);
+    while (!atomic_load(&stop)) {
+        // It is gone for a moment.
+        if (sigsetjmp(refused, 1)) continue;
+        long told = atomic_load(&flag->told), value = atomic_load(&cell->value);
+        if (value < told) atomic_fetch_add(&wrong, 1);
+        atomic_fetch_add(&rounds[(long)argument], 1);
+    }
+    return 0;
+}
+
+static void who_looks_into_anothers_mappings_is_told(void) {
+    pthread_t threads[MAX];
+    struct sigaction action = {.sa_handler = on_fault, .sa_flags = SA_NODEFER};
+    NEED(!sigaction(SIGSEGV, &action, 0));
+    flag = mmap(0, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    NEED(flag != MAP_FAILED);
+    int others = start(threads, comparing_elsewhere);
+    int64_t until = millis() + MILLIS;
+    for (int i = 1; i <= others; i++) while (millis() < until || atomic_load(&rounds[i]) < 10) usleep(1000);
+    end(threads, others);
+    CHECK(atomic_load(&wrong) == 0);
+}
+
 static const struct test_case cases[] = {
     {"one_thread_interrupts_nobody", one_thread_interrupts_nobody},
     {"many_threads_are_told_once_a_call", many_threads_are_told_once_a_call},
@@ -315,6 +420,9 @@ static const struct test_case cases[] = {
     {"nobody_writes_what_was_protected", nobody_writes_what_was_protected},
     {"fork_under_write_load_is_a_snapshot", fork_under_write_load_is_a_snapshot},
     {"unmapping_against_faults", unmapping_against_faults},
+    {"threads_that_map_apart_tell_nobody", threads_that_map_apart_tell_nobody},
+    {"many_whose_threads_map_apart_end", many_whose_threads_map_apart_end},
+    {"who_looks_into_anothers_mappings_is_told", who_looks_into_anothers_mappings_is_told},
 };
 
 int main(int argc, char **argv) {

@@ -98,6 +98,20 @@ fn what_lies_in_parts_is_described_in_order_and_forked() {
 }
 
 #[test]
+fn what_is_for_all_lies_in_no_part() {
+    let (w, own) = World::parted();
+    let common =
+        |cpu| w.try_map(cpu, &MapRequest { place: Place::Common, ..MapRequest::zero(Pages(2)) }).unwrap();
+    let made = [common(0), common(1)];
+    assert_eq!(made[0], made[1] + Pages(2));
+    assert!(own.iter().all(|va| va.0 / SLICE != made[0].0 / SLICE), "{own:?} {made:?}");
+    w.store(made[0], 1);
+    // Nor does it put an end to the parts.
+    assert_eq!([0, 1].map(|cpu| w.map(cpu, 1).0 / SLICE), own.map(|va| va.0 / SLICE));
+    w.audit();
+}
+
+#[test]
 fn a_range_over_parts_is_one_range() {
     let (w, own) = World::parted();
     own.iter().for_each(|&va| w.store(va, 7));

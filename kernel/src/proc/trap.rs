@@ -42,6 +42,9 @@ pub static MAJOR_FAULTS: AtomicU64 = AtomicU64::new(0);
 /// this thread's own process that had to go.
 pub fn resolve(thread: &Thread, va: u64, access: Access) -> Result<(), FaultError> {
     let Some(mm) = thread.own_mm() else { return Err(FaultError::NoMapping) };
+    if vm::admit(&mm.space, va) {
+        return Ok(());
+    }
     let count = match vm::fault(&mm.space, va, access)? {
         FaultKind::Minor => &thread.minor_faults,
         FaultKind::Major => {

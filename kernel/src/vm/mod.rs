@@ -69,6 +69,8 @@ pub enum Place {
     /// Anywhere.
     #[default]
     Anywhere,
+    /// Anywhere, for another thread to use.
+    Common,
     /// At `addr` if that is free.
     Hint,
     /// At `addr`, in place of what is there.
@@ -315,6 +317,8 @@ vm_system! {
     fn unlock_all(space: &Space) -> Result<()>;
     /// Writes shared mappings back.
     fn sync(space: &Space, addr: u64, len: u64) -> Result<()>;
+    /// Lets this CPU look for an address of its space where it has not been before; whether that is all that a fault of its was about.
+    fn admit(space: &Space, va: u64) -> bool;
     /// Resolves a page fault.
     fn fault(space: &Space, va: u64, access: Access) -> core::result::Result<FaultKind, FaultError>;
     /// Sums over the parts of mappings that lie from `start` to `end`.

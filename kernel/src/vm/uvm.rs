@@ -110,6 +110,7 @@ fn request(args: &MapArgs) -> MapRequest<KernelMachine> {
     MapRequest {
         place: match args.place {
             Place::Anywhere => uvm::Place::Anywhere,
+            Place::Common => uvm::Place::Common,
             Place::Hint => uvm::Place::Hint(va),
             Place::Fixed => uvm::Place::Fixed(va),
             Place::FixedNoReplace => uvm::Place::FixedNoReplace(va),
@@ -310,6 +311,12 @@ impl VmSystem for Uvm {
         } else {
             Err(ENOMEM)
         }
+    }
+
+    #[inline]
+    fn admit(space: &Space, va: u64) -> bool {
+        let (pmap, space) = (KERNEL.pmap(), space.get().pmap());
+        pmap.lacks(space, Va(va)) && with(|_, held| pmap.admit(held, space, Va(va)))
     }
 
     #[inline]

@@ -220,6 +220,16 @@ pub const CASES: &[Case] = &[
         ours_only: true,
         ..guest("shootdowns", &[("shootdowns", Libc::Musl)], &["/bin/shootdowns"])
     },
+    Case {
+        name: "threads that map apart leave nothing behind",
+        guests: &[("flat", Libc::Musl), ("shootdowns", Libc::Musl)],
+        command: &["/bin/flat", "1024", "/bin/shootdowns", "many_whose_threads_map_apart_end"],
+        expect: &[Lacks("FAILED"), Contains("memory is as before")],
+        cpus: 4,
+        seconds: 300,
+        ours_only: true,
+        ..CASE
+    },
     guest("pipes and polling", &[("pipes", Libc::Musl)], &["/bin/pipes"]),
     Case {
         name: "sockets leave nothing behind",

@@ -5,7 +5,7 @@
 
 use alloc::sync::Arc;
 
-use machine::{order, Held, Machine, NoMemory, Pages, Prot, Shootdown, Va, VaRange};
+use machine::{order, Held, Machine, NoMemory, Pages, Pmap, Prot, Shootdown, Va, VaRange};
 
 use super::merge::Growth;
 use super::remove::release_bytes;
@@ -18,8 +18,10 @@ use crate::{Space, Stop, Uvm};
 /// Where a mapping is to lie.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Place {
-    /// At the highest free addresses.
+    /// At the highest free addresses. Where CPUs map side by side, among what this one maps for itself.
     Anywhere,
+    /// As `Anywhere`, but among what is for all CPUs: another thread will use it, as a new one does the stack that was mapped for it.
+    Common,
     /// Here if it is free, else as `Anywhere`.
     Hint(Va),
     /// Here, in place of whatever is here.
@@ -193,12 +195,12 @@ impl<M: Machine> Uvm<M> {
             }
             let (mut tree, mut h) = match request.place {
                 // No part has room: the map does without from now on.
-                Place::Anywhere | Place::Hint(_) if is_full => {
+                Place::Anywhere | Place::Common | Place::Hint(_) if is_full => {
                     let (mut tree, h) = space.map.lock_whole(held, space.map.bounds);
                     tree.pass_over(NOWHERE);
                     (tree, h)
                 }
-                Place::Anywhere => space.map.lock_whole(held, NOWHERE),
+                Place::Anywhere | Place::Common => space.map.lock_whole(held, NOWHERE),
                 Place::Hint(va) => space.map.lock_whole(held, request.range_at(va, &space.map)),
                 Place::Fixed(va) | Place::FixedNoReplace(va) | Place::Reserved(va) => {
                     space.map.lock(held, request.range_at(va, &space.map))
@@ -247,6 +249,7 @@ impl<M: Machine> Uvm<M> {
             let bytes = 4 * entry_bytes::<M>() + Map::<M>::PARTS_BYTES;
             self.machine().reserve_heap(bytes).ok()?;
             space.map.open(held, cpu);
+            self.machine().pmap().use_apart(&space.pmap);
         }
         let ((mut tree, mut h), part) = space.map.lock_own(held, cpu, request.len)?;
         let start = tree.find_space(part, request.len.bytes())?;
@@ -262,7 +265,7 @@ impl<M: Machine> Uvm<M> {
         let indices =
             request.len.0.checked_add(first).is_some_and(|end| end <= u64::MAX >> machine::PAGE_SHIFT);
         let placed = match request.place {
-            Place::Anywhere | Place::Hint(_) => true,
+            Place::Anywhere | Place::Common | Place::Hint(_) => true,
             Place::Fixed(va) | Place::FixedNoReplace(va) | Place::Reserved(va) => {
                 let range = VaRange::sized(va, request.len);
                 va.is_page_aligned() && range.is_some_and(|r| r.intersect(map.bounds) == r)
@@ -314,7 +317,7 @@ impl<M: Machine> Uvm<M> {
             name: request.name.clone(),
         };
         let growth = match request.place {
-            Place::Anywhere | Place::Hint(_) => Growth::OwnCpu,
+            Place::Anywhere | Place::Common | Place::Hint(_) => Growth::OwnCpu,
             Place::Fixed(_) | Place::FixedNoReplace(_) | Place::Reserved(_) => Growth::Any,
         };
         self.add(tree, held, entry, growth);
@@ -337,7 +340,7 @@ pub(crate) fn choose_place<M: Machine>(
         va.is_page_aligned() && range.is_some_and(|r| r.intersect(bounds) == r && tree.is_free(r))
     };
     match place {
-        Place::Anywhere => anywhere(),
+        Place::Anywhere | Place::Common => anywhere(),
         Place::Hint(va) if free(va) => Ok(va),
         Place::Hint(_) => anywhere(),
         Place::Fixed(va) => Ok(va),

@@ -24,7 +24,7 @@ use alloc::boxed::Box;
 use machine::lines::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use machine::order::Guard;
 use machine::shared::{Access, Line};
-use machine::{order, CpuSet, Held, Machine, Pages, RawLock, Shared, Va, VaRange};
+use machine::{order, CpuSet, Held, Machine, Pages, Pmap, RawLock, Shared, Va, VaRange};
 
 use super::tree::Tree;
 use super::{Entry, Map};
@@ -309,12 +309,16 @@ impl<M: Machine> Map<M> {
     /// Makes the parts, all closed, where nothing is mapped. Nothing happens if there is no place.
     fn make_parts(&self, tree: &mut Entries<M>) {
         let bytes = self.bounds.end.0 - self.bounds.start.0;
-        let slice = 1 << (bytes / SLICES).max(1).ilog2();
-        if slice < LEAST.bytes() {
+        let least = 1 << (bytes / SLICES).max(1).ilog2();
+        if least < LEAST.bytes() {
             return;
         }
-        let len = PARTS as u64 * slice;
-        let Some(wide) = tree.find_space(self.bounds, len + slice) else { return };
+        // As large as CPUs are kept from knowing each other's, if there is so much room.
+        let places = [least.max(<M::Pmap as Pmap>::APART), least].map(|slice| (slice, PARTS as u64 * slice));
+        let found = places.into_iter().find_map(|(slice, len)| {
+            Some((slice, len, tree.find_space(self.bounds, len.checked_add(slice)?)?))
+        });
+        let Some((slice, len, wide)) = found else { return };
         let start = wide.0.next_multiple_of(slice);
         let area = VaRange::new(Va(start), Va(start + len));
         self.parts.call_once(|| Box::new(Parts::new(area, slice)));

@@ -25,6 +25,9 @@ use crate::sched::Task;
 /// CPUs at most: what a [`CpuSet`] holds.
 pub const MAX_CPUS: usize = 64;
 
+/// No address space.
+pub(super) const NO_SPACE: u32 = u32::MAX;
+
 /// Last tables that each CPU remembers.
 pub(super) const RECENT: usize = 16;
 
@@ -43,6 +46,8 @@ pub struct Cpu {
     index: Cell<usize>,
     /// Physical address of the active root table.
     pub(super) root: Cell<u64>,
+    /// The page of the root of the space whose root that is, or is a copy of; `NO_SPACE` for the kernel's.
+    pub(super) space: Cell<u32>,
     /// Last tables that this CPU has used, by a hash of what they serve; see `pmap::space`.
     pub(super) recent: [Cell<u32>; RECENT],
     /// Free nodes of the reverse map.
@@ -94,6 +99,7 @@ static CPUS: [Cpu; MAX_CPUS] = [const {
         work: Cell::new(&raw const NO_WORK),
         index: Cell::new(0),
         root: Cell::new(0),
+        space: Cell::new(NO_SPACE),
         recent: [const { Cell::new(0) }; RECENT],
         nodes: pmap::FreeNodes::new(),
         fs_base: Cell::new(0),

@@ -77,6 +77,19 @@ impl X86Pmap {
         tlb::activate(space);
     }
 
+    /// Whether this CPU has yet to be [admitted](Self::admit) to where an address of its program's lies.
+    #[inline]
+    pub fn lacks(&self, space: &Space, va: Va) -> bool {
+        space.is_used_apart() && space.lacks(va.0)
+    }
+
+    /// A program's access here, in its own space, has faulted: lets this CPU walk where the address lies, if it couldn't (`space::walkers`).
+    /// Then the access may be tried again.
+    #[cold]
+    pub fn admit<P: Before<PageCache>>(&self, held: &mut Held<'_, P>, space: &Space, va: Va) -> bool {
+        space.admit(held, va.0)
+    }
+
     /// Leaves the current space for the kernel's own tables: before it is torn down, so that nothing needs to be flushed.
     pub fn deactivate(&self) {
         tlb::deactivate();
@@ -160,6 +173,13 @@ fn page_of(entry: u64) -> PageNo {
 
 impl Pmap for X86Pmap {
     type Space = Space;
+
+    /// What an entry of a root serves.
+    const APART: u64 = 1 << 39;
+
+    fn use_apart(&self, space: &Space) {
+        space.use_apart();
+    }
 
     fn create<P: Before<PageCache>>(&self, held: &mut Held<'_, P>) -> Result<Space, NoMemory> {
         space::new_space(held)
@@ -356,7 +376,7 @@ impl Pmap for X86Pmap {
         }
         let mut stale = Stale::new(space.root);
         space.each_part(range, |part, _| {
-            if stale.concerns_others() || !protect_part(&part, prot, &mut stale, down) {
+            if stale.concerns_others(part.va) || !protect_part(&part, prot, &mut stale, down) {
                 protect_part_of_others(&part, prot, &mut stale, down);
             }
         });
@@ -476,7 +496,7 @@ fn protect_part(part: &Part, prot: Prot, stale: &mut Stale, down: &mut Shootdown
         }
     });
     if any & CACHED != 0 {
-        if stale.concerns_others() {
+        if stale.concerns_others(part.va) {
             return false;
         }
         stale.add_all(part.va, part.last_va(), down);
@@ -561,7 +581,7 @@ fn note(mapping: &Mapping, page: PageNo, entry: u64, down: &mut Shootdown) {
 #[inline]
 fn overtake_nobody(space: &Space, range: VaRange, down: &mut Shootdown) {
     if tlb::others_unfinished(down) {
-        tlb::note(down, space.root, range, space.cpus());
+        tlb::note(down, space.root, range, space.cpus_over(range));
     }
 }
 

@@ -4,7 +4,7 @@
 //!                  lock | word 0   | 1                      | 2           | 3    | 4       | wide
 //!   mapped page         | table    | index, gathered bits   | more        |      |         | NOTHING
 //!   table               | parent   | index, level, count    | next        | prev | groups  | key: root, address
-//!   root                |          | level, count           | first table |      |         | CPUs that hold it
+//!   root                |          | level, count           | first table | walkers |      | CPUs that hold it
 //! ```
 //! Each frame has one lock. What it guards follows from what the frame is, and so does its rank:
 //!

@@ -13,8 +13,9 @@
 mod moving;
 mod tables;
 mod walk;
+mod walkers;
 
-use core::sync::atomic::{Ordering::Relaxed, Ordering::SeqCst};
+use core::sync::atomic::{AtomicBool, Ordering::Relaxed, Ordering::SeqCst};
 
 use machine::order::{Before, Held, PageCache};
 use machine::{CpuSet, Machine, NoMemory, Pa, PageNo, VaRange, PAGE_SHIFT};
@@ -27,6 +28,7 @@ use crate::arch::tables::{index, table, Table, ADDRESS, PRESENT, USER, WRITE};
 pub(super) use moving::SERVES;
 pub(super) use tables::{free_space, new_space, Stack, TABLES};
 pub(super) use walk::{Part, Tree};
+pub(super) use walkers::cpus_at;
 
 /// Words of a table's record.
 const PARENT: usize = 0;
@@ -69,6 +71,8 @@ const fn key(root: PageNo, va: u64) -> u64 {
 pub struct Space {
     pub(super) root: PageNo,
     pub(super) root_pa: u64,
+    /// Whether CPUs get roots of their own when they fault (`walkers`).
+    apart: AtomicBool,
 }
 
 /// A last table, locked: the page it is in and its entries.
@@ -167,7 +171,7 @@ pub(super) fn lock_if_table(page: PageNo) -> Option<Last> {
     is_table.then(|| Last { page, entries: table(pa(page)), record })
 }
 
-/// CPUs that may hold translations of a root's space (I1 of `machine::notes`).
+/// CPUs that have a root of the space loaded: those that may hold translations of it (I1 of `machine::notes`).
 #[inline]
 pub(super) fn cpus_of(root: PageNo) -> CpuSet {
     CpuSet(record(root).wide.load(SeqCst))
@@ -175,7 +179,7 @@ pub(super) fn cpus_of(root: PageNo) -> CpuSet {
 
 impl Space {
     pub(super) fn new(root: PageNo) -> Space {
-        Space { root, root_pa: pa(root) }
+        Space { root, root_pa: pa(root), apart: AtomicBool::new(false) }
     }
 
     #[inline]
@@ -301,6 +305,9 @@ impl Space {
         while page != self.root && record(page).count() == 0 {
             let own = record(page);
             let parent = PageNo(own.words[PARENT].load(Relaxed));
+            if parent == self.root && self.has_walkers() {
+                break;
+            }
             let place = (own.words[SHAPE].load(Relaxed) & IN_PARENT) as usize;
             // Whoever holds the way through is read after this.
             table(pa(parent))[place].swap(0, SeqCst);

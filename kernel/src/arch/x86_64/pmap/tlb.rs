@@ -11,6 +11,9 @@
 //! forgotten can't be used meanwhile, by any thread. That is why only what *other* CPUs may hold is counted (law P6 of
 //! `machine::pmap`), which no single-threaded process ever does.
 //!
+//! Where threads of a space use addresses apart, each CPU has a root of its own, and the space's set is narrowed to those that walk where
+//! something was lowered (`space::walkers`).
+//!
 //! Few pages are forgotten one by one, many by loading CR3: 150 ns each against 2 us and the refill, under TCG.
 //!
 //! Not taken: to let an idle CPU keep the root it had, and flush when it goes on. Nothing would use a stale translation of a page,
@@ -24,14 +27,14 @@ use arrayvec::ArrayVec;
 use machine::notes::{Forget, Left};
 use machine::shootdown::Stale as Lowered;
 use machine::unfinished::Unfinished;
-use machine::{CpuSet, Machine, Pa, PageNo, Shootdown, Va, VaRange, PAGE_SIZE};
+use machine::{CpuSet, PageNo, Shootdown, Va, VaRange, PAGE_SIZE};
 
 use super::record::{assert_none_locked, record};
 use super::reverse::UNTOLD;
-use super::space::{cpus_of, Space};
-use super::{CACHED, NIL};
+use super::space::{cpus_at, cpus_of, Space};
+use super::CACHED;
+use crate::arch::cpu::NO_SPACE;
 use crate::arch::ipi::{self, Ipi};
-use crate::arch::machine::KERNEL;
 use crate::arch::tables::ACCESSED;
 use crate::arch::{cpu, io, tables};
 
@@ -95,52 +98,48 @@ pub fn counters() -> [(&'static str, u64); 6] {
 /// Makes a space this CPU's; nothing happens if it is already.
 #[inline]
 pub(super) fn activate(space: &Space) {
-    if cpu::this().root.get() != space.root_pa {
+    if cpu::this().space.get() != space.root.0 {
         record(space.root).wide.fetch_or(CpuSet::one(cpu::index()).0, SeqCst);
-        load(space.root_pa);
+        space.load();
     }
 }
 
 /// Leaves the current space for the kernel's own tables: before it is torn down, so that nothing needs to be flushed.
 pub(super) fn deactivate() {
-    if cpu::this().root.get() != tables::root() {
-        load(tables::root());
+    if active() != NO_SPACE {
+        load(tables::root(), NO_SPACE);
     }
 }
 
 /// Makes sure that this CPU doesn't use a space's tables.
 pub(super) fn leave(space: &Space) {
-    if cpu::this().root.get() == space.root_pa {
+    if active() == space.root.0 {
         deactivate();
     }
 }
 
-/// Loads a root whose set this CPU has joined, and leaves the set of the one before.
-fn load(root: u64) {
+/// Loads a root of a space whose set this CPU has joined, and leaves the set of the one before.
+pub(super) fn load(root: u64, space: u32) {
     let left = active();
     cpu::this().root.set(root);
-    // SAFETY: roots map the kernel, and none is freed while a CPU is in its set.
+    cpu::this().space.set(space);
+    // SAFETY: roots map the kernel, and none is freed while a CPU is in its space's set.
     unsafe { io::write_cr3(root) };
-    if left != NIL {
+    if left != NO_SPACE && left != space {
         record(PageNo(left)).wide.fetch_and(!CpuSet::one(cpu::index()).0, SeqCst);
     }
 }
 
-/// The root page of the space that is active here, or `NIL`.
+/// The root page of the space that is active here, or `NO_SPACE`.
 #[inline]
 fn active() -> u32 {
-    let root = cpu::this().root.get();
-    if root == tables::root() {
-        NIL
-    } else {
-        KERNEL.frames().page_at(Pa(root)).expect("roots are managed pages").0
-    }
+    cpu::this().space.get()
 }
 
 /// Gathers one call's stale addresses in one space into one range.
 pub(super) struct Stale {
     root: PageNo,
-    /// Those in the space's set when last looked.
+    /// Those that may hold what was lowered, when last looked.
     seen: CpuSet,
     cpus: CpuSet,
     /// For the record of a page that is lowered: whether others must be told.
@@ -169,17 +168,17 @@ impl Stale {
         }
         self.range.start = self.range.start.min(Va(va));
         self.range.end = self.range.end.max(Va(va + PAGE_SIZE as u64));
-        let cpus = cpus_of(self.root);
+        let cpus = cpus_at(self.root, va);
         if cpus != self.seen {
             self.look(va, cpus, down);
         }
         self.untold
     }
 
-    /// Whether other CPUs may hold what is lowered: a look at the space's set.
+    /// Whether other CPUs may hold what is lowered at an address.
     #[inline]
-    pub(super) fn concerns_others(&self) -> bool {
-        !cpus_of(self.root).without(CpuSet::one(cpu::index())).is_empty()
+    pub(super) fn concerns_others(&self, va: u64) -> bool {
+        !cpus_at(self.root, va).without(CpuSet::one(cpu::index())).is_empty()
     }
 
     /// The same as [`add`](Self::add) for entries from `first` to `last` of one table, whose lock is held, and so of pages that nobody
@@ -190,7 +189,7 @@ impl Stale {
         self.add(last, ACCESSED, down);
     }
 
-    /// The space's set is another than at the last look. Where it has others than this CPU, the shootdown is counted before the lock
+    /// The CPUs that may hold it are others than at the last look. Where it has others than this CPU, the shootdown is counted before the lock
     /// goes: whoever finds the entry as it is now finds the count, too.
     #[cold]
     fn look(&mut self, va: u64, cpus: CpuSet, down: &mut Shootdown) {

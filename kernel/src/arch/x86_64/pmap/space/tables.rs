@@ -87,7 +87,7 @@ fn most(of_all: usize) -> u32 {
 
 /// Gives a frame that held a table to the page allocator.
 #[cold]
-fn free<P: Before<PageCache>>(held: &mut Held<'_, P>, page: PageNo) {
+pub(super) fn free<P: Before<PageCache>>(held: &mut Held<'_, P>, page: PageNo) {
     TABLES.fetch_sub(1, Relaxed);
     record(page).make_plain();
     KERNEL.frames().free_page(&KERNEL, held, page);
@@ -104,20 +104,38 @@ pub(super) fn zeroed<P: Before<PageCache>>(held: &mut Held<'_, P>) -> Result<Pag
     Ok(page)
 }
 
+/// A root that this CPU keeps.
+pub(super) fn kept_root() -> Option<PageNo> {
+    KEPT[cpu::index()].0.lock().roots.pop()
+}
+
+/// A table with the kernel's half of a root.
+pub(super) fn new_root<P: Before<PageCache>>(held: &mut Held<'_, P>) -> Result<PageNo, NoMemory> {
+    if let Some(root) = kept_root() {
+        return Ok(root);
+    }
+    let root = zeroed(held)?;
+    let entries = table(pa(root));
+    for (to, from) in entries[256..].iter().zip(kernel_tables::kernel_half()) {
+        to.store(from.load(Relaxed), Relaxed);
+    }
+    Ok(root)
+}
+
+/// Takes back a root whose lower half is zero, and which no CPU uses.
+pub(super) fn free_root<P: Before<PageCache>>(held: &mut Held<'_, P>, root: PageNo) {
+    let roots = &mut KEPT[cpu::index()].0.lock().roots;
+    if roots.len < most(KEPT_ROOTS) {
+        roots.push(root);
+    } else {
+        free(held, root);
+    }
+}
+
 /// A root without tables below it.
 pub(in super::super) fn new_space<P: Before<PageCache>>(held: &mut Held<'_, P>) -> Result<Space, NoMemory> {
-    let kept = KEPT[cpu::index()].0.lock().roots.pop();
-    let root = match kept {
-        Some(root) => root,
-        None => {
-            let root = zeroed(held)?;
-            let entries = table(pa(root));
-            for (to, from) in entries[256..].iter().zip(kernel_tables::kernel_half()) {
-                to.store(from.load(Relaxed), Relaxed);
-            }
-            root
-        }
-    };
+    let root = new_root(held)?;
+    walkers::init(root);
     let record = record(root);
     record.words[SHAPE].store(3 << LEVEL, Relaxed);
     record.words[NEXT].store(NIL, Relaxed);
@@ -141,11 +159,7 @@ pub(in super::super) fn free_space<P: Before<PageCache>>(held: &mut Held<'_, P>,
         all.push(page);
     }
     all.give_back(held);
+    space.end_walkers(held);
     record(space.root).wide.store(NOTHING, Relaxed);
-    let roots = &mut KEPT[cpu::index()].0.lock().roots;
-    if roots.len < most(KEPT_ROOTS) {
-        roots.push(space.root);
-    } else {
-        free(held, space.root);
-    }
+    free_root(held, space.root);
 }
