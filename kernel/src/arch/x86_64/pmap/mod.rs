@@ -376,8 +376,10 @@ impl Pmap for X86Pmap {
         }
         let mut stale = Stale::new(space.root);
         space.each_part(range, |part, _| {
-            if stale.concerns_others(part.va) || !protect_part(&part, prot, &mut stale, down) {
-                protect_part_of_others(&part, prot, &mut stale, down);
+            if stale.concerns_others(part.va) {
+                protect_part_of_others(&part, prot, Lowered::Now, &mut stale, down);
+            } else if !protect_part(&part, prot, &mut stale, down) {
+                protect_part_of_others(&part, prot, Lowered::Before, &mut stale, down);
             }
         });
         stale.note(down);
@@ -484,6 +486,7 @@ fn lock_page(record: &'static Record) -> Locked<PAGE> {
 /// nothing is noted: whoever looks from a page waits for the table's lock (L4).
 #[inline]
 fn protect_part(part: &Part, prot: Prot, stale: &mut Stale, down: &mut Shootdown) -> bool {
+    let (first, last) = will_be_lowered(part, prot);
     let mut any = 0;
     part.each(|at, _, old| {
         let new = lowered(old, prot);
@@ -499,15 +502,45 @@ fn protect_part(part: &Part, prot: Prot, stale: &mut Stale, down: &mut Shootdown
         if stale.concerns_others(part.va) {
             return false;
         }
-        stale.add_all(part.va, part.last_va(), down);
+        stale.add_all(first, last, down);
     }
     true
 }
 
-/// Notes and lowers a part's entries where other CPUs hold the space, or have come to since some were lowered: all are noted.
+/// Entries of a table that are looked at to forget fewer.
+const FEW: u32 = 64;
+
+/// The first and the last entry's address that will have fewer rights; the whole part's, where looking costs more than forgetting.
+#[inline]
+fn will_be_lowered(part: &Part, prot: Prot) -> (u64, u64) {
+    if part.table.count() > FEW {
+        return (part.va, part.last_va());
+    }
+    let (mut first, mut last) = (u64::MAX, 0);
+    part.each(|_, va, old| {
+        if lowered(old, prot) != old {
+            (first, last) = (first.min(va), va);
+        }
+    });
+    (first, last)
+}
+
+/// When a part's entries were lowered that have fewer rights now.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Lowered {
+    /// As they are noted.
+    Now,
+    /// Some of them before that, nobody knows which.
+    Before,
+}
+
+/// Notes and lowers a part's entries where other CPUs hold the space, or have come to since some were lowered.
 #[cold]
-fn protect_part_of_others(part: &Part, prot: Prot, stale: &mut Stale, down: &mut Shootdown) {
+fn protect_part_of_others(part: &Part, prot: Prot, when: Lowered, stale: &mut Stale, down: &mut Shootdown) {
     part.each(|at, va, old| {
+        if when == Lowered::Now && lowered(old, prot) == old {
+            return;
+        }
         let page = page_of(old);
         let _page = lock_page(record(page));
         change(&part.table.entries[at], |old| lowered(old, prot));
