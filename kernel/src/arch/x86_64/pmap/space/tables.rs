@@ -104,9 +104,19 @@ pub(super) fn zeroed<P: Before<PageCache>>(held: &mut Held<'_, P>) -> Result<Pag
     Ok(page)
 }
 
-/// A root that this CPU keeps.
+/// A root of what this CPU keeps.
 pub(super) fn kept_root() -> Option<PageNo> {
-    KEPT[cpu::index()].0.lock().roots.pop()
+    let kept = &mut *KEPT[cpu::index()].0.lock();
+    kept.roots.pop().or_else(|| kept.zeroed.pop().map(with_kernel_half))
+}
+
+/// Makes a zeroed table one with the kernel's half of a root.
+fn with_kernel_half(page: PageNo) -> PageNo {
+    let entries = table(pa(page));
+    for (to, from) in entries[256..].iter().zip(kernel_tables::kernel_half()) {
+        to.store(from.load(Relaxed), Relaxed);
+    }
+    page
 }
 
 /// A table with the kernel's half of a root.
@@ -114,12 +124,7 @@ pub(super) fn new_root<P: Before<PageCache>>(held: &mut Held<'_, P>) -> Result<P
     if let Some(root) = kept_root() {
         return Ok(root);
     }
-    let root = zeroed(held)?;
-    let entries = table(pa(root));
-    for (to, from) in entries[256..].iter().zip(kernel_tables::kernel_half()) {
-        to.store(from.load(Relaxed), Relaxed);
-    }
-    Ok(root)
+    zeroed(held).map(with_kernel_half)
 }
 
 /// Takes back a root whose lower half is zero, and which no CPU uses.
