@@ -21,6 +21,8 @@ pub enum Counter {
     FaultsPromoted,
     /// Case 2B: a page of zeroes was made.
     FaultsZero,
+    /// Pages of zeroes that were made with one, behind it.
+    ZeroedAhead,
     /// Attempts that waited for a busy page.
     Waits,
     /// Map entries made by mapping; merged ones are not counted.
@@ -92,7 +94,7 @@ pub enum Counter {
 }
 
 /// Every counter with its name as `/proc/vmstat` has it.
-pub const COUNTERS: [(Counter, &str); 41] = [
+pub const COUNTERS: [(Counter, &str); 42] = [
     (Counter::Faults, "faults"),
     (Counter::FaultsAnon, "faults_anon"),
     (Counter::FaultsAnonCopied, "faults_anon_copied"),
@@ -100,6 +102,7 @@ pub const COUNTERS: [(Counter, &str); 41] = [
     (Counter::FaultsObject, "faults_object"),
     (Counter::FaultsPromoted, "faults_promoted"),
     (Counter::FaultsZero, "faults_zero"),
+    (Counter::ZeroedAhead, "zeroed_ahead"),
     (Counter::Waits, "fault_waits"),
     (Counter::EntriesMade, "map_entries_made"),
     (Counter::AmapCopies, "amap_copies"),

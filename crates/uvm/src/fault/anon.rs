@@ -116,7 +116,9 @@ impl<M: Machine> Uvm<M> {
         let prot = if entry.writes == Writes::NeedCopy { entry.prot.without_write() } else { entry.prot };
         let shown = self.enter(held, fault, entry, page, prot);
         frames.activate(machine, held, page);
-        shown.map(|()| true)
+        shown?;
+        self.continue_run(held, fault, entry, found);
+        Ok(true)
     }
 
     #[inline(never)]

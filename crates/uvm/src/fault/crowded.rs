@@ -86,6 +86,8 @@ impl<M: Machine> Uvm<M> {
     ) -> Result<bool, Stop<FaultError>> {
         // To read, as long as nothing has to change: a lock that is taken to change what it guards never opens to readers.
         let (tree, mut h) = map.read(held, fault.va);
+        // Who has it alone is waited for.
+        fault.runs = !tree.is_alone();
         let entry = fault.permit(tree.get(fault.va))?;
         if entry.submap.is_some() || entry.object.is_some() || entry.wired {
             return Ok(false);

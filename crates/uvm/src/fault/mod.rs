@@ -10,7 +10,8 @@
 //!
 //!   neither            2B promote a page of zeroes to a new anon
 //! ```
-//! Then neighbours that are resident anyway are mapped along (`neighbours.rs`), so that the next fault doesn't come.
+//! Then neighbours that are resident anyway are mapped along (`neighbours.rs`), so that the next fault doesn't come; and a run of first
+//! touches gets the pages that it will come to (`run.rs`).
 //!
 //! A fault is one attempt that holds the map's lock, then the amap's, then the object's or the anon's. It reads the map,
 //! changing it only where an amap must be made, and reads the amap and the object where all is there or an empty slot is to be
@@ -28,6 +29,7 @@ mod anon;
 mod crowded;
 mod neighbours;
 mod object;
+mod run;
 mod swapped;
 
 use alloc::sync::Arc;
@@ -112,6 +114,8 @@ struct Fault<'a, M: Machine> {
     hole: Option<(u32, Pages)>,
     /// Room is being found, by who will try again.
     fills: bool,
+    /// Whether there is time to make pages behind this one (`run.rs`).
+    runs: bool,
     pin: Pin,
     reach: Reach,
 }
@@ -138,8 +142,8 @@ enum Pin {
 impl<'a, M: Machine> Fault<'a, M> {
     #[inline]
     fn new(space: &'a Space<M>, va: Va, access: Prot, down: &'a mut Shootdown, pin: Pin) -> Self {
-        let (ahead, hole, fills, reach) = (None, None, false, Reach::AsProgram);
-        Fault { space, va: va.page_floor(), access, down, ahead, hole, fills, pin, reach }
+        let (ahead, hole, fills, runs, reach) = (None, None, false, true, Reach::AsProgram);
+        Fault { space, va: va.page_floor(), access, down, ahead, hole, fills, runs, pin, reach }
     }
 
     /// The entry at the address, if it allows the access.

@@ -22,18 +22,18 @@ use crate::object::{resident, ObjectBody};
 use crate::slots::Slots;
 use crate::Uvm;
 
-const WINDOW: usize = 16;
+pub(super) const WINDOW: usize = 16;
 
 /// The run of pages around a fault, as addresses.
-struct Window {
+pub(super) struct Window {
     start: Va,
-    len: usize,
+    pub(super) len: usize,
     /// The faulting page's place in it.
-    fault: usize,
+    pub(super) fault: usize,
 }
 
 impl<M: Machine> Uvm<M> {
-    fn window(&self, fault: &Fault<'_, M>, entry: &Entry<M>) -> Option<Window> {
+    pub(super) fn window(&self, fault: &Fault<'_, M>, entry: &Entry<M>) -> Option<Window> {
         // Who pins a page comes for the next one itself.
         let is_alone = entry.advice == Advice::Random || entry.wired || fault.pin != Pin::No;
         if is_alone || !self.knobs().neighbours() {

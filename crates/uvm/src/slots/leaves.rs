@@ -41,6 +41,11 @@ impl Branch {
         self.leaves[(key % BRANCH) as usize].get()
     }
 
+    /// The leaf before the one at a key, if it is in this branch.
+    pub(super) fn leaf_before(&self, key: u64) -> Option<&Arc<Leaf>> {
+        self.leaves[..(key % BRANCH) as usize].last()?.get()
+    }
+
     /// The leaf at a key, a new empty one if there was none; others may ask for it at once.
     #[cold]
     #[inline(never)]

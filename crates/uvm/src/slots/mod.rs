@@ -234,6 +234,25 @@ impl Found<'_> {
         self.branch.is_some() && !self.is_shared()
     }
 
+    /// How many indices right before this one have numbers, as far as its leaf goes; where that begins with this one, the leaf before it.
+    #[inline]
+    pub(crate) fn run_before(&self) -> usize {
+        let at = self.index % LEAF;
+        let (leaf, end) = if at == 0 { (self.leaf_before(), LEAF) } else { (self.leaf, at) };
+        leaf.map_or(0, |leaf| (leaf.used.load(Relaxed) << (64 - end)).leading_ones() as usize)
+    }
+
+    fn leaf_before(&self) -> Option<&Arc<Leaf>> {
+        self.branch?.leaf_before(self.index / LEAF)
+    }
+
+    /// The places behind this one, up to the end of its leaf, which is there by now.
+    pub(crate) fn behind(&self) -> impl Iterator<Item = Self> + '_ {
+        let (branch, key) = (self.branch, self.index / LEAF);
+        let leaf = branch.and_then(|branch| branch.leaf(key));
+        (self.index + 1..(key + 1) * LEAF).map(move |index| Found { branch, leaf, index })
+    }
+
     /// Puts a number where none is, beside others who do the same. Says no where that is not open, or somebody was
     /// first: then nothing has changed.
     #[inline]

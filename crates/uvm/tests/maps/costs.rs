@@ -2,7 +2,7 @@
 
 use machine::order::Nothing;
 use machine::{Held, Machine, Pages, Reserve, ThreadCtx, Va, VaRange};
-use uvm::{Counter, Inherit, MapRequest};
+use uvm::{Advice, Counter, Inherit, MapRequest};
 
 use crate::count::{heap, locks};
 use crate::world::{audit, end, entries, load, part, space, store, world, zeroes, World};
@@ -74,6 +74,67 @@ fn a_fork_costs_by_entries_and_not_by_pages() {
     let each = (many - few).div_ceil(31);
     assert!(each <= 6 && many <= few + 31 * each, "{few} locks for one entry, {many} for 32");
     assert_eq!((uvm.stat().get(Counter::FaultsAnonCopied), uvm.stat().get(Counter::AmapCopies)), (0, 0));
+}
+
+#[test]
+fn first_touches_upwards_are_answered_sixteen_at_a_time() {
+    let (uvm, mut ctx) = (world(1024), ThreadCtx::new());
+    let held = &mut ctx.held();
+    let s = space(&uvm, held);
+    let mut seen = 0;
+    let mut touch = |range: VaRange, pages: &mut dyn Iterator<Item = u64>| {
+        pages.for_each(|n| store(&uvm, &s, range.start + Pages(n), 1 + n as u8).unwrap());
+        let before = seen;
+        seen = uvm.stat().get(Counter::FaultsZero);
+        seen - before
+    };
+    // In windows: 0, 1, 3, 7, 15, and then one of sixteen each.
+    let at = |va: u64, pages| {
+        let start =
+            uvm.map(&mut ThreadCtx::new().held(), &s, &MapRequest::zero(Pages(pages)).at(Va(va))).unwrap();
+        VaRange::new(start, start + Pages(pages))
+    };
+    let up = at(0x40_0000, 64);
+    assert_eq!((touch(up, &mut (0..64)), uvm.anons()), (8, 64));
+    up.iter_pages().zip(1..).for_each(|(va, byte)| assert_eq!(load(&uvm, &s, va), Ok(byte)));
+    // At most half of what is there was made for nothing, and nothing where the mapping ends.
+    let few = at(0x80_0000, 64);
+    assert_eq!((touch(few, &mut (0..4)), uvm.anons()), (3, 64 + 7));
+    (4..7).for_each(|n| assert_eq!(load(&uvm, &s, few.start + Pages(n)), Ok(0)));
+    let short = at(0xc0_0000, 5);
+    assert_eq!((touch(short, &mut (0..5)), uvm.anons()), (3, 64 + 7 + 5));
+    // Downwards, with gaps, where advice says that there is no order, or to read: as many as are touched.
+    let before = uvm.anons();
+    assert_eq!(touch(at(0x100_0000, 64), &mut (0..64).rev()), 64);
+    assert_eq!(touch(at(0x140_0000, 64), &mut (0..64).step_by(2)), 32);
+    let random = at(0x180_0000, 64);
+    uvm.advise(held, &s, random, Advice::Random).unwrap();
+    assert_eq!((touch(random, &mut (0..64)), uvm.anons()), (64, before + 64 + 32 + 64));
+    let read = at(0x1c0_0000, 4);
+    read.iter_pages().for_each(|va| assert_eq!(load(&uvm, &s, va), Ok(0)));
+    audit(&uvm, held, &[&s], &[]);
+    assert_eq!(uvm.anons(), before + 64 + 32 + 64 + 4);
+    end(&uvm, held, [s]);
+}
+
+#[test]
+fn no_run_takes_what_is_short() {
+    let (uvm, mut ctx) = (world(256), ThreadCtx::new());
+    let held = &mut ctx.held();
+    let s = space(&uvm, held);
+    let range = zeroes(&uvm, held, &s, 256);
+    let mut touched = 0;
+    for va in range.iter_pages() {
+        let plentiful = uvm.frames().is_plentiful();
+        let before = uvm.anons();
+        if store(&uvm, &s, va, 1).is_err() {
+            break;
+        }
+        touched += 1;
+        assert!(plentiful || uvm.anons() <= before + 1, "{touched}");
+    }
+    assert!(touched > 200, "{touched}");
+    end(&uvm, held, [s]);
 }
 
 #[test]

@@ -197,7 +197,8 @@ fn what_ends_without_heap_leaves_nothing() {
         // Two pages in one leaf of 64, and one in another.
         let first = range.start.0.div_ceil(64 * PAGE_SIZE as u64) * 64 - range.start.0 / PAGE_SIZE as u64;
         let at = |page: u64| part(range, first + page..first + page + 1);
-        [0, 1, 64].iter().for_each(|&page| store(&uvm, &parent, at(page).start, 1).unwrap());
+        // Downwards: upwards they would be a run.
+        [1, 0, 64].iter().for_each(|&page| store(&uvm, &parent, at(page).start, 1).unwrap());
         let child = uvm.fork(held, &parent).unwrap();
         store(&uvm, &parent, at(64).start, 2).unwrap();
         let grandchild = uvm.fork(held, &child).unwrap();

@@ -1,0 +1,85 @@
+//! Pages of zeroes that a program is about to ask for: it fills memory upwards.
+//!
+//! ```text
+//!   touched      0        1        3           7           15   16            32            48
+//!   made along            2        4 5 6       8 to 14          17 to 31      33 to 47      49 to 63
+//! ```
+//! A trap costs as much as making several pages. So a store that comes right behind a run of pages makes as many more as the run is
+//! long, within the window of sixteen that a fault maps anyway (`neighbours.rs`). Thus at most half of what such a program has was made for
+//! nothing, and never more than fifteen pages for each place that it fills. Nothing is remembered: how long the run is, the amap
+//! knows. Stacks grow downwards and get no more than they touch; nor does anybody where memory is short, or advice says that touches
+//! have no order.
+//!
+//! Source: UVM maps along what is resident; that a run of first touches is answered by several pages at once is from large folios
+//! (Linux 6.8's multi-size pages), without their being one piece of memory.
+
+use arrayvec::ArrayVec;
+use machine::{order, Held, Machine, Owner, PageNo, Pmap, Prot, Reserve};
+
+use super::neighbours::WINDOW;
+use super::Fault;
+use crate::anon::AnonNo;
+use crate::map::{Entry, Writes};
+use crate::slots::Found;
+use crate::stat::Counter;
+use crate::Uvm;
+
+impl<M: Machine> Uvm<M> {
+    /// Makes pages of zeroes behind the one that a store has just got in a slot, if that continues a run. What can't be had is left.
+    #[inline]
+    pub(super) fn continue_run(
+        &self,
+        held: &mut Held<'_, order::Amap>,
+        fault: &mut Fault<'_, M>,
+        entry: &Entry<M>,
+        found: Found<'_>,
+    ) {
+        if fault.access == Prot::WRITE && fault.runs && entry.writes == Writes::Copied {
+            let run = found.run_before();
+            if run != 0 {
+                self.make_run(held, fault, entry, found, run);
+            }
+        }
+    }
+
+    #[inline(never)]
+    fn make_run(
+        &self,
+        held: &mut Held<'_, order::Amap>,
+        fault: &mut Fault<'_, M>,
+        entry: &Entry<M>,
+        found: Found<'_>,
+        run: usize,
+    ) {
+        let (machine, frames) = (self.machine(), self.frames());
+        let Some(w) = self.window(fault, entry).filter(|_| frames.is_plentiful()) else { return };
+        let mut made = ArrayVec::<(PageNo, AnonNo), WINDOW>::new();
+        for next in found.behind().take((w.len - w.fault - 1).min(run)) {
+            if next.number().is_some() {
+                break;
+            }
+            let Ok(page) = frames.alloc(machine, held, Reserve::User) else { break };
+            machine.zero(page);
+            let Ok(anon) = self.anons.make(machine, held, page) else { break };
+            if !next.install(anon.number()) {
+                self.anons.release(machine, held, anon, fault.down);
+                break;
+            }
+            made.push((page, anon));
+        }
+        if made.is_empty() {
+            return;
+        }
+        let mut pages = [None; WINDOW];
+        made.iter().zip(&mut pages).for_each(|(&(page, _), to)| *to = Some((page, entry.prot)));
+        // Others who read the amap may have found them by now, and lent them.
+        let is_there = |i: usize| {
+            let (page, anon) = made[i];
+            frames.is_still(page, Owner::Anon(anon.get()), true)
+        };
+        let at = fault.va + machine::Pages(1);
+        machine.pmap().enter_ahead(held, &fault.space.pmap, at, &pages[..made.len()], is_there);
+        made.iter().for_each(|&(page, _)| frames.activate(machine, held, page));
+        self.stat().add(machine.cpu(), Counter::ZeroedAhead, made.len() as u64);
+    }
+}
