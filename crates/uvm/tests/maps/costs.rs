@@ -2,7 +2,7 @@
 
 use machine::order::Nothing;
 use machine::{Held, Machine, Pages, Reserve, ThreadCtx, Va, VaRange};
-use uvm::{Advice, Counter, Inherit, MapRequest};
+use uvm::{Counter, Inherit, MapRequest};
 
 use crate::count::{heap, locks};
 use crate::world::{audit, end, entries, load, part, space, store, world, zeroes, World};
@@ -76,6 +76,8 @@ fn a_fork_costs_by_entries_and_not_by_pages() {
     assert_eq!((uvm.stat().get(Counter::FaultsAnonCopied), uvm.stat().get(Counter::AmapCopies)), (0, 0));
 }
 
+// Small leaves end runs sooner.
+#[cfg(not(feature = "small-leaves"))]
 #[test]
 fn first_touches_upwards_are_answered_sixteen_at_a_time() {
     let (uvm, mut ctx) = (world(1024), ThreadCtx::new());
@@ -108,7 +110,7 @@ fn first_touches_upwards_are_answered_sixteen_at_a_time() {
     assert_eq!(touch(at(0x100_0000, 64), &mut (0..64).rev()), 64);
     assert_eq!(touch(at(0x140_0000, 64), &mut (0..64).step_by(2)), 32);
     let random = at(0x180_0000, 64);
-    uvm.advise(held, &s, random, Advice::Random).unwrap();
+    uvm.advise(held, &s, random, uvm::Advice::Random).unwrap();
     assert_eq!((touch(random, &mut (0..64)), uvm.anons()), (64, before + 64 + 32 + 64));
     let read = at(0x1c0_0000, 4);
     read.iter_pages().for_each(|va| assert_eq!(load(&uvm, &s, va), Ok(0)));
