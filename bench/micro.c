@@ -54,7 +54,18 @@ static uint64_t null_calls(size_t count) {
     return ticks() - start;
 }
 
+// Downwards: a fault for each page. Upwards a kernel may see a run, and bring several pages at once.
 static uint64_t anonymous_faults(size_t count) {
+    volatile char *at = pages_of(count, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1);
+    if (!at) return 0;
+    uint64_t start = ticks();
+    for (size_t i = count; i-- > 0;) at[i * PAGE] = 1;
+    uint64_t spent = ticks() - start;
+    munmap((void *)at, count * PAGE);
+    return spent;
+}
+
+static uint64_t touches_upwards(size_t count) {
     volatile char *at = pages_of(count, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1);
     if (!at) return 0;
     uint64_t spent = write_each(at, count);
@@ -241,6 +252,7 @@ static uint64_t switches(size_t count) {
 static const struct row rows[] = {
     {"null system call", null_calls, 1000},
     {"anonymous fault", anonymous_faults, ANON_PAGES},
+    {"first touch, upwards", touches_upwards, ANON_PAGES},
     {"re-touch", touches_again, ANON_PAGES},
     {"mmap, touch, munmap of one page", map_touch_unmap, 256},
     {"file read fault, shared", file_read_shared, FILE_PAGES},

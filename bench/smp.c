@@ -141,6 +141,10 @@ static void map_memory(struct worker *worker, size_t count) {
 static void touch_memory(struct worker *worker, size_t count) {
     for (size_t i = 0; i < count && worker->at[0]; i++) worker->at[0][i * PAGE] = 1;
 }
+// A fault for each page: upwards a kernel may see a run, and bring several pages at once.
+static void touch_downwards(struct worker *worker, size_t count) {
+    for (size_t i = count; i-- > 0 && worker->at[0];) worker->at[0][i * PAGE] = 1;
+}
 static void unmap_memory(struct worker *worker, size_t count) {
     if (worker->at[0]) munmap((void *)worker->at[0], count * PAGE);
 }
@@ -187,7 +191,8 @@ static void fork_exit_wait(struct worker *worker, size_t count) {
 
 static const struct operation operations[] = {
     {"a loop without the kernel", 10000000, nothing, loop, nothing},
-    {"anonymous fault", ANON_PAGES, map_memory, touch_memory, unmap_memory},
+    {"anonymous fault", ANON_PAGES, map_memory, touch_downwards, unmap_memory},
+    {"first touch, upwards", ANON_PAGES, map_memory, touch_memory, unmap_memory},
     {"resident file fault", FILE_MAPS * FILE_PAGES, map_file, touch_file, unmap_file},
     {"mmap, touch, munmap", 2048, nothing, map_touch_unmap, nothing},
     {"fork, exit, wait", 64, nothing, fork_exit_wait, nothing},

@@ -65,7 +65,8 @@ static void use_pages(void) {
     if (child == 0) {
         char *at = mmap(0, PAGES * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         madvise(at, PAGES * PAGE, MADV_NOHUGEPAGE);
-        for (int i = 0; i < PAGES; i++) at[i * PAGE] = 1;
+        // Downwards: upwards a fault may bring several.
+        for (int i = PAGES; i-- > 0;) at[i * PAGE] = 1;
         _exit(0);
     }
     waitpid(child, 0, 0);

@@ -25,8 +25,8 @@ pub struct SmpArgs {
     /// How often each row is measured.
     #[arg(long, default_value_t = 7, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1000))]
     runs: u64,
-    /// Only the operations whose name contains this: `anonymous fault`, `resident file fault`, `mmap, touch, munmap`,
-    /// `fork, exit, wait`, `a loop without the kernel`.
+    /// Only the operations whose name contains this: `anonymous fault`, `first touch, upwards`, `resident file fault`,
+    /// `mmap, touch, munmap`, `fork, exit, wait`, `a loop without the kernel`.
     filter: Option<String>,
 }
 

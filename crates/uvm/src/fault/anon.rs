@@ -34,6 +34,9 @@ impl<M: Machine> Uvm<M> {
         let (body, mut h) = aref.amap.body.read(held);
         let beside = if body.is_alone() { Beside::Nobody } else { Beside::Others };
         if self.fault_in_amap(&mut h, fault, entry, &body, slot, beside)? {
+            if fault.follows {
+                self.continue_run(&mut h, fault, entry, body.slots.find(slot));
+            }
             return Ok(());
         }
         if let Some(mut body) = body.alone() {
@@ -108,16 +111,16 @@ impl<M: Machine> Uvm<M> {
     ) -> Result<bool, Stop<FaultError>> {
         let (machine, frames) = (self.machine(), self.frames());
         let anon = self.anons.make(machine, held, page).map_err(FaultError::from)?;
-        if !found.install(anon.number()) {
+        let Some(follows) = found.install_behind(anon.number()) else {
             self.anons.release(machine, held, anon, fault.down);
             return Ok(false);
-        }
+        };
         self.stat().add(machine.cpu(), Counter::FaultsZero, 1);
         let prot = if entry.writes == Writes::NeedCopy { entry.prot.without_write() } else { entry.prot };
         let shown = self.enter(held, fault, entry, page, prot);
         frames.activate(machine, held, page);
         shown?;
-        self.continue_run(held, fault, entry, found);
+        fault.follows = follows;
         Ok(true)
     }
 

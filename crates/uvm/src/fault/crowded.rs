@@ -86,14 +86,18 @@ impl<M: Machine> Uvm<M> {
     ) -> Result<bool, Stop<FaultError>> {
         // To read, as long as nothing has to change: a lock that is taken to change what it guards never opens to readers.
         let (tree, mut h) = map.read(held, fault.va);
-        // Who has it alone is waited for.
-        fault.runs = !tree.is_alone();
         let entry = fault.permit(tree.get(fault.va))?;
         if entry.submap.is_some() || entry.object.is_some() || entry.wired {
             return Ok(false);
         }
         if !fault.needs_amap(entry) {
-            return self.put_untouched(&mut h, fault, entry, page);
+            let is_done = self.put_untouched(&mut h, fault, entry, page)?;
+            // Who has the map alone is waited for.
+            if let Some(aref) = entry.amap.as_ref().filter(|_| fault.follows && !tree.is_alone()) {
+                let (body, mut h) = aref.amap.body.read(&mut h);
+                self.continue_run(&mut h, fault, entry, body.slots.find(entry.slot(aref, fault.va)));
+            }
+            return Ok(is_done);
         }
         let Some(mut tree) = tree.alone() else { return Ok(false) };
         self.own_amap(&mut h, fault, &mut tree, reserved)?;

@@ -114,8 +114,8 @@ struct Fault<'a, M: Machine> {
     hole: Option<(u32, Pages)>,
     /// Room is being found, by who will try again.
     fills: bool,
-    /// Whether there is time to make pages behind this one (`run.rs`).
-    runs: bool,
+    /// Whether it was a first touch right behind a page, as it seems (`run.rs`).
+    follows: bool,
     pin: Pin,
     reach: Reach,
 }
@@ -142,8 +142,8 @@ enum Pin {
 impl<'a, M: Machine> Fault<'a, M> {
     #[inline]
     fn new(space: &'a Space<M>, va: Va, access: Prot, down: &'a mut Shootdown, pin: Pin) -> Self {
-        let (ahead, hole, fills, runs, reach) = (None, None, false, true, Reach::AsProgram);
-        Fault { space, va: va.page_floor(), access, down, ahead, hole, fills, runs, pin, reach }
+        let (ahead, hole, fills, follows, reach) = (None, None, false, false, Reach::AsProgram);
+        Fault { space, va: va.page_floor(), access, down, ahead, hole, fills, follows, pin, reach }
     }
 
     /// The entry at the address, if it allows the access.

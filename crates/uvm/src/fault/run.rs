@@ -25,8 +25,8 @@ use crate::stat::Counter;
 use crate::Uvm;
 
 impl<M: Machine> Uvm<M> {
-    /// Makes pages of zeroes behind the one that a store has just got in a slot, if that continues a run. What can't be had is left.
-    #[inline]
+    /// Makes pages of zeroes behind the one that a store has just got in a slot right behind a run. What can't be had is left.
+    #[inline(never)]
     pub(super) fn continue_run(
         &self,
         held: &mut Held<'_, order::Amap>,
@@ -34,27 +34,13 @@ impl<M: Machine> Uvm<M> {
         entry: &Entry<M>,
         found: Found<'_>,
     ) {
-        if fault.access == Prot::WRITE && fault.runs && entry.writes == Writes::Copied {
-            let run = found.run_before();
-            if run != 0 {
-                self.make_run(held, fault, entry, found, run);
-            }
+        if fault.access != Prot::WRITE || entry.writes != Writes::Copied {
+            return;
         }
-    }
-
-    #[inline(never)]
-    fn make_run(
-        &self,
-        held: &mut Held<'_, order::Amap>,
-        fault: &mut Fault<'_, M>,
-        entry: &Entry<M>,
-        found: Found<'_>,
-        run: usize,
-    ) {
         let (machine, frames) = (self.machine(), self.frames());
         let Some(w) = self.window(fault, entry).filter(|_| frames.is_plentiful()) else { return };
         let mut made = ArrayVec::<(PageNo, AnonNo), WINDOW>::new();
-        for next in found.behind().take((w.len - w.fault - 1).min(run)) {
+        for next in found.behind().take((w.len - w.fault - 1).min(found.run_before())) {
             if next.number().is_some() {
                 break;
             }

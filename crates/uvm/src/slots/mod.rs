@@ -234,18 +234,6 @@ impl Found<'_> {
         self.branch.is_some() && !self.is_shared()
     }
 
-    /// How many indices right before this one have numbers, as far as its leaf goes; where that begins with this one, the leaf before it.
-    #[inline]
-    pub(crate) fn run_before(&self) -> usize {
-        let at = self.index % LEAF;
-        let (leaf, end) = if at == 0 { (self.leaf_before(), LEAF) } else { (self.leaf, at) };
-        leaf.map_or(0, |leaf| (leaf.used.load(Relaxed) << (64 - end)).leading_ones() as usize)
-    }
-
-    fn leaf_before(&self) -> Option<&Arc<Leaf>> {
-        self.branch?.leaf_before(self.index / LEAF)
-    }
-
     /// The places behind this one, up to the end of its leaf, which is there by now.
     pub(crate) fn behind(&self) -> impl Iterator<Item = Self> + '_ {
         let (branch, key) = (self.branch, self.index / LEAF);
@@ -257,18 +245,32 @@ impl Found<'_> {
     /// first: then nothing has changed.
     #[inline]
     pub(crate) fn install(&self, value: NonZeroU32) -> bool {
-        let Some(branch) = self.branch else { return false };
+        self.install_behind(value).is_some()
+    }
+
+    /// The same, and whether the index before may have a number. None where nothing has changed.
+    #[inline]
+    pub(crate) fn install_behind(&self, value: NonZeroU32) -> Option<bool> {
+        let branch = self.branch?;
         let leaf = match self.leaf {
             Some(leaf) => leaf,
             None => branch.grow(self.index / LEAF),
         };
         // Who finds the number finds what it names.
-        let slot = &leaf.slots[(self.index % LEAF) as usize];
-        let is_mine = slot.compare_exchange(0, value.get(), Release, Relaxed).is_ok();
-        if is_mine {
-            leaf.used.fetch_or(1 << (self.index % LEAF), Relaxed);
-        }
-        is_mine
+        let at = self.index % LEAF;
+        let slot = &leaf.slots[at as usize];
+        slot.compare_exchange(0, value.get(), Release, Relaxed).ok()?;
+        leaf.used.fetch_or(1 << at, Relaxed);
+        Some(at == 0 || leaf.slots[at as usize - 1].load(Relaxed) != 0)
+    }
+
+    /// How many indices right before this one have numbers, as far as its leaf goes; where that begins with this one, the leaf before it.
+    pub(crate) fn run_before(&self) -> usize {
+        let (at, key) = (self.index % LEAF, self.index / LEAF);
+        let leaf = |key| self.branch.and_then(|branch| branch.leaf(key));
+        let before = || self.branch.and_then(|branch| branch.leaf_before(key));
+        let (leaf, end) = if at == 0 { (before(), LEAF) } else { (leaf(key), at) };
+        leaf.map_or(0, |leaf| (leaf.used.load(Relaxed) << (64 - end)).leading_ones() as usize)
     }
 }
 
