@@ -480,6 +480,18 @@ const PLANTS: &[Plant] = &[
         found_by: FEW,
     },
     Plant {
+        what: "run: what was there before is not cleared",
+        file: "uvm/src/fault/run.rs",
+        changes: &[("            machine.zero(page);\n", "")],
+        found_by: RANDOM,
+    },
+    Plant {
+        what: "fork: the parent goes on writing what was copied at once",
+        file: "uvm/src/space.rs",
+        changes: &[("            } else {\n                let prot = entry.prot.without_write();", "            } else if !copies {\n                let prot = entry.prot.without_write();")],
+        found_by: RANDOM,
+    },
+    Plant {
         what: "memory: what is being given back is not looked for",
         file: "uvm/src/pageout/spent.rs",
         changes: &[("= self.frames().being_freed();", "= 0;")],
