@@ -34,7 +34,8 @@ impl<M: Machine> Uvm<M> {
         entry: &Entry<M>,
         found: Found<'_>,
     ) {
-        if fault.access != Prot::WRITE || entry.writes != Writes::Copied {
+        // Who reads the amap anew may find its leaf shared: another space that has the same slots may have forked.
+        if fault.access != Prot::WRITE || entry.writes != Writes::Copied || !found.is_open() {
             return;
         }
         let (machine, frames) = (self.machine(), self.frames());
