@@ -343,11 +343,17 @@ static long rounds_of(int others) {
 
 static long told_others(void) { return counter("tlb_noted") + counter("tlb_interrupts") + counter("tlb_deferred"); }
 
-static void threads_that_map_apart_tell_nobody(void) {
-    pthread_t threads[MAX];
+// Returns when each thread has a place of its own.
+static int start_apart(pthread_t *threads) {
     int others = start(threads, mapping_anywhere);
     place[0] = (uintptr_t)map(1) >> 39;
-    while (!all_are_apart(others)) usleep(1000);
+    while (!all_are_apart(others)) usleep(100);
+    return others;
+}
+
+static void threads_that_map_apart_tell_nobody(void) {
+    pthread_t threads[MAX];
+    int others = start_apart(threads);
     long done = rounds_of(others), told = told_others();
     while (rounds_of(others) - done < 2000) usleep(1000);
     told = told_others() - told;
@@ -361,10 +367,7 @@ static void threads_that_map_apart_tell_nobody(void) {
 
 static void map_apart_and_end(void) {
     pthread_t threads[MAX];
-    int others = start(threads, mapping_anywhere);
-    place[0] = (uintptr_t)map(1) >> 39;
-    while (!all_are_apart(others)) usleep(100);
-    end(threads, others);
+    end(threads, start_apart(threads));
 }
 
 static void many_whose_threads_map_apart_end(void) {

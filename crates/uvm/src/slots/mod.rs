@@ -234,11 +234,9 @@ impl Found<'_> {
         self.branch.is_some() && !self.is_shared()
     }
 
-    /// The places behind this one, up to the end of its leaf, which is there by now.
+    /// The places behind this one, up to the end of its leaf.
     pub(crate) fn behind(&self) -> impl Iterator<Item = Self> + '_ {
-        let (branch, key) = (self.branch, self.index / LEAF);
-        let leaf = branch.and_then(|branch| branch.leaf(key));
-        (self.index + 1..(key + 1) * LEAF).map(move |index| Found { branch, leaf, index })
+        (self.index + 1..(self.index / LEAF + 1) * LEAF).map(|index| Found { index, ..*self })
     }
 
     /// Puts a number where none is, beside others who do the same. Says no where that is not open, or somebody was
@@ -266,10 +264,9 @@ impl Found<'_> {
 
     /// How many indices right before this one have numbers, as far as its leaf goes; where that begins with this one, the leaf before it.
     pub(crate) fn run_before(&self) -> usize {
-        let (at, key) = (self.index % LEAF, self.index / LEAF);
-        let leaf = |key| self.branch.and_then(|branch| branch.leaf(key));
-        let before = || self.branch.and_then(|branch| branch.leaf_before(key));
-        let (leaf, end) = if at == 0 { (before(), LEAF) } else { (leaf(key), at) };
+        let at = self.index % LEAF;
+        let before = || self.branch?.leaf_before(self.index / LEAF);
+        let (leaf, end) = if at == 0 { (before(), LEAF) } else { (self.leaf, at) };
         leaf.map_or(0, |leaf| (leaf.used.load(Relaxed) << (64 - end)).leading_ones() as usize)
     }
 }

@@ -174,8 +174,7 @@ fn page_of(entry: u64) -> PageNo {
 impl Pmap for X86Pmap {
     type Space = Space;
 
-    /// What an entry of a root serves.
-    const APART: u64 = 1 << 39;
+    const APART: u64 = space::APART;
 
     fn use_apart(&self, space: &Space) {
         space.use_apart();

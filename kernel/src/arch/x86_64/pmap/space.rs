@@ -28,7 +28,7 @@ use crate::arch::tables::{index, table, Table, ADDRESS, PRESENT, USER, WRITE};
 pub(super) use moving::SERVES;
 pub(super) use tables::{free_space, new_space, Stack, TABLES};
 pub(super) use walk::{Part, Tree};
-pub(super) use walkers::cpus_at;
+pub(super) use walkers::{cpus_at, APART};
 
 /// Words of a table's record.
 const PARENT: usize = 0;

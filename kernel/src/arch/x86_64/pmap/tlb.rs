@@ -189,7 +189,7 @@ impl Stale {
         self.add(last, ACCESSED, down);
     }
 
-    /// The CPUs that may hold it are others than at the last look. Where it has others than this CPU, the shootdown is counted before the lock
+    /// The CPUs that may hold it are others than at the last look. If this one isn't alone, the shootdown is counted before the lock
     /// goes: whoever finds the entry as it is now finds the count, too.
     #[cold]
     fn look(&mut self, va: u64, cpus: CpuSet, down: &mut Shootdown) {

@@ -37,7 +37,7 @@ const PAGE: usize = PREV;
 const ENTRIES: usize = 256;
 
 /// What an entry of a root serves.
-const ENTRY_SPAN: u32 = 39;
+pub(in super::super) const APART: u64 = 1 << 39;
 
 #[inline]
 fn walkers_of(root: PageNo) -> Option<&'static Table> {
@@ -68,7 +68,7 @@ pub(super) fn init(root: PageNo) {
 impl Space {
     /// CPUs that may hold translations for a range.
     pub(in super::super) fn cpus_over(&self, range: VaRange) -> CpuSet {
-        let is_one = range.start.0 >> ENTRY_SPAN == (range.end.0 - 1) >> ENTRY_SPAN;
+        let is_one = range.start.0 / APART == (range.end.0 - 1) / APART;
         if is_one {
             cpus_at(self.root, range.start.0)
         } else {
