@@ -325,13 +325,48 @@ impl<D: Device> Volume<D> {
             Rename::NoReplace => RenameOptions::NO_REPLACE,
             Rename::Exchange => RenameOptions::EXCHANGE,
         };
-        let moved =
+        let mut moved =
             self.fs.rename(number(dir)?, name(text)?, number(to_dir)?, name(to)?, options).map_err(kind);
+        let may_split = dir == to_dir && how != Rename::Exchange;
+        if may_split && matches!(moved, Err(ErrorKind::NotFound)) {
+            if let Some(there) = self.find(dir, text)? {
+                moved = self.rename_after_split(dir, text, to, &there);
+            }
+        }
         self.name_changed(dir, text);
         self.name_changed(to_dir, to);
         let gone = moved?.replaced.filter(|gone| gone.requires_reap()).map(|gone| gone.inode.raw());
         gone.into_iter().for_each(|ino| self.lost_last_name(ino));
         Ok(gone)
+    }
+
+    /// Moves a name within a directory whose index must be split for the new one. The crate looks for the old name's place first, splits
+    /// the block that it lies in, and finds nothing there. So something empty is made under the new name, which splits what must
+    /// be split, and the name is moved onto that. Both changes are committed together, but for a journal that fills up in between.
+    fn rename_after_split(
+        &mut self,
+        dir: u32,
+        text: &[u8],
+        to: &[u8],
+        there: &Attributes,
+    ) -> Result<rsext4::RenameOutcome> {
+        let parent = number(dir)?;
+        let new = if there.mode & 0o170000 == 0o040000 { New::Dir } else { New::File };
+        let who = MutationContext::new(0, 0, 0, 0);
+        let made = self.create_in(parent, name(to)?, new, permissions(0)?, who)?;
+        let moved =
+            self.fs.rename(parent, name(text)?, parent, name(to)?, RenameOptions::REPLACE).map_err(kind);
+        if moved.is_err() {
+            match new {
+                New::Dir => _ = self.fs.remove_empty_directory(parent, name(to)?),
+                _ => _ = self.fs.unlink(parent, name(to)?),
+            }
+        }
+        self.reap(made.ino)?;
+        moved.map(|mut moved| {
+            moved.replaced = None;
+            moved
+        })
     }
 
     /// A symbolic link's target.
