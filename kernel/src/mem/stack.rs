@@ -7,13 +7,15 @@
 //! pages of most of them back ([`give_back`]): all CPUs forget them, a batch at a time, and the addresses wait for the next crowd.
 
 use alloc::vec::Vec;
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use arrayvec::ArrayVec;
+use machine::shared::Line;
 use machine::{Channel, Machine, NoMemory, Reserve, PAGE_SIZE};
 
 use super::layout;
 use crate::arch::machine::KERNEL;
-use crate::arch::{ipi, tables};
+use crate::arch::{cpu, ipi, tables};
 use crate::sync::SpinLock;
 
 /// Bytes of a stack.
@@ -42,6 +44,10 @@ struct Pool {
 
 static POOL: SpinLock<Pool> = SpinLock::new(Pool { free: Vec::new(), bare: Vec::new(), made: 0 });
 
+/// The stack that was given back last on each CPU, or 0: most of it is in that CPU's cache. Only that CPU looks; the kernel isn't
+/// preempted.
+static NEAR: [Line<AtomicU64>; cpu::MAX_CPUS] = [const { Line(AtomicU64::new(0)) }; cpu::MAX_CPUS];
+
 /// A kernel stack; goes back to the pool when dropped.
 pub struct Stack {
     top: u64,
@@ -53,6 +59,12 @@ impl Stack {
     /// # Errors
     /// [`NoMemory`].
     pub fn new() -> Result<Stack, NoMemory> {
+        let near = &NEAR[cpu::index()];
+        let top = near.load(Relaxed);
+        if top != 0 {
+            near.store(0, Relaxed);
+            return Ok(Stack { top });
+        }
         let mut pool = POOL.lock();
         if let Some(top) = pool.free.pop() {
             return Ok(Stack { top });
@@ -99,6 +111,10 @@ impl Stack {
 
 impl Drop for Stack {
     fn drop(&mut self) {
+        let near = &NEAR[cpu::index()];
+        if near.load(Relaxed) == 0 {
+            return near.store(self.top, Relaxed);
+        }
         let free = {
             let mut pool = POOL.lock();
             pool.free.push(self.top);
