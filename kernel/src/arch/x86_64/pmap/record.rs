@@ -1,10 +1,10 @@
 //! What the pmap keeps for each page frame, and its locks.
 //!
 //! ```text
-//!                  lock | word 0   | 1                      | 2           | 3    | 4       | wide
-//!   mapped page         | table    | index, gathered bits   | more        |      |         | NOTHING
-//!   table               | parent   | index, level, count    | next        | prev | groups  | key: root, address
-//!   root                |          | level, count           | first table | walkers |      | CPUs that hold it
+//!                  lock | word 0   | 1                      | 2           | 3      | 4       | wide
+//!   mapped page         | table    | index, gathered bits   | newest      | oldest |         | NOTHING
+//!   table               | parent   | index, level, count    | next        | prev   | groups  | key: root, address
+//!   root                |          | level, count           | first table | walkers |         | CPUs that hold it
 //! ```
 //! Each frame has one lock. What it guards follows from what the frame is, and so does its rank:
 //!

@@ -1,12 +1,19 @@
 //! From a page to its mappings, and its gathered referenced and modified bits.
 //!
 //! ```text
-//!   record of page: table | index, bits | newest ---> node: table | index | next ---> oldest ---> ...
+//!   record of page: table | index, bits | newest | oldest
+//!                                            |        +--------------------------+
+//!                                            +--> node --older--> node --older--> node
 //! ```
 //! Most pages are mapped once: that mapping is in the record itself. Further ones, of pages that a fork or a shared object shares, are
-//! nodes from frames of their own, in a ring, oldest first; a frame of nodes is never given back. The record knows the newest. So the
-//! oldest mapping and the newest are forgotten at once: programs end in the order they began, or in the other, and memory that shows
-//! a page many times is unmapped from its start.
+//! nodes from frames of their own, in a list; a frame of nodes is never given back. The record knows both ends. So the oldest
+//! mapping and the newest are forgotten at once: programs end in the order they began, or in the other, and memory that shows a
+//! page many times is unmapped from its start.
+//!
+//! Who adds a mapping writes the record and its own node, and none of those that other CPUs made. What lies towards the newest a node
+//! learns only when the oldest is taken away, in one walk for all that came since the last.
+//!
+//! I1: a node's `newer` is NIL or the node whose `older` it is.
 //!
 //! Everything here happens under the page's lock.
 
@@ -27,6 +34,7 @@ use crate::sync::SpinLock;
 const TABLE: usize = 0;
 const PLACE: usize = 1;
 const NEWEST: usize = 2;
+const OLDEST: usize = 3;
 
 /// The index in a record's place word; what is gathered lies above.
 const INDEX: u32 = 511;
@@ -43,9 +51,10 @@ const NODES: u32 = 256;
 struct Node {
     table: AtomicU32,
     index: AtomicU32,
-    next: AtomicU32,
-    /// The one before it in its ring. In a batch's first node: the next batch.
-    prev: AtomicU32,
+    /// In a batch: the next node.
+    older: AtomicU32,
+    /// In a batch's first node: the next batch.
+    newer: AtomicU32,
 }
 
 /// One CPU's free nodes: a list that it takes from and gives to, and a full batch beside. Only that CPU touches them.
@@ -84,7 +93,7 @@ pub(super) fn take_node<P: Before<PageCache>>(held: &mut Held<'_, P>) -> Result<
         refill(free, held)?;
     }
     let number = free.head.get();
-    free.head.set(node(number).next.load(Relaxed));
+    free.head.set(node(number).older.load(Relaxed));
     free.len.set(free.len.get() - 1);
     Ok(number)
 }
@@ -96,7 +105,7 @@ pub(super) fn give_node(number: u32) {
     if free.len.get() == NODES {
         put_aside(free);
     }
-    node(number).next.store(free.head.get(), Relaxed);
+    node(number).older.store(free.head.get(), Relaxed);
     free.head.set(number);
     free.len.set(free.len.get() + 1);
 }
@@ -108,7 +117,7 @@ fn put_aside(free: &FreeNodes) {
     free.len.set(0);
     if full != NIL {
         let mut depot = DEPOT.lock();
-        node(full).prev.store(*depot, Relaxed);
+        node(full).newer.store(*depot, Relaxed);
         *depot = full;
     }
 }
@@ -121,7 +130,7 @@ fn refill<P: Before<PageCache>>(free: &FreeNodes, held: &mut Held<'_, P>) -> Res
         let mut depot = DEPOT.lock();
         batch = *depot;
         if batch != NIL {
-            *depot = node(batch).prev.load(Relaxed);
+            *depot = node(batch).newer.load(Relaxed);
         }
     }
     if batch == NIL {
@@ -130,7 +139,7 @@ fn refill<P: Before<PageCache>>(free: &FreeNodes, held: &mut Held<'_, P>) -> Res
         batch = frame.0.checked_mul(NODES).filter(|n| n < &(NIL - NODES)).ok_or(NoMemory)?;
         for number in batch..batch + NODES {
             let next = if number + 1 == batch + NODES { NIL } else { number + 1 };
-            node(number).next.store(next, Relaxed);
+            node(number).older.store(next, Relaxed);
         }
     }
     free.head.set(batch);
@@ -192,18 +201,12 @@ fn link_node(record: &Record, number: u32, table: PageNo, at: usize) {
     let (this, newest) = (node(number), record.words[NEWEST].load(Relaxed));
     this.table.store(table.0, Relaxed);
     this.index.store(at as u32, Relaxed);
-    if newest == NIL {
-        this.next.store(number, Relaxed);
-        this.prev.store(number, Relaxed);
-    } else {
-        let before = node(newest);
-        let oldest = before.next.load(Relaxed);
-        this.next.store(oldest, Relaxed);
-        this.prev.store(newest, Relaxed);
-        node(oldest).prev.store(number, Relaxed);
-        before.next.store(number, Relaxed);
-    }
+    this.older.store(newest, Relaxed);
+    this.newer.store(NIL, Relaxed);
     record.words[NEWEST].store(number, Relaxed);
+    if newest == NIL {
+        record.words[OLDEST].store(number, Relaxed);
+    }
 }
 
 /// Forgets that entry `at` of `table` maps the page of `record`, and keeps the bits that the entry had; `untold` is 0 or
@@ -218,35 +221,55 @@ pub(super) fn unlink(record: &Record, table: PageNo, at: usize, entry: u64, unto
             record.words[TABLE].store(NIL, Relaxed);
             return;
         }
-        let oldest = node(newest).next.load(Relaxed);
+        let oldest = record.words[OLDEST].load(Relaxed);
         let node = node(oldest);
         record.words[TABLE].store(node.table.load(Relaxed), Relaxed);
         record.words[PLACE].store(place & !INDEX | node.index.load(Relaxed), Relaxed);
-        return unlink_node(record, newest, oldest, node);
+        if node.newer.load(Relaxed) == NIL {
+            learn_newer(newest);
+        }
+        return unlink_node(record, oldest, node.newer.load(Relaxed), node);
     }
-    let mut number = newest;
+    let (mut number, mut newer) = (newest, NIL);
     loop {
         assert!(number != NIL, "a page is mapped by a table that its record doesn't name");
         let this = node(number);
         if this.table.load(Relaxed) == table.0 && this.index.load(Relaxed) == at as u32 {
-            return unlink_node(record, newest, number, this);
+            return unlink_node(record, number, newer, this);
         }
-        number = Some(this.next.load(Relaxed)).filter(|&next| next != newest).unwrap_or(NIL);
+        (number, newer) = (this.older.load(Relaxed), number);
     }
 }
 
-/// Takes a node out of its ring, and gives it back.
-#[inline]
-fn unlink_node(record: &Record, newest: u32, number: u32, this: &Node) {
-    let (before, after) = (this.prev.load(Relaxed), this.next.load(Relaxed));
-    if before == number {
-        record.words[NEWEST].store(NIL, Relaxed);
-    } else {
-        node(before).next.store(after, Relaxed);
-        node(after).prev.store(before, Relaxed);
-        if number == newest {
-            record.words[NEWEST].store(before, Relaxed);
+/// Tells the nodes behind the newest which is newer, up to the first that knows.
+fn learn_newer(newest: u32) {
+    let mut number = newest;
+    loop {
+        let older = node(number).older.load(Relaxed);
+        if older == NIL || node(older).newer.load(Relaxed) == number {
+            return;
         }
+        node(older).newer.store(number, Relaxed);
+        number = older;
+    }
+}
+
+/// Takes a node out of its list, and gives it back; `newer` is the one before it, or NIL.
+#[inline]
+fn unlink_node(record: &Record, number: u32, newer: u32, this: &Node) {
+    debug_assert!(
+        newer == NIL || node(newer).older.load(Relaxed) == number,
+        "I1: a node names a wrong newer one"
+    );
+    let older = this.older.load(Relaxed);
+    match newer {
+        NIL => record.words[NEWEST].store(older, Relaxed),
+        newer => node(newer).older.store(older, Relaxed),
+    }
+    match older {
+        NIL => record.words[OLDEST].store(newer, Relaxed),
+        older if node(older).newer.load(Relaxed) != NIL => node(older).newer.store(newer, Relaxed),
+        _ => {}
     }
     give_node(number);
 }
@@ -263,12 +286,11 @@ pub(super) fn first(page: PageNo) -> Option<Mapping> {
 pub(super) fn each(page: PageNo, mut f: impl FnMut(&Mapping)) {
     let Some(mapping) = first(page) else { return };
     f(&mapping);
-    let newest = record(page).words[NEWEST].load(Relaxed);
-    let mut number = newest;
+    let mut number = record(page).words[NEWEST].load(Relaxed);
     while number != NIL {
         let node = node(number);
         f(&Mapping::new(node.table.load(Relaxed), node.index.load(Relaxed)));
-        number = Some(node.next.load(Relaxed)).filter(|&next| next != newest).unwrap_or(NIL);
+        number = node.older.load(Relaxed);
     }
 }
 
