@@ -7,6 +7,8 @@ use alloc::string::String;
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 
+use machine::shared::Line;
+
 use super::mm::Mm;
 use super::process::Process;
 use super::signal::{AltStack, Pending, SigInfo, SigSet};
@@ -51,8 +53,8 @@ impl Completion {
     }
 }
 
-/// A thread's reference to its address space.
-pub type OwnMm = Arc<Arc<Mm>>;
+/// A thread's reference to its address space. Its count changes in each fault, so it has a line of its own.
+pub type OwnMm = Arc<Line<Arc<Mm>>>;
 
 pub struct Thread {
     tid: AtomicI32,
@@ -102,7 +104,7 @@ impl Thread {
             tid: AtomicI32::new(tid),
             process,
             task: SpinLock::new(None),
-            mm: SpinLock::new(Some(Arc::new(mm))),
+            mm: SpinLock::new(Some(Arc::new(Line(mm)))),
             pending_mm: SpinLock::new(None),
             mask: AtomicU64::new(mask.0),
             waiting_for: AtomicU64::new(0),
@@ -153,7 +155,7 @@ impl Thread {
 
     /// The address space it runs in; `None` when it is past exit.
     pub fn mm(&self) -> Option<Arc<Mm>> {
-        self.mm.lock().as_deref().cloned()
+        self.mm.lock().as_deref().map(|own| (*own).clone())
     }
 
     /// The same for the thread itself, in each fault and call: threads that share a space write no line of each other's.
@@ -176,7 +178,7 @@ impl Thread {
 
     /// Puts the thread in another space (or none) and returns the one it left. The caller activates the new one.
     pub fn replace_mm(&self, mm: Option<Arc<Mm>>) -> Option<Arc<Mm>> {
-        let mm = mm.map(Arc::new);
+        let mm = mm.map(|mm| Arc::new(Line(mm)));
         core::mem::replace(&mut *self.mm.lock(), mm).map(|own| (*own).clone())
     }
 
