@@ -485,18 +485,13 @@ fn lock_page(record: &'static Record) -> Locked<PAGE> {
 /// nothing is noted: whoever looks from a page waits for the table's lock (L4).
 #[inline]
 fn protect_part(part: &Part, prot: Prot, stale: &mut Stale, down: &mut Shootdown) -> bool {
-    let (first, last) = will_be_lowered(part, prot);
-    let mut any = 0;
-    part.each(|at, _, old| {
-        let new = lowered(old, prot);
-        if new != old {
-            let slot = &part.table.entries[at];
-            if slot.compare_exchange(old, new, SeqCst, Relaxed).is_err() {
-                change(slot, |old| lowered(old, prot));
-            }
-            any |= old;
-        }
-    });
+    let (mut first, mut last) = (u64::MAX, 0);
+    let any = if part.table.count() > FEW {
+        (first, last) = (part.va, part.last_va());
+        lower_part(part, prot, |_| {})
+    } else {
+        lower_part(part, prot, |va| (first, last) = (first.min(va), va))
+    };
     if any & CACHED != 0 {
         if stale.concerns_others(part.va) {
             return false;
@@ -506,22 +501,25 @@ fn protect_part(part: &Part, prot: Prot, stale: &mut Stale, down: &mut Shootdown
     true
 }
 
-/// Entries of a table that are looked at to forget fewer.
+/// In tables with more entries than these all of a part is forgotten, since to keep account of what was lowered costs more.
 const FEW: u32 = 64;
 
-/// The first and the last entry's address that will have fewer rights; the whole part's, where looking costs more than forgetting.
-#[inline]
-fn will_be_lowered(part: &Part, prot: Prot) -> (u64, u64) {
-    if part.table.count() > FEW {
-        return (part.va, part.last_va());
-    }
-    let (mut first, mut last) = (u64::MAX, 0);
-    part.each(|_, va, old| {
-        if lowered(old, prot) != old {
-            (first, last) = (first.min(va), va);
+/// Lowers a part's entries; `each` is told where rights went. What any of these entries had.
+#[inline(always)]
+fn lower_part(part: &Part, prot: Prot, mut each: impl FnMut(u64)) -> u64 {
+    let mut any = 0;
+    part.each(|at, va, old| {
+        let new = lowered(old, prot);
+        if new != old {
+            let slot = &part.table.entries[at];
+            if slot.compare_exchange(old, new, SeqCst, Relaxed).is_err() {
+                change(slot, |old| lowered(old, prot));
+            }
+            any |= old;
+            each(va);
         }
     });
-    (first, last)
+    any
 }
 
 /// When a part's entries were lowered that have fewer rights now.
