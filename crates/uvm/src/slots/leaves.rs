@@ -3,10 +3,11 @@
 //! ```text
 //!   key / 16 -> branch of 16 places -> leaf
 //! ```
-//! A branch spans 1,024 pages, 4 MiB: most amaps have one or two, so that a look-up is a few compares and two array
-//! accesses. Ordered maps alone, of leaves, took 120 instructions to find one among 256.
+//! A branch spans 1,024 pages, 4 MiB: most amaps have one, which needs no map, or two, so that a look-up is a few compares and two
+//! array accesses. Ordered maps alone, of leaves, took 120 instructions to find one among 256.
 //!
-//! I1: a branch in the map has at least one leaf, or is to get its first, and `used` names them.
+//! I1: a branch has at least one leaf, or is to get its first, and `used` names them. I2: the lowest branch lies beside the map, all
+//! others in it.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -28,7 +29,8 @@ pub(super) struct Branch {
 
 #[derive(Default)]
 pub(super) struct Leaves {
-    branches: BTreeMap<u64, Box<Branch>>,
+    lowest: Option<(u64, Box<Branch>)>,
+    others: BTreeMap<u64, Box<Branch>>,
 }
 
 impl Branch {
@@ -74,13 +76,46 @@ pub(super) const PLACE_BYTES: usize = size_of::<Branch>() + 2048;
 
 impl Leaves {
     pub(super) const fn new() -> Leaves {
-        Leaves { branches: BTreeMap::new() }
+        Leaves { lowest: None, others: BTreeMap::new() }
     }
 
     /// The branch that has, or would have, the leaf at a key.
     #[inline]
     pub(super) fn branch(&self, key: u64) -> Option<&Branch> {
-        Some(self.branches.get(&(key / BRANCH))?)
+        match &self.lowest {
+            Some((at, branch)) if *at == key / BRANCH => Some(branch),
+            _ => Some(self.others.get(&(key / BRANCH))?),
+        }
+    }
+
+    #[inline]
+    fn branch_mut(&mut self, key: u64) -> Option<&mut Branch> {
+        match &mut self.lowest {
+            Some((at, branch)) if *at == key / BRANCH => Some(branch),
+            _ => Some(self.others.get_mut(&(key / BRANCH))?),
+        }
+    }
+
+    /// The branch that has the leaf at a key, a new empty one if there was none.
+    #[inline]
+    pub(super) fn branch_or_new(&mut self, key: u64) -> &mut Branch {
+        let at = key / BRANCH;
+        if self.lowest.as_ref().is_none_or(|(lowest, _)| at < *lowest) {
+            let before = self.lowest.replace((at, Box::new(Branch::new())));
+            self.others.extend(before);
+        }
+        match &mut self.lowest {
+            Some((lowest, branch)) if *lowest == at => branch,
+            _ => self.others.entry(at).or_insert_with(|| Box::new(Branch::new())),
+        }
+    }
+
+    /// Branches with their numbers, in order.
+    fn branches(&self, numbers: Range<u64>) -> impl Iterator<Item = (u64, &Branch)> + '_ {
+        let lowest = self.lowest.as_ref().filter(|(at, _)| numbers.contains(at));
+        let others = (!self.others.is_empty() && !numbers.is_empty()).then(|| self.others.range(numbers));
+        let others = others.into_iter().flatten().map(|(&at, branch)| (at, &**branch));
+        lowest.map(|(at, branch)| (*at, &**branch)).into_iter().chain(others)
     }
 
     #[inline]
@@ -90,7 +125,7 @@ impl Leaves {
 
     #[inline]
     pub(super) fn get_mut(&mut self, key: u64) -> Option<&mut Arc<Leaf>> {
-        self.branches.get_mut(&(key / BRANCH))?.leaves[(key % BRANCH) as usize].get_mut()
+        self.branch_mut(key)?.leaves[(key % BRANCH) as usize].get_mut()
     }
 
     /// The leaf at a key, a new empty one if there was none.
@@ -103,12 +138,6 @@ impl Leaves {
         branch.leaves[(key % BRANCH) as usize].get_mut()
     }
 
-    /// The branch that has the leaf at a key, a new empty one if there was none.
-    #[inline]
-    pub(super) fn branch_or_new(&mut self, key: u64) -> &mut Branch {
-        self.branches.entry(key / BRANCH).or_insert_with(|| Box::new(Branch::new()))
-    }
-
     /// Hangs a leaf where none is.
     pub(super) fn insert(&mut self, key: u64, leaf: Arc<Leaf>) {
         let branch = self.branch_or_new(key);
@@ -117,10 +146,13 @@ impl Leaves {
     }
 
     pub(super) fn remove(&mut self, key: u64) -> Option<Arc<Leaf>> {
-        let branch = self.branches.get_mut(&(key / BRANCH))?;
+        let branch = self.branch_mut(key)?;
         let leaf = branch.take(key)?;
         if branch.used.load(Relaxed) == 0 {
-            self.branches.remove(&(key / BRANCH));
+            match &self.lowest {
+                Some((at, _)) if *at == key / BRANCH => self.lowest = self.others.pop_first(),
+                _ => _ = self.others.remove(&(key / BRANCH)),
+            }
         }
         Some(leaf)
     }
@@ -128,7 +160,7 @@ impl Leaves {
     /// Leaves with their keys in a range, in order.
     pub(super) fn range(&self, keys: Range<u64>) -> impl Iterator<Item = (u64, &Arc<Leaf>)> + '_ {
         let branches = keys.start / BRANCH..keys.end.div_ceil(BRANCH).max(keys.start / BRANCH);
-        self.branches.range(branches).flat_map(move |(&at, branch)| {
+        self.branches(branches).flat_map(move |(at, branch)| {
             let base = at * BRANCH;
             let from = keys.start.saturating_sub(base).min(BRANCH);
             let to = keys.end.saturating_sub(base).min(BRANCH);
@@ -145,12 +177,12 @@ impl Leaves {
     /// Heap bytes of places for as many leaves as lie in a range of keys, where they lie.
     pub(super) fn copy_bytes(&self, keys: Range<u64>) -> usize {
         let branches = keys.start / BRANCH..keys.end.div_ceil(BRANCH).max(keys.start / BRANCH);
-        self.branches.range(branches).count() * (size_of::<Branch>() + 96) + PLACE_BYTES
+        self.branches(branches).count() * (size_of::<Branch>() + 96) + PLACE_BYTES
     }
 
     /// Takes all leaves out, in order.
     pub(super) fn drain(&mut self, mut each: impl FnMut(Arc<Leaf>)) {
-        while let Some((_, mut branch)) = self.branches.pop_first() {
+        while let Some((_, mut branch)) = self.lowest.take().or_else(|| self.others.pop_first()) {
             let mut left = branch.used.load(Relaxed);
             while left != 0 {
                 if let Some(leaf) = branch.take(u64::from(left.trailing_zeros())) {
@@ -164,6 +196,6 @@ impl Leaves {
     /// Heap bytes of places in use.
     #[cfg(all(test, not(feature = "small-leaves")))]
     pub(super) fn heap_bytes(&self) -> usize {
-        self.branches.len() * (size_of::<Branch>() + 24)
+        self.branches(0..u64::MAX).count() * (size_of::<Branch>() + 24)
     }
 }

@@ -96,8 +96,8 @@ pub(crate) trait Holders {
 pub(crate) enum Heap {
     /// The copy's bytes have been reserved.
     Reserved,
-    /// There is no heap: a shared leaf that is only partly in the range stays as it is.
-    Exhausted,
+    /// They have not: a shared leaf that is only partly in the range stays as it is.
+    Unreserved,
 }
 
 /// Whether nothing is left where a table was to be emptied.
@@ -136,8 +136,10 @@ impl Leaf {
 
     /// A leaf with the same numbers; nobody installs one meanwhile.
     fn copy(&self) -> Leaf {
-        let slots = core::array::from_fn(|i| AtomicU32::new(self.slots[i].load(Relaxed)));
-        Leaf { slots, used: AtomicU64::new(self.used.load(Relaxed)) }
+        let copy = Leaf::new();
+        self.numbers(0..LEAF as usize).for_each(|(at, number)| copy.slots[at].store(number.get(), Relaxed));
+        copy.used.store(self.used.load(Relaxed), Relaxed);
+        copy
     }
 
     fn is_empty(&self) -> bool {
@@ -447,7 +449,7 @@ impl Slots {
                 if leaf.is_empty_in(part.clone()) {
                     continue;
                 }
-                if heap == Heap::Exhausted {
+                if heap == Heap::Unreserved {
                     emptied = Emptied::NotAll;
                     continue;
                 }
@@ -589,7 +591,7 @@ mod tests {
         assert_eq!(a.take_range(128..192, Heap::Reserved, &mut c), Emptied::All);
         assert_eq!(c.0[&n(130)], 0);
         // Part of a shared leaf is taken out of a copy.
-        assert_eq!(b.take_range(196..200, Heap::Exhausted, &mut c), Emptied::NotAll);
+        assert_eq!(b.take_range(196..200, Heap::Unreserved, &mut c), Emptied::NotAll);
         assert_eq!(b.get(196), Some(n(197)));
         assert_eq!(b.take_range(196..200, Heap::Reserved, &mut c), Emptied::All);
         assert_eq!((b.get(196), a.get(196), c.0[&n(197)]), (None, Some(n(197)), 1));
