@@ -213,7 +213,8 @@ pub unsafe trait RawLock: Send + Sync {
     }
 }
 
-/// A `T` behind a lock `R` of level `L`.
+/// A `T` behind a lock `R` of level `L`, which lies before it.
+#[repr(C)]
 pub struct Ordered<L, R, T> {
     raw: R,
     cell: UnsafeCell<T>,

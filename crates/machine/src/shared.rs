@@ -85,14 +85,16 @@ fn loom_fence() {
     loom::sync::atomic::fence(SeqCst);
 }
 
-/// A `T` behind a lock `R` of level `L` that several threads may read at once.
+/// A `T` behind a lock `R` of level `L` that several threads may read at once. What it keeps of itself and the beginning of `T` lie side by
+/// side, mostly in one cache line.
+#[repr(C)]
 pub struct Shared<L, R, T> {
-    lock: Ordered<L, R, T>,
     open: AtomicBool,
     /// Reads since the last change; written by who holds the lock.
     quiet: AtomicU32,
     /// Those who read beside others while it is closed; raised by who holds the lock.
     inside: AtomicU32,
+    lock: Ordered<L, R, T>,
 }
 
 // SAFETY: as for `Ordered`; and what readers share is `&T`, hence `Sync`.

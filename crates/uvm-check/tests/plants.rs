@@ -437,8 +437,8 @@ const PLANTS: &[Plant] = &[
         what: "memory: a fork that is tried again keeps the copies that it has given up",
         file: "uvm/src/space.rs",
         changes: &[(
-            "                self.release_entries(held, half, Heap::Exhausted, &mut down);\n                down.perform(self.machine(), held);",
-            "                let mut undo = Shootdown::new();\n                self.release_entries(held, half, Heap::Exhausted, &mut undo);\n                undo.perform(self.machine(), held);",
+            "                self.release_entries(held, half, Heap::Unreserved, &mut down);\n                down.perform(self.machine(), held);",
+            "                let mut undo = Shootdown::new();\n                self.release_entries(held, half, Heap::Unreserved, &mut undo);\n                undo.perform(self.machine(), held);",
         )],
         found_by: FORK_AGAIN,
     },

@@ -35,6 +35,7 @@ use crate::borrowers::Name;
 use crate::cover::Cover;
 use crate::fault::ReadAhead;
 use crate::left::Left;
+use crate::rewritten::{self, Rewritten};
 use crate::slots::{Emptied, Heap, Holders, Slots, LEAF_BYTES};
 
 /// Numbers that are released together at most: a leaf's.
@@ -42,22 +43,27 @@ const MOST: usize = 64;
 
 /// Heap bytes that making an empty amap may need.
 pub(crate) const NEW_BYTES: usize = 512;
+/// Heap bytes that one more reference may need.
+pub(crate) const REFERENCE_BYTES: usize = 256;
 
+/// What is written most lies first, with the lock.
+#[repr(C)]
 pub(crate) struct AmapBody<M: Machine> {
-    pub(crate) slots: Slots,
     pub(crate) cover: Cover,
+    pub(crate) slots: Slots,
     /// Slots that may hold pages on loan lie in here (`borrowed`).
     pub(crate) borrowed: Range<u64>,
     /// Its name among amaps that have such slots.
     pub(crate) borrower: Name,
     /// How the slots have been read from swap lately: a hint.
     pub(crate) ahead: ReadAhead,
-    /// Whether a store has copied what a child had too, since the last fork: a hint.
-    pub(crate) is_rewritten: AtomicBool,
+    /// Where stores have copied what a child had too.
+    pub(crate) rewritten: Rewritten,
     /// Its place among amaps with slots that nobody refers to.
     pub(crate) left: Left<M>,
 }
 
+#[repr(C)]
 pub(crate) struct Amap<M: Machine> {
     pub(crate) body: Shared<order::Amap, M::Lock, AmapBody<M>>,
     /// Whether any slot may hold a page on loan: `body.borrowed` is not empty. Changes with the body locked; who has the map of an
@@ -72,14 +78,19 @@ pub(crate) struct ARef<M: Machine> {
     pub(crate) slot: Pages,
 }
 
+/// A fork's copy of some slots.
+pub(crate) struct Forked<M: Machine> {
+    pub(crate) copy: ARef<M>,
+    /// Nobody but the parent's entry referred to the slots.
+    pub(crate) was_exclusive: bool,
+    /// Those of them whose pages the fork is to copy.
+    pub(crate) rewritten: rewritten::Slots,
+}
+
 impl<M: Machine> AmapBody<M> {
-    /// Says that a store had to copy what others have too.
-    #[inline]
-    pub(crate) fn note_rewritten(&self) {
-        // Mostly it is known, and the line stays where it is.
-        if !self.is_rewritten.load(Relaxed) {
-            self.is_rewritten.store(true, Relaxed);
-        }
+    /// Whether a fork copies slots itself.
+    fn is_copied_at_fork(&self, range: Range<u64>) -> bool {
+        self.rewritten.is_any() || !self.cover.is_exclusive(range)
     }
 
     /// Whether an entry may grow into these slots: nobody refers to them, and nothing was left behind in them (I1).
@@ -112,7 +123,7 @@ impl<M: Machine> ARef<M> {
             borrowed: 0..0,
             borrower: 0,
             ahead: ReadAhead::default(),
-            is_rewritten: AtomicBool::new(false),
+            rewritten: Rewritten::new(),
             left: Left::Nothing,
         };
         ARef { amap: Arc::new(Amap { body: Shared::new(body), borrows: AtomicBool::new(false) }), slot }
@@ -170,15 +181,40 @@ impl<M: Machine> ARef<M> {
         body.cover.is_exclusive(self.range(len))
     }
 
-    /// Whether a child's copy of the first `len` slots is made at the fork: others write these slots too, and would not ask; or
-    /// the parent stored to them after the last fork while the child was there, so that one of the two would copy them soon.
-    pub(crate) fn is_copied_at_fork<P: Before<order::Amap>>(
+    /// A fork's copy of the first `len` slots, where it makes one: others write these slots too, and would not ask; or the parent
+    /// stores to them while its children are there, so that one of the two would copy them soon. As for [`copy`](Self::copy) the
+    /// caller takes the right to write. [`fork_bytes`](Self::fork_bytes) have been reserved.
+    pub(crate) fn fork<P: Before<order::Amap>>(
         &self,
+        uvm: (&M, &Anons<M>),
         held: &mut Held<'_, P>,
         len: Pages,
-    ) -> bool {
+    ) -> Option<Forked<M>> {
+        let range = self.range(len);
+        let mut down = Shootdown::new();
+        let (slots, was_exclusive, rewritten) = {
+            let (body, mut h) = self.amap.body.lock(held);
+            if !body.is_copied_at_fork(range.clone()) {
+                return None;
+            }
+            let was_exclusive = body.cover.is_exclusive(range.clone());
+            let mut holders = AnonHolders { machine: uvm.0, anons: uvm.1, held: &mut h, down: &mut down };
+            (
+                body.slots.share_range(range.clone(), &mut holders),
+                was_exclusive,
+                body.rewritten.forked(&range),
+            )
+        };
+        Some(Forked { copy: Self::with_slots(slots, self.slot, len), was_exclusive, rewritten })
+    }
+
+    /// Heap bytes that a fork may need for the first `len` slots.
+    pub(crate) fn fork_bytes<P: Before<order::Amap>>(&self, held: &mut Held<'_, P>, len: Pages) -> usize {
         let (body, _) = self.amap.body.lock(held);
-        body.is_rewritten.load(Relaxed) || !body.cover.is_exclusive(self.range(len))
+        match body.is_copied_at_fork(self.range(len)) {
+            true => body.slots.share_bytes(self.range(len)) + NEW_BYTES + rewritten::BYTES,
+            false => REFERENCE_BYTES,
+        }
     }
 
     /// Heap bytes that [`copy`](Self::copy) needs.
@@ -199,7 +235,6 @@ impl<M: Machine> ARef<M> {
         let mut down = Shootdown::new();
         let slots = {
             let (body, mut h) = self.amap.body.lock(held);
-            body.is_rewritten.store(false, Relaxed);
             let mut holders = AnonHolders { machine: uvm.0, anons: uvm.1, held: &mut h, down: &mut down };
             body.slots.share_range(self.range(len), &mut holders)
         };

@@ -12,24 +12,29 @@
 //!
 //! I1: runs are sorted, disjoint, not empty, and have counts above zero; neighbours that touch differ in count.
 
-use alloc::vec::Vec;
 use core::ops::Range;
 
+use smallvec::SmallVec;
+
+/// The count lies first: see [`Cover`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(C)]
 struct Run {
+    count: u32,
     start: u64,
     end: u64,
-    count: u32,
 }
 
+/// See the module. Most have one run, which lies in the amap's first cache line, with the lock: to count one more reference moves
+/// that line and no other.
 #[derive(Default)]
 pub(crate) struct Cover {
-    runs: Vec<Run>,
+    runs: SmallVec<[Run; 1]>,
 }
 
 impl Cover {
-    pub(crate) const fn new() -> Cover {
-        Cover { runs: Vec::new() }
+    pub(crate) fn new() -> Cover {
+        Cover::default()
     }
 
     /// Counts one more reference to every slot of the range.
@@ -161,6 +166,8 @@ impl Cover {
 
 #[cfg(test)]
 mod tests {
+    use std::vec::Vec;
+
     use super::*;
 
     fn counts(c: &Cover) -> Vec<(Range<u64>, u32)> {

@@ -1,14 +1,14 @@
-//! What ends without heap leave behind, and how it goes.
+//! What spaces that end leave behind, and how it goes.
 //!
 //! ```text
 //!   amap A  slots  [leaf  a b c d]  <- shared with another amap       cover [a, b]   c and d: nobody's
 //!             ^
 //!   Uvm::left -> A -> another amap -> none                            linked through the amaps: takes no heap
 //! ```
-//! To drop references to a part of a leaf that hangs in several tables takes a copy of it. A space that ends can't be refused, so
-//! where there is no heap for the copy the slots stay, and the amap is put on a list. Whoever ends or unmaps next, and the
-//! page daemon after each pass, goes through the list: with heap, or where the leaf has lost its other holders meanwhile,
-//! or all that it holds is nobody's, nothing is left.
+//! To drop references to a part of a leaf that hangs in several tables takes a copy of it. A space that ends can't be refused, and most
+//! have nothing of the kind; so it reserves no heap for copies: the slots stay, and the amap is put on a list. It goes through the list
+//! then, as does whoever ends or unmaps next, and the page daemon after each pass: with heap, or where the leaf has lost
+//! its other holders meanwhile, or all that it holds is nobody's, nothing is left.
 //!
 //! Not taken: leaves made beforehand, of which each entry could need two, one at either end; a mask for each table that
 //! holds a leaf, which would leave numbers that no mask shows.
@@ -70,7 +70,7 @@ impl<M: Machine> Uvm<M> {
         }
     }
 
-    /// Frees what spaces that ended without heap have left in amaps that others still refer to, and says whether
+    /// Frees what spaces that ended have left in amaps that others still refer to, and says whether
     /// nothing is left of it. Cost: a load, where nothing is.
     ///
     /// The library does it when a space is unmapped or ends, and after the page daemon's passes; a host need not.
@@ -103,11 +103,11 @@ impl<M: Machine> Uvm<M> {
     ) -> (Emptied, Option<Arc<Amap<M>>>) {
         let need = amap.body.lock(held).0.gaps_bytes();
         let mut heap =
-            if self.machine().reserve_heap(need).is_ok() { Heap::Reserved } else { Heap::Exhausted };
+            if self.machine().reserve_heap(need).is_ok() { Heap::Reserved } else { Heap::Unreserved };
         let (mut body, mut h) = amap.body.lock(held);
         if body.gaps_bytes() > need {
             // Others have cut more gaps meanwhile.
-            heap = Heap::Exhausted;
+            heap = Heap::Unreserved;
         }
         let AmapBody { slots, cover, left, .. } = &mut *body;
         let next = match core::mem::replace(left, Left::Nothing) {

@@ -66,6 +66,7 @@ pub mod pager;
 mod pin;
 mod receive;
 mod registry;
+mod rewritten;
 mod slots;
 pub mod space;
 pub mod stat;

@@ -15,12 +15,13 @@ use machine::frames::PageFlags;
 use machine::lines::Ordering::Relaxed;
 use machine::{order, Held, Machine, NoMemory, PageNo, Pages, Pmap, Reserve, Shootdown, VaRange};
 
-use crate::amap::ARef;
+use crate::amap::{ARef, REFERENCE_BYTES};
 use crate::anon::AnonNo;
 use crate::borrowed::Content;
 use crate::map::tree::Tree;
 use crate::map::{entry_bytes, Entry, Inherit, Map, MapError, Writes};
 use crate::receive::Patience;
+use crate::rewritten::Places;
 use crate::slots::{Heap, Slots};
 use crate::{Stop, Uvm};
 
@@ -121,12 +122,12 @@ impl<M: Machine> Uvm<M> {
             if guessed != 0 && self.machine().reserve_heap(guessed).is_ok() {
                 reserved = guessed;
             }
-            let forked = self.fork_entries(held, parent, reserved, &mut entries, &mut down);
-            if let Err(Stop::Fail(_)) = forked {
+            let forked = self.fork_entries(held, parent, reserved, (&child, &mut entries), &mut down);
+            if forked.is_err() {
                 // The next attempt begins anew, with the memory that this one took: all of it, the copies too that
                 // were given up on the way.
                 let half = core::mem::replace(&mut entries, Tree::new());
-                self.release_entries(held, half, Heap::Exhausted, &mut down);
+                self.release_entries(held, half, Heap::Unreserved, &mut down);
                 down.perform(self.machine(), held);
             }
             forked
@@ -151,27 +152,39 @@ impl<M: Machine> Uvm<M> {
         held: &mut Held<'_, order::Nothing>,
         parent: &Space<M>,
         reserved: usize,
-        entries: &mut Tree<Entry<M>>,
+        (child, entries): (&Space<M>, &mut Tree<Entry<M>>),
         down: &mut Shootdown,
     ) -> Result<(), Stop<NoMemory>> {
         let (mut tree, mut h) = parent.map.lock_whole(held, parent.map.bounds);
-        let need = self.fork_bytes(&tree, &mut h);
-        parent.map.fork_bytes.store(need, Relaxed);
-        if need > reserved {
-            return Err(Stop::Heap(need));
-        }
-        let mut result = Ok(());
-        tree.each_mut(parent.map.bounds, |entry| {
-            if result.is_ok() {
-                result = self.fork_entry(&mut h, parent, entry, down).map(|e| {
-                    e.into_iter().for_each(|e| entries.insert(e));
-                });
+        let (mut result, mut need, mut rewritten) = (Ok(()), 0, Places::new());
+        *entries = tree.derive(|entry| {
+            if result.is_err() {
+                return None;
             }
+            need += entry_bytes::<M>() + self.fork_entry_bytes(entry, entry.inherit, &mut h);
+            if need > reserved {
+                result = Err(Stop::Heap(need));
+                return None;
+            }
+            let inherit = entry.inherit;
+            let forked = self.fork_entry_as(&mut h, parent, entry, inherit, &mut rewritten, down);
+            forked.unwrap_or_else(|e| {
+                result = Err(Stop::Fail(e));
+                None
+            })
         });
         // Under the lock: another thread of the parent must not resolve a copy while a third still writes through the
         // translation that was just lowered.
         down.flush(self.machine().pmap());
-        result.map_err(Stop::Fail)
+        if let Err(Stop::Heap(_)) = result {
+            need = self.fork_bytes(&tree, &mut h);
+            result = Err(Stop::Heap(need));
+        }
+        parent.map.fork_bytes.store(need, Relaxed);
+        if result.is_ok() {
+            self.copy_rewritten(&mut h, (parent, &tree), (child, entries), &rewritten, down);
+        }
+        result
     }
 
     fn fork_bytes(&self, tree: &Tree<Entry<M>>, held: &mut Held<'_, order::Map>) -> usize {
@@ -193,33 +206,29 @@ impl<M: Machine> Uvm<M> {
             return if inherit == Inherit::Share { crate::amap::NEW_BYTES } else { 0 };
         };
         let settles = self.settle_bytes(held, aref, e.len());
-        let shares = inherit == Inherit::Share && e.writes == Writes::NeedCopy;
-        let copies = inherit == Inherit::Copy && (e.wired || e.writes == Writes::Copied);
-        if shares || (copies && (e.wired || aref.is_copied_at_fork(held, e.len()))) {
-            settles + aref.copy_bytes(held, e.len())
-        } else {
-            settles + 256
-        }
+        let copies = match inherit {
+            Inherit::Share => e.writes == Writes::NeedCopy,
+            Inherit::Copy => e.wired || e.writes == Writes::Copied,
+            _ => false,
+        };
+        let by_fork = copies && inherit == Inherit::Copy && !e.wired;
+        settles
+            + match copies {
+                false => REFERENCE_BYTES,
+                true if by_fork => aref.fork_bytes(held, e.len()),
+                true => aref.copy_bytes(held, e.len()),
+            }
     }
 
-    /// The child's entry for one of the parent's; `None` for a hole.
-    fn fork_entry(
-        &self,
-        held: &mut Held<'_, order::Map>,
-        parent: &Space<M>,
-        entry: &mut Entry<M>,
-        down: &mut Shootdown,
-    ) -> Result<Option<Entry<M>>, NoMemory> {
-        self.fork_entry_as(held, parent, entry, entry.inherit, down)
-    }
-
-    /// The same, with another inheritance than the entry's own.
+    /// The child's entry for one of the parent's, inherited in some way; `None` for a hole. Pages that the child is to get
+    /// copies of at once are added to `rewritten`.
     pub(crate) fn fork_entry_as(
         &self,
         held: &mut Held<'_, order::Map>,
         parent: &Space<M>,
         entry: &mut Entry<M>,
         inherit: Inherit,
+        rewritten: &mut Places,
         down: &mut Shootdown,
     ) -> Result<Option<Entry<M>>, NoMemory> {
         if entry.submap.is_some() {
@@ -238,7 +247,7 @@ impl<M: Machine> Uvm<M> {
                 (self.share_amap(held, entry), entry.writes)
             }
             Inherit::Copy if entry.writes == Writes::Through => (None, Writes::NeedCopy),
-            Inherit::Copy => self.inherit_copy(held, parent, entry, down)?,
+            Inherit::Copy => self.inherit_copy(held, parent, entry, rewritten, down)?,
         };
         let object = if inherit == Inherit::Zero { None } else { entry.object.clone() };
         if let Some(oref) = &object {
@@ -267,6 +276,7 @@ impl<M: Machine> Uvm<M> {
         held: &mut Held<'_, order::Map>,
         parent: &Space<M>,
         entry: &mut Entry<M>,
+        rewritten: &mut Places,
         down: &mut Shootdown,
     ) -> Result<(Option<ARef<M>>, Writes), NoMemory> {
         let Some(aref) = &entry.amap else { return Ok((None, Writes::NeedCopy)) };
@@ -275,16 +285,19 @@ impl<M: Machine> Uvm<M> {
             return Ok((Some(self.copy_pages(held, aref, len, down)?), Writes::Copied));
         }
         if entry.writes == Writes::Copied {
-            let copies = aref.is_copied_at_fork(held, len);
-            let copy = copies.then(|| aref.copy(self.parts(), held, len));
-            if copies && !aref.is_exclusive(held, len) {
-                aref.write_protect(self.parts(), held, len, down);
-            } else {
-                let prot = entry.prot.without_write();
-                self.machine().pmap().protect(held, &parent.pmap, entry.range, prot, down);
+            let forked = aref.fork(self.parts(), held, len);
+            match &forked {
+                Some(forked) if !forked.was_exclusive => aref.write_protect(self.parts(), held, len, down),
+                _ => {
+                    let prot = entry.prot.without_write();
+                    self.machine().pmap().protect(held, &parent.pmap, entry.range, prot, down);
+                }
             }
-            if copies {
-                return Ok((copy, Writes::Copied));
+            if let Some(forked) = forked {
+                let places =
+                    forked.rewritten.iter().map(|slot| entry.range.start + Pages(slot - aref.slot.0));
+                rewritten.extend(places.take(rewritten.remaining_capacity()));
+                return Ok((Some(forked.copy), Writes::Copied));
             }
             entry.writes = Writes::NeedCopy;
         }

@@ -29,6 +29,8 @@ pub enum Counter {
     EntriesMade,
     /// Amaps copied at the first write after a fork.
     AmapCopies,
+    /// Pages that a fork copied for the child, since the parent would store to them at once.
+    CopiedAtFork,
     /// Reads of files.
     FileReads,
     /// Pages that they were of.
@@ -94,7 +96,7 @@ pub enum Counter {
 }
 
 /// Every counter with its name as `/proc/vmstat` has it.
-pub const COUNTERS: [(Counter, &str); 42] = [
+pub const COUNTERS: [(Counter, &str); 43] = [
     (Counter::Faults, "faults"),
     (Counter::FaultsAnon, "faults_anon"),
     (Counter::FaultsAnonCopied, "faults_anon_copied"),
@@ -106,6 +108,7 @@ pub const COUNTERS: [(Counter, &str); 42] = [
     (Counter::Waits, "fault_waits"),
     (Counter::EntriesMade, "map_entries_made"),
     (Counter::AmapCopies, "amap_copies"),
+    (Counter::CopiedAtFork, "copied_at_fork"),
     (Counter::FileReads, "file_reads"),
     (Counter::FilePagesRead, "file_pages_read"),
     (Counter::FileWrites, "file_writes"),

@@ -161,7 +161,7 @@ impl<M: Machine> Uvm<M> {
             // Whose slot others share too must be taken from them all.
             let own = body.cover.is_exclusive(found.index()..found.index() + 1);
             let is_for_others = own && beside == Beside::Others;
-            body.note_rewritten();
+            body.rewritten.note(found.index());
             return if is_for_others { self.copy_beside(held, fault, entry, found, no) } else { Ok(false) };
         }
         self.map_anon_neighbours(held, fault, entry, &body.slots, found.index(), beside);
@@ -314,7 +314,7 @@ impl<M: Machine> Uvm<M> {
                             self.keep_lent(&mut h, fault, page);
                         }
                         if anon.refs > 1 {
-                            body.note_rewritten();
+                            body.rewritten.note(slot);
                         }
                         let shared_slot = !body.cover.is_exclusive(slot..slot + 1);
                         let copy = self.copy_for_write(&mut h, page)?;

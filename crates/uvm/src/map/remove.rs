@@ -46,20 +46,18 @@ impl<M: Machine> Uvm<M> {
         result
     }
 
-    /// Removes every mapping of a space: at exec and exit. Never fails: where there is no heap to cut what it shares
-    /// with others, they keep it until there is ([`clear_left`](Self::clear_left)).
+    /// Removes every mapping of a space: at exec and exit. Never fails: where a part of what it shares with others must be cut out, which
+    /// is rare, it is [cut](Self::clear_left) afterwards, or once there is heap.
     pub fn space_clear(&self, held: &mut Held<'_, order::Nothing>, space: &Space<M>) {
         let mut down = Shootdown::new();
-        let (old, need) = {
+        let old = {
             let (mut tree, mut h) = space.map.lock_whole(held, space.map.bounds);
-            let need = release_bytes(&tree, &mut h, space.map.bounds);
             let mut old = tree.take(space.map.bounds);
             self.unwire_entries(&mut h, space, &mut old);
             self.forget_range(&mut h, space, space.map.bounds, &mut down);
-            (old, need)
+            old
         };
-        let heap = if self.machine().reserve_heap(need).is_ok() { Heap::Reserved } else { Heap::Exhausted };
-        self.release_entries(held, old, heap, &mut down);
+        self.release_entries(held, old, Heap::Unreserved, &mut down);
         down.perform(self.machine(), held);
         self.clear_left(held);
     }

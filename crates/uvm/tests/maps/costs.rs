@@ -162,30 +162,84 @@ fn what_is_rewritten_after_each_fork_is_copied_by_the_fork() {
     let held = &mut ctx.held();
     let s = space(&uvm, held);
     let range = zeroes(&uvm, held, &s, 8);
+    let (hot, cold) = (range.start, range.start + Pages(1));
     range.iter_pages().for_each(|va| store(&uvm, &s, va, 1).unwrap());
-    let copies = || uvm.stat().get(Counter::AmapCopies);
+    let count = |counter| uvm.stat().get(counter);
     let shares = |held: &mut _, child: &_| entries(&uvm, held, child)[0].layers.needs_copy;
-    // Nobody knows of the first: the parent's store copies the amap.
+    // Nobody knows of the first: the parent's store copies the amap and the page.
     let child = uvm.fork(held, &s).unwrap();
     assert!(shares(held, &child));
-    store(&uvm, &s, range.start, 2).unwrap();
-    assert_eq!(copies(), 1);
+    store(&uvm, &s, hot, 2).unwrap();
+    assert_eq!((count(Counter::AmapCopies), count(Counter::FaultsAnonCopied)), (1, 1));
     uvm.space_destroy(held, child);
-    // The second child has one of its own from the start, and no store copies an amap.
+    // The second child has both of its own from the start, mapped, and nobody's store faults.
     let child = uvm.fork(held, &s).unwrap();
     assert!(!shares(held, &child) && !shares(held, &s));
-    store(&uvm, &s, range.start, 3).unwrap();
-    store(&uvm, &child, range.start, 4).unwrap();
-    assert_eq!((copies(), load(&uvm, &s, range.start), load(&uvm, &child, range.start)), (1, Ok(3), Ok(4)));
-    assert_eq!(load(&uvm, &child, range.start + Pages(1)), Ok(1));
+    let faults = count(Counter::Faults);
+    store(&uvm, &s, hot, 3).unwrap();
+    store(&uvm, &child, hot, 4).unwrap();
+    assert_eq!(count(Counter::Faults), faults);
+    assert_eq!((load(&uvm, &s, hot), load(&uvm, &child, hot)), (Ok(3), Ok(4)));
+    // The rest they share as ever.
+    assert_eq!((count(Counter::CopiedAtFork), uvm.anons(), load(&uvm, &child, cold)), (1, 9, Ok(1)));
+    store(&uvm, &child, cold, 5).unwrap();
+    assert_eq!((count(Counter::FaultsAnonCopied), load(&uvm, &s, cold)), (2, Ok(1)));
     audit(&uvm, held, &[&s, &child], &[]);
-    uvm.space_destroy(held, child);
-    // A child that has gone before the parent stores needs none, so the next shares again.
+    end(&uvm, held, [child, s]);
+}
+
+#[test]
+fn what_is_rewritten_no_more_is_shared_again() {
+    let (uvm, mut ctx) = (world(256), ThreadCtx::new());
+    let held = &mut ctx.held();
+    let s = space(&uvm, held);
+    let range = zeroes(&uvm, held, &s, 8);
+    range.iter_pages().for_each(|va| store(&uvm, &s, va, 1).unwrap());
+    let forks = |held: &mut Held<'_, _>, n| {
+        for _ in 0..n {
+            let child = uvm.fork(held, &s).unwrap();
+            uvm.space_destroy(held, child);
+        }
+    };
     let child = uvm.fork(held, &s).unwrap();
+    store(&uvm, &s, range.start, 2).unwrap();
     uvm.space_destroy(held, child);
-    store(&uvm, &s, range.start, 5).unwrap();
+    forks(held, 500);
+    let copied = uvm.stat().get(Counter::CopiedAtFork);
+    assert!((1..100).contains(&copied), "{copied} pages were copied for nothing");
     let child = uvm.fork(held, &s).unwrap();
-    assert!(shares(held, &child));
+    assert!(entries(&uvm, held, &child)[0].layers.needs_copy);
+    // And what is rewritten again is learned again.
+    store(&uvm, &s, range.start, 3).unwrap();
+    uvm.space_destroy(held, child);
+    forks(held, 1);
+    assert_eq!(uvm.stat().get(Counter::CopiedAtFork), copied + 1);
+    end(&uvm, held, [s]);
+}
+
+#[test]
+fn a_fork_copies_few_pages_itself_and_none_where_memory_is_short() {
+    let (uvm, mut ctx) = (world(256), ThreadCtx::new());
+    let held = &mut ctx.held();
+    let s = space(&uvm, held);
+    let range = zeroes(&uvm, held, &s, 64);
+    let write = |n| range.iter_pages().for_each(|va| store(&uvm, &s, va, n).unwrap());
+    write(1);
+    let child = uvm.fork(held, &s).unwrap();
+    write(2);
+    uvm.space_destroy(held, child);
+    let child = uvm.fork(held, &s).unwrap();
+    let copied = uvm.stat().get(Counter::CopiedAtFork);
+    assert!((1..=16).contains(&copied), "{copied}");
+    uvm.space_destroy(held, child);
+    let mut taken = Vec::new();
+    while uvm.frames().is_plentiful() {
+        taken.push(uvm.frames().alloc(uvm.machine(), held, Reserve::User).unwrap());
+    }
+    let child = uvm.fork(held, &s).unwrap();
+    assert_eq!(uvm.stat().get(Counter::CopiedAtFork), copied);
+    taken.into_iter().for_each(|page| uvm.frames().free_page(uvm.machine(), held, page));
+    assert_eq!(load(&uvm, &child, range.start), Ok(2));
     end(&uvm, held, [child, s]);
 }
 
