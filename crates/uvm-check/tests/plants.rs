@@ -24,6 +24,7 @@ struct Plant {
 
 const RANDOM: &[&str] = &["--test", "model", "random"];
 const PAGING: &[&str] = &["--test", "paging", "most_pages"];
+const FORK_COPIES: &[&str] = &["-p", "uvm", "--test", "maps", "a_fork_copies_few_pages"];
 const FORK_AGAIN: &[&str] = &["-p", "uvm", "--test", "paging", "a_fork_of_wired_memory"];
 const COMES_FOR_IT: &[&str] =
     &["--features", "shuttle", "--test", "schedules", "let_go_as_the_page_daemon_comes_for_it"];
@@ -217,7 +218,10 @@ const PLANTS: &[Plant] = &[
     Plant {
         what: "passing: a copy leaves the giver's pages writable",
         file: "uvm/src/space.rs",
-        changes: &[("                aref.write_protect(self.parts(), held, len, down);\n", "")],
+        changes: &[(
+            "forked.was_exclusive => aref.write_protect(self.parts(), held, len, down),",
+            "forked.was_exclusive => {}",
+        )],
         found_by: RANDOM,
     },
     Plant {
@@ -430,7 +434,7 @@ const PLANTS: &[Plant] = &[
     Plant {
         what: "a fork lets the parent copy while a CPU still stores to the original",
         file: "uvm/src/space.rs",
-        changes: &[("        down.flush(self.machine().pmap());\n        result.map_err", "        result.map_err")],
+        changes: &[("        down.flush(self.machine().pmap());\n        if let Err(Stop::Heap(_))", "        if let Err(Stop::Heap(_))")],
         found_by: FORK,
     },
     Plant {
@@ -488,7 +492,28 @@ const PLANTS: &[Plant] = &[
     Plant {
         what: "fork: the parent goes on writing what was copied at once",
         file: "uvm/src/space.rs",
-        changes: &[("            } else {\n                let prot = entry.prot.without_write();", "            } else if !copies {\n                let prot = entry.prot.without_write();")],
+        changes: &[(
+            "_ => self.write_protect(held, parent, entry, down),",
+            "None => self.write_protect(held, parent, entry, down),\n                _ => {}",
+        )],
+        found_by: RANDOM,
+    },
+    Plant {
+        what: "fork: the parent goes on writing what is about to be copied",
+        file: "uvm/src/rewritten.rs",
+        changes: &[("                self.write_protect(held, parent, entry, down);\n", "")],
+        found_by: RANDOM,
+    },
+    Plant {
+        what: "fork: a page that another child has too is the parent's to write again",
+        file: "uvm/src/rewritten.rs",
+        changes: &[("anon.refs == 1 && is_plain(page)", "is_plain(page)"), ("found.is_shared() || found", "found")],
+        found_by: FORK_COPIES,
+    },
+    Plant {
+        what: "fork: a child's copy of a page stays empty",
+        file: "uvm/src/rewritten.rs",
+        changes: &[("            machine.copy(page, copy);\n", "")],
         found_by: RANDOM,
     },
     Plant {

@@ -50,6 +50,8 @@ pub(crate) const REFERENCE_BYTES: usize = 256;
 #[repr(C)]
 pub(crate) struct AmapBody<M: Machine> {
     pub(crate) cover: Cover,
+    /// Where stores have copied what a child had too.
+    pub(crate) rewritten: Rewritten,
     pub(crate) slots: Slots,
     /// Slots that may hold pages on loan lie in here (`borrowed`).
     pub(crate) borrowed: Range<u64>,
@@ -57,8 +59,6 @@ pub(crate) struct AmapBody<M: Machine> {
     pub(crate) borrower: Name,
     /// How the slots have been read from swap lately: a hint.
     pub(crate) ahead: ReadAhead,
-    /// Where stores have copied what a child had too.
-    pub(crate) rewritten: Rewritten,
     /// Its place among amaps with slots that nobody refers to.
     pub(crate) left: Left<M>,
 }
@@ -184,27 +184,25 @@ impl<M: Machine> ARef<M> {
     /// A fork's copy of the first `len` slots, where it makes one: others write these slots too, and would not ask; or the parent
     /// stores to them while its children are there, so that one of the two would copy them soon. As for [`copy`](Self::copy) the
     /// caller takes the right to write. [`fork_bytes`](Self::fork_bytes) have been reserved.
+    /// At most `room` pages are for the caller to copy.
     pub(crate) fn fork<P: Before<order::Amap>>(
         &self,
         uvm: (&M, &Anons<M>),
         held: &mut Held<'_, P>,
         len: Pages,
+        room: usize,
     ) -> Option<Forked<M>> {
         let range = self.range(len);
         let mut down = Shootdown::new();
-        let (slots, was_exclusive, rewritten) = {
-            let (body, mut h) = self.amap.body.lock(held);
-            if !body.is_copied_at_fork(range.clone()) {
-                return None;
-            }
-            let was_exclusive = body.cover.is_exclusive(range.clone());
-            let mut holders = AnonHolders { machine: uvm.0, anons: uvm.1, held: &mut h, down: &mut down };
-            (
-                body.slots.share_range(range.clone(), &mut holders),
-                was_exclusive,
-                body.rewritten.forked(&range),
-            )
-        };
+        let (body, mut h) = self.amap.body.lock(held);
+        if !body.is_copied_at_fork(range.clone()) {
+            return None;
+        }
+        let was_exclusive = body.cover.is_exclusive(range.clone());
+        let mut rewritten = body.rewritten.forked(&range);
+        rewritten.truncate(room);
+        let mut holders = AnonHolders { machine: uvm.0, anons: uvm.1, held: &mut h, down: &mut down };
+        let slots = body.slots.share_range(range, &mut holders);
         Some(Forked { copy: Self::with_slots(slots, self.slot, len), was_exclusive, rewritten })
     }
 

@@ -27,7 +27,6 @@ use machine::{order, Held, Machine, NoMemory, Pages, Pmap, Prot, Shootdown, Va, 
 use crate::map::remove::release_bytes;
 use crate::map::tree::Tree;
 use crate::map::{clip, entry_bytes, Entry, Inherit, MapError, Place, Writes};
-use crate::rewritten::Places;
 use crate::slots::Heap;
 use crate::stat::Counter;
 use crate::{Space, Stop, Uvm};
@@ -348,7 +347,7 @@ impl<M: Machine> Uvm<M> {
         let inherit = inheritance(passing.mode).unwrap_or(Inherit::Share);
         tree.each_mut(range, |entry| {
             if result.is_ok() {
-                result = self.fork_entry_as(held, from, entry, inherit, &mut Places::new(), down).map(|e| {
+                result = self.fork_entry_as(held, from, entry, inherit, None, down).map(|e| {
                     e.into_iter().for_each(|e| half.insert(e));
                 });
             }

@@ -22,7 +22,7 @@ use core::ops::Range;
 use arrayvec::ArrayVec;
 use machine::frames::PageFlags;
 use machine::lines::{AtomicU32, AtomicU64, Ordering::Relaxed};
-use machine::{order, Held, Machine, Pmap, Prot, Reserve, Shootdown, Va, Wiring};
+use machine::{order, Held, Machine, Pmap, Prot, Reserve, Shootdown, Va, VaRange, Wiring};
 
 use crate::amap::AnonHolders;
 use crate::anon::AnonNo;
@@ -92,9 +92,25 @@ impl Rewritten {
 }
 
 impl<M: Machine> Uvm<M> {
-    /// Copies what a child has at some places since the fork that is under way, and gives the parent back what it had. No CPU knows a
-    /// writable translation of it any more. What can't be had is left to the stores. The heap has been reserved, [`BYTES`] for
-    /// each amap.
+    /// Takes the right to write from what the fork that is under way copies.
+    pub(crate) fn protect_rewritten(
+        &self,
+        held: &mut Held<'_, order::Map>,
+        (parent, tree): (&Space<M>, &Tree<Entry<M>>),
+        places: &Places,
+        down: &mut Shootdown,
+    ) {
+        let mut done = VaRange::default();
+        for &va in places {
+            if let Some(entry) = tree.get(va).filter(|entry| entry.range != done) {
+                self.write_protect(held, parent, entry, down);
+                done = entry.range;
+            }
+        }
+    }
+
+    /// Gives a child its copies, and the parent what it had. No CPU knows a writable translation of the pages any more. What can't be had
+    /// stays shared and is left to the stores. The heap has been reserved, [`BYTES`] for each amap.
     pub(crate) fn copy_rewritten(
         &self,
         held: &mut Held<'_, order::Map>,
@@ -105,20 +121,19 @@ impl<M: Machine> Uvm<M> {
     ) {
         for &va in places {
             let (Some(from), Some(to)) = (tree.get(va), entries.get(va)) else { continue };
-            if let Some(original) = self.copy_for_child(held, child, to, va, down) {
-                self.raise_again(held, parent, from, va, original, down);
+            if let Some(original) = self.copy_for_child(held, (child, to), va, down) {
+                self.raise_again(held, (parent, from), va, original, down);
                 self.stat().add(self.machine().cpu(), Counter::CopiedAtFork, 1);
             }
         }
     }
 
-    /// Puts a copy of what the child has at an address in its place, and maps it. None, and nothing has changed, if that is not at hand or
-    /// memory is short; else the anon that was there.
+    /// Puts a copy of what the child has at an address in its place, and maps it; and says what was there. None, and nothing has changed, if
+    /// that is not at hand or memory is short.
     fn copy_for_child(
         &self,
         held: &mut Held<'_, order::Map>,
-        child: &Space<M>,
-        entry: &Entry<M>,
+        (child, entry): (&Space<M>, &Entry<M>),
         va: Va,
         down: &mut Shootdown,
     ) -> Option<AnonNo> {
@@ -151,8 +166,7 @@ impl<M: Machine> Uvm<M> {
     fn raise_again(
         &self,
         held: &mut Held<'_, order::Map>,
-        parent: &Space<M>,
-        entry: &Entry<M>,
+        (parent, entry): (&Space<M>, &Entry<M>),
         va: Va,
         original: AnonNo,
         down: &mut Shootdown,

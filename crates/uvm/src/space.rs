@@ -167,12 +167,13 @@ impl<M: Machine> Uvm<M> {
                 return None;
             }
             let inherit = entry.inherit;
-            let forked = self.fork_entry_as(&mut h, parent, entry, inherit, &mut rewritten, down);
+            let forked = self.fork_entry_as(&mut h, parent, entry, inherit, Some(&mut rewritten), down);
             forked.unwrap_or_else(|e| {
                 result = Err(Stop::Fail(e));
                 None
             })
         });
+        self.protect_rewritten(&mut h, (parent, &tree), &rewritten, down);
         // Under the lock: another thread of the parent must not resolve a copy while a third still writes through the
         // translation that was just lowered.
         down.flush(self.machine().pmap());
@@ -180,7 +181,10 @@ impl<M: Machine> Uvm<M> {
             need = self.fork_bytes(&tree, &mut h);
             result = Err(Stop::Heap(need));
         }
-        parent.map.fork_bytes.store(need, Relaxed);
+        // Mostly it is the same, and the line stays where it is.
+        if parent.map.fork_bytes.load(Relaxed) != need {
+            parent.map.fork_bytes.store(need, Relaxed);
+        }
         if result.is_ok() {
             self.copy_rewritten(&mut h, (parent, &tree), (child, entries), &rewritten, down);
         }
@@ -220,15 +224,15 @@ impl<M: Machine> Uvm<M> {
             }
     }
 
-    /// The child's entry for one of the parent's, inherited in some way; `None` for a hole. Pages that the child is to get
-    /// copies of at once are added to `rewritten`.
+    /// The child's entry for one of the parent's, inherited in some way; `None` for a hole. Pages that the caller is to copy for it are
+    /// added to `rewritten`: [`copy_rewritten`](Self::copy_rewritten).
     pub(crate) fn fork_entry_as(
         &self,
         held: &mut Held<'_, order::Map>,
         parent: &Space<M>,
         entry: &mut Entry<M>,
         inherit: Inherit,
-        rewritten: &mut Places,
+        rewritten: Option<&mut Places>,
         down: &mut Shootdown,
     ) -> Result<Option<Entry<M>>, NoMemory> {
         if entry.submap.is_some() {
@@ -276,7 +280,7 @@ impl<M: Machine> Uvm<M> {
         held: &mut Held<'_, order::Map>,
         parent: &Space<M>,
         entry: &mut Entry<M>,
-        rewritten: &mut Places,
+        rewritten: Option<&mut Places>,
         down: &mut Shootdown,
     ) -> Result<(Option<ARef<M>>, Writes), NoMemory> {
         let Some(aref) = &entry.amap else { return Ok((None, Writes::NeedCopy)) };
@@ -285,23 +289,35 @@ impl<M: Machine> Uvm<M> {
             return Ok((Some(self.copy_pages(held, aref, len, down)?), Writes::Copied));
         }
         if entry.writes == Writes::Copied {
-            let forked = aref.fork(self.parts(), held, len);
+            let room = rewritten.as_ref().map_or(0, |rewritten| rewritten.remaining_capacity());
+            let forked = aref.fork(self.parts(), held, len, room);
             match &forked {
                 Some(forked) if !forked.was_exclusive => aref.write_protect(self.parts(), held, len, down),
-                _ => {
-                    let prot = entry.prot.without_write();
-                    self.machine().pmap().protect(held, &parent.pmap, entry.range, prot, down);
-                }
+                // Its time comes when all else is done, so that other threads find it read-only for a short time.
+                Some(forked) if !forked.rewritten.is_empty() => {}
+                _ => self.write_protect(held, parent, entry, down),
             }
             if let Some(forked) = forked {
-                let places =
-                    forked.rewritten.iter().map(|slot| entry.range.start + Pages(slot - aref.slot.0));
-                rewritten.extend(places.take(rewritten.remaining_capacity()));
+                if let Some(rewritten) = rewritten {
+                    let place = |slot| entry.range.start + Pages(slot - aref.slot.0);
+                    rewritten.extend(forked.rewritten.into_iter().map(place));
+                }
                 return Ok((Some(forked.copy), Writes::Copied));
             }
             entry.writes = Writes::NeedCopy;
         }
         Ok((self.share_amap(held, entry), Writes::NeedCopy))
+    }
+
+    /// Takes the right to write from a space's translations of what an entry maps.
+    pub(crate) fn write_protect(
+        &self,
+        held: &mut Held<'_, order::Map>,
+        space: &Space<M>,
+        entry: &Entry<M>,
+        down: &mut Shootdown,
+    ) {
+        self.machine().pmap().protect(held, &space.pmap, entry.range, entry.prot.without_write(), down);
     }
 
     /// A new amap with a copy of every page in the first `len` slots. An anon that is on swap is shared: no wired

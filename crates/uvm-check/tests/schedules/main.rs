@@ -75,6 +75,46 @@ fn no_store_is_lost_while_a_fork_is_under_way() {
     });
 }
 
+/// Two threads fork while a third stores to two pages in turns, which forks copy at once: each child sees both as they were at one moment,
+/// and no later store.
+#[test]
+fn a_child_sees_what_forks_copy_at_one_moment() {
+    check(|| {
+        let w = World::new();
+        let parent = w.space();
+        w.map(&parent, MapRequest::zero(Pages(2)));
+        let store = |w: &World, n| [P, Q].iter().for_each(|&va| w.store(1, &parent, va, n));
+        store(&w, 1);
+        let fork = |w: &World| w.uvm.fork(&mut ThreadCtx::new().held(), &parent).expect("there is memory");
+        let first = Arc::new(fork(&w));
+        // From now on forks copy both.
+        store(&w, 2);
+        let writer = {
+            let (w, parent) = (w.clone(), parent.clone());
+            spawn(move || {
+                [3, 4].iter().for_each(|&n| [P, Q].iter().for_each(|&va| w.store(1, &parent, va, n)))
+            })
+        };
+        let forker = {
+            let (w, parent) = (w.clone(), parent.clone());
+            spawn(move || {
+                Arc::new(w.uvm.fork(&mut ThreadCtx::new().held(), &parent).expect("there is memory"))
+            })
+        };
+        let second = Arc::new(fork(&w));
+        let seen = |child: &_, cpu| (w.load(cpu, child, P), w.load(cpu, child, Q));
+        let early = seen(&second, 0);
+        writer.join().unwrap();
+        let third = forker.join().unwrap();
+        for (p, q) in [early, seen(&third, 2)] {
+            assert!(p == q || p == q + 1, "a child sees {p} and then {q}");
+        }
+        assert_eq!((seen(&parent, 0), seen(&second, 2), seen(&first, 0)), ((4, 4), early, (1, 1)));
+        w.check(&[&parent, &first, &second, &third], &[]);
+        w.end(vec![parent, first, second, third]);
+    });
+}
+
 /// A page is replaced by a copy on write: who has seen a later store of the writer sees the copy. A third thread that
 /// went on reading the original through its TLB, while the two others had the copy, is NetBSD's PR 56535.
 #[test]

@@ -239,8 +239,13 @@ fn a_fork_copies_few_pages_itself_and_none_where_memory_is_short() {
     let child = uvm.fork(held, &s).unwrap();
     assert_eq!(uvm.stat().get(Counter::CopiedAtFork), copied);
     taken.into_iter().for_each(|page| uvm.frames().free_page(uvm.machine(), held, page));
-    assert_eq!(load(&uvm, &child, range.start), Ok(2));
-    end(&uvm, held, [child, s]);
+    // That one shares what the next gets copies of: it isn't the parent's alone then.
+    let next = uvm.fork(held, &s).unwrap();
+    assert!(uvm.stat().get(Counter::CopiedAtFork) > copied);
+    write(3);
+    assert_eq!((load(&uvm, &child, range.start), load(&uvm, &next, range.start)), (Ok(2), Ok(2)));
+    audit(&uvm, held, &[&s, &child, &next], &[]);
+    end(&uvm, held, [next, child, s]);
 }
 
 #[test]
