@@ -3,12 +3,64 @@
 //! The CPUs take turns, so the count repeats exactly: a line that an operation writes, and that another CPU had since,
 //! moves at each turn. What the MMU's own code touches is the port's and not counted here.
 
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::ptr::null_mut;
 use std::sync::{Condvar, Mutex};
 
 use machine::lines::{begin, end};
 use machine::{Pa, Pages, Prot, ThreadCtx, Va, VaRange};
 use uvm::{AnonObject, MapRequest, Pager, Sharing, Space, Uvm};
 use uvm_soft::{Config, SoftMachine, StdThreads, Threads};
+
+/// A heap as a kernel's: small blocks begin with a cache line, and each CPU, which is a thread here, gets back what it gave back. With the
+/// host's, two CPUs' blocks may share a line, or one get another's.
+struct Heap;
+
+/// Bytes of the smallest block, and of the largest in these, of those that are kept.
+const LINE: usize = 64;
+const SIZES: usize = 64;
+
+std::thread_local! {
+    static FREE: [Cell<*mut u8>; SIZES] = const { [const { Cell::new(null_mut()) }; SIZES] };
+}
+
+/// The place in the lists, and the block asked of the system.
+fn block(layout: Layout) -> (usize, Layout) {
+    let block = layout.align_to(LINE).expect("a layout of no size that can't be").pad_to_align();
+    (block.size() / LINE, block)
+}
+
+// SAFETY: what the system gives is handed on, and kept until somebody asks for a block of the same size again.
+unsafe impl GlobalAlloc for Heap {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        let (size, block) = block(layout);
+        let free = FREE.with(|free| free.get(size).map_or(null_mut(), |list| list.get()));
+        if free.is_null() || block.align() > LINE {
+            // SAFETY: as the caller's.
+            return unsafe { System.alloc(block) };
+        }
+        // SAFETY: a block in a list begins with the next one's address.
+        FREE.with(|list| list[size].set(unsafe { free.cast::<*mut u8>().read() }));
+        free
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        let (size, block) = block(layout);
+        if size >= SIZES || block.align() > LINE {
+            // SAFETY: as the caller's; `alloc` asked for the same.
+            return unsafe { System.dealloc(at, block) };
+        }
+        FREE.with(|list| {
+            // SAFETY: the block is nobody's any more, and large enough.
+            unsafe { at.cast::<*mut u8>().write(list[size].get()) };
+            list[size].set(at);
+        });
+    }
+}
+
+#[global_allocator]
+static HEAP: Heap = Heap;
 
 const CPUS: usize = 64;
 const ROUNDS: u64 = 16;
@@ -50,8 +102,7 @@ impl World {
         self.uvm.fault(&mut ThreadCtx::new().held(), space, va, access).unwrap();
     }
 
-    /// Counts what `each` moves, called by every CPU in turn, once locks have opened and caches are filled. Each CPU is
-    /// a thread, so that the host's heap serves it from a cache of its own, as a kernel's does.
+    /// Counts what `each` moves, called by every CPU in turn, once locks have opened and caches are filled.
     fn count(&self, each: impl Fn(&World, usize, u64) + Sync) -> Moved {
         let (turn, moved) = (Mutex::new(0u64), Condvar::new());
         std::thread::scope(|scope| {
