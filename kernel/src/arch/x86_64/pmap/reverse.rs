@@ -169,7 +169,7 @@ impl Mapping {
 ///
 /// # Errors
 /// [`NoMemory`]; nothing has changed.
-#[inline]
+#[inline(always)]
 pub(super) fn link<P: Before<PageCache>>(
     held: &mut Held<'_, P>,
     record: &Record,
@@ -197,6 +197,7 @@ pub(super) fn link_with(number: u32, record: &Record, table: PageNo, at: usize) 
     give_node(number);
 }
 
+#[inline(never)]
 fn link_node(record: &Record, number: u32, table: PageNo, at: usize) {
     let (this, newest) = (node(number), record.words[NEWEST].load(Relaxed));
     this.table.store(table.0, Relaxed);
