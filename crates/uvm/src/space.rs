@@ -7,7 +7,8 @@
 //! ```
 //! A fork costs by entries: amaps are shared until somebody writes, and only the parent's translations are lowered.
 //! Whoever writes first copies the amap, by sharing its leaves, and then the one leaf and the one page; the last one
-//! left finds its slots exclusive and takes them over without copying anything (1999, sections 5.2 and 5.4).
+//! left finds its slots exclusive and takes them over without copying anything (1999, sections 5.2 and 5.4). What the parent stores to
+//! while its children are there a fork copies itself (`rewritten.rs`).
 
 use alloc::sync::Arc;
 

@@ -237,7 +237,7 @@ fn fork_and_exit() -> Moved {
 /// The most lines that an operation may move.
 const NONE: f64 = 0.0;
 /// A few for each batch of 32 pages or numbers, and for each branch of slots; sixteen pages are made at once.
-const BATCHES: f64 = 0.4;
+const BATCHES: f64 = 0.1;
 
 #[test]
 fn cpus_that_fault_on_different_resident_pages_share_no_line() {
