@@ -210,19 +210,13 @@ impl<M: Machine> Uvm<M> {
         let Some(aref) = &e.amap else {
             return if inherit == Inherit::Share { crate::amap::NEW_BYTES } else { 0 };
         };
-        let settles = self.settle_bytes(held, aref, e.len());
-        let copies = match inherit {
-            Inherit::Share => e.writes == Writes::NeedCopy,
-            Inherit::Copy => e.wired || e.writes == Writes::Copied,
-            _ => false,
+        let bytes = match inherit {
+            Inherit::Share if e.writes == Writes::NeedCopy => aref.copy_bytes(held, e.len()),
+            Inherit::Copy if e.wired => aref.copy_bytes(held, e.len()),
+            Inherit::Copy if e.writes == Writes::Copied => aref.fork_bytes(held, e.len()),
+            _ => REFERENCE_BYTES,
         };
-        let by_fork = copies && inherit == Inherit::Copy && !e.wired;
-        settles
-            + match copies {
-                false => REFERENCE_BYTES,
-                true if by_fork => aref.fork_bytes(held, e.len()),
-                true => aref.copy_bytes(held, e.len()),
-            }
+        self.settle_bytes(held, aref, e.len()) + bytes
     }
 
     /// The child's entry for one of the parent's, inherited in some way; `None` for a hole. Pages that the caller is to copy for it are

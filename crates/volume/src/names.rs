@@ -363,10 +363,8 @@ impl<D: Device> Volume<D> {
             }
         }
         self.reap(made.ino)?;
-        moved.map(|mut moved| {
-            moved.replaced = None;
-            moved
-        })
+        // What was replaced is gone already.
+        moved.map(|_| rsext4::RenameOutcome::default())
     }
 
     /// A symbolic link's target.
