@@ -507,14 +507,26 @@ const PLANTS: &[Plant] = &[
     Plant {
         what: "fork: a page that another child has too is the parent's to write again",
         file: "uvm/src/rewritten.rs",
-        changes: &[("anon.refs == 1 && is_plain(page)", "is_plain(page)"), ("found.is_shared() || found", "found")],
+        changes: &[("anon.refs == 1 && !is_shared", "true")],
         found_by: FORK_COPIES,
     },
     Plant {
         what: "fork: a child's copy of a page stays empty",
         file: "uvm/src/rewritten.rs",
-        changes: &[("            machine.copy(page, copy);\n", "")],
+        changes: &[("        machine.copy(from, to);\n", "")],
         found_by: RANDOM,
+    },
+    Plant {
+        what: "fork: an amap that a child has too is copied as if it were the parent's alone",
+        file: "uvm/src/amap.rs",
+        changes: &[("Writes::NeedCopy => is_any && is_exclusive,", "Writes::NeedCopy => is_any,")],
+        found_by: RANDOM,
+    },
+    Plant {
+        what: "fork: what can't be copied is shared and not counted",
+        file: "uvm/src/rewritten.rs",
+        changes: &[("                self.anons.reference(&mut h, original);\n", "")],
+        found_by: FORK_COPIES,
     },
     Plant {
         what: "memory: what is being given back is not looked for",

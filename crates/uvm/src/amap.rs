@@ -29,13 +29,14 @@ use machine::lines::{AtomicBool, Ordering::Relaxed};
 use machine::order;
 use machine::{Before, Held, Machine, PageNo, Pages, Pmap, Prot, Shared, Shootdown, VaRange, PAGE_SHIFT};
 
-use crate::anon::Anons;
+use crate::anon::{AnonNo, Anons};
 use crate::borrowed::Content;
 use crate::borrowers::Name;
 use crate::cover::Cover;
 use crate::fault::ReadAhead;
 use crate::left::Left;
-use crate::rewritten::{self, Rewritten};
+use crate::map::Writes;
+use crate::rewritten::{self, Forking, Rewritten};
 use crate::slots::{Emptied, Heap, Holders, Slots, LEAF_BYTES};
 
 /// Numbers that are released together at most: a leaf's.
@@ -50,7 +51,7 @@ pub(crate) const REFERENCE_BYTES: usize = 256;
 #[repr(C)]
 pub(crate) struct AmapBody<M: Machine> {
     pub(crate) cover: Cover,
-    /// Where stores have copied what a child had too.
+    /// Where stores have copied what parent and child had.
     pub(crate) rewritten: Rewritten,
     pub(crate) slots: Slots,
     /// Slots that may hold pages on loan lie in here (`borrowed`).
@@ -83,19 +84,38 @@ pub(crate) struct Forked<M: Machine> {
     pub(crate) copy: ARef<M>,
     /// Nobody but the parent's entry referred to the slots.
     pub(crate) was_exclusive: bool,
-    /// Those of them whose pages the fork is to copy.
+    /// Those of them whose pages the fork is to copy: they are empty in the copy so far.
     pub(crate) rewritten: rewritten::Slots,
 }
 
 impl<M: Machine> AmapBody<M> {
-    /// Whether a fork copies slots itself.
-    fn is_copied_at_fork(&self, range: Range<u64>) -> bool {
-        self.rewritten.is_any() || !self.cover.is_exclusive(range)
+    /// Whether a fork copies slots itself, of an entry that writes them so.
+    fn is_copied_at_fork(&self, range: Range<u64>, writes: Writes) -> bool {
+        let (is_any, is_exclusive) = (self.rewritten.is_any(), self.cover.is_exclusive(range));
+        match writes {
+            Writes::Copied => is_any || !is_exclusive,
+            // The copy that it waits for isn't needed by now.
+            Writes::NeedCopy => is_any && is_exclusive,
+            Writes::Through => false,
+        }
     }
 
     /// Whether an entry may grow into these slots: nobody refers to them, and nothing was left behind in them (I1).
     pub(crate) fn is_free(&self, range: Range<u64>) -> bool {
         self.cover.is_unused(range.clone()) && self.slots.range(range).next().is_none()
+    }
+
+    /// The same numbers at the same indices of a range, but for some.
+    fn share(
+        &self,
+        uvm: (&M, &Anons<M>),
+        held: &mut Held<'_, order::Amap>,
+        range: Range<u64>,
+        but: &[(u64, AnonNo)],
+    ) -> Slots {
+        let mut down = Shootdown::new();
+        let mut holders = AnonHolders { machine: uvm.0, anons: uvm.1, held, down: &mut down };
+        self.slots.share_range(range, but.iter().map(|&(slot, _)| slot), &mut holders)
     }
 }
 
@@ -181,35 +201,40 @@ impl<M: Machine> ARef<M> {
         body.cover.is_exclusive(self.range(len))
     }
 
-    /// A fork's copy of the first `len` slots, where it makes one: others write these slots too, and would not ask; or the parent
-    /// stores to them while its children are there, so that one of the two would copy them soon. As for [`copy`](Self::copy) the
-    /// caller takes the right to write. [`fork_bytes`](Self::fork_bytes) have been reserved.
-    /// At most `room` pages are for the caller to copy.
+    /// A fork's copy of the first `len` slots, where it makes one: others write these slots too, and would not ask; or stores have had to
+    /// copy pages of them while its children were there, and would again. As for [`copy`](Self::copy) the caller takes the right to
+    /// write. [`fork_bytes`](Self::fork_bytes) have been reserved.
     pub(crate) fn fork<P: Before<order::Amap>>(
         &self,
         uvm: (&M, &Anons<M>),
         held: &mut Held<'_, P>,
         len: Pages,
-        room: usize,
+        writes: Writes,
+        forking: Option<&Forking>,
     ) -> Option<Forked<M>> {
         let range = self.range(len);
-        let mut down = Shootdown::new();
         let (body, mut h) = self.amap.body.lock(held);
-        if !body.is_copied_at_fork(range.clone()) {
+        if !body.is_copied_at_fork(range.clone(), writes) {
             return None;
         }
         let was_exclusive = body.cover.is_exclusive(range.clone());
-        let mut rewritten = body.rewritten.forked(&range);
-        rewritten.truncate(room);
-        let mut holders = AnonHolders { machine: uvm.0, anons: uvm.1, held: &mut h, down: &mut down };
-        let slots = body.slots.share_range(range, &mut holders);
+        let holds = |slot| body.slots.get(slot).and_then(Content::anon);
+        let chosen =
+            forking.filter(|_| was_exclusive).map(|forking| forking.choose(&body.rewritten, &range, holds));
+        let rewritten = chosen.unwrap_or_default();
+        let slots = body.share(uvm, &mut h, range, &rewritten);
         Some(Forked { copy: Self::with_slots(slots, self.slot, len), was_exclusive, rewritten })
     }
 
     /// Heap bytes that a fork may need for the first `len` slots.
-    pub(crate) fn fork_bytes<P: Before<order::Amap>>(&self, held: &mut Held<'_, P>, len: Pages) -> usize {
+    pub(crate) fn fork_bytes<P: Before<order::Amap>>(
+        &self,
+        held: &mut Held<'_, P>,
+        len: Pages,
+        writes: Writes,
+    ) -> usize {
         let (body, _) = self.amap.body.lock(held);
-        match body.is_copied_at_fork(self.range(len)) {
+        match body.is_copied_at_fork(self.range(len), writes) {
             true => body.slots.share_bytes(self.range(len)) + NEW_BYTES + rewritten::BYTES,
             false => REFERENCE_BYTES,
         }
@@ -230,13 +255,20 @@ impl<M: Machine> ARef<M> {
         held: &mut Held<'_, P>,
         len: Pages,
     ) -> Self {
-        let mut down = Shootdown::new();
         let slots = {
             let (body, mut h) = self.amap.body.lock(held);
-            let mut holders = AnonHolders { machine: uvm.0, anons: uvm.1, held: &mut h, down: &mut down };
-            body.slots.share_range(self.range(len), &mut holders)
+            body.share(uvm, &mut h, self.range(len), &rewritten::Slots::new())
         };
         Self::with_slots(slots, self.slot, len)
+    }
+
+    /// Before a store to an address copies the amap, which others have too: says that it will have to copy the page.
+    pub(crate) fn note_rewritten<P: Before<order::Amap>>(&self, held: &mut Held<'_, P>, slot: u64) {
+        let (body, _) = self.amap.body.lock(held);
+        let is_page = body.slots.get(slot).and_then(Content::anon).is_some();
+        if is_page && !body.cover.is_exclusive(slot..slot + 1) {
+            body.rewritten.note(slot);
+        }
     }
 
     /// Takes the right to write from every mapping, in any space, of the pages in the first `len` slots.

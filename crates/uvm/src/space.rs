@@ -22,7 +22,7 @@ use crate::borrowed::Content;
 use crate::map::tree::Tree;
 use crate::map::{entry_bytes, Entry, Inherit, Map, MapError, Writes};
 use crate::receive::Patience;
-use crate::rewritten::Places;
+use crate::rewritten::Forking;
 use crate::slots::{Heap, Slots};
 use crate::{Stop, Uvm};
 
@@ -157,7 +157,9 @@ impl<M: Machine> Uvm<M> {
         down: &mut Shootdown,
     ) -> Result<(), Stop<NoMemory>> {
         let (mut tree, mut h) = parent.map.lock_whole(held, parent.map.bounds);
-        let (mut result, mut need, mut rewritten) = (Ok(()), 0, Places::new());
+        let nth = parent.map.forks.load(Relaxed).wrapping_add(1);
+        parent.map.forks.store(nth, Relaxed);
+        let (mut result, mut need, mut forking) = (Ok(()), 0, Forking::new(nth));
         *entries = tree.derive(|entry| {
             if result.is_err() {
                 return None;
@@ -168,13 +170,13 @@ impl<M: Machine> Uvm<M> {
                 return None;
             }
             let inherit = entry.inherit;
-            let forked = self.fork_entry_as(&mut h, parent, entry, inherit, Some(&mut rewritten), down);
+            let forked = self.fork_entry_as(&mut h, parent, entry, inherit, Some(&mut forking), down);
             forked.unwrap_or_else(|e| {
                 result = Err(Stop::Fail(e));
                 None
             })
         });
-        self.protect_rewritten(&mut h, (parent, &tree), &rewritten, down);
+        self.protect_rewritten(&mut h, (parent, &tree), &forking, down);
         // Under the lock: another thread of the parent must not resolve a copy while a third still writes through the
         // translation that was just lowered.
         down.flush(self.machine().pmap());
@@ -182,12 +184,12 @@ impl<M: Machine> Uvm<M> {
             need = self.fork_bytes(&tree, &mut h);
             result = Err(Stop::Heap(need));
         }
-        // Mostly it is the same, and the line stays where it is.
-        if parent.map.fork_bytes.load(Relaxed) != need {
+        // Mostly it is the same, and the line stays where it is. What failed half-way says nothing.
+        if !matches!(result, Err(Stop::Fail(_))) && parent.map.fork_bytes.load(Relaxed) != need {
             parent.map.fork_bytes.store(need, Relaxed);
         }
         if result.is_ok() {
-            self.copy_rewritten(&mut h, (parent, &tree), (child, entries), &rewritten, down);
+            self.copy_rewritten(&mut h, (parent, &tree), (child, entries), &forking, down);
         }
         result
     }
@@ -213,21 +215,21 @@ impl<M: Machine> Uvm<M> {
         let bytes = match inherit {
             Inherit::Share if e.writes == Writes::NeedCopy => aref.copy_bytes(held, e.len()),
             Inherit::Copy if e.wired => aref.copy_bytes(held, e.len()),
-            Inherit::Copy if e.writes == Writes::Copied => aref.fork_bytes(held, e.len()),
+            Inherit::Copy if e.writes != Writes::Through => aref.fork_bytes(held, e.len(), e.writes),
             _ => REFERENCE_BYTES,
         };
         self.settle_bytes(held, aref, e.len()) + bytes
     }
 
-    /// The child's entry for one of the parent's, inherited in some way; `None` for a hole. Pages that the caller is to copy for it are
-    /// added to `rewritten`: [`copy_rewritten`](Self::copy_rewritten).
+    /// The child's entry for one of the parent's, inherited in some way; `None` for a hole. A fork copies some pages itself:
+    /// [`copy_rewritten`](Self::copy_rewritten).
     pub(crate) fn fork_entry_as(
         &self,
         held: &mut Held<'_, order::Map>,
         parent: &Space<M>,
         entry: &mut Entry<M>,
         inherit: Inherit,
-        rewritten: Option<&mut Places>,
+        forking: Option<&mut Forking>,
         down: &mut Shootdown,
     ) -> Result<Option<Entry<M>>, NoMemory> {
         if entry.submap.is_some() {
@@ -246,7 +248,7 @@ impl<M: Machine> Uvm<M> {
                 (self.share_amap(held, entry), entry.writes)
             }
             Inherit::Copy if entry.writes == Writes::Through => (None, Writes::NeedCopy),
-            Inherit::Copy => self.inherit_copy(held, parent, entry, rewritten, down)?,
+            Inherit::Copy => self.inherit_copy(held, parent, entry, forking, down)?,
         };
         let object = if inherit == Inherit::Zero { None } else { entry.object.clone() };
         if let Some(oref) = &object {
@@ -275,7 +277,7 @@ impl<M: Machine> Uvm<M> {
         held: &mut Held<'_, order::Map>,
         parent: &Space<M>,
         entry: &mut Entry<M>,
-        rewritten: Option<&mut Places>,
+        forking: Option<&mut Forking>,
         down: &mut Shootdown,
     ) -> Result<(Option<ARef<M>>, Writes), NoMemory> {
         let Some(aref) = &entry.amap else { return Ok((None, Writes::NeedCopy)) };
@@ -283,25 +285,26 @@ impl<M: Machine> Uvm<M> {
         if entry.wired {
             return Ok((Some(self.copy_pages(held, aref, len, down)?), Writes::Copied));
         }
-        if entry.writes == Writes::Copied {
-            let room = rewritten.as_ref().map_or(0, |rewritten| rewritten.remaining_capacity());
-            let forked = aref.fork(self.parts(), held, len, room);
-            match &forked {
-                Some(forked) if !forked.was_exclusive => aref.write_protect(self.parts(), held, len, down),
-                // Its time comes when all else is done, so that other threads find it read-only for a short time.
-                Some(forked) if !forked.rewritten.is_empty() => {}
-                _ => self.write_protect(held, parent, entry, down),
+        let Some(forked) = aref.fork(self.parts(), held, len, entry.writes, forking.as_deref()) else {
+            if entry.writes == Writes::Copied {
+                self.write_protect(held, parent, entry, down);
+                entry.writes = Writes::NeedCopy;
             }
-            if let Some(forked) = forked {
-                if let Some(rewritten) = rewritten {
-                    let place = |slot| entry.range.start + Pages(slot - aref.slot.0);
-                    rewritten.extend(forked.rewritten.into_iter().map(place));
-                }
-                return Ok((Some(forked.copy), Writes::Copied));
+            return Ok((self.share_amap(held, entry), Writes::NeedCopy));
+        };
+        match forking {
+            _ if !forked.was_exclusive => aref.write_protect(self.parts(), held, len, down),
+            // Its time comes when all else is done, so that other threads find it read-only for a short time.
+            Some(forking) if !forked.rewritten.is_empty() => {
+                forking.add(forked.rewritten, |slot| entry.range.start + Pages(slot - aref.slot.0));
             }
-            entry.writes = Writes::NeedCopy;
+            _ => self.write_protect(held, parent, entry, down),
         }
-        Ok((self.share_amap(held, entry), Writes::NeedCopy))
+        // Mostly it is, and the line stays where it is.
+        if entry.writes != Writes::Copied {
+            entry.writes = Writes::Copied;
+        }
+        Ok((Some(forked.copy), Writes::Copied))
     }
 
     /// Takes the right to write from a space's translations of what an entry maps.

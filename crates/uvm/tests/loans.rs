@@ -47,6 +47,32 @@ fn a_store_breaks_the_loan_and_the_borrower_sees_nothing_of_it() {
 }
 
 #[test]
+fn a_fork_shares_what_is_on_loan_where_it_would_copy() {
+    let ((uvm, free), mut ctx) = (world(1024), ThreadCtx::new());
+    let held = &mut ctx.held();
+    let (space, range) = written(&uvm, held, 4);
+    let child = uvm.fork(held, &space).unwrap();
+    store(&uvm, &space, range.start, 9);
+    uvm.space_destroy(held, child);
+    let lent = uvm.loan_to_kernel(held, &space, range).unwrap();
+    let child = uvm.fork(held, &space).unwrap();
+    assert_eq!((uvm.stat().get(Counter::CopiedAtFork), uvm.anons()), (0, 4));
+    audit(&uvm, held, &[&space, &child], &[&lent]);
+    store(&uvm, &space, range.start, 10);
+    assert_eq!(
+        (bytes(&uvm, &lent)[0], load(&uvm, &child, range.start), load(&uvm, &space, range.start)),
+        (9, 9, 10)
+    );
+    uvm.return_loan(held, lent);
+    // What is back is copied.
+    let next = uvm.fork(held, &space).unwrap();
+    assert_eq!((uvm.stat().get(Counter::CopiedAtFork), load(&uvm, &next, range.start)), (1, 10));
+    audit(&uvm, held, &[&space, &child, &next], &[]);
+    [next, child, space].into_iter().for_each(|space| uvm.space_destroy(held, space));
+    assert_eq!((uvm.frames().free(), uvm.anons()), (free, 0));
+}
+
+#[test]
 fn a_lender_that_ends_leaves_its_pages_to_the_borrower() {
     let ((uvm, free), mut ctx) = (world(1024), ThreadCtx::new());
     let held = &mut ctx.held();

@@ -108,6 +108,12 @@ impl<M: Machine> Frames<M> {
         (self.page(page).wire.load(Acquire) & LOANS) / LOAN
     }
 
+    /// Whether nobody uses the page but through its owner: it is neither busy nor on loan.
+    #[inline]
+    pub fn is_plain(&self, page: PageNo) -> bool {
+        !self.flags(page).contains(PageFlags::BUSY) && self.loans(page) == 0
+    }
+
     /// Whether the page can be wired by a program once more. What the kernel itself wires is few enough always to fit.
     #[inline]
     pub fn may_wire(&self, page: PageNo) -> bool {

@@ -53,7 +53,7 @@ fn two_tables() -> (Arc<Body>, Slots, Slots) {
     assert_eq!(Counts(&body).refs(), 1);
     let mut a = Slots::new();
     a.set(0, number());
-    let b = a.share_range(0..4, &mut Counts(&body));
+    let b = a.share_range(0..4, [].into_iter(), &mut Counts(&body));
     (body, a, b)
 }
 
@@ -117,7 +117,7 @@ fn a_copy_of_a_copy_keeps_the_leaf_shared() {
         let (body, mut a, mut b) = two_tables();
         let theirs = body.clone();
         let child = thread::spawn(move || {
-            let c = b.share_range(0..4, &mut Counts(&theirs));
+            let c = b.share_range(0..4, [].into_iter(), &mut Counts(&theirs));
             b.take_all(&mut Counts(&theirs));
             c
         });

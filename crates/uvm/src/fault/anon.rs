@@ -188,9 +188,8 @@ impl<M: Machine> Uvm<M> {
         let copy = self.anons.make(machine, held, to).map_err(FaultError::from)?;
         let shown = {
             let (anon, mut h) = self.anons.get(no).lock(held);
-            let is_plain = |page| !frames.flags(page).contains(PageFlags::BUSY) && frames.loans(page) == 0;
             let still = anon.refs > 1 && found.number() == Some(no.number());
-            anon.page.filter(|&page| still && is_plain(page)).map(|from| {
+            anon.page.filter(|&page| still && frames.is_plain(page)).map(|from| {
                 machine.copy(from, to);
                 let range = VaRange::new(fault.va, fault.va + Pages(1));
                 machine.pmap().remove(&mut h, &fault.space.pmap, range, fault.down);

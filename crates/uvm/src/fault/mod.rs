@@ -400,6 +400,9 @@ impl<M: Machine> Uvm<M> {
         if need > reserved {
             return Err(Stop::Heap(need));
         }
+        if let Some(aref) = &entry.amap {
+            aref.note_rewritten(held, entry.slot(aref, fault.va));
+        }
         self.copy_amap(held, entry);
         Ok(())
     }

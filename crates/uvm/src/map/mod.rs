@@ -31,7 +31,7 @@ mod wire;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 
-use machine::lines::{AtomicBool, AtomicU64, AtomicUsize};
+use machine::lines::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
 use machine::{order, Held, Machine, Pages, Prot, Shared, Va, VaRange};
 
 use crate::amap::ARef;
@@ -253,6 +253,8 @@ pub struct Map<M: Machine> {
     pub(crate) is_touched: AtomicBool,
     /// Heap bytes that the last fork needed, its parent's if there was none; what the next begins with.
     pub(crate) fork_bytes: AtomicUsize,
+    /// Forks so far.
+    pub(crate) forks: AtomicU32,
 }
 
 /// Heap bytes of one entry.
@@ -272,6 +274,7 @@ impl<M: Machine> Map<M> {
             area_name: spin::Once::new(),
             is_touched: AtomicBool::new(false),
             fork_bytes: AtomicUsize::new(0),
+            forks: AtomicU32::new(0),
         }
     }
 

@@ -466,18 +466,27 @@ impl Slots {
         self.leaves.drain(|leaf| let_go(leaf, holders));
     }
 
-    /// A table with the same numbers at the same indices of a range: leaves that lie in it are shared, others copied.
-    pub(crate) fn share_range(&self, range: Range<u64>, holders: &mut impl Holders) -> Slots {
+    /// A table with the same numbers at the same indices of a range, but for some: leaves that lie in it and have none of those are
+    /// shared, others copied.
+    pub(crate) fn share_range(
+        &self,
+        range: Range<u64>,
+        but: impl Iterator<Item = u64> + Clone,
+        holders: &mut impl Holders,
+    ) -> Slots {
         let mut copy = Slots::new();
         for (key, leaf) in self.leaves.range(keys_of(&range)) {
             let part = part_of(key, &range);
-            if leaf.lies_in(part.clone()) {
+            if leaf.lies_in(part.clone()) && !but.clone().any(|index| index / LEAF == key) {
                 copy.leaves.insert(key, leaf.clone());
                 continue;
             }
             for (i, number) in leaf.numbers(part) {
-                holders.reference(number);
-                copy.set(key * LEAF + i as u64, number);
+                let index = key * LEAF + i as u64;
+                if !but.clone().any(|left_out| left_out == index) {
+                    holders.reference(number);
+                    copy.set(index, number);
+                }
             }
         }
         copy
@@ -578,7 +587,7 @@ mod tests {
     fn a_copy_shares_leaves_until_one_changes() {
         let (mut a, mut c) = (Slots::new(), Counts::default());
         (0..200).for_each(|i| assert_eq!(a.set(i, n(i as u32 + 1)), None));
-        let mut b = a.share_range(10..200, &mut c);
+        let mut b = a.share_range(10..200, [].into_iter(), &mut c);
         assert_eq!((indices(&b).len(), b.get(9), b.get(10), c.0.len()), (190, None, Some(n(11)), 54));
         assert!(a.is_shared(64) && !a.is_shared(10) && b.is_shared(199));
         b.unshare(64, &mut c);
