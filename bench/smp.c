@@ -4,6 +4,9 @@
 // round together, each reads the clock before and after its own part; what prepares a round and clears up after it is not
 // timed. A row's value is the sum of the workers' rates.
 //
+// A process with threads has as many in either case, and one sleeps where one works: each thread is a stack more to fork, of which the
+// C library's child writes a page. What a thread does in a process without a second one is printed too.
+//
 // Printed for a program to read (see xtask/src/bench/smp.rs):
 //   value|NAME|UNIT|VALUE
 //   fail|NAME|WHY           for what this kernel can't do
@@ -17,6 +20,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <sched.h>
+#include <semaphore.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -256,16 +260,31 @@ static void *thread(void *index) {
     return 0;
 }
 
-// Each returns whether all workers came to their end.
-static int with_threads(int size) {
-    pthread_t threads[WORKERS];
-    int made = 0;
-    for (; made < size; made++) {
-        if (pthread_create(&threads[made], 0, thread, (void *)(long)made)) break;
-    }
+static sem_t is_over;
+static void *sleeper(void *unused) {
+    while (sem_wait(&is_over)) {}
+    return unused;
+}
+
+static void start(pthread_t *made, void *(*what)(void *), int index) {
     // Those who wait for one that isn't there would wait for ever.
-    if (made < size) exit(1);
+    if (pthread_create(made, 0, what, (void *)(long)index)) exit(1);
+}
+
+// Each returns whether all workers came to their end.
+static int with_no_others(int size) {
+    pthread_t threads[WORKERS];
+    for (int i = 0; i < size; i++) start(&threads[i], thread, i);
     for (int i = 0; i < size; i++) pthread_join(threads[i], 0);
+    return 1;
+}
+
+static int with_threads(int size) {
+    pthread_t sleepers[WORKERS];
+    for (int i = size; i < WORKERS; i++) start(&sleepers[i], sleeper, i);
+    with_no_others(size);
+    for (int i = size; i < WORKERS; i++) sem_post(&is_over);
+    for (int i = size; i < WORKERS; i++) pthread_join(sleepers[i], 0);
     return 1;
 }
 
@@ -332,31 +351,34 @@ static void scale(const struct operation *operation, int (*with)(int), const cha
     printf("value|%s: %s, page faults|each|%.4f\n", name, two, (double)asked.faults / done);
 }
 
-// The median of some windows: the other machine may begin and end a little earlier or later.
-static void alone(const struct operation *operation) {
+// One worker, in the median of some windows.
+static void alone(const struct operation *operation, int (*with)(int), const char *who, int windows) {
     double rates[WINDOWS_ALONE];
-    for (int i = 0; i < WINDOWS_ALONE; i++) rates[i] = measure(operation, with_processes, 1);
-    double rate = median(rates, WINDOWS_ALONE);
-    if (rate > 0) printf("value|%s: one machine of two|/s|%.1f\n", operation->name, rate);
-    else printf("fail|%s: one machine of two|%s\n", operation->name, team->why);
+    for (int i = 0; i < windows; i++) rates[i] = measure(operation, with, 1);
+    double rate = median(rates, windows);
+    if (rate > 0) printf("value|%s: %s|/s|%.1f\n", operation->name, who, rate);
+    else printf("fail|%s: %s|%s\n", operation->name, who, team->why);
 }
 
 int main(int count, char **arguments) {
     const char *wanted = count > 1 ? arguments[1] : "";
     int is_alone = count > 2 && !strcmp(arguments[2], "alone");
+    sem_init(&is_over, 0, 0);
     team = mmap(0, sizeof *team, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (team == MAP_FAILED) return 1;
     make_file();
     for (size_t i = 0; i < sizeof operations / sizeof *operations; i++) {
         if (!strstr(operations[i].name, wanted)) continue;
         if (is_alone) {
-            alone(&operations[i]);
+            // Of many, since the other machine may begin and end a little earlier or later.
+            alone(&operations[i], with_processes, "one machine of two", WINDOWS_ALONE);
             fflush(stdout);
             continue;
         }
         scale(&operations[i], with_processes, "one process", "two processes");
         fflush(stdout);
         scale(&operations[i], with_threads, "one thread", "two threads");
+        if (operations[i].run != loop) alone(&operations[i], with_no_others, "one thread, alone", WINDOWS);
         fflush(stdout);
     }
     puts("end");
