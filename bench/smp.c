@@ -12,8 +12,10 @@
 //   fail|NAME|WHY           for what this kernel can't do
 //   end
 // Large pages are switched off for the regions measured here.
-// Usage: smp [PART OF A NAME [alone]]
-// With `alone` one process does each operation, time and again: one of two machines that do so at once.
+// Usage: smp [PART OF A NAME [alone | watched WORKERS]]
+// With `alone` one process does each operation, time and again: one of two machines that do so at once. With `watched` those workers do
+// it for one window, whose rounds stand between marks for a plugin of QEMU's (xtask/plugin/lines.c); printed is
+//   watched|NAME|OPERATIONS
 #define _GNU_SOURCE
 #include "drain.h"
 #include <errno.h>
@@ -217,6 +219,11 @@ static void make_file(void) {
 // --- workers ----------------------------------------------------------------------------------------------------
 
 static const struct operation *now;
+static int is_watched;
+
+// No-operations that the plugin knows.
+static void begin_mark(void) { __asm__ volatile(".byte 0x0f, 0x1f, 0x80, 1, 0x6b, 0x72, 0x6d" ::: "memory"); }
+static void end_mark(void) { __asm__ volatile(".byte 0x0f, 0x1f, 0x80, 2, 0x6b, 0x72, 0x6d" ::: "memory"); }
 
 static void work(int index) {
     struct worker worker = {.index = index};
@@ -231,10 +238,13 @@ static void work(int index) {
         now->prepare(&worker, now->count);
         if (index == 0 && round) before = asked_so_far();
         meet();
+        int marks = is_watched && index == 0 && round;
+        if (marks) begin_mark();
         uint64_t start = nanos();
         now->run(&worker, now->count);
         uint64_t spent = nanos() - start;
         meet();
+        if (marks) end_mark();
         if (round) {
             team->nanos[index] += spent;
             team->operations[index] += now->count;
@@ -360,16 +370,43 @@ static void alone(const struct operation *operation, int (*with)(int), const cha
     else printf("fail|%s: %s|%s\n", operation->name, who, team->why);
 }
 
+static const struct {
+    const char *name;
+    int (*with)(int);
+    int size;
+} teams[] = {
+    {"one process", with_processes, 1},
+    {"two processes", with_processes, 2},
+    {"one thread", with_threads, 1},
+    {"two threads", with_threads, 2},
+    {"one thread, alone", with_no_others, 1},
+};
+
+static void watch(const struct operation *operation, const char *workers) {
+    is_watched = 1;
+    for (size_t i = 0; i < sizeof teams / sizeof *teams; i++) {
+        if (strcmp(teams[i].name, workers)) continue;
+        if (measure(operation, teams[i].with, teams[i].size) > 0) {
+            printf("watched|%s: %s|%lu\n", operation->name, workers, team->operations[0] + team->operations[1]);
+        } else {
+            printf("fail|%s: %s|%s\n", operation->name, workers, team->why);
+        }
+    }
+}
+
 int main(int count, char **arguments) {
-    const char *wanted = count > 1 ? arguments[1] : "";
-    int is_alone = count > 2 && !strcmp(arguments[2], "alone");
+    const char *wanted = count > 1 ? arguments[1] : "", *how = count > 2 ? arguments[2] : "";
     sem_init(&is_over, 0, 0);
     team = mmap(0, sizeof *team, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (team == MAP_FAILED) return 1;
     make_file();
     for (size_t i = 0; i < sizeof operations / sizeof *operations; i++) {
         if (!strstr(operations[i].name, wanted)) continue;
-        if (is_alone) {
+        if (!strcmp(how, "watched")) {
+            watch(&operations[i], count > 3 ? arguments[3] : "");
+            continue;
+        }
+        if (!strcmp(how, "alone")) {
             // Of many, since the other machine may begin and end a little earlier or later.
             alone(&operations[i], with_processes, "one machine of two", WINDOWS_ALONE);
             fflush(stdout);

@@ -61,6 +61,8 @@ Examples:
   ./uvm bench smp                               what a second CPU brings, ours beside Linux
   ./uvm bench move                              moving data with and without copies, ours beside Linux
   ./uvm profile 'anonymous fault'               where the instructions of one row go, by function and line
+  ./uvm profile --of smp 'fork, exit, wait: two threads'
+                                                which of them move cache lines between two CPUs
 
 Exit codes: the program's own; 1 a check failed; 2 wrong command line; 69 something needed is missing;
 70 kernel panic; 71 the machine stopped without a word; 72 out of time.";
