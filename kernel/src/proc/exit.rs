@@ -184,7 +184,9 @@ fn notify_parent(process: &Arc<Process>, status: ExitStatus) {
     if let Some(change) = report {
         send::report_change(&parent, change);
     }
-    parent.child_queue.wake_all();
+    // The table was locked since the end was put down there, and waiters look there.
+    process.watchers.wake_any();
+    parent.child_queue.wake_any();
 }
 
 /// What SIGCHLD says about a process that ended.

@@ -91,8 +91,10 @@ pub struct Process {
     pub usage: SpinLock<Usage>,
     pub child_usage: SpinLock<Usage>,
     pub timers: SpinLock<Option<Box<Timers>>>,
-    /// Threads of this process that wait for a child.
+    /// Threads of this process that wait for any child of a kind, or for a tracee that is none.
     pub child_queue: WaitQueue,
+    /// Threads that wait for this very process, as its parent's or its tracer's: they don't meet those who wait for others.
+    pub watchers: WaitQueue,
     /// Threads of others that this process traces.
     pub tracees: SpinLock<Tracees>,
     /// Stopped threads.
@@ -149,6 +151,7 @@ impl Process {
             child_usage: SpinLock::new(Usage::default()),
             timers: SpinLock::new(None),
             child_queue: WaitQueue::new(),
+            watchers: WaitQueue::new(),
             tracees: SpinLock::new(Tracees::new()),
             stop_queue: WaitQueue::new(),
             thread_gone: WaitQueue::new(),

@@ -20,10 +20,11 @@ use super::signal::{code, deliver, send, Detail, SigInfo, Signal, SIGCHLD, SIGST
 use super::table::{self, Pid};
 use super::thread::Thread;
 use super::usage::Usage;
-use super::wait::{Event, Options, Report, Which};
+use super::wait::{self, Event, Options, Report, Which};
 use super::{current_process, current_thread};
 use crate::arch::UserRegs;
 use crate::errno::{Result, EPERM, ESRCH};
+use core::sync::atomic::{AtomicBool, Ordering};
 
 /// The trap flag: an exception after the next instruction.
 const TRAP_FLAG: u64 = 0x100;
@@ -64,9 +65,12 @@ impl Tracees {
     }
 }
 
+/// Whether any thread has ever been traced. Before that nobody who sends a signal or waits need look.
+static ANYBODY: AtomicBool = AtomicBool::new(false);
+
 impl Thread {
     pub fn is_traced(&self) -> bool {
-        self.trace.lock().tracer.is_some()
+        ANYBODY.load(Ordering::Acquire) && self.trace.lock().tracer.is_some()
     }
 
     /// Who traces it; 0 for nobody.
@@ -83,6 +87,7 @@ fn begin(tracer: &Arc<Process>, thread: &Arc<Thread>) -> Result<()> {
         return Err(EPERM);
     }
     tracees.threads.try_reserve(1).map_err(|_| EPERM)?;
+    ANYBODY.store(true, Ordering::Release);
     tracees.threads.push(thread.clone());
     trace.tracer = Some(tracer.clone());
     Ok(())
@@ -187,7 +192,7 @@ pub fn stop(thread: &Arc<Thread>, regs: &mut UserRegs, info: SigInfo) -> Option<
     };
     let _ =
         send::send_to_process(&tracer, SigInfo { signal: SIGCHLD, code: code::CLD_TRAPPED, detail: child });
-    tracer.child_queue.wake_all();
+    wait::tell(&tracer, &thread.process);
     drop(tracer);
     let over = || {
         let mut trace = thread.trace.lock();
@@ -233,7 +238,7 @@ pub fn thread_gone(thread: &Arc<Thread>, status: ExitStatus) {
         tracees.ended.push((thread.tid(), process.cred().uid, status));
     }
     drop(tracees);
-    tracer.child_queue.wake_all();
+    wait::tell(&tracer, process);
 }
 
 /// A process ends: whom it traced goes on without it.
@@ -255,6 +260,9 @@ pub fn tracer_gone(process: &Process) {
 
 /// What there is to say about the tracees that a wait asks for; `None` if there are none.
 pub fn look(tracer: &Process, which: Which, options: Options) -> Option<Option<Report>> {
+    if !ANYBODY.load(Ordering::Acquire) {
+        return None;
+    }
     let mut tracees = tracer.tracees.lock();
     let wants = |tid: Pid, pgid: Option<Pid>| match which {
         Which::Any => true,

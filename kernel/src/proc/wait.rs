@@ -90,10 +90,21 @@ pub fn wait(which: Which, options: Options) -> Result<Option<Report>> {
     if options.contains(Options::NOHANG) {
         return look().transpose();
     }
-    match process.child_queue.wait_intr(None, look) {
+    let child = match which {
+        Which::Pid(pid) => table::process(pid),
+        Which::Any | Which::Group(_) => None,
+    };
+    let queue = child.as_ref().map_or(&process.child_queue, |child| &child.watchers);
+    match queue.wait_intr(None, look) {
         Ok(outcome) => outcome.map(Some),
         Err(_) => Err(ERESTARTSYS),
     }
+}
+
+/// Wakes those who may wait for what a process has to say to its parent or its tracer.
+pub fn tell(listener: &Process, process: &Process) {
+    process.watchers.wake_all();
+    listener.child_queue.wake_all();
 }
 
 /// Looks at tracees, then at children.

@@ -7,6 +7,7 @@
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 
+use super::word::{AtomicBool, Ordering::Relaxed};
 use super::SpinLock;
 use crate::sched::{self, Nanos, Task};
 
@@ -22,6 +23,8 @@ pub enum Woken {
 /// Threads that wait for the same thing.
 pub struct WaitQueue {
     waiters: SpinLock<VecDeque<Arc<Task>>>,
+    /// Whether there are any. Changes with the waiters locked.
+    is_any: AtomicBool,
 }
 
 impl Default for WaitQueue {
@@ -40,12 +43,21 @@ enum Signals {
 impl WaitQueue {
     /// No waiters.
     pub const fn new() -> WaitQueue {
-        WaitQueue { waiters: SpinLock::new(VecDeque::new()) }
+        WaitQueue { waiters: SpinLock::new(VecDeque::new()), is_any: AtomicBool::new(false) }
+    }
+
+    /// Wakes all waiters, and leaves a queue without any to the CPUs that have its line. Only for conditions that waiters look at with
+    /// a lock that the caller has held since it changed them: who enters later sees the change, who has entered before is seen.
+    pub fn wake_any(&self) {
+        if self.is_any.load(Relaxed) {
+            self.wake_all();
+        }
     }
 
     /// Wakes all waiters, each to look at its condition. May be called from interrupt handlers and with spin locks held.
     pub fn wake_all(&self) {
         let mut waiters = self.waiters.lock();
+        self.is_any.store(false, Relaxed);
         while let Some(task) = waiters.pop_front() {
             sched::wake(&task);
         }
@@ -58,7 +70,12 @@ impl WaitQueue {
 
     /// Wakes the waiter that came first, after `tell` was told of it; whether there was one.
     pub fn wake_first(&self, tell: impl FnOnce(&Task)) -> bool {
-        let first = self.waiters.lock().pop_front();
+        let first = {
+            let mut waiters = self.waiters.lock();
+            let first = waiters.pop_front();
+            self.is_any.store(!waiters.is_empty(), Relaxed);
+            first
+        };
         let Some(task) = first else { return false };
         tell(&task);
         sched::wake(&task);
@@ -87,6 +104,7 @@ impl WaitQueue {
         let mut waiters = self.waiters.lock();
         if !waiters.iter().any(|t| Arc::ptr_eq(t, task)) {
             waiters.push_back(task.clone());
+            self.is_any.store(true, Relaxed);
         }
     }
 
@@ -94,7 +112,9 @@ impl WaitQueue {
     fn leave(&self, task: &Arc<Task>) -> bool {
         let mut waiters = self.waiters.lock();
         let at = waiters.iter().position(|t| Arc::ptr_eq(t, task));
-        at.and_then(|at| waiters.remove(at)).is_some()
+        let was_there = at.and_then(|at| waiters.remove(at)).is_some();
+        self.is_any.store(!waiters.is_empty(), Relaxed);
+        was_there
     }
 }
 

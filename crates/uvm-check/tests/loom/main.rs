@@ -30,6 +30,7 @@ mod shared;
 mod slots_test;
 mod tickets;
 mod unfinished;
+mod waiting;
 pub mod word;
 
 /// The kernel's locks and channels.

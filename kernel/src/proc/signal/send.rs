@@ -13,7 +13,7 @@ use crate::errno::{Result, EPERM, ESRCH};
 use crate::fs::signalfd;
 use crate::proc::process::{Change, ExitStatus, Group, Process};
 use crate::proc::thread::Thread;
-use crate::proc::{current_process, current_thread, table, Pid};
+use crate::proc::{current_process, current_thread, table, wait, Pid};
 
 /// Sends a signal to a process; nothing happens to one that has ended.
 pub fn send_to_process(process: &Arc<Process>, info: SigInfo) -> Result<()> {
@@ -182,7 +182,7 @@ pub fn report_change(process: &Arc<Process>, change: Change) {
         };
         let _ = send_to_process(&parent, SigInfo { signal: SIGCHLD, code, detail });
     }
-    parent.child_queue.wake_all();
+    wait::tell(&parent, process);
 }
 
 /// Sends a fault to the running thread: it can be neither blocked nor ignored.
