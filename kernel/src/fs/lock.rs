@@ -7,6 +7,7 @@
 //! space overlap only if both are shared. I3: a file without locks has no entry in the table.
 
 use alloc::vec::Vec;
+use core::sync::atomic::{AtomicBool, Ordering::Acquire, Ordering::Release};
 
 use hashbrown::HashMap;
 
@@ -71,6 +72,8 @@ type FileId = (u64, u64);
 
 static LOCKS: SpinLock<Option<HashMap<FileId, Vec<Range>>>> = SpinLock::new(None);
 static CHANGED: WaitQueue = WaitQueue::new();
+/// Whether any file has a lock: who closes a file or ends asks this first. Changes with the table locked.
+static IN_USE: AtomicBool = AtomicBool::new(false);
 
 /// The most ranges on one file.
 const MAX_RANGES: usize = 4096;
@@ -100,6 +103,7 @@ pub fn set(file: &File, wanted: Range) -> Result<()> {
     }
     carve(ranges, &wanted);
     ranges.push(wanted);
+    IN_USE.store(true, Release);
     drop(locks);
     CHANGED.wake_all();
     Ok(())
@@ -127,6 +131,7 @@ pub fn clear(file: &File, range: &Range) {
     if ranges.is_empty() {
         table.remove(&id);
     }
+    IN_USE.store(!table.is_empty(), Release);
     drop(locks);
     CHANGED.wake_all();
 }
@@ -152,18 +157,22 @@ fn carve(ranges: &mut Vec<Range>, hole: &Range) {
 
 /// A process has ended: all its record locks go.
 pub fn process_ended(pid: i32) {
+    if !in_use() {
+        return;
+    }
     let mut locks = LOCKS.lock();
     let Some(table) = locks.as_mut() else { return };
     table.retain(|_, ranges| {
         ranges.retain(|held| held.owner != Owner::Process(pid));
         !ranges.is_empty()
     });
+    IN_USE.store(!table.is_empty(), Release);
     drop(locks);
     CHANGED.wake_all();
 }
 
 fn in_use() -> bool {
-    LOCKS.lock().as_ref().is_some_and(|table| !table.is_empty())
+    IN_USE.load(Acquire)
 }
 
 fn clear_owner(file: &File, owner: Owner) {

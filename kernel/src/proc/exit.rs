@@ -199,7 +199,7 @@ pub fn child_info(process: &Process, signal: Signal, status: ExitStatus) -> SigI
     let ticks = |ns: u64| ns / (1_000_000_000 / crate::syscall::time::CLOCK_TICKS);
     let detail = Detail::Child {
         pid: process.pid,
-        uid: process.cred().uid,
+        uid: process.cred.lock().uid,
         status,
         utime: ticks(usage.user_ns),
         stime: ticks(usage.kernel_ns),
