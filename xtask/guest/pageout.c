@@ -170,7 +170,7 @@ static void knobs_are_kept_and_checked(void) {
     size_t pages = info.freeram / PAGE;
     char *at = map(pages, ANON | MAP_NORESERVE, -1);
     for (size_t i = 0; i < pages; i++) at[i * PAGE] = 1;
-    for (int tries = 0; tries < 100 && (sysinfo(&info), info.freeram / 1024 < (unsigned long)more); tries++) usleep(20000);
+    for (int tries = 0; tries < 1000 && (sysinfo(&info), info.freeram / 1024 < (unsigned long)more); tries++) usleep(20000);
     CHECK(info.freeram / 1024 >= (unsigned long)more);
     CHECK(knob("min_free_kbytes", low) == 0 && knob("min_free_kbytes", -1) == low);
 }
