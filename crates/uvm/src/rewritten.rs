@@ -70,9 +70,16 @@ impl Forking {
         if self.forgets {
             rewritten.slots.iter().for_each(|place| place.store(NONE, Relaxed));
         }
-        let slots =
-            rewritten.slots.iter().map(|place| place.load(Relaxed)).filter(|slot| range.contains(slot));
-        slots.filter_map(|slot| Some((slot, holds(slot)?))).take(self.places.remaining_capacity()).collect()
+        let mut chosen = Slots::new();
+        for slot in
+            rewritten.slots.iter().map(|place| place.load(Relaxed)).filter(|slot| range.contains(slot))
+        {
+            let is_new = chosen.iter().all(|&(known, _)| known != slot);
+            if is_new && chosen.len() < self.places.remaining_capacity() {
+                chosen.extend(holds(slot).map(|no| (slot, no)));
+            }
+        }
+        chosen
     }
 
     /// Says where these are mapped.
@@ -91,7 +98,7 @@ impl Rewritten {
         Rewritten { slots: core::array::from_fn(|_| AtomicU64::new(NONE)) }
     }
 
-    /// Says that a store to a slot had to copy what others have too.
+    /// Says that a store to a slot had to copy what others have too. Stores that do so at once may leave one slot in two places.
     #[inline]
     pub(crate) fn note(&self, slot: u64) {
         for place in &self.slots {
@@ -145,12 +152,13 @@ impl<M: Machine> Uvm<M> {
             let copy = self.copy_for_child(held, (parent, from), va, original, down);
             // Nobody else knows of it yet.
             let (mut body, mut h) = aref.amap.body.lock(held);
-            let Some((anon, page)) = copy else {
+            let content = copy.map_or(original, |(anon, _)| anon);
+            let before = body.slots.set(to.slot(aref, va), content.number());
+            debug_assert!(before.is_none(), "a slot that a fork fills was not left out");
+            let Some((_, page)) = copy else {
                 self.anons.reference(&mut h, original);
-                body.slots.set(to.slot(aref, va), original.number());
                 continue;
             };
-            body.slots.set(to.slot(aref, va), anon.number());
             // Where there is no memory for tables, its first access will map it.
             let wiring = Wiring::Pageable;
             let _ = pmap.enter(&mut h, &child.pmap, va, page, to.prot, Prot::NONE, wiring, down);
@@ -188,5 +196,23 @@ impl<M: Machine> Uvm<M> {
             let _ = pmap.enter(&mut h, &parent.pmap, va, from, entry.prot, Prot::NONE, wiring, down);
         }
         Some((copy, to))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slot_that_was_noted_twice_is_chosen_once() {
+        let rewritten = Rewritten::new();
+        [7, 3, 7, 9].iter().zip(&rewritten.slots).for_each(|(&slot, place)| place.store(slot, Relaxed));
+        let holds = |slot| core::num::NonZeroU32::new(slot as u32).and_then(crate::borrowed::Content::anon);
+        let chosen = |forking: Forking, range| -> std::vec::Vec<u64> {
+            forking.choose(&rewritten, &range, holds).iter().map(|&(slot, _)| slot).collect()
+        };
+        assert_eq!(chosen(Forking::new(1), 0..64), [7, 3, 9]);
+        assert_eq!(chosen(Forking::new(1), 4..64), [7, 9]);
+        assert!(chosen(Forking::new(FORKS), 0..64).is_empty() && !rewritten.is_any());
     }
 }
