@@ -4,80 +4,28 @@
 // A plugin of QEMU's (TCG), used by `./uvm profile --of smp`. The benchmark program executes one of two long no-operations at the
 // start and at the end of what it measures (bench/smp.c): see MARK. Each line of 64 bytes of the machine's memory has a state, as in a
 // protocol of caches that never forget: which CPUs have it, and whether one has it to write. A load moves it if the other CPU has it
-// to write, a store if the other has it at all. What the CPUs do between the marks' threads is in the order in which QEMU ran it.
+// to write, a store if the other has it at all. The order is that in which QEMU ran them.
 //
 // At exit the file given as `out=PATH` gets a line `ADDRESS INSTRUCTIONS MOVED` (hexadecimal, decimal) for each instruction that ran.
-//
-// The prototypes are those of the plugin interface, version 1 (QEMU 4.2 to 8); Debian packages no header with them.
-#include <inttypes.h>
-#include <stdbool.h>
-#include <stddef.h>
 #include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
-#define EXPORT __attribute__((visibility("default")))
-
-typedef uint64_t plugin_id;
-typedef uint32_t access_info;
-struct qemu_plugin_tb;
-struct qemu_plugin_insn;
-struct qemu_plugin_hwaddr;
-enum { NO_REGISTERS = 0, READS_AND_WRITES = 3 };
-
-void qemu_plugin_register_vcpu_tb_trans_cb(plugin_id, void (*translated)(plugin_id, struct qemu_plugin_tb *));
-void qemu_plugin_register_atexit_cb(plugin_id, void (*ended)(plugin_id, void *), void *data);
-size_t qemu_plugin_tb_n_insns(const struct qemu_plugin_tb *);
-struct qemu_plugin_insn *qemu_plugin_tb_get_insn(const struct qemu_plugin_tb *, size_t index);
-uint64_t qemu_plugin_insn_vaddr(const struct qemu_plugin_insn *);
-const void *qemu_plugin_insn_data(const struct qemu_plugin_insn *);
-size_t qemu_plugin_insn_size(const struct qemu_plugin_insn *);
-void qemu_plugin_register_vcpu_insn_exec_cb(struct qemu_plugin_insn *, void (*executed)(unsigned cpu, void *data), int flags,
-                                            void *data);
-void qemu_plugin_register_vcpu_mem_cb(struct qemu_plugin_insn *,
-                                      void (*accessed)(unsigned cpu, access_info, uint64_t address, void *data), int flags,
-                                      int which, void *data);
-bool qemu_plugin_mem_is_store(access_info);
-struct qemu_plugin_hwaddr *qemu_plugin_get_hwaddr(access_info, uint64_t address);
-bool qemu_plugin_hwaddr_is_io(const struct qemu_plugin_hwaddr *);
-uint64_t qemu_plugin_hwaddr_phys_addr(const struct qemu_plugin_hwaddr *);
-
-EXPORT int qemu_plugin_version = 1;
-
-enum { CPUS = 2, SLOTS = 1 << 20, LINE_SHIFT = 6, LINES = 1 << 24, WRITER = 1 << CPUS, ALL = WRITER - 1 };
-// nopl 0x6d726b00(%rax), with the last byte of its number 1 where the stretch begins and 2 where it ends.
-static const uint8_t MARK[] = {0x0f, 0x1f, 0x80};
-static const uint8_t MARK_END[] = {0x6b, 0x72, 0x6d};
+enum { CPUS = 2 };
 
 // One instruction, by CPU.
 struct counter {
     uint64_t address, run[CPUS], moved[CPUS];
 };
 
-// A hash table that never moves, since translated code holds pointers into it.
-static struct counter counters[SLOTS];
-static size_t used_count;
+#include "plugin.h"
+
+enum { LINE_SHIFT = 6, LINES = 1 << 24, WRITER = 1 << CPUS, ALL = WRITER - 1 };
+// nopl 0x6d726b00(%rax), with the last byte of its number 1 where the stretch begins and 2 where it ends.
+static const uint8_t MARK[] = {0x0f, 0x1f, 0x80};
+static const uint8_t MARK_END[] = {0x6b, 0x72, 0x6d};
+
 // Who has each line, a bit for each CPU, and WRITER.
 static uint8_t states[LINES];
 static bool is_open;
-static const char *out_path;
-
-// QEMU translates one block at a time.
-static struct counter *counter_of(uint64_t address) {
-    size_t at = (size_t)(address * UINT64_C(0x9e3779b97f4a7c15) >> 44);
-    for (; counters[at].address != address; at = (at + 1) % SLOTS) {
-        if (counters[at].address == 0) {
-            if (used_count++ == SLOTS / 2) {
-                fputs("lines: too many instructions\n", stderr);
-                exit(1);
-            }
-            counters[at].address = address;
-            break;
-        }
-    }
-    return &counters[at];
-}
 
 static void opened(unsigned cpu, void *data) {
     (void)cpu, (void)data;
@@ -131,30 +79,8 @@ static void translated(plugin_id id, struct qemu_plugin_tb *block) {
     }
 }
 
-static void ended(plugin_id id, void *data) {
-    (void)id, (void)data;
-    FILE *out = fopen(out_path, "w");
-    if (!out) {
-        perror(out_path);
-        return;
-    }
-    for (size_t i = 0; i < SLOTS; i++) {
-        uint64_t run = 0, moved = 0;
-        for (int cpu = 0; cpu < CPUS; cpu++) run += counters[i].run[cpu], moved += counters[i].moved[cpu];
-        if (run + moved) fprintf(out, "%" PRIx64 " %" PRIu64 " %" PRIu64 "\n", counters[i].address, run, moved);
-    }
-    fclose(out);
-}
-
-// `about` describes the machine; nothing here depends on it.
-EXPORT int qemu_plugin_install(plugin_id id, const void *about, int count, char **arguments) {
-    (void)about;
-    if (count != 1 || strncmp(arguments[0], "out=", 4) != 0) {
-        fputs("lines: the plugin's one argument is out=PATH\n", stderr);
-        return -1;
-    }
-    out_path = strdup(arguments[0] + 4);
-    qemu_plugin_register_vcpu_tb_trans_cb(id, translated);
-    qemu_plugin_register_atexit_cb(id, ended, NULL);
-    return 0;
+static void print(FILE *out, const struct counter *counter) {
+    uint64_t run = 0, moved = 0;
+    for (int cpu = 0; cpu < CPUS; cpu++) run += counter->run[cpu], moved += counter->moved[cpu];
+    if (run + moved) fprintf(out, "%" PRIx64 " %" PRIu64 " %" PRIu64 "\n", counter->address, run, moved);
 }

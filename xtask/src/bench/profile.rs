@@ -72,7 +72,7 @@ fn of_one(args: &ProfileArgs) -> Result<u8> {
         bail!("\"{row}\" means {count} rows of bench {bench}, and should mean one: {names:?}");
     };
     let operations = row.operations.context("the benchmark did not say how much it did")? as f64;
-    let kernel = Profile::read(&machine.kernel, &counts)?;
+    let kernel = Profile::of(&machine.kernel, &read(&counts)?)?;
     let all = kernel.sum() as f64 / operations;
     println!("{}: {} instructions, {} of them the kernel's\n", row.name, number(row.value), number(all));
     kernel.print(operations, args);
@@ -94,7 +94,7 @@ fn of_two_cpus(args: &ProfileArgs) -> Result<u8> {
         run::explain(&finished.ending, &finished.report, &machine.kernel);
         bail!("\"{}\" means {} rows of bench smp, and should mean one: {done:?}", args.row, done.len());
     };
-    let text = std::fs::read_to_string(&counts).context("the plugin has left no counts")?;
+    let text = read(&counts)?;
     let column = |at: usize| {
         text.lines()
             .filter_map(move |line| {
@@ -116,6 +116,11 @@ fn of_two_cpus(args: &ProfileArgs) -> Result<u8> {
 fn watched(line: &str) -> Option<(&str, f64)> {
     let (name, done) = line.trim_end().strip_prefix("watched|")?.split_once('|')?;
     Some((name, done.parse().ok()?))
+}
+
+/// What a plugin has left.
+fn read(counts: &Path) -> Result<String> {
+    std::fs::read_to_string(counts).context("the plugin has left no counts")
 }
 
 /// Compiles a plugin.
@@ -141,10 +146,6 @@ struct Profile {
 }
 
 impl Profile {
-    fn read(kernel: &Path, counts: &Path) -> Result<Profile> {
-        Profile::of(kernel, &std::fs::read_to_string(counts).context("the plugin has left no counts")?)
-    }
-
     /// Gives each counted address of the kernel's to its function and its source line; the others are the program's.
     fn of(kernel: &Path, counts: &str) -> Result<Profile> {
         let loader = Loader::new(kernel)
