@@ -2,10 +2,10 @@
 
 use machine::order::Nothing;
 use machine::{Held, Machine, Pages, Reserve, ThreadCtx, Va, VaRange};
-use uvm::{Counter, Inherit, MapRequest};
+use uvm::{Counter, Inherit, MapRequest, Space};
 
 use crate::count::{heap, locks};
-use crate::world::{audit, end, entries, load, part, space, store, world, zeroes, World};
+use crate::world::{audit, end, entries, load, part, space, store, world, zeroes, Soft, World};
 
 /// Makes the machine's memory, which it makes as it is touched, so that it is not counted later.
 fn touch_all_frames(uvm: &World, held: &mut Held<'_, Nothing>) {
@@ -156,14 +156,19 @@ fn the_first_write_after_a_fork_copies_a_leaf_and_a_page() {
     end(&uvm, held, [child, s]);
 }
 
+/// A space with eight pages that hold a one, and the first two of them.
+fn with_ones(uvm: &World, held: &mut Held<'_, Nothing>) -> (Space<Soft>, Va, Va) {
+    let s = space(uvm, held);
+    let range = zeroes(uvm, held, &s, 8);
+    range.iter_pages().for_each(|va| store(uvm, &s, va, 1).unwrap());
+    (s, range.start, range.start + Pages(1))
+}
+
 #[test]
 fn what_is_rewritten_after_each_fork_is_copied_by_the_fork() {
     let (uvm, mut ctx) = (world(256), ThreadCtx::new());
     let held = &mut ctx.held();
-    let s = space(&uvm, held);
-    let range = zeroes(&uvm, held, &s, 8);
-    let (hot, cold) = (range.start, range.start + Pages(1));
-    range.iter_pages().for_each(|va| store(&uvm, &s, va, 1).unwrap());
+    let (s, hot, cold) = with_ones(&uvm, held);
     let count = |counter| uvm.stat().get(counter);
     let shares = |held: &mut _, child: &_| entries(&uvm, held, child)[0].layers.needs_copy;
     // Nobody knows of the first: the parent's store copies the amap and the page.
@@ -192,10 +197,7 @@ fn what_is_rewritten_after_each_fork_is_copied_by_the_fork() {
 fn what_each_child_rewrites_is_copied_by_the_fork_too() {
     let (uvm, mut ctx) = (world(256), ThreadCtx::new());
     let held = &mut ctx.held();
-    let s = space(&uvm, held);
-    let range = zeroes(&uvm, held, &s, 8);
-    let (hot, cold) = (range.start, range.start + Pages(1));
-    range.iter_pages().for_each(|va| store(&uvm, &s, va, 1).unwrap());
+    let (s, hot, cold) = with_ones(&uvm, held);
     let count = |counter| uvm.stat().get(counter);
     let child = uvm.fork(held, &s).unwrap();
     store(&uvm, &child, hot, 2).unwrap();
@@ -221,9 +223,7 @@ fn what_each_child_rewrites_is_copied_by_the_fork_too() {
 fn what_is_rewritten_no_more_is_shared_again() {
     let (uvm, mut ctx) = (world(256), ThreadCtx::new());
     let held = &mut ctx.held();
-    let s = space(&uvm, held);
-    let range = zeroes(&uvm, held, &s, 8);
-    range.iter_pages().for_each(|va| store(&uvm, &s, va, 1).unwrap());
+    let (s, hot, _) = with_ones(&uvm, held);
     let forks = |held: &mut Held<'_, _>, n| {
         for _ in 0..n {
             let child = uvm.fork(held, &s).unwrap();
@@ -231,7 +231,7 @@ fn what_is_rewritten_no_more_is_shared_again() {
         }
     };
     let child = uvm.fork(held, &s).unwrap();
-    store(&uvm, &s, range.start, 2).unwrap();
+    store(&uvm, &s, hot, 2).unwrap();
     uvm.space_destroy(held, child);
     forks(held, 1000);
     let copied = uvm.stat().get(Counter::CopiedAtFork);
@@ -239,7 +239,7 @@ fn what_is_rewritten_no_more_is_shared_again() {
     let child = uvm.fork(held, &s).unwrap();
     assert!(entries(&uvm, held, &child)[0].layers.needs_copy);
     // And what is rewritten again is learned again.
-    store(&uvm, &s, range.start, 3).unwrap();
+    store(&uvm, &s, hot, 3).unwrap();
     uvm.space_destroy(held, child);
     forks(held, 1);
     assert_eq!(uvm.stat().get(Counter::CopiedAtFork), copied + 1);
