@@ -104,8 +104,9 @@ const ROW: usize = HALF;
 type Chunk<M> = Box<[Line<[Cell<M>; ROW]>; CHUNK / ROW]>;
 
 struct Depot {
-    /// The first of a list of free numbers, linked through their cells; 0 if there is none.
-    free: u32,
+    /// For each CPU the first of a list of free numbers that it gave back, linked through their cells; 0 if there is none. What it has
+    /// used is what it gets, so that no two CPUs exchange cells' lines.
+    free: Vec<u32>,
     /// Numbers from here on have never been used.
     fresh: u32,
 }
@@ -179,11 +180,14 @@ impl<M: Machine> Anons<M> {
         let mut chunks = Vec::new();
         chunks.try_reserve_exact(count).map_err(|_| NoMemory)?;
         chunks.resize_with(count, Once::new);
+        let mut lists = Vec::new();
+        lists.try_reserve_exact(cpus).map_err(|_| NoMemory)?;
+        lists.resize(cpus, 0);
         let near = || Line(Near { free: Ordered::new(Magazine::new()), len: AtomicUsize::new(0) });
         Ok(Anons {
             chunks,
             near: (0..cpus).map(|_| near()).collect(),
-            depot: Ordered::new(Depot { free: 0, fresh: 1 }),
+            depot: Ordered::new(Depot { free: lists, fresh: 1 }),
             out: AtomicUsize::new(0),
             borrowed: AtomicUsize::new(0),
             borrowers: Borrowers::new(),
@@ -249,7 +253,7 @@ impl<M: Machine> Anons<M> {
         let near = &self.near[machine.cpu()];
         let (mut free, mut h) = near.free.lock(held);
         if free.is_empty() {
-            self.refill(&mut h, &mut free)?;
+            self.refill(&mut h, &mut free, machine.cpu())?;
         }
         let no = free.pop().and_then(AnonNo::new).ok_or(NoMemory)?;
         near.len.store(free.len(), Relaxed);
@@ -259,14 +263,14 @@ impl<M: Machine> Anons<M> {
     /// Fills a CPU's empty magazine, by one number at least.
     #[cold]
     #[inline(never)]
-    fn refill(&self, held: &mut Held<'_, PageCache>, free: &mut Magazine) -> Result<(), NoMemory> {
+    fn refill(
+        &self,
+        held: &mut Held<'_, PageCache>,
+        free: &mut Magazine,
+        cpu: usize,
+    ) -> Result<(), NoMemory> {
         let (mut depot, _h) = self.depot.lock(held);
-        let mut next = AnonNo::new(depot.free);
-        while let Some(no) = next.filter(|_| free.len() < HALF) {
-            free.push(no.get());
-            next = AnonNo::new(self.cell(no).next_free.load(Relaxed));
-        }
-        depot.free = next.map_or(0, AnonNo::get);
+        self.take_listed(&mut depot, cpu, HALF, |no| free.push(no.get()));
         while free.len() < HALF {
             match self.fresh(&mut depot) {
                 Ok(no) => free.push(no.get()),
@@ -280,6 +284,23 @@ impl<M: Machine> Anons<M> {
         }
         self.out.fetch_add(free.len(), Relaxed);
         Ok(())
+    }
+
+    /// Takes free numbers that have been used before, so many at most: first those that the CPU gave back.
+    fn take_listed(&self, depot: &mut Depot, cpu: usize, mut count: usize, mut each: impl FnMut(AnonNo)) {
+        let (others, own) = depot.free.split_at_mut(cpu);
+        for list in own.iter_mut().chain(others) {
+            let mut next = AnonNo::new(*list);
+            while let Some(no) = next.filter(|_| count != 0) {
+                each(no);
+                next = AnonNo::new(self.cell(no).next_free.load(Relaxed));
+                count -= 1;
+            }
+            *list = next.map_or(0, AnonNo::get);
+            if count == 0 {
+                break;
+            }
+        }
     }
 
     /// A number that was never used.
@@ -296,7 +317,7 @@ impl<M: Machine> Anons<M> {
         let near = &self.near[machine.cpu()];
         let (mut free, mut h) = near.free.lock(held);
         if free.is_full() {
-            self.drain(&mut h, &mut free);
+            self.drain(&mut h, &mut free, machine.cpu());
         }
         free.push(no.get());
         near.len.store(free.len(), Relaxed);
@@ -305,11 +326,12 @@ impl<M: Machine> Anons<M> {
     /// Gives half of a CPU's magazine to the depot.
     #[cold]
     #[inline(never)]
-    fn drain(&self, held: &mut Held<'_, PageCache>, free: &mut Magazine) {
+    fn drain(&self, held: &mut Held<'_, PageCache>, free: &mut Magazine, cpu: usize) {
         let (mut depot, _h) = self.depot.lock(held);
+        let list = &mut depot.free[cpu];
         for no in (0..HALF).map_while(|_| free.pop().and_then(AnonNo::new)) {
-            self.cell(no).next_free.store(depot.free, Relaxed);
-            depot.free = no.get();
+            self.cell(no).next_free.store(*list, Relaxed);
+            *list = no.get();
         }
         self.out.fetch_sub(HALF, Relaxed);
     }

@@ -214,6 +214,28 @@ fn map_touch_unmap_together() -> Moved {
     })
 }
 
+/// Filling and giving back more than a CPU keeps at hand, each CPU in a space of its own; lines for each page. Downwards: upwards
+/// several pages come at once.
+fn fill_and_discard() -> Moved {
+    const MUCH: u64 = 512;
+    let w = World::new();
+    let spaces: Vec<_> = (0..CPUS).map(|_| w.space()).collect();
+    let vas: Vec<Va> = spaces.iter().map(|space| w.zeroes(space, 2 * MUCH)).collect();
+    // A turn fills, the next unmaps: all have memory at once.
+    let turn = |w: &World, cpu: usize, round: u64| {
+        let va = vas[cpu] + Pages(MUCH / 2);
+        if round.is_multiple_of(2) {
+            (0..MUCH).rev().for_each(|page| w.fault(&spaces[cpu], va + Pages(page), Prot::WRITE));
+        } else {
+            let range = VaRange::new(va, va + Pages(MUCH));
+            w.uvm.discard(&mut ThreadCtx::new().held(), &spaces[cpu], range).unwrap();
+        }
+    };
+    let mut moved = w.count(turn);
+    moved.each /= MUCH as f64 / 2.0;
+    moved
+}
+
 /// Fork and exit of a space with 16 pages, each CPU its own.
 fn fork_and_exit() -> Moved {
     let w = World::new();
@@ -238,6 +260,8 @@ fn fork_and_exit() -> Moved {
 const NONE: f64 = 0.0;
 /// A few for each batch of 32 pages or numbers, and for each branch of slots; sixteen pages are made at once.
 const BATCHES: f64 = 0.1;
+/// The same, and a look at all CPUs' rows by who changes a map that was read: 63 for 512 pages.
+const CHANGE: f64 = 0.2;
 
 #[test]
 fn cpus_that_fault_on_different_resident_pages_share_no_line() {
@@ -249,6 +273,7 @@ fn cpus_that_fault_on_different_resident_pages_share_no_line() {
         ("first touch, one mapping of one space", first_touch(true), BATCHES),
         ("mmap, touch, munmap; a space for each CPU", map_touch_unmap(), NONE),
         ("mmap, touch, munmap; one space", map_touch_unmap_together(), NONE),
+        ("a page filled, of 512 that are given back then; a space for each CPU", fill_and_discard(), CHANGE),
         ("fork of 16 pages, exit; a space for each CPU", fork_and_exit(), NONE),
     ];
     println!("{:60} {:>8}", "lines that move between 64 CPUs", "each");

@@ -5,7 +5,7 @@
 //!   [0x1000, 0x9f000)  ---------->  | owner index flags wire place next prev |  0
 //!   [1M, 512M)         ---------->  | ...                                    |  158 ...
 //!
-//!   alloc <- PageCache of this CPU <-> FreeList        place: Nowhere, Free, Cached, Pending, Active, Inactive
+//!   alloc <- PageCache of this CPU <-> FreeLists       place: Nowhere, Free, Cached, Pending, Active, Inactive
 //!   activate -> Pending batch of this CPU -> Active <-> Inactive
 //! ```
 //!
@@ -26,6 +26,7 @@
 //! Source: UVM's `uvm_page.c` as the paper describes its role (1999, section 2); the per-CPU caches and batches are
 //! ours, so that a fault takes no lock shared by all CPUs.
 
+mod free;
 mod queues;
 mod record;
 mod runs;
@@ -41,6 +42,7 @@ use crate::order::{Before, FreeList, Held, Ordered, PageCache, PageQueues, RawLo
 use crate::shared::Line;
 use crate::shootdown::PageChain;
 use crate::{Channel, Machine, Pa, PageNo, PAGE_SHIFT};
+use free::FreeLists;
 pub use queues::{Balance, Class, Queue};
 use queues::{Pending, Queues};
 use record::pack;
@@ -187,7 +189,7 @@ struct Near<M: Machine> {
 
 /// What all CPUs write, once in 32 pages.
 struct Far<M: Machine> {
-    free: Ordered<FreeList, M::Lock, List>,
+    free: Ordered<FreeList, M::Lock, FreeLists>,
     free_list_len: AtomicUsize,
     queues: Ordered<PageQueues, M::Lock, Queues>,
     balance: Balance,
@@ -265,7 +267,7 @@ impl<M: Machine> Frames<M> {
             pages: records,
             near: (0..cpus).map(|_| Line(Near::new())).collect(),
             far: Line(Far {
-                free: Ordered::new(list),
+                free: Ordered::new(FreeLists::new(cpus, list)?),
                 free_list_len: AtomicUsize::new(free as usize),
                 queues: Ordered::new(Queues::new()),
                 balance: Balance::default(),
@@ -474,7 +476,7 @@ impl<M: Machine> Frames<M> {
         Some(PageNo(no))
     }
 
-    /// Fills an empty cache from the free list's front.
+    /// Fills an empty cache from the free lists.
     fn refill(
         &self,
         cache: &mut Magazine,
@@ -483,25 +485,18 @@ impl<M: Machine> Frames<M> {
         reserve: Reserve,
     ) -> Result<(), NoMemory> {
         let keep = self.kept_from(reserve);
-        let (mut list, _h) = self.far.free.lock(held);
-        let want = list.len.saturating_sub(keep).min(HALF);
+        let (mut free, _h) = self.far.free.lock(held);
+        let want = free.len.saturating_sub(keep).min(HALF);
         if want == 0 {
             return Err(NoMemory);
         }
-        for _ in 0..want {
-            cache.push(list.head);
-            let page = &self.pages[list.head as usize];
-            page.place.store(Place::Cached as u8, Relaxed);
-            list.head = page.next.load(Relaxed);
-        }
-        list.len -= want;
-        match self.pages.get(list.head as usize) {
-            Some(first) => first.prev.store(NIL, Relaxed),
-            None => list.tail = NIL,
-        }
+        self.take_free(&mut free, cpu, want, |no| {
+            cache.push(no);
+            self.set_place(no, Place::Cached);
+        });
         // Counted in the cache before they leave the list: see `free`.
         self.near[cpu].cached.store(cache.len(), Release);
-        self.far.free_list_len.store(list.len, Release);
+        self.far.free_list_len.store(free.len, Release);
         Ok(())
     }
 
@@ -511,7 +506,7 @@ impl<M: Machine> Frames<M> {
     pub fn free_page<P: Before<PageCache>>(&self, machine: &M, held: &mut Held<'_, P>, page: PageNo) {
         let cpu = machine.cpu();
         let (mut cache, mut h) = self.near[cpu].cache.lock(held);
-        self.put(&mut cache, &mut h, page);
+        self.put(&mut cache, &mut h, cpu, page);
         self.near[cpu].cached.store(cache.len(), Release);
     }
 
@@ -539,15 +534,16 @@ impl<M: Machine> Frames<M> {
         held: &mut Held<'_, P>,
         chain: PageChain,
     ) {
-        let near = &self.near[machine.cpu()];
+        let cpu = machine.cpu();
+        let near = &self.near[cpu];
         let (mut cache, mut h) = near.cache.lock(held);
         if chain.len > HALF {
-            self.free_listed(&mut h, &chain);
+            self.free_listed(&mut h, cpu, &chain);
         } else {
             let mut next = chain.head;
             while let Some(page) = next {
                 next = self.page(page).next();
-                self.put(&mut cache, &mut h, page);
+                self.put(&mut cache, &mut h, cpu, page);
             }
             near.cached.store(cache.len(), Release);
         }
@@ -555,29 +551,33 @@ impl<M: Machine> Frames<M> {
     }
 
     #[inline]
-    fn put(&self, cache: &mut Magazine, held: &mut Held<'_, PageCache>, page: PageNo) {
+    fn put(&self, cache: &mut Magazine, held: &mut Held<'_, PageCache>, cpu: usize, page: PageNo) {
         if cache.is_full() {
-            self.drain(cache, held, HALF);
+            self.drain(cache, held, cpu, HALF);
         }
         self.page(page).frees(Place::Cached);
         cache.push(page.0);
     }
 
-    fn drain(&self, cache: &mut Magazine, held: &mut Held<'_, PageCache>, count: usize) {
-        let (mut list, _h) = self.far.free.lock(held);
+    /// Brings pages of a CPU's cache on its free list.
+    fn drain(&self, cache: &mut Magazine, held: &mut Held<'_, PageCache>, cpu: usize, count: usize) {
+        let (mut free, _h) = self.far.free.lock(held);
+        let list = &mut free.lists[cpu];
+        let before = list.len;
         for no in (0..count).map_while(|_| cache.pop()) {
-            self.link_front(&mut list, no);
+            self.link_front(list, no);
             self.set_place(no, Place::Free);
         }
-        self.far.free_list_len.store(list.len, Release);
+        free.len += free.lists[cpu].len - before;
+        self.far.free_list_len.store(free.len, Release);
     }
 
     /// Returns all cached pages to the free list, from every CPU.
     pub fn drain_caches<P: Before<PageCache>>(&self, held: &mut Held<'_, P>) {
-        for near in &self.near {
+        for (cpu, near) in self.near.iter().enumerate() {
             let (mut cache, mut h) = near.cache.lock(held);
             let count = cache.len();
-            self.drain(&mut cache, &mut h, count);
+            self.drain(&mut cache, &mut h, cpu, count);
             near.cached.store(0, Release);
         }
     }
@@ -602,19 +602,21 @@ impl<M: Machine> Frames<M> {
     ) -> Result<PageNo, NoMemory> {
         self.drain_caches(held);
         let (_cache, mut h) = self.near[0].cache.lock(held);
-        let (mut list, _h) = self.far.free.lock(&mut h);
-        let is_short = count == 0 || list.len < count as usize + self.reserve_kernel;
+        let (mut free, _h) = self.far.free.lock(&mut h);
+        let is_short = count == 0 || free.len < count as usize + self.reserve_kernel;
         let run = if is_short { None } else { self.segments.iter().find_map(|s| self.free_run(s, count)) };
         let Some(first) = run else {
             self.refusals.fetch_add(1, Relaxed);
             return Err(NoMemory);
         };
+        let list = self.gather_free(&mut free);
         for no in first..first + count {
-            self.unlink(&mut list, no);
+            self.unlink(list, no);
             self.set_place(no, Place::Nowhere);
             self.pages[no as usize].owner.store(pack(Owner::Kernel), Relaxed);
         }
-        self.far.free_list_len.store(list.len, Relaxed);
+        free.len -= count as usize;
+        self.far.free_list_len.store(free.len, Relaxed);
         Ok(PageNo(first))
     }
 

@@ -271,9 +271,13 @@ impl<M: Machine> Frames<M> {
                 }
             }
             let (_cache, mut h) = self.near[0].cache.lock(&mut h);
-            let (list, _h) = self.far.free.lock(&mut h);
-            self.audit_list(&list, Place::Free)?;
-            seen[0] = list.len + cached;
+            let (free, _h) = self.far.free.lock(&mut h);
+            free.lists.iter().try_for_each(|list| self.audit_list(list, Place::Free))?;
+            let listed: usize = free.lists.iter().map(|list| list.len).sum();
+            if free.len != listed {
+                return Err("the free lists have other lengths than their sum says");
+            }
+            seen[0] = listed + cached;
             seen[1] = queues.active.len;
             seen[2] = queues.inactive.len;
             (seen[3], seen[4]) = (queues.file, queues.exec);

@@ -3,7 +3,7 @@
 //! A call for one page costs a lock, a CPU's number and a look at the record each; what moves runs of pages pays them once. Runs pass
 //! the CPU's cache by: they come off the free list and go back to it, as a chain.
 
-use super::{link_back, pack, Frames, NoMemory, Owner, PageFlags, Place, NIL};
+use super::{link_back, pack, Frames, List, NoMemory, Owner, PageFlags, Place, NIL};
 use crate::atomic::Ordering::{Acquire, Relaxed, Release};
 use crate::magazine::HALF;
 use crate::order::{Before, Held, PageCache, PageQueues, RawLock};
@@ -31,7 +31,7 @@ impl<M: Machine> Frames<M> {
         Ok(())
     }
 
-    /// Takes pages from the free list's front, as many as there are; says how many.
+    /// Takes pages from the free lists' fronts, as many as there are; says how many.
     fn take_listed<P: Before<PageCache>>(
         &self,
         machine: &M,
@@ -40,25 +40,18 @@ impl<M: Machine> Frames<M> {
         count: usize,
         mut each: impl FnMut(PageNo),
     ) -> usize {
-        let (_cache, mut h) = self.near[machine.cpu()].cache.lock(held);
-        let (mut list, _h) = self.far.free.lock(&mut h);
-        let count = count.min(list.len.saturating_sub(self.kept_from(reserve)));
-        let mut next = list.head;
-        for _ in 0..count {
-            let page = &self.pages[next as usize];
+        let cpu = machine.cpu();
+        let (_cache, mut h) = self.near[cpu].cache.lock(held);
+        let (mut free, _h) = self.far.free.lock(&mut h);
+        let count = count.min(free.len.saturating_sub(self.kept_from(reserve)));
+        self.take_free(&mut free, cpu, count, |no| {
+            let page = &self.pages[no as usize];
             page.place.store(Place::Nowhere as u8, Relaxed);
             page.owner.store(pack(Owner::Kernel), Relaxed);
-            each(PageNo(next));
-            next = page.next.load(Relaxed);
-        }
-        list.head = next;
-        list.len -= count;
-        match self.pages.get(next as usize) {
-            Some(first) => first.prev.store(NIL, Relaxed),
-            None => list.tail = NIL,
-        }
-        self.far.free_list_len.store(list.len, Release);
-        if list.len < self.low_water() {
+            each(PageNo(no));
+        });
+        self.far.free_list_len.store(free.len, Release);
+        if free.len < self.low_water() {
             machine.wake(Channel::PAGE_DAEMON);
         }
         count
@@ -144,10 +137,10 @@ impl<M: Machine> Frames<M> {
         self.count(&queues);
     }
 
-    /// Frees a chain that would overflow a cache: it becomes the free list's front.
-    pub(super) fn free_listed(&self, held: &mut Held<'_, PageCache>, chain: &PageChain) {
+    /// Frees a chain that would overflow a cache: it becomes the front of the CPU's free list.
+    pub(super) fn free_listed(&self, held: &mut Held<'_, PageCache>, cpu: usize, chain: &PageChain) {
         let Some(head) = chain.head else { return };
-        let (mut list, _h) = self.far.free.lock(held);
+        let (mut free, _h) = self.far.free.lock(held);
         let (mut at, mut prev) = (head.0, NIL);
         for _ in 0..chain.len {
             let page = &self.pages[at as usize];
@@ -156,13 +149,8 @@ impl<M: Machine> Frames<M> {
             (prev, at) = (at, page.next.load(Relaxed));
         }
         // Now `prev` is the chain's last page.
-        self.pages[prev as usize].next.store(list.head, Relaxed);
-        match self.pages.get(list.head as usize) {
-            Some(first) => first.prev.store(prev, Relaxed),
-            None => list.tail = prev,
-        }
-        list.head = head.0;
-        list.len += chain.len;
-        self.far.free_list_len.store(list.len, Release);
+        self.splice_front(&mut free.lists[cpu], List { head: head.0, tail: prev, len: chain.len });
+        free.len += chain.len;
+        self.far.free_list_len.store(free.len, Release);
     }
 }

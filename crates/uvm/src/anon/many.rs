@@ -37,7 +37,8 @@ impl<M: Machine> Anons<M> {
             return Ok(numbers);
         }
         let result = {
-            let near = &self.near[machine.cpu()];
+            let cpu = machine.cpu();
+            let near = &self.near[cpu];
             let (mut free, mut h) = near.free.lock(held);
             if count < HALF {
                 pop_up_to(&mut free, &mut numbers, count);
@@ -46,7 +47,7 @@ impl<M: Machine> Anons<M> {
                 Ok(())
             } else {
                 let (mut depot, _h) = self.depot.lock(&mut h);
-                self.take_from_depot(&mut depot, &mut free, &mut numbers, count)
+                self.take_from_depot(&mut depot, cpu, &mut free, &mut numbers, count)
             };
             near.len.store(free.len(), Relaxed);
             result
@@ -60,17 +61,13 @@ impl<M: Machine> Anons<M> {
     fn take_from_depot(
         &self,
         depot: &mut Depot,
+        cpu: usize,
         near: &mut Magazine,
         numbers: &mut Numbers,
         count: usize,
     ) -> Result<(), NoMemory> {
         let before = numbers.len();
-        let mut next = AnonNo::new(depot.free);
-        while let Some(no) = next.filter(|_| numbers.len() < count) {
-            numbers.push(no);
-            next = AnonNo::new(self.cell(no).next_free.load(Relaxed));
-        }
-        depot.free = next.map_or(0, AnonNo::get);
+        self.take_listed(depot, cpu, count - before, |no| numbers.push(no));
         self.out.fetch_add(numbers.len() - before, Relaxed);
         // What the CPU has at hand goes before numbers that were never used.
         pop_up_to(near, numbers, count);
@@ -96,8 +93,9 @@ impl<M: Machine> Anons<M> {
             self.cell(pair[0]).next_free.store(pair[1].get(), Relaxed);
         }
         let (mut depot, _h) = self.depot.lock(held);
-        self.cell(*last).next_free.store(depot.free, Relaxed);
-        depot.free = first.get();
+        let list = &mut depot.free[machine.cpu()];
+        self.cell(*last).next_free.store(*list, Relaxed);
+        *list = first.get();
         self.out.fetch_sub(numbers.len(), Relaxed);
     }
 
