@@ -8,6 +8,7 @@ use machine::Machine;
 
 use super::uvm::{with, Space};
 use crate::arch::machine::KERNEL;
+use crate::arch::pmap;
 use crate::mem::heap;
 use crate::proc;
 use crate::sched;
@@ -47,10 +48,12 @@ fn once() -> Result<(), String> {
             let mut all: Vec<_> = spaces.iter().map(|space| space.get()).collect();
             all.extend(exported);
             with(|uvm, held| uvm.audit(held, &all, &[]))
+                .map_err(|wrong| wrong.to_string())
+                .and_then(|()| pmap::audit().map_err(String::from))
         });
         (spaces, found)
     });
     // The last reference to a space may not be dropped while the others stand.
     let (_spaces, found) = audited.map_err(short)?;
-    found.map_err(|wrong| wrong.to_string())
+    found
 }

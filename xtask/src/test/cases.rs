@@ -220,6 +220,7 @@ pub const CASES: &[Case] = &[
         ours_only: true,
         ..guest("shootdowns", &[("shootdowns", Libc::Musl)], &["/bin/shootdowns"])
     },
+    Case { cpus: 4, ..guest("windows", &[("windows", Libc::Musl)], &["/bin/windows"]) },
     Case {
         name: "threads that map apart leave nothing behind",
         guests: &[("flat", Libc::Musl), ("shootdowns", Libc::Musl)],

@@ -36,6 +36,7 @@
 //! The kernel's half of the tables needs none of this. It only grows (`tables`): the direct map shows every page for ever, so a
 //! window on a page is an address, made and dropped without an entry; stacks and heap are never unmapped.
 
+mod audit;
 mod record;
 mod reverse;
 mod space;
@@ -44,14 +45,15 @@ mod tlb;
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 use machine::order::{Before, Held, PageCache};
-use machine::{Machine, NoMemory, PageNo, Pmap, Prot, Shootdown, Va, VaRange, Wiring};
+use machine::{Machine, NoMemory, PageNo, Pmap, Prot, Shootdown, Va, VaRange, Wiring, PAGE_SIZE};
 
 use super::cpu;
 use super::machine::KERNEL;
 use super::tables::{index, ACCESSED, ADDRESS, DIRTY, NO_EXECUTE, PRESENT, UNCACHED, USER, WRITE};
-use record::{record, Locked, Record, PAGE};
+pub use audit::audit;
+use record::record;
 pub(super) use reverse::FreeNodes;
-use reverse::{change, Mapping};
+use reverse::{change, lock_page, Mapping};
 pub use space::Space;
 use space::{Last, Part, Stack, Tree, SERVES};
 use tlb::Stale;
@@ -101,7 +103,8 @@ impl X86Pmap {
 /// # Errors
 /// [`NoMemory`].
 pub fn init(pages: usize) -> Result<(), NoMemory> {
-    record::init(pages)
+    record::init(pages)?;
+    reverse::init(pages)
 }
 
 /// This CPU goes on with a task that has no address space: where there are others, none of them shall have to tell it anything.
@@ -118,7 +121,7 @@ pub fn tables() -> usize {
 
 /// Whether any space maps a page.
 pub fn is_mapped(page: PageNo) -> bool {
-    reverse::first(page).is_some()
+    reverse::first(page, &lock_page(page)).is_some()
 }
 
 /// The entry for a page: what its mapping allows, and that `access` has happened.
@@ -209,7 +212,7 @@ impl Pmap for X86Pmap {
         }
         let mut stale = Stale::new(space.root);
         if (old ^ new) & ADDRESS == 0 {
-            let _page = lock_page(record(page));
+            let _page = lock_page(page);
             let old = change(&last.entries[at], |old| new | old & (ACCESSED | DIRTY | SEEN));
             if old & WRITE > new & WRITE || old & NO_EXECUTE < new & NO_EXECUTE {
                 let untold = stale.add(va.0, old, down);
@@ -218,10 +221,7 @@ impl Pmap for X86Pmap {
         } else {
             let node = reverse::take_node(held)?;
             take_out(&last, at, va.0, old, &mut stale, down);
-            let record = record(page);
-            let _page = lock_page(record);
-            reverse::link_with(node, record, last.page, at);
-            last.entries[at].store(new, Relaxed);
+            reverse::put_with(node, page, &last, at, new);
         }
         stale.note(down);
         Ok(())
@@ -263,27 +263,26 @@ impl Pmap for X86Pmap {
     ) {
         let Some(last) = space.last_table(va.0) else { return };
         let first = index(va.0, 0);
+        if reverse::enter_ahead(held, &last, first, pages, &may) {
+            return;
+        }
         let mut added = 0;
         for (n, (run, slot)) in pages.iter().zip(&last.entries[first..]).enumerate() {
             let Some((page, prot)) = *run else { continue };
-            let record = record(page);
-            let _page = lock_page(record);
+            let own = reverse::lock_own(page);
             if !may(n) {
                 continue;
             }
             let old = slot.load(Relaxed);
             let new = entry_for(page, prot, Prot::NONE, Wiring::Pageable);
             if old & PRESENT == 0 {
-                if reverse::link(held, record, last.page, first + n).is_err() {
+                if reverse::link_own(held, &own, last.page, first + n).is_err() {
                     break;
                 }
                 slot.store(new, Relaxed);
                 added += 1;
             } else if (old ^ new) & ADDRESS == 0 {
-                change(slot, |old| {
-                    let raised = if new & NO_EXECUTE == 0 { old & !NO_EXECUTE } else { old };
-                    raised | new & WRITE
-                });
+                reverse::raise(slot, new);
             }
         }
         last.added(first, added);
@@ -305,9 +304,11 @@ impl Pmap for X86Pmap {
         space.each_part(range, |part, tree| {
             let mut removed = 0;
             part.each(|at, va, entry| {
-                take_out(&part.table, at, va, entry, &mut stale, down);
-                removed += 1;
-                told += u64::from(entry & CACHED != 0);
+                removed += reverse::unlink(page_of(entry), part.table.page, at..part.end(), |next| {
+                    let entry = part.table.entries[next].swap(0, SeqCst);
+                    told += u64::from(entry & CACHED != 0);
+                    (entry, stale.add(va + ((next - at) * PAGE_SIZE) as u64, entry, down))
+                });
             });
             part.emptied();
             part.table.removed(removed);
@@ -392,7 +393,7 @@ impl Pmap for X86Pmap {
         if entry & WIRED == 0 {
             return false;
         }
-        let _page = lock_page(record(page_of(entry)));
+        let _page = lock_page(page_of(entry));
         change(slot, |entry| entry & !WIRED);
         true
     }
@@ -417,9 +418,9 @@ impl Pmap for X86Pmap {
             return remove_everywhere(page, down);
         }
         loop {
-            let lock = lock_page(record(page));
+            let lock = lock_page(page);
             let mut busy = None;
-            reverse::each(page, |mapping| {
+            reverse::each(page, &lock, |mapping| {
                 let slot = mapping.slot();
                 if lowered(slot.load(Relaxed), prot) != slot.load(Relaxed) {
                     let old = change(slot, |old| lowered(old, prot));
@@ -439,34 +440,31 @@ impl Pmap for X86Pmap {
     }
 
     fn is_mapped(&self, page: PageNo) -> bool {
-        let _page = lock_page(record(page));
-        reverse::first(page).is_some()
+        is_mapped(page)
     }
 
     fn is_referenced(&self, page: PageNo) -> bool {
-        let _page = lock_page(record(page));
-        reverse::gather(page) & ACCESSED != 0
+        reverse::gather(page, &lock_page(page)) & ACCESSED != 0
     }
 
     fn clear_referenced(&self, page: PageNo) -> bool {
-        let _page = lock_page(record(page));
-        let was = reverse::gather(page) & ACCESSED != 0;
+        let lock = lock_page(page);
+        let was = reverse::gather(page, &lock) & ACCESSED != 0;
         if was {
-            reverse::clear(page, ACCESSED, SEEN, |_, _| {});
+            reverse::clear(page, &lock, ACCESSED, SEEN, |_, _| {});
         }
         was
     }
 
     fn is_modified(&self, page: PageNo) -> bool {
-        let _page = lock_page(record(page));
-        reverse::gather(page) & DIRTY != 0
+        reverse::gather(page, &lock_page(page)) & DIRTY != 0
     }
 
     fn clear_modified(&self, page: PageNo, down: &mut Shootdown) -> bool {
-        let _page = lock_page(record(page));
-        let was = reverse::gather(page) & DIRTY != 0;
+        let lock = lock_page(page);
+        let was = reverse::gather(page, &lock) & DIRTY != 0;
         if was {
-            reverse::clear(page, DIRTY, 0, |mapping, old| note(mapping, page, old | ACCESSED, down));
+            reverse::clear(page, &lock, DIRTY, 0, |mapping, old| note(mapping, page, old | ACCESSED, down));
         }
         was
     }
@@ -474,11 +472,6 @@ impl Pmap for X86Pmap {
     fn flush(&self, down: &Shootdown) {
         tlb::flush(down);
     }
-}
-
-#[inline]
-fn lock_page(record: &'static Record) -> Locked<PAGE> {
-    record.lock()
 }
 
 /// Lowers a part's entries with its table's lock alone: for a space that no other CPU holds. Returns false if one does by now, and
@@ -539,7 +532,7 @@ fn protect_part_of_others(part: &Part, prot: Prot, when: Lowered, stale: &mut St
             return;
         }
         let page = page_of(old);
-        let _page = lock_page(record(page));
+        let _page = lock_page(page);
         change(&part.table.entries[at], |old| lowered(old, prot));
         let untold = stale.add(va, ACCESSED, down);
         reverse::set_untold(page, untold);
@@ -555,10 +548,7 @@ fn put<P: Before<PageCache>>(
     page: PageNo,
     new: u64,
 ) -> Result<(), NoMemory> {
-    let record = record(page);
-    let _page = lock_page(record);
-    reverse::link(held, record, last.page, at)?;
-    last.entries[at].store(new, Relaxed);
+    reverse::put(held, page, last, at, new)?;
     last.added(at, 1);
     Ok(())
 }
@@ -566,33 +556,30 @@ fn put<P: Before<PageCache>>(
 /// Makes an entry, present by a look under the table's lock, absent. The caller counts it.
 #[inline]
 fn take_out(last: &Last, at: usize, va: u64, entry: u64, stale: &mut Stale, down: &mut Shootdown) {
-    let record = record(page_of(entry));
-    let _page = lock_page(record);
-    let entry = last.entries[at].swap(0, SeqCst);
-    let untold = stale.add(va, entry, down);
-    reverse::unlink(record, last.page, at, entry, untold);
+    reverse::unlink(page_of(entry), last.page, at..at + 1, |at| {
+        let entry = last.entries[at].swap(0, SeqCst);
+        (entry, stale.add(va, entry, down))
+    });
 }
 
 /// Removes all mappings of a page; how many were wired.
 fn remove_everywhere(page: PageNo, down: &mut Shootdown) -> u32 {
     let mut wired = 0;
     loop {
-        let lock = lock_page(record(page));
-        let Some(mapping) = reverse::first(page) else {
+        let lock = lock_page(page);
+        let Some(mapping) = reverse::first(page, &lock) else {
             overtake_nobody_by_page(page, down);
             return wired;
         };
         drop(lock);
         let Some(last) = space::lock_if_table(mapping.table) else { continue };
-        let _page = lock_page(record(page));
-        if reverse::first(page) != Some(mapping) {
+        let entry = mapping.slot().load(Relaxed);
+        if entry & PRESENT == 0 || page_of(entry) != page {
             continue;
         }
-        let entry = mapping.slot().swap(0, SeqCst);
         let mut stale = Stale::new(last.root());
-        let untold = stale.add(last.va(mapping.at), entry, down);
+        take_out(&last, mapping.at, last.va(mapping.at), entry, &mut stale, down);
         stale.note(down);
-        reverse::unlink(record(page), mapping.table, mapping.at, entry, untold);
         wired += u32::from(entry & WIRED != 0);
         last.removed(1);
     }

@@ -2,14 +2,14 @@
 //!
 //! ```text
 //!                  lock | word 0   | 1                      | 2           | 3      | 4       | wide
-//!   mapped page         | table    | index, gathered bits   | newest      | oldest |         | NOTHING
+//!   mapped page         | table    | index, gathered bits   | newest      | oldest | bits    | NOTHING, or: bucket, place
 //!   table               | parent   | index, level, count    | next        | prev   | groups  | key: root, address
 //!   root                |          | level, count           | first table | walkers |         | CPUs that hold it
 //! ```
 //! Each frame has one lock. What it guards follows from what the frame is, and so does its rank:
 //!
 //! ```text
-//!   root: the tree of a space -> last table: its entries, count, groups -> page: its mappings and bits
+//!   root: the tree of a space -> last table: its entries, count, groups -> [bucket: windows' mappings] -> page: its own, and bits
 //! ```
 //! A CPU holds at most one of each rank. A frame's use may change between the look at its number and the taking of its lock: so
 //! whoever has come by a number from outside checks under the lock what the frame is, before it takes the next.
@@ -39,7 +39,9 @@ pub(super) const NOTHING: u64 = u64::MAX;
 /// What a record's lock is taken for; in the order in which they are taken.
 pub(super) const SPACE: u32 = 1;
 pub(super) const TABLE: u32 = 2;
-pub(super) const PAGE: u32 = 3;
+/// A bucket's, which isn't in a record (`reverse::windows`).
+pub(super) const WINDOW: u32 = 3;
+pub(super) const PAGE: u32 = 4;
 
 /// A record whose lock is held.
 #[must_use]
@@ -128,7 +130,7 @@ pub(super) fn assert_none_locked() {
 }
 
 /// Which ranks each CPU holds, where debug assertions are on.
-mod witness {
+pub(super) mod witness {
     use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
     use crate::arch::cpu;
@@ -139,7 +141,7 @@ mod witness {
     static HELD: [Ranks; cpu::MAX_CPUS] = [const { Ranks(AtomicU32::new(0)) }; cpu::MAX_CPUS];
 
     #[inline]
-    pub(super) fn takes(rank: u32) {
+    pub(in super::super) fn takes(rank: u32) {
         if cfg!(debug_assertions) {
             let held = HELD[cpu::index()].0.fetch_or(1 << rank, Relaxed);
             assert!(held >> rank == 0, "pmap locks {held:#b} are held where rank {} is taken", rank);
@@ -147,7 +149,7 @@ mod witness {
     }
 
     #[inline]
-    pub(super) fn gave_back(rank: u32) {
+    pub(in super::super) fn gave_back(rank: u32) {
         if cfg!(debug_assertions) {
             HELD[cpu::index()].0.fetch_and(!(1 << rank), Relaxed);
         }

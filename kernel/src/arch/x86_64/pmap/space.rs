@@ -61,6 +61,9 @@ fn pa(page: PageNo) -> u64 {
     KERNEL.frames().pa(page).0
 }
 
+/// All keys lie below.
+const KEYS: u64 = 1 << 63;
+
 /// The `wide` word of the table of `root` that serves `va`.
 #[inline]
 const fn key(root: PageNo, va: u64) -> u64 {
@@ -83,6 +86,12 @@ pub(super) struct Last {
 }
 
 impl Record {
+    /// Whether the frame may be a table: what is in the wide word of a mapped page is none's key.
+    #[inline]
+    fn has_key(&self) -> bool {
+        self.wide.load(Relaxed) < KEYS
+    }
+
     #[inline]
     fn level(&self) -> u32 {
         self.words[SHAPE].load(Relaxed) >> LEVEL & 3
@@ -167,7 +176,7 @@ pub(super) fn wait_for_table(page: PageNo) -> bool {
 /// Locks a last table by a number that may be out of date; `None` if the frame is something else by now.
 pub(super) fn lock_if_table(page: PageNo) -> Option<Last> {
     let record = record(page).lock();
-    let is_table = record.wide.load(Relaxed) != NOTHING && record.level() == 0;
+    let is_table = record.has_key() && record.level() == 0;
     is_table.then(|| Last { page, entries: table(pa(page)), record })
 }
 

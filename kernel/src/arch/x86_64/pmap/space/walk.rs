@@ -21,16 +21,21 @@ impl Part {
         self.len == 512
     }
 
+    /// The entry behind the last.
+    pub(in super::super) fn end(&self) -> usize {
+        self.first + self.len
+    }
+
     /// The last entry's address.
     pub(in super::super) fn last_va(&self) -> u64 {
         self.va + ((self.len - 1) << PAGE_SHIFT) as u64
     }
 
-    /// Calls `f` with the index, address and value of every present entry.
+    /// Calls `f` with the index, address and value of every present entry; `f` may make absent those to come.
     #[inline]
     pub(in super::super) fn each(&self, mut f: impl FnMut(usize, u64, u64)) {
         let mut left = self.table.count();
-        let end = self.first + self.len;
+        let end = self.end();
         let below_end = u32::MAX >> (31 - (end - 1) / GROUP);
         let own = &self.table.record.words[GROUPS];
         let mut groups = own.load(Relaxed) & below_end & u32::MAX << (self.first / GROUP);
