@@ -580,6 +580,32 @@ static void pipes_between_cpus(void) {
     CHECK(wrong == 0 && at > 100000);
 }
 
+// Each call finds the other CPU a little longer without work: still looking for some, about to halt, halted.
+static void a_cpu_without_work_is_called(void) {
+    int there[2], back[2];
+    char byte = 0;
+    NEED(!pipe(there) && !pipe(back));
+    pid_t child = fork();
+    if (child == 0) {
+        pin(cpus() - 1);
+        close(there[1]);
+        while (read(there[0], &byte, 1) == 1) NEED(write(back[1], &byte, 1) == 1);
+        _exit(0);
+    }
+    pin(0);
+    close(there[0]);
+    for (int round = 0; round < 3000; round++) {
+        uint64_t until = nanos(CLOCK_MONOTONIC) + (uint64_t)(round % 300) * 1000;
+        while (nanos(CLOCK_MONOTONIC) < until) {}
+        NEED(write(there[1], &byte, 1) == 1 && read(back[0], &byte, 1) == 1);
+        // Timers call, too.
+        if (round % 100 == 0) usleep((unsigned)round / 10);
+    }
+    close(there[1]);
+    int status;
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+}
+
 static atomic_int go, mine, theirs, over_there;
 static int saw_mine;
 
@@ -652,6 +678,7 @@ int main(int argc, char **argv) {
         {"a_signal_finds_the_thread_that_takes_it", a_signal_finds_the_thread_that_takes_it},
         {"a_broadcast_wakes_all", a_broadcast_wakes_all},
         {"pipes_between_cpus", pipes_between_cpus},
+        {"a_cpu_without_work_is_called", a_cpu_without_work_is_called},
         {"a_barrier_for_all_threads", a_barrier_for_all_threads},
     };
     if (argc > 1 && !strcmp(argv[1], "exits_with_nine")) exits_with_nine();

@@ -26,6 +26,7 @@
 mod alone;
 pub mod clock;
 mod queue;
+mod rest;
 mod task;
 
 use alloc::boxed::Box;
@@ -45,6 +46,7 @@ pub use clock::{
     now, timer_at, timer_cancel, timer_interrupt, times, wake_at, wall, Nanos, Origin, TimerId, Times,
 };
 use queue::End;
+use rest::Rest;
 use task::State;
 pub use task::{Task, Work};
 
@@ -388,14 +390,14 @@ pub fn idle() -> ! {
     // The idle task never leaves its CPU.
     let here = cpu::index();
     let bit = 1 << here;
+    let mut rest = Rest::new();
     loop {
         schedule();
         IDLE_CPUS.fetch_or(bit, SeqCst);
         match queue::steal(here) {
             Some(task) => queue::push(here, task, End::Back),
             // Whoever has taken the bit out has sent an interrupt, which may have been answered while `steal` waited for a lock.
-            None if queue::len(here) == 0 && IDLE_CPUS.load(SeqCst) & bit != 0 => io::wait_for_interrupt(),
-            None => {}
+            None => rest.until(|| queue::len(here) != 0 || IDLE_CPUS.load(SeqCst) & bit == 0),
         }
         IDLE_CPUS.fetch_and(!bit, AcqRel);
     }

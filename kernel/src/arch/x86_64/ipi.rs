@@ -4,6 +4,7 @@
 //!   send: set a bit in the other CPU's `requests` -- if no bit was set: interrupt it
 //!   there: take all bits -> do what they ask       (by the interrupt, or where it waits for something)
 //! ```
+//! A CPU with nothing to do sets a bit itself while it looks for work ([`watch`]): so nobody interrupts it, and it sees what it is asked.
 //! I1: a bit is taken before it is acted upon, so what was written before `send` is seen by whoever acts. I2: a CPU that
 //! waits with interrupts off does so by [`Wait`], which answers; so a CPU that waits for a lock answers the lock's holder, who may
 //! wait for its answer. I3: what is asked for is done without a lock, as the one who polls may hold any.
@@ -33,6 +34,9 @@ pub enum Ipi {
     ForgetKernel = 8,
 }
 
+/// The CPU's own bit: it looks at the others all the time.
+const WATCHING: u32 = 1 << 31;
+
 /// Requests by NMI.
 const STOP: u32 = 1;
 const SHOW: u32 = 2;
@@ -55,6 +59,22 @@ pub fn poll() {
     if requests.load(Relaxed) != 0 {
         answer(requests.swap(0, AcqRel));
     }
+}
+
+/// Looks whether this CPU is asked for something, or `is_called`, for at most so many ticks of the time stamp counter; takes interrupts
+/// meanwhile. Then does what it was asked for. The caller holds no lock.
+pub fn watch(ticks: u64, is_called: impl Fn() -> bool) {
+    /// Looks between two interrupt windows.
+    const LOOKS: usize = 64;
+    let requests = &cpu::this().shared.requests;
+    let begun = io::rdtsc();
+    requests.fetch_or(WATCHING, AcqRel);
+    // Whoever takes the bits by an interrupt takes this CPU's too.
+    let sees = || (0..LOOKS).any(|_| requests.load(Acquire) != WATCHING || is_called());
+    while !sees() && io::rdtsc() - begun < ticks {
+        io::interrupt_window();
+    }
+    answer(requests.swap(0, AcqRel));
 }
 
 /// A wait for another CPU, with interrupts off: between two looks at what is waited for, call [`pause`](Wait::pause).
