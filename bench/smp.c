@@ -75,7 +75,8 @@ static void give_up(const char *why) {
     if (!atomic_exchange(&team->failed, 1)) snprintf(team->why, sizeof team->why, "%s: %s", why, strerror(errno));
 }
 
-// Returns when all workers have come. Who waits long sleeps, so that a busy host runs the one that is waited for.
+// Returns when all workers have come. Who waits long sleeps, so that a busy host runs the one that is waited for; not sooner and not in
+// short sleeps, since each has QEMU set a timer, take its lock and wake a thread of its own, all at the expense of the one that still works.
 static void meet(void) {
     int phase = atomic_load(&team->phase);
     if (atomic_fetch_add(&team->arrived, 1) + 1 == team->size) {
@@ -84,8 +85,8 @@ static void meet(void) {
         return;
     }
     for (int looks = 0; atomic_load(&team->phase) == phase; looks++) {
-        if (looks < 200000) __asm__ volatile("" : : : "memory");
-        else usleep(50);
+        if (looks < 5000000) __asm__ volatile("" : : : "memory");
+        else usleep(1000);
     }
 }
 

@@ -7,6 +7,9 @@
 use crate::control::{Control, Report, Traces};
 use crate::ui;
 use anyhow::{Context, Result};
+use rustix::process::Pid;
+use rustix::thread::{sched_getaffinity, sched_setaffinity, CpuSet};
+use std::collections::BTreeMap;
 use std::io::Read;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
@@ -179,6 +182,7 @@ impl Machine {
             }
         }
         push(&["-cpu", self.cpu, "-smp", &self.cpus.to_string(), "-m", &self.memory]);
+        push(&["-name", "uvm,debug-threads=on"]);
         push(&["-nodefaults", "-no-user-config", "-display", "none", "-monitor", "none", "-no-reboot"]);
         push(&["-chardev", "stdio,id=console,signal=off", "-serial", "chardev:console"]);
         push(&["-chardev", &format!("socket,id=control,path={}", control.display())]);
@@ -238,6 +242,44 @@ impl Machine {
             started: Instant::now(),
         })
     }
+}
+
+/// Keeps each CPU of a machine on a CPU of its own of this one: what two CPUs do together is not to depend on where the host happens to
+/// run them. Where there are fewer here, or QEMU names its threads differently, all stays as it is.
+pub fn keep_cpus_apart(process: u32, cpus: u32) {
+    std::thread::spawn(move || {
+        let Ok(allowed) = sched_getaffinity(None) else { return };
+        let here: Vec<usize> =
+            (0..CpuSet::MAX_CPU).filter(|&cpu| allowed.is_set(cpu)).take(cpus as usize).collect();
+        if here.len() < cpus as usize {
+            return;
+        }
+        // The threads come up one by one.
+        for _ in 0..100 {
+            let threads = cpu_threads(process);
+            if threads.len() == here.len() {
+                for ((_, thread), &cpu) in threads.iter().zip(&here) {
+                    let mut set = CpuSet::new();
+                    set.set(cpu);
+                    // A machine that has ended meanwhile needs none.
+                    let _ = sched_setaffinity(Some(*thread), &set);
+                }
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    });
+}
+
+/// QEMU's threads that are CPUs: each CPU's number and the thread.
+fn cpu_threads(process: u32) -> BTreeMap<u32, Pid> {
+    let Ok(tasks) = std::fs::read_dir(format!("/proc/{process}/task")) else { return BTreeMap::new() };
+    let of = |task: std::fs::DirEntry| {
+        let name = std::fs::read_to_string(task.path().join("comm")).ok()?;
+        let number = name.trim().strip_prefix("CPU ")?.split('/').next()?.parse().ok()?;
+        Some((number, Pid::from_raw(task.file_name().to_str()?.parse().ok()?)?))
+    };
+    tasks.flatten().filter_map(of).collect()
 }
 
 /// A machine that runs. Dropping it stops QEMU.

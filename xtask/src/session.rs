@@ -2,7 +2,7 @@
 
 use crate::console;
 use crate::control::{Report, Traces};
-use crate::qemu::{Ending, Machine};
+use crate::qemu::{self, Ending, Machine, Running};
 use anyhow::{Context, Result};
 use std::io::{Read, Write};
 use std::process::Stdio;
@@ -46,7 +46,17 @@ pub struct Finished {
 
 /// Boots `machine`, feeds it `input`, and waits for its end, at most for `limit`.
 pub fn capture(machine: &Machine, input: Input, limit: Duration) -> Result<Finished> {
-    let mut running = machine.start(Stdio::piped(), Traces::Kept)?;
+    follow(machine.start(Stdio::piped(), Traces::Kept)?, input, limit)
+}
+
+/// The same with no input, each CPU on one of its own.
+pub fn capture_apart(machine: &Machine, limit: Duration) -> Result<Finished> {
+    let running = machine.start(Stdio::piped(), Traces::Kept)?;
+    qemu::keep_cpus_apart(running.child.id(), machine.cpus);
+    follow(running, Input::Nothing, limit)
+}
+
+fn follow(mut running: Running, input: Input, limit: Duration) -> Result<Finished> {
     let output = running.child.stdout.take().context("QEMU has no standard output")?;
     let mut guest = running.child.stdin.take().context("QEMU has no standard input")?;
     let heard = Arc::new(Heard::default());

@@ -9,7 +9,7 @@ use super::smp::WORKERS;
 use super::Row;
 use crate::guest;
 use crate::qemu::{Board, Clock, Display, Ending, Machine};
-use crate::session::{self, Input};
+use crate::session;
 use anyhow::{bail, Context, Result};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -46,7 +46,7 @@ pub fn beside(output: &str) -> Result<String> {
         display: Display::Absent,
         disks: Vec::new(),
     };
-    let finished = session::capture(&machine, Input::Nothing, LIMIT)?;
+    let finished = session::capture_apart(&machine, LIMIT)?;
     if !matches!(finished.ending, Ending::Exited(0)) {
         bail!("bench/exceptions.c stopped before its end ({:?})", finished.ending);
     }

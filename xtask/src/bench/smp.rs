@@ -11,7 +11,7 @@ use super::samples::{Said, Samples};
 use super::{about, bare, bars, report, table, Document, Row};
 use crate::qemu::{Board, Clock, Display, Ending, Kernel, Machine};
 use crate::run::{self, Root};
-use crate::session::{self, Input};
+use crate::session::{self, Finished, Input};
 use crate::{guest, ui};
 use anyhow::{anyhow, bail, Context, Result};
 use clap::Args;
@@ -120,9 +120,17 @@ impl Guest {
         Ok(Guest { machine, _folder: folder })
     }
 
-    /// Boots it once.
+    /// Boots it once, each of its CPUs on one of the host's.
     fn run(&self, system: &str) -> Result<Run> {
-        let finished = session::capture(&self.machine, Input::Nothing, LIMIT)?;
+        self.judge(system, session::capture_apart(&self.machine, LIMIT)?)
+    }
+
+    /// Boots it once beside another machine, wherever the host runs it.
+    fn run_beside(&self, system: &str) -> Result<Run> {
+        self.judge(system, session::capture(&self.machine, Input::Nothing, LIMIT)?)
+    }
+
+    fn judge(&self, system: &str, finished: Finished) -> Result<Run> {
         let Said { failures, ended } = Samples::default().gather("", &finished.output);
         for failure in &failures {
             ui::say(&format!("{system} could not do: {failure}"));
@@ -139,8 +147,8 @@ impl Guest {
 /// Boots two machines at once.
 fn run_both(pair: &[Guest; 2], system: &str) -> Result<[Run; 2]> {
     std::thread::scope(|scope| {
-        let second = scope.spawn(|| pair[1].run(system));
-        let first = pair[0].run(system)?;
+        let second = scope.spawn(|| pair[1].run_beside(system));
+        let first = pair[0].run_beside(system)?;
         let second = second.join().map_err(|_| anyhow!("the thread of a machine has panicked"))??;
         Ok([first, second])
     })
