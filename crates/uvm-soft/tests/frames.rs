@@ -99,8 +99,11 @@ fn pages_in_another_cpus_cache_are_still_free() {
 /// Pages of which each CPU takes so many at a time. More than a cache holds.
 const MUCH: usize = 300;
 
+/// Pages that each of two CPUs has.
+type Used = [Vec<PageNo>; 2];
+
 /// Both CPUs take memory, a page each in turn.
-fn take_in_turns(m: &SoftMachine, h: &mut Held<'_, Nothing>) -> [Vec<PageNo>; 2] {
+fn take_in_turns(m: &SoftMachine, h: &mut Held<'_, Nothing>) -> Used {
     let mut taken = [Vec::new(), Vec::new()];
     for n in 0..2 * MUCH {
         m.run_on(n % 2);
@@ -110,76 +113,83 @@ fn take_in_turns(m: &SoftMachine, h: &mut Held<'_, Nothing>) -> [Vec<PageNo>; 2]
 }
 
 /// And give it back so.
-fn give_in_turns(m: &SoftMachine, h: &mut Held<'_, Nothing>, taken: &[Vec<PageNo>; 2]) {
+fn give_in_turns(m: &SoftMachine, h: &mut Held<'_, Nothing>, taken: &Used) {
     for n in 0..2 * MUCH {
         m.run_on(n % 2);
         m.frames().free_page(m, h, taken[n % 2][n / 2]);
     }
 }
 
-#[test]
-fn a_cpu_gets_back_what_it_gave_back() {
+/// Or one CPU after the other, each all of it.
+fn give_at_once(m: &SoftMachine, h: &mut Held<'_, Nothing>, taken: &Used) {
+    for (cpu, pages) in taken.iter().enumerate() {
+        m.run_on(cpu);
+        let mut down = Shootdown::new();
+        pages.iter().for_each(|&page| m.frames().release(h, page, &mut down));
+        down.perform(m, h);
+    }
+}
+
+/// Does `test` on a machine whose CPUs have taken memory and given it back by `give`. All lists are whole then and at the end.
+fn once_used(
+    give: fn(&SoftMachine, &mut Held<'_, Nothing>, &Used),
+    test: impl FnOnce(&SoftMachine, &mut Held<'_, Nothing>, &Used),
+) {
     let m = machine(&[(Pa(0x10_0000), 1000)]);
     let mut ctx = ThreadCtx::new();
     let h = &mut ctx.held();
     let before = take_in_turns(&m, h);
-    give_in_turns(&m, h, &before);
+    give(&m, h, &before);
     m.frames().audit(h).unwrap();
-    let again = take_in_turns(&m, h);
-    for cpu in 0..2 {
-        let others = again[cpu].iter().filter(|page| before[1 - cpu].contains(page)).count();
-        let new = again[cpu].iter().filter(|page| !before[cpu].contains(page)).count();
-        assert_eq!(others, 0, "CPU {cpu} has got pages that the other one has used");
-        assert!(new < machine::magazine::FULL, "and {new} that it has not used itself");
-    }
+    test(&m, h, &before);
+    m.frames().audit(h).unwrap();
+}
+
+#[test]
+fn a_cpu_gets_back_what_it_gave_back() {
+    once_used(give_in_turns, |m, h, before| {
+        let again = take_in_turns(m, h);
+        for cpu in 0..2 {
+            let others = again[cpu].iter().filter(|page| before[1 - cpu].contains(page)).count();
+            let new = again[cpu].iter().filter(|page| !before[cpu].contains(page)).count();
+            assert_eq!(others, 0, "CPU {cpu} has got pages that the other one has used");
+            assert!(new < machine::magazine::FULL, "and {new} that it has not used itself");
+        }
+    });
 }
 
 #[test]
 fn what_a_cpu_frees_at_once_is_its_own_too() {
-    let m = machine(&[(Pa(0x10_0000), 1000)]);
-    let mut ctx = ThreadCtx::new();
-    let h = &mut ctx.held();
-    let before = take_in_turns(&m, h);
-    for (cpu, taken) in before.iter().enumerate() {
-        m.run_on(cpu);
-        let mut down = Shootdown::new();
-        taken.iter().for_each(|&page| m.frames().release(h, page, &mut down));
-        down.perform(&m, h);
-    }
-    m.frames().audit(h).unwrap();
-    let again = take_in_turns(&m, h);
-    for cpu in 0..2 {
-        assert!(!again[cpu].iter().any(|page| before[1 - cpu].contains(page)), "CPU {cpu} has got others'");
-    }
+    once_used(give_at_once, |m, h, before| {
+        let again = take_in_turns(m, h);
+        for cpu in 0..2 {
+            assert!(
+                !again[cpu].iter().any(|page| before[1 - cpu].contains(page)),
+                "CPU {cpu} has got others'"
+            );
+        }
+    });
 }
 
 #[test]
 fn what_one_cpu_gave_back_is_there_for_all() {
-    let m = machine(&[(Pa(0x10_0000), 1000)]);
-    let mut ctx = ThreadCtx::new();
-    let h = &mut ctx.held();
-    let before = take_in_turns(&m, h);
-    give_in_turns(&m, h, &before);
-    let free = m.frames().free();
-    m.run_on(1);
-    let first: Vec<_> = (0..MUCH).map(|_| alloc(&m, h)).collect();
-    assert!(!first.iter().any(|page| before[0].contains(page)), "first what no other has used");
-    let all = first.len() + take_all(&m, h, Reserve::Pageout).len();
-    assert_eq!((all, m.frames().free()), (free, 0));
-    m.frames().audit(h).unwrap();
+    once_used(give_in_turns, |m, h, before| {
+        let free = m.frames().free();
+        m.run_on(1);
+        let first: Vec<_> = (0..MUCH).map(|_| alloc(m, h)).collect();
+        assert!(!first.iter().any(|page| before[0].contains(page)), "first what no other has used");
+        let all = first.len() + take_all(m, h, Reserve::Pageout).len();
+        assert_eq!((all, m.frames().free()), (free, 0));
+    });
 }
 
 #[test]
 fn a_run_is_found_among_what_all_cpus_gave_back() {
-    let m = machine(&[(Pa(0x10_0000), 1000)]);
-    let mut ctx = ThreadCtx::new();
-    let h = &mut ctx.held();
-    let before = take_in_turns(&m, h);
-    give_in_turns(&m, h, &before);
-    let free = m.frames().free();
-    m.frames().alloc_run(h, 900).expect("all but a hundred pages are free, and lie side by side");
-    assert_eq!(m.frames().free(), free - 900);
-    m.frames().audit(h).unwrap();
+    once_used(give_in_turns, |m, h, _| {
+        let free = m.frames().free();
+        m.frames().alloc_run(h, 900).expect("all but a hundred pages are free, and lie side by side");
+        assert_eq!(m.frames().free(), free - 900);
+    });
 }
 
 #[test]
