@@ -606,6 +606,30 @@ static void a_cpu_without_work_is_called(void) {
     CHECK(waitpid(child, &status, 0) == child && status == 0);
 }
 
+// What follows a word in a file of /proc.
+static long behind(const char *path, const char *word) {
+    static char text[1 << 16];
+    int fd = open(path, O_RDONLY);
+    NEED(fd >= 0);
+    ssize_t length = 0, got;
+    while ((got = read(fd, text + length, sizeof text - 1 - (size_t)length)) > 0) length += got;
+    close(fd);
+    text[length] = 0;
+    char *at = strstr(text, word);
+    NEED(at);
+    return atol(at + strlen(word));
+}
+
+static void interrupts_and_switches_are_counted(void) {
+    long interrupts = behind("/proc/stat", "\nintr "), switches = behind("/proc/stat", "\nctxt ");
+    pin(0);
+    long here = behind("/proc/interrupts", "LOC:");
+    for (int i = 0; i < 50; i++) usleep(1000);
+    CHECK(behind("/proc/stat", "\nintr ") >= interrupts + 50);
+    CHECK(behind("/proc/stat", "\nctxt ") >= switches + 50);
+    CHECK(behind("/proc/interrupts", "LOC:") >= here + 50);
+}
+
 static atomic_int go, mine, theirs, over_there;
 static int saw_mine;
 
@@ -679,6 +703,7 @@ int main(int argc, char **argv) {
         {"a_broadcast_wakes_all", a_broadcast_wakes_all},
         {"pipes_between_cpus", pipes_between_cpus},
         {"a_cpu_without_work_is_called", a_cpu_without_work_is_called},
+        {"interrupts_and_switches_are_counted", interrupts_and_switches_are_counted},
         {"a_barrier_for_all_threads", a_barrier_for_all_threads},
     };
     if (argc > 1 && !strcmp(argv[1], "exits_with_nine")) exits_with_nine();

@@ -71,6 +71,8 @@ struct Local {
     user: AtomicU64,
     kernel: AtomicU64,
     idle: AtomicU64,
+    /// How often another task began to run here.
+    switches: AtomicU64,
 }
 
 static LOCAL: [Local; cpu::MAX_CPUS] = [const {
@@ -82,6 +84,7 @@ static LOCAL: [Local; cpu::MAX_CPUS] = [const {
         user: AtomicU64::new(0),
         kernel: AtomicU64::new(0),
         idle: AtomicU64::new(0),
+        switches: AtomicU64::new(0),
     }
 }; cpu::MAX_CPUS];
 
@@ -114,6 +117,11 @@ pub fn times(cpu: usize) -> Times {
     let rest = now().saturating_sub(user + kernel + idle);
     let rest = if super::is_idle(cpu) { rest } else { 0 };
     Times { user, kernel, idle: idle + rest }
+}
+
+/// How often CPUs have changed tasks.
+pub fn switches() -> u64 {
+    LOCAL.iter().map(|local| local.switches.load(Relaxed)).sum()
 }
 
 /// Nanoseconds since boot.
@@ -240,6 +248,7 @@ pub(super) fn charge_switch(from: &Task, to: &Task) {
     let since = now.saturating_sub(local.charged.swap(now, Relaxed));
     charge(local, from, Origin::Kernel, since);
     local.slice.store(now, Relaxed);
+    add(&local.switches, 1);
     if !to.is_idle() && local.armed.load(Relaxed) > now + SLICE {
         arm(now + SLICE, now);
     }

@@ -43,7 +43,8 @@ use crate::sync::Once;
 
 pub use alone::alone;
 pub use clock::{
-    now, timer_at, timer_cancel, timer_interrupt, times, wake_at, wall, Nanos, Origin, TimerId, Times,
+    now, switches, timer_at, timer_cancel, timer_interrupt, times, wake_at, wall, Nanos, Origin, TimerId,
+    Times,
 };
 use queue::End;
 use rest::Rest;

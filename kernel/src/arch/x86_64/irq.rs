@@ -6,6 +6,7 @@
 
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
+use alloc::format;
 use alloc::string::String;
 
 use super::{apic, cpu};
@@ -60,12 +61,37 @@ pub(super) fn dispatch(vector: u8) {
     }
 }
 
-/// Calls `each` with every vector in use, how often each CPU has taken it, and its name.
-pub fn list(mut each: impl FnMut(u8, &[u64], &str)) {
+/// Calls `each` with every vector in use, how often each CPU has taken it, and its name; then with the CPUs' own.
+pub fn list(mut each: impl FnMut(&str, &[u64], &str)) {
     for (index, handler) in HANDLERS.iter().enumerate() {
         if let Some(handler) = handler.get() {
             let taken = handler.taken.each_ref().map(|taken| taken.load(Relaxed));
-            each(FIRST + index as u8, &taken[..cpu::count()], &handler.name);
+            each(&format!("{}", FIRST + index as u8), &taken[..cpu::count()], &handler.name);
         }
     }
+    for (own, (label, name)) in NAMES.iter().enumerate() {
+        let taken = TAKEN.each_ref().map(|cpu| cpu.0[own].load(Relaxed));
+        each(label, &taken[..cpu::count()], name);
+    }
+}
+
+/// Interrupts that no device sends.
+#[derive(Clone, Copy)]
+pub(super) enum Own {
+    Timer,
+    Request,
+}
+
+/// As Linux names them, in the order of [`Own`].
+const NAMES: [(&str, &str); 2] = [("LOC", "Local timer interrupts"), ("CAL", "Function call interrupts")];
+
+#[repr(align(64))]
+struct Taken([AtomicU64; NAMES.len()]);
+
+static TAKEN: [Taken; cpu::MAX_CPUS] =
+    [const { Taken([const { AtomicU64::new(0) }; NAMES.len()]) }; cpu::MAX_CPUS];
+
+/// Counts an interrupt on this CPU.
+pub(super) fn count(own: Own) {
+    TAKEN[cpu::index()].0[own as usize].fetch_add(1, Relaxed);
 }

@@ -145,10 +145,12 @@ fn interrupt(regs: &UserRegs) {
     match regs.vector as u8 {
         apic::TIMER => {
             apic::end_of_interrupt();
+            irq::count(irq::Own::Timer);
             sched::timer_interrupt(origin(regs));
         }
         apic::REQUEST => {
             apic::end_of_interrupt();
+            irq::count(irq::Own::Request);
             ipi::poll();
         }
         apic::DOZE => apic::end_of_interrupt(),

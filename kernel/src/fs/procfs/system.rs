@@ -109,8 +109,8 @@ fn interrupts() -> String {
         let _ = write!(out, "{:>11}", format!("CPU{cpu}"));
     }
     out.push('\n');
-    crate::arch::irq::list(|vector, taken, name| {
-        let _ = write!(out, "{vector:>4}:");
+    crate::arch::irq::list(|label, taken, name| {
+        let _ = write!(out, "{label:>4}:");
         taken.iter().for_each(|taken| {
             let _ = write!(out, "{taken:>11}");
         });
@@ -149,9 +149,12 @@ fn stat() -> String {
     let boot = sched::wall().saturating_sub(sched::now()) / SECOND;
     let processes = proc::processes();
     let running = processes.iter().filter(|process| process.state() == 'R').count();
+    let mut interrupts = 0;
+    crate::arch::irq::list(|_, taken, _| interrupts += taken.iter().sum::<u64>());
     let _ = write!(
         out,
-        "intr 0\nctxt 0\nbtime {boot}\nprocesses {}\nprocs_running {running}\nprocs_blocked 0\n",
+        "intr {interrupts}\nctxt {}\nbtime {boot}\nprocesses {}\nprocs_running {running}\nprocs_blocked 0\n",
+        sched::switches(),
         processes.len()
     );
     out
