@@ -36,6 +36,9 @@ pub(super) struct Record {
 /// The `wide` word of a frame that is no table.
 pub(super) const NOTHING: u64 = u64::MAX;
 
+/// Makes the `wide` word that of a page in a bucket (`reverse::windows`); no table's key is as large. Its lower half is the bucket's number.
+pub(super) const IN_BUCKET: u64 = 1 << 63;
+
 /// What a record's lock is taken for; in the order in which they are taken.
 pub(super) const SPACE: u32 = 1;
 pub(super) const TABLE: u32 = 2;

@@ -32,7 +32,7 @@ pub(super) use nodes::take_node;
 pub use nodes::FreeNodes;
 use nodes::Node;
 pub(super) use own::link as link_own;
-pub(super) use windows::{audit, enter_ahead, init, raise};
+pub(super) use windows::{audit, enter_ahead, init, put_with, raise};
 
 /// Where a page's record keeps what.
 const TABLE: usize = 0;
@@ -117,11 +117,6 @@ pub(super) fn put<P: Before<PageCache>>(
     own::link(held, record, last.page, at)?;
     last.entries[at].store(new, Relaxed);
     Ok(())
-}
-
-/// The same with a node at hand, which is given back if it isn't needed.
-pub(super) fn put_with(number: u32, page: PageNo, last: &Last, at: usize, new: u64) {
-    windows::put_with(number, page, last, at, new);
 }
 
 /// Forgets that the first of some entries of `table`, whose lock is held, maps a page; and with it others of these entries that map

@@ -20,7 +20,7 @@ use core::sync::atomic::{AtomicBool, Ordering::Relaxed, Ordering::SeqCst};
 use machine::order::{Before, Held, PageCache};
 use machine::{CpuSet, Machine, NoMemory, Pa, PageNo, VaRange, PAGE_SHIFT};
 
-use super::record::{self, record, Locked, Record, NOTHING};
+use super::record::{self, record, Locked, Record, IN_BUCKET, NOTHING};
 use super::NIL;
 use crate::arch::cpu;
 use crate::arch::machine::KERNEL;
@@ -61,9 +61,6 @@ fn pa(page: PageNo) -> u64 {
     KERNEL.frames().pa(page).0
 }
 
-/// All keys lie below.
-const KEYS: u64 = 1 << 63;
-
 /// The `wide` word of the table of `root` that serves `va`.
 #[inline]
 const fn key(root: PageNo, va: u64) -> u64 {
@@ -89,7 +86,7 @@ impl Record {
     /// Whether the frame may be a table: what is in the wide word of a mapped page is none's key.
     #[inline]
     fn has_key(&self) -> bool {
-        self.wide.load(Relaxed) < KEYS
+        self.wide.load(Relaxed) < IN_BUCKET
     }
 
     #[inline]

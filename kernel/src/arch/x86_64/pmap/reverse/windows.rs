@@ -30,7 +30,7 @@ use machine::{Owner, Pa, Prot, Wiring};
 
 use super::nodes::{give_node, node, take_node, List};
 use super::*;
-use crate::arch::pmap::record::{witness, NOTHING, WINDOW};
+use crate::arch::pmap::record::{witness, IN_BUCKET, NOTHING, WINDOW};
 use crate::arch::pmap::space::Last;
 use crate::arch::pmap::{entry_for, page_of};
 use crate::arch::tables::{ADDRESS, NO_EXECUTE, PRESENT, WRITE};
@@ -43,9 +43,7 @@ const MEANT: u32 = (1 << PAGES) - 1;
 const GROUP: u32 = 31;
 const SHIFT: u32 = 5;
 
-/// Makes the `wide` word of a record that of a page in a bucket; no table's key is as large. Its lower half is the bucket's number.
-const IN_BUCKET: u64 = 1 << 63;
-/// Shift of the page's place in its window.
+/// Shift of the page's place in its window, in the `wide` word of a record.
 const PLACE_SHIFT: u32 = 32;
 
 /// The fewest buckets, as a power of two.
@@ -283,7 +281,7 @@ pub(super) fn put<P: Before<PageCache>>(
 }
 
 /// The same with a node at hand, which is given back if it isn't needed.
-pub(super) fn put_with(number: u32, page: PageNo, last: &Last, at: usize, new: u64) {
+pub(in super::super) fn put_with(number: u32, page: PageNo, last: &Last, at: usize, new: u64) {
     let record = record(page);
     if record.is_in_window() && !matches!(KERNEL.frames().owner(page), Owner::Object(_)) {
         leave(page, record);
