@@ -15,16 +15,24 @@
 
 extern crate alloc;
 
+#[allow(unsafe_code)]
 mod arch;
+#[allow(unsafe_code)]
 mod boot;
+mod charge;
 mod errno;
+#[allow(unsafe_code)]
 mod mem;
+#[allow(unsafe_code)]
 mod panic;
 mod print;
+#[allow(unsafe_code)]
 mod sched;
+#[allow(unsafe_code)]
 mod sync;
 mod user;
 
+#[allow(unsafe_code)]
 mod dev;
 mod fs;
 mod ipc;
@@ -42,15 +50,18 @@ use sync::Once;
 static PLATFORM: Once<acpi::Platform> = Once::new();
 
 /// Brings everything up and becomes the idle task. Runs on the boot stack, with the boot loader's tables.
+#[allow(unsafe_code)]
 fn start(info: &BootInfo) -> ! {
-    cpu::init_early(0);
+    // SAFETY: the first CPU, once.
+    unsafe { cpu::init_early(0) };
     serial::init();
     user_access::enable_smap();
     let platform = PLATFORM.call_once(|| acpi::read(info.rsdp));
     cpu::set_found(platform.cpus.len());
     mem::init(info).expect("enough memory to start");
     let last_resort = stack::Stack::new().expect("enough memory for a stack");
-    cpu::init(last_resort.top());
+    // SAFETY: the stack is forgotten, so nobody else gets it.
+    unsafe { cpu::init(last_resort.top()) };
     core::mem::forget(last_resort);
     trap::init();
     fpu::init();

@@ -62,17 +62,22 @@ pub fn show_stack(rip: u64, rbp: u64) {
     backtrace("at", rbp);
 }
 
+/// The same from here.
+pub fn show_here() {
+    let frame: u64;
+    // SAFETY: reads a register.
+    unsafe { core::arch::asm!("mov {}, rbp", out(reg) frame, options(nomem, nostack, preserves_flags)) }
+    show_stack(show_here as *const () as u64, frame);
+}
+
 fn backtrace(verb: &str, mut frame: u64) {
     for _ in 0..DEPTH {
-        if frame < layout::DIRECT
-            || !frame.is_multiple_of(8)
-            || !layout::is_mapped(frame)
-            || !layout::is_mapped(frame + 8)
-        {
+        let words = [frame, frame.wrapping_add(8)];
+        if !frame.is_multiple_of(8) || !words.into_iter().all(layout::is_mapped) {
             return;
         }
         // SAFETY: both words were found mapped; a wrong frame only yields wrong numbers.
-        let (next, rip) = unsafe { (*(frame as *const u64), *((frame + 8) as *const u64)) };
+        let [next, rip] = words.map(|at| unsafe { (at as *const u64).read_volatile() });
         if rip < layout::DIRECT {
             return;
         }

@@ -8,37 +8,49 @@
 use alloc::vec::Vec;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-use crate::arch::{io, user_access};
+use crate::arch::bytes::PageBytes;
+use crate::arch::user_access::{self, UserRange};
 use crate::errno::{Result, EFAULT, ENAMETOOLONG};
-use crate::mem::layout::USER_END;
+use crate::mem::fault::Room;
 use crate::sync::assert_none_held;
+use crate::{proc, sched};
 
-pub use user_access::fixup;
+pub use user_access::{fixup, is_peek};
 
-/// Bytes copied between two looks at pending interrupts.
+/// Bytes copied between two looks at who waits.
 const CHUNK: usize = 64 * 1024;
 
-/// Every way to user memory comes through here.
+/// Every way to user memory that may sleep comes through here.
 #[inline]
 #[track_caller]
-fn check(va: u64, len: usize) -> Result<()> {
+fn check(va: u64, len: usize) -> Result<UserRange> {
     assert_none_held();
-    match va.checked_add(len as u64) {
-        Some(end) if end <= USER_END => Ok(()),
-        _ => Err(EFAULT),
+    UserRange::new(va, len).ok_or(EFAULT)
+}
+
+/// Fewer bytes than these are not counted as work: their call has more to do than to copy.
+const FEW: usize = 256;
+
+/// So many bytes were copied: others may run now. A thread that is being ended copies no more.
+#[inline]
+fn copied(bytes: usize) -> Result<()> {
+    if bytes >= FEW && sched::work_done(bytes) && proc::is_leaving() {
+        return Err(EFAULT);
     }
+    Ok(())
 }
 
 /// Copies from user memory.
 #[inline]
 pub fn copy_in(dst: &mut [u8], src: u64) -> Result<()> {
-    check(src, dst.len())?;
+    let src = check(src, dst.len())?;
     if dst.len() <= CHUNK {
-        return user_access::copy_in(dst, src).map_err(|_| EFAULT);
+        user_access::copy_in(dst, src).map_err(|_| EFAULT)?;
+        return copied(dst.len());
     }
     for (n, part) in dst.chunks_mut(CHUNK).enumerate() {
-        user_access::copy_in(part, src + (n * CHUNK) as u64).map_err(|_| EFAULT)?;
-        io::interrupt_window();
+        user_access::copy_in(part, src.part(n * CHUNK, part.len())).map_err(|_| EFAULT)?;
+        copied(part.len())?;
     }
     Ok(())
 }
@@ -46,37 +58,56 @@ pub fn copy_in(dst: &mut [u8], src: u64) -> Result<()> {
 /// Copies to user memory.
 #[inline]
 pub fn copy_out(dst: u64, src: &[u8]) -> Result<()> {
-    check(dst, src.len())?;
+    let dst = check(dst, src.len())?;
     if src.len() <= CHUNK {
-        return user_access::copy_out(dst, src).map_err(|_| EFAULT);
+        user_access::copy_out(dst, src).map_err(|_| EFAULT)?;
+        return copied(src.len());
     }
     for (n, part) in src.chunks(CHUNK).enumerate() {
-        user_access::copy_out(dst + (n * CHUNK) as u64, part).map_err(|_| EFAULT)?;
-        io::interrupt_window();
+        user_access::copy_out(dst.part(n * CHUNK, part.len()), part).map_err(|_| EFAULT)?;
+        copied(part.len())?;
     }
     Ok(())
 }
 
+/// Copies from user memory to bytes of a page.
+#[inline]
+pub fn copy_in_page(dst: PageBytes, src: u64) -> Result<()> {
+    let bytes = dst.len();
+    user_access::copy_in_page(dst, check(src, bytes)?).map_err(|_| EFAULT)?;
+    copied(bytes)
+}
+
+/// Copies bytes of a page to user memory.
+#[inline]
+pub fn copy_out_page(dst: u64, src: PageBytes) -> Result<()> {
+    let bytes = src.len();
+    user_access::copy_out_page(check(dst, bytes)?, src).map_err(|_| EFAULT)?;
+    copied(bytes)
+}
+
 /// Zeroes user memory.
 pub fn zero_out(dst: u64, len: usize) -> Result<()> {
-    check(dst, len)?;
+    let dst = check(dst, len)?;
     for at in (0..len).step_by(CHUNK) {
-        user_access::zero(dst + at as u64, CHUNK.min(len - at)).map_err(|_| EFAULT)?;
-        io::interrupt_window();
+        let part = CHUNK.min(len - at);
+        user_access::zero(dst.part(at, part)).map_err(|_| EFAULT)?;
+        copied(part)?;
     }
     Ok(())
 }
 
 /// Reads a string without its zero byte; `ENAMETOOLONG` if there is none in the first `max` bytes.
 pub fn read_cstr(src: u64, max: usize) -> Result<Vec<u8>> {
-    check(src, 0)?;
+    let all = check(src, 0)?.to_limit();
     let mut text = Vec::new();
     let mut step = 64;
     loop {
         let done = text.len();
-        let room = step.min(max - done).min((USER_END - src) as usize - done);
+        let room = step.min(max - done).min(all.len() - done);
+        text.room(room)?;
         text.resize(done + room, 0);
-        let n = user_access::string(&mut text[done..], src + done as u64).map_err(|_| EFAULT)?;
+        let n = user_access::string(&mut text[done..], all.part(done, room)).map_err(|_| EFAULT)?;
         if n < room {
             text.truncate(done + n);
             return Ok(text);
@@ -107,12 +138,16 @@ pub fn put<T: IntoBytes + Immutable>(dst: u64, value: &T) -> Result<()> {
 
 /// Loads an aligned word of user memory atomically.
 pub fn load_u32(src: u64) -> Result<u32> {
-    check(src, 4)?;
-    user_access::load32(src).map_err(|_| EFAULT)
+    user_access::load32(check(src, 4)?).map_err(|_| EFAULT)
+}
+
+/// Loads an aligned word of user memory atomically if its page is mapped; else `EFAULT`, and [`load_u32`] may still succeed. May be
+/// called with spin locks held.
+pub fn peek_u32(src: u64) -> Result<u32> {
+    user_access::peek32(UserRange::new(src, 4).ok_or(EFAULT)?).map_err(|_| EFAULT)
 }
 
 /// Stores `new` in an aligned word of user memory if it is `expected`, atomically; returns what was found.
 pub fn compare_exchange_u32(at: u64, expected: u32, new: u32) -> Result<u32> {
-    check(at, 4)?;
-    user_access::exchange32(at, expected, new).map_err(|_| EFAULT)
+    user_access::exchange32(check(at, 4)?, expected, new).map_err(|_| EFAULT)
 }

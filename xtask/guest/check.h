@@ -44,6 +44,20 @@ __attribute__((unused)) static int check_(int holds, const char *what, const cha
 // Without this, going on makes no sense.
 #define NEED(condition) do { if (!CHECK(condition)) exit(1); } while (0)
 
+// The number behind a name in a file of /proc, which has it.
+__attribute__((unused)) static long number_after(const char *path, const char *name) {
+    static char text[8192];
+    int fd = open(path, O_RDONLY);
+    NEED(fd >= 0);
+    ssize_t length = read(fd, text, sizeof text - 1);
+    close(fd);
+    NEED(length > 0);
+    text[length] = 0;
+    char *line = strstr(text, name);
+    NEED(line);
+    return atol(line + strlen(name));
+}
+
 // A line of /proc/vmstat; -1 where there is none like it.
 __attribute__((unused)) static long vmstat(const char *name) {
     static char text[1 << 16];
@@ -59,6 +73,17 @@ __attribute__((unused)) static long vmstat(const char *name) {
         if (!strncmp(line, name, whole) && line[whole] == ' ') return atol(line + whole);
     }
     return -1;
+}
+
+// The kernel counts all mappings again. Linux has no such file.
+__attribute__((unused)) static void audited(void) {
+    char said[256];
+    int fd = open("/proc/audit", O_RDONLY);
+    if (fd < 0) return;
+    ssize_t length = read(fd, said, sizeof said - 1);
+    said[length < 0 ? 0 : length] = 0;
+    if (!CHECK(!strcmp(said, "clean\n"))) printf("  it said: %s\n", said);
+    close(fd);
 }
 
 struct test_case {

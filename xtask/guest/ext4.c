@@ -533,6 +533,84 @@ static void synced_writes(void) {
     CHECK(!fsync(folder));
 }
 
+// Writes and flushes of the first disk.
+static void requests(unsigned long counts[2]) {
+    FILE *file = fopen("/proc/diskstats", "r");
+    NEED(file);
+    const char *line = "%*d %*d %*s %*u %*u %*u %*u %lu %*u %*u %*u %*u %*u %*u %*u %*u %*u %*u %lu";
+    NEED(fscanf(file, line, &counts[0], &counts[1]) == 2);
+    fclose(file);
+}
+
+// Calls that say that what they write is on the disk when they return: each writes, and has the disk keep it.
+static void durable_writes(void) {
+    enum { CALLS = 10, DSYNC = 2, SYNC = 4 };
+    static char bytes[PAGE];
+    fresh();
+    unsigned long before[2], after[2];
+    struct {
+        int open_flags, call_flags;
+    } ways[] = {{0, DSYNC}, {0, SYNC}, {O_DSYNC, 0}, {O_SYNC, 0}, {O_SYNC, DSYNC}, {O_APPEND, DSYNC}};
+    for (size_t way = 0; way < sizeof ways / sizeof *ways; way++) {
+        int fd = open("a", O_CREAT | O_RDWR | ways[way].open_flags, 0600);
+        NEED(fd >= 0 && write(fd, bytes, PAGE) == PAGE && !fsync(fd));
+        requests(before);
+        for (int n = 0; n < CALLS; n++) {
+            memset(bytes, n + (int)way, PAGE);
+            struct iovec part = {bytes, 1 + n * 300};
+            long at = n % 2 ? 0 : -1;
+            CHECK(syscall(SYS_pwritev2, fd, &part, 1, at, at, ways[way].call_flags) == (long)part.iov_len);
+        }
+        requests(after);
+        if (!CHECK(after[0] >= before[0] + CALLS && after[1] >= before[1] + CALLS))
+            printf("  way %zu: %lu writes, %lu flushes\n", way, after[0] - before[0], after[1] - before[1]);
+        close(fd);
+    }
+}
+
+// Sets a file's times to long ago.
+static void age(int fd) {
+    struct timespec times[2] = {{1000000000, 0}, {1000000000, 0}};
+    NEED(!futimens(fd, times));
+}
+
+static int is_young(int fd) {
+    struct stat about;
+    NEED(!fstat(fd, &about));
+    return about.st_mtime > 1100000000;
+}
+
+static void stores_move_times(void) {
+    fresh();
+    int fd = make("a", 20 * PAGE, 1);
+    NEED(!fsync(fd));
+    char *map = mmap(0, 20 * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    NEED(map != MAP_FAILED);
+    for (int round = 0; round < 4; round++) {
+        age(fd);
+        struct stat old, now;
+        NEED(!fstat(fd, &old) && old.st_mtime == 1000000000);
+        usleep(20000);
+        map[3 * PAGE + round] = 1;
+        CHECK(round % 2 ? !fsync(fd) : !msync(map, 20 * PAGE, MS_SYNC));
+        NEED(!fstat(fd, &now));
+        CHECK(now.st_mtime > 1100000000);
+        CHECK(now.st_ctim.tv_sec * 1e9 + now.st_ctim.tv_nsec > old.st_ctim.tv_sec * 1e9 + old.st_ctim.tv_nsec + 1e6);
+        // Nothing was stored since, and reading is no storing.
+        age(fd);
+        CHECK(map[3 * PAGE + round] == 1 && !msync(map, 20 * PAGE, MS_SYNC) && !fsync(fd) && !is_young(fd));
+    }
+    // Neither is storing to a private copy.
+    char *private = mmap(0, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE, fd, 0);
+    NEED(private != MAP_FAILED);
+    private[0] = 7;
+    CHECK(!msync(private, PAGE, MS_SYNC) && !fsync(fd) && !is_young(fd));
+    // What was stored before the mapping went is not forgotten.
+    map[PAGE] = 9;
+    NEED(!munmap(map, 20 * PAGE));
+    CHECK(!fsync(fd) && is_young(fd));
+}
+
 static void reading_twice(void) {
     fresh();
     char folder[64], name[32];
@@ -787,6 +865,8 @@ int main(int argc, char **argv) {
         {"names_of_open_files", names_of_open_files},
         {"a_large_folder", a_large_folder},
         {"synced_writes", synced_writes},
+        {"durable_writes", durable_writes},
+        {"stores_move_times", stores_move_times},
         {"reading_twice", reading_twice},
         {"random_and_sequential_reading", random_and_sequential_reading},
         {"writing_meets_syncing", writing_meets_syncing},

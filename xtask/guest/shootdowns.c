@@ -6,7 +6,7 @@
 #include <stdatomic.h>
 
 // WRITTEN: pages of stacks and data, at most, that all threads write while a fork is measured.
-enum { MAX = 64, MANY = 400, WRITTEN = 16, MILLIS = 700 };
+enum { MAX = 64, MANY = 400, WRITTEN = 16, MILLIS = 700, AUDITS = 30 };
 
 static int cpus(void) {
     int count = (int)sysconf(_SC_NPROCESSORS_ONLN);
@@ -417,6 +417,58 @@ static void who_looks_into_anothers_mappings_is_told(void) {
     CHECK(atomic_load(&wrong) == 0);
 }
 
+// --- standing still -----------------------------------------------------------------------------------------------------
+
+// membarrier's commands.
+enum { PRIVATE_EXPEDITED = 8, REGISTER_PRIVATE_EXPEDITED = 16 };
+
+// Has whoever reads a thread's pages forget them, and waits until all have.
+static void *telling(void *argument) {
+    long me = (long)argument;
+    char *at = atomic_load(&shared) + me * MANY * PAGE;
+    pin((int)me);
+    while (!atomic_load(&stop)) {
+        if (mprotect(at, MANY * PAGE, PROT_READ) || mprotect(at, MANY * PAGE, PROT_READ | PROT_WRITE)) atomic_fetch_add(&wrong, 1);
+        touch(at, MANY, (char)me);
+        if (syscall(SYS_membarrier, PRIVATE_EXPEDITED, 0, 0)) atomic_fetch_add(&wrong, 1);
+    }
+    return 0;
+}
+
+// An audit has all other CPUs stand still: it answers those that are not there yet.
+static void an_audit_answers_who_waits(void) {
+    pthread_t threads[MAX];
+    NEED(!syscall(SYS_membarrier, REGISTER_PRIVATE_EXPEDITED, 0, 0));
+    size_t pages = (size_t)cpus() * MANY;
+    volatile char *at = map(pages), sum = 0;
+    atomic_store(&shared, (char *)at);
+    int others = start(threads, telling);
+    for (int i = 0; i < AUDITS; i++) {
+        for (size_t page = 0; page < pages; page++) sum += at[page * PAGE];
+        audited();
+    }
+    end(threads, others);
+    CHECK(atomic_load(&wrong) == 0);
+}
+
+static void *computing(void *argument) {
+    pin((int)(long)argument);
+    while (!atomic_load(&stop)) {
+        for (volatile int i = 0; i < 100000; i++) continue;
+        atomic_fetch_add(&rounds[(long)argument], 1);
+    }
+    return 0;
+}
+
+// It doesn't wait for programs that never do.
+static void an_audit_beside_programs_that_compute(void) {
+    pthread_t threads[MAX];
+    int others = start(threads, computing);
+    for (int i = 1; i <= others; i++) while (!atomic_load(&rounds[i])) sched_yield();
+    for (int i = 0; i < AUDITS; i++) audited();
+    end(threads, others);
+}
+
 static const struct test_case cases[] = {
     {"one_thread_interrupts_nobody", one_thread_interrupts_nobody},
     {"many_threads_are_told_once_a_call", many_threads_are_told_once_a_call},
@@ -427,6 +479,8 @@ static const struct test_case cases[] = {
     {"threads_that_map_apart_tell_nobody", threads_that_map_apart_tell_nobody},
     {"many_whose_threads_map_apart_end", many_whose_threads_map_apart_end},
     {"who_looks_into_anothers_mappings_is_told", who_looks_into_anothers_mappings_is_told},
+    {"an_audit_answers_who_waits", an_audit_answers_who_waits},
+    {"an_audit_beside_programs_that_compute", an_audit_beside_programs_that_compute},
 };
 
 int main(int argc, char **argv) {

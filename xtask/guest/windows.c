@@ -10,17 +10,6 @@ static int file(void) {
     return fd;
 }
 
-// The kernel counts all mappings again. Linux has no such file.
-static void audited(void) {
-    char said[256];
-    int fd = open("/proc/audit", O_RDONLY);
-    if (fd < 0) return;
-    ssize_t length = read(fd, said, sizeof said - 1);
-    said[length < 0 ? 0 : length] = 0;
-    if (!CHECK(!strcmp(said, "clean\n"))) printf("  it said: %s\n", said);
-    close(fd);
-}
-
 static void ends_well(pid_t child) {
     int status;
     CHECK(waitpid(child, &status, 0) == child && status == 0);

@@ -45,7 +45,7 @@ fn toolchain() -> Result<Toolchain> {
 }
 
 /// A cargo command for the kernel's workspace: `verb` is `build` or `clippy`.
-pub fn cargo(verb: &str) -> Result<Command> {
+pub fn cargo(verb: &str, profile: &str) -> Result<Command> {
     let mut command;
     match toolchain()? {
         Toolchain::Installed => {
@@ -66,13 +66,27 @@ pub fn cargo(verb: &str) -> Result<Command> {
     for name in ["RUSTFLAGS", "CARGO_ENCODED_RUSTFLAGS", "CARGO_MANIFEST_DIR"] {
         command.env_remove(name);
     }
-    command.args(["--profile", &profile()]).current_dir(root().join("kernel"));
+    command.args(["--profile", profile]).current_dir(root().join("kernel"));
     Ok(command)
 }
 
 /// The kernel's build profile: `release`, or what `UVM_KERNEL_PROFILE` names (`quick` rebuilds in seconds, for iterating).
-fn profile() -> String {
+pub fn profile() -> String {
     std::env::var("UVM_KERNEL_PROFILE").unwrap_or_else(|_| "release".into())
+}
+
+/// Flags for code that counts how often each edge of its control flow is taken.
+const COVERAGE: &str = concat!(
+    r#"target.x86_64-unknown-none.rustflags=["-Cpasses=sancov-module","-Cllvm-args=-sanitizer-coverage-level=3","#,
+    r#""-Cllvm-args=-sanitizer-coverage-inline-8bit-counters"]"#
+);
+
+/// Builds a kernel that counts which of its parts have run, with what it asserts checked.
+pub fn kernel_with_coverage() -> Result<PathBuf> {
+    let folder = root().join("target/kernel-coverage");
+    let mut command = cargo("build", "quick")?;
+    command.args(["--quiet", "--features", "coverage", "--config", COVERAGE, "--target-dir"]).arg(&folder);
+    built(command, "building the kernel with counters", folder.join(TARGET).join("quick/kernel"))
 }
 
 /// Builds the kernel; returns the ELF file that QEMU loads.
@@ -80,11 +94,20 @@ pub fn kernel() -> Result<PathBuf> {
     if !root().join("kernel/Cargo.toml").exists() {
         bail!("there is no kernel/ in this tree");
     }
-    let mut command = cargo("build")?;
+    let mut command = cargo("build", &profile())?;
     command.arg("--quiet");
-    let output = ui::with_progress("building the kernel", || command.output()).context("can't run cargo")?;
+    built(
+        command,
+        "building the kernel",
+        root().join("target/kernel").join(TARGET).join(profile()).join("kernel"),
+    )
+}
+
+/// Runs a build and says where its result is.
+fn built(mut command: Command, what: &str, result: PathBuf) -> Result<PathBuf> {
+    let output = ui::with_progress(what, || command.output()).context("can't run cargo")?;
     if !output.status.success() {
         bail!("the kernel does not build:\n{}", String::from_utf8_lossy(&output.stderr).trim_end());
     }
-    Ok(root().join("target/kernel").join(TARGET).join(profile()).join("kernel"))
+    Ok(result)
 }

@@ -30,6 +30,7 @@ pub fn compile(name: &str, libc: Libc) -> Result<PathBuf> {
     let calls = build::root().join("crates/uvm-user/include");
     let headers = [
         guest.join("check.h"),
+        guest.join("callers.h"),
         build::root().join("bench/count.h"),
         build::root().join("bench/drain.h"),
         calls.join("uvm.h"),

@@ -7,6 +7,7 @@
 //!
 //! Exit codes: the guest program's own; or 1 when a check failed, 2 for a wrong command line, 69 when something needed is
 //! missing, 70 after a kernel panic, 71 when the machine stopped without a word, 72 when it ran out of time.
+#![forbid(unsafe_code)]
 
 mod bench;
 mod build;
@@ -15,11 +16,13 @@ mod control;
 mod cpio;
 mod debian;
 mod disk;
+mod fuzz;
 mod guest;
 mod image;
 mod libs;
 mod linux;
 mod qemu;
+mod recursion;
 mod run;
 mod session;
 mod symbols;
@@ -63,6 +66,8 @@ Examples:
   ./uvm profile 'anonymous fault'               where the instructions of one row go, by function and line
   ./uvm profile --of smp 'fork, exit, wait: two threads'
                                                 which of them move cache lines between two CPUs
+  ./uvm fuzz --minutes 120 --cpus 2             random system calls; what breaks the kernel goes to target/fuzz
+  ./uvm fuzz --replay target/fuzz/found-1.txt   the programs that ran last before it broke
 
 Exit codes: the program's own; 1 a check failed; 2 wrong command line; 69 something needed is missing;
 70 kernel panic; 71 the machine stopped without a word; 72 out of time.";
@@ -78,6 +83,8 @@ enum Command {
     Bench(bench::BenchCommand),
     /// Tell where the kernel's instructions go in one row of `bench micro`.
     Profile(bench::ProfileArgs),
+    /// Search for system calls that break the kernel: random programs of two users, guided by what they reach.
+    Fuzz(fuzz::FuzzArgs),
     /// Build the kernel and print where it is.
     Kernel,
 }
@@ -91,6 +98,7 @@ fn main() -> ExitCode {
         Command::Bench(bench::BenchCommand::Smp(args)) => bench::smp(&args),
         Command::Bench(bench::BenchCommand::Move(args)) => bench::moving(&args),
         Command::Profile(args) => bench::profile(&args),
+        Command::Fuzz(args) => fuzz::fuzz(&args),
         Command::Kernel => build::kernel().map(|path| {
             println!("{}", path.display());
             0

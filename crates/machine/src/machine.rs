@@ -11,6 +11,13 @@
 //! Operations announce what they will need from the heap ([`Machine::reserve_heap`]) before they change anything;
 //! after that the ordinary containers of `alloc` may be used, which cannot fail. The road not taken is a fallible
 //! twin of every container: it would fork the code for the sake of an error that a reservation gives earlier.
+//!
+//! # Bytes of frames
+//! [`Machine::zero`], [`copy`](Machine::copy), [`read`](Machine::read) and [`write`](Machine::write) are safe functions of a plain
+//! number. So a host checks it: a number of no frame, and bytes beyond the page's end, are a panic and never an access elsewhere;
+//! [`Frames::pa`] refuses such numbers by the comparison that it makes anyway. Whose a frame is they can't know: callers
+//! name frames that [`Frames::alloc`] gave them and that they have not freed. And programs may store to a frame that is read or
+//! written: a host makes no reference to its bytes.
 
 use crate::frames::{Frames, NoMemory};
 use crate::order::{Held, Nothing, RawLock};
@@ -45,11 +52,16 @@ pub struct Ticket {
     pub sequence: u64,
 }
 
+/// Heap bytes that may be allocated where memory is given up and none could be reserved: see
+/// [`Machine::reserve_heap`].
+pub const UNRESERVED_BYTES: usize = 10 * 1024;
+
 /// The host of a VM system: bare metal, the software MMU, a process.
 ///
 /// One machine per binary is the rule, but not a global: tests run many at once.
 pub trait Machine: Sized + Send + Sync + 'static {
-    /// The lock behind every [`Ordered`](crate::Ordered).
+    /// The lock behind every [`Ordered`](crate::Ordered). A small one, as each page of anonymous
+    /// memory has its own.
     type Lock: RawLock;
     /// The code that programs the MMU.
     type Pmap: Pmap;
@@ -65,20 +77,41 @@ pub trait Machine: Sized + Send + Sync + 'static {
     fn cpu(&self) -> usize;
 
     /// Fills a page with zeroes. The caller owns the frame: no other thread can reach it.
+    ///
+    /// # Panics
+    /// If the machine has no such page.
     fn zero(&self, page: PageNo);
 
     /// Copies all bytes of `from` to `to`. The caller owns `to`; `from` can't be written through any mapping that
     /// the VM system knows, or its writers accept either value.
+    ///
+    /// # Panics
+    /// If the machine lacks one of the pages.
     fn copy(&self, from: PageNo, to: PageNo);
 
-    /// Reads bytes of a page from `offset`. `offset + buf.len()` is at most a page.
+    /// Reads bytes of a page from `offset`.
+    ///
+    /// # Panics
+    /// If the machine has no such page, or `offset + buf.len()` is more than a page.
     fn read(&self, page: PageNo, offset: usize, buf: &mut [u8]);
 
-    /// Writes bytes of a page from `offset`. `offset + bytes.len()` is at most a page.
+    /// Writes bytes of a page from `offset`.
+    ///
+    /// # Panics
+    /// If the machine has no such page, or `offset + bytes.len()` is more than a page.
     fn write(&self, page: PageNo, offset: usize, bytes: &[u8]);
 
     /// Promises that heap allocations of up to `bytes` in all, none over 16 KiB, made by this thread before its
-    /// next call of this function will not fail.
+    /// next call of this function will not fail. What [`Frames::new`] and `Uvm::new` allocate by the machine's size
+    /// comes before all that, in larger pieces, and is an error if it fails.
+    ///
+    /// Who gives memory up isn't refused: the end of a space, and the release of what has been
+    /// unmapped or replaced, go on after an error, and allocate at most [`UNRESERVED_BYTES`] before
+    /// the next call of this function. A host keeps them in store. What ends I/O has no
+    /// reservation, and allocates nothing.
+    ///
+    /// What is freed adds nothing to the promise: another thread may have it by then.
+    /// `uvm_soft::ChargedHeap` holds the library to all this.
     ///
     /// # Errors
     /// [`NoMemory`] if that can't be promised; nothing has changed.
@@ -99,8 +132,8 @@ pub trait Machine: Sized + Send + Sync + 'static {
         self.wake(channel);
     }
 
-    /// A long operation holds nothing at this moment, and has looked at a few hundred pages since the last: a host that
-    /// runs the library with interrupts off lets them in.
+    /// A long operation holds no lock at this moment. A host whose threads aren't preempted takes interrupts and lets other
+    /// threads run; they may change all that the caller has.
     fn pause(&self, _held: &mut Held<'_, Nothing>) {}
 
     /// Whether the calling thread is being ended. It is then refused memory at once, so that it can leave and give back

@@ -124,6 +124,12 @@ impl Notes {
     /// This CPU may use translations from now on. What it is asked to forget it forgets first, by `forget`.
     #[inline]
     pub fn begin_use(&self, mut forget: impl FnMut(Forget<'_>)) {
+        self.begin_use_by(|notes| notes.take(&mut forget));
+    }
+
+    /// The same; the host goes through the box itself, by [`take`](Self::take), with a lock held say.
+    #[inline]
+    pub fn begin_use_by(&self, mut take: impl FnMut(&Notes)) {
         debug_assert!(!self.in_use(), "a use within a use");
         loop {
             self.uses.fetch_add(1, SeqCst);
@@ -132,7 +138,7 @@ impl Notes {
                 return;
             }
             self.end_use();
-            self.take(&mut forget);
+            take(self);
         }
     }
 

@@ -153,7 +153,9 @@ impl<'t, L: Level> Held<'t, L> {
 
 /// One per thread, made by the host at the thread's entry into the VM system; the only source of a root token.
 ///
-/// A thread that makes a second one while locks are held gives up the proof above.
+/// A thread that makes a second one while locks are held gives up the proof above, and no type sees that. So a host makes them in one
+/// place, which checks what it can: the reference kernel's is `arch::machine::unlocked`. It counts, in builds with debug
+/// assertions, the locks that a CPU holds, and looks at its [`Row`]; clippy refuses every other place.
 pub struct ThreadCtx(PhantomData<*const ()>);
 
 impl ThreadCtx {

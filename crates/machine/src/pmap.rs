@@ -15,9 +15,10 @@
 //! P6. *What nobody may overtake*: a mapping that has left the tables may be used by a CPU until its shootdown is
 //!     flushed, and whoever looks into the tables meanwhile finds nothing to tell the CPUs. A space's map and a page's
 //!     owner have different locks. So a port counts the shootdowns that are not flushed ([`Shootdown::begin_count`]);
-//!     while there are others, `remove` and `protect` note the whole range, and `page_protect` all that CPUs know.
-//!     Else an unmapping would return, or the page daemon free a page, while a CPU still reaches it. A port may leave
-//!     out what nobody but the lowering CPU itself holds, if nothing runs there before the flush that could use it.
+//!     while there are others, `remove` and `protect` note the whole range, `page_protect` all that CPUs know, and so
+//!     does `clear_modified` where it clears a bit. Else an unmapping would return, or the page daemon free a page,
+//!     while a CPU still reaches it; or a page would count as clean while a CPU whose translation says that it is
+//!     modified already goes on storing to it. A port may leave out what nobody but the lowering CPU itself holds, if nothing runs there before the flush that could use it.
 //!
 //! # Locks
 //! A pmap's own locks rank below every VM lock but those of the page allocator, from which it takes its tables.
@@ -138,7 +139,8 @@ pub trait Pmap: Send + Sync + Sized {
     ///
     /// The locks of the pages' owners may be gone by now. So `may(i)` is asked, under the lock that
     /// [`page_protect`](Self::page_protect) takes, right before page `i` is entered: whoever takes a page away says so
-    /// in its record first and calls `page_protect` then, and either finds the mapping or prevents it.
+    /// in its record first and calls `page_protect` then, and either finds the mapping or prevents it. The same holds for
+    /// whoever lends a page or gives its owner a second reference, which must not be written through a mapping made ahead.
     fn enter_ahead<P: Before<PageCache>>(
         &self,
         held: &mut Held<'_, P>,
@@ -218,6 +220,9 @@ pub trait Pmap: Send + Sync + Sized {
 
     /// Clears the modified bit and says what it was. The next store sets it again, once `down` is performed.
     fn clear_modified(&self, page: PageNo, down: &mut Shootdown) -> bool;
+
+    /// Clears the modified bit of a page that no CPU can reach: nothing maps it, and all that did has been flushed.
+    fn forget_modified(&self, page: PageNo);
 
     /// Makes every CPU that may hold them forget the translations gathered in `down`. Returns when all have.
     fn flush(&self, down: &Shootdown);

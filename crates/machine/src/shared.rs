@@ -55,6 +55,12 @@ impl Row {
         Row([const { 0 }; PLACES].map(AtomicUsize::new))
     }
 
+    /// Whether it names nothing: no thread that uses it reads what a lock guards.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.iter().all(|place| place.load(Relaxed) == 0)
+    }
+
     /// Takes a place for a lock; none if there are too many, or somebody else took it first.
     #[inline]
     #[cfg_attr(feature = "lines", track_caller)]
@@ -327,10 +333,14 @@ impl<L: Level, R: RawLock, T> Shared<L, R, T> {
         Access::Among(Reading { by, cell: self.lock.cell() })
     }
 
-    /// Goes on reading what was locked to be changed: beside others, unless there is one CPU alone. The guard is this lock's.
+    /// Goes on reading what was locked to be changed: beside others, unless there is one CPU alone.
+    ///
+    /// # Panics
+    /// If the guard is another lock's.
     #[inline]
     pub fn read_on<'a>(&'a self, guard: Guard<'a, R, T>) -> Access<'a, R, T> {
-        debug_assert!(core::ptr::eq(&raw const *guard, self.lock.cell().get()), "another lock's guard");
+        // Safe code could else read what nobody keeps from being changed.
+        assert!(core::ptr::eq(&raw const *guard, self.lock.cell().get()), "another lock's guard");
         if !R::has_several_rows() {
             return Access::Alone(guard);
         }

@@ -25,7 +25,6 @@
 //! The road not taken is a linked list as in BSD: a piece's own allocation for each, where the deque has one for many.
 #![no_std]
 #![forbid(unsafe_code)]
-#![warn(missing_docs)]
 
 extern crate alloc;
 

@@ -119,6 +119,7 @@ impl Gen {
             28..=33 => Op::Inherit { s, span: self.span(s), inherit: self.inherit() },
             34..=35 => Op::Advise { s, span: self.span(s), advice: self.rng.below(3) as u8 },
             36..=39 => Op::Discard { s, span: self.span(s) },
+            40 if self.rng.one_in(2) => Op::RemapKeep { s, span: self.span(s), at: self.at(s) },
             40..=44 => Op::Remap { s, span: self.span(s), new_len: 1 + self.rng.below(10), at: self.at(s) },
             45..=51 => Op::Fork { s, child: self.space() },
             52..=53 if self.rng.one_in(2) => Op::Clear { s },

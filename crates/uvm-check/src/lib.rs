@@ -14,7 +14,6 @@
 //! Read `op` for the operations, `model` for their meaning, `world` for the comparison.
 //! `UVM_SEED=n cargo test -p uvm-check` replays the random run from one seed.
 #![forbid(unsafe_code)]
-#![warn(missing_docs)]
 
 pub mod gen;
 pub mod host;
@@ -22,3 +21,7 @@ pub mod model;
 pub mod op;
 pub mod run;
 pub mod world;
+
+/// What an operation allocates beyond its reservation fails the test.
+#[global_allocator]
+static HEAP: uvm_soft::ChargedHeap = uvm_soft::ChargedHeap;

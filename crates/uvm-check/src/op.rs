@@ -126,6 +126,7 @@ pub enum Op {
     Advise { s: usize, span: Span, advice: u8 },
     Discard { s: usize, span: Span },
     Remap { s: usize, span: Span, new_len: u64, at: At },
+    RemapKeep { s: usize, span: Span, at: At },
     Fork { s: usize, child: usize },
     Clear { s: usize },
     Exit { s: usize },

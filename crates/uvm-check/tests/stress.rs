@@ -10,7 +10,7 @@ use std::thread;
 use machine::{Pages, ThreadCtx, Va, VaRange};
 use uvm::{MapRequest, Space, Uvm};
 use uvm_check::host::{Line, Manner, SwapDisk};
-use uvm_soft::{Config, Denied, Fate, IoBy, Rng, SoftMachine, Stage};
+use uvm_soft::{within_reservation, Config, Denied, Fate, IoBy, Rng, SoftMachine, Stage};
 
 const FRAMES: u32 = 96;
 const PROGRAMS: u64 = 3;
@@ -37,7 +37,9 @@ impl Program {
     }
 
     fn access(&self, space: &Space<SoftMachine>, page: u64, store: Option<u64>) -> u64 {
-        let fault = |va, access| self.uvm.fault(&mut ThreadCtx::new().held(), space, va, access).map(drop);
+        let fault = |va, access| {
+            within_reservation(|| self.uvm.fault(&mut ThreadCtx::new().held(), space, va, access)).map(drop)
+        };
         let (machine, va) = (self.uvm.machine(), START + Pages(page));
         let done: Result<u64, Denied<_>> = match store {
             Some(n) => machine.store(self.cpu, space.pmap(), va, &n.to_le_bytes(), fault).map(|()| n),
@@ -64,12 +66,13 @@ impl Program {
             }
         }
         (0..PAGES).for_each(|page| self.check(&self.space, page));
-        self.uvm.space_destroy(&mut ThreadCtx::new().held(), self.space);
+        within_reservation(|| self.uvm.space_destroy(&mut ThreadCtx::new().held(), self.space));
     }
 
     /// A child sees what its parent stored, and writes for itself alone.
     fn fork(&mut self, rng: &mut Rng, step: u64) {
-        let child = self.uvm.fork(&mut ThreadCtx::new().held(), &self.space).expect("there is memory");
+        let forked = within_reservation(|| self.uvm.fork(&mut ThreadCtx::new().held(), &self.space));
+        let child = forked.expect("there is memory");
         for _ in 0..24 {
             let (read, written) = (rng.below(PAGES), rng.below(PAGES));
             self.check(&child, read);
@@ -83,7 +86,7 @@ impl Program {
         }
         self.access(&child, 0, Some(u64::MAX));
         self.check(&self.space, 0);
-        self.uvm.space_destroy(&mut ThreadCtx::new().held(), child);
+        within_reservation(|| self.uvm.space_destroy(&mut ThreadCtx::new().held(), child));
     }
 }
 
@@ -120,7 +123,7 @@ fn programs_keep_what_they_stored_while_memory_is_short() {
         until_stopped(&stop, move || {
             let frames = daemons.frames();
             if frames.free() < frames.high_water() {
-                daemons.pageout(&mut ThreadCtx::new().held(), frames.high_water());
+                within_reservation(|| daemons.pageout(&mut ThreadCtx::new().held(), frames.high_water()));
             }
             thread::yield_now();
         }),

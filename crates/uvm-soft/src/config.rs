@@ -78,11 +78,13 @@ pub enum Plant {
     ForgetWired,
     /// `page_protect` misses all mappings but the newest.
     LoseReverse,
+    /// A reservation of heap is good for half of it.
+    HalfHeap,
 }
 
 impl Plant {
     /// Those that one thread can find.
-    pub const SEQUENTIAL: [Plant; 7] = [
+    pub const SEQUENTIAL: [Plant; 8] = [
         Plant::IgnoreProtect,
         Plant::IgnorePageProtect,
         Plant::IgnoreRemove,
@@ -90,5 +92,6 @@ impl Plant {
         Plant::SkipRemoteFlush,
         Plant::ForgetWired,
         Plant::LoseReverse,
+        Plant::HalfHeap,
     ];
 }

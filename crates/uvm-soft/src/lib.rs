@@ -18,15 +18,17 @@
 //! * pageable mappings are forgotten at random (law P1), by seed; pages hold garbage until they are written;
 //! * transfers end in any order, when somebody waits or a test says so, and fail when it says that;
 //! * frames, tables and heap reservations fail at the Nth call, when asked to ([`Injector`]);
+//! * what an operation allocates beyond its reservation is found by a [`ChargedHeap`];
 //! * a [`Plant`] breaks one law on purpose, to prove that a test would see it.
 //!
 //! Read `pmap` for the tables, `tlb` for the caches, `access` for what a CPU does with both, `threads` for locks.
 //! This crate knows no VM system: an access that misses calls a fault handler that the caller passes.
-#![deny(unsafe_code)]
-#![warn(missing_docs)]
 
 mod access;
 mod config;
+#[allow(unsafe_code)]
+mod heap;
+mod hooks;
 mod inject;
 mod memory;
 mod pmap;
@@ -39,6 +41,8 @@ mod tlb;
 
 pub use access::{Denied, Trap};
 pub use config::{Config, IoBy, Plant, Stage};
+pub use heap::{charged, host, within_reservation, ChargedHeap, Host, PIECE};
+pub use hooks::{Hooks, Moment};
 pub use inject::Injector;
 pub use pmap::{Counters, Mapping, SoftPmap, SoftSpace};
 pub use rng::Rng;

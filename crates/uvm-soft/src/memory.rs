@@ -5,6 +5,8 @@
 use machine::{PageNo, PAGE_SIZE};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use crate::heap::Own;
+
 /// What a page holds before it is written.
 const GARBAGE: u8 = 0xa5;
 
@@ -29,6 +31,7 @@ impl Memory {
     }
 
     pub(crate) fn read(&self, page: PageNo, offset: usize, buf: &mut [u8]) {
+        assert!(buf.len() <= PAGE_SIZE && offset <= PAGE_SIZE - buf.len(), "bytes beyond a page's end");
         match &*self.lock(page) {
             Some(bytes) => buf.copy_from_slice(&bytes[offset..offset + buf.len()]),
             None => buf.fill(GARBAGE),
@@ -39,8 +42,8 @@ impl Memory {
         self.lock(page).get_or_insert_with(garbage)[offset..offset + bytes.len()].copy_from_slice(bytes);
     }
 
-    fn lock(&self, page: PageNo) -> MutexGuard<'_, Bytes> {
-        self.pages[page.0 as usize].lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self, page: PageNo) -> Own<MutexGuard<'_, Bytes>> {
+        Own::new(|| self.pages[page.0 as usize].lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 

@@ -18,6 +18,8 @@ use machine::{
 };
 
 use crate::config::{Config, Plant};
+use crate::heap::{host, Own};
+use crate::hooks::{Hooks, Moment};
 use crate::inject::Injector;
 use crate::rng::Rng;
 use crate::tables::{Pte, Spot, Tables, MODIFIED, REFERENCED};
@@ -89,6 +91,8 @@ pub struct SoftPmap {
     notes: Vec<Notes>,
     /// Fails a call of `enter` that needs a table page, or of `create`.
     pub tables: Injector,
+    /// Code of a test that runs in the middle of a call.
+    pub hooks: Hooks,
     forget_one_in: u64,
     plant: Option<Plant>,
     cpu: fn() -> usize,
@@ -109,6 +113,7 @@ impl SoftPmap {
             }),
             notes: (0..config.cpus).map(|_| Notes::new()).collect(),
             tables: Injector::default(),
+            hooks: Hooks::default(),
             forget_one_in: config.forget_one_in,
             plant: config.plant,
             cpu: T::cpu,
@@ -128,6 +133,11 @@ impl SoftPmap {
             wiring: if pte.wired { Wiring::Wired } else { Wiring::Pageable },
         })
         .collect()
+    }
+
+    /// Shootdowns that have taken something from the tables and told no CPU yet.
+    pub fn unflushed(&self) -> u32 {
+        self.lock().counted
     }
 
     /// What the MMU has done.
@@ -169,12 +179,12 @@ impl SoftPmap {
         Ok(())
     }
 
-    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn lock(&self) -> Own<MutexGuard<'_, State>> {
+        Own::new(|| self.state.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Enters the contract: another thread may run first, and perhaps something is forgotten.
-    fn enter_call(&self) -> MutexGuard<'_, State> {
+    fn enter_call(&self) -> Own<MutexGuard<'_, State>> {
         (self.pause)();
         let mut state = self.lock();
         if state.rng.one_in(self.forget_one_in) {
@@ -190,7 +200,11 @@ impl SoftPmap {
             (self.pause)();
             return self.notes[cpu].begin_use(|_| ());
         }
-        self.notes[cpu].begin_use(|what| self.lock().forget_noted(cpu, what));
+        // Under the lock: who looks at all TLBs finds what a note asks for done, or the note.
+        self.notes[cpu].begin_use_by(|_| {
+            self.hooks.come(Moment::Forgetting);
+            self.take_notes(cpu, &mut self.lock());
+        });
     }
 
     /// The CPU uses none any more.
@@ -203,13 +217,13 @@ impl SoftPmap {
     }
 
     /// What there is when all CPUs have done as their notes say.
-    fn settled(&self) -> MutexGuard<'_, State> {
+    fn settled(&self) -> Own<MutexGuard<'_, State>> {
         let mut state = self.lock();
         (0..self.notes.len()).for_each(|cpu| self.take_notes(cpu, &mut state));
         state
     }
 
-    fn planted(&self, plant: Plant) -> bool {
+    pub(crate) fn planted(&self, plant: Plant) -> bool {
         self.plant == Some(plant)
     }
 }
@@ -235,6 +249,13 @@ impl State {
             down.note(space, range, self.tables.space(space).held_by);
         }
         self.counted += u32::from(down.begin_count());
+    }
+
+    /// Law P6, for a page.
+    fn overtake_nobody_by_page(&self, down: &mut Shootdown) {
+        if self.counted != u32::from(down.is_counted()) {
+            down.note_all(CpuSet::first(self.tlbs.len()));
+        }
     }
 
     fn note(&self, (space, vpn): Spot, down: &mut Shootdown) {
@@ -330,6 +351,7 @@ impl Pmap for SoftPmap {
         down: &mut Shootdown,
     ) -> Result<(), NoMemory> {
         assert!(prot.contains(access) && prot != Prot::NONE, "{access:?} of a mapping for {prot:?}");
+        self.hooks.come(Moment::Mapping);
         let mut state = self.enter_call();
         let spot = spot(space, va);
         if state.tables.needs_table(spot) && self.tables.fails() {
@@ -354,6 +376,7 @@ impl Pmap for SoftPmap {
         pages: &[Option<(PageNo, Prot)>],
         may: impl Fn(usize) -> bool,
     ) {
+        self.hooks.come(Moment::MappingAhead);
         let first = va.0 >> PAGE_SHIFT;
         assert!(
             pages.len() <= 16 && first % 16 + pages.len() as u64 <= 16,
@@ -447,9 +470,7 @@ impl Pmap for SoftPmap {
             wired += u32::from(removes && state.tables.get(spot).is_some_and(|pte| pte.wired));
             state.lower(spot, prot, down);
         }
-        if state.counted != u32::from(down.is_counted()) {
-            down.note_all((0..state.tlbs.len()).map(CpuSet::one).fold(CpuSet::NONE, CpuSet::union));
-        }
+        state.overtake_nobody_by_page(down);
         state.counted += u32::from(down.begin_count());
         wired
     }
@@ -477,21 +498,31 @@ impl Pmap for SoftPmap {
             for spot in &state.tables.reverse[page.0 as usize] {
                 state.note(*spot, down);
             }
+            state.overtake_nobody_by_page(down);
         }
         was
+    }
+
+    fn forget_modified(&self, page: PageNo) {
+        let mut state = self.enter_call();
+        state.tables.clear_bit(page, MODIFIED);
+        debug_assert!(state.tables.reverse[page.0 as usize].is_empty(), "{page:?} is in reach");
     }
 
     fn flush(&self, down: &Shootdown) {
         if self.planted(Plant::SkipFlush) {
             return;
         }
+        self.hooks.come(Moment::Flushing);
         // It takes its time: the longest wait in any operation, so the likeliest place for others to run.
         (0..FLUSH_STEPS).for_each(|_| (self.pause)());
         let here = (self.cpu)() % self.notes.len();
         let others = down.cpus().without(CpuSet::one(here)).intersection(CpuSet::first(self.notes.len()));
         let others = if self.planted(Plant::SkipRemoteFlush) { CpuSet::NONE } else { others };
-        let left: Vec<(usize, Left)> =
-            others.iter().map(|cpu| (cpu, self.notes[cpu].leave(down.ranges()))).collect();
+        let left: Vec<(usize, Left)> = {
+            let _host = host();
+            others.iter().map(|cpu| (cpu, self.notes[cpu].leave(down.ranges()))).collect()
+        };
         {
             let state = &mut *self.lock();
             if down.cpus().contains(here) {

@@ -8,10 +8,12 @@ use machine::order::{self, Nothing};
 use machine::shared::Line;
 use machine::{
     Channel, Frames, Held, Machine, NoMemory, Ordered, PageNo, RawLock, Reserve, ThreadCtx, Ticket, Va,
+    UNRESERVED_BYTES,
 };
 
 use crate::access::Denied;
-use crate::config::{Config, IoBy, Stage};
+use crate::config::{Config, IoBy, Plant, Stage};
+use crate::heap::{self, aside, host};
 use crate::inject::Injector;
 use crate::memory::Memory;
 use crate::pmap::{SoftPmap, SoftSpace};
@@ -142,6 +144,7 @@ impl<T: Threads> SoftMachine<T> {
 
     /// Puts a transfer under way: `end` ends it when [`complete`](Self::complete) says so.
     pub fn begin(&self, end: impl FnOnce(&SoftMachine<T>, Fate) + Send + 'static) {
+        let _host = host();
         self.transfers.lock().unwrap_or_else(PoisonError::into_inner).push_back(Box::new(end));
     }
 
@@ -159,7 +162,7 @@ impl<T: Threads> SoftMachine<T> {
             transfers.remove(n)
         };
         transfer.is_some_and(|end| {
-            end(self, fate);
+            aside(|| end(self, fate));
             true
         })
     }
@@ -251,15 +254,18 @@ impl<T: Threads> Machine for SoftMachine<T> {
         self.memory.write(page, offset, bytes);
     }
 
-    fn reserve_heap(&self, _bytes: usize) -> Result<(), NoMemory> {
+    fn reserve_heap(&self, bytes: usize) -> Result<(), NoMemory> {
         if self.heap.fails() {
+            heap::allow(UNRESERVED_BYTES);
             return Err(NoMemory);
         }
+        let is_half = self.pmap.planted(Plant::HalfHeap);
+        heap::allow(if is_half { bytes / 2 } else { bytes });
         Ok(())
     }
 
     fn ticket(&self, channel: Channel) -> Ticket {
-        self.sleepers.ticket(channel)
+        aside(|| self.sleepers.ticket(channel))
     }
 
     fn wait(&self, _held: &mut Held<'_, Nothing>, ticket: Ticket) {
@@ -271,15 +277,15 @@ impl<T: Threads> Machine for SoftMachine<T> {
         let alone = self.stage == Stage::Sequential && self.sleepers.ticket(ticket.channel) == ticket;
         assert!(!alone, "the only thread waits for {ticket:?}, and no transfer is under way");
         let for_memory = [Channel::LINE, Channel::MEMORY].contains(&ticket.channel);
-        self.sleepers.wait(ticket, &|| for_memory && self.gives_up());
+        aside(|| self.sleepers.wait(ticket, &|| for_memory && self.gives_up()));
     }
 
     fn wake(&self, channel: Channel) {
-        self.sleepers.wake(channel);
+        aside(|| self.sleepers.wake(channel));
     }
 
     fn wake_one(&self, channel: Channel) {
-        self.sleepers.wake_one(channel);
+        aside(|| self.sleepers.wake_one(channel));
     }
 
     fn pause(&self, _held: &mut Held<'_, Nothing>) {
@@ -292,6 +298,6 @@ impl<T: Threads> Machine for SoftMachine<T> {
     }
 
     fn run_out(&self, _held: &mut Held<'_, Nothing>) -> bool {
-        self.host.get().is_some_and(|host| host())
+        aside(|| self.host.get().is_some_and(|host| host()))
     }
 }

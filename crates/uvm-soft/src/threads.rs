@@ -14,6 +14,8 @@ use machine::shared::Row;
 use machine::{Channel, RawLock, Ticket};
 use parking_lot::lock_api::RawMutex as _;
 
+use crate::heap::host;
+
 /// What a machine's threads are.
 pub trait Threads: Send + Sync + 'static {
     /// The lock behind `Machine::Lock`.
@@ -45,7 +47,7 @@ pub trait Sleepers: Send + Sync + Default {
 }
 
 /// How long a thread may sleep before the machine says that nobody will wake it.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// Threads of the host.
 pub struct StdThreads;
@@ -80,6 +82,7 @@ unsafe impl RawLock for StdLock {
     fn lock(&self) {
         #[cfg(feature = "lines")]
         machine::lines::touch(&self.0, true);
+        let _host = host();
         self.0.lock();
     }
 
@@ -88,6 +91,7 @@ unsafe impl RawLock for StdLock {
     }
 
     unsafe fn unlock(&self) {
+        let _host = host();
         // SAFETY: the caller holds the lock (this function's contract).
         unsafe { self.0.unlock() }
     }
@@ -150,6 +154,8 @@ impl Sleepers for StdSleepers {
 pub(crate) mod shuttle_threads {
     //! Tasks under shuttle: every lock and sleep is a point at which it may switch.
 
+    use crate::heap::aside;
+
     use super::{Channel, HashMap, LazyLock, RawLock, Row, Sleepers, Threads, Ticket};
     use shuttle::sync::{Condvar, Mutex};
     use std::cell::Cell;
@@ -167,21 +173,24 @@ pub(crate) mod shuttle_threads {
         type Sleepers = ShuttleSleepers;
 
         fn cpu() -> usize {
-            CPU.with(Cell::get)
+            aside(|| CPU.with(Cell::get))
         }
 
         fn set_cpu(cpu: usize) {
-            CPU.with(|c| c.set(cpu));
+            aside(|| CPU.with(|c| c.set(cpu)));
         }
 
         fn pause() {
             // An access to an atomic is a place to switch; a yield would also be a wish to, and cost priority.
-            shuttle::sync::atomic::AtomicBool::new(false).load(std::sync::atomic::Ordering::SeqCst);
+            aside(|| shuttle::sync::atomic::AtomicBool::new(false).load(std::sync::atomic::Ordering::SeqCst));
         }
     }
 
+    /// A lock of the host's, as small as a machine's must be.
+    pub struct ShuttleLock(Box<Flag>);
+
     /// A flag under shuttle's mutex, with its condition variable.
-    pub struct ShuttleLock {
+    struct Flag {
         taken: Mutex<bool>,
         free: Condvar,
     }
@@ -190,24 +199,28 @@ pub(crate) mod shuttle_threads {
     // `unlock`, whose caller is the one holder; the mutex orders the holders' memory accesses.
     unsafe impl RawLock for ShuttleLock {
         fn new() -> Self {
-            ShuttleLock { taken: Mutex::new(false), free: Condvar::new() }
+            aside(|| ShuttleLock(Box::new(Flag { taken: Mutex::new(false), free: Condvar::new() })))
         }
 
         fn lock(&self) {
-            let mut taken = self.taken.lock().unwrap();
-            while *taken {
-                taken = self.free.wait(taken).unwrap();
-            }
-            *taken = true;
+            aside(|| {
+                let mut taken = self.0.taken.lock().unwrap();
+                while *taken {
+                    taken = self.0.free.wait(taken).unwrap();
+                }
+                *taken = true;
+            });
         }
 
         fn try_lock(&self) -> bool {
-            !std::mem::replace(&mut *self.taken.lock().unwrap(), true)
+            aside(|| !std::mem::replace(&mut *self.0.taken.lock().unwrap(), true))
         }
 
         unsafe fn unlock(&self) {
-            *self.taken.lock().unwrap() = false;
-            self.free.notify_one();
+            aside(|| {
+                *self.0.taken.lock().unwrap() = false;
+                self.0.free.notify_one();
+            });
         }
 
         fn rows() -> &'static [Row] {
@@ -222,7 +235,7 @@ pub(crate) mod shuttle_threads {
 
         fn wait_until(mut done: impl FnMut() -> bool) {
             while !done() {
-                shuttle::thread::yield_now();
+                aside(shuttle::thread::yield_now);
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use machine::frames::{PageFlags, Place, Queue};
 use machine::order::{Held, Nothing};
-use machine::{Frames, Machine, Owner, Pa, PageNo, Reserve, Shootdown, ThreadCtx};
+use machine::{Frames, Machine, Owner, Pa, PageNo, Reserve, Shootdown, ThreadCtx, Unmapped};
 use uvm_soft::{Config, SoftMachine};
 
 fn machine(segments: &[(Pa, u32)]) -> SoftMachine {
@@ -125,7 +125,7 @@ fn give_at_once(m: &SoftMachine, h: &mut Held<'_, Nothing>, taken: &Used) {
     for (cpu, pages) in taken.iter().enumerate() {
         m.run_on(cpu);
         let mut down = Shootdown::new();
-        pages.iter().for_each(|&page| m.frames().release(h, page, &mut down));
+        pages.iter().for_each(|&page| m.frames().release(h, Unmapped::by_ranges(page), &mut down));
         down.perform(m, h);
     }
 }
@@ -250,7 +250,7 @@ fn a_page_freed_while_it_waits_in_a_batch_is_not_linked() {
     let page = alloc(&m, h);
     m.frames().activate(&m, h, page);
     let mut down = Shootdown::new();
-    m.frames().release(h, page, &mut down);
+    m.frames().release(h, Unmapped::by_ranges(page), &mut down);
     down.perform(&m, h);
     m.frames().flush_pending(h);
     assert_eq!((m.frames().active(), m.frames().owner(page)), (0, Owner::Free));

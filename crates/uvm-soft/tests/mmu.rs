@@ -1,10 +1,12 @@
 //! The Pmap contract and shootdowns, by behaviour: what holds of the software MMU and must hold of every port.
 
+use std::sync::{Arc, Mutex};
+
 use machine::order::{Held, Nothing};
 use machine::{
-    CpuSet, Machine, PageNo, Pages, Pmap, Prot, Reserve, Shootdown, ThreadCtx, Va, VaRange, Wiring,
+    CpuSet, Machine, PageNo, Pages, Pmap, Prot, Reserve, Shootdown, ThreadCtx, Unmapped, Va, VaRange, Wiring,
 };
-use uvm_soft::{Config, Plant, SoftMachine, SoftSpace, Trap};
+use uvm_soft::{Config, Moment, Plant, SoftMachine, SoftSpace, Trap};
 
 const VA: Va = Va(0x40_0000);
 const PAGE: VaRange = VaRange::new(VA, Va(0x40_1000));
@@ -43,6 +45,27 @@ fn a_cpu_uses_what_was_lowered_until_the_shootdown_and_never_after() {
     assert_eq!(m.tlb_audit(), Ok(()));
     assert_eq!(m.access(1, &s, VA, Prot::WRITE), Err(Trap::Fault));
     assert_eq!(m.access(1, &s, VA, Prot::READ), Ok(p));
+}
+
+/// All TLBs are looked at just as a CPU that is about to use its own again goes through its box.
+#[test]
+fn what_a_cpu_is_about_to_forget_is_not_in_its_tlb() {
+    let (m, mut ctx) = (Arc::new(machine()), ThreadCtx::new());
+    let h = &mut ctx.held();
+    let (s, p) = (space(&m, h), page(&m, h));
+    enter(&m, h, &s, VA, p, Prot::READ);
+    m.access(1, &s, VA, Prot::READ).unwrap();
+    m.run_on(0);
+    let mut down = Shootdown::new();
+    m.pmap().remove(h, &s, PAGE, &mut down);
+    down.perform(&*m, h);
+    let seen = Arc::new(Mutex::new(None));
+    m.pmap().hooks.at_next(Moment::Forgetting, {
+        let (m, seen) = (m.clone(), seen.clone());
+        move || *seen.lock().unwrap() = Some((m.tlb_audit(), m.pmap().reach(p)))
+    });
+    assert_eq!(m.access(1, &s, VA, Prot::READ), Err(Trap::Fault));
+    assert_eq!(seen.lock().unwrap().take(), Some((Ok(()), None)), "stale, and in reach");
 }
 
 #[test]
@@ -202,7 +225,7 @@ fn freed_pages_are_free_only_after_the_shootdown() {
     let p = page(&m, h);
     let free = m.frames().free();
     let mut down = Shootdown::new();
-    m.frames().release(h, p, &mut down);
+    m.frames().release(h, Unmapped::by_ranges(p), &mut down);
     assert_eq!(m.frames().free(), free);
     down.perform(&m, h);
     assert_eq!(m.frames().free(), free + 1);

@@ -11,6 +11,7 @@
 //! Source: Cranor and Parulkar, "Zero-Copy Data Movement Mechanisms for UVM", sections 4.2 and 4.3.
 
 #![no_std]
+#![allow(unsafe_code)]
 
 use core::ffi::c_long;
 

@@ -60,6 +60,7 @@ impl Pager<SoftMachine> for Squares {
     }
 }
 
+/// Runs the example; a test does, too.
 pub fn main() {
     let uvm = Uvm::new(SoftMachine::new(Config::default())).expect("a new machine has memory");
     let mut ctx = ThreadCtx::new();

@@ -49,6 +49,7 @@ fn report(uvm: &System, before: &mut [u64; 3], step: &str) {
     *before = now;
 }
 
+/// Runs the example; a test does, too.
 pub fn main() {
     let uvm = Uvm::new(SoftMachine::new(Config::default())).expect("a new machine has memory");
     let mut ctx = ThreadCtx::new();

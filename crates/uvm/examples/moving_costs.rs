@@ -29,6 +29,7 @@ pub struct World {
     stock: Lent,
 }
 
+/// What is done again and again.
 pub type Round = fn(&World, &mut Held<'_, Nothing>);
 
 /// Names, what they mean, and what they do.
@@ -43,6 +44,7 @@ pub const ROUNDS: [(&str, &str, Round); 8] = [
     ("unmap", "a mapping, first touches, and an unmapping", unmap),
 ];
 
+/// Prints what each round costs.
 pub fn main() {
     let mut arguments = std::env::args().skip(1);
     let Some(name) = arguments.next() else {

@@ -63,6 +63,7 @@ fn daemon(uvm: &Uvm<SoftMachine>, stop: &AtomicBool) {
     }
 }
 
+/// Runs the example; a test does, too.
 pub fn main() {
     let segments = vec![(Pa(0x10_0000), FRAMES)];
     let config = Config { segments, stage: Stage::Concurrent, ..Config::default() };

@@ -32,20 +32,23 @@ use machine::{Before, Held, Machine, PageNo, Pages, Pmap, Prot, Shared, Shootdow
 use crate::anon::{AnonNo, Anons};
 use crate::borrowed::Content;
 use crate::borrowers::Name;
-use crate::cover::Cover;
+use crate::cover::{Cover, CHANGE_BYTES};
 use crate::fault::ReadAhead;
 use crate::left::Left;
 use crate::map::Writes;
 use crate::rewritten::{self, Forking, Rewritten};
 use crate::slots::{Emptied, Heap, Holders, Slots, LEAF_BYTES};
+use crate::Uvm;
 
 /// Numbers that are released together at most: a leaf's.
 const MOST: usize = 64;
 
 /// Heap bytes that making an empty amap may need.
 pub(crate) const NEW_BYTES: usize = 512;
-/// Heap bytes that one more reference may need.
-pub(crate) const REFERENCE_BYTES: usize = 256;
+/// Parts of an amap that lose their last reference with the amap locked, at most.
+const PARTS: usize = 16;
+/// Heap bytes that [`ARef::release_some`] may need: a leaf at both ends of each part.
+const RELEASE_BYTES: usize = PARTS * 2 * LEAF_BYTES + CHANGE_BYTES;
 
 /// What is written most lies first, with the lock.
 #[repr(C)]
@@ -100,9 +103,11 @@ impl<M: Machine> AmapBody<M> {
         }
     }
 
-    /// Whether an entry may grow into these slots: nobody refers to them, and nothing was left behind in them (I1).
-    pub(crate) fn is_free(&self, range: Range<u64>) -> bool {
-        self.cover.is_unused(range.clone()) && self.slots.range(range).next().is_none()
+    /// Whether an entry may grow into these slots: nobody refers to them, and nothing was left behind in them (I1); where
+    /// no `heap` is reserved, it must take none.
+    pub(crate) fn has_room_for(&self, range: Range<u64>, heap: Heap) -> bool {
+        let is_free = self.cover.is_unused(range.clone()) && self.slots.range(range.clone()).next().is_none();
+        is_free && (heap == Heap::Reserved || self.cover.has_room_for(&range))
     }
 
     /// The same numbers at the same indices of a range, but for some.
@@ -136,7 +141,7 @@ impl<M: Machine> ARef<M> {
 
     pub(crate) fn with_slots(slots: Slots, slot: Pages, len: Pages) -> Self {
         let mut cover = Cover::new();
-        cover.add(slot.0..slot.0 + len.0);
+        cover.insert(slot.0..slot.0 + len.0);
         let body = AmapBody {
             slots,
             cover,
@@ -154,45 +159,95 @@ impl<M: Machine> ARef<M> {
         self.slot.0..self.slot.0 + len.0
     }
 
-    /// Counts one more reference to the first `len` slots.
+    /// Counts one more reference to the first `len` slots; [`reference_bytes`](Self::reference_bytes) have been reserved.
     pub(crate) fn reference<P: Before<order::Amap>>(&self, held: &mut Held<'_, P>, len: Pages) {
         let (mut body, _) = self.amap.body.lock(held);
         body.cover.add(self.range(len));
     }
 
-    /// Drops a reference to the first `len` slots. Anons that lose their last reference are freed, their pages put
-    /// into `down`; the caller has removed its mappings of them, and reserved [`release_bytes`](Self::release_bytes)
-    /// if `heap` says so. Where it does not, slots may be left (I1): then the caller [notes](Uvm::note_left) it.
-    pub(crate) fn release<P: Before<order::Amap>>(
+    /// Heap bytes that [`reference`](Self::reference) may need.
+    pub(crate) fn reference_bytes<P: Before<order::Amap>>(
+        &self,
+        held: &mut Held<'_, P>,
+        len: Pages,
+    ) -> usize {
+        self.amap.body.lock(held).0.cover.add_bytes(&self.range(len))
+    }
+
+    /// Drops a reference to the first `len` slots where that takes no heap, as for most entries; says whether it has.
+    /// Anons that lose their last reference are freed, their pages put into `down`; the caller has removed its mappings
+    /// of them.
+    fn release_whole<P: Before<order::Amap>>(
         &self,
         uvm: (&M, &Anons<M>),
         held: &mut Held<'_, P>,
         len: Pages,
+        down: &mut Shootdown,
+    ) -> bool {
+        let range = self.range(len);
+        let (mut body, mut h) = self.amap.body.lock(held);
+        if !body.cover.is_whole(&range) {
+            return false;
+        }
+        let AmapBody { slots, cover, .. } = &mut *body;
+        let mut holders = AnonHolders { machine: uvm.0, anons: uvm.1, held: &mut h, down };
+        cover.sub(range, |_| slots.take_all(&mut holders));
+        if body.cover.is_empty() {
+            uvm.1.borrowers.leave(&mut h, &mut body);
+        }
+        true
+    }
+
+    /// Drops a reference to some of the slots of a range, from its start on, and says where the rest begins. Where `heap`
+    /// isn't reserved, slots may be left (I1): then the caller [notes](Uvm::note_left) it.
+    fn release_some<P: Before<order::Amap>>(
+        &self,
+        uvm: (&M, &Anons<M>),
+        held: &mut Held<'_, P>,
+        (range, most): (Range<u64>, usize),
         heap: Heap,
         down: &mut Shootdown,
-    ) -> Emptied {
+    ) -> (u64, Emptied) {
         let (mut body, mut h) = self.amap.body.lock(held);
         let AmapBody { slots, cover, .. } = &mut *body;
         let mut holders = AnonHolders { machine: uvm.0, anons: uvm.1, held: &mut h, down };
         let mut emptied = Emptied::All;
-        if cover.is_all(self.range(len)) {
-            cover.sub(self.range(len), |_| ());
-            slots.take_all(&mut holders);
-        } else {
-            cover.sub(self.range(len), |unused| emptied &= slots.take_range(unused, heap, &mut holders));
-        }
+        let rest =
+            cover.sub_some(range, most, |unused| emptied &= slots.take_range(unused, heap, &mut holders));
         if body.cover.is_empty() {
             uvm.1.borrowers.leave(&mut h, &mut body);
         }
-        emptied
+        (rest, emptied)
     }
 
-    /// Heap bytes that dropping references in the first `len` slots may need: a leaf at both ends of each run.
-    pub(crate) fn release_bytes<P: Before<order::Amap>>(&self, held: &mut Held<'_, P>, len: Pages) -> usize {
+    /// Drops a reference to the first `len` slots with a map locked; [`release_bytes`](Self::release_bytes) have been
+    /// reserved.
+    pub(crate) fn release_reserved(
+        &self,
+        uvm: (&M, &Anons<M>),
+        held: &mut Held<'_, order::Map>,
+        len: Pages,
+        down: &mut Shootdown,
+    ) {
+        let (_, emptied) = self.release_some(uvm, held, (self.range(len), usize::MAX), Heap::Reserved, down);
+        debug_assert_eq!(emptied, Emptied::All);
+    }
+
+    /// Heap bytes that dropping references to, or the contents of, some slots may need: a leaf for each end of a part
+    /// in which nobody else has any, where that end lies in a leaf that is shared with copies.
+    pub(crate) fn release_bytes<P: Before<order::Amap>>(
+        &self,
+        held: &mut Held<'_, P>,
+        from: Pages,
+        len: Pages,
+    ) -> usize {
         let (body, _) = self.amap.body.lock(held);
-        let range = self.range(len);
-        let runs = body.cover.runs().filter(|(run, _)| run.start < range.end && range.start < run.end);
-        runs.count() * 2 * LEAF_BYTES
+        let range = self.slot.0 + from.0..self.slot.0 + from.0 + len.0;
+        let own = body.cover.runs_in(range.clone()).filter(|&(_, count)| count == 1);
+        let leaves: usize = own
+            .map(|(run, _)| body.slots.leaves_cut(run.start.max(range.start)..run.end.min(range.end)))
+            .sum();
+        body.cover.add_bytes(&range) + leaves * LEAF_BYTES
     }
 
     /// Whether this is the only reference to each of the first `len` slots.
@@ -236,14 +291,18 @@ impl<M: Machine> ARef<M> {
         let (body, _) = self.amap.body.lock(held);
         match body.is_copied_at_fork(self.range(len), writes) {
             true => body.slots.share_bytes(self.range(len)) + NEW_BYTES + rewritten::BYTES,
-            false => REFERENCE_BYTES,
+            false => body.cover.add_bytes(&self.range(len)),
         }
     }
 
-    /// Heap bytes that [`copy`](Self::copy) needs.
+    /// Heap bytes that [`copy`](Self::copy) needs, and [`release_reserved`](Self::release_reserved) after it, when copies
+    /// have every leaf.
     pub(crate) fn copy_bytes<P: Before<order::Amap>>(&self, held: &mut Held<'_, P>, len: Pages) -> usize {
         let (body, _) = self.amap.body.lock(held);
-        body.slots.share_bytes(self.range(len)) + NEW_BYTES
+        let range = self.range(len);
+        let own = body.cover.runs_in(range.clone()).filter(|&(_, count)| count == 1).count();
+        let release = own * 2 * LEAF_BYTES + body.cover.add_bytes(&range);
+        body.slots.share_bytes(range) + NEW_BYTES + release
     }
 
     /// A new amap with the same anons in the same slots, as far as the first `len` go. Cost: by leaves of 64 slots.
@@ -283,7 +342,7 @@ impl<M: Machine> ARef<M> {
         // No translation shows what is on loan there.
         for no in body.slots.range(self.range(len)).filter_map(|(_, number)| Content::anon(number)) {
             let (anon, mut h) = uvm.1.get(no).lock(&mut h);
-            if let Some(page) = anon.page {
+            if let Some(page) = anon.page() {
                 uvm.0.pmap().page_protect(&mut h, page, Prot::READ_EXECUTE, down);
             }
         }
@@ -304,10 +363,36 @@ impl<M: Machine> ARef<M> {
         let AmapBody { slots, cover, .. } = &mut *body;
         let mut holders = AnonHolders { machine: uvm.0, anons: uvm.1, held: &mut h, down };
         let (first, end) = (self.slot.0 + from.0, self.slot.0 + from.0 + len.0);
-        for (run, count) in cover.runs() {
+        for (run, count) in cover.runs_in(first..end) {
             let part = run.start.max(first)..run.end.min(end);
             if count == 1 && !part.is_empty() {
                 let _all = slots.take_range(part, Heap::Reserved, &mut holders);
+            }
+        }
+    }
+}
+
+impl<M: Machine> Uvm<M> {
+    /// Drops an entry's reference to its slots, a few parts at a time. Never refused: where no heap is to be had, parts
+    /// of leaves that copies share may be left behind, to be [cleared](Self::clear_left) later.
+    pub(crate) fn release_amap(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        aref: &ARef<M>,
+        len: Pages,
+        down: &mut Shootdown,
+    ) {
+        if aref.release_whole(self.parts(), held, len, down) {
+            return;
+        }
+        let Range { start: mut at, end } = aref.range(len);
+        while at < end {
+            let is_reserved = self.machine().reserve_heap(RELEASE_BYTES).is_ok();
+            let heap = if is_reserved { Heap::Reserved } else { Heap::Unreserved };
+            let emptied;
+            (at, emptied) = aref.release_some(self.parts(), held, (at..end, PARTS), heap, down);
+            if emptied == Emptied::NotAll {
+                self.note_left(held, &aref.amap);
             }
         }
     }
@@ -324,7 +409,7 @@ pub(crate) struct AnonHolders<'a, 'h, M: Machine> {
 impl<M: Machine> Holders for AnonHolders<'_, '_, M> {
     fn reference(&mut self, number: NonZeroU32) {
         match Content::of(number) {
-            Content::Anon(no) => self.anons.reference(self.held, no),
+            Content::Anon(no) => self.anons.reference(self.machine.frames(), self.held, no),
             // Leaves that are shared have none (`borrowed` I1).
             Content::Borrowed(page) => _ = self.machine.frames().lend(page),
         }

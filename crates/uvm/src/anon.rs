@@ -21,7 +21,8 @@
 //! I1: `refs` is the number of leaves that hold the anon; a free anon has none. I2: an anon in use has a page, whose
 //! owner is this anon, or a slot, which nobody else holds, or both. I3: a page that is about to be shown by a
 //! translation is on no queue yet, so that nobody takes it away between: whoever makes an anon activates its page when
-//! it has been entered. Locks: `AnonBody` by the anon's own; the magazines of free numbers and their depot by their own.
+//! it has been entered. I4: the page's record is marked as shared exactly if `refs` is more than one, so that whoever maps it
+//! ahead need not hold the lock ([`Frames::is_alone`]). Locks: `AnonBody` by the anon's own; the magazines of free numbers and their depot by their own.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -33,7 +34,7 @@ use machine::frames::PageFlags;
 use machine::magazine::{Magazine, FULL, HALF};
 use machine::order::{self, Before, FreeList, PageCache, PageQueues};
 use machine::shared::Line;
-use machine::{Held, Machine, NoMemory, Ordered, Owner, PageNo, Shootdown};
+use machine::{Frames, Held, Machine, NoMemory, Ordered, Owner, PageNo, Shootdown, Unmapped};
 use spin::Once;
 
 use crate::borrowers::Borrowers;
@@ -85,9 +86,60 @@ pub(crate) const fn many_bytes(anons: usize) -> usize {
 }
 
 pub(crate) struct AnonBody {
-    pub(crate) refs: u32,
-    pub(crate) page: Option<PageNo>,
+    refs: u32,
+    page: Option<PageNo>,
     pub(crate) swap: Option<Slot>,
+}
+
+/// References and page change here alone: the page's record says whether the anon is shared (I4).
+impl AnonBody {
+    /// Leaves that hold the anon.
+    #[inline]
+    pub(crate) fn refs(&self) -> u32 {
+        self.refs
+    }
+
+    #[inline]
+    pub(crate) fn page(&self) -> Option<PageNo> {
+        self.page
+    }
+
+    /// One more leaf holds it. The caller sees to it that no mapping can write the page, or has it on loan: then none can.
+    #[inline]
+    pub(crate) fn add_reference<M: Machine>(&mut self, frames: &Frames<M>) {
+        if let Some(page) = self.page.filter(|_| self.refs == 1) {
+            frames.mark_shared(page);
+        }
+        self.refs += 1;
+    }
+
+    /// One leaf less does. How many still do.
+    #[inline]
+    fn drop_reference<M: Machine>(&mut self, frames: &Frames<M>) -> u32 {
+        self.refs -= 1;
+        if let Some(page) = self.page.filter(|_| self.refs == 1) {
+            frames.mark_alone(page);
+        }
+        self.refs
+    }
+
+    /// Gives the anon a page to be read into.
+    pub(crate) fn set_page<M: Machine>(&mut self, frames: &Frames<M>, no: AnonNo, page: PageNo) {
+        debug_assert!(self.page.is_none(), "anon {no} has a page");
+        frames.set_owner(page, Owner::Anon(no.get()), 0);
+        if self.refs > 1 {
+            frames.mark_shared(page);
+        }
+        self.page = Some(page);
+    }
+
+    /// Takes the page away: it is its holder's to free. One that is busy stays so until then, so that nobody who found it here without
+    /// the lock maps it meanwhile ([`Frames::is_alone`]).
+    pub(crate) fn take_page<M: Machine>(&mut self, frames: &Frames<M>) {
+        if let Some(page) = self.page.take() {
+            frames.set_owner(page, Owner::Kernel, 0);
+        }
+    }
 }
 
 pub(crate) type Anon<M> = Ordered<order::Anon, <M as Machine>::Lock, AnonBody>;
@@ -193,6 +245,11 @@ impl<M: Machine> Anons<M> {
             borrowers: Borrowers::new(),
             swap: Swap::new(),
         })
+    }
+
+    /// Heap bytes of the chunks that there are.
+    pub(crate) fn heap_bytes(&self) -> usize {
+        self.chunks.iter().filter_map(|chunk| chunk.get()).map(|chunk| size_of_val(&**chunk)).sum()
     }
 
     #[inline]
@@ -337,9 +394,14 @@ impl<M: Machine> Anons<M> {
     }
 
     /// Adds a reference.
-    pub(crate) fn reference<P: Before<order::Anon>>(&self, held: &mut Held<'_, P>, no: AnonNo) {
+    pub(crate) fn reference<P: Before<order::Anon>>(
+        &self,
+        frames: &Frames<M>,
+        held: &mut Held<'_, P>,
+        no: AnonNo,
+    ) {
         let (mut body, _) = self.get(no).lock(held);
-        body.refs += 1;
+        body.add_reference(frames);
     }
 
     /// Numbers below this have been used.
@@ -356,7 +418,7 @@ impl<M: Machine> Anons<M> {
         match self.let_go(machine, held, no, down) {
             LetGo::Kept => return,
             LetGo::Gone => {}
-            LetGo::Idle(page) => machine.frames().release(held, page, down),
+            LetGo::Idle(page) => machine.frames().release(held, Unmapped::by_ranges(page), down),
             LetGo::Lent(page) => leave_all(machine, held, &[page], down),
         }
         self.give_back(machine, held, no);
@@ -372,8 +434,7 @@ impl<M: Machine> Anons<M> {
         down: &mut Shootdown,
     ) -> LetGo {
         let (mut body, mut h) = self.get(no).lock(held);
-        body.refs -= 1;
-        if body.refs != 0 {
+        if body.drop_reference(machine.frames()) != 0 {
             return LetGo::Kept;
         }
         let (slot, page) = (body.swap.take(), body.page.take());
@@ -407,14 +468,14 @@ impl<M: Machine> Anons<M> {
                 let place = slot.filter(|s| s.is_place()).map_or(0, |s| u64::from(s.number()));
                 machine.frames().wire(page);
                 machine.frames().set_owner(page, Owner::Orphan, place);
-                leave(machine, held, page, down);
+                leave(machine, held, Unmapped::by_ranges(page), down);
             }
             _ => {
                 if let Some(slot) = slot {
                     self.swap.free(machine, held, slot);
                 }
                 if let Some(page) = page {
-                    drop_page(machine, held, page, down);
+                    drop_page(machine, held, Unmapped::by_ranges(page), down);
                 }
             }
         }
@@ -427,16 +488,16 @@ impl<M: Machine> Anons<M> {
 pub(crate) fn drop_page<M: Machine, P: Before<PageQueues>>(
     machine: &M,
     held: &mut Held<'_, P>,
-    page: PageNo,
+    unmapped: Unmapped,
     down: &mut Shootdown,
 ) {
-    let frames = machine.frames();
+    let (frames, page) = (machine.frames(), unmapped.page());
     if frames.wire_count(page) == 0 {
-        return frames.release(held, page, down);
+        return frames.release(held, unmapped, down);
     }
     frames.dequeue(held, page);
     frames.set_owner(page, Owner::Kernel, 0);
-    leave(machine, held, page, down);
+    leave(machine, held, unmapped, down);
 }
 
 /// The same for pages whose record names no owner any more, on whatever queue they are.
@@ -454,7 +515,7 @@ fn leave_all<M: Machine, P: Before<PageQueues>>(
     let listed: many::Pages = listed.collect();
     machine.frames().dequeue_all(held, &listed);
     for &page in pages {
-        leave(machine, held, page, down);
+        leave(machine, held, Unmapped::by_ranges(page), down);
     }
 }
 
@@ -462,17 +523,18 @@ fn leave_all<M: Machine, P: Before<PageQueues>>(
 pub(crate) fn leave<M: Machine, P: Before<PageQueues>>(
     machine: &M,
     held: &mut Held<'_, P>,
-    page: PageNo,
+    page: Unmapped,
     down: &mut Shootdown,
 ) {
     // Whoever holds it last frees it at once, and doesn't know of `down`.
     down.flush(machine.pmap());
-    if machine.frames().leave(page) {
+    if machine.frames().leave(page.page()) {
         machine.frames().release(held, page, down);
     }
 }
 
 fn new_chunk<M: Machine>() -> Chunk<M> {
+    const { assert!(size_of::<[Line<[Cell<M>; ROW]>; CHUNK / ROW]>() <= NEW_BYTES, "a machine's lock is small") };
     let cell = |_| Cell {
         anon: Ordered::new(AnonBody { refs: 0, page: None, swap: None }),
         next_free: AtomicU32::new(0),
@@ -489,12 +551,17 @@ mod tests {
     use uvm_soft::SoftMachine;
 
     use super::*;
-    use crate::map::{tree::Node, Entry};
+    use crate::map::{
+        tree::{Node, LEAF},
+        Entry,
+    };
 
     /// The figures of docs/decisions/052-paging.md; the kernel's lock is no larger than std's.
     #[test]
     fn an_anon_and_a_map_entry_are_as_small_as_stated() {
-        assert_eq!((size_of::<Cell<SoftMachine>>(), size_of::<Node<Entry<SoftMachine>>>()), (24, 136));
+        assert_eq!((size_of::<Cell<SoftMachine>>(), size_of::<Entry<SoftMachine>>()), (24, 88));
+        let node = size_of::<Node<Entry<SoftMachine>>>();
+        assert!(LEAF != 8 || node == 752, "{node} bytes of a node");
         let directory = size_of::<Once<Chunk<SoftMachine>>>();
         assert!(directory <= 24, "{directory} bytes for {CHUNK} anons");
     }

@@ -17,7 +17,7 @@
 use machine::lines::Ordering::Relaxed;
 
 use machine::frames::PageFlags;
-use machine::{order, Channel, Held, Machine, Owner, PageNo, Pmap, Shootdown};
+use machine::{order, Channel, Held, Machine, Owner, PageNo, Pmap};
 
 use crate::anon::{AnonBody, AnonNo};
 use crate::io::{Direction, Ended, Outcome};
@@ -41,7 +41,7 @@ impl<M: Machine> Uvm<M> {
             let Owner::Anon(number) = self.frames().owner(page) else { break };
             let Some(no) = AnonNo::new(number) else { break };
             let (mut body, mut h) = self.anons.get(no).lock(held);
-            if self.frames().owner(page) != Owner::Anon(number) || body.page != Some(page) {
+            if self.frames().owner(page) != Owner::Anon(number) || body.page() != Some(page) {
                 break;
             }
             match end.direction {
@@ -75,7 +75,7 @@ impl<M: Machine> Uvm<M> {
             return;
         }
         self.stat().add(machine.cpu(), Counter::SwapErrors, 1);
-        body.page = None;
+        body.take_page(frames);
         body.swap = body.swap.map(|slot| self.unreadable(held, slot, end));
         unbusy(machine, page);
         frames.free_page(machine, held, page);
@@ -108,7 +108,7 @@ impl<M: Machine> Uvm<M> {
             }
         }
         if self.is_done_with(page) {
-            body.page = None;
+            body.take_page(frames);
             frames.free_page(machine, held, page);
             self.stat().add(machine.cpu(), Counter::PagesFreed, 1);
             return;
@@ -186,11 +186,11 @@ impl<M: Machine> Uvm<M> {
         }
     }
 
-    /// Makes a page that is about to be read look untouched to the pmap: the frame's last owner left its bits.
-    pub(crate) fn forget_bits(&self, page: PageNo) {
-        let mut down = Shootdown::new();
-        self.machine().pmap().clear_modified(page, &mut down);
+    /// Makes a new page busy that is about to be read, and look untouched to the pmap: the frame's last owner left its bits. Before it has
+    /// an owner: who looks at it under the pmap's lock finds it busy from then on ([`Frames::is_alone`](machine::Frames::is_alone)).
+    pub(crate) fn prepare_read(&self, page: PageNo) {
+        self.frames().set_flags(page, PageFlags::BUSY);
+        self.machine().pmap().forget_modified(page);
         self.machine().pmap().clear_referenced(page);
-        debug_assert!(!down.is_needed(), "{page:?} is free and mapped");
     }
 }

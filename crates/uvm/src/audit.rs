@@ -15,7 +15,7 @@ use core::fmt;
 
 use machine::frames::{PageFlags, Place};
 use machine::lines::Ordering::Relaxed;
-use machine::{order, Held, Machine, Owner, PageNo, Pages, Pmap, Prot};
+use machine::{order, Class, Held, Machine, Owner, PageNo, Pages, Pmap, Prot};
 
 use crate::amap::Amap;
 use crate::anon::AnonNo;
@@ -23,7 +23,7 @@ use crate::borrowed::Content;
 use crate::map::{Entry, Map, Writes};
 use crate::object::Stored;
 use crate::pager::Pager;
-use crate::{LentPage, Slot, Space, Uvm};
+use crate::{owed, LentPage, Slot, Space, Uvm};
 
 /// What doesn't hold.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -70,7 +70,9 @@ impl<M: Machine> Count<M> {
 }
 
 impl<M: Machine> Uvm<M> {
-    /// Checks every invariant. `spaces` are all spaces, without submaps; `objects` are all objects that the host keeps a handle on.
+    /// Checks every invariant, and that this program has dropped nothing that has to be given back.
+    /// `spaces` are all spaces, without submaps; `objects` are all objects that the host keeps a
+    /// handle on.
     ///
     /// # Errors
     /// A sentence that names the first thing found wrong.
@@ -80,6 +82,9 @@ impl<M: Machine> Uvm<M> {
         spaces: &[&Space<M>],
         objects: &[Arc<dyn Pager<M>>],
     ) -> Result<(), AuditError> {
+        if let Some(dropped) = owed::dropped().next() {
+            return Err(AuditError(format!("{dropped}, and not given back")));
+        }
         let mut count = Count::new();
         for space in spaces {
             self.audit_space(held, space, &mut count)?;
@@ -123,6 +128,7 @@ impl<M: Machine> Uvm<M> {
         count: &mut Count<M>,
     ) -> Result<usize, AuditError> {
         let (tree, mut h) = map.lock_whole(held, map.bounds);
+        tree.check().map_err(|e| AuditError(e.into()))?;
         let mut end = map.bounds.start;
         let mut mapped = 0;
         tree.try_each(map.bounds, &mut |e| {
@@ -178,6 +184,13 @@ impl<M: Machine> Uvm<M> {
             ensure!(!e.wired || self.frames().wire_count(page) > 0, "{va:?} is wired, its page is not");
             let lent = self.frames().loans(page) != 0;
             ensure!(!lent || !prot.contains(Prot::WRITE), "{va:?} can be written, and {page:?} is lent");
+            if let (Owner::Object(id), true) = (self.frames().owner(page), prot.contains(Prot::WRITE)) {
+                let own = e.object.as_ref().filter(|oref| oref.pager.object().id() == id);
+                let is_marked = own.is_none_or(|oref| {
+                    oref.pager.object().lock(held).0.is_marked(Pages(self.frames().index(page)))
+                });
+                ensure!(is_marked, "{va:?} can be written, in a leaf of object {id} without a mark");
+            }
         }
         Ok(mapped)
     }
@@ -198,7 +211,7 @@ impl<M: Machine> Uvm<M> {
                 };
                 let (anon, _) = self.anons.get(no).lock(&mut h);
                 let shared = body.slots.is_shared(e.slot(aref, va));
-                return (anon.page, anon.refs == 1 && !shared && e.writes != Writes::NeedCopy);
+                return (anon.page(), anon.refs() == 1 && !shared && e.writes != Writes::NeedCopy);
             }
         }
         let Some(oref) = &e.object else { return (None, false) };
@@ -262,12 +275,12 @@ impl<M: Machine> Uvm<M> {
         ensure!(counted == borrowed, "{counted} slots count as on loan, {borrowed} are");
         for (&no, &refs) in &anons {
             let (anon, _) = self.anons.get(no).lock(held);
-            ensure!(anon.refs == refs, "anon {no} counts {}, leaves that hold it {refs}", anon.refs);
-            let (page, slot) = (anon.page, anon.swap);
+            ensure!(anon.refs() == refs, "anon {no} counts {}, leaves that hold it {refs}", anon.refs());
+            let (page, slot) = (anon.page(), anon.swap);
             drop(anon);
             ensure!(page.is_some() || slot.is_some(), "anon {no} has neither page nor slot");
             if let Some(page) = page {
-                self.audit_anon_page(no, page)?;
+                self.audit_anon_page(no, page, refs)?;
                 ensure!(slot != Some(Slot::LOST), "anon {no} has {page:?} and lost it");
             }
             if let Some(slot) = slot.filter(|slot| slot.is_place()) {
@@ -278,7 +291,12 @@ impl<M: Machine> Uvm<M> {
         Ok(())
     }
 
-    fn audit_anon_page(&self, no: AnonNo, page: PageNo) -> Result<(), AuditError> {
+    fn audit_anon_page(&self, no: AnonNo, page: PageNo, refs: u32) -> Result<(), AuditError> {
+        let is_marked = self.frames().is_marked_shared(page);
+        ensure!(
+            is_marked == (refs > 1),
+            "{page:?} of anon {no}, which {refs} leaves hold, is marked: {is_marked}"
+        );
         let (owner, place) = (self.frames().owner(page), self.frames().place(page));
         ensure!(owner == Owner::Anon(no.get()), "{page:?} of anon {no} is owned by {owner:?}");
         let busy = self.frames().flags(page).contains(PageFlags::BUSY);
@@ -417,6 +435,11 @@ impl<M: Machine> Uvm<M> {
             slots.extend(Slot::new(self.frames().slot(page)).map(|slot| (index, slot)));
             let owner = (self.frames().owner(page), self.frames().index(page));
             ensure!(owner == (Owner::Object(id), index.0), "{page:?} of object {id} is owned by {owner:?}");
+            let is_dirty = self.frames().class(page) != Class::Anon && !self.is_clean(page);
+            ensure!(
+                !is_dirty || body.is_marked(index),
+                "{page:?} of object {id} is dirty in a leaf without a mark"
+            );
         }
         let counts = body.counts();
         ensure!(counts == (stored, swapped), "object {id} counts {counts:?}, holds {:?}", (stored, swapped));

@@ -274,8 +274,8 @@ impl<M: Machine> Uvm<M> {
         if let Owner::Anon(number) = frames.owner(page) {
             if let Some(no) = AnonNo::new(number) {
                 let (mut anon, _h) = self.anons.get(no).lock(held);
-                if anon.page == Some(page) {
-                    anon.refs += 1;
+                if anon.page() == Some(page) {
+                    anon.add_reference(frames);
                     // Its owner has it: this is not the last who holds it.
                     frames.unlend(page);
                     return Ok(Some(no));
@@ -306,7 +306,7 @@ impl<M: Machine> Uvm<M> {
         let mut taken = frames.take_over(page);
         if taken == Taken::Not {
             let Settle::All(shown) = which else { return Ok(None) };
-            own = self.new_page(held)?.page();
+            own = self.new_page(held)?.into_page();
             machine.copy(page, own);
             self.stat().add(machine.cpu(), Counter::TransfersCopied, 1);
             machine.pmap().remove(held, &shown.space.pmap, shown.page(slot), &mut copied.down);

@@ -10,11 +10,19 @@
 //! at once, and "may I write here without copying?" has an exact answer for just the range that asks: the paper's
 //! test of an amap's reference count against one (1999, section 5.2), range by range.
 //!
-//! I1: runs are sorted, disjoint, not empty, and have counts above zero; neighbours that touch differ in count.
+//! A program chooses how many runs there are: children that unmap every second page of what they have inherited make
+//! one of each page. So they lie in a B-tree, whose nodes are small and whose changes cost O(log n).
+//!
+//! I1: runs are disjoint, not empty, and have counts above zero; neighbours that touch differ in count.
 
+use alloc::collections::BTreeMap;
 use core::ops::Range;
 
-use smallvec::SmallVec;
+/// Heap bytes of one of the tree's nodes, at most: eleven keys and values, twelve edges.
+const NODE_BYTES: usize = 400;
+/// Heap bytes that one change of any cover needs, at most: two new nodes on each level of a tree of 6^10 runs, as many
+/// as no machine has entries.
+pub(crate) const CHANGE_BYTES: usize = 2 * 12 * NODE_BYTES;
 
 /// The count lies first: see [`Cover`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -25,142 +33,261 @@ struct Run {
     end: u64,
 }
 
+/// A run but for its start, which is its key.
+struct Rest {
+    end: u64,
+    count: u32,
+}
+
 /// See the module. Most have one run, which lies in the amap's first cache line, with the lock: to count one more reference moves
 /// that line and no other.
-#[derive(Default)]
 pub(crate) struct Cover {
-    runs: SmallVec<[Run; 1]>,
+    runs: Runs,
+}
+
+enum Runs {
+    /// One run; none if its count is 0.
+    One(Run),
+    /// Two or more, by their starts.
+    Many(BTreeMap<u64, Rest>),
 }
 
 impl Cover {
     pub(crate) fn new() -> Cover {
-        Cover::default()
+        Cover { runs: Runs::One(Run { count: 0, start: 0, end: 0 }) }
     }
 
-    /// Counts one more reference to every slot of the range.
+    /// Counts one reference to every slot of a range whose slots have none.
+    pub(crate) fn insert(&mut self, range: Range<u64>) {
+        if range.is_empty() {
+            return;
+        }
+        debug_assert!(self.is_unused(range.clone()), "somebody refers to {range:?}");
+        match &mut self.runs {
+            Runs::One(run) if run.count == 0 => {
+                *run = Run { count: 1, start: range.start, end: range.end };
+            }
+            Runs::One(run) if run.count == 1 && run.end == range.start => run.end = range.end,
+            Runs::One(run) if run.count == 1 && range.end == run.start => run.start = range.start,
+            _ => {
+                let runs = self.many();
+                match run_before(runs, range.start).filter(|run| run.end == range.start && run.count == 1) {
+                    Some(run) => run.end = range.end,
+                    None => drop(runs.insert(range.start, Rest { end: range.end, count: 1 })),
+                }
+                join(runs, range.end);
+                join(runs, range.start);
+                self.lessen();
+            }
+        }
+    }
+
+    /// Whether [`insert`](Self::insert) of a range takes no heap: it makes a run longer.
+    pub(crate) fn has_room_for(&self, range: &Range<u64>) -> bool {
+        match &self.runs {
+            Runs::One(run) => {
+                run.count == 0 || run.count == 1 && (run.end == range.start || run.start == range.end)
+            }
+            Runs::Many(runs) => {
+                let before = runs.range(..range.start).next_back();
+                before.is_some_and(|(_, run)| run.end == range.start && run.count == 1)
+            }
+        }
+    }
+
+    /// Counts one more reference to every slot of a range, all of which have one.
     pub(crate) fn add(&mut self, range: Range<u64>) {
         if range.is_empty() {
             return;
         }
-        if let [run] = &mut self.runs[..] {
-            if run.start == range.start && run.end == range.end {
-                run.count += 1;
-                return;
-            }
+        if let Some(run) = self.whole(&range) {
+            run.count += 1;
+            return;
         }
-        self.cut(range.start);
-        self.cut(range.end);
-        let mut at = self.first_at(range.start);
+        let runs = self.many();
+        cut(runs, range.start);
+        cut(runs, range.end);
         let mut next = range.start;
-        while next < range.end {
-            match self.runs.get_mut(at) {
-                Some(run) if run.start == next => {
-                    run.count += 1;
-                    next = run.end;
-                }
-                following => {
-                    let end = following.map_or(range.end, |run| run.start.min(range.end));
-                    self.runs.insert(at, Run { start: next, end, count: 1 });
-                    next = end;
-                }
-            }
-            at += 1;
+        for (&start, rest) in runs.range_mut(range.clone()) {
+            debug_assert_eq!(start, next, "a slot of {range:?} has no reference");
+            rest.count += 1;
+            next = rest.end;
         }
-        self.join();
+        join(runs, range.start);
+        join(runs, range.end);
+        self.lessen();
     }
 
     /// Takes one reference from every slot of the range, all of which have one; `unused` gets each part that has
     /// none left.
-    pub(crate) fn sub(&mut self, range: Range<u64>, mut unused: impl FnMut(Range<u64>)) {
+    pub(crate) fn sub(&mut self, range: Range<u64>, unused: impl FnMut(Range<u64>)) {
+        let end = self.sub_some(range.clone(), usize::MAX, unused);
+        debug_assert_eq!(end, range.end);
+    }
+
+    /// The same until `most` parts, at least one, have no reference left; says where the rest of the range begins.
+    pub(crate) fn sub_some(
+        &mut self,
+        range: Range<u64>,
+        most: usize,
+        mut unused: impl FnMut(Range<u64>),
+    ) -> u64 {
         if range.is_empty() {
-            return;
+            return range.end;
         }
-        if let [run] = &mut self.runs[..] {
-            if run.start == range.start && run.end == range.end {
-                run.count -= 1;
-                if run.count == 0 {
-                    self.runs.clear();
-                    unused(range);
-                }
-                return;
-            }
-        }
-        self.cut(range.start);
-        self.cut(range.end);
-        let from = self.first_at(range.start);
-        for run in self.runs[from..].iter_mut().take_while(|run| run.start < range.end) {
+        if let Some(run) = self.whole(&range) {
             run.count -= 1;
             if run.count == 0 {
-                unused(run.start..run.end);
+                unused(range.clone());
+            }
+            return range.end;
+        }
+        let runs = self.many();
+        cut(runs, range.start);
+        cut(runs, range.end);
+        let (mut at, mut parts) = (range.start, 0);
+        while parts < most {
+            let Some((&start, rest)) = runs.range_mut(at..range.end).next() else { break };
+            at = rest.end;
+            rest.count -= 1;
+            if rest.count == 0 {
+                runs.remove(&start);
+                unused(start..at);
+                parts += 1;
             }
         }
-        self.runs.retain(|run| run.count != 0);
-        self.join();
+        join(runs, range.start);
+        join(runs, at);
+        self.lessen();
+        at
+    }
+
+    /// Heap bytes that [`add`](Self::add) of a range may need.
+    pub(crate) fn add_bytes(&self, range: &Range<u64>) -> usize {
+        match &self.runs {
+            Runs::One(run) if run.start == range.start && run.end == range.end => 0,
+            Runs::One(_) => 4 * NODE_BYTES,
+            // Every node but the root has six children at least, or five keys.
+            Runs::Many(runs) => 2 * (runs.len().ilog(6) as usize + 2) * NODE_BYTES,
+        }
     }
 
     /// Whether no slot has a reference.
     pub(crate) fn is_empty(&self) -> bool {
-        self.runs.is_empty()
+        matches!(self.runs, Runs::One(Run { count: 0, .. }))
     }
 
-    /// Whether the range has one reference to each slot, and nothing else has any.
-    pub(crate) fn is_all(&self, range: Range<u64>) -> bool {
-        matches!(self.runs[..], [Run { start, end, count: 1 }] if start == range.start && end == range.end)
+    /// Whether the range's slots are all that have references, each as many as the others: to count one reference more
+    /// or less takes no heap.
+    pub(crate) fn is_whole(&self, range: &Range<u64>) -> bool {
+        matches!(&self.runs, Runs::One(run) if run.count != 0 && run.start == range.start && run.end == range.end)
     }
 
     /// Whether every slot of the range has exactly one reference.
     #[inline]
     pub(crate) fn is_exclusive(&self, range: Range<u64>) -> bool {
-        if let [run] = &self.runs[..] {
-            return run.start <= range.start && range.end <= run.end && run.count == 1;
-        }
-        match self.runs.get(self.first_at(range.start)) {
-            Some(run) if run.start <= range.start && range.end <= run.end => run.count == 1,
-            _ => false,
-        }
+        let run = match &self.runs {
+            Runs::One(run) => *run,
+            Runs::Many(_) => match self.runs_in(range.clone()).next() {
+                Some((run, count)) => Run { count, start: run.start, end: run.end },
+                None => return false,
+            },
+        };
+        run.start <= range.start && range.end <= run.end && run.count == 1
     }
 
     /// Whether no slot of the range has a reference.
     pub(crate) fn is_unused(&self, range: Range<u64>) -> bool {
-        self.runs.get(self.first_at(range.start)).is_none_or(|run| run.start >= range.end)
+        self.runs_in(range).next().is_none()
     }
 
-    /// What lies before, between and behind the runs, in order: slots without a reference, up to the last there can be.
-    pub(crate) fn gaps(&self) -> impl Iterator<Item = Range<u64>> + '_ {
-        let starts = core::iter::once(0).chain(self.runs.iter().map(|run| run.end));
-        let ends = self.runs.iter().map(|run| run.start).chain(core::iter::once(u64::MAX >> 1));
+    /// What lies before, between and behind the runs from a slot on, in order: slots without a reference, up to the last
+    /// there can be. A run around `from` is passed over.
+    pub(crate) fn gaps(&self, from: u64) -> impl Iterator<Item = Range<u64>> + '_ {
+        const LAST: u64 = u64::MAX >> 1;
+        let starts = core::iter::once(from).chain(self.runs_in(from..LAST).map(|(run, _)| run.end));
+        let ends = self.runs_in(from..LAST).map(|(run, _)| run.start).chain(core::iter::once(LAST));
         starts.zip(ends).map(|(start, end)| start..end).filter(|gap| !gap.is_empty())
     }
 
     /// Runs of slots with their counts, in order.
     pub(crate) fn runs(&self) -> impl Iterator<Item = (Range<u64>, u32)> + '_ {
-        self.runs.iter().map(|run| (run.start..run.end, run.count))
+        self.runs_in(0..u64::MAX)
     }
 
-    /// The first run that ends behind `at`.
-    fn first_at(&self, at: u64) -> usize {
-        self.runs.partition_point(|run| run.end <= at)
-    }
-
-    fn cut(&mut self, at: u64) {
-        let i = self.first_at(at);
-        if let Some(run) = self.runs.get_mut(i) {
-            if run.start < at {
-                let tail = Run { start: at, ..*run };
-                run.end = at;
-                self.runs.insert(i + 1, tail);
+    /// The runs that have slots of a range, whole, in order.
+    pub(crate) fn runs_in(&self, range: Range<u64>) -> impl Iterator<Item = (Range<u64>, u32)> + '_ {
+        let (one, many) = match &self.runs {
+            Runs::One(run) => (Some((run.start..run.end, run.count)).filter(|run| run.1 != 0), None),
+            Runs::Many(runs) => (None, Some(runs)),
+        };
+        let many = many.into_iter().flat_map({
+            let range = range.clone();
+            move |runs| {
+                let around = runs.range(..range.start).next_back();
+                around.into_iter().chain(runs.range(range.clone())).map(|(&start, r)| (start..r.end, r.count))
             }
+        });
+        let meets = move |run: &Range<u64>| run.start < range.end && range.start < run.end;
+        one.into_iter().chain(many).filter(move |(run, _)| meets(run))
+    }
+
+    /// The only run, if it is just the range.
+    fn whole(&mut self, range: &Range<u64>) -> Option<&mut Run> {
+        let is_whole = self.is_whole(range);
+        match &mut self.runs {
+            Runs::One(run) if is_whole => Some(run),
+            _ => None,
         }
     }
 
-    fn join(&mut self) {
-        self.runs.dedup_by(|next, run| {
-            let same = run.end == next.start && run.count == next.count;
-            if same {
-                run.end = next.end;
+    /// The runs as a tree. [`lessen`](Self::lessen) follows.
+    fn many(&mut self) -> &mut BTreeMap<u64, Rest> {
+        if let Runs::One(run) = self.runs {
+            let mut runs = BTreeMap::new();
+            if run.count != 0 {
+                runs.insert(run.start, Rest { end: run.end, count: run.count });
             }
-            same
-        });
+            self.runs = Runs::Many(runs);
+        }
+        match &mut self.runs {
+            Runs::Many(runs) => runs,
+            Runs::One(_) => unreachable!("it is a tree by now"),
+        }
+    }
+
+    /// One run, or none, needs no tree.
+    fn lessen(&mut self) {
+        if let Runs::Many(runs) = &self.runs {
+            if runs.len() < 2 {
+                let first = runs.first_key_value();
+                let run = first.map(|(&start, rest)| Run { count: rest.count, start, end: rest.end });
+                self.runs = run.map_or(Cover::new().runs, Runs::One);
+            }
+        }
+    }
+}
+
+/// The last run that starts before a boundary.
+fn run_before(runs: &mut BTreeMap<u64, Rest>, at: u64) -> Option<&mut Rest> {
+    runs.range_mut(..at).next_back().map(|(_, run)| run)
+}
+
+/// Makes two of a run that a boundary lies in.
+fn cut(runs: &mut BTreeMap<u64, Rest>, at: u64) {
+    if let Some(run) = run_before(runs, at).filter(|run| run.end > at) {
+        let tail = Rest { ..*run };
+        run.end = at;
+        runs.insert(at, tail);
+    }
+}
+
+/// Makes one of two runs of one count that meet at a boundary.
+fn join(runs: &mut BTreeMap<u64, Rest>, at: u64) {
+    let Some(&Rest { end, count }) = runs.get(&at) else { return };
+    if let Some(run) = run_before(runs, at).filter(|run| run.end == at && run.count == count) {
+        run.end = end;
+        runs.remove(&at);
     }
 }
 
@@ -177,22 +304,23 @@ mod tests {
     #[test]
     fn overlapping_references_are_counted_by_range() {
         let mut c = Cover::new();
-        c.add(0..20);
-        c.add(10..30);
+        c.insert(0..20);
+        c.add(10..20);
+        c.insert(20..30);
         assert_eq!(counts(&c), [(0..10, 1), (10..20, 2), (20..30, 1)]);
         assert!(c.is_exclusive(2..10) && !c.is_exclusive(2..11) && c.is_unused(30..40));
         let mut gone = Vec::new();
         c.sub(5..25, |r| gone.push(r));
         assert_eq!(gone, [5..10, 20..25]);
-        assert_eq!(c.gaps().collect::<Vec<_>>(), [5..10, 20..25, 30..u64::MAX >> 1]);
+        assert_eq!(c.gaps(0).collect::<Vec<_>>(), [5..10, 20..25, 30..u64::MAX >> 1]);
         assert_eq!(counts(&c), [(0..5, 1), (10..20, 1), (25..30, 1)]);
     }
 
     #[test]
     fn neighbours_of_one_count_join() {
         let mut c = Cover::new();
-        c.add(0..4);
-        c.add(4..8);
+        c.insert(0..4);
+        c.insert(4..8);
         assert_eq!(counts(&c), [(0..8, 1)]);
         c.add(0..8);
         c.sub(0..3, |_| panic!("still referenced"));
@@ -209,13 +337,27 @@ mod tests {
             seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
             let (a, b) = ((seed >> 33) % 40, (seed >> 43) % 41);
             if seed >> 60 < 8 && a < b {
-                c.add(a..b);
+                // What has references gets one more, what has none its first.
+                let has_any = |i: u64| array[i as usize] != 0;
+                let mut at = a;
+                while at < b {
+                    let end = (at..b).find(|&i| has_any(i) != has_any(at)).unwrap_or(b);
+                    if has_any(at) {
+                        c.add(at..end);
+                    } else {
+                        c.insert(at..end);
+                    }
+                    at = end;
+                }
                 (a..b).for_each(|i| array[i as usize] += 1);
                 held.push(a..b);
             } else if !held.is_empty() {
                 let r = held.swap_remove((seed >> 20) as usize % held.len());
                 let mut gone = Vec::new();
-                c.sub(r.clone(), |g| gone.extend(g));
+                let (mut at, most) = (r.start, (seed >> 50) as usize % 3 + 1);
+                while at < r.end {
+                    at = c.sub_some(at..r.end, most, |g| gone.extend(g));
+                }
                 r.clone().for_each(|i| array[i as usize] -= 1);
                 assert!(r.filter(|&i| array[i as usize] == 0).eq(gone));
             }

@@ -66,7 +66,7 @@ pub struct Outline {
 
 impl<M: Machine> Uvm<M> {
     /// Calls `each` with the outline of every entry that overlaps the range, in order of address, under the map's
-    /// lock: `each` must not wait. Cost: by those entries.
+    /// lock: `each` must not wait. The lock is held for some entries at a time. Cost: by those entries.
     pub fn outline(
         &self,
         held: &mut Held<'_, order::Nothing>,
@@ -74,7 +74,7 @@ impl<M: Machine> Uvm<M> {
         range: VaRange,
         mut each: impl FnMut(&Outline),
     ) {
-        space.map.lock(held, range).0.each(range, |e| each(&outline(e)));
+        self.each_in_steps(held, space, range, |e, _| each(&outline(e)));
     }
 
     /// The first entry that overlaps the range: with it a host goes through a range entry by entry and may wait, or
@@ -168,7 +168,7 @@ impl<M: Machine> Uvm<M> {
         let above = e.amap.as_ref().map_or(0, |a| {
             let (body, mut h) = a.amap.body.lock(held);
             let anons = body.slots.range(a.range(e.len())).filter_map(|(_, number)| Content::anon(number));
-            anons.filter(|&no| self.anons.get(no).lock(&mut h).0.page.is_some_and(is_lent)).count()
+            anons.filter(|&no| self.anons.get(no).lock(&mut h).0.page().is_some_and(is_lent)).count()
         });
         let below = e.object.as_ref().map_or(0, |o| {
             let (body, _) = o.pager.object().lock(held);

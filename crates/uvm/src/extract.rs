@@ -24,10 +24,9 @@ use alloc::sync::Arc;
 use machine::order::Guard;
 use machine::{order, Held, Machine, NoMemory, Pages, Pmap, Prot, Shootdown, Va, VaRange};
 
-use crate::map::remove::release_bytes;
-use crate::map::tree::Tree;
-use crate::map::{clip, entry_bytes, Entry, Inherit, MapError, Place, Writes};
-use crate::slots::Heap;
+use crate::map::tree::{built_bytes, Making, Taken, Tree};
+use crate::map::{clip, cuts, has_room, Change, Entry, Inherit, MapError, Place, Writes};
+use crate::owed::Owed;
 use crate::stat::Counter;
 use crate::{Space, Stop, Uvm};
 
@@ -44,11 +43,22 @@ pub enum Pass {
     DonateZero,
 }
 
-/// A range that was taken from a space and not given to another yet. Give it back by [`Uvm::attach_range`] or [`Uvm::drop_detached`]:
-/// dropping this does not.
+/// A range that was taken from a space and not given to another yet. Give it back by
+/// [`Uvm::attach_range`] or [`Uvm::drop_detached`]. Dropping this does not, panics with debug
+/// assertions, and fails every [audit](Uvm::audit) from then on.
 #[must_use = "memory stays until `attach_range` or `drop_detached` gets this back"]
 pub struct Detached<M: Machine> {
     space: Space<M>,
+    duty: Duty,
+}
+
+/// What keeps a range from being dropped.
+struct Duty;
+
+impl Drop for Duty {
+    fn drop(&mut self) {
+        Owed::Range.note_dropped();
+    }
 }
 
 impl<M: Machine> Detached<M> {
@@ -99,9 +109,9 @@ struct Passing<'a, M: Machine> {
     mode: Pass,
     down: Shootdown,
     /// What was at its new place.
-    replaced: Tree<Entry<M>>,
+    replaced: Taken<Entry<M>>,
     /// Copies that were made before memory ran out.
-    half: Tree<Entry<M>>,
+    half: Taken<Entry<M>>,
 }
 
 impl<M: Machine> Uvm<M> {
@@ -139,19 +149,18 @@ impl<M: Machine> Uvm<M> {
                 return Err(MapError::Invalid);
             }
         }
-        let (replaced, half, down) = (Tree::new(), Tree::new(), Shootdown::new());
+        let (replaced, half, down) = (Taken::new(), Taken::new(), Shootdown::new());
         let mut passing = Passing { from, range, to, mode, down, replaced, half };
-        let result = self.attempt(held, 8 * entry_bytes::<M>(), |held, reserved| {
+        let result = self.attempt(held, Change::MOVE.bytes::<M>(), |held, reserved| {
             let passed = self.pass_once(held, &mut passing, place, reserved);
             if passed.is_err() {
                 // The next attempt begins anew, with the memory that this one took.
-                let half = core::mem::replace(&mut passing.half, Tree::new());
-                self.release_entries(held, half, Heap::Unreserved, &mut passing.down);
+                self.release_entries(held, &mut passing.half, &mut passing.down);
                 passing.down.perform(self.machine(), held);
             }
             passed
         });
-        self.release_entries(held, passing.replaced, Heap::Reserved, &mut passing.down);
+        self.release_entries(held, &mut passing.replaced, &mut passing.down);
         passing.down.perform(self.machine(), held);
         result
     }
@@ -172,7 +181,7 @@ impl<M: Machine> Uvm<M> {
         }
         let space = self.space_create(held, range)?;
         match self.pass_range(held, from, range, &space, Place::FixedNoReplace(range.start), mode) {
-            Ok(_) => Ok(Detached { space }),
+            Ok(_) => Ok(Detached { space, duty: Duty }),
             Err(e) => {
                 self.space_destroy(held, space);
                 Err(e)
@@ -193,7 +202,7 @@ impl<M: Machine> Uvm<M> {
     ) -> Result<Va, (MapError, Detached<M>)> {
         match self.pass_range(held, &detached.space, detached.range(), to, place, Pass::Donate) {
             Ok(va) => {
-                self.space_destroy(held, detached.space);
+                self.drop_detached(held, detached);
                 Ok(va)
             }
             Err(e) => Err((e, detached)),
@@ -227,6 +236,7 @@ impl<M: Machine> Uvm<M> {
 
     /// Ends a detached range: its memory is freed as by unmapping.
     pub fn drop_detached(&self, held: &mut Held<'_, order::Nothing>, detached: Detached<M>) {
+        core::mem::forget(detached.duty);
         self.space_destroy(held, detached.space);
     }
 
@@ -255,29 +265,32 @@ impl<M: Machine> Uvm<M> {
         if need > reserved {
             return Err(Stop::Heap(need));
         }
+        let more = entries + cuts(trees.to(), new);
+        let tree = trees.from();
+        if cuts(tree, range) > 0 && !has_room(self, tree, cuts(tree, range))
+            || !has_room(self, trees.to(), more)
+        {
+            return Err(Stop::Fail(MapError::TooMany));
+        }
         clip(trees.from(), range);
-        let passed = match passing.mode {
+        let mut passed = match passing.mode {
             Pass::Share | Pass::Copy => self.fork_part(trees.from(), &mut h, passing)?,
             Pass::Donate | Pass::DonateZero => self.take_part(trees.from(), &mut h, passing),
         };
         // What was there goes first: a table may come in its place.
         if !trees.to().is_free(new) {
             clip(trees.to(), new);
-            let mut replaced = trees.to().take(new);
-            self.unwire_entries(&mut h, to, &mut replaced);
+            trees.to().take_into(new, &mut passing.replaced);
+            self.unwire_entries(&mut h, to, &mut passing.replaced);
             self.forget_range(&mut h, to, new, &mut passing.down);
-            passing.replaced = replaced;
         }
         if matches!(passing.mode, Pass::Donate | Pass::DonateZero) {
             let (from, to) = (&from.pmap, &to.pmap);
             self.machine().pmap().pass(&mut h, from, range, to, at, &mut passing.down);
         }
         passing.down.flush(self.machine().pmap());
-        passed.drain(|mut entry| {
-            let start = at + (entry.range.start - range.start);
-            entry.range = VaRange::new(start, start + entry.len());
-            trees.to().insert(entry);
-        });
+        passed.shift(range.start, at);
+        trees.to().put_back(passed);
         self.join(trees.from(), &mut h, range);
         self.join(trees.to(), &mut h, new);
         self.stat().add(self.machine().cpu(), Counter::EntriesPassed, entries as u64);
@@ -327,11 +340,16 @@ impl<M: Machine> Uvm<M> {
         new: VaRange,
         entries: usize,
     ) -> usize {
-        let mut bytes = (3 * entries + 8) * entry_bytes::<M>();
+        // Both trees are cut, and a range put into either; several entries are made as a tree, or taken as one.
+        let several = usize::from(entries > 1);
+        let tallest = trees.from().splice_bytes().max(trees.to().splice_bytes());
+        let mut bytes = several * (3 * tallest + built_bytes::<Entry<M>>(entries));
+        bytes += Change { insertions: 3, splices: 0 }.bytes_in(trees.from());
+        bytes += Change { insertions: 3, splices: 0 }.with(trees.to(), &[new]).bytes_in(trees.to());
         if let Some(inherit) = inheritance(passing.mode) {
             trees.from().each(passing.range, |e| bytes += self.fork_entry_bytes(e, inherit, held));
         }
-        bytes + release_bytes(trees.to(), held, new)
+        bytes
     }
 
     /// Entries that share or copy those in the range.
@@ -340,22 +358,29 @@ impl<M: Machine> Uvm<M> {
         tree: &mut Tree<Entry<M>>,
         held: &mut Held<'_, order::Map>,
         passing: &mut Passing<'_, M>,
-    ) -> Result<Tree<Entry<M>>, Stop<MapError>> {
+    ) -> Result<Taken<Entry<M>>, Stop<MapError>> {
         let (from, range) = (passing.from, passing.range);
         let (half, down) = (&mut passing.half, &mut passing.down);
-        let mut result = Ok(());
+        let (mut made, mut result) = (Making::new(), Ok(()));
         let inherit = inheritance(passing.mode).unwrap_or(Inherit::Share);
+        if inherit == Inherit::Copy {
+            self.protect_wired(held, from, tree, range, down);
+        }
         tree.each_mut(range, |entry| {
             if result.is_ok() {
                 result = self.fork_entry_as(held, from, entry, inherit, None, down).map(|e| {
-                    e.into_iter().for_each(|e| half.insert(e));
+                    e.into_iter().for_each(|e| made.push(e));
                 });
             }
         });
+        *half = made.finish();
         // Nobody resolves a copy while a third still writes through the translation that was just lowered.
         down.flush(self.machine().pmap());
+        if inherit == Inherit::Copy {
+            self.raise_wired(held, from, tree, range);
+        }
         result.map_err(|e: NoMemory| Stop::Fail(e.into()))?;
-        Ok(core::mem::replace(half, Tree::new()))
+        Ok(core::mem::take(half))
     }
 
     /// The entries in the range, taken out; zeroes in their place, if that is asked for. Their translations are still there.
@@ -364,12 +389,13 @@ impl<M: Machine> Uvm<M> {
         tree: &mut Tree<Entry<M>>,
         held: &mut Held<'_, order::Map>,
         passing: &Passing<'_, M>,
-    ) -> Tree<Entry<M>> {
+    ) -> Taken<Entry<M>> {
         let mut taken = tree.take(passing.range);
         self.unwire_entries(held, passing.from, &mut taken);
         if passing.mode == Pass::DonateZero {
-            taken.each(passing.range, |e| {
-                tree.insert(Entry {
+            let mut zeroes = Making::new();
+            taken.each(|e| {
+                zeroes.push(Entry {
                     amap: None,
                     object: None,
                     writes: Writes::NeedCopy,
@@ -378,6 +404,7 @@ impl<M: Machine> Uvm<M> {
                     ..*e
                 });
             });
+            tree.put_back(zeroes.finish());
         }
         taken
     }

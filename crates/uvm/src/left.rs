@@ -26,6 +26,9 @@ use crate::amap::{Amap, AmapBody, AnonHolders};
 use crate::slots::{Emptied, Heap, LEAF_BYTES};
 use crate::Uvm;
 
+/// Gaps of an amap's cover that are emptied with it locked, at most.
+const GAPS: usize = 16;
+
 /// An amap's place on the list.
 pub(crate) enum Left<M: Machine> {
     /// It has no slots that nobody refers to, and is not on the list.
@@ -51,11 +54,6 @@ impl<M: Machine> AmapBody<M> {
     /// Whether there may be slots that nobody refers to.
     pub(crate) fn has_left(&self) -> bool {
         matches!(self.left, Left::Something(_))
-    }
-
-    /// Heap bytes that emptying what nobody refers to may need: a leaf at both ends of each gap.
-    fn gaps_bytes(&self) -> usize {
-        self.cover.gaps().count() * 2 * LEAF_BYTES
     }
 }
 
@@ -94,30 +92,31 @@ impl<M: Machine> Uvm<M> {
         emptied == Emptied::All
     }
 
-    /// The same for one amap, which is off the list then; and the one that followed it.
+    /// The same for one amap, which is off the list then, a few gaps at a time; and the one that followed it.
     fn clear_left_in(
         &self,
         held: &mut Held<'_, order::Nothing>,
         amap: &Amap<M>,
         down: &mut Shootdown,
     ) -> (Emptied, Option<Arc<Amap<M>>>) {
-        let need = amap.body.lock(held).0.gaps_bytes();
-        let mut heap =
-            if self.machine().reserve_heap(need).is_ok() { Heap::Reserved } else { Heap::Unreserved };
-        let (mut body, mut h) = amap.body.lock(held);
-        if body.gaps_bytes() > need {
-            // Others have cut more gaps meanwhile.
-            heap = Heap::Unreserved;
-        }
-        let AmapBody { slots, cover, left, .. } = &mut *body;
-        let next = match core::mem::replace(left, Left::Nothing) {
+        let next = match core::mem::replace(&mut amap.body.lock(held).0.left, Left::Nothing) {
             Left::Nothing => None,
             Left::Something(next) => next,
         };
-        let mut holders = AnonHolders { machine: self.machine(), anons: &self.anons, held: &mut h, down };
-        let mut emptied = Emptied::All;
-        for gap in cover.gaps() {
-            emptied &= slots.take_range(gap, heap, &mut holders);
+        let (mut emptied, mut at) = (Emptied::All, Some(0));
+        while let Some(from) = at.take() {
+            let is_reserved = self.machine().reserve_heap(GAPS * 2 * LEAF_BYTES).is_ok();
+            let heap = if is_reserved { Heap::Reserved } else { Heap::Unreserved };
+            let (mut body, mut h) = amap.body.lock(held);
+            let AmapBody { slots, cover, .. } = &mut *body;
+            let mut holders = AnonHolders { machine: self.machine(), anons: &self.anons, held: &mut h, down };
+            for (n, gap) in (1..).zip(cover.gaps(from)) {
+                at = Some(gap.end).filter(|_| n == GAPS);
+                emptied &= slots.take_range(gap, heap, &mut holders);
+                if at.is_some() {
+                    break;
+                }
+            }
         }
         (emptied, next)
     }

@@ -30,7 +30,6 @@
 //!   (`machine::order`).
 #![no_std]
 #![forbid(unsafe_code)]
-#![warn(missing_docs)]
 
 extern crate alloc;
 #[cfg(test)]
@@ -61,6 +60,7 @@ pub mod map;
 mod object;
 mod object_ended;
 mod object_io;
+mod owed;
 pub mod pageout;
 pub mod pager;
 mod pin;
@@ -70,6 +70,7 @@ mod rewritten;
 mod slots;
 pub mod space;
 pub mod stat;
+mod steps;
 pub mod swap;
 mod tally;
 pub mod transfer;
@@ -118,7 +119,7 @@ pub struct Uvm<M: Machine> {
     sweep_hand: AtomicU32,
     /// What untouched memory is lent as.
     zero_page: spin::Once<PageNo>,
-    /// The name of the next object; used twice only after 2^32 objects.
+    /// The name of the next object; used twice only after 2^32 objects: see [`registry`].
     next_object: AtomicU32,
 }
 
@@ -171,6 +172,12 @@ impl<M: Machine> Uvm<M> {
         self.anons.in_use()
     }
 
+    /// Heap bytes of the table of anons, which only grows, as far as the most anons there were at once made it. Cost: by the most
+    /// anons that there can be.
+    pub fn anon_table_bytes(&self) -> usize {
+        self.anons.heap_bytes()
+    }
+
     pub(crate) fn name_object(&self) -> u32 {
         self.next_object.fetch_add(1, Relaxed)
     }
@@ -178,6 +185,15 @@ impl<M: Machine> Uvm<M> {
     /// What the amaps' operations need of an instance.
     pub(crate) fn parts(&self) -> (&M, &anon::Anons<M>) {
         (&self.machine, &self.anons)
+    }
+
+    /// Lets the host see to others after each so many pages of a loop, at the `n`th page.
+    #[inline]
+    pub(crate) fn pause_after(&self, held: &mut Held<'_, order::Nothing>, n: usize) {
+        const PAGES: usize = 32;
+        if n % PAGES == PAGES - 1 {
+            self.machine().pause(held);
+        }
     }
 
     /// Runs attempts of an operation until one succeeds or fails for good: see [`Stop`].

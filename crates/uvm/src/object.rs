@@ -10,6 +10,10 @@
 //! place on swap; one with a page keeps that place in the page's record, until the page is written elsewhere or removed.
 //! So where a page goes when it leaves is written where it was found, and paging out needs no memory for it.
 //!
+//! I5: a leaf of `pages` is marked if one of its pages is dirty, or a file's page in it may be written through a mapping: those are marked
+//! when the translation is entered, and stay so until a write-back finds all of the leaf clean and mapped nowhere. So a write-back looks
+//! at what may be dirty, whatever else is in memory.
+//!
 //! Locks: `ObjectBody` by the object's; it guards its pages' identity, `flags` and `wire` too.
 
 use alloc::sync::Arc;
@@ -22,7 +26,7 @@ use machine::order;
 use machine::refs::Refs;
 use machine::shared::Access;
 use machine::{
-    Before, Channel, Frames, Held, Machine, Owner, PageNo, Pages, Pmap, Prot, Shared, Shootdown, Ticket,
+    Before, Channel, Frames, Held, Machine, Owner, PageNo, Pages, Pmap, Shared, Shootdown, Ticket, Unmapped,
 };
 
 use crate::anon::{drop_page, leave};
@@ -46,6 +50,8 @@ pub struct ObjectBody {
     pub(crate) write_errors: u64,
     /// Pages that could not be written back together with others, ever.
     pub(crate) parted_writes: u64,
+    /// Pages that were found changed through mappings when they were written back, ever.
+    pub(crate) stored_to: u64,
     /// How often a range was emptied, ever.
     pub(crate) cuts: u64,
     pub(crate) ahead: ReadAhead,
@@ -95,6 +101,7 @@ impl<M: Machine> Object<M> {
                 len,
                 write_errors: 0,
                 parted_writes: 0,
+                stored_to: 0,
                 cuts: 0,
                 ahead: ReadAhead::new(),
                 copied: AtomicBool::new(false),
@@ -180,6 +187,7 @@ impl<M: Machine> Object<M> {
         page: PageNo,
     ) {
         self.enter(machine, body, index, page);
+        body.mark(index);
         machine.frames().activate(machine, held, page);
     }
 
@@ -202,8 +210,7 @@ impl<M: Machine> Object<M> {
         self.enter(machine, body, index, page);
         machine.frames().set_flags(page, PageFlags::CLEAN | PageFlags::BUSY);
         // Bits that whoever had the frame before left behind would make the page look dirty. Nothing maps it.
-        let mut none = Shootdown::new();
-        machine.pmap().clear_modified(page, &mut none);
+        machine.pmap().forget_modified(page);
         machine.pmap().clear_referenced(page);
     }
 
@@ -326,6 +333,34 @@ impl ObjectBody {
         self.pages.range(range).filter_map(pages)
     }
 
+    /// The page at an index becomes dirty, or may, through a translation that is about to be entered.
+    #[inline]
+    pub(crate) fn mark(&self, index: Pages) {
+        self.pages.mark(index.0);
+    }
+
+    /// Whether a write-back looks at an index.
+    pub(crate) fn is_marked(&self, index: Pages) -> bool {
+        self.pages.is_marked(index.0)
+    }
+
+    /// Resident pages in a range of indices among which all are that are dirty or being written, in order.
+    pub(crate) fn marked(&self, range: core::ops::Range<u64>) -> impl Iterator<Item = (Pages, PageNo)> + '_ {
+        let pages = |(i, number)| match stored(number) {
+            Stored::Page(page) => Some((Pages(i), page)),
+            Stored::Slot(_) => None,
+        };
+        self.pages.marked(range).filter_map(pages)
+    }
+
+    /// Takes the marks of leaves away that lie in a range and of which each resident page is `settled`.
+    pub(crate) fn unmark(&mut self, range: core::ops::Range<u64>, settled: impl Fn(PageNo) -> bool) {
+        self.pages.unmark_if(range, |number| match stored(number) {
+            Stored::Page(page) => settled(page),
+            Stored::Slot(_) => true,
+        });
+    }
+
     /// Pages the object is long.
     pub fn length(&self) -> Pages {
         self.len
@@ -350,27 +385,35 @@ impl ObjectBody {
         self.pages.window(start, out)
     }
 
-    /// Takes the page at `index` out of the object and frees it by `down`, with its place on swap. Its mappings must be
-    /// gone. A page that is wired for I/O stays allocated, without an owner, and is freed with its last wiring.
+    /// Takes a page out of the object and frees it by `down`, with its place on swap. A page that is wired for I/O stays
+    /// allocated, without an owner, and is freed with its last wiring.
     pub(crate) fn remove<M: Machine>(
         &mut self,
         uvm: &Uvm<M>,
         held: &mut Held<'_, order::Object>,
-        index: Pages,
+        page: Unmapped,
         down: &mut Shootdown,
     ) {
-        match self.clear(index).map(stored) {
-            None => {}
-            Some(Stored::Page(page)) => {
-                if let Some(slot) = Slot::new(uvm.frames().slot(page)) {
-                    uvm.swap().free(uvm.machine(), held, slot);
-                }
-                drop_page(uvm.machine(), held, page, down);
-            }
-            Some(Stored::Slot(slot)) => {
-                self.swapped -= 1;
-                uvm.swap().free(uvm.machine(), held, slot);
-            }
+        let frames = uvm.frames();
+        let old = self.clear(Pages(frames.index(page.page()))).map(stored);
+        debug_assert_eq!(old, Some(Stored::Page(page.page())), "an object gives up another's page");
+        if let Some(slot) = Slot::new(frames.slot(page.page())) {
+            uvm.swap().free(uvm.machine(), held, slot);
+        }
+        drop_page(uvm.machine(), held, page, down);
+    }
+
+    /// Gives up what lies on swap at `index`, if anything does.
+    pub(crate) fn remove_slot<M: Machine>(
+        &mut self,
+        uvm: &Uvm<M>,
+        held: &mut Held<'_, order::Object>,
+        index: Pages,
+    ) {
+        if let Some(slot) = self.slot(index) {
+            self.clear(index);
+            self.swapped -= 1;
+            uvm.swap().free(uvm.machine(), held, slot);
         }
     }
 
@@ -389,6 +432,7 @@ impl ObjectBody {
     pub(crate) fn exchange<M: Machine>(&mut self, frames: &Frames<M>, old: PageNo, new: PageNo) {
         let index = frames.index(old);
         self.set(Pages(index), number(new));
+        self.mark(Pages(index));
         frames.set_owner(new, frames.owner(old), index);
         frames.set_slot(new, frames.slot(old));
         frames.set_flags(new, self.class);
@@ -417,15 +461,13 @@ impl ObjectBody {
         while self.remove_range(uvm, held, 0..u64::MAX >> 1, down).is_err() {
             let busy = |&(_, page): &(Pages, PageNo)| frames.flags(page).contains(PageFlags::BUSY);
             let Some((index, page)) = self.pages(0..u64::MAX >> 1).find(busy) else { continue };
-            for _ in 0..uvm.machine().pmap().page_protect(held, page, Prot::NONE, down) {
-                frames.unwire(uvm.machine(), held, page);
-            }
+            let unmapped = down.unmap(uvm.machine(), held, page);
             frames.dequeue(held, page);
             self.clear(index);
             frames.wire(page);
             // Its place on swap is the I/O's, and freed with it.
             frames.set_owner(page, Owner::Orphan, u64::from(frames.slot(page)));
-            leave(uvm.machine(), held, page, down);
+            leave(uvm.machine(), held, unmapped, down);
         }
     }
 
@@ -440,24 +482,43 @@ impl ObjectBody {
         range: core::ops::Range<u64>,
         down: &mut Shootdown,
     ) -> Result<(), Ticket> {
+        let mut rest = range;
+        while !rest.is_empty() {
+            self.remove_first(uvm, held, &mut rest, down)?;
+        }
+        Ok(())
+    }
+
+    /// The same for the first pages of the range, as many as may be removed under one lock; the range becomes what is left.
+    ///
+    /// # Errors
+    /// As [`remove_range`](Self::remove_range).
+    pub(crate) fn remove_first<M: Machine>(
+        &mut self,
+        uvm: &Uvm<M>,
+        held: &mut Held<'_, order::Object>,
+        rest: &mut core::ops::Range<u64>,
+        down: &mut Shootdown,
+    ) -> Result<(), Ticket> {
+        const PAGES: usize = 64;
         let machine = uvm.machine();
         self.cuts += 1;
-        loop {
-            let next = self.contents(range.clone()).next();
-            let (index, page) = match next {
-                None => return Ok(()),
-                Some((index, Stored::Page(page))) => (index, page),
-                Some((index, Stored::Slot(_))) => {
-                    self.remove(uvm, held, index, down);
-                    continue;
-                }
+        for _ in 0..PAGES {
+            let Some((index, stored)) = self.contents(rest.clone()).next() else {
+                rest.start = rest.end;
+                return Ok(());
             };
-            busy_check(machine, page)?;
-            for _ in 0..machine.pmap().page_protect(held, page, Prot::NONE, down) {
-                machine.frames().unwire(machine, held, page);
+            match stored {
+                Stored::Page(page) => {
+                    busy_check(machine, page)?;
+                    let page = down.unmap(machine, held, page);
+                    self.remove(uvm, held, page, down);
+                }
+                Stored::Slot(_) => self.remove_slot(uvm, held, index),
             }
-            self.remove(uvm, held, index, down);
+            rest.start = index.0 + 1;
         }
+        Ok(())
     }
 }
 

@@ -99,11 +99,13 @@ impl<M: Machine> Uvm<M> {
             (Outcome::Failed, Some(slot)) => {
                 self.stat().add(machine.cpu(), Counter::SwapErrors, 1);
                 frames.clear_flags(page, PageFlags::CLEAN);
+                body.mark(Pages(frames.index(page)));
                 frames.set_slot(page, 0);
                 self.unwritable(held, slot, end);
             }
             (Outcome::Failed, None) => {
                 frames.clear_flags(page, PageFlags::CLEAN);
+                body.mark(Pages(frames.index(page)));
                 frames.set_flags(page, PageFlags::UNWRITTEN);
                 if end.pages > 1 {
                     // One of them is bad, nobody knows which: each is written by itself the next time.

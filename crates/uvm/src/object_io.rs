@@ -42,14 +42,18 @@ impl<M: Machine> Uvm<M> {
         work: impl FnOnce(&M, PageNo) -> T,
     ) -> Result<Option<T>, GetError> {
         let oref = ORef { pager: pager.clone(), offset: Pages(0) };
-        let mut ahead = None;
-        let found = self.attempt(held, crate::slots::CLUSTER_BYTES, |held, _| {
-            self.pin(held, &oref, index, intent, access, &mut ahead)
-        });
+        let (found, ahead) = self.attempt(held, crate::slots::CLUSTER_BYTES, |held, _| {
+            let mut ahead = None;
+            match self.pin(held, &oref, index, intent, access, &mut ahead) {
+                Ok(page) => Ok((page, ahead)),
+                // What is busy is read before anything is waited for.
+                Err(stop) => Err(ahead.map_or(stop, Stop::Start)),
+            }
+        })?;
         if let Some(start) = ahead {
             self.start(held, start);
         }
-        let Some(page) = found? else { return Ok(None) };
+        let Some(page) = found else { return Ok(None) };
         let result = work(self.machine(), page);
         self.unpin(held, pager, page, intent);
         Ok(Some(result))
@@ -84,6 +88,7 @@ impl<M: Machine> Uvm<M> {
         self.frames().wire(page);
         self.frames().set_flags(page, PageFlags::TOUCHED);
         if intent == Intent::Write {
+            body.mark(index);
             // A hole stays one: the host may have found room for a part of the page.
             self.frames().clear_flags(page, PageFlags::CLEAN | PageFlags::UNWRITTEN);
         }
@@ -99,8 +104,11 @@ impl<M: Machine> Uvm<M> {
         page: PageNo,
         intent: Intent,
     ) {
-        let (_body, mut h) = pager.object().lock(held);
+        let (body, mut h) = pager.object().lock(held);
         if intent == Intent::Write {
+            if let Owner::Object(_) = self.frames().owner(page) {
+                body.mark(Pages(self.frames().index(page)));
+            }
             // Again: a write that began since the pin may have taken the page as it was before the work.
             self.frames().clear_flags(page, PageFlags::CLEAN | PageFlags::UNWRITTEN);
         }
@@ -115,10 +123,10 @@ impl<M: Machine> Uvm<M> {
     /// The bytes behind the end in its last page are the host's to clear. Waits for I/O of pages that go. A host changes
     /// the length of one object in one thread at a time.
     pub fn truncate(&self, held: &mut Held<'_, order::Nothing>, pager: &Arc<dyn Pager<M>>, len: Pages) {
-        let mut end = len;
-        self.until_idle(held, pager, |body, h, down| {
-            end = end.max(core::mem::replace(&mut body.len, len));
-            body.remove_range(self, h, len.0..end.0, down)
+        let mut rest = len.0..len.0;
+        self.remove_in_steps(held, pager, |body, h, down| {
+            rest.end = rest.end.max(core::mem::replace(&mut body.len, len).0);
+            body.remove_first(self, h, &mut rest, down).map(|()| rest.is_empty())
         });
     }
 
@@ -129,25 +137,34 @@ impl<M: Machine> Uvm<M> {
         pager: &Arc<dyn Pager<M>>,
         range: core::ops::Range<u64>,
     ) {
-        self.until_idle(held, pager, |body, h, down| body.remove_range(self, h, range.clone(), down));
+        let mut rest = range;
+        self.remove_in_steps(held, pager, |body, h, down| {
+            body.remove_first(self, h, &mut rest, down).map(|()| rest.is_empty())
+        });
     }
 
-    /// Tries an operation on an object under its lock, and again after each busy page that it met.
-    fn until_idle(
+    /// Takes steps under an object's lock, which isn't held in between, until one says that it was the last; again after each busy page
+    /// that one met.
+    fn remove_in_steps(
         &self,
         held: &mut Held<'_, order::Nothing>,
         pager: &Arc<dyn Pager<M>>,
-        mut once: impl FnMut(&mut ObjectBody, &mut Held<'_, order::Object>, &mut Shootdown) -> Result<(), Ticket>,
+        mut step: impl FnMut(
+            &mut ObjectBody,
+            &mut Held<'_, order::Object>,
+            &mut Shootdown,
+        ) -> Result<bool, Ticket>,
     ) {
         loop {
             let mut down = Shootdown::new();
             let done = {
                 let (mut body, mut h) = pager.object().lock(held);
-                once(&mut body, &mut h, &mut down)
+                step(&mut body, &mut h, &mut down)
             };
             down.perform(self.machine(), held);
             match done {
-                Ok(()) => return,
+                Ok(true) => return,
+                Ok(false) => self.machine().pause(held),
                 Err(ticket) => self.machine().wait(held, ticket),
             }
         }

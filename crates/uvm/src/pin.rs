@@ -15,14 +15,16 @@
 use arrayvec::ArrayVec;
 
 use machine::frames::PageFlags;
-use machine::{order, Before, Held, Machine, Owner, PageNo, Prot, VaRange};
+use machine::{order, Before, Held, Machine, Owner, PageNo, Pages, Prot, VaRange};
 
 use crate::anon::AnonNo;
 use crate::fault::{FaultError, Reach};
 use crate::io::CLUSTER;
+use crate::owed::Owed;
 use crate::{Space, Uvm};
 
-/// Pages of a program, pinned. Give them back by [`Uvm::unwire_pages`]: dropping this does not.
+/// Pages of a program, pinned. Give them back by [`Uvm::unwire_pages`]. Dropping this does not, panics
+/// with debug assertions, and fails every [audit](Uvm::audit) from then on.
 #[must_use = "pages stay pinned until `unwire_pages` gets this back"]
 pub struct Pinned {
     pages: ArrayVec<PageNo, CLUSTER>,
@@ -33,6 +35,14 @@ impl Pinned {
     /// The pages, in order of their addresses.
     pub fn pages(&self) -> &[PageNo] {
         &self.pages
+    }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        if !self.pages.is_empty() {
+            Owed::Pins.note_dropped();
+        }
     }
 }
 
@@ -93,9 +103,9 @@ impl<M: Machine> Uvm<M> {
     }
 
     /// Takes the pins back. What a device has written counts as changed from now.
-    pub fn unwire_pages(&self, held: &mut Held<'_, order::Nothing>, pinned: Pinned) {
+    pub fn unwire_pages(&self, held: &mut Held<'_, order::Nothing>, mut pinned: Pinned) {
         let changed = pinned.access.contains(Prot::WRITE);
-        for page in pinned.pages {
+        for page in core::mem::take(&mut pinned.pages) {
             while !self.unpin_owned(held, page, changed) {}
         }
         self.pages_may_go();
@@ -124,9 +134,12 @@ impl<M: Machine> Uvm<M> {
             Owner::Object(id) => {
                 // A mapped object is known; one that is not has just lost its last reference, and its pages their owner.
                 let Some(pager) = self.pager(held, id) else { return false };
-                let (_body, mut h) = pager.object().lock(held);
+                let (body, mut h) = pager.object().lock(held);
                 if frames.owner(page) != Owner::Object(id) {
                     return false;
+                }
+                if changed {
+                    body.mark(Pages(frames.index(page)));
                 }
                 frames.clear_flags(page, flags);
                 frames.unwire(self.machine(), &mut h, page);
@@ -134,7 +147,7 @@ impl<M: Machine> Uvm<M> {
             Owner::Anon(number) => {
                 let Some(no) = AnonNo::new(number) else { return false };
                 let (body, mut h) = self.anons.get(no).lock(held);
-                if frames.owner(page) != Owner::Anon(number) || body.page != Some(page) {
+                if frames.owner(page) != Owner::Anon(number) || body.page() != Some(page) {
                     return false;
                 }
                 frames.clear_flags(page, flags);

@@ -3,7 +3,8 @@
 //! Page records and the starts of I/O name objects by number. A completion, the page daemon and `swapoff` come from
 //! there and find the pager here.
 //!
-//! I1: an object is entered once it can do I/O, and taken out when its last reference goes.
+//! I1: an object is entered once it can do I/O, and taken out when its last reference goes. I2: of two objects that are alive and have
+//! one name, names being 32 bits of a count, the second is not entered: no I/O and no page is ever taken for another's.
 //!
 //! Locks: the table by its own, which ranks below the objects'; nothing is called under it.
 
@@ -58,7 +59,8 @@ impl<M: Machine> Uvm<M> {
     /// Where I/O ends the library may be the last to hold the pager: dropping one must not sleep.
     ///
     /// # Errors
-    /// [`NoMemory`] if the heap has no room.
+    /// [`NoMemory`] if the heap has no room; or 2^32 objects have been made since one that is alive got the same name (I2): the next
+    /// has another.
     pub fn register(
         &self,
         held: &mut Held<'_, order::Nothing>,
@@ -66,7 +68,14 @@ impl<M: Machine> Uvm<M> {
     ) -> Result<(), NoMemory> {
         self.machine().reserve_heap(NEW_BYTES)?;
         let (mut pagers, _) = self.registry.pagers.lock(held);
-        pagers.insert(pager.object().id(), Arc::downgrade(pager));
+        let id = pager.object().id();
+        let has_another = |other: &Weak<dyn Pager<M>>| {
+            other.strong_count() != 0 && !core::ptr::addr_eq(other.as_ptr(), Arc::as_ptr(pager))
+        };
+        if pagers.get(&id).is_some_and(has_another) {
+            return Err(NoMemory);
+        }
+        pagers.insert(id, Arc::downgrade(pager));
         pager.object().known.store(true, Relaxed);
         Ok(())
     }
@@ -90,5 +99,31 @@ impl<M: Machine> Uvm<M> {
         id: u32,
     ) -> Option<Arc<dyn Pager<M>>> {
         self.registry.get(held, id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use machine::{Pages, ThreadCtx};
+    use uvm_soft::{Config, SoftMachine};
+
+    use super::*;
+    use crate::AnonObject;
+
+    #[test]
+    fn a_name_that_comes_again_is_not_anothers() {
+        let uvm = Uvm::new(SoftMachine::new(Config::default())).unwrap();
+        let mut ctx = ThreadCtx::new();
+        let held = &mut ctx.held();
+        uvm.next_object.store(77, Relaxed);
+        let first: Arc<dyn Pager<SoftMachine>> = AnonObject::new(&uvm, held, Pages(1)).unwrap();
+        uvm.register(held, &first).unwrap();
+        // 2^32 objects later.
+        uvm.next_object.store(77, Relaxed);
+        let again = AnonObject::new(&uvm, held, Pages(1)).map(|object| object as Arc<dyn Pager<_>>);
+        let refused = again.and_then(|again| uvm.register(held, &again));
+        assert_eq!(refused, Err(NoMemory));
+        let known = uvm.pager(held, 77).unwrap();
+        assert!(core::ptr::addr_eq(Arc::as_ptr(&known), Arc::as_ptr(&first)), "the name is the second's");
     }
 }

@@ -156,12 +156,14 @@ impl<M: Machine> Uvm<M> {
             let before = body.slots.set(to.slot(aref, va), content.number());
             debug_assert!(before.is_none(), "a slot that a fork fills was not left out");
             let Some((_, page)) = copy else {
-                self.anons.reference(&mut h, original);
+                self.anons.reference(self.frames(), &mut h, original);
                 continue;
             };
-            // Where there is no memory for tables, its first access will map it.
-            let wiring = Wiring::Pageable;
-            let _ = pmap.enter(&mut h, &child.pmap, va, page, to.prot, Prot::NONE, wiring, down);
+            // What no access is allowed to isn't mapped; and where there is no memory for tables, the first access maps it.
+            if !to.prot.is_empty() {
+                let wiring = Wiring::Pageable;
+                let _ = pmap.enter(&mut h, &child.pmap, va, page, to.prot, Prot::NONE, wiring, down);
+            }
             self.frames().activate(machine, &mut h, page);
             self.stat().add(machine.cpu(), Counter::CopiedAtFork, 1);
         }
@@ -184,13 +186,13 @@ impl<M: Machine> Uvm<M> {
         let (body, mut h) = aref.amap.body.lock(held);
         let is_shared = body.slots.is_shared(entry.slot(aref, va));
         let (anon, mut h) = self.anons.get(original).lock(&mut h);
-        let Some(from) = anon.page.filter(|&page| frames.is_plain(page)) else {
+        let Some(from) = anon.page().filter(|&page| frames.is_plain(page)) else {
             drop((anon, body));
             self.anons.release(machine, held, copy, down);
             return None;
         };
         machine.copy(from, to);
-        let is_own = anon.refs == 1 && !is_shared;
+        let is_own = anon.refs() == 1 && !is_shared;
         if is_own && pmap.extract(&parent.pmap, va).is_some_and(|(mapped, _)| mapped == from) {
             let wiring = Wiring::Pageable;
             let _ = pmap.enter(&mut h, &parent.pmap, va, from, entry.prot, Prot::NONE, wiring, down);

@@ -14,16 +14,16 @@ use alloc::sync::Arc;
 
 use machine::frames::PageFlags;
 use machine::lines::Ordering::Relaxed;
-use machine::{order, Held, Machine, NoMemory, PageNo, Pages, Pmap, Reserve, Shootdown, VaRange};
+use machine::{order, Held, Machine, NoMemory, PageNo, Pages, Pmap, Prot, Reserve, Shootdown, VaRange};
 
-use crate::amap::{ARef, REFERENCE_BYTES};
+use crate::amap::ARef;
 use crate::anon::AnonNo;
 use crate::borrowed::Content;
-use crate::map::tree::Tree;
-use crate::map::{entry_bytes, Entry, Inherit, Map, MapError, Writes};
+use crate::map::tree::{built_bytes, Taken, Tree};
+use crate::map::{Change, Entry, Inherit, Map, MapError, Writes};
 use crate::receive::Patience;
 use crate::rewritten::Forking;
-use crate::slots::{Heap, Slots};
+use crate::slots::Slots;
 use crate::{Stop, Uvm};
 
 /// One address space, or a part of one that has a map of its own: a submap.
@@ -91,10 +91,15 @@ impl<M: Machine> Uvm<M> {
         if range.is_empty() || !aligned || range.intersect(space.bounds()) != range {
             return Err(MapError::Invalid);
         }
-        self.attempt(held, size_of::<Map<M>>() + 2 * entry_bytes::<M>(), |held, _| {
+        let map_bytes = size_of::<Map<M>>() + 64;
+        self.attempt(held, map_bytes + Change::ADD.bytes::<M>(), |held, reserved| {
             let (mut tree, _) = space.map.lock(held, range);
             if !tree.is_free(range) {
                 return Err(MapError::Exists.into());
+            }
+            let need = map_bytes + Change::ADD.bytes_in(&tree);
+            if need > reserved {
+                return Err(Stop::Heap(need));
             }
             let map = Arc::new(Map::new(range));
             tree.insert(Entry::submap(map.clone()));
@@ -127,8 +132,8 @@ impl<M: Machine> Uvm<M> {
             if forked.is_err() {
                 // The next attempt begins anew, with the memory that this one took: all of it, the copies too that
                 // were given up on the way.
-                let half = core::mem::replace(&mut entries, Tree::new());
-                self.release_entries(held, half, Heap::Unreserved, &mut down);
+                let mut half = Taken::from(core::mem::take(&mut entries));
+                self.release_entries(held, &mut half, &mut down);
                 down.perform(self.machine(), held);
             }
             forked
@@ -159,12 +164,14 @@ impl<M: Machine> Uvm<M> {
         let (mut tree, mut h) = parent.map.lock_whole(held, parent.map.bounds);
         let nth = parent.map.forks.load(Relaxed).wrapping_add(1);
         parent.map.forks.store(nth, Relaxed);
-        let (mut result, mut need, mut forking) = (Ok(()), 0, Forking::new(nth));
+        self.protect_wired(&mut h, parent, &tree, parent.map.bounds, down);
+        let built = built_bytes::<Entry<M>>;
+        let (mut result, mut need, mut forking) = (Ok(()), built(0), Forking::new(nth));
         *entries = tree.derive(|entry| {
             if result.is_err() {
                 return None;
             }
-            need += entry_bytes::<M>() + self.fork_entry_bytes(entry, entry.inherit, &mut h);
+            need += built(1) - built(0) + self.fork_entry_bytes(entry, entry.inherit, &mut h);
             if need > reserved {
                 result = Err(Stop::Heap(need));
                 return None;
@@ -181,7 +188,8 @@ impl<M: Machine> Uvm<M> {
         // translation that was just lowered.
         down.flush(self.machine().pmap());
         if let Err(Stop::Heap(_)) = result {
-            need = self.fork_bytes(&tree, &mut h);
+            // At least what it came to here: entries of one amap need more as the others' references are counted.
+            need = need.max(self.fork_bytes(&tree, &mut h));
             result = Err(Stop::Heap(need));
         }
         // Mostly it is the same, and the line stays where it is. What failed half-way says nothing.
@@ -191,11 +199,77 @@ impl<M: Machine> Uvm<M> {
         if result.is_ok() {
             self.copy_rewritten(&mut h, (parent, &tree), (child, entries), &forking, down);
         }
+        self.raise_wired(&mut h, parent, &tree, parent.map.bounds);
         result
     }
 
+    /// Takes the right to write from the wired private pages of a range, which are copied at once, before any is: else a
+    /// child would have such a page from before a store, and another page from after a later store. With the map locked
+    /// a store's fault waits; afterwards it finds the page its parent's alone.
+    pub(crate) fn protect_wired(
+        &self,
+        held: &mut Held<'_, order::Map>,
+        space: &Space<M>,
+        tree: &Tree<Entry<M>>,
+        range: VaRange,
+        down: &mut Shootdown,
+    ) {
+        if !space.map.was_wired.load(Relaxed) {
+            return;
+        }
+        tree.each(range, |entry| {
+            if entry.wired && entry.amap.is_some() && entry.writes == Writes::Copied {
+                self.write_protect(held, space, entry, down);
+            }
+        });
+        down.flush(self.machine().pmap());
+    }
+
+    /// Gives back the right to write that [`protect_wired`](Self::protect_wired) took, when all else is read-only on every
+    /// CPU: what is wired costs its program no fault.
+    pub(crate) fn raise_wired(
+        &self,
+        held: &mut Held<'_, order::Map>,
+        space: &Space<M>,
+        tree: &Tree<Entry<M>>,
+        range: VaRange,
+    ) {
+        if !space.map.was_wired.load(Relaxed) {
+            return;
+        }
+        tree.each(range, |entry| {
+            let is_writable = entry.writes == Writes::Copied && entry.prot.contains(Prot::WRITE);
+            if let Some(aref) = entry.amap.as_ref().filter(|_| entry.wired && is_writable) {
+                self.raise_entry(held, space, entry, aref);
+            }
+        });
+    }
+
+    fn raise_entry(
+        &self,
+        held: &mut Held<'_, order::Map>,
+        space: &Space<M>,
+        entry: &Entry<M>,
+        aref: &ARef<M>,
+    ) {
+        let (frames, pmap) = (self.frames(), self.machine().pmap());
+        let (body, mut h) = aref.amap.body.lock(held);
+        for (slot, number) in body.slots.range(aref.range(entry.len())) {
+            let Some(no) = Content::anon(number).filter(|_| !body.slots.is_shared(slot)) else { continue };
+            let (anon, mut h) = self.anons.get(no).lock(&mut h);
+            let alone = anon.page().filter(|&page| anon.refs() == 1 && frames.loans(page) == 0);
+            let va = entry.range.start + Pages(slot - aref.slot.0);
+            let Some(page) = alone.filter(|&p| pmap.extract(&space.pmap, va).is_some_and(|(q, _)| p == q))
+            else {
+                continue;
+            };
+            // A hint is enough, and leaves a translation wired or pageable as it is: what is being wired isn't yet.
+            pmap.enter_ahead(&mut h, &space.pmap, va, &[Some((page, entry.prot))], |_| true);
+        }
+    }
+
     fn fork_bytes(&self, tree: &Tree<Entry<M>>, held: &mut Held<'_, order::Map>) -> usize {
-        let mut bytes = tree.len() * entry_bytes::<M>();
+        let mut bytes = built_bytes::<Entry<M>>(tree.len());
         tree.each(VaRange::new(machine::Va(0), machine::Va(u64::MAX)), |e| {
             bytes += self.fork_entry_bytes(e, e.inherit, held);
         });
@@ -216,7 +290,7 @@ impl<M: Machine> Uvm<M> {
             Inherit::Share if e.writes == Writes::NeedCopy => aref.copy_bytes(held, e.len()),
             Inherit::Copy if e.wired => aref.copy_bytes(held, e.len()),
             Inherit::Copy if e.writes != Writes::Through => aref.fork_bytes(held, e.len(), e.writes),
-            _ => REFERENCE_BYTES,
+            _ => aref.reference_bytes(held, e.len()),
         };
         self.settle_bytes(held, aref, e.len()) + bytes
     }
@@ -346,7 +420,7 @@ impl<M: Machine> Uvm<M> {
         }
         let copy = ARef::with_slots(slots, from.slot, len);
         if let Err(e) = result {
-            let _all = copy.release(self.parts(), held, len, Heap::Reserved, down);
+            copy.release_reserved(self.parts(), held, len, down);
             return Err(e);
         }
         Ok(copy)
@@ -362,8 +436,8 @@ impl<M: Machine> Uvm<M> {
         let to: PageNo = {
             let (mut anon, mut h) = self.anons.get(from).lock(held);
             let busy = |&page: &PageNo| frames.flags(page).contains(PageFlags::BUSY);
-            let Some(page) = anon.page.filter(|page| !busy(page)) else {
-                anon.refs += 1;
+            let Some(page) = anon.page().filter(|page| !busy(page)) else {
+                anon.add_reference(frames);
                 return Ok(None);
             };
             let to = frames.alloc(machine, &mut h, Reserve::User)?;
@@ -385,7 +459,7 @@ impl<M: Machine> Uvm<M> {
             Some(aref) => {
                 let copy = aref.copy(self.parts(), held, len);
                 let mut down = Shootdown::new();
-                let _all = aref.release(self.parts(), held, len, Heap::Reserved, &mut down);
+                aref.release_reserved(self.parts(), held, len, &mut down);
                 // The copy holds every leaf, so nothing was freed.
                 down.perform(self.machine(), held);
                 entry.amap = Some(copy);

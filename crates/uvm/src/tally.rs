@@ -7,7 +7,7 @@ use core::num::NonZeroU32;
 use machine::{order, Before, Held, Machine, Pages, Pmap, VaRange};
 
 use crate::borrowed::Content;
-use crate::map::Entry;
+use crate::map::{tree::entry_bytes, Entry};
 use crate::{Space, Uvm};
 
 /// A range's pages, by where they are; a moment's value.
@@ -19,16 +19,18 @@ pub struct Tally {
     pub swapped: usize,
     /// Pages of objects that translations in the range lead to.
     pub mapped: usize,
+    /// Heap bytes of the entries that reach into the range, and of their amaps' slots; what is shared counts for each.
+    pub heap: usize,
 }
 
 impl<M: Machine> Uvm<M> {
-    /// Counts a range's pages. Cost: by pages that are there, not by addresses.
+    /// Counts a range's pages, some entries at a time. Cost: by pages that are there, not by addresses.
     pub fn tally(&self, held: &mut Held<'_, order::Nothing>, space: &Space<M>, range: VaRange) -> Tally {
         let mut sum = Tally::default();
-        let (tree, mut h) = space.map.lock(held, range);
-        tree.each(range, |e| {
-            self.tally_anons(&mut h, e, range, &mut sum);
-            self.tally_object(&mut h, space, e, range, &mut sum);
+        self.each_in_steps(held, space, range, |e, h| {
+            sum.heap += entry_bytes::<Entry<M>>();
+            self.tally_anons(h, e, range, &mut sum);
+            self.tally_object(h, space, e, range, &mut sum);
         });
         sum
     }
@@ -44,6 +46,7 @@ impl<M: Machine> Uvm<M> {
         let part = e.range.intersect(range);
         let first = e.slot(aref, part.start);
         let (body, mut h) = aref.amap.body.lock(held);
+        sum.heap += body.slots.heap_bytes();
         for (_, number) in body.slots.range(first..first + part.pages().0) {
             if self.is_resident(&mut h, number) {
                 sum.anonymous += 1;
@@ -109,7 +112,7 @@ impl<M: Machine> Uvm<M> {
     /// Whether what a slot holds is in memory.
     fn is_resident<P: Before<order::Anon>>(&self, held: &mut Held<'_, P>, number: NonZeroU32) -> bool {
         match Content::of(number) {
-            Content::Anon(no) => self.anons.get(no).lock(held).0.page.is_some(),
+            Content::Anon(no) => self.anons.get(no).lock(held).0.page().is_some(),
             Content::Borrowed(_) => true,
         }
     }

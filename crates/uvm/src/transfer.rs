@@ -21,7 +21,7 @@ use alloc::sync::Arc;
 
 use machine::frames::{PageFlags, Taken};
 use machine::lines::Ordering::Relaxed;
-use machine::{order, Held, Machine, NoMemory, Pages, Pmap, Prot, Shootdown, Va, VaRange};
+use machine::{order, Held, Machine, NoMemory, Pages, Prot, Shootdown, Va, VaRange};
 
 use crate::amap::AnonHolders;
 use crate::anon::drop_page;
@@ -29,7 +29,7 @@ use crate::borrowed::BORROWED;
 use crate::borrowers::ENTER_BYTES;
 use crate::loan::{Lent, LentPage};
 use crate::map::tree::Tree;
-use crate::map::{choose_place, entry_bytes, Entry, Map, Place, Writes, NOWHERE};
+use crate::map::{choose_place, has_room, Change, Entry, Map, Place, Writes, NOWHERE};
 use crate::object::busy_check;
 use crate::pager::{GetError, Pager};
 use crate::slots::put_bytes;
@@ -101,7 +101,7 @@ impl<M: Machine> Uvm<M> {
         }
         match result {
             Ok(va) => {
-                lent.pages.clear();
+                lent.hand_over();
                 self.stat().add(self.machine().cpu(), Counter::PagesTransferred, count);
                 self.keep_few_borrowed(held, space, VaRange::new(va, va + Pages(count)));
                 Ok(va)
@@ -140,7 +140,7 @@ impl<M: Machine> Uvm<M> {
         for page in lent.pages.iter_mut().filter(|page| self.is_zero_page(page.page())) {
             let own = self.attempt(held, 0, |held, _| self.new_page(held).map_err(Stop::<NoMemory>::Fail))?;
             self.machine().zero(own.page());
-            *page = own;
+            core::mem::replace(page, own).into_page();
             any = true;
         }
         Ok(any)
@@ -275,9 +275,12 @@ impl<M: Machine> Uvm<M> {
         if let Some(start) = found {
             return Ok((start, None));
         }
-        let need = 4 * entry_bytes::<M>() + 128 + crate::amap::NEW_BYTES + put_bytes(pages.0);
+        let need = Change::ADD.bytes_in(tree) + 128 + crate::amap::NEW_BYTES + put_bytes(pages.0);
         if need > reserved {
             return Err(Stop::Heap(need));
+        }
+        if !has_room(self, tree, 1) {
+            return Err(TransferError::NoSpace.into());
         }
         let len = if pages > AREA { pages } else { AREA };
         let (bounds, anywhere) = (space.map.bounds, Place::Anywhere);
@@ -325,7 +328,10 @@ impl<M: Machine> Uvm<M> {
             });
             down.perform(self.machine(), held);
             match given {
-                Ok(None) => return Ok(()),
+                Ok(None) => {
+                    lent.hand_over();
+                    return Ok(());
+                }
                 Ok(held_by_others) => others = held_by_others,
                 Err(e) => return Err((e, lent)),
             }
@@ -376,9 +382,7 @@ impl<M: Machine> Uvm<M> {
         }
         for (_, old) in body.pages(indices.clone()) {
             busy_check(machine, old).map_err(Stop::Wait)?;
-            for _ in 0..machine.pmap().page_protect(&mut h, old, Prot::NONE, down) {
-                frames.unwire(machine, &mut h, old);
-            }
+            let _gone_before_others_come = down.unmap(machine, &mut h, old);
         }
         down.flush(machine.pmap());
         if let Some(refused) = self.take_over_all(lent) {
@@ -394,15 +398,16 @@ impl<M: Machine> Uvm<M> {
             frames.clear_flags(page, PageFlags::all());
             match body.page(index) {
                 Some(old) => {
+                    let unmapped = down.unmap(machine, &mut h, old);
                     frames.dequeue(&mut h, old);
                     body.exchange(frames, old, page);
                     frames.activate(machine, &mut h, page);
-                    drop_page(machine, &mut h, old, down);
+                    drop_page(machine, &mut h, unmapped, down);
                 }
                 None => {
                     // A place on swap may hold what can't be read any more.
                     if !body.is_empty_at(index) {
-                        body.remove(self, &mut h, index, down);
+                        body.remove_slot(self, &mut h, index);
                         body.retake_quota();
                     }
                     object.insert(machine, &mut body, &mut h, index, page);

@@ -2,13 +2,14 @@
 //!
 //! The CPUs take turns, so the count repeats exactly: a line that an operation writes, and that another CPU had since,
 //! moves at each turn. What the MMU's own code touches is the port's and not counted here.
+#![allow(unsafe_code)]
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::ptr::null_mut;
 use std::sync::{Condvar, Mutex};
 
-use machine::lines::{begin, end};
+use machine::lines::{begin, empty, end};
 use machine::{Pa, Pages, Prot, ThreadCtx, Va, VaRange};
 use uvm::{AnonObject, MapRequest, Pager, Sharing, Space, Uvm};
 use uvm_soft::{Config, SoftMachine, StdThreads, Threads};
@@ -80,6 +81,7 @@ struct Moved {
 
 impl World {
     fn new() -> World {
+        empty();
         let frames = vec![(Pa(0x10_0000), 1 << 16)];
         let config = Config { segments: frames, cpus: CPUS, ..Config::default() };
         World { uvm: Uvm::new(SoftMachine::new(config)).unwrap() }

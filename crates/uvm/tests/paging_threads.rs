@@ -4,13 +4,14 @@
 mod stores;
 
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::sync::Arc;
+use std::sync::{mpsc, Arc, Mutex};
 use std::thread;
 
-use machine::{Channel, Machine, Pa, Pages, Prot, ThreadCtx, Va, VaRange};
+use machine::frames::PageFlags;
+use machine::{Channel, Machine, Pa, Pages, Pmap, Prot, ThreadCtx, Va, VaRange};
 use stores::{Mode, SwapDisk};
 use uvm::{Counter, MapRequest, Space, SwapError, Uvm};
-use uvm_soft::{Config, Fate, IoBy, SoftMachine, Stage};
+use uvm_soft::{Config, Fate, IoBy, Moment, SoftMachine, Stage};
 
 type World = Arc<Uvm<SoftMachine>>;
 
@@ -193,4 +194,59 @@ fn programs_keep_their_bytes_while_everything_moves() {
     assert_eq!((uvm.anons(), uvm.swap_space().1, uvm.pages_in_flight()), (0, 0, 0));
     assert_eq!(uvm.frames().free(), uvm.frames().total());
     assert!(uvm.stat().get(Counter::SwapIns) > 1000 && uvm.stat().get(Counter::SwapOuts) > 1000);
+}
+
+/// Pages that a pass takes at once on a machine of this size: it has numbers of more when it tells the CPUs.
+const AT_ONCE: u64 = 16;
+
+/// A page is freed, and is a new one that is about to be mapped by the time that a pass, which has its number, looks at it.
+#[test]
+fn a_new_page_is_not_taken_before_it_is_mapped() {
+    let segments = vec![(Pa(0x10_0000), 224)];
+    let config = Config { segments, stage: Stage::Concurrent, ..Config::default() };
+    let uvm: World = Arc::new(Uvm::new(SoftMachine::new(config)).unwrap());
+    let mut ctx = ThreadCtx::new();
+    let held = &mut ctx.held();
+    uvm.swap_on(held, SwapDisk::new(&uvm, 64, Mode::AtOnce), 0).unwrap();
+    let space = Arc::new(uvm.space_create(held, BOUNDS).unwrap());
+    let va = uvm.map(held, &space, &MapRequest::zero(Pages(AT_ONCE + 2))).unwrap();
+    let store = {
+        let (uvm, space) = (uvm.clone(), space.clone());
+        move |va, byte| {
+            let fault = |va, access| uvm.fault(&mut ThreadCtx::new().held(), &space, va, access).map(drop);
+            uvm.machine().store(1, space.pmap(), va, &[byte], fault).unwrap();
+        }
+    };
+    (0..AT_ONCE + 2).for_each(|n| store(va + Pages(n), 1));
+    let mapped = |uvm: &World, va| uvm.machine().pmap().extract(space.pmap(), va);
+    let [renewed, next] = [AT_ONCE, AT_ONCE + 1].map(|n| va + Pages(n));
+    let (page, next_page) = (mapped(&uvm, renewed), mapped(&uvm, next).unwrap().0);
+    let program = Arc::new(Mutex::new(None));
+    uvm.machine().pmap().hooks.at_next(Moment::Flushing, {
+        let (uvm, space, program) = (uvm.clone(), space.clone(), program.clone());
+        move || {
+            let (about_to_map, comes) = mpsc::channel();
+            *program.lock().unwrap() = Some(thread::spawn(move || {
+                uvm.machine().run_on(1);
+                uvm.discard(&mut ThreadCtx::new().held(), &space, VaRange::new(renewed, next)).unwrap();
+                let world = uvm.clone();
+                uvm.machine().pmap().hooks.at_next(Moment::Mapping, move || {
+                    about_to_map.send(()).unwrap();
+                    // Until the pass has come to the page behind.
+                    while !world.frames().flags(next_page).contains(PageFlags::BUSY) {
+                        thread::yield_now();
+                    }
+                });
+                store(renewed, 2);
+            }));
+            comes.recv().unwrap();
+        }
+    });
+    uvm.machine().run_on(0);
+    uvm.pageout_range(held, &space, VaRange::new(va, next + Pages(1)));
+    program.lock().unwrap().take().expect("the pass takes pages").join().unwrap();
+    assert_eq!(mapped(&uvm, renewed), page, "the page is as it was, and mapped");
+    assert_eq!(mapped(&uvm, next), None, "the page behind has left");
+    uvm.audit(held, &[&space], &[]).unwrap();
+    uvm.machine().tlb_audit().unwrap();
 }

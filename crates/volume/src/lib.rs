@@ -23,20 +23,24 @@
 //! request per run that waits for the disk.
 
 #![no_std]
-#![deny(unsafe_code)]
+#![forbid(unsafe_code)]
+#![allow(missing_docs)]
 
 extern crate alloc;
 
+mod groups;
 mod index;
+mod inodes;
 mod names;
 mod shadow;
 
+use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use rsext4::{
-    Ext4, Ext4Error, FileExtentState, FileExtentTarget, FileName, InodeNumber, MountOptions, MountServices,
-    MountedServices, NoopObserver, PreallocationOptions, RangeOperation,
+    ErrorContext, Ext4, Ext4Error, FileExtentState, FileExtentTarget, FileName, InodeNumber, MountOptions,
+    MountServices, MountedServices, NoopObserver, PreallocationOptions, RangeOperation, ZeroRangeOptions,
 };
 use spin::Mutex;
 
@@ -66,8 +70,8 @@ const SECTOR: u64 = 512;
 #[derive(Debug)]
 pub struct DeviceError;
 
-/// The disk, for metadata. Offsets and lengths are multiples of 512 bytes. Calls may sleep.
-pub trait Device: Send {
+/// The disk, for metadata. Offsets and lengths are multiples of 512 bytes. Calls may sleep. Clones are the same disk.
+pub trait Device: Clone + Send {
     /// The length.
     fn bytes(&self) -> u64;
 
@@ -138,6 +142,12 @@ fn kind(error: Ext4Error) -> ErrorKind {
     error.kind()
 }
 
+/// Whether a change was refused since it is more than the journal can take at once.
+fn is_of_journal(error: Ext4Error) -> bool {
+    let is_journals = |context| matches!(context, ErrorContext::Operation { op } if op.starts_with("jbd2:"));
+    error.kind() == ErrorKind::NoSpace && error.context().is_some_and(is_journals)
+}
+
 fn number(ino: u32) -> Result<InodeNumber> {
     InodeNumber::new(ino).map_err(kind)
 }
@@ -149,14 +159,32 @@ impl<D: Device> Volume<D> {
     /// # Errors
     /// [`ErrorKind::InvalidMagic`] and the like: there is no such volume; [`ErrorKind::UnsupportedFeature`]: it has a
     /// feature that is not known here.
-    pub fn mount<C: Clock + Send + 'static>(
-        device: D,
+    pub fn mount<C: Clock + Clone + Send + 'static>(
+        mut device: D,
         clock: C,
         mode: Mode,
         cache_lines: usize,
     ) -> Result<Self> {
-        let state = Arc::new(Mutex::new(State::new(STEP as usize, cache_lines)));
+        let mounted = Self::mount_as_it_is(device.clone(), clock.clone(), mode, cache_lines);
+        // Inodes without names that are no such are not worth a volume.
+        let is_damaged = matches!(mounted, Err(ErrorKind::Corrupted | ErrorKind::NotFound));
+        if mode == Mode::ReadWrite && is_damaged && groups::forget_orphans(&mut device) {
+            return Self::mount_as_it_is(device, clock, mode, cache_lines);
+        }
+        mounted
+    }
+
+    fn mount_as_it_is<C: Clock + Send + 'static>(
+        mut device: D,
+        clock: C,
+        mode: Mode,
+        cache_lines: usize,
+    ) -> Result<Self> {
         let read_only = device.is_read_only();
+        let mut state = State::new(STEP as usize, cache_lines);
+        let writes = if read_only { Mode::ReadOnly } else { mode };
+        state.mounting = groups::superblock(&mut device).map(|superblock| (writes, Box::new(superblock)));
+        let state = Arc::new(Mutex::new(state));
         let shadow = Shadow { device, state: state.clone() };
         let options = match mode {
             Mode::ReadWrite => MountOptions::read_write(),
@@ -168,7 +196,11 @@ impl<D: Device> Volume<D> {
         };
         let fs = Ext4::mount(shadow, MountServices::new(clock, (), NoopObserver), options).map_err(kind)?;
         let block_size = fs.statfs().block_size;
-        state.lock().block_size = block_size;
+        {
+            let mut state = state.lock();
+            state.block_size = block_size;
+            state.mounting = None;
+        }
         let index = Index::new(cache_lines * shadow::LINE);
         Ok(Volume { fs, state, block_size, freed: false, changes: 0, fresh: true, mode, index })
     }
@@ -281,7 +313,8 @@ impl<D: Device> Volume<D> {
         self.make_log_room();
         let (at, end) = (self.floor(at), self.ceil(at + len));
         let operation = RangeOperation::Allocate(PreallocationOptions::KEEP_SIZE);
-        self.fs.operate_inode_range(number(ino)?, at, end - at, operation).map_err(kind)
+        let ino = number(ino)?;
+        self.attempt(|fs| fs.operate_inode_range(ino, at, end - at, operation))
     }
 
     /// Changes the size on the disk. Blocks wholly behind it are freed; what the last one holds behind the size is the
@@ -308,7 +341,8 @@ impl<D: Device> Volume<D> {
             self.unshield(ino, from, self.ceil(old) - from.min(old))?;
             self.freed = true;
         }
-        self.fs.truncate_inode(number(ino)?, size).map_err(kind)
+        let ino = number(ino)?;
+        self.attempt(|fs| fs.truncate_inode(ino, size))
     }
 
     /// Frees the blocks that lie wholly in the range; it reads as zeroes then. The rest is the host's to clear.
@@ -327,7 +361,34 @@ impl<D: Device> Volume<D> {
     fn punch_now(&mut self, ino: u32, from: u64, to: u64) -> Result<()> {
         self.unshield(ino, from, to - from)?;
         self.freed = true;
-        self.fs.operate_inode_range(number(ino)?, from, to - from, RangeOperation::PunchHole).map_err(kind)
+        match self.remove_blocks(ino, from, to) {
+            Err(ErrorKind::Corrupted) => {
+                self.set_apart(ino, from, to)?;
+                self.remove_blocks(ino, from, to)
+            }
+            done => done,
+        }
+    }
+
+    fn remove_blocks(&mut self, ino: u32, from: u64, to: u64) -> Result<()> {
+        let ino = number(ino)?;
+        self.attempt(|fs| fs.operate_inode_range(ino, from, to - from, RangeOperation::PunchHole))
+    }
+
+    /// Makes extents begin and end where a range does. The crate can't take blocks out of an extent's middle if the node that the
+    /// extent is in has no room for one more. It makes room where blocks change between written and unwritten, so that is
+    /// what blocks of the range do, which are about to go.
+    fn set_apart(&mut self, ino: u32, from: u64, to: u64) -> Result<()> {
+        for run in self.extents(ino, from, to - from)? {
+            if run.unwritten {
+                self.call_written(ino, run, run.at + run.len)?;
+            } else {
+                let zero = RangeOperation::Zero(ZeroRangeOptions::KEEP_SIZE);
+                let ino = number(ino)?;
+                self.attempt(|fs| fs.operate_inode_range(ino, run.at, run.len, zero))?;
+            }
+        }
+        Ok(())
     }
 
     /// Frees what is set aside and was never written of a file that has just lost its last name, behind its size too: mounting again
@@ -368,13 +429,15 @@ impl<D: Device> Volume<D> {
         }
         self.freed = true;
         self.index.forget(ino);
+        let ino = number(ino)?;
         if is_file && info.blocks > 0 {
             // Blocks that were set aside and never written, maybe behind the size, go by a truncation only: the crate loses them
             // with the inode else.
-            self.fs.truncate_inode(number(ino)?, MOST_BLOCKS * self.block_size).map_err(kind)?;
-            self.fs.truncate_inode(number(ino)?, 0).map_err(kind)?;
+            let most = MOST_BLOCKS * self.block_size;
+            self.attempt(|fs| fs.truncate_inode(ino, most))?;
+            self.attempt(|fs| fs.truncate_inode(ino, 0))?;
         }
-        self.fs.reap_unlinked_inode(number(ino)?).map_err(kind)
+        self.attempt(|fs| fs.reap_unlinked_inode(ino))
     }
 
     /// Commits all that was done, data included: see [`Device::flush`].
@@ -399,6 +462,22 @@ impl<D: Device> Volume<D> {
         }
         self.make_log_room();
         Ok(())
+    }
+
+    /// Makes a change. The crate reckons in advance what one writes to the journal, but not what leaves its caches meanwhile. If that
+    /// makes it too much, all is committed, after which the caches are clean, and the change is made anew.
+    pub(crate) fn attempt<T>(
+        &mut self,
+        change: impl Fn(&mut Ext4<Shadow<D>, Services>) -> core::result::Result<T, Ext4Error>,
+    ) -> Result<T> {
+        match change(&mut self.fs) {
+            Err(error) if is_of_journal(error) => {
+                self.sync()?;
+                self.make_log_room();
+                change(&mut self.fs).map_err(kind)
+            }
+            done => done.map_err(kind),
+        }
     }
 
     /// Before anything after a commit: lets the crate make room in its journal.

@@ -135,7 +135,8 @@ impl<D: Device> Volume<D> {
             mtime: change.mtime,
             ..InodeMetadataUpdate::default()
         };
-        Ok(self.fs.update_inode_metadata(number(ino)?, update).map_err(kind)?.into())
+        let ino = number(ino)?;
+        Ok(self.attempt(|fs| fs.update_inode_metadata(ino, update))?.into())
     }
 
     /// The inode that has a name in a directory.
@@ -243,20 +244,21 @@ impl<D: Device> Volume<D> {
         perm: FilePermissions,
         who: MutationContext,
     ) -> Result<Attributes> {
-        let fs = &mut self.fs;
         let device = |major, minor| DeviceNumber::new(major, minor).map_err(kind);
         let special = match new {
-            New::File => return Ok(fs.create_regular_file(who, parent, text, perm).map_err(kind)?.into()),
-            New::Dir => return Ok(fs.create_directory(who, parent, text, perm).map_err(kind)?.into()),
+            New::File => {
+                return Ok(self.attempt(|fs| fs.create_regular_file(who, parent, text, perm))?.into());
+            }
+            New::Dir => return Ok(self.attempt(|fs| fs.create_directory(who, parent, text, perm))?.into()),
             New::Symlink(target) => {
-                return Ok(fs.create_symlink(who, parent, text, target).map_err(kind)?.into())
+                return Ok(self.attempt(|fs| fs.create_symlink(who, parent, text, target))?.into());
             }
             New::Fifo => SpecialInodeKind::Fifo,
             New::Socket => SpecialInodeKind::Socket,
             New::CharDevice(major, minor) => SpecialInodeKind::CharacterDevice(device(major, minor)?),
             New::BlockDevice(major, minor) => SpecialInodeKind::BlockDevice(device(major, minor)?),
         };
-        Ok(fs.create_special_inode(who, parent, text, perm, special).map_err(kind)?.into())
+        Ok(self.attempt(|fs| fs.create_special_inode(who, parent, text, perm, special))?.into())
     }
 
     /// Gives an inode that isn't a directory another name.
@@ -265,7 +267,8 @@ impl<D: Device> Volume<D> {
     /// [`ErrorKind::AlreadyExists`], [`ErrorKind::TooManyLinks`], [`ErrorKind::NoSpace`]; I/O and damage.
     pub fn link(&mut self, ino: u32, dir: u32, text: &[u8]) -> Result<Attributes> {
         self.settle()?;
-        let linked = self.fs.hard_link(number(ino)?, number(dir)?, name(text)?).map_err(kind);
+        let (inode, parent, called) = (number(ino)?, number(dir)?, name(text)?);
+        let linked = self.attempt(|fs| fs.hard_link(inode, parent, called));
         match &linked {
             Ok(_) => self.index.set(dir, text, Some(ino)),
             Err(_) => self.name_changed(dir, text),
@@ -280,7 +283,8 @@ impl<D: Device> Volume<D> {
     /// [`ErrorKind::NotFound`], [`ErrorKind::IsDirectory`]; I/O and damage.
     pub fn unlink(&mut self, dir: u32, text: &[u8]) -> Result<bool> {
         self.settle()?;
-        let gone = self.fs.unlink(number(dir)?, name(text)?).map_err(kind);
+        let (parent, called) = (number(dir)?, name(text)?);
+        let gone = self.attempt(|fs| fs.unlink(parent, called));
         match &gone {
             Ok(_) => self.index.set(dir, text, None),
             Err(_) => self.name_changed(dir, text),
@@ -298,7 +302,8 @@ impl<D: Device> Volume<D> {
     /// [`ErrorKind::NotFound`], [`ErrorKind::NotDirectory`], [`ErrorKind::NotEmpty`]; I/O and damage.
     pub fn remove_dir(&mut self, dir: u32, text: &[u8]) -> Result<()> {
         self.settle()?;
-        let gone = self.fs.remove_empty_directory(number(dir)?, name(text)?).map_err(kind);
+        let (parent, called) = (number(dir)?, name(text)?);
+        let gone = self.attempt(|fs| fs.remove_empty_directory(parent, called));
         match &gone {
             Ok(_) => self.index.set(dir, text, None),
             Err(_) => self.name_changed(dir, text),
@@ -325,11 +330,14 @@ impl<D: Device> Volume<D> {
             Rename::NoReplace => RenameOptions::NO_REPLACE,
             Rename::Exchange => RenameOptions::EXCHANGE,
         };
-        let mut moved =
-            self.fs.rename(number(dir)?, name(text)?, number(to_dir)?, name(to)?, options).map_err(kind);
+        let (parent, old, new_parent, new) = (number(dir)?, name(text)?, number(to_dir)?, name(to)?);
+        let mut moved = self.attempt(|fs| fs.rename(parent, old, new_parent, new, options));
+        // What the crate finds where the name was depends on what the split has put there.
         let may_split = dir == to_dir && how != Rename::Exchange;
-        if may_split && matches!(moved, Err(ErrorKind::NotFound)) {
-            if let Some(there) = self.find(dir, text)? {
+        if may_split && matches!(moved, Err(ErrorKind::NotFound | ErrorKind::Corrupted)) {
+            // Nothing is split for a name that is there: that one's error stands.
+            let is_new = self.find(dir, to)?.is_none();
+            if let Some(there) = self.find(dir, text)?.filter(|_| is_new) {
                 moved = self.rename_after_split(dir, text, to, &there);
             }
         }
@@ -340,9 +348,10 @@ impl<D: Device> Volume<D> {
         Ok(gone)
     }
 
-    /// Moves a name within a directory whose index must be split for the new one. The crate looks for the old name's place first, splits
-    /// the block that it lies in, and finds nothing there. So something empty is made under the new name, which splits what must
-    /// be split, and the name is moved onto that. Both changes are committed together, but for a journal that fills up in between.
+    /// Moves a name within a directory of which a block must be split for the new one: a leaf of the index, or the only block, which
+    /// becomes an index. The crate looks for the old name's place first, splits the block that it lies in, and finds nothing
+    /// there, or an index. So something empty is made under the new name, which splits what must be split, and the name is moved
+    /// onto that. Both changes are committed together, but for a journal that fills up in between.
     fn rename_after_split(
         &mut self,
         dir: u32,
@@ -354,12 +363,12 @@ impl<D: Device> Volume<D> {
         let new = if there.mode & 0o170000 == 0o040000 { New::Dir } else { New::File };
         let who = MutationContext::new(0, 0, 0, 0);
         let made = self.create_in(parent, name(to)?, new, permissions(0)?, who)?;
-        let moved =
-            self.fs.rename(parent, name(text)?, parent, name(to)?, RenameOptions::REPLACE).map_err(kind);
+        let (old, target) = (name(text)?, name(to)?);
+        let moved = self.attempt(|fs| fs.rename(parent, old, parent, target, RenameOptions::REPLACE));
         if moved.is_err() {
             match new {
-                New::Dir => _ = self.fs.remove_empty_directory(parent, name(to)?),
-                _ => _ = self.fs.unlink(parent, name(to)?),
+                New::Dir => _ = self.attempt(|fs| fs.remove_empty_directory(parent, target)),
+                _ => _ = self.attempt(|fs| fs.unlink(parent, target)),
             }
         }
         self.reap(made.ino)?;
@@ -370,11 +379,18 @@ impl<D: Device> Volume<D> {
     /// A symbolic link's target.
     ///
     /// # Errors
-    /// I/O and damage.
+    /// [`ErrorKind::InvalidInput`]: it is none; I/O and damage.
     pub fn read_link(&mut self, ino: u32) -> Result<Vec<u8>> {
         self.make_log_room();
-        let size = self.fs.inode(number(ino)?).map_err(kind)?.size;
-        let mut target = alloc::vec![0; size.min(4096) as usize];
+        let info = self.fs.inode(number(ino)?).map_err(kind)?;
+        if u32::from(info.mode) & 0o170000 != 0o120000 {
+            return Err(ErrorKind::InvalidInput);
+        }
+        // The crate makes room for as much as the inode says.
+        if info.size == 0 || info.size > self.block_size {
+            return Err(ErrorKind::Corrupted);
+        }
+        let mut target = alloc::vec![0; info.size as usize];
         let n = self.fs.read_inode(number(ino)?, 0, &mut target).map_err(kind)?;
         target.truncate(n);
         Ok(target)

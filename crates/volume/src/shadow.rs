@@ -16,10 +16,13 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
 use core::ops::Range;
 
+use rsext4::superblock::Ext4Superblock;
 use rsext4::{BlockIo, DeviceCapabilities, DeviceGeometry, Ext4Error, Ext4Result, SectorId};
 use spin::Mutex;
 
-use crate::Device;
+use crate::groups::Groups;
+use crate::inodes::Tables;
+use crate::{Device, Mode};
 
 const SECTOR: u64 = 512;
 /// Bytes that the cache keeps as one.
@@ -34,6 +37,9 @@ pub(crate) struct State {
     /// Blocks of files that the crate may hold copies of.
     pub(crate) shielded: BTreeSet<u64>,
     pub(crate) block_size: u64,
+    /// While a volume is mounted: groups are made known, and completed if it is for writing, as their descriptors are read.
+    pub(crate) mounting: Option<(Mode, Box<Ext4Superblock>)>,
+    tables: Tables,
     cache: Cache,
 }
 
@@ -44,6 +50,8 @@ impl State {
             blank_at: 0..0,
             shielded: BTreeSet::new(),
             block_size: 4096,
+            mounting: None,
+            tables: Tables::default(),
             cache: Cache { lines: BTreeMap::new(), ages: BTreeMap::new(), clock: 0, limit: cache_lines },
         }
     }
@@ -179,6 +187,16 @@ impl<D: Device> BlockIo for Shadow<D> {
             }
             at = stop;
         }
+        let mounting = self.state.lock().mounting.clone();
+        if let Some((mode, superblock)) = mounting {
+            let mut tables = core::mem::take(&mut self.state.lock().tables);
+            let mut groups =
+                Groups { device: &mut self.device, superblock: &superblock, tables: &mut tables, mode };
+            let read = groups.read(start, buffer);
+            self.state.lock().tables = tables;
+            read.map_err(|_| Ext4Error::io())?;
+        }
+        self.state.lock().tables.correct(start, buffer);
         Ok(())
     }
 

@@ -110,7 +110,7 @@ fn read_tables(rsdp: u64, platform: &mut Platform) {
 
 /// A value at a physical address below 4 GiB, or zeroes elsewhere.
 fn get<T: Copy + zerocopy::FromBytes>(pa: u64) -> T {
-    if pa >= 1 << 32 {
+    if pa > (1 << 32) - size_of::<T>() as u64 {
         return T::new_zeroed();
     }
     // SAFETY: the direct map covers the first 4 GiB, and any bytes are a valid `T`.

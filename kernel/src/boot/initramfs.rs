@@ -2,10 +2,10 @@
 //!
 //! I1: the frames of whole pages from `at` on are the kernel's and hold the archive; nobody else knows them.
 
-use machine::{Machine, Pa, ThreadCtx, PAGE_SIZE};
+use machine::{Machine, Pa, PAGE_SIZE};
 
 use super::Range;
-use crate::arch::machine::KERNEL;
+use crate::arch::machine::{unlocked, KERNEL};
 use crate::mem::layout;
 
 pub struct Initramfs {
@@ -36,11 +36,10 @@ impl Initramfs {
         let from = self.at;
         self.at = (from + bytes as u64).min(self.end);
         let gone = Range { start: from & !(PAGE_SIZE as u64 - 1), end: self.at };
-        let mut thread = ThreadCtx::new();
         for pa in (gone.start..gone.whole_pages().end).step_by(PAGE_SIZE) {
             // Pages that the archive has only parts of are in no segment.
             if let Some(page) = KERNEL.frames().page_at(Pa(pa)) {
-                KERNEL.frames().free_page(&KERNEL, &mut thread.held(), page);
+                unlocked(|held| KERNEL.frames().free_page(&KERNEL, held, page));
             }
         }
     }

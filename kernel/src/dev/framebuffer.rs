@@ -92,7 +92,7 @@ impl Inode for FrameBuffer {
         let object = memory().ok_or(ENODEV)?;
         let start = to.done();
         let len = object.size().saturating_sub(at).min(to.left() as u64);
-        let result = vm::object_io(object, at, len, Dir::Read, &mut |_, bytes| to.put(bytes));
+        let result = vm::object_io(object, at, len, Dir::Read, &mut |_, bytes| to.put_page(bytes));
         outcome(to.done() - start, result)
     }
 
@@ -104,7 +104,7 @@ impl Inode for FrameBuffer {
         if len == 0 && from.left() != 0 {
             return Err(ENOSPC);
         }
-        let result = vm::object_io(object, at, len, Dir::Write, &mut |_, bytes| from.get(bytes));
+        let result = vm::object_io(object, at, len, Dir::Write, &mut |_, bytes| from.get_page(bytes));
         let done = outcome(from.done() - start, result)?;
         Ok((done, at + done as u64))
     }

@@ -1,100 +1,239 @@
-//! Who may do what to a file: owners, permission bits, the sticky bit.
+//! What a process may do to a file: owners, permission bits, sticky and set-id bits, and the capabilities that overrule them. The only
+//! place where ids are compared with those of files.
 //!
-//! The superuser may do all, but execute only what somebody may execute. Checks look at the credentials of the
-//! running process; the kernel's own opening of files at boot makes none.
+//! Every function judges by the credentials and the ownership that it is given and looks at nothing else, so that a file system can ask
+//! with its own lock held, of what it is about to change.
 
 use linux_raw_sys::general as abi;
 
-use super::inode::{InodeRef, Kind, SetAttr, Stat};
+use super::inode::{Inode, Kind, Ownership, RenameMode, SetAttr};
 use crate::errno::*;
-use crate::proc;
-use crate::sched;
+use crate::proc::caps::Caps;
+use crate::proc::cred::Cred;
+use crate::sched::{self, Nanos};
 
 pub const READ: u32 = abi::R_OK;
 pub const WRITE: u32 = abi::W_OK;
 pub const EXECUTE: u32 = abi::X_OK;
 
-/// Whether the running process may use `node` in all the ways of `mask`; `EACCES` if not.
-pub fn check(node: &InodeRef, mask: u32) -> Result<()> {
-    let cred = proc::current_process().cred();
-    if cred.fsuid == 0 {
-        if mask & EXECUTE == 0 {
-            return Ok(());
-        }
-        let stat = node.stat();
-        return if stat.kind == Kind::Dir || stat.perm & 0o111 != 0 { Ok(()) } else { Err(EACCES) };
-    }
-    let stat = node.stat();
-    let granted = if stat.uid == cred.fsuid {
-        stat.perm >> 6
-    } else if stat.gid == cred.fsgid || cred.groups.contains(&stat.gid) {
-        stat.perm >> 3
+const SET_IDS: u32 = abi::S_ISUID | abi::S_ISGID;
+const GROUP_EXECUTES: u32 = abi::S_ISGID | abi::S_IXGRP;
+
+/// Whether a node may be used in all the ways of `mask`.
+///
+/// # Errors
+/// `EACCES`.
+pub fn check(by: &Cred, node: &Ownership, mask: u32) -> Result<()> {
+    let granted = if node.uid == by.fsuid {
+        node.perm >> 6
+    } else if by.in_group(node.gid) {
+        node.perm >> 3
     } else {
-        stat.perm
+        node.perm
     };
     if mask & !granted & 7 == 0 {
+        return Ok(());
+    }
+    let is_dir = node.kind == Kind::Dir;
+    let searches = if is_dir { mask & WRITE == 0 } else { mask == READ };
+    let overrides = is_dir || mask & EXECUTE == 0 || node.perm & 0o111 != 0;
+    if searches && by.has(Caps::DAC_READ_SEARCH) || overrides && by.has(Caps::DAC_OVERRIDE) {
+        return Ok(());
+    }
+    Err(EACCES)
+}
+
+/// Whether paths must be checked on the way.
+pub fn restricts_paths(by: &Cred) -> bool {
+    !by.has(Caps::DAC_OVERRIDE) && !by.has(Caps::DAC_READ_SEARCH)
+}
+
+/// Whether the node counts as the caller's own.
+fn owns(by: &Cred, node: &Ownership) -> bool {
+    by.fsuid == node.uid || by.has(Caps::FOWNER)
+}
+
+/// Whether names may be made in `dir`.
+///
+/// # Errors
+/// `EACCES`.
+pub fn may_create(by: &Cred, dir: &Ownership) -> Result<()> {
+    check(by, dir, WRITE | EXECUTE)
+}
+
+/// Whom a new node in `dir` belongs to, and its mode.
+pub fn birth(by: &Cred, dir: &Ownership, kind: Kind, perm: u32) -> Ownership {
+    let mut new = Ownership { kind, perm: perm & 0o7777, uid: by.fsuid, gid: by.fsgid };
+    if dir.perm & abi::S_ISGID != 0 {
+        new.gid = dir.gid;
+        if kind == Kind::Dir {
+            new.perm |= abi::S_ISGID;
+        } else if perm & GROUP_EXECUTES == GROUP_EXECUTES && !by.in_group(dir.gid) && !by.has(Caps::FSETID) {
+            new.perm &= !abi::S_ISGID;
+        }
+    }
+    new
+}
+
+/// Whether the name of `node` may be taken out of `dir`.
+///
+/// # Errors
+/// `EACCES`; `EPERM` for the sticky bit.
+pub fn may_remove(by: &Cred, dir: &Ownership, node: &Ownership) -> Result<()> {
+    check(by, dir, WRITE | EXECUTE)?;
+    if dir.perm & abi::S_ISVTX != 0 && dir.uid != by.fsuid && !owns(by, node) {
+        return Err(EPERM);
+    }
+    Ok(())
+}
+
+/// Whether a rename may move `node` from the directory `from` to `to`, where `target` has its new name. The file system has found them
+/// with its lock held.
+///
+/// # Errors
+/// `EEXIST` and `ENOENT` for the mode; `EACCES`; `EPERM` for the sticky bit; `EISDIR` or `ENOTDIR` if a directory and another node would
+/// replace each other; `EBUSY` for a mount point.
+pub fn may_rename(
+    by: &Cred,
+    (from, node): (&dyn Inode, &dyn Inode),
+    (to, target): (&dyn Inode, Option<&dyn Inode>),
+    mode: RenameMode,
+) -> Result<()> {
+    let (moved, to_dir) = (node.ownership(), to.ownership());
+    let replaced = target.map(|target| target.ownership());
+    match (mode, &replaced) {
+        (RenameMode::NoReplace, Some(_)) => return Err(EEXIST),
+        (RenameMode::Exchange, None) => return Err(ENOENT),
+        _ => {}
+    }
+    may_remove(by, &from.ownership(), &moved)?;
+    match &replaced {
+        None => may_create(by, &to_dir)?,
+        Some(replaced) => {
+            may_remove(by, &to_dir, replaced)?;
+            match (mode, moved.kind == Kind::Dir, replaced.kind == Kind::Dir) {
+                (RenameMode::Exchange, ..) | (_, true, true) | (_, false, false) => {}
+                (_, true, false) => return Err(ENOTDIR),
+                (_, false, true) => return Err(EISDIR),
+            }
+        }
+    }
+    if !core::ptr::addr_eq(from, to) {
+        // A directory that gets another parent is written to: its `..` changes.
+        let back = replaced.as_ref().filter(|_| mode == RenameMode::Exchange);
+        let mut dirs = [Some(&moved), back].into_iter().flatten().filter(|node| node.kind == Kind::Dir);
+        dirs.try_for_each(|dir| check(by, dir, WRITE))?;
+    }
+    if [Some(node), target].into_iter().flatten().any(|node| node.is_mount_point()) {
+        return Err(EBUSY);
+    }
+    Ok(())
+}
+
+/// Whether a file may be given another name: by those who own it or could write the name's worth into a file of their own, so that a
+/// stranger can't keep what its owner removes.
+///
+/// # Errors
+/// `EPERM`.
+pub fn may_link(by: &Cred, node: &Ownership) -> Result<()> {
+    let gains = node.perm & abi::S_ISUID != 0 || node.perm & GROUP_EXECUTES == GROUP_EXECUTES;
+    let is_plain = node.kind == Kind::File && !gains && check(by, node, READ | WRITE).is_ok();
+    if is_plain || owns(by, node) {
+        Ok(())
+    } else {
+        Err(EPERM)
+    }
+}
+
+/// Whether a symbolic link at the end of a path is followed: where everybody may put one, only its owner's own and the folder's owner's.
+///
+/// # Errors
+/// `EACCES`.
+pub fn may_follow(by: &Cred, dir: &Ownership, link: &Ownership) -> Result<()> {
+    let anybodys = abi::S_ISVTX | abi::S_IWOTH;
+    if dir.perm & anybodys != anybodys || link.uid == by.fsuid || link.uid == dir.uid {
         Ok(())
     } else {
         Err(EACCES)
     }
 }
 
-/// Whether paths must be checked on the way: not for the superuser, and not for the kernel's own walks.
-pub fn restricts_paths() -> bool {
-    sched::current().user().is_some_and(|thread| thread.process.cred().fsuid != 0)
-}
-
-/// Gives a new node to the running process.
-pub fn take_ownership(node: &InodeRef) -> Result<()> {
-    let cred = proc::current_process().cred();
-    if cred.fsuid == 0 && cred.fsgid == 0 {
-        return Ok(());
-    }
-    node.set_attr(&SetAttr { uid: Some(cred.fsuid), gid: Some(cred.fsgid), ..SetAttr::default() })
-}
-
-/// Whether the running process may give a file with `stat` to these owners.
-pub fn check_give(stat: &Stat, uid: Option<u32>, gid: Option<u32>) -> Result<()> {
-    let cred = proc::current_process().cred();
-    let keeps_user = uid.is_none_or(|uid| uid == stat.uid);
-    let own_group = gid.is_none_or(|gid| gid == stat.gid || gid == cred.fsgid || cred.groups.contains(&gid));
-    if cred.fsuid == 0 || stat.uid == cred.fsuid && keeps_user && own_group {
-        return Ok(());
-    }
-    Err(EPERM)
-}
-
-/// Whether names may be made in `dir`.
-pub fn check_dir_write(dir: &InodeRef) -> Result<()> {
-    check(dir, WRITE | EXECUTE)
-}
-
-/// Whether the name of `node` may be taken out of `dir`.
-pub fn check_removal(dir: &InodeRef, node: &InodeRef) -> Result<()> {
-    check_dir_write(dir)?;
-    let uid = proc::current_process().cred().fsuid;
-    let stat = dir.stat();
-    if uid != 0 && stat.perm & abi::S_ISVTX != 0 && stat.uid != uid && node.stat().uid != uid {
+/// `chmod`.
+///
+/// # Errors
+/// `EPERM`.
+pub fn change_mode(by: &Cred, node: &Ownership, mode: u32) -> Result<SetAttr> {
+    if !owns(by, node) {
         return Err(EPERM);
     }
-    Ok(())
+    let keeps = by.in_group(node.gid) || by.has(Caps::FSETID);
+    let perm = if keeps { mode } else { mode & !abi::S_ISGID };
+    Ok(SetAttr { perm: Some(perm & 0o7777), ..SetAttr::default() })
 }
 
-/// Whether the running process owns the file or is the superuser; `EPERM` if not.
-pub fn check_owner(stat: &Stat) -> Result<()> {
-    let uid = proc::current_process().cred().fsuid;
-    if uid == 0 || uid == stat.uid {
-        Ok(())
-    } else {
-        Err(EPERM)
+/// `chown`: the set-id bits go, as they must when a file changes hands.
+///
+/// # Errors
+/// `EPERM`.
+pub fn change_owner(by: &Cred, node: &Ownership, uid: Option<u32>, gid: Option<u32>) -> Result<SetAttr> {
+    let own = by.fsuid == node.uid;
+    let user = uid.is_none_or(|uid| own && uid == node.uid);
+    let group = gid.is_none_or(|gid| own && (gid == node.gid || by.in_group(gid)));
+    if !(user && group || by.has(Caps::CHOWN)) {
+        return Err(EPERM);
     }
+    let mut change = SetAttr { uid, gid, ..SetAttr::default() };
+    let lost = if node.kind == Kind::Dir { 0 } else { set_ids_lost(by, node) };
+    if lost != 0 {
+        // Taking them away is a change of the mode.
+        if !owns(by, node) {
+            return Err(EPERM);
+        }
+        change.perm = Some(node.perm & !lost);
+    }
+    Ok(change)
 }
 
-/// Whether the running process is the superuser.
-pub fn check_root() -> Result<()> {
-    if proc::current_process().cred().fsuid == 0 {
-        Ok(())
-    } else {
-        Err(EPERM)
+/// The set-id bits that go when the node is changed by `by`.
+fn set_ids_lost(by: &Cred, node: &Ownership) -> u32 {
+    let group_stays = node.perm & abi::S_IXGRP == 0 && (by.in_group(node.gid) || by.has(Caps::FSETID));
+    node.perm & if group_stays { abi::S_ISUID } else { SET_IDS }
+}
+
+/// The mode that is left of a file after the running process wrote to it or cut it; `None` if it stays. A program that anybody could
+/// have changed must not run with its owner's rights.
+pub fn mode_after_write(node: &Ownership) -> Option<u32> {
+    if node.perm & SET_IDS == 0 || node.kind != Kind::File {
+        return None;
     }
+    let by = sched::current().user()?.process.cred();
+    let lost = set_ids_lost(&by, node);
+    (lost != 0 && !by.has(Caps::FSETID)).then_some(node.perm & !lost)
+}
+
+/// What `utimensat` was asked for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Times {
+    /// Both are to be now, as a write would have it.
+    Now(Nanos),
+    /// Access and modification; `None` leaves one.
+    Given([Option<Nanos>; 2]),
+}
+
+/// Changes times: all may be set by the owner; those who may write may do what a write does.
+///
+/// # Errors
+/// `EPERM`, `EACCES`.
+pub fn change_times(by: &Cred, node: &Ownership, times: Times) -> Result<SetAttr> {
+    let [atime, mtime] = match times {
+        Times::Now(now) => {
+            if !owns(by, node) {
+                check(by, node, WRITE)?;
+            }
+            [Some(now); 2]
+        }
+        Times::Given(times) if owns(by, node) => times,
+        Times::Given(_) => return Err(EPERM),
+    };
+    Ok(SetAttr { atime, mtime, ..SetAttr::default() })
 }

@@ -7,6 +7,8 @@ use super::fdtable::FdTable;
 use super::file::File;
 use crate::errno::Result;
 use crate::proc;
+use crate::proc::caps::Caps;
+use crate::proc::cred::Cred;
 
 /// The running process's descriptors.
 #[inline]
@@ -19,6 +21,11 @@ pub fn context() -> Result<Arc<FsContext>> {
     proc::current_process().fs()
 }
 
+/// The running process's credentials.
+pub fn cred() -> Arc<Cred> {
+    proc::current_process().cred()
+}
+
 /// The open file behind a descriptor of the running process.
 #[inline]
 pub fn file(fd: i32) -> Result<Arc<File>> {
@@ -28,6 +35,11 @@ pub fn file(fd: i32) -> Result<Arc<File>> {
 /// One more than the highest descriptor that it may open.
 pub fn fd_limit() -> usize {
     proc::current_process().limit(proc::limits::RLIMIT_NOFILE) as usize
+}
+
+/// Whether the running thread may open files beyond the number that all may have.
+pub fn may_exceed_files() -> bool {
+    crate::sched::current().user().is_none_or(|thread| thread.process.cred().has(Caps::SYS_ADMIN))
 }
 
 pub fn pid() -> i32 {

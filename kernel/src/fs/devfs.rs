@@ -14,6 +14,7 @@ use super::path::{resolve, Follow, Start};
 use super::{mount, random, tmpfs};
 use crate::dev::{block, framebuffer, tty};
 use crate::errno::*;
+use crate::proc::cred::Cred;
 use crate::vm;
 
 const NULL: u64 = device_number(1, 3);
@@ -22,6 +23,9 @@ const FULL: u64 = device_number(1, 7);
 const RANDOM: u64 = device_number(1, 8);
 const URANDOM: u64 = device_number(1, 9);
 const KMSG: u64 = device_number(1, 11);
+/// A number that Linux leaves to local use.
+#[cfg(feature = "coverage")]
+const COVERAGE: u64 = device_number(10, 240);
 const TTY: u64 = device_number(5, 0);
 const CONSOLE: u64 = device_number(5, 1);
 const TTY_S0: u64 = device_number(4, 64);
@@ -34,6 +38,8 @@ pub fn open(rdev: u64, flags: u32) -> Result<InodeRef> {
         FULL => Memory::Full,
         RANDOM | URANDOM => Memory::Random,
         KMSG => Memory::Log,
+        #[cfg(feature = "coverage")]
+        COVERAGE => Memory::Coverage,
         TTY => return tty::open_controlling(),
         CONSOLE | TTY_S0 => return tty::open_console(flags),
         framebuffer::NUMBER if framebuffer::memory().is_some() => {
@@ -52,6 +58,9 @@ enum Memory {
     Random,
     /// `/dev/kmsg`: writes go to the debug console.
     Log,
+    /// `/dev/coverage`: a read of eight bytes says how many edges of the kernel were taken as often as never before.
+    #[cfg(feature = "coverage")]
+    Coverage,
 }
 
 struct MemoryDevice {
@@ -78,6 +87,8 @@ impl Inode for MemoryDevice {
             Memory::Null | Memory::Log => Ok(0),
             Memory::Zero | Memory::Full => to.zero(to.left()),
             Memory::Random => random::read(to),
+            #[cfg(feature = "coverage")]
+            Memory::Coverage => to.put(&crate::arch::coverage::news().to_ne_bytes()),
         }
     }
 
@@ -90,7 +101,7 @@ impl Inode for MemoryDevice {
                 crate::arch::serial::console(&text[..n]);
                 n
             }
-            Memory::Null | Memory::Zero | Memory::Random => from.skip(from.left()),
+            _ => from.skip(from.left()),
         };
         let at = if let Position::At(at) = at { at } else { 0 };
         Ok((n, at.saturating_add(n as u64)))
@@ -103,7 +114,7 @@ impl Inode for MemoryDevice {
     /// A mapping of `/dev/zero` is anonymous memory.
     fn object(&self) -> Option<vm::Object> {
         if self.what == Memory::Zero {
-            vm::Object::anon(1 << 46).ok()
+            vm::Object::anon_within(1 << 46, crate::charge::account().memory()).ok()
         } else {
             None
         }
@@ -112,7 +123,8 @@ impl Inode for MemoryDevice {
 
 /// Makes a `/dev` with the usual nodes; returns its root.
 pub fn create() -> Result<InodeRef> {
-    let root: InodeRef = tmpfs::TmpFs::create(0o755);
+    let root: InodeRef = tmpfs::TmpFs::create(0o755)?;
+    let by = &Cred::kernel();
     let nodes = [
         ("null", NULL, 0o666),
         ("zero", ZERO, 0o666),
@@ -124,14 +136,16 @@ pub fn create() -> Result<InodeRef> {
         ("console", CONSOLE, 0o600),
         ("ttyS0", TTY_S0, 0o620),
     ];
+    #[cfg(feature = "coverage")]
+    root.create(b"coverage", NewNode::Special(Kind::Char, COVERAGE), 0o400)?;
     for (name, rdev, perm) in nodes {
-        root.create(name.as_bytes(), NewNode::Special(Kind::Char, rdev), perm)?;
+        root.create(name.as_bytes(), NewNode::Special(Kind::Char, rdev), perm, by)?;
     }
     if framebuffer::memory().is_some() {
-        root.create(b"fb0", NewNode::Special(Kind::Char, framebuffer::NUMBER), 0o660)?;
+        root.create(b"fb0", NewNode::Special(Kind::Char, framebuffer::NUMBER), 0o660, by)?;
     }
     for disk in block::disks() {
-        root.create(disk.name().as_bytes(), NewNode::Special(Kind::Block, disk.number()), 0o660)?;
+        root.create(disk.name().as_bytes(), NewNode::Special(Kind::Block, disk.number()), 0o660, by)?;
     }
     let links = [
         ("fd", "/proc/self/fd"),
@@ -140,22 +154,22 @@ pub fn create() -> Result<InodeRef> {
         ("stderr", "/proc/self/fd/2"),
     ];
     for (name, target) in links {
-        root.create(name.as_bytes(), NewNode::Symlink(target.as_bytes()), 0o777)?;
+        root.create(name.as_bytes(), NewNode::Symlink(target.as_bytes()), 0o777, by)?;
     }
-    root.create(b"shm", NewNode::Dir, 0o1777)?;
-    root.create(b"pts", NewNode::Dir, 0o755)?;
-    root.create(b"mqueue", NewNode::Dir, 0o1777)?;
+    root.create(b"shm", NewNode::Dir, 0o1777, by)?;
+    root.create(b"pts", NewNode::Dir, 0o755, by)?;
+    root.create(b"mqueue", NewNode::Dir, 0o1777, by)?;
     Ok(root)
 }
 
 /// Mounts `fs` at `path`, making the directory if need be.
 pub fn mount_at(path: &str, fs: InodeRef, source: &str, fs_type: &'static str) -> Result<()> {
     let root = mount::root();
-    let start = Start { root: root.clone(), dir: root.clone() };
+    let start = Start::kernel(root.clone());
     let name: Vec<u8> = path.trim_start_matches('/').into();
     let dir = match resolve(&start, path.as_bytes(), Follow::Yes) {
         Ok(place) => place.inode,
-        Err(ENOENT) => root.create(&name, NewNode::Dir, 0o755)?,
+        Err(ENOENT) => root.create(&name, NewNode::Dir, 0o755, &start.by)?,
         Err(errno) => return Err(errno),
     };
     if dir.kind() != Kind::Dir {

@@ -15,7 +15,9 @@ use linux_raw_sys::general as abi;
 
 use super::file::File;
 use super::inode::*;
+use crate::charge::{self, Charge};
 use crate::errno::*;
+use crate::mem::fault::{self, Room};
 use crate::sched::Nanos;
 use crate::sync::{wait_any, SpinLock, WaitQueue, Woken};
 
@@ -33,9 +35,17 @@ struct Item {
     data: u64,
 }
 
+/// What an item costs, here and while it is waited for.
+const ITEM: usize = 2 * size_of::<Item>() + 96;
+
+struct Items {
+    list: Vec<Item>,
+    charge: Charge,
+}
+
 /// A set of files.
 pub struct Epoll {
-    items: SpinLock<Vec<Item>>,
+    items: SpinLock<Items>,
     /// Counts changes, so that a wait sees one that happens meanwhile.
     version: AtomicU64,
     changed: WaitQueue,
@@ -53,13 +63,16 @@ pub enum Control {
 pub struct Event {
     pub events: u32,
     pub data: u64,
+    /// Which of the files looked at it is of.
+    at: usize,
 }
 
 impl Epoll {
     /// An open file with an empty set.
-    pub fn create() -> Arc<File> {
+    pub fn create() -> Result<Arc<File>> {
+        let charge = charge::take(0).map_err(|_| ENFILE)?;
         let epoll = Epoll {
-            items: SpinLock::new(Vec::new()),
+            items: SpinLock::new(Items { list: Vec::new(), charge }),
             version: AtomicU64::new(0),
             changed: WaitQueue::new(),
             ino: super::new_ino(),
@@ -80,52 +93,64 @@ impl Epoll {
             return Err(EPERM);
         }
         let this = Arc::downgrade(file);
-        let mut items = self.items.lock();
+        let mut set = self.items.lock();
+        let Items { list: items, charge } = &mut *set;
         items.retain(|item| item.file.strong_count() > 0);
+        charge.shrink_to(items.len() * ITEM);
         let found = items.iter().position(|item| item.fd == fd && item.file.ptr_eq(&this));
         match (change, found) {
             (Control::Add { .. }, Some(_)) => return Err(EEXIST),
             (Control::Add { .. }, None) if items.len() >= MAX_ITEMS => return Err(ENOSPC),
-            (Control::Add { events, data }, None) => items.push(Item { fd, file: this, events, data }),
+            (Control::Add { events, data }, None) => {
+                items.room(1)?;
+                charge.grow(ITEM).map_err(|_| ENOSPC)?;
+                items.push(Item { fd, file: this, events, data });
+            }
             (Control::Modify { events, data }, Some(at)) => {
                 items[at].events = events;
                 items[at].data = data;
             }
             (Control::Remove, Some(at)) => {
                 items.remove(at);
+                charge.shrink_to(items.len() * ITEM);
             }
             (_, None) => return Err(ENOENT),
         }
-        drop(items);
+        drop(set);
         self.version.fetch_add(1, Ordering::SeqCst);
         self.changed.wake_all();
         Ok(())
     }
 
     /// The files of the set that are still open and armed.
-    fn snapshot(&self) -> Vec<(Arc<File>, Item)> {
-        let items = self.items.lock().clone();
+    fn snapshot(&self) -> Result<Vec<(Arc<File>, Item)>> {
+        let items = fault::gather(self.items.lock().list.iter().cloned())?;
         let armed = items.into_iter().filter(|item| item.events & !MODES != 0);
-        armed.filter_map(|item| Some((item.file.upgrade()?, item))).collect()
+        Ok(fault::gather(armed.filter_map(|item| Some((item.file.upgrade()?, item))))?)
     }
 
     /// Waits until a file is ready or the deadline passes; reports at most `max` files.
     pub fn wait(&self, max: usize, deadline: Option<Nanos>) -> Result<Vec<Event>> {
         loop {
             let before = self.version.load(Ordering::SeqCst);
-            let files = self.snapshot();
-            let mut queues = Vec::with_capacity(files.len() + 1);
+            let files = self.snapshot()?;
+            let mut queues = Vec::new();
+            queues.room(files.len() + 1)?;
             queues.push(&self.changed);
             for (file, _) in &files {
+                queues.room(QUEUES)?;
                 file.queues(&mut queues);
             }
-            let ready = wait_any(&queues, deadline, || {
-                let ready = collect(&files, max);
-                (!ready.is_empty() || self.version.load(Ordering::SeqCst) != before).then_some(ready)
+            let mut ready = Vec::new();
+            ready.room(files.len().min(max))?;
+            let woken = wait_any(&queues, deadline, || {
+                ready.clear();
+                ready.extend(events(&files).take(max));
+                (!ready.is_empty() || self.version.load(Ordering::SeqCst) != before).then_some(())
             });
-            match ready {
-                Ok(ready) if ready.is_empty() => {}
-                Ok(ready) => {
+            match woken {
+                Ok(()) if ready.is_empty() => {}
+                Ok(()) => {
                     self.disarm(&files, &ready);
                     return Ok(ready);
                 }
@@ -141,23 +166,21 @@ impl Epoll {
             return;
         }
         let mut items = self.items.lock();
-        for item in items.iter_mut().filter(|item| item.events & abi::EPOLLONESHOT != 0) {
-            if ready.iter().any(|event| event.data == item.data) {
+        for item in items.list.iter_mut().filter(|item| item.events & abi::EPOLLONESHOT != 0) {
+            let is_it = |other: &Item| other.fd == item.fd && other.file.ptr_eq(&item.file);
+            if ready.iter().any(|event| is_it(&files[event.at].1)) {
                 item.events &= MODES;
             }
         }
     }
 }
 
-fn collect(files: &[(Arc<File>, Item)], max: usize) -> Vec<Event> {
-    let mut ready = Vec::new();
-    for (file, item) in files {
+/// The files that are ready, and for what.
+fn events(files: &[(Arc<File>, Item)]) -> impl Iterator<Item = Event> + '_ {
+    files.iter().enumerate().filter_map(|(at, (file, item))| {
         let events = file.poll() & (item.events | abi::EPOLLERR | abi::EPOLLHUP);
-        if events != 0 && ready.len() < max {
-            ready.push(Event { events, data: item.data });
-        }
-    }
-    ready
+        (events != 0).then_some(Event { events, data: item.data, at })
+    })
 }
 
 impl Inode for Epoll {
@@ -170,10 +193,10 @@ impl Inode for Epoll {
     }
 
     fn poll(&self, _file: &File) -> u32 {
-        if collect(&self.snapshot(), 1).is_empty() {
-            0
-        } else {
-            abi::POLLIN | abi::POLLRDNORM
+        match self.snapshot() {
+            Ok(files) if events(&files).next().is_none() => 0,
+            // Without memory to look, it may be: a wait tells.
+            _ => abi::POLLIN | abi::POLLRDNORM,
         }
     }
 

@@ -43,7 +43,7 @@ pub fn create(initial: u32, flags: u32) -> Result<Arc<File>> {
         writers: WaitQueue::new(),
         ino: super::new_ino(),
     };
-    Ok(File::anonymous(Arc::new(inode), abi::O_RDWR | flags & abi::O_NONBLOCK))
+    File::anonymous(Arc::new(inode), abi::O_RDWR | flags & abi::O_NONBLOCK)
 }
 
 impl EventFd {

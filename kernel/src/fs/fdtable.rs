@@ -1,13 +1,17 @@
 //! File descriptors: the small numbers of a process and the open files behind them.
 //!
 //! Invariants: I1: a new descriptor is the lowest free number. I2: `lowest` is at most the lowest free
-//! number. I3: no reference to a file is dropped with the table locked, since that may close it.
+//! number. I3: no reference to a file is dropped with the table locked, since that may close it. I4: a number is given to a program
+//! before its file is: a call that has to copy the number out [reserves](FdTable::reserve) it, and opens it when that has succeeded. So
+//! no other thread sees a descriptor that its call takes back, and none is closed by a number that is another file's by then.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use super::file::File;
+use crate::charge::{self, Account, Charge};
 use crate::errno::*;
+use crate::mem::fault::Room;
 use crate::net::rights;
 use crate::sync::SpinLock;
 
@@ -38,10 +42,51 @@ struct Slot {
     on_exec: OnExec,
 }
 
+/// What is behind a number.
+#[derive(Clone, Default)]
+enum Place {
+    #[default]
+    Free,
+    /// Nothing yet (I4): not free, and not open.
+    Reserved,
+    Open(Slot),
+}
+
+impl Place {
+    fn open(&self) -> Option<&Slot> {
+        match self {
+            Place::Open(slot) => Some(slot),
+            Place::Free | Place::Reserved => None,
+        }
+    }
+
+    fn open_mut(&mut self) -> Option<&mut Slot> {
+        match self {
+            Place::Open(slot) => Some(slot),
+            Place::Free | Place::Reserved => None,
+        }
+    }
+
+    /// Frees an open one.
+    fn take(&mut self) -> Option<Slot> {
+        match core::mem::take(self) {
+            Place::Open(slot) => Some(slot),
+            other => {
+                *self = other;
+                None
+            }
+        }
+    }
+}
+
+/// What a descriptor costs, in a table that grows by doubling.
+const SLOT: usize = 2 * size_of::<Place>();
+
 #[derive(Default)]
 struct Slots {
-    slots: Vec<Option<Slot>>,
+    slots: Vec<Place>,
     lowest: usize,
+    charge: Option<Charge>,
 }
 
 /// A table of descriptors, shared by the threads of a process.
@@ -57,17 +102,14 @@ impl Default for FdTable {
 
 impl FdTable {
     pub fn new() -> FdTable {
-        FdTable { inner: SpinLock::new(Slots { slots: Vec::new(), lowest: 0 }) }
+        FdTable { inner: SpinLock::new(Slots::default()) }
     }
 
     /// The file behind `fd`, whatever it was opened for.
     #[inline]
     pub fn get_any(&self, fd: i32) -> Result<Arc<File>> {
         let inner = self.inner.lock();
-        match inner.slots.get(fd as u32 as usize) {
-            Some(Some(slot)) => Ok(slot.file.clone()),
-            _ => Err(EBADF),
-        }
+        inner.open(fd).map(|slot| slot.file.clone())
     }
 
     /// The file behind `fd`, unless it was opened as a mere path.
@@ -82,21 +124,18 @@ impl FdTable {
 
     /// Gives `file` the lowest free descriptor that is at least `from` and below `limit`.
     pub fn insert_from(&self, file: Arc<File>, on_exec: OnExec, from: usize, limit: usize) -> Result<i32> {
-        let limit = limit.min(MAX_FDS);
         let mut inner = self.inner.lock();
-        let mut fd = from.max(inner.lowest);
-        while matches!(inner.slots.get(fd), Some(Some(_))) {
-            fd += 1;
-        }
-        if fd >= limit {
-            return Err(EMFILE);
-        }
-        inner.grow(fd)?;
-        if from <= inner.lowest {
-            inner.lowest = fd + 1;
-        }
-        inner.slots[fd] = Some(Slot { file, on_exec });
+        let fd = inner.find(from, limit)?;
+        inner.slots[fd] = Place::Open(Slot { file, on_exec });
         Ok(fd as i32)
+    }
+
+    /// Takes the lowest free descriptor for a file to come (I4).
+    pub fn reserve(self: &Arc<Self>) -> Result<Reserved> {
+        let mut inner = self.inner.lock();
+        let fd = inner.find(0, super::current::fd_limit())?;
+        inner.slots[fd] = Place::Reserved;
+        Ok(Reserved { table: Some(self.clone()), fd })
     }
 
     /// Gives `file` the lowest free descriptor.
@@ -104,7 +143,7 @@ impl FdTable {
         self.insert_from(file, on_exec, 0, super::current::fd_limit())
     }
 
-    /// Makes `fd` refer to `file`; returns what it referred to.
+    /// Makes `fd` refer to `file`; returns what it referred to. `EBUSY` while another call is about to open `fd`.
     pub fn replace(&self, fd: i32, file: Arc<File>, on_exec: OnExec) -> Result<Option<Arc<File>>> {
         let index = fd as u32 as usize;
         if index >= super::current::fd_limit().min(MAX_FDS) {
@@ -112,7 +151,10 @@ impl FdTable {
         }
         let mut inner = self.inner.lock();
         inner.grow(index)?;
-        let old = inner.slots[index].replace(Slot { file, on_exec });
+        if matches!(inner.slots[index], Place::Reserved) {
+            return Err(EBUSY);
+        }
+        let old = core::mem::replace(&mut inner.slots[index], Place::Open(Slot { file, on_exec })).take();
         Ok(old.map(|slot| slot.file))
     }
 
@@ -120,40 +162,47 @@ impl FdTable {
     pub fn remove(&self, fd: i32) -> Result<Arc<File>> {
         let mut inner = self.inner.lock();
         let index = fd as u32 as usize;
-        let slot = inner.slots.get_mut(index).and_then(Option::take).ok_or(EBADF)?;
+        let slot = inner.slots.get_mut(index).and_then(Place::take).ok_or(EBADF)?;
         inner.lowest = inner.lowest.min(index);
         Ok(slot.file)
     }
 
     pub fn on_exec(&self, fd: i32) -> Result<OnExec> {
-        let inner = self.inner.lock();
-        match inner.slots.get(fd as u32 as usize) {
-            Some(Some(slot)) => Ok(slot.on_exec),
-            _ => Err(EBADF),
-        }
+        self.inner.lock().open(fd).map(|slot| slot.on_exec)
     }
 
     pub fn set_on_exec(&self, fd: i32, on_exec: OnExec) -> Result<()> {
-        match self.inner.lock().slots.get_mut(fd as u32 as usize) {
-            Some(Some(slot)) => {
-                slot.on_exec = on_exec;
-                Ok(())
+        let mut inner = self.inner.lock();
+        let slot = inner.slots.get_mut(fd as u32 as usize).and_then(Place::open_mut).ok_or(EBADF)?;
+        slot.on_exec = on_exec;
+        Ok(())
+    }
+
+    /// The first descriptor in use at or after `from`.
+    pub fn next_used(&self, from: usize) -> Option<usize> {
+        let inner = self.inner.lock();
+        let at = inner.slots.get(from..)?.iter().position(|place| place.open().is_some())?;
+        Some(from + at)
+    }
+
+    /// A copy for `fork`, with the same files behind the same numbers, charged to `account`. What is reserved here is free there.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub fn fork(&self, account: &Arc<Account>) -> Result<FdTable> {
+        let inner = self.inner.lock();
+        let bytes = inner.slots.len() * SLOT;
+        let charge = Some(Charge::to(account.clone(), bytes).map_err(|_| ENOMEM)?);
+        let mut copy = Slots { slots: Vec::new(), lowest: inner.lowest, charge };
+        copy.slots.room(inner.slots.len())?;
+        copy.slots.extend_from_slice(&inner.slots);
+        for (fd, place) in copy.slots.iter_mut().enumerate() {
+            if matches!(place, Place::Reserved) {
+                *place = Place::Free;
+                copy.lowest = copy.lowest.min(fd);
             }
-            _ => Err(EBADF),
         }
-    }
-
-    /// The descriptors in use at or after `from`, at most `max` of them.
-    pub fn used_from(&self, from: usize, max: usize) -> Vec<usize> {
-        let inner = self.inner.lock();
-        let used = inner.slots.iter().enumerate().skip(from).filter(|(_, slot)| slot.is_some());
-        used.map(|(fd, _)| fd).take(max).collect()
-    }
-
-    /// A copy for `fork`, with the same files behind the same numbers.
-    pub fn fork(&self) -> FdTable {
-        let inner = self.inner.lock();
-        FdTable { inner: SpinLock::new(Slots { slots: inner.slots.clone(), lowest: inner.lowest }) }
+        Ok(FdTable { inner: SpinLock::new(copy) })
     }
 
     /// `execve`: closes what shall not survive it.
@@ -170,7 +219,7 @@ impl FdTable {
     pub fn cloexec_range(&self, first: usize, last: usize) {
         let mut inner = self.inner.lock();
         let end = last.saturating_add(1).min(inner.slots.len());
-        for slot in inner.slots.get_mut(first..end).into_iter().flatten().flatten() {
+        for slot in inner.slots.get_mut(first..end).into_iter().flatten().filter_map(Place::open_mut) {
             slot.on_exec = OnExec::Close;
         }
     }
@@ -180,7 +229,7 @@ impl FdTable {
         loop {
             let mut inner = self.inner.lock();
             let end = last.saturating_add(1).min(inner.slots.len());
-            while fd < end && !matches!(&inner.slots[fd], Some(slot) if which(slot.on_exec)) {
+            while fd < end && !inner.slots[fd].open().is_some_and(|slot| which(slot.on_exec)) {
                 fd += 1;
             }
             if fd >= end {
@@ -207,13 +256,70 @@ impl Drop for FdTable {
     }
 }
 
+/// A number that one call has, and no program yet (I4). Dropped, it is free again.
+#[must_use]
+pub struct Reserved {
+    /// `None` once the number is open.
+    table: Option<Arc<FdTable>>,
+    fd: usize,
+}
+
+impl Reserved {
+    /// What the program will call the file.
+    pub fn number(&self) -> i32 {
+        self.fd as i32
+    }
+
+    /// Opens the number: from now on every thread finds the file behind it.
+    pub fn open(mut self, file: Arc<File>, on_exec: OnExec) -> i32 {
+        if let Some(table) = self.table.take() {
+            table.inner.lock().slots[self.fd] = Place::Open(Slot { file, on_exec });
+        }
+        self.number()
+    }
+}
+
+impl Drop for Reserved {
+    fn drop(&mut self) {
+        let Some(table) = &self.table else { return };
+        let mut inner = table.inner.lock();
+        inner.slots[self.fd] = Place::Free;
+        inner.lowest = inner.lowest.min(self.fd);
+    }
+}
+
 impl Slots {
+    /// What is open as `fd`.
+    fn open(&self, fd: i32) -> Result<&Slot> {
+        self.slots.get(fd as u32 as usize).and_then(Place::open).ok_or(EBADF)
+    }
+
+    /// The lowest free number that is at least `from` and below `limit`, for the caller to take.
+    fn find(&mut self, from: usize, limit: usize) -> Result<usize> {
+        let mut fd = from.max(self.lowest);
+        while !matches!(self.slots.get(fd), None | Some(Place::Free)) {
+            fd += 1;
+        }
+        if fd >= limit.min(MAX_FDS) {
+            return Err(EMFILE);
+        }
+        self.grow(fd)?;
+        if from <= self.lowest {
+            self.lowest = fd + 1;
+        }
+        Ok(fd)
+    }
+
     /// Makes sure that the slot exists.
     fn grow(&mut self, index: usize) -> Result<()> {
         if index >= self.slots.len() {
             let more = index + 1 - self.slots.len();
-            self.slots.try_reserve(more).map_err(|_| ENOMEM)?;
-            self.slots.resize(index + 1, None);
+            match &mut self.charge {
+                Some(charge) => charge.grow(more * SLOT).map_err(|_| ENOMEM)?,
+                None => self.charge = Some(charge::take(more * SLOT).map_err(|_| ENOMEM)?),
+            }
+            self.slots.room(more)?;
+            self.slots.resize(index + 1, Place::Free);
         }
         Ok(())
     }

@@ -10,13 +10,15 @@
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicU32, AtomicU64, AtomicU8, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, AtomicU8, AtomicUsize, Ordering};
 
 use linux_raw_sys::general as abi;
 
+use super::current;
 use super::inode::{InodeRef, Kind, Position};
 use super::io::{Sink, Source};
 use super::path::Place;
+use crate::charge::{self, Charge};
 use crate::errno::*;
 use crate::net::pages::Chain;
 use crate::sync::{Mutex, WaitQueue};
@@ -27,6 +29,43 @@ const SETTABLE: u32 = abi::O_APPEND | abi::O_NONBLOCK | abi::O_DIRECT | abi::O_N
 
 const RANDOM: u8 = 1;
 const SEQUENTIAL: u8 = 2;
+
+/// What an open file costs besides itself and its node: its place, names, counts.
+const BESIDES: usize = 128;
+
+/// Open files, and how many there may be for those without privilege.
+static OPENED: AtomicUsize = AtomicUsize::new(0);
+static MOST: AtomicUsize = AtomicUsize::new(usize::MAX);
+
+/// One of the open files that are counted.
+struct Opened;
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        OPENED.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Charges the running process for an open file and counts it.
+fn take(bytes: usize) -> Result<(Charge, Opened)> {
+    let charge = charge::take(bytes + BESIDES).map_err(|_| ENFILE)?;
+    let count = Opened;
+    let opened = OPENED.fetch_add(1, Ordering::Relaxed);
+    if opened >= MOST.load(Ordering::Relaxed) && !current::may_exceed_files() {
+        return Err(ENFILE);
+    }
+    Ok((charge, count))
+}
+
+/// How many files are open, and how many may be.
+pub fn counts() -> (usize, usize) {
+    (OPENED.load(Ordering::Relaxed), MOST.load(Ordering::Relaxed))
+}
+
+/// Sets how many files may be open.
+pub fn set_most(most: usize) {
+    MOST.store(most, Ordering::Relaxed);
+}
 
 /// An open file.
 pub struct File {
@@ -40,22 +79,29 @@ pub struct File {
     errors_told: AtomicU64,
     /// How a program has said that it reads the file: a [`vm::Usage`] as a number.
     usage: AtomicU8,
+    _charge: Charge,
+    _count: Opened,
 }
 
 impl File {
     /// Opens `place`; `flags` are those of `open` and say how it may be used.
     pub fn open(place: Place, flags: u32) -> Result<Arc<File>> {
+        let charge = take(size_of::<File>())?;
         let io = if flags & abi::O_PATH != 0 { None } else { place.inode.open(flags)? };
         let io = io.unwrap_or_else(|| place.inode.clone());
-        Ok(Self::with_io(place, io, flags))
+        Ok(Self::with_io(place, io, flags, charge))
     }
 
     /// A file on a node that no path leads to.
-    pub fn anonymous(inode: InodeRef, flags: u32) -> Arc<File> {
-        Self::with_io(Place::anonymous(inode.clone()), inode, flags)
+    ///
+    /// # Errors
+    /// `ENFILE`: there are too many, or the user has all that it may.
+    pub fn anonymous(inode: InodeRef, flags: u32) -> Result<Arc<File>> {
+        let charge = take(size_of::<File>() + size_of_val(&*inode))?;
+        Ok(Self::with_io(Place::anonymous(inode.clone()), inode, flags, charge))
     }
 
-    fn with_io(place: Place, io: InodeRef, flags: u32) -> Arc<File> {
+    fn with_io(place: Place, io: InodeRef, flags: u32, (charge, count): (Charge, Opened)) -> Arc<File> {
         let kept = flags & !(abi::O_CREAT | abi::O_EXCL | abi::O_TRUNC | abi::O_NOCTTY | abi::O_CLOEXEC);
         let seekable = io.seekable();
         // What nobody has been told of is for the next one who looks, though he came later.
@@ -68,6 +114,8 @@ impl File {
             seekable,
             errors_told,
             usage: AtomicU8::new(0),
+            _charge: charge,
+            _count: count,
         })
     }
 

@@ -14,6 +14,7 @@ use core::any::Any;
 
 use linux_raw_sys::general as abi;
 
+use super::access;
 use super::file::File;
 use super::io::{Sink, Source};
 use super::path::Place;
@@ -21,6 +22,7 @@ use crate::dev::block::Disk;
 use crate::errno::*;
 use crate::ipc::pipe::Pipe;
 use crate::net::pages::{Chain, Clusters};
+use crate::proc::cred::Cred;
 use crate::sched::Nanos;
 use crate::sync::WaitQueue;
 use crate::vm;
@@ -115,6 +117,20 @@ impl Stat {
     pub fn mode(&self) -> u32 {
         self.kind.mode_bits() | self.perm
     }
+
+    pub fn ownership(&self) -> Ownership {
+        Ownership { kind: self.kind, perm: self.perm, uid: self.uid, gid: self.gid }
+    }
+}
+
+/// What rights are judged by.
+#[derive(Clone, Copy)]
+pub struct Ownership {
+    pub kind: Kind,
+    /// Permission bits with set-id and sticky bits.
+    pub perm: u32,
+    pub uid: u32,
+    pub gid: u32,
 }
 
 /// Changes to a node's attributes; `None` leaves one as it is.
@@ -126,6 +142,9 @@ pub struct SetAttr {
     pub atime: Option<Nanos>,
     pub mtime: Option<Nanos>,
 }
+
+/// Judges by whom a node belongs to, and says what changes.
+pub type Decide<'a> = &'a dyn Fn(&Ownership) -> Result<SetAttr>;
 
 /// What a new node shall be.
 pub enum NewNode<'a> {
@@ -223,6 +242,9 @@ pub enum Position {
     Append,
 }
 
+/// The most queues that a node has.
+pub const QUEUES: usize = 2;
+
 /// A node. See the module's head for the rules.
 pub trait Inode: Any + Send + Sync {
     fn stat(&self) -> Stat;
@@ -231,7 +253,17 @@ pub trait Inode: Any + Send + Sync {
         self.stat().kind
     }
 
-    fn set_attr(&self, _change: &SetAttr) -> Result<()> {
+    fn ownership(&self) -> Ownership {
+        self.stat().ownership()
+    }
+
+    /// Whether it may be used in all the ways of `mask`.
+    fn permits(&self, by: &Cred, mask: u32) -> Result<()> {
+        access::check(by, &self.ownership(), mask)
+    }
+
+    /// Changes attributes as `change` says, which sees whom the node belongs to with the node locked; it must not sleep.
+    fn set_attr(&self, _change: Decide<'_>) -> Result<()> {
         Err(EPERM)
     }
 
@@ -245,21 +277,30 @@ pub trait Inode: Any + Send + Sync {
         Err(ENOTDIR)
     }
 
-    fn create(&self, _name: &[u8], _new: NewNode<'_>, _perm: u32) -> Result<InodeRef> {
+    /// Makes a node, which belongs to `by` from its first moment. Whether that is allowed is judged in the step that makes it; so it is
+    /// with the other operations on names.
+    fn create(&self, _name: &[u8], _new: NewNode<'_>, _perm: u32, _by: &Cred) -> Result<InodeRef> {
         Err(if self.kind() == Kind::Dir { EPERM } else { ENOTDIR })
     }
 
     /// Gives `node` another name here.
-    fn link(&self, _name: &[u8], _node: &InodeRef) -> Result<()> {
+    fn link(&self, _name: &[u8], _node: &InodeRef, _by: &Cred) -> Result<()> {
         Err(EPERM)
     }
 
-    fn unlink(&self, _name: &[u8], _what: Unlink) -> Result<()> {
+    fn unlink(&self, _name: &[u8], _what: Unlink, _by: &Cred) -> Result<()> {
         Err(EPERM)
     }
 
     /// Moves `name` here to `to_name` in `to_dir`.
-    fn rename(&self, _name: &[u8], _to_dir: &InodeRef, _to_name: &[u8], _mode: RenameMode) -> Result<()> {
+    fn rename(
+        &self,
+        _name: &[u8],
+        _to_dir: &InodeRef,
+        _to_name: &[u8],
+        _mode: RenameMode,
+        _by: &Cred,
+    ) -> Result<()> {
         Err(EPERM)
     }
 
@@ -416,7 +457,7 @@ pub trait Inode: Any + Send + Sync {
         abi::POLLIN | abi::POLLOUT | abi::POLLRDNORM | abi::POLLWRNORM
     }
 
-    /// Where a change of that is announced; nothing if it never changes.
+    /// Where a change of that is announced, in up to [`QUEUES`] places; nothing if it never changes.
     fn queues<'a>(&'a self, _file: &File, _out: &mut Vec<&'a WaitQueue>) {}
 
     /// The pipe behind a fifo or pipe end, for its `fcntl` calls.

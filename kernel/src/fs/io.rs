@@ -7,6 +7,7 @@
 //! was not copied is not counted, so a pipe or file can leave it where it was. I2: user memory may fault
 //! and sleep, so no spin lock is held by a caller.
 
+use crate::arch::bytes::PageBytes;
 use crate::errno::{Errno, Result, EFAULT};
 use crate::mem::layout::USER_END;
 use crate::user;
@@ -86,6 +87,17 @@ impl<'a> Sink<'a> {
         })
     }
 
+    /// As [`Sink::put`] with bytes that others may write meanwhile.
+    pub fn put_page(&mut self, bytes: PageBytes) -> Result<usize> {
+        self.pieces(bytes.len().min(self.left), |piece, at| match piece {
+            Piece::User(addr, len) => user::copy_out_page(addr, bytes.part(at, len)),
+            Piece::Kernel(to) => {
+                bytes.part(at, to.len()).copy_to(to);
+                Ok(())
+            }
+        })
+    }
+
     /// The whole pages of user memory that come next, if the next byte goes to the start of one: their address and
     /// number. For a device that fills them itself.
     pub fn whole_pages(&self) -> Option<(u64, u64)> {
@@ -158,6 +170,12 @@ impl<'a> Sink<'a> {
 enum Piece<'a> {
     User(u64, usize),
     Kernel(&'a mut [u8]),
+}
+
+/// A piece of what is taken.
+enum Bytes<'a> {
+    User(u64, usize),
+    Kernel(&'a [u8]),
 }
 
 enum Origin<'a> {
@@ -252,22 +270,42 @@ impl<'a> Source<'a> {
 
     /// Fills `to` as far as there are bytes; returns how many that was. Fails only if none were.
     pub fn get(&mut self, to: &mut [u8]) -> Result<usize> {
-        let want = to.len().min(self.left);
+        self.pieces(to.len(), |piece, at| match piece {
+            Bytes::User(addr, len) => user::copy_in(&mut to[at..at + len], addr),
+            Bytes::Kernel(from) => {
+                to[at..at + from.len()].copy_from_slice(from);
+                Ok(())
+            }
+        })
+    }
+
+    /// As [`Source::get`] to bytes that others may read and write meanwhile.
+    pub fn get_page(&mut self, to: PageBytes) -> Result<usize> {
+        self.pieces(to.len(), |piece, at| match piece {
+            Bytes::User(addr, len) => user::copy_in_page(to.part(at, len), addr),
+            Bytes::Kernel(from) => {
+                to.part(at, from.len()).copy_from(from);
+                Ok(())
+            }
+        })
+    }
+
+    /// Calls `f` for each piece of the next `want` bytes, as far as there are any, with the piece and its offset in them.
+    fn pieces(&mut self, want: usize, mut f: impl FnMut(Bytes<'a>, usize) -> Result<()>) -> Result<usize> {
+        let want = want.min(self.left);
         let mut at = 0;
         while at < want {
-            let (copied, len): (Result<()>, usize) = match self.origin {
-                Origin::User(addr) => (user::copy_in(&mut to[at..want], addr + self.done as u64), want - at),
-                Origin::Kernel(from) => {
-                    to[at..want].copy_from_slice(&from[self.done..self.done + want - at]);
-                    (Ok(()), want - at)
-                }
+            let left = want - at;
+            let (piece, len) = match self.origin {
+                Origin::User(addr) => (Bytes::User(addr + self.done as u64, left), left),
+                Origin::Kernel(from) => (Bytes::Kernel(&from[self.done..self.done + left]), left),
                 Origin::Vector(vector) => {
                     let (addr, room) = locate(vector, self.done).ok_or(EFAULT)?;
-                    let len = room.min(want - at);
-                    (user::copy_in(&mut to[at..at + len], addr), len)
+                    let len = room.min(left);
+                    (Bytes::User(addr, len), len)
                 }
             };
-            match copied {
+            match f(piece, at) {
                 Ok(()) => {
                     self.skip(len);
                 }

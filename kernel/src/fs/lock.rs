@@ -12,7 +12,9 @@ use core::sync::atomic::{AtomicBool, Ordering::Acquire, Ordering::Release};
 use hashbrown::HashMap;
 
 use super::file::File;
+use crate::charge::{self, Charge};
 use crate::errno::*;
+use crate::mem::fault::{self, Room};
 use crate::sync::{SpinLock, WaitQueue, Woken};
 
 /// Who holds a lock.
@@ -70,7 +72,16 @@ impl Range {
 
 type FileId = (u64, u64);
 
-static LOCKS: SpinLock<Option<HashMap<FileId, Vec<Range>>>> = SpinLock::new(None);
+/// A range that is held, and what it is charged.
+struct Held {
+    range: Range,
+    _charge: Charge,
+}
+
+/// What a range costs, with its part of the table.
+const HELD: usize = 2 * size_of::<Held>() + 32;
+
+static LOCKS: SpinLock<Option<HashMap<FileId, Vec<Held>>>> = SpinLock::new(None);
 static CHANGED: WaitQueue = WaitQueue::new();
 /// Whether any file has a lock: who closes a file or ends asks this first. Changes with the table locked.
 static IN_USE: AtomicBool = AtomicBool::new(false);
@@ -87,22 +98,38 @@ fn id(file: &File) -> FileId {
 pub fn conflict(file: &File, wanted: &Range) -> Option<Range> {
     let id = id(file);
     let locks = LOCKS.lock();
-    locks.as_ref()?.get(&id)?.iter().find(|held| held.conflicts(wanted)).copied()
+    locks.as_ref()?.get(&id)?.iter().map(|held| held.range).find(|held| held.conflicts(wanted))
 }
 
-/// Takes a lock, replacing what the owner had in the range. `EAGAIN` if another owner is in the way.
+/// Takes a lock, replacing what the owner had in the range.
+///
+/// # Errors
+/// `EAGAIN` if another owner is in the way; `ENOLCK` if there are too many, or the user has all that it may.
 pub fn set(file: &File, wanted: Range) -> Result<()> {
     let id = id(file);
+    let (charge, mut spare) = (held_charge()?, Some(held_charge()?));
     let mut locks = LOCKS.lock();
-    let ranges = locks.get_or_insert_with(HashMap::new).entry(id).or_default();
-    if ranges.iter().any(|held| held.conflicts(&wanted)) {
-        return Err(EAGAIN);
+    let table = locks.get_or_insert_with(HashMap::new);
+    if let Some(ranges) = table.get(&id) {
+        if ranges.iter().any(|held| held.range.conflicts(&wanted)) {
+            return Err(EAGAIN);
+        }
+        if ranges.len() >= MAX_RANGES {
+            return Err(ENOLCK);
+        }
     }
-    if ranges.len() >= MAX_RANGES {
+    table.room(1).map_err(|_| ENOLCK)?;
+    let ranges = table.entry(id).or_default();
+    let room = ranges.room(2).is_ok();
+    if room {
+        carve(ranges, &wanted, &mut spare);
+        ranges.push(Held { range: wanted, _charge: charge });
+    } else if ranges.is_empty() {
+        table.remove(&id);
+    }
+    if !room {
         return Err(ENOLCK);
     }
-    carve(ranges, &wanted);
-    ranges.push(wanted);
     IN_USE.store(true, Release);
     drop(locks);
     CHANGED.wake_all();
@@ -121,36 +148,54 @@ pub fn set_wait(file: &File, wanted: Range) -> Result<()> {
     }
 }
 
+fn held_charge() -> Result<Charge> {
+    charge::take(HELD).map_err(|_| ENOLCK)
+}
+
 /// Gives up the owner's locks in the range.
-pub fn clear(file: &File, range: &Range) {
+///
+/// # Errors
+/// `ENOLCK` if a hole in one can't be kept; nothing has changed.
+pub fn clear(file: &File, range: &Range) -> Result<()> {
+    let mut spare =
+        if range.start == 0 && range.end >= i64::MAX as u64 { None } else { Some(held_charge()?) };
+    clear_with(file, range, &mut spare)
+}
+
+fn clear_with(file: &File, range: &Range, spare: &mut Option<Charge>) -> Result<()> {
     let id = id(file);
     let mut locks = LOCKS.lock();
-    let Some(table) = locks.as_mut() else { return };
-    let Some(ranges) = table.get_mut(&id) else { return };
-    carve(ranges, range);
+    let Some(table) = locks.as_mut() else { return Ok(()) };
+    let Some(ranges) = table.get_mut(&id) else { return Ok(()) };
+    if spare.is_some() && (ranges.len() > MAX_RANGES || ranges.room(1).is_err()) {
+        return Err(ENOLCK);
+    }
+    carve(ranges, range, spare);
     if ranges.is_empty() {
         table.remove(&id);
+        fault::shrink(table);
     }
     IN_USE.store(!table.is_empty(), Release);
     drop(locks);
     CHANGED.wake_all();
+    Ok(())
 }
 
-/// Cuts `hole` out of its owner's ranges.
-fn carve(ranges: &mut Vec<Range>, hole: &Range) {
+/// Cuts `hole` out of its owner's ranges. At most one of them (I1) becomes two, for which there is room and a charge.
+fn carve(ranges: &mut Vec<Held>, hole: &Range, spare: &mut Option<Charge>) {
     let mut index = 0;
     while index < ranges.len() {
-        let held = ranges[index];
+        let held = ranges[index].range;
         if held.owner != hole.owner || held.end <= hole.start || hole.end <= held.start {
             index += 1;
             continue;
         }
-        ranges.swap_remove(index);
-        if held.start < hole.start {
-            ranges.push(Range { end: hole.start, ..held });
-        }
-        if hole.end < held.end {
-            ranges.push(Range { start: hole.end, ..held });
+        let mut charge = Some(ranges.swap_remove(index)._charge);
+        let ends = [(held.start, hole.start), (hole.end, held.end)];
+        for (start, end) in ends.into_iter().filter(|(start, end)| start < end) {
+            if let Some(charge) = charge.take().or_else(|| spare.take()) {
+                ranges.push(Held { range: Range { start, end, ..held }, _charge: charge });
+            }
         }
     }
 }
@@ -163,7 +208,7 @@ pub fn process_ended(pid: i32) {
     let mut locks = LOCKS.lock();
     let Some(table) = locks.as_mut() else { return };
     table.retain(|_, ranges| {
-        ranges.retain(|held| held.owner != Owner::Process(pid));
+        ranges.retain(|held| held.range.owner != Owner::Process(pid));
         !ranges.is_empty()
     });
     IN_USE.store(!table.is_empty(), Release);
@@ -176,7 +221,8 @@ fn in_use() -> bool {
 }
 
 fn clear_owner(file: &File, owner: Owner) {
-    clear(file, &Range { start: 0, end: u64::MAX, mode: Mode::Shared, owner });
+    // Whole ranges go, which needs nothing.
+    let _ = clear_with(file, &Range { start: 0, end: u64::MAX, mode: Mode::Shared, owner }, &mut None);
 }
 
 /// The last reference to an open file goes: so do its locks.

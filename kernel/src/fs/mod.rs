@@ -47,6 +47,7 @@ use crate::boot::Initramfs;
 use crate::dev::block;
 use crate::errno::*;
 use crate::println;
+use crate::proc::cred::Cred;
 use crate::sched::{self, Nanos};
 use crate::vm;
 use inode::InodeRef;
@@ -85,18 +86,18 @@ pub fn memory_pages() -> (u64, u64) {
 pub fn init(initramfs: Initramfs) -> Result<usize> {
     boot_time();
     let unlimited = tmpfs::Options { perm: Some(0o755), ..tmpfs::Options::UNLIMITED };
-    let tmpfs = tmpfs::TmpFs::mount(&unlimited);
+    let tmpfs = tmpfs::TmpFs::mount(&unlimited)?;
     let root: InodeRef = tmpfs.clone();
     mount::set_root(root.clone());
     let failed = unpack::unpack(initramfs, &root);
     tmpfs.limit();
     devfs::mount_at("/dev", devfs::create()?, "devtmpfs", "devtmpfs")?;
-    devfs::mount_at("/dev/shm", tmpfs::TmpFs::create(0o1777), "tmpfs", "tmpfs")?;
+    devfs::mount_at("/dev/shm", tmpfs::TmpFs::create(0o1777)?, "tmpfs", "tmpfs")?;
     devfs::mount_at("/proc", procfs::create(), "proc", "proc")?;
     devfs::mount_at("/sys", procfs::create_sys(), "sysfs", "sysfs")?;
     for dir in ["/tmp", "/run"] {
         if resolve(&root_start(), dir.as_bytes(), Follow::Yes).is_err() {
-            root.create(&dir.as_bytes()[1..], inode::NewNode::Dir, 0o1777)?;
+            root.create(&dir.as_bytes()[1..], inode::NewNode::Dir, 0o1777, &Cred::kernel())?;
         }
     }
     Ok(failed)
@@ -122,7 +123,7 @@ pub fn mount_named(cmdline: &str) {
 }
 
 fn root_start() -> Start {
-    Start { root: mount::root(), dir: mount::root() }
+    Start::kernel(mount::root())
 }
 
 /// Opens a path from the root for the kernel's own use.

@@ -91,7 +91,7 @@ pub fn covered_by(root: &InodeRef) -> Option<InodeRef> {
     MOUNTS.lock().iter().find(|mount| same(&mount.root, root)).map(|mount| mount.covered.clone())
 }
 
-/// The table, for `/proc/mounts`.
-pub fn list() -> Vec<Mount> {
-    MOUNTS.lock().clone()
+/// An entry of the table, for `/proc/mounts`.
+pub fn nth(index: usize) -> Option<Mount> {
+    MOUNTS.lock().get(index).cloned()
 }

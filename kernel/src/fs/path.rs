@@ -8,13 +8,16 @@
 //! own. A renamed file's old name isn't tracked: its path then reads as deleted.
 
 use alloc::boxed::Box;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use super::access;
 use super::context::FsContext;
+use super::current;
 use super::inode::{same, InodeRef, Kind};
 use super::mount;
 use crate::errno::*;
+use crate::proc::cred::Cred;
 
 /// The longest name and the longest path that a program may pass (with its terminator).
 pub const NAME_MAX: usize = 255;
@@ -65,13 +68,15 @@ impl Place {
     }
 }
 
-/// A directory's path up to `root`, or to the root of everything; `None` if it was removed.
+/// A directory's path up to `root`, or to the root of everything; `None` if it was removed. Of a path that no call could pass, only
+/// the end: somewhat more than [`PATH_MAX`] bytes.
 pub fn dir_path(dir: &InodeRef, root: Option<&InodeRef>) -> Option<Vec<u8>> {
-    let mut names: Vec<Vec<u8>> = Vec::new();
+    let mut backwards: Vec<u8> = Vec::new();
     let mut at = dir.clone();
-    while !root.is_some_and(|root| same(root, &at)) {
+    while backwards.len() <= PATH_MAX && !root.is_some_and(|root| same(root, &at)) {
         if let Some((parent, name)) = at.parent() {
-            names.push(name);
+            backwards.extend(name.iter().rev());
+            backwards.push(b'/');
             at = mount::top(parent);
         } else if let Some(covered) = mount::covered_by(&at) {
             at = covered;
@@ -81,10 +86,11 @@ pub fn dir_path(dir: &InodeRef, root: Option<&InodeRef>) -> Option<Vec<u8>> {
             return None;
         }
     }
-    if names.is_empty() {
+    if backwards.is_empty() {
         return Some(b"/".to_vec());
     }
-    Some(names.iter().rev().flat_map(|name| [b"/", name.as_slice()]).flatten().copied().collect())
+    backwards.reverse();
+    Some(backwards)
 }
 
 /// Whether a symbolic link at the end of a path is followed.
@@ -98,12 +104,19 @@ pub enum Follow {
 pub struct Start {
     pub root: InodeRef,
     pub dir: InodeRef,
+    /// On whose behalf.
+    pub by: Arc<Cred>,
 }
 
 impl Start {
     /// At the working directory.
     pub fn cwd(context: &FsContext) -> Start {
-        Start { root: context.root(), dir: context.cwd() }
+        Start { root: context.root(), dir: context.cwd(), by: current::cred() }
+    }
+
+    /// At `root`, on the kernel's behalf.
+    pub fn kernel(root: InodeRef) -> Start {
+        Start { dir: root.clone(), root, by: Cred::kernel() }
     }
 }
 
@@ -151,7 +164,7 @@ pub fn walk(start: &Start, path: &[u8], follow: Follow) -> Result<Found> {
     let mut replaced: Option<Vec<u8>> = None;
     let mut at = 0;
     let mut links = 0;
-    let restricted = access::restricts_paths();
+    let restricted = access::restricts_paths(&start.by);
     loop {
         let text: &[u8] = replaced.as_deref().unwrap_or(path);
         let Some(step) = Step::next(text, at) else {
@@ -175,7 +188,7 @@ pub fn walk(start: &Start, path: &[u8], follow: Follow) -> Result<Found> {
             return Err(ENAMETOOLONG);
         }
         if restricted && dir.kind() == Kind::Dir {
-            access::check(&dir, access::EXECUTE)?;
+            dir.permits(&start.by, access::EXECUTE)?;
         }
         let inode = match dir.lookup(step.name) {
             Ok(inode) => mount::top(inode),
@@ -192,6 +205,9 @@ pub fn walk(start: &Start, path: &[u8], follow: Follow) -> Result<Found> {
         links += 1;
         if links > MAX_LINKS {
             return Err(ELOOP);
+        }
+        if step.last {
+            access::may_follow(&start.by, &dir.ownership(), &inode.ownership())?;
         }
         if let Some(place) = inode.jump() {
             let place = place?;

@@ -37,7 +37,7 @@ pub struct SignalFd {
 
 impl SignalFd {
     /// An open file for these signals with the flags of `signalfd4`.
-    pub fn create(mask: SigSet, flags: u32) -> Arc<File> {
+    pub fn create(mask: SigSet, flags: u32) -> Result<Arc<File>> {
         let inode = SignalFd { mask: AtomicU64::new(mask.0), ino: super::new_ino() };
         File::anonymous(Arc::new(inode), abi::O_RDWR | flags & abi::O_NONBLOCK)
     }

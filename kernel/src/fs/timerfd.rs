@@ -1,7 +1,9 @@
 //! `timerfd`: a timer that is read like a file.
 //!
-//! Invariants: I1: an armed timer has exactly one kernel timer with its current `serial`; older ones find theirs stale. I2: the kernel
-//! timer holds a weak reference, so a closed file's goes off for nobody.
+//! One that repeats is set anew when it is read: what has passed by then is counted, not waited for. So it costs no more than its reader.
+//!
+//! Invariants: I1: a timer that is set has exactly one kernel timer with its current `serial`, older ones find theirs stale; or it has run
+//! out, which nobody has read. I2: the kernel timer holds a weak reference, so a closed file's goes off for nobody.
 
 use alloc::boxed::Box;
 use alloc::sync::{Arc, Weak};
@@ -31,8 +33,8 @@ struct State {
     /// Monotonic; 0 when it is not armed.
     target: Nanos,
     interval: Nanos,
-    /// How often it has run out since the last read.
-    expirations: u64,
+    /// It has run out at `target` since the last read.
+    expired: bool,
     serial: u64,
     armed: Option<TimerId>,
 }
@@ -59,7 +61,7 @@ impl TimerFd {
             ino: super::new_ino(),
             me: me.clone(),
         });
-        Ok(File::anonymous(timer, abi::O_RDWR | flags & abi::O_NONBLOCK))
+        File::anonymous(timer, abi::O_RDWR | flags & abi::O_NONBLOCK)
     }
 
     /// The timer behind an open file.
@@ -84,7 +86,6 @@ impl TimerFd {
         let mut state = self.state.lock();
         let before = state.left();
         state.disarm();
-        state.expirations = 0;
         state.interval = setting.interval;
         if setting.value != 0 {
             state.target = sched::now().saturating_add(setting.value);
@@ -109,36 +110,46 @@ impl TimerFd {
         if state.serial != serial || state.target == 0 {
             return;
         }
-        let late = sched::now().saturating_sub(state.target);
         state.armed = None;
-        state.expirations += 1;
-        match late.checked_div(state.interval) {
-            None => state.target = 0,
-            Some(missed) => {
-                state.expirations = state.expirations.saturating_add(missed);
-                state.target += state.interval * (missed + 1);
-                self.start(&mut state);
-            }
-        }
+        state.expired = true;
         drop(state);
         self.readers.wake_all();
     }
 
+    /// How often it has run out since the last time; `None` if it hasn't.
     fn try_take(&self) -> Option<u64> {
-        let count = core::mem::take(&mut self.state.lock().expirations);
-        (count > 0).then_some(count)
+        let mut state = self.state.lock();
+        if !core::mem::take(&mut state.expired) {
+            return None;
+        }
+        let late = sched::now().saturating_sub(state.target);
+        let Some(missed) = late.checked_div(state.interval) else {
+            state.target = 0;
+            return Some(1);
+        };
+        let passed = missed.saturating_add(1);
+        state.target = state.target.saturating_add(state.interval.saturating_mul(passed));
+        self.start(&mut state);
+        Some(passed)
     }
 }
 
 impl State {
     fn left(&self) -> Setting {
-        let value = if self.target == 0 { 0 } else { self.target.saturating_sub(sched::now()).max(1) };
+        let now = sched::now();
+        let value = match (now.checked_sub(self.target), self.expired) {
+            _ if self.target == 0 => 0,
+            (None, _) => self.target - now,
+            (Some(late), _) if self.interval != 0 => self.interval - late % self.interval,
+            (Some(_), expired) => u64::from(!expired),
+        };
         Setting { value, interval: self.interval }
     }
 
     fn disarm(&mut self) {
         self.serial += 1;
         self.target = 0;
+        self.expired = false;
         if let Some(id) = self.armed.take() {
             sched::timer_cancel(id);
         }
@@ -173,7 +184,7 @@ impl Inode for TimerFd {
     }
 
     fn poll(&self, _file: &File) -> u32 {
-        if self.state.lock().expirations > 0 {
+        if self.state.lock().expired {
             abi::POLLIN | abi::POLLRDNORM
         } else {
             0

@@ -13,7 +13,7 @@ use crate::errno::*;
 
 /// Unpacks `archive` below `root`, and frees its memory on the way; members that can't be made are left out and counted.
 pub fn unpack(mut archive: Initramfs, root: &InodeRef) -> usize {
-    let start = Start { root: root.clone(), dir: root.clone() };
+    let start = Start::kernel(root.clone());
     let mut links: HashMap<u32, InodeRef> = HashMap::new();
     let mut failed = 0;
     loop {
@@ -43,7 +43,7 @@ fn place(start: &Start, entry: &Entry<'_>, links: &mut HashMap<u32, InodeRef>) -
         (Some(inode), ..) if kind == Kind::Dir && inode.kind() == Kind::Dir => inode.clone(),
         (Some(_), ..) => return Err(EEXIST),
         (None, Some(name), Some(first)) => {
-            found.dir.link(name, first)?;
+            found.dir.link(name, first, &start.by)?;
             first.clone()
         }
         (None, Some(name), None) => {
@@ -53,7 +53,7 @@ fn place(start: &Start, entry: &Entry<'_>, links: &mut HashMap<u32, InodeRef>) -
                 Kind::Symlink => NewNode::Symlink(entry.data),
                 special => NewNode::Special(special, entry.rdev),
             };
-            found.dir.create(name, new, entry.mode)?
+            found.dir.create(name, new, entry.mode, &start.by)?
         }
         (None, None, _) => return Err(EINVAL),
     };
@@ -64,12 +64,14 @@ fn place(start: &Start, entry: &Entry<'_>, links: &mut HashMap<u32, InodeRef>) -
         downcast::<TmpNode>(&inode).ok_or(EINVAL)?.fill(entry.data)?;
     }
     let time = u64::from(entry.mtime) * 1_000_000_000;
-    inode.set_attr(&SetAttr {
-        perm: Some(entry.mode & 0o7777),
-        uid: Some(entry.uid),
-        gid: Some(entry.gid),
-        atime: Some(time),
-        mtime: Some(time),
+    inode.set_attr(&|_| {
+        Ok(SetAttr {
+            perm: Some(entry.mode & 0o7777),
+            uid: Some(entry.uid),
+            gid: Some(entry.gid),
+            atime: Some(time),
+            mtime: Some(time),
+        })
     })
 }
 
@@ -82,7 +84,7 @@ fn make_parents(start: &Start, name: &[u8]) -> Result<()> {
         }
         let found = walk(start, &name[..at], Follow::Yes)?;
         if let (None, Some(name)) = (&found.inode, &found.name) {
-            found.dir.create(name, NewNode::Dir, 0o755)?;
+            found.dir.create(name, NewNode::Dir, 0o755, &start.by)?;
         }
     }
     Ok(())

@@ -10,7 +10,7 @@
 //!
 //! Invariants: H1: `moved` is the length of `front` and `behind` together. H2: nothing is copied into the ring while `moved`
 //! isn't 0, so bytes leave in the order they came. H3: `charged`, the memory of the ring and the length of the chains, is what the
-//! account knows of. H4: `ranges` is how many donated ranges are in `behind`; they are made loans before it is read, cut, or moved, and
+//! user's totals know of. H4: `ranges` is how many donated ranges are in `behind`; they are made loans before it is read, cut, or moved, and
 //! nothing is there in front of the first that leaves as it is.
 
 use alloc::sync::Arc;
@@ -18,9 +18,9 @@ use alloc::sync::Arc;
 use mbuf::NoMemory;
 
 use super::ring::Ring;
+use crate::charge::User;
 use crate::errno::*;
 use crate::fs::io::{Sink, Source};
-use crate::net::account::Account;
 use crate::net::moving::{append, pour, Lends, PIPE_LOAN};
 use crate::net::pages::{Chain, Clusters, Run};
 use crate::vm::{self, Export};
@@ -33,21 +33,21 @@ pub struct Held {
     behind: Chain,
     moved: usize,
     ranges: usize,
-    account: Arc<Account>,
+    user: Arc<User>,
     charged: usize,
 }
 
 impl Held {
-    /// Nothing; what comes counts for `account`.
-    pub fn new(account: Arc<Account>) -> Held {
+    /// Nothing; what comes counts for `user`.
+    pub fn new(user: Arc<User>) -> Held {
         let (front, ring, behind) = (Chain::new(), Ring::new(), Chain::new());
-        Held { front, ring, behind, moved: 0, ranges: 0, account, charged: 0 }
+        Held { front, ring, behind, moved: 0, ranges: 0, user, charged: 0 }
     }
 
     /// Keeps H3.
     fn charge(&mut self) {
         let now = self.ring.size() + self.moved;
-        self.account.changed(self.charged, now);
+        self.user.changed(self.charged, now);
         self.charged = now;
     }
 
@@ -256,6 +256,6 @@ impl Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        self.account.changed(self.charged, 0);
+        self.user.changed(self.charged, 0);
     }
 }

@@ -21,14 +21,14 @@ use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use linux_raw_sys::general as abi;
 
 use super::held::Held;
+use crate::charge::{self, Charge, Count, Counted, User};
 use crate::errno::*;
 use crate::fs::file::File;
 use crate::fs::inode::*;
 use crate::fs::io::{outcome, Sink, Source};
-use crate::net::account::Account;
 use crate::net::pages::Chain;
-use crate::net::rights::Ucred;
-use crate::sync::{Mutex, WaitQueue, Woken};
+use crate::proc::caps::Caps;
+use crate::sync::{Mutex, SpinLock, WaitQueue, Woken};
 use crate::vm::{self, Asks, Export};
 
 const PAGE: usize = 4096;
@@ -36,11 +36,35 @@ const PAGE: usize = 4096;
 const PIPE_BUF: usize = 4096;
 const DEFAULT_CAPACITY: usize = 65536;
 const MAX_CAPACITY: usize = 1 << 20;
+/// What a pipe gets when its user's pipes may hold much already.
+const LEAST_CAPACITY: usize = 2 * PAGE;
+
+/// Pages that all pipes of a user may hold: from the first on, new ones get little and none grows, from the second on there are no new
+/// ones. 0 for no bound. `/proc/sys/fs/pipe-user-pages-soft` and `-hard`.
+pub static SOFT: AtomicUsize = AtomicUsize::new(16384);
+pub static HARD: AtomicUsize = AtomicUsize::new(0);
+
+/// How many pages one of these allows the running process's user.
+fn user_pages(bound: &AtomicUsize) -> usize {
+    match bound.load(Ordering::Relaxed) {
+        0 => usize::MAX,
+        _ if may_exceed() => usize::MAX,
+        most => most,
+    }
+}
+
+fn may_exceed() -> bool {
+    let cred = crate::fs::current::cred();
+    cred.has(Caps::SYS_RESOURCE) || cred.has(Caps::SYS_ADMIN)
+}
 
 /// The shared middle of a pipe.
 pub struct Pipe {
     held: Mutex<Held>,
-    account: Arc<Account>,
+    user: Arc<User>,
+    /// The pages that it may hold.
+    pages: SpinLock<Count>,
+    _charge: Charge,
     len: AtomicUsize,
     capacity: AtomicUsize,
     /// I5; 0 if there is no such writer. Changes with `held` locked.
@@ -82,23 +106,33 @@ impl Side {
 }
 
 impl Pipe {
-    fn new() -> Arc<Pipe> {
-        let account = Account::of(Ucred::current().uid);
-        Arc::new(Pipe {
-            held: Mutex::new(Held::new(account.clone())),
-            account,
+    /// An empty one, which holds little from the moment on that the user's pipes may hold much.
+    fn new(charge: Charge) -> Result<Arc<Pipe>> {
+        let user = charge::account().user().clone();
+        let pages = |many| Count::of(user.clone(), Counted::PipePages, many, user_pages(&HARD));
+        let is_much = user.count(Counted::PipePages) + DEFAULT_CAPACITY / PAGE > user_pages(&SOFT);
+        let capacity = if is_much { LEAST_CAPACITY } else { DEFAULT_CAPACITY };
+        let pages = pages(capacity / PAGE).map_err(|_| ENFILE)?;
+        Ok(Arc::new(Pipe {
+            held: Mutex::new(Held::new(user.clone())),
+            user,
+            pages: SpinLock::new(pages),
+            _charge: charge,
             len: AtomicUsize::new(0),
-            capacity: AtomicUsize::new(DEFAULT_CAPACITY),
+            capacity: AtomicUsize::new(capacity),
             over: AtomicU64::new(0),
             turns: AtomicU64::new(0),
             readers: Side::new(),
             writers: Side::new(),
-        })
+        }))
     }
 
-    /// The inside of a fifo that nobody has open.
-    pub fn fifo() -> Arc<Pipe> {
-        Self::new()
+    /// The inside of a fifo that nobody has open, which a user has made.
+    ///
+    /// # Errors
+    /// `ENFILE`.
+    pub fn fifo(uid: u32) -> Result<Arc<Pipe>> {
+        Self::new(Charge::lasting(uid, size_of::<Pipe>()).map_err(|_| ENFILE)?)
     }
 
     /// An anonymous pipe: its reading and its writing end.
@@ -106,14 +140,15 @@ impl Pipe {
     /// Fails with `ENFILE` when memory is short.
     pub fn pair(flags: u32) -> Result<(Arc<File>, Arc<File>)> {
         vm::leave_memory(Asks::Process).map_err(|_| ENFILE)?;
-        let inode: InodeRef = Arc::new(PipeInode::new(Self::new()));
+        let charge = charge::take(size_of::<Pipe>()).map_err(|_| ENFILE)?;
+        let inode: InodeRef = Arc::new(PipeInode::new(Self::new(charge)?));
         let end = |access| {
             if let Some(pipe) = inode.pipe() {
                 pipe.enter(access);
             }
             File::anonymous(inode.clone(), flags & (abi::O_NONBLOCK | abi::O_DIRECT) | access)
         };
-        Ok((end(abi::O_RDONLY), end(abi::O_WRONLY)))
+        Ok((end(abi::O_RDONLY)?, end(abi::O_WRONLY)?))
     }
 
     /// Opens a fifo, which waits for the other side as `open` has it; returns the node for the transfers.
@@ -179,7 +214,7 @@ impl Pipe {
 
     /// How much a writer may fill the pipe to: a page, once the user's queues hold all that they may.
     fn limit(&self) -> usize {
-        if self.account.is_full() {
+        if self.user.is_full() {
             return PAGE;
         }
         self.capacity()
@@ -199,7 +234,18 @@ impl Pipe {
         if size < held.len() {
             return Err(EBUSY);
         }
+        if size > self.capacity() && !may_exceed() {
+            let more = (size - self.capacity()) / PAGE;
+            let most = user_pages(&SOFT).min(user_pages(&HARD));
+            if self.user.count(Counted::PipePages) + more > most {
+                return Err(EPERM);
+            }
+        }
+        let pages = Count::of(self.user.clone(), Counted::PipePages, size / PAGE, usize::MAX);
         held.shrink(size)?;
+        if let Ok(pages) = pages {
+            *self.pages.lock() = pages;
+        }
         self.capacity.store(size, Ordering::Relaxed);
         self.over.store(0, Ordering::SeqCst);
         drop(held);
@@ -386,7 +432,7 @@ impl Pipe {
 
     /// How much the pipe may hold once pages have come as they are.
     fn most(&self, blocking: Blocking, limit: usize) -> usize {
-        if blocking == Blocking::Yes && !self.account.is_full() {
+        if blocking == Blocking::Yes && !self.user.is_full() {
             return MAX_CAPACITY.max(limit);
         }
         limit
@@ -524,31 +570,35 @@ pub fn interrupted(woken: Woken) -> Errno {
 struct PipeInode {
     pipe: Arc<Pipe>,
     ino: u64,
+    /// Whoever made it.
+    owner: (u32, u32),
 }
 
 impl PipeInode {
     fn new(pipe: Arc<Pipe>) -> PipeInode {
-        PipeInode { pipe, ino: crate::fs::new_ino() }
+        let by = crate::fs::current::cred();
+        PipeInode { pipe, ino: crate::fs::new_ino(), owner: (by.fsuid, by.fsgid) }
     }
 }
 
 impl Inode for PipeInode {
     fn stat(&self) -> Stat {
-        Stat::plain(crate::fs::PIPE_DEVICE, self.ino, Kind::Fifo, 0o600)
+        let (uid, gid) = self.owner;
+        Stat { uid, gid, ..Stat::plain(crate::fs::PIPE_DEVICE, self.ino, Kind::Fifo, 0o600) }
     }
 
     fn kind(&self) -> Kind {
         Kind::Fifo
     }
 
-    fn set_attr(&self, _change: &SetAttr) -> Result<()> {
-        Ok(())
+    fn set_attr(&self, change: Decide<'_>) -> Result<()> {
+        change(&self.ownership()).map(|_| ())
     }
 
     /// Only a descriptor's name in /proc leads here: the pipe has been open, so there is nobody to wait for.
     fn open(&self, flags: u32) -> Result<Option<InodeRef>> {
         self.pipe.enter(flags & abi::O_ACCMODE);
-        Ok(Some(Arc::new(PipeInode { pipe: self.pipe.clone(), ino: self.ino })))
+        Ok(Some(Arc::new(PipeInode { pipe: self.pipe.clone(), ino: self.ino, owner: self.owner })))
     }
 
     fn release(&self, file: &File) {

@@ -10,8 +10,11 @@
 //!
 //! Invariants: I1: `head < buf.len()`, or both are 0; `len <= buf.len()`.
 
-use alloc::collections::TryReserveError;
 use alloc::vec::Vec;
+
+use machine::NoMemory;
+
+use crate::mem::fault;
 
 /// A queue of bytes in one buffer.
 pub struct Ring {
@@ -68,9 +71,9 @@ impl Ring {
     }
 
     /// Moves the contents into a buffer of `size` bytes, which must hold them.
-    pub fn resize(&mut self, size: usize) -> Result<(), TryReserveError> {
+    pub fn resize(&mut self, size: usize) -> Result<(), NoMemory> {
         let mut buf = Vec::new();
-        buf.try_reserve_exact(size)?;
+        fault::attempt(|| buf.try_reserve_exact(size))?;
         self.pieces().into_iter().for_each(|piece| buf.extend_from_slice(piece));
         buf.resize(size, 0);
         self.buf = buf;

@@ -17,7 +17,10 @@
 
 use alloc::vec::Vec;
 
+use crate::charge::{Charge, User};
 use crate::errno::*;
+use crate::mem::fault;
+use crate::proc::caps::Caps;
 use crate::proc::cred::Cred;
 use crate::proc::Pid;
 use crate::sync::SpinLock;
@@ -57,12 +60,12 @@ impl Owner {
         let wanted = (wanted >> 6 | wanted >> 3 | wanted) & 7;
         let granted = if cred.euid == self.uid || cred.euid == self.creator_uid {
             self.mode >> 6
-        } else if [self.gid, self.creator_gid].iter().any(|g| *g == cred.egid || cred.groups.contains(g)) {
+        } else if [self.gid, self.creator_gid].iter().any(|&g| cred.in_effective_group(g)) {
             self.mode >> 3
         } else {
             self.mode
         };
-        if wanted & !granted == 0 || cred.is_root() {
+        if wanted & !granted == 0 || cred.has(Caps::IPC_OWNER) {
             Ok(())
         } else {
             Err(EACCES)
@@ -70,13 +73,16 @@ impl Owner {
     }
 
     fn check_owner(&self, cred: &Cred) -> Result<()> {
-        if cred.is_root() || cred.euid == self.uid || cred.euid == self.creator_uid {
+        if cred.has(Caps::SYS_ADMIN) || cred.euid == self.uid || cred.euid == self.creator_uid {
             Ok(())
         } else {
             Err(EPERM)
         }
     }
 }
+
+/// What a segment costs besides its pages: itself and what its memory is known by.
+const SEGMENT: usize = core::mem::size_of::<Shm>() + 512;
 
 struct Shm {
     key: i32,
@@ -94,6 +100,7 @@ struct Shm {
     /// The object's name in the VM system.
     object: u64,
     locked: Option<Locked>,
+    _charge: Charge,
 }
 
 /// A segment as `IPC_STAT` and `/proc/sysvipc/shm` show it; times in seconds since 1970.
@@ -109,6 +116,18 @@ pub struct Info {
     pub attached: u64,
     pub detached: u64,
     pub changed: u64,
+    /// Pages in memory.
+    pub resident: u64,
+    /// Pages on swap and not in memory.
+    pub swapped: u64,
+}
+
+/// What all segments come to.
+pub struct Sums {
+    /// How many there are.
+    pub count: u64,
+    /// Pages that they may have.
+    pub pages: u64,
     /// Pages in memory.
     pub resident: u64,
     /// Pages on swap and not in memory.
@@ -209,6 +228,9 @@ impl Table {
                 *slot = None;
             }
         }
+        if self.slots.iter().all(Option::is_none) {
+            self.slots = Vec::new();
+        }
     }
 
     fn slot_of(&self, id: i32) -> Result<usize> {
@@ -239,24 +261,61 @@ impl Table {
     fn count(&self) -> usize {
         self.slots.iter().flatten().count()
     }
+
+    /// The segment with the request's key, if it is there and suits; `None` if one is to be made, for which there is room.
+    fn existing(&mut self, request: &Request, cred: &Cred) -> Result<Option<i32>> {
+        let shared = request.key != IPC_PRIVATE;
+        let Some((slot, shm)) = shared.then(|| self.with_key(request.key)).flatten() else {
+            if shared && request.create == Create::Never {
+                return Err(ENOENT);
+            }
+            return self.check_room(request.size).map(|()| None);
+        };
+        if request.create == Create::Always {
+            return Err(EEXIST);
+        }
+        if request.size > shm.size {
+            return Err(EINVAL);
+        }
+        shm.owner.check(cred, request.mode)?;
+        Ok(Some(shm.id(slot)))
+    }
+
+    fn check_room(&mut self, size: u64) -> Result<()> {
+        self.sweep();
+        let limits = self.limits;
+        if size == 0 || size > limits.max {
+            return Err(EINVAL);
+        }
+        let pages = self.pages().checked_add(size.div_ceil(PAGE)).ok_or(ENOSPC)?;
+        if pages > limits.all || self.count() as u64 >= limits.segments.min(SLOTS as u64) {
+            return Err(ENOSPC);
+        }
+        if size > LARGEST {
+            return Err(ENOMEM);
+        }
+        Ok(())
+    }
 }
 
 /// `shmget`: the number of a segment, which is made if need be.
 pub fn get(request: &Request, cred: &Cred, pid: Pid) -> Result<i32> {
-    if request.key != IPC_PRIVATE {
-        if let Some(found) = existing(request, cred)? {
-            return Ok(found);
-        }
+    if let Some(found) = TABLE.lock().existing(request, cred)? {
+        return Ok(found);
     }
-    check_room(request.size)?;
-    let segment = Segment::new(request.size)?;
+    let charge = Charge::lasting(cred.uid, SEGMENT).map_err(|_| ENOSPC)?;
+    let segment = Segment::new(request.size, User::of(cred.uid).memory())?;
     let (remnant, object) = (segment.remnant(), segment.id());
     let mut table = TABLE.lock();
+    // Another call may have made it meanwhile; the lock goes before the segment that is one too many.
+    if let Some(found) = table.existing(request, cred)? {
+        return Ok(found);
+    }
     let free = table.slots.iter().position(Option::is_none);
     let slot = match free {
         Some(slot) => slot,
         None => {
-            table.slots.try_reserve(1).map_err(|_| ENOMEM)?;
+            fault::attempt(|| table.slots.try_reserve(1)).map_err(|_| ENOMEM)?;
             table.slots.push(None);
             table.slots.len() - 1
         }
@@ -277,43 +336,11 @@ pub fn get(request: &Request, cred: &Cred, pid: Pid) -> Result<i32> {
         remnant,
         object,
         locked: None,
+        _charge: charge,
     };
     let id = shm.id(slot);
     table.slots[slot] = Some(shm);
     Ok(id)
-}
-
-/// The segment with the request's key, if it is there and suits; `None` if one is to be made.
-fn existing(request: &Request, cred: &Cred) -> Result<Option<i32>> {
-    let table = TABLE.lock();
-    let Some((slot, shm)) = table.with_key(request.key) else {
-        return if request.create == Create::Never { Err(ENOENT) } else { Ok(None) };
-    };
-    if request.create == Create::Always {
-        return Err(EEXIST);
-    }
-    if request.size > shm.size {
-        return Err(EINVAL);
-    }
-    shm.owner.check(cred, request.mode)?;
-    Ok(Some(shm.id(slot)))
-}
-
-fn check_room(size: u64) -> Result<()> {
-    let mut table = TABLE.lock();
-    table.sweep();
-    let limits = table.limits;
-    if size == 0 || size > limits.max {
-        return Err(EINVAL);
-    }
-    let pages = table.pages().checked_add(size.div_ceil(PAGE)).ok_or(ENOSPC)?;
-    if pages > limits.all || table.count() as u64 >= limits.segments.min(SLOTS as u64) {
-        return Err(ENOSPC);
-    }
-    if size > LARGEST {
-        return Err(ENOMEM);
-    }
-    Ok(())
 }
 
 /// A segment to be mapped.
@@ -377,12 +404,27 @@ pub fn stat_slot(slot: i32, cred: Option<&Cred>) -> Result<Info> {
     Ok(shm.info(slot))
 }
 
-/// Every segment, in order of place.
-pub fn list() -> Vec<Info> {
+/// The first segment at or behind a place, and its place.
+pub fn next(from: usize) -> Option<(usize, Info)> {
+    let table = TABLE.lock();
+    let mut used = table.slots.iter().enumerate().skip(from);
+    used.find_map(|(slot, shm)| {
+        let shm = shm.as_ref().filter(|shm| !shm.is_gone())?;
+        Some((slot, shm.info(slot)))
+    })
+}
+
+/// How many segments there are, and the pages that they have in memory and on swap.
+pub fn sums() -> Sums {
     let mut table = TABLE.lock();
     table.sweep();
-    let used = table.slots.iter().enumerate();
-    used.filter_map(|(slot, shm)| shm.as_ref().map(|shm| shm.info(slot))).collect()
+    let mut sums = Sums { count: table.count() as u64, pages: table.pages(), resident: 0, swapped: 0 };
+    for shm in table.slots.iter().flatten() {
+        let footprint = shm.remnant.footprint();
+        sums.resident += footprint.resident;
+        sums.swapped += footprint.swapped;
+    }
+    sums
 }
 
 /// The highest place in use; 0 if none is.
@@ -426,8 +468,8 @@ pub fn lock(id: i32, cred: &Cred, limit: u64) -> Result<()> {
         let (_, shm) = table.find(id)?;
         shm.owner.check_owner(cred)?;
         match &shm.segment {
-            _ if limit == 0 && !cred.is_root() => return Err(EPERM),
-            _ if shm.size > limit && !cred.is_root() => return Err(ENOMEM),
+            _ if limit == 0 && !cred.has(Caps::IPC_LOCK) => return Err(EPERM),
+            _ if shm.size > limit && !cred.has(Caps::IPC_LOCK) => return Err(ENOMEM),
             Some(segment) if shm.locked.is_none() => segment.clone(),
             _ => return Ok(()),
         }

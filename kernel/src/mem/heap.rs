@@ -8,8 +8,15 @@
 //!   | of the classes
 //! ```
 //! Sizes up to 2 KiB come from size classes: each CPU has lists of free blocks, filled a run of pages at a time; a dozen
-//! instructions each way. A run's worth of blocks that a CPU has too many goes to a depot, where all CPUs fill up first.
-//! Everything else comes from `talc` behind a lock.
+//! instructions each way. A run's worth of blocks that a CPU has too many goes to a depot, where all CPUs fill up first. There each
+//! block lies with the others of its run, and a run that is whole goes back to `talc`. Everything else comes from `talc`, behind a lock.
+//!
+//! ```text
+//!   run     | Run | block | block | ...        aligned to its span, so that a block finds its run
+//!   depot   runs with blocks that no CPU has, of each class
+//! ```
+//! What `talc` has too much of goes back to all: the page daemon allocates free pages as blocks of a balloon, and takes their frames
+//! out of the tables ([`give_back`]). Who finds `talc` empty has a piece of the balloon filled with frames first.
 //!
 //! [`reserve`] is how the kernel gets by with containers that can't fail: it maps as much as the operation announces before the
 //! operation changes anything. I1: the stock, `mapped - claimed`, was at least the sum of all CPUs' promises when any of them
@@ -17,24 +24,28 @@
 //! nobody else comes between on this CPU. A promise stands until the CPU makes another, so a CPU that asks for what it was
 //! promised before only looks whether the stock still has it all: that takes no lock, and writes nothing.
 //!
-//! What announces nothing (a descriptor, a name, a queue's growth) lives on a cushion that every `reserve` fills up again: so when
+//! What announces nothing, in small pieces (a descriptor, a name), lives on a cushion that every `reserve` fills up again: so when
 //! memory runs out, faults and forks are refused first, while there still is enough to end a process in order.
-//! [`is_low`] says that it is being used, and the next system call makes room first.
+//! [`is_low`] says that it is being used, and the next system call makes room first. A piece whose size a program chooses is asked for
+//! in [`fault::attempt`], which may be refused and doesn't get the cushion.
 //!
 //! The road not taken is talc alone: 110 instructions for a small allocation and its release, where the classes take 25.
 
 use core::alloc::{GlobalAlloc, Layout};
 use core::cell::UnsafeCell;
 use core::ptr::{self, NonNull};
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
-use machine::{NoMemory, Reserve, PAGE_SIZE};
+use arrayvec::ArrayVec;
+use machine::{Channel, CpuSet, Machine, NoMemory, Reserve, PAGE_SIZE};
 use talc::base::binning::DefaultBinning;
 use talc::base::Talc;
 use talc::source::Manual;
 
-use super::layout;
-use crate::arch::{cpu, tables};
+use super::{fault, layout};
+use crate::arch::machine::KERNEL;
+use crate::arch::{cpu, io, ipi, tables};
+use crate::sched;
 use crate::sync::SpinLock;
 
 /// Block sizes of the classes: multiples of 16; those of at least 64 that serve alignments up to 64 are multiples of 64.
@@ -49,6 +60,8 @@ const CUSHION_MAX: usize = 4 << 20;
 
 /// Whether part of the cushion is in use.
 static LOW: AtomicBool = AtomicBool::new(false);
+/// Whether talc has more free than it needs.
+static FULL: AtomicBool = AtomicBool::new(false);
 
 /// Class by size in units of 16 bytes, rounded up.
 static CLASS: [u8; LARGEST / 16 + 1] = {
@@ -67,16 +80,31 @@ static CLASS: [u8; LARGEST / 16 + 1] = {
 
 struct Block {
     next: *mut Block,
-    /// In the depot, of a chain's first block: the first block of the next chain.
-    below: *mut Block,
+}
+
+/// What a run begins with.
+struct Run {
+    /// Its blocks in the depot, and how many they are.
+    free: *mut Block,
+    count: usize,
+    /// Its neighbours in the depot's list; in it are the runs with blocks.
+    next: *mut Run,
+    previous: *mut Run,
 }
 
 /// One CPU's free blocks of a class.
 struct Lists {
     head: *mut Block,
     len: usize,
-    /// Exactly a run's blocks, or none.
+    /// A run's worth of blocks, or none.
     spare: *mut Block,
+}
+
+impl Lists {
+    /// Blocks on them.
+    fn count(&self, class: usize) -> usize {
+        self.len + if self.spare.is_null() { 0 } else { BLOCKS[class] }
+    }
 }
 
 /// One CPU's lists.
@@ -92,12 +120,116 @@ static FRONT: Front = Front(UnsafeCell::new(
         cpu::MAX_CPUS],
 ));
 
-/// Chains of a run's blocks that some CPU had too many, linked through their first blocks.
-struct Depot(*mut Block);
-// SAFETY: what the pointers lead to is free memory that belongs to whoever has the chain.
+/// A class's blocks that no CPU has: runs in a list, and how many of them are whole.
+struct Depot {
+    first: *mut Run,
+    whole: usize,
+}
+// SAFETY: what the pointers lead to is free memory that belongs to whoever has the depot.
 unsafe impl Send for Depot {}
 
-static DEPOT: [SpinLock<Depot>; SIZES.len()] = [const { SpinLock::new(Depot(ptr::null_mut())) }; SIZES.len()];
+static DEPOT: [SpinLock<Depot>; SIZES.len()] =
+    [const { SpinLock::new(Depot { first: ptr::null_mut(), whole: 0 }) }; SIZES.len()];
+/// Runs that each class has.
+static RUNS_OF: [AtomicUsize; SIZES.len()] = [const { AtomicUsize::new(0) }; SIZES.len()];
+/// Whole runs that a depot keeps.
+const KEPT_RUNS: usize = 2;
+
+impl Depot {
+    /// Puts a block to its run. Returns the run if all of its blocks are here and there are enough such: it has left the depot.
+    ///
+    /// # Safety
+    /// The block is free, of this class, and the caller's.
+    unsafe fn put(&mut self, class: usize, block: *mut Block) -> Option<*mut Run> {
+        let run = ((block as usize) & !(SPANS[class] - 1)) as *mut Run;
+        // SAFETY: each block lies in a run of its class, which begins with a `Run`; those are touched with the depot locked. Blocks are
+        // free memory of ours that holds a `Block`.
+        unsafe {
+            (*block).next = (*run).free;
+            (*run).free = block;
+            (*run).count += 1;
+            if (*run).count == 1 {
+                self.link(run);
+            }
+            if (*run).count < BLOCKS[class] {
+                return None;
+            }
+            self.whole += 1;
+            if self.whole <= KEPT_RUNS {
+                return None;
+            }
+            self.whole -= 1;
+            self.unlink(run);
+        }
+        Some(run)
+    }
+
+    /// Blocks that lie here.
+    fn blocks(&self) -> usize {
+        let (mut run, mut blocks) = (self.first, 0);
+        while !run.is_null() {
+            // SAFETY: as in `put`.
+            unsafe { (blocks, run) = (blocks + (*run).count, (*run).next) };
+        }
+        blocks
+    }
+
+    /// Takes up to `most` blocks out of the first run: their chain and number.
+    fn take(&mut self, class: usize, most: usize) -> (*mut Block, usize) {
+        let run = self.first;
+        if run.is_null() {
+            return (ptr::null_mut(), 0);
+        }
+        let (mut chain, mut taken) = (ptr::null_mut(), 0);
+        // SAFETY: as in `put`.
+        unsafe {
+            self.whole -= usize::from((*run).count == BLOCKS[class]);
+            while taken < most && !(*run).free.is_null() {
+                let block = (*run).free;
+                (*run).free = (*block).next;
+                (*block).next = chain;
+                chain = block;
+                taken += 1;
+            }
+            (*run).count -= taken;
+            if (*run).count == 0 {
+                self.unlink(run);
+            }
+        }
+        (chain, taken)
+    }
+
+    /// # Safety
+    /// The run isn't in the list.
+    unsafe fn link(&mut self, run: *mut Run) {
+        // SAFETY: runs in the list are alive, and touched with the depot locked.
+        unsafe {
+            (*run).previous = ptr::null_mut();
+            (*run).next = self.first;
+            if !self.first.is_null() {
+                (*self.first).previous = run;
+            }
+        }
+        self.first = run;
+    }
+
+    /// # Safety
+    /// The run is in the list.
+    unsafe fn unlink(&mut self, run: *mut Run) {
+        // SAFETY: as in `link`.
+        unsafe {
+            let (next, previous) = ((*run).next, (*run).previous);
+            if previous.is_null() {
+                self.first = next;
+            } else {
+                (*previous).next = next;
+            }
+            if !next.is_null() {
+                (*next).previous = previous;
+            }
+        }
+    }
+}
 
 /// What a CPU has been promised last.
 #[repr(align(64))]
@@ -110,6 +242,15 @@ static STOCK: AtomicU64 = AtomicU64::new(0);
 /// By how much a promise may exceed what is asked for and stand.
 const SLACK: u64 = 64 * 1024;
 
+/// Whether who allocates can do without.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Refusal {
+    /// It can: the cushion isn't for it.
+    Taken,
+    /// It can't: it may take the cushion, and the last frame.
+    Fatal,
+}
+
 struct Back {
     talc: Talc<Manual, DefaultBinning>,
     end: Option<NonNull<u8>>,
@@ -117,8 +258,48 @@ struct Back {
     mapped: u64,
     /// What `reserve` keeps beyond what it is asked for.
     cushion: u64,
-    /// Bytes in use by talc's count of blocks handed out.
+    /// Bytes in use by talc's count of blocks handed out, the balloon's not among them.
     used: usize,
+    balloon: ArrayVec<Piece, BALLOON>,
+    /// The sum of the balloon's pages.
+    ballooned: u64,
+    /// Where the memory ends that start-up took, before page frames were handed over: it can't be given back.
+    floor: u64,
+    /// Bytes free in talc that could not be given back the last time.
+    stuck: u64,
+}
+
+/// A block of talc's whose pages have no frames.
+#[derive(Clone, Copy)]
+struct Piece {
+    /// Pages from the heap's start.
+    first: u32,
+    pages: u32,
+}
+
+/// Pieces of the balloon at most, and pages of one. Beside each piece less than a page is left over, which is a part of what it gives back.
+const BALLOON: usize = 16384;
+const PIECE: u32 = 1024;
+const LEAST_PIECE: u32 = 16;
+/// Pieces that lie where they can't be given back, put by for a while.
+const LOW_PIECES: usize = 64;
+/// Bytes that talc may have free beyond a quarter of what is in use before they are given back, and what it keeps of them.
+const MUCH: u64 = 1 << 20;
+const ENOUGH: u64 = 512 * 1024;
+
+impl Piece {
+    fn start(self) -> u64 {
+        layout::HEAP + u64::from(self.first) * PAGE_SIZE as u64
+    }
+
+    fn layout(&self) -> Layout {
+        let bytes = (self.pages as usize) * PAGE_SIZE;
+        Layout::from_size_align(bytes, PAGE_SIZE).expect("a page's size is a power of two")
+    }
+
+    fn addresses(self) -> impl Iterator<Item = u64> {
+        (0..u64::from(self.pages)).map(move |page| self.start() + page * PAGE_SIZE as u64)
+    }
 }
 
 // SAFETY: the pointers lead into the heap area, which is the same for all CPUs.
@@ -131,6 +312,10 @@ static BACK: SpinLock<Back> = SpinLock::new(Back {
     mapped: layout::HEAP,
     cushion: 0,
     used: 0,
+    balloon: ArrayVec::new_const(),
+    ballooned: 0,
+    floor: u64::MAX,
+    stuck: 0,
 });
 
 struct Heap;
@@ -155,6 +340,7 @@ pub fn lay_cushion(memory: usize) -> Result<(), NoMemory> {
     let cushion = (memory / CUSHION_FRACTION).clamp(CUSHION_MIN, CUSHION_MAX) as u64;
     OWED.store(OWED.load(Relaxed) - back.cushion + cushion, Relaxed);
     back.cushion = cushion;
+    back.floor = back.mapped;
     drop(back);
     reserve(0)
 }
@@ -165,6 +351,10 @@ pub fn lay_cushion(memory: usize) -> Result<(), NoMemory> {
 /// [`NoMemory`]; nothing has changed but that some memory may be mapped ahead.
 #[inline]
 pub fn reserve(bytes: usize) -> Result<(), NoMemory> {
+    fault::point()?;
+    if cfg!(debug_assertions) {
+        fault::announced(bytes);
+    }
     // Twice for what the classes round up; a new run for each class, and talc's largest hole.
     let want = bytes as u64 * 2 + RUNS + STEP;
     let own = PROMISES[cpu::index()].0.load(Relaxed);
@@ -189,13 +379,115 @@ fn promise(want: u64) -> Result<(), NoMemory> {
 
 /// Bytes of memory that the heap has.
 pub fn bytes() -> u64 {
-    BACK.lock().mapped - layout::HEAP
+    let back = BACK.lock();
+    back.mapped - layout::HEAP - back.ballooned * PAGE_SIZE as u64
+}
+
+/// Whether somebody has to see to the heap: see [`is_low`] and [`wake_daemon`].
+#[inline]
+pub fn wants_attention() -> bool {
+    LOW.load(Relaxed) || FULL.load(Relaxed)
 }
 
 /// Whether the cushion is being used: whoever can should make room.
-#[inline]
 pub fn is_low() -> bool {
     LOW.load(Relaxed)
+}
+
+/// For `/proc/vmstat`: bytes that talc has handed out and has free, and the balloon's pages and pieces.
+pub fn counters() -> [(&'static str, u64); 4] {
+    let back = BACK.lock();
+    [
+        ("heap_used", back.used as u64),
+        ("heap_free", back.free()),
+        ("heap_balloon_pages", back.ballooned),
+        ("heap_balloon_pieces", back.balloon.len() as u64),
+    ]
+}
+
+/// What is allocated: blocks of each class, with their size, and bytes of all that no class has. All other CPUs stand still.
+pub fn in_use() -> ([(usize, usize); SIZES.len()], usize) {
+    let mut runs = 0;
+    let classes = core::array::from_fn(|class| {
+        let count = RUNS_OF[class].load(Relaxed);
+        runs += count * run_layout(class).size();
+        // SAFETY: no other CPU runs, and nothing here allocates.
+        let rows = unsafe { &*FRONT.0.get() };
+        let on_lists: usize = rows.iter().map(|row| row.0[class].count(class)).sum();
+        (SIZES[class], count * BLOCKS[class] - on_lists - DEPOT[class].lock().blocks())
+    });
+    (classes, BACK.lock().used - runs)
+}
+
+/// Has each CPU give its free blocks to the depot, and the page daemon what the heap has too much of. Sleeps.
+pub fn trim() {
+    let this = sched::current_owned();
+    let allowed = this.allowed();
+    for cpu in cpu::online().iter() {
+        sched::set_affinity(&this, CpuSet::one(cpu));
+        drain();
+    }
+    sched::set_affinity(&this, allowed);
+    give_back();
+}
+
+/// Gives this CPU's free blocks to the depot.
+fn drain() {
+    for class in 0..SIZES.len() {
+        // SAFETY: this CPU's row, as in `alloc`; `overflow` doesn't come back here.
+        let lists = unsafe { &mut (*FRONT.0.get())[cpu::index()].0[class] };
+        overflow(class, lists);
+        overflow(class, lists);
+    }
+}
+
+/// Has the page daemon give back what there is too much of. Who frees memory may hold any lock, so a system call does this.
+pub fn wake_daemon() {
+    if FULL.swap(false, Relaxed) {
+        drain();
+        KERNEL.wake(Channel::PAGE_DAEMON);
+    }
+}
+
+/// Gives frames back that the heap has too many of. The page daemon's; it waits for all CPUs, with nothing locked.
+pub fn give_back() {
+    /// Frames given back at a time.
+    const BATCH: usize = 256;
+    if !BACK.lock().has_more_than(MUCH) {
+        return;
+    }
+    drain();
+    let mut low = ArrayVec::new();
+    loop {
+        let piece = {
+            let mut back = BACK.lock();
+            back.claim_surplus();
+            match back.inflate(&mut low) {
+                Some(piece) => piece,
+                None => {
+                    // SAFETY: talc gave these with this layout, and nobody has touched them.
+                    low.iter().for_each(|piece| unsafe {
+                        back.talc.deallocate(piece.start() as *mut u8, piece.layout())
+                    });
+                    back.stuck = back.free();
+                    return;
+                }
+            }
+        };
+        let mut pages = piece.addresses();
+        loop {
+            // SAFETY: nobody has the piece but this.
+            let unmap = |va| unsafe { tables::unmap(va) };
+            let frames: ArrayVec<u64, BATCH> = pages.by_ref().take(BATCH).filter_map(unmap).collect();
+            if frames.is_empty() {
+                break;
+            }
+            ipi::forget_kernel();
+            frames.into_iter().for_each(super::free_frame);
+            io::interrupt_window();
+        }
+        BACK.lock().balloon.push(piece);
+    }
 }
 
 /// Fills the cushion up again.
@@ -230,7 +522,7 @@ impl Back {
         Ok(())
     }
 
-    fn alloc(&mut self, layout: Layout) -> *mut u8 {
+    fn alloc(&mut self, layout: Layout, refusal: Refusal) -> *mut u8 {
         loop {
             // SAFETY: the size is not zero: `GlobalAlloc` promises that, and classes ask for pages.
             if let Some(block) = unsafe { self.talc.try_allocate(layout) } {
@@ -238,20 +530,120 @@ impl Back {
                 return block.as_ptr();
             }
             let need = (layout.size() + layout.align()) as u64;
-            if self.claim(need.next_multiple_of(PAGE_SIZE as u64) + PAGE_SIZE as u64).is_err() {
+            let need = need.next_multiple_of(PAGE_SIZE as u64) + PAGE_SIZE as u64;
+            if !self.deflate(need) && self.claim(need, refusal).is_err() {
                 return ptr::null_mut();
             }
         }
     }
 
+    /// Bytes that talc has free, with frames.
+    fn free(&self) -> u64 {
+        let has = self.claimed - layout::HEAP - self.ballooned * PAGE_SIZE as u64;
+        has.saturating_sub(self.used as u64)
+    }
+
+    /// Whether talc has so much more free than it needs.
+    fn has_more_than(&self, bytes: u64) -> bool {
+        self.free() > self.used as u64 / 4 + bytes
+    }
+
+    /// Gives talc a block back.
+    ///
+    /// # Safety
+    /// As for `GlobalAlloc::dealloc`; `alloc` here gave it.
+    unsafe fn dealloc(&mut self, at: *mut u8, layout: Layout) {
+        self.used -= layout.size();
+        // SAFETY: by the caller's promise.
+        unsafe { self.talc.deallocate(at, layout) };
+        if self.has_more_than(MUCH) && self.free() > self.stuck + MUCH {
+            FULL.store(true, Relaxed);
+        }
+    }
+
+    /// Takes free pages out of use, as many as can be had in a piece; they have their frames yet.
+    /// Those below the floor come to `low`, out of the way.
+    fn inflate(&mut self, low: &mut ArrayVec<Piece, LOW_PIECES>) -> Option<Piece> {
+        if !self.has_more_than(ENOUGH) || self.balloon.is_full() {
+            return None;
+        }
+        let mut pages = PIECE;
+        while pages >= LEAST_PIECE && !low.is_full() {
+            // SAFETY: the size is not zero.
+            let Some(block) = (unsafe { self.talc.try_allocate(Piece { first: 0, pages }.layout()) }) else {
+                pages /= 2;
+                continue;
+            };
+            let first = (block.as_ptr() as u64 - layout::HEAP) / PAGE_SIZE as u64;
+            let piece = Piece { first: first as u32, pages };
+            if piece.start() >= self.floor {
+                self.ballooned += u64::from(pages);
+                return Some(piece);
+            }
+            low.push(piece);
+        }
+        None
+    }
+
+    /// Gives talc what of the stock nobody was promised.
+    fn claim_surplus(&mut self) {
+        let surplus = (self.mapped - self.claimed).saturating_sub(OWED.load(Relaxed));
+        if surplus >= MUCH {
+            self.extend(surplus);
+        }
+    }
+
+    /// Gives talc `bytes`, or `STEP` if that is more, out of a piece of the balloon. False if there is none like it, or no frames.
+    #[cold]
+    fn deflate(&mut self, bytes: u64) -> bool {
+        const SMALLEST: u64 = LEAST_PIECE as u64;
+        // The end of what stays takes a little of it; beside a whole piece there may be a little free already.
+        let least = bytes.max(STEP) / PAGE_SIZE as u64 + 1;
+        let Some(at) = self.balloon.iter().rposition(|piece| u64::from(piece.pages) + 2 >= least) else {
+            return false;
+        };
+        let piece = self.balloon[at];
+        let kept = match u64::from(piece.pages).saturating_sub(least) {
+            0..SMALLEST => 0,
+            kept => kept,
+        };
+        let backed = piece
+            .addresses()
+            .skip(kept as usize)
+            .try_for_each(|va| tables::map_if_absent(va, Reserve::Kernel));
+        if backed.is_err() {
+            return false;
+        }
+        let start = piece.start() as *mut u8;
+        // SAFETY: the block is talc's with this layout; what becomes free has its frames, and so has the end of what stays, which lies in it.
+        unsafe {
+            if kept == 0 {
+                self.balloon.swap_remove(at);
+                self.talc.deallocate(start, piece.layout());
+            } else {
+                self.balloon[at].pages = kept as u32;
+                self.talc.shrink(start, piece.layout(), kept as usize * PAGE_SIZE);
+            }
+        }
+        self.ballooned -= u64::from(piece.pages) - kept;
+        true
+    }
+
     /// Gives talc `bytes` more, or `STEP` if that is more and there.
-    fn claim(&mut self, bytes: u64) -> Result<(), NoMemory> {
-        // Who allocates without notice can't be refused: it may take the last frame.
+    fn claim(&mut self, bytes: u64, refusal: Refusal) -> Result<(), NoMemory> {
         if self.map_to(bytes.max(STEP) + self.cushion, Reserve::Kernel).is_err() {
+            if refusal == Refusal::Taken {
+                return Err(NoMemory);
+            }
             LOW.store(true, Relaxed);
             self.map_to(bytes, Reserve::Pageout)?;
         }
-        let bytes = bytes.max(STEP).min(self.mapped - self.claimed);
+        self.extend(bytes.max(STEP).min(self.mapped - self.claimed));
+        Ok(())
+    }
+
+    /// Gives talc `bytes` of the stock.
+    fn extend(&mut self, bytes: u64) {
         let end = (self.claimed + bytes) as *mut u8;
         // SAFETY: the memory from `claimed` to `mapped` is mapped, follows what talc has, and is used by nobody.
         self.end = unsafe {
@@ -262,7 +654,6 @@ impl Back {
         };
         self.claimed += bytes;
         STOCK.store(self.mapped - self.claimed, Relaxed);
-        Ok(())
     }
 }
 
@@ -282,101 +673,151 @@ fn class_of(layout: Layout) -> Option<usize> {
     Some(usize::from(CLASS[size.div_ceil(16)]))
 }
 
-/// Bytes that a class is filled by: pages, as few as leave no more than an eighth over, less what talc puts before each
-/// block that it gives, so that one run follows close on another. Whole pages would each leave a hole of one.
-const fn run_of(size: usize) -> usize {
-    let mut bytes = PAGE_SIZE - 64;
-    while bytes % size > bytes / 8 {
-        bytes += PAGE_SIZE;
+/// Bytes from one run of a class to the next, if they lie together: a power of two, the smallest of which the blocks leave no more than
+/// an eighth.
+const fn span_of(size: usize) -> usize {
+    let mut span = PAGE_SIZE;
+    while (span - RUN_EDGES) % size > span / 8 {
+        span *= 2;
     }
-    bytes
+    span
 }
+
+/// What of a span isn't blocks: the `Run` in front, and behind it talc's end of the block.
+const RUN_EDGES: usize = 128;
+const _: () = assert!(core::mem::size_of::<Run>() <= RUN_EDGES / 2);
+
+static SPANS: [usize; SIZES.len()] = {
+    let mut spans = [0; SIZES.len()];
+    let mut class = 0;
+    while class < SIZES.len() {
+        spans[class] = span_of(SIZES[class]);
+        class += 1;
+    }
+    spans
+};
 
 /// Blocks in a class's run.
 static BLOCKS: [usize; SIZES.len()] = {
     let mut blocks = [0; SIZES.len()];
     let mut class = 0;
     while class < SIZES.len() {
-        blocks[class] = run_of(SIZES[class]) / SIZES[class];
+        blocks[class] = (span_of(SIZES[class]) - RUN_EDGES) / SIZES[class];
         class += 1;
     }
     blocks
 };
 
-/// A run for each class.
+/// A run for each class, wherever it comes to lie.
 const RUNS: u64 = {
     let (mut sum, mut class) = (0, 0);
     while class < SIZES.len() {
-        sum += run_of(SIZES[class]) + PAGE_SIZE;
+        sum += 2 * span_of(SIZES[class]);
         class += 1;
     }
     sum as u64
 };
 
+fn run_layout(class: usize) -> Layout {
+    Layout::from_size_align(SPANS[class] - RUN_EDGES / 2, SPANS[class]).expect("a span is a power of two")
+}
+
+/// A block that no class has.
+#[cold]
+fn large(layout: Layout) -> *mut u8 {
+    let is_attempt = fault::is_attempt();
+    if layout.size() <= fault::SMALL {
+        if cfg!(debug_assertions) && !is_attempt {
+            fault::took(layout.size() as i64);
+        }
+    } else if !is_attempt {
+        fault::unannounced(layout.size());
+    }
+    BACK.lock().alloc(layout, if is_attempt { Refusal::Taken } else { Refusal::Fatal })
+}
+
 /// A class's block for a CPU that has none on its list: from its spare chain, the depot, or a new run.
 #[cold]
 fn refill(class: usize, lists: &mut Lists) -> *mut u8 {
-    let blocks = BLOCKS[class];
     let mut chain = core::mem::replace(&mut lists.spare, ptr::null_mut());
+    let mut len = BLOCKS[class];
     if chain.is_null() {
-        let mut depot = DEPOT[class].lock();
-        chain = depot.0;
-        if !chain.is_null() {
-            // SAFETY: a chain's first block is free memory of ours, which holds a `Block`.
-            depot.0 = unsafe { (*chain).below };
-        }
+        (chain, len) = DEPOT[class].lock().take(class, BLOCKS[class]);
     }
     if chain.is_null() {
-        chain = new_run(class);
+        (chain, len) = new_run(class);
     }
     if !chain.is_null() {
-        // SAFETY: as above.
+        // SAFETY: a chain's first block is free memory of ours, which holds a `Block`.
         lists.head = unsafe { (*chain).next };
-        lists.len = blocks - 1;
+        lists.len = len - 1;
     }
     chain.cast()
 }
 
 /// Cuts a new run into a chain of blocks; null if there is no memory.
-fn new_run(class: usize) -> *mut Block {
-    let size = SIZES[class];
-    let layout = Layout::from_size_align(run_of(size), 64).expect("64 is a power of two");
-    let run = BACK.lock().alloc(layout);
+fn new_run(class: usize) -> (*mut Block, usize) {
+    let (size, blocks) = (SIZES[class], BLOCKS[class]);
+    let run = BACK.lock().alloc(run_layout(class), Refusal::Fatal);
     if run.is_null() {
-        return run.cast();
+        return (run.cast(), 0);
     }
+    RUNS_OF[class].fetch_add(1, Relaxed);
     let mut next = ptr::null_mut();
-    for n in (0..BLOCKS[class]).rev() {
-        // SAFETY: block `n` lies in the run, which is ours, and a `Block` fits into the smallest class.
-        next = unsafe {
-            let block = run.add(n * size).cast::<Block>();
-            block.write(Block { next, below: ptr::null_mut() });
-            block
-        };
+    // SAFETY: the run is ours, and a `Run` fits into its edge; block `n` lies in it, and a `Block` fits into the smallest class.
+    unsafe {
+        let head = Run { free: ptr::null_mut(), count: 0, next: ptr::null_mut(), previous: ptr::null_mut() };
+        run.cast::<Run>().write(head);
+        for n in (0..blocks).rev() {
+            let block = run.add(RUN_EDGES / 2 + n * size).cast::<Block>();
+            block.write(Block { next });
+            next = block;
+        }
     }
-    next
+    (next, blocks)
 }
 
-/// A CPU has a whole run's blocks on its list: they become its spare chain, and the one before goes to the depot.
+/// A CPU has a run's worth of blocks on its list: they become its spare chain, and the one before goes to the depot.
 #[cold]
 fn overflow(class: usize, lists: &mut Lists) {
     let full = core::mem::replace(&mut lists.head, ptr::null_mut());
     lists.len = 0;
-    let chain = core::mem::replace(&mut lists.spare, full);
-    if !chain.is_null() {
+    let mut block = core::mem::replace(&mut lists.spare, full);
+    let mut whole: *mut Run = ptr::null_mut();
+    {
         let mut depot = DEPOT[class].lock();
-        // SAFETY: a chain's first block is free memory of ours, which holds a `Block`.
-        unsafe { (*chain).below = depot.0 };
-        depot.0 = chain;
+        while !block.is_null() {
+            // SAFETY: blocks of a chain are free memory of ours, which holds a `Block`; a run that has left the depot is ours alone.
+            unsafe {
+                let next = (*block).next;
+                if let Some(run) = depot.put(class, block) {
+                    (*run).next = whole;
+                    whole = run;
+                }
+                block = next;
+            }
+        }
+    }
+    while !whole.is_null() {
+        // SAFETY: as above; the run came from `new_run`.
+        unsafe {
+            let run = whole;
+            whole = (*run).next;
+            RUNS_OF[class].fetch_sub(1, Relaxed);
+            BACK.lock().dealloc(run.cast(), run_layout(class));
+        }
     }
 }
 
 // SAFETY: blocks are disjoint: talc's by its contract, the classes' by `new_run`, which cuts runs into blocks of the class's size at
-// multiples of it, so that alignments up to 16, and up to 64 for sizes rounded to 64, are kept.
+// multiples of it behind the first 64 bytes, so that alignments up to 16, and up to 64 for sizes rounded to 64, are kept.
 unsafe impl GlobalAlloc for Heap {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        let Some(class) = class_of(layout) else { return BACK.lock().alloc(layout) };
+        let Some(class) = class_of(layout) else { return large(layout) };
+        if cfg!(debug_assertions) && !fault::is_attempt() {
+            fault::took(SIZES[class] as i64);
+        }
         // SAFETY: this CPU's row; nothing else runs on it meanwhile, and `refill` doesn't come back here.
         let lists = unsafe { &mut (*FRONT.0.get())[cpu::index()].0[class] };
         let block = lists.head;
@@ -391,11 +832,13 @@ unsafe impl GlobalAlloc for Heap {
 
     #[inline]
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        let Some(class) = class_of(layout) else {
-            let mut back = BACK.lock();
-            back.used -= layout.size();
+        let class = class_of(layout);
+        if cfg!(debug_assertions) && layout.size() <= fault::SMALL {
+            fault::took(-(class.map_or(layout.size(), |class| SIZES[class]) as i64));
+        }
+        let Some(class) = class else {
             // SAFETY: the caller got it from `alloc` with this layout, so talc did.
-            return unsafe { back.talc.deallocate(at, layout) };
+            return unsafe { BACK.lock().dealloc(at, layout) };
         };
         // SAFETY: as in `alloc`; the block is the caller's to give and large enough.
         unsafe {

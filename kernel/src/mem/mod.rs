@@ -4,12 +4,13 @@
 //! handed over and every frame comes from there. Memory below 1 MiB and the image are never handed over; the initramfs comes along as
 //! loaded, and is freed while it is unpacked.
 
+pub mod fault;
 pub mod heap;
 pub mod layout;
 pub mod stack;
 
 use arrayvec::ArrayVec;
-use machine::{Machine, NoMemory, Pa, Reserve, ThreadCtx, PAGE_SHIFT, PAGE_SIZE};
+use machine::{Machine, NoMemory, Pa, Reserve, PAGE_SHIFT, PAGE_SIZE};
 
 use crate::arch::machine::KERNEL;
 use crate::arch::{machine as host, tables};
@@ -86,8 +87,7 @@ fn usable(info: &BootInfo) -> ArrayVec<Range, RANGES> {
 /// [`NoMemory`].
 pub fn frame(reserve: Reserve) -> Result<u64, NoMemory> {
     if let Some(frames) = host::frames() {
-        let mut thread = ThreadCtx::new();
-        let page = frames.alloc(&KERNEL, &mut thread.held(), reserve)?;
+        let page = host::at_allocator(|held| frames.alloc(&KERNEL, held, reserve))?;
         return Ok(frames.pa(page).0);
     }
     let mut ranges = EARLY.lock();
@@ -99,6 +99,6 @@ pub fn frame(reserve: Reserve) -> Result<u64, NoMemory> {
 /// Gives back what [`frame`] gave since memory was handed over. No CPU holds a translation of it.
 fn free_frame(pa: u64) {
     if let Some(page) = KERNEL.frames().page_at(Pa(pa)) {
-        KERNEL.frames().free_page(&KERNEL, &mut ThreadCtx::new().held(), page);
+        host::unlocked(|held| KERNEL.frames().free_page(&KERNEL, held, page));
     }
 }

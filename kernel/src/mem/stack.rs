@@ -13,7 +13,7 @@ use arrayvec::ArrayVec;
 use machine::shared::Line;
 use machine::{Channel, Machine, NoMemory, Reserve, PAGE_SIZE};
 
-use super::layout;
+use super::{fault, layout};
 use crate::arch::machine::KERNEL;
 use crate::arch::{cpu, ipi, tables};
 use crate::sync::SpinLock;
@@ -26,6 +26,8 @@ const PAGES: u64 = SIZE / PAGE_SIZE as u64;
 const STRIDE: u64 = 64 * 1024;
 /// A large stack takes the room of so many, but for one page.
 const LARGE: u64 = 3;
+/// Its pages.
+const LARGE_PAGES: u64 = LARGE * STRIDE / PAGE_SIZE as u64 - 1;
 /// Stacks at most: what one top-level table entry spans.
 const LIMIT: u64 = (1 << 39) / STRIDE;
 
@@ -39,10 +41,16 @@ struct Pool {
     free: Vec<u64>,
     /// Without.
     bare: Vec<u64>,
+    /// Large ones, with pages.
+    large: Vec<u64>,
+    /// Of both kinds; a large one counts by its room.
     made: u64,
+    /// Of the large kind.
+    larges: u64,
 }
 
-static POOL: SpinLock<Pool> = SpinLock::new(Pool { free: Vec::new(), bare: Vec::new(), made: 0 });
+static POOL: SpinLock<Pool> =
+    SpinLock::new(Pool { free: Vec::new(), bare: Vec::new(), large: Vec::new(), made: 0, larges: 0 });
 
 /// The stack that was given back last on each CPU, or 0: most of it is in that CPU's cache. Only that CPU looks; the kernel isn't
 /// preempted.
@@ -59,6 +67,7 @@ impl Stack {
     /// # Errors
     /// [`NoMemory`].
     pub fn new() -> Result<Stack, NoMemory> {
+        fault::point()?;
         let near = &NEAR[cpu::index()];
         let top = near.load(Relaxed);
         if top != 0 {
@@ -79,26 +88,33 @@ impl Stack {
         }
         // Room for every stack that was made, so that giving one back never allocates.
         let made = pool.made as usize + 1;
-        pool.free.try_reserve(made).map_err(|_| NoMemory)?;
-        pool.bare.try_reserve(made).map_err(|_| NoMemory)?;
+        fault::attempt(|| pool.free.try_reserve(made))?;
+        fault::attempt(|| pool.bare.try_reserve(made))?;
         let top = layout::STACKS + (pool.made + 1) * STRIDE;
         map(top, SIZE)?;
         pool.made += 1;
         Ok(Stack { top })
     }
 
-    /// A stack of 188 KiB, for good.
+    /// A stack of 188 KiB. Its pages stay when it is given back, for the next.
     ///
     /// # Errors
     /// [`NoMemory`].
     pub fn large() -> Result<Large, NoMemory> {
         let mut pool = POOL.lock();
+        if let Some(top) = pool.large.pop() {
+            return Ok(Large { top });
+        }
+        // As above: room for all that were made.
+        let made = pool.made as usize + 1;
+        fault::attempt(|| pool.large.try_reserve(made))?;
         if pool.made + LARGE > LIMIT {
             return Err(NoMemory);
         }
         let top = layout::STACKS + (pool.made + LARGE) * STRIDE;
-        map(top, LARGE * STRIDE - PAGE_SIZE as u64)?;
+        map(top, LARGE_PAGES * PAGE_SIZE as u64)?;
         pool.made += LARGE;
+        pool.larges += 1;
         Ok(Large { top })
     }
 
@@ -131,7 +147,9 @@ pub fn give_back() {
     while let Some(batch) = take_batch() {
         let pages =
             || batch.iter().flat_map(|&top| (1..=PAGES).map(move |page| top - page * PAGE_SIZE as u64));
-        let frames: ArrayVec<u64, { BATCH * PAGES as usize }> = pages().filter_map(tables::unmap).collect();
+        // SAFETY: the stacks are free, and in no list while this has them.
+        let unmap = |va| unsafe { tables::unmap(va) };
+        let frames: ArrayVec<u64, { BATCH * PAGES as usize }> = pages().filter_map(unmap).collect();
         ipi::forget_kernel();
         frames.into_iter().for_each(super::free_frame);
         POOL.lock().bare.extend(batch);
@@ -145,9 +163,15 @@ fn take_batch() -> Option<ArrayVec<u64, BATCH>> {
     Some(pool.free.drain(rest..).collect())
 }
 
-/// A stack to run something on now and then; it is never given back.
+/// A stack to run something on now and then.
 pub struct Large {
     top: u64,
+}
+
+impl Drop for Large {
+    fn drop(&mut self) {
+        POOL.lock().large.push(self.top);
+    }
 }
 
 impl Large {
@@ -165,7 +189,20 @@ fn map(top: u64, size: u64) -> Result<(), NoMemory> {
 /// Pages of all stacks, in use or not.
 pub fn pages() -> u64 {
     let pool = POOL.lock();
-    (pool.made - pool.bare.len() as u64) * PAGES
+    (pool.made - pool.bare.len() as u64) * PAGES + pool.larges * (LARGE_PAGES - LARGE * PAGES)
+}
+
+/// Stacks in use, the large ones counted by their room.
+pub fn in_use() -> u64 {
+    let near = NEAR.iter().filter(|near| near.load(Relaxed) != 0).count();
+    let pool = POOL.lock();
+    pool.made - (pool.free.len() + pool.bare.len() + near) as u64 - LARGE * pool.large.len() as u64
+}
+
+/// Heap bytes of the lists of free stacks, which only grow, with the most stacks that there were at once.
+pub fn list_bytes() -> usize {
+    let pool = POOL.lock();
+    (pool.free.capacity() + pool.bare.capacity() + pool.large.capacity()) * size_of::<u64>()
 }
 
 /// Whether an address lies below some stack: an overflow came there.

@@ -48,7 +48,7 @@ impl Socket {
     }
 
     /// The last descriptor has gone.
-    pub(super) fn close(&self) {
+    pub fn close(&self) {
         let (phase, peer, bound, watchers) = {
             let mut ends = self.ends.lock();
             let phase = core::mem::replace(&mut ends.phase, Phase::Ended);

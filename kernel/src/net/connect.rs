@@ -9,6 +9,7 @@ use super::socket::{Bound, Listener, Phase, Socket};
 use super::{inet, unix};
 use crate::errno::*;
 use crate::ipc::pipe::Blocking;
+use crate::mem::fault::Room;
 
 /// The most connections that wait to be accepted, whatever was asked for.
 const BACKLOG_MAX: usize = 4096;
@@ -89,7 +90,7 @@ impl Socket {
             let any = if self.family == Family::Inet4 { Ip::ANY4 } else { Ip::ANY6 };
             self.bind(Some(&Address::Inet { ip: any, port: 0 }))?;
         }
-        *self.cred.lock() = Ucred::current();
+        *self.cred.lock() = Ucred::effective();
         let mut ends = self.ends.lock();
         match &mut ends.phase {
             Phase::Listening(listener) => listener.backlog = backlog,
@@ -202,17 +203,17 @@ impl Socket {
     /// Makes the server's end and puts it into the listener's row. With `stay`, who finds the row full is remembered
     /// and taken in later.
     ///
-    /// Fails with `ECONNREFUSED` or `EAGAIN`.
+    /// Fails with `ECONNREFUSED`, `EAGAIN`, or `ENOBUFS` without memory.
     fn join(&self, listener: &Socket, name: &Address, stay: bool) -> Result<()> {
         let me = self.arc()?;
-        let server = Socket::new(listener.family, self.kind, self.protocol);
+        let server = Socket::new(listener.family, self.kind, self.protocol)?;
         let (own, server_name) = self.names(listener, name);
         {
             let mut ends = server.ends.lock();
             ends.phase = Phase::Connected;
             ends.peer = Some(me.clone());
             ends.peer_name = Some(own.clone());
-            ends.peer_cred = Ucred::current();
+            ends.peer_cred = Ucred::effective();
             ends.name = server_name.clone();
         }
         server.options.copy_from(&listener.options);
@@ -220,11 +221,12 @@ impl Socket {
             let mut ends = listener.ends.lock();
             let Phase::Listening(row) = &mut ends.phase else { return Err(ECONNREFUSED) };
             if row.pending.len() > row.backlog {
-                if stay && row.waiting.len() < BACKLOG_MAX {
+                if stay && row.waiting.len() < BACKLOG_MAX && row.waiting.room(1).is_ok() {
                     row.waiting.push_back(me);
                 }
                 return Err(EAGAIN);
             }
+            row.pending.room(1).map_err(|_| ENOBUFS)?;
             row.pending.push_back(server.clone());
         }
         self.become_connected(server, own, server_name, *listener.cred.lock(), stay);

@@ -10,9 +10,12 @@ use core::sync::atomic::{AtomicU16, Ordering};
 use hashbrown::HashMap;
 
 use super::address::{Address, Family, Ip, Kind};
+use super::named::Named;
 use super::socket::Socket;
 use crate::errno::*;
-use crate::fs::access;
+use crate::fs::current;
+use crate::mem::fault::{self, Room};
+use crate::proc::caps::Caps;
 use crate::sync::SpinLock;
 
 /// The ports that are given to those who don't care.
@@ -51,9 +54,13 @@ struct Table(Option<HashMap<Port, Vec<Entry>>>);
 
 static PORTS: SpinLock<Table> = SpinLock::new(Table(None));
 
+/// All that have ports.
+pub static BOUND: Named = Named::new();
+
 /// A socket's hold on its port.
 pub struct Bound {
     port: Port,
+    number: u64,
     socket: Weak<Socket>,
 }
 
@@ -65,7 +72,7 @@ pub fn bind(socket: &Socket, ip: Ip, port: u16) -> Result<(Address, Bound)> {
         return Err(EADDRNOTAVAIL);
     }
     if port != 0 && port < FIRST_PORT {
-        access::check_root().map_err(|_| EACCES)?;
+        current::cred().need(Caps::NET_BIND_SERVICE).map_err(|_| EACCES)?;
     }
     if port != 0 {
         return take(socket, ip, port);
@@ -88,7 +95,9 @@ fn take(socket: &Socket, ip: Ip, port: u16) -> Result<(Address, Bound)> {
     let entry = Entry { ip, only6: options.only6(), shares, socket: socket.weak() };
     let key = (socket.kind, port);
     let mut table = PORTS.lock();
-    let entries = table.0.get_or_insert_with(HashMap::new).entry(key).or_default();
+    let map = table.0.get_or_insert_with(HashMap::new);
+    map.room(1).map_err(|_| ENOBUFS)?;
+    let entries = map.entry(key).or_default();
     let is_barred = |other: &Entry| {
         let listens = other.socket.upgrade().is_some_and(|other| other.is_listening());
         other.meets(&entry) && (!shares || !other.shares || listens && !options.reuse_port())
@@ -96,13 +105,17 @@ fn take(socket: &Socket, ip: Ip, port: u16) -> Result<(Address, Bound)> {
     if entries.iter().any(is_barred) {
         return Err(EADDRINUSE);
     }
-    entries.try_reserve(1).map_err(|_| ENOBUFS)?;
+    entries.room(1).map_err(|_| ENOBUFS)?;
     entries.push(entry);
-    Ok((Address::Inet { ip, port }, Bound { port: key, socket: socket.weak() }))
+    drop(table);
+    BOUND.add(socket);
+    let bound = Bound { port: key, number: socket.number(), socket: socket.weak() };
+    Ok((Address::Inet { ip, port }, bound))
 }
 
 /// Takes a port back.
 pub fn unbind(bound: Bound) {
+    BOUND.remove(bound.number);
     let mut table = PORTS.lock();
     let Some(map) = &mut table.0 else { return };
     let Some(entries) = map.get_mut(&bound.port) else { return };
@@ -110,6 +123,7 @@ pub fn unbind(bound: Bound) {
         let entry = entries.swap_remove(at);
         if entries.is_empty() {
             map.remove(&bound.port);
+            fault::shrink(map);
         }
         drop(table);
         drop(entry);
@@ -133,33 +147,30 @@ pub fn route(family: Family, ip: Ip) -> Result<Ip> {
 }
 
 /// The sockets on a port that packets to `ip` are for, those bound to exactly that address first.
-fn bound_to(kind: Kind, ip: Ip, port: u16) -> Vec<Arc<Socket>> {
+fn bound_to(kind: Kind, ip: Ip, port: u16) -> Vec<(bool, Arc<Socket>)> {
     let table = PORTS.lock();
     let Some(entries) = table.0.as_ref().and_then(|map| map.get(&(kind, port))) else { return Vec::new() };
     let mut found: Vec<(bool, Arc<Socket>)> = Vec::new();
     for entry in entries.iter().filter(|entry| entry.answers(ip)) {
+        // Without memory for all of them, some.
+        let Ok(()) = found.room(1) else { break };
         found.extend(entry.socket.upgrade().map(|socket| (entry.ip == ip, socket)));
     }
     drop(table);
     found.sort_by_key(|(exact, _)| !exact);
-    found.into_iter().map(|(_, socket)| socket).collect()
+    found
 }
 
 /// The socket that listens for connections to an address.
 pub fn listener(ip: Ip, port: u16) -> Option<Arc<Socket>> {
-    bound_to(Kind::Stream, ip, port).into_iter().find(|socket| socket.is_listening())
+    let mut found = bound_to(Kind::Stream, ip, port).into_iter().map(|(_, socket)| socket);
+    found.find(|socket| socket.is_listening())
 }
 
 /// The socket that gets datagrams from `from` to an address: the one connected to the sender before others.
 pub fn receiver(ip: Ip, port: u16, from: &Address) -> Option<Arc<Socket>> {
     let found = bound_to(Kind::Datagram, ip, port);
-    let connected = found.iter().find(|socket| socket.peer_name().is_ok_and(|peer| peer == *from));
-    connected.or_else(|| found.iter().find(|socket| socket.peer_name().is_err())).cloned()
-}
-
-/// All that have ports.
-pub fn all() -> Vec<Arc<Socket>> {
-    let table = PORTS.lock();
-    let entries = table.0.iter().flat_map(HashMap::values).flatten();
-    entries.filter_map(|entry| entry.socket.upgrade()).collect()
+    let mut sockets = found.iter().map(|(_, socket)| socket);
+    let connected = sockets.clone().find(|socket| socket.peer_name().is_ok_and(|peer| peer == *from));
+    connected.or_else(|| sockets.find(|socket| socket.peer_name().is_err())).cloned()
 }

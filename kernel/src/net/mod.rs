@@ -19,13 +19,13 @@
 //! Locks: a queue's lock sleeps and is held over user copies; everything else is a spin lock held for a few
 //! instructions. No thread holds two sockets' locks at once.
 
-pub mod account;
 pub mod address;
 mod close;
 mod connect;
 mod inet;
 pub mod interface;
 pub mod moving;
+mod named;
 mod null;
 pub mod options;
 mod packet;

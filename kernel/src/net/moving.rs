@@ -16,6 +16,7 @@ use crate::arch::frame::Frame;
 use crate::arch::io;
 use crate::errno::*;
 use crate::fs::io::{Sink, Source};
+use crate::mem::fault;
 use crate::mem::layout::USER_END;
 use crate::proc;
 use crate::vm::{self, Lent, Space};
@@ -293,8 +294,8 @@ impl Made {
 
     /// Makes room for so many pages more, besides a single one.
     fn reserve(&mut self, pages: usize) -> Result<()> {
-        self.pages.try_reserve(pages + 1).map_err(|_| ENOBUFS)?;
-        self.pieces.try_reserve(1).map_err(|_| ENOBUFS)
+        fault::attempt(|| self.pages.try_reserve(pages + 1)).map_err(|_| ENOBUFS)?;
+        fault::attempt(|| self.pieces.try_reserve(1)).map_err(|_| ENOBUFS)
     }
 
     /// Counts bytes at the start of the page that comes next.

@@ -16,6 +16,7 @@ use super::socket::Received;
 use crate::arch::frame::Frame;
 use crate::errno::*;
 use crate::fs::io::{outcome, Sink, Source};
+use crate::mem::fault;
 use crate::sync::Mutex;
 
 /// What polls always see.
@@ -76,7 +77,7 @@ pub fn take(most: usize) -> Result<Chain> {
 fn fill(chain: &mut Chain, len: usize) -> Result<()> {
     let mut stock = PAGES.lock();
     let missing = STOCK - stock.len();
-    stock.try_reserve_exact(missing).map_err(|_| ENOBUFS)?;
+    fault::attempt(|| stock.try_reserve_exact(missing)).map_err(|_| ENOBUFS)?;
     for seed in STOCK - missing..STOCK {
         stock.push(noise(seed)?);
     }

@@ -11,6 +11,7 @@ use linux_raw_sys::net;
 use super::address::{Family, Kind};
 use super::socket::Socket;
 use crate::errno::*;
+use crate::mem::fault;
 use crate::sched::Nanos;
 use crate::sync::SpinLock;
 use crate::user;
@@ -116,7 +117,7 @@ impl Options {
             entry.2 = value;
             return Ok(());
         }
-        if kept.len() >= KEPT_MAX || kept.try_reserve(1).is_err() {
+        if kept.len() >= KEPT_MAX || fault::attempt(|| kept.try_reserve(1)).is_err() {
             return Err(ENOBUFS);
         }
         kept.push((level, name, value));

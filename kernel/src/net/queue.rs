@@ -19,15 +19,16 @@ use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use super::account::Account;
 use super::address::Address;
 use mbuf::NoMemory;
 
 use super::moving::{append, pour, LOAN};
 use super::pages::{Chain, Clusters};
 use super::rights::{bury, Rights, Ucred};
+use crate::charge::User;
 use crate::errno::*;
 use crate::fs::io::{Sink, Source};
+use crate::mem::fault;
 use crate::sync::Mutex;
 use crate::vm;
 
@@ -90,7 +91,7 @@ pub struct Incoming {
     used: AtomicUsize,
     records: AtomicUsize,
     is_wanted: AtomicBool,
-    account: Arc<Account>,
+    user: Arc<User>,
 }
 
 impl Incoming {
@@ -101,7 +102,7 @@ impl Incoming {
             used: AtomicUsize::new(0),
             records: AtomicUsize::new(0),
             is_wanted: AtomicBool::new(false),
-            account: Account::of(user),
+            user: User::of(user),
         }
     }
 
@@ -116,7 +117,7 @@ impl Incoming {
 
     /// Whether the user's queues hold all that they may.
     pub fn is_over_account(&self) -> bool {
-        self.account.is_full()
+        self.user.is_full()
     }
 
     /// Somebody wants room: the next who makes some will wake him.
@@ -134,7 +135,7 @@ impl Incoming {
         let mut queue = self.queue.lock();
         let before = queue.used;
         let result = f(&mut queue);
-        self.account.changed(before, queue.used);
+        self.user.changed(before, queue.used);
         self.used.store(queue.used, Ordering::SeqCst);
         self.records.store(queue.records.len(), Ordering::SeqCst);
         result
@@ -150,7 +151,9 @@ impl Incoming {
             record.charge = record.chain.len();
         }
         let left = self.with(|queue| {
-            let room = vm::with_room_at_any_cost(|| queue.records.try_reserve(1).map_err(|_| NoMemory));
+            let room = vm::with_room_at_any_cost(|| {
+                fault::attempt(|| queue.records.try_reserve(1)).map_err(|_| NoMemory)
+            });
             if room.is_err() || queue.is_closed {
                 return Some(record);
             }
@@ -219,7 +222,7 @@ impl Queue {
             extra.rights.is_none() && last.extra.rights.is_none() && extra.cred == last.extra.cred
         });
         if !glues {
-            self.records.try_reserve(1).map_err(|_| ENOBUFS)?;
+            fault::attempt(|| self.records.try_reserve(1)).map_err(|_| ENOBUFS)?;
             let extra = Extra { rights: extra.rights.take(), cred: extra.cred };
             let record = Record { chain: Chain::new(), from: Address::Unnamed, extra, charge: 0 };
             self.records.push_back(record);
@@ -301,7 +304,7 @@ impl Queue {
     pub fn give(&mut self, chain: &mut Chain, room: usize) -> Result<()> {
         let is_plain = |last: &Record| last.extra.rights.is_none() && last.extra.cred.is_none();
         if !self.records.back().is_some_and(is_plain) {
-            self.records.try_reserve(1).map_err(|_| ENOBUFS)?;
+            fault::attempt(|| self.records.try_reserve(1)).map_err(|_| ENOBUFS)?;
             let (from, extra) = (Address::Unnamed, Extra::default());
             self.records.push_back(Record { chain: Chain::new(), from, extra, charge: 0 });
         }
@@ -353,7 +356,7 @@ impl Queue {
     ///
     /// Fails with `ENOBUFS`; the caller has it still.
     pub fn push(&mut self, record: &mut Option<Record>) -> Result<()> {
-        self.records.try_reserve(1).map_err(|_| ENOBUFS)?;
+        fault::attempt(|| self.records.try_reserve(1)).map_err(|_| ENOBUFS)?;
         if let Some(record) = record.take() {
             self.used += record.charge;
             self.records.push_back(record);

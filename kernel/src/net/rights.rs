@@ -28,8 +28,10 @@ use super::socket::Socket;
 use crate::errno::*;
 use crate::fs::file::File;
 use crate::fs::inode::downcast;
+use crate::mem::fault::Room;
 use crate::proc;
 use crate::proc::limits::RLIMIT_NOFILE;
+use crate::sched;
 use crate::sync::SpinLock;
 
 /// The most descriptors in one message.
@@ -52,6 +54,13 @@ impl Ucred {
         let process = proc::current_process();
         let cred = process.cred();
         Ucred { pid: process.pid, uid: cred.uid, gid: cred.gid }
+    }
+
+    /// The running process as the peer of a connection sees it: by what it acts as.
+    pub fn effective() -> Ucred {
+        let process = proc::current_process();
+        let cred = process.cred();
+        Ucred { pid: process.pid, uid: cred.euid, gid: cred.egid }
     }
 
     /// What stands for nobody.
@@ -85,6 +94,13 @@ static REGISTRY: SpinLock<Registry> = SpinLock::new(Registry { flights: Vec::new
 /// The length of `flights`.
 static SOCKETS_IN_FLIGHT: AtomicUsize = AtomicUsize::new(0);
 
+/// Whether a user may not have so many more passages, unless some of them are nobody's.
+fn is_full(user: u32, more: usize, limit: usize) -> bool {
+    let registry = REGISTRY.lock();
+    let count = registry.users.as_ref().and_then(|users| users.get(&user));
+    count.copied().unwrap_or(0) + more > limit
+}
+
 /// The local socket behind a file.
 fn local_socket(file: &File) -> Option<&Socket> {
     downcast::<Socket>(file.io()).filter(|socket| socket.family == Family::Unix)
@@ -103,8 +119,14 @@ impl Rights {
         let user = process.cred().uid;
         let limit = process.limit(RLIMIT_NOFILE) as usize;
         let holder = holder.weak();
+        if is_full(user, files.len(), limit) {
+            sweep();
+        }
         let mut registry = REGISTRY.lock();
-        let count = registry.users.get_or_insert_with(HashMap::new).entry(user).or_insert(0);
+        registry.flights.room(files.len()).map_err(|_| ENOBUFS)?;
+        let users = registry.users.get_or_insert_with(HashMap::new);
+        users.room(1).map_err(|_| ENOBUFS)?;
+        let count = users.entry(user).or_insert(0);
         if *count + files.len() > limit {
             return Err(ETOOMANYREFS);
         }
@@ -140,6 +162,7 @@ impl Rights {
             struck.extend(at.map(|at| registry.flights.swap_remove(at)));
         }
         SOCKETS_IN_FLIGHT.store(registry.flights.len(), Ordering::SeqCst);
+        let empty = registry.flights.is_empty().then(|| core::mem::take(&mut registry.flights));
         if let Some(users) = &mut registry.users {
             if let Some(count) = users.get_mut(&self.user) {
                 *count -= self.files.len();
@@ -149,6 +172,7 @@ impl Rights {
             }
         }
         drop(registry);
+        drop(empty);
         self.files
     }
 }
@@ -160,6 +184,9 @@ struct Graves {
 }
 
 static GRAVES: SpinLock<Graves> = SpinLock::new(Graves { files: Vec::new(), is_digging: false });
+
+/// A close's work: that of copying so many bytes.
+const CLOSE: usize = 4096;
 
 /// Lets the files of messages go that nobody will receive.
 pub fn bury(rights: Rights) {
@@ -173,22 +200,31 @@ pub fn bury(rights: Rights) {
     while let Some(file) = graves.files.pop() {
         drop(graves);
         drop(file);
+        sched::work_done(CLOSE);
         graves = GRAVES.lock();
     }
     graves.is_digging = false;
+    let empty = core::mem::take(&mut graves.files);
+    drop(graves);
+    drop(empty);
 }
 
-/// Empties the queues of sockets that only messages in each other's queues refer to. Costs a load if no socket is on
-/// its way, else the square of how many are at worst.
+/// Empties the queues of sockets that only messages in each other's queues refer to, or puts that off: each call may look at so many
+/// passages, and one that finds that the calls before it have saved up for all of them looks at all.
 #[inline]
 pub fn collect() {
-    if SOCKETS_IN_FLIGHT.load(Ordering::SeqCst) != 0 {
+    const SHARE: usize = 16;
+    static SAVED: AtomicUsize = AtomicUsize::new(0);
+    let there = SOCKETS_IN_FLIGHT.load(Ordering::SeqCst);
+    if there != 0 && SAVED.fetch_add(SHARE, Ordering::Relaxed) + SHARE >= there {
+        SAVED.store(0, Ordering::Relaxed);
         sweep();
     }
 }
 
+/// The same at once. Costs by the sockets that are on their way.
 #[cold]
-fn sweep() {
+pub fn sweep() {
     let dead = dead();
     for file in &dead {
         if let Some(socket) = local_socket(file) {
@@ -197,35 +233,60 @@ fn sweep() {
     }
 }
 
+/// A socket on its way.
+struct Node {
+    passages: usize,
+    is_alive: bool,
+    /// The first passage in its queue, by its place among all, or [`NONE`].
+    queue: usize,
+}
+
+const NONE: usize = usize::MAX;
+
 /// The sockets that nobody can reach.
 fn dead() -> Vec<Arc<File>> {
     let registry = REGISTRY.lock();
-    // Passages of each socket, and whether it is alive.
-    let mut nodes: HashMap<usize, (usize, bool)> = HashMap::new();
-    for flight in &registry.flights {
-        nodes.entry(flight.socket).or_insert((0, false)).0 += 1;
+    let flights = &registry.flights;
+    let mut nodes: HashMap<usize, Node> = HashMap::new();
+    // Of each passage the next in the same queue; those whose queues are still to be looked at.
+    let (mut next, mut living, mut found) = (Vec::new(), Vec::new(), Vec::new());
+    let mut room = || {
+        nodes.room(flights.len())?;
+        next.room(flights.len())?;
+        living.room(flights.len())?;
+        found.room(flights.len())
+    };
+    // Without memory they are found the next time.
+    if room().is_err() {
+        return found;
     }
-    for flight in &registry.flights {
-        if let Some(node) = nodes.get_mut(&flight.socket) {
-            node.1 |= flight.file.strong_count() > node.0;
+    for flight in flights {
+        let new = Node { passages: 0, is_alive: false, queue: NONE };
+        nodes.entry(flight.socket).or_insert(new).passages += 1;
+    }
+    for (at, flight) in flights.iter().enumerate() {
+        let holder = nodes.get_mut(&flight.holder.as_ptr().addr());
+        let is_held_by_the_living = holder.is_none();
+        next.push(holder.map_or(NONE, |holder| core::mem::replace(&mut holder.queue, at)));
+        let Some(node) = nodes.get_mut(&flight.socket) else { continue };
+        let is_reached = is_held_by_the_living || flight.file.strong_count() > node.passages;
+        if is_reached && !core::mem::replace(&mut node.is_alive, true) {
+            living.push(flight.socket);
         }
     }
-    loop {
-        let mut changed = false;
-        for flight in &registry.flights {
-            let holder = flight.holder.as_ptr().addr();
-            let holder_lives = nodes.get(&holder).is_none_or(|node| node.1);
-            if let Some(node) = nodes.get_mut(&flight.socket).filter(|node| holder_lives && !node.1) {
-                node.1 = true;
-                changed = true;
+    while let Some(socket) = living.pop() {
+        let mut at = nodes.get(&socket).map_or(NONE, |node| node.queue);
+        while let Some(flight) = flights.get(at) {
+            let node = nodes.get_mut(&flight.socket);
+            if node.is_some_and(|node| !core::mem::replace(&mut node.is_alive, true)) {
+                living.push(flight.socket);
             }
-        }
-        if !changed {
-            break;
+            at = next[at];
         }
     }
-    let is_dead = |flight: &&Flight| nodes.get(&flight.socket).is_some_and(|node| !node.1);
-    registry.flights.iter().filter(is_dead).filter_map(|flight| flight.file.upgrade()).collect()
+    let is_dead = |flight: &&Flight| nodes.get(&flight.socket).is_some_and(|node| !node.is_alive);
+    found.extend(flights.iter().filter(is_dead).filter_map(|flight| flight.file.upgrade()));
+    found
 }
 
 /// What a program sends along with a message.

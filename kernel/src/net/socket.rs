@@ -28,6 +28,7 @@ use super::pages::Chain;
 use super::queue::{Close, Got, Incoming, Peek};
 use super::rights::Ucred;
 use super::{inet, interface, null, unix};
+use crate::charge::{self, Charge};
 use crate::errno::*;
 use crate::fs::file::File;
 use crate::fs::inode::{Inode, InodeRef, Position, Stat};
@@ -99,14 +100,19 @@ pub struct Socket {
     error: AtomicI32,
     ino: u64,
     me: Weak<Socket>,
+    _charge: Charge,
 }
 
 impl Socket {
     /// A socket of its own.
-    pub fn new(family: Family, kind: Kind, protocol: u32) -> Arc<Socket> {
+    ///
+    /// # Errors
+    /// `ENFILE`: the user has all that it may.
+    pub fn new(family: Family, kind: Kind, protocol: u32) -> Result<Arc<Socket>> {
+        let charge = charge::take(size_of::<Socket>()).map_err(|_| ENFILE)?;
         let phase = if family == Family::Null { Phase::Connected } else { Phase::Fresh };
-        let cred = Ucred::current();
-        Arc::new_cyclic(|me| Socket {
+        let cred = Ucred::effective();
+        Ok(Arc::new_cyclic(|me| Socket {
             family,
             kind,
             protocol,
@@ -130,7 +136,8 @@ impl Socket {
             error: AtomicI32::new(0),
             ino: crate::fs::new_ino(),
             me: me.clone(),
-        })
+            _charge: charge,
+        }))
     }
 
     /// `socket`: checks what is asked for and makes it.
@@ -147,7 +154,7 @@ impl Socket {
             _ => return Err(EPROTONOSUPPORT),
         };
         vm::leave_memory(Asks::Process).map_err(|_| ENFILE)?;
-        Ok(Self::new(family, kind, protocol))
+        Self::new(family, kind, protocol)
     }
 
     /// `socketpair`: two sockets that are connected to each other.
@@ -160,14 +167,14 @@ impl Socket {
             let mut ends = socket.ends.lock();
             ends.peer = Some(peer.clone());
             ends.peer_name = Some(Address::Unnamed);
-            ends.peer_cred = Ucred::current();
+            ends.peer_cred = Ucred::effective();
             ends.phase = Phase::Connected;
         }
         Ok(pair)
     }
 
     /// An open file of it.
-    pub fn into_file(self: Arc<Socket>, flags: u32) -> Arc<File> {
+    pub fn into_file(self: Arc<Socket>, flags: u32) -> Result<Arc<File>> {
         let node: InodeRef = self;
         File::anonymous(node, abi::O_RDWR | flags & abi::O_NONBLOCK)
     }

@@ -6,16 +6,17 @@
 use alloc::boxed::Box;
 use alloc::format;
 use alloc::sync::{Arc, Weak};
-use alloc::vec::Vec;
 
 use hashbrown::HashMap;
 
 use super::address::Address;
+use super::named::Named;
 use super::socket::Socket;
 use crate::errno::*;
 use crate::fs::inode::{InodeRef, Kind, NewNode};
 use crate::fs::path::{resolve, walk, Follow, Start};
 use crate::fs::{access, current};
+use crate::mem::fault::{self, Room};
 use crate::sync::SpinLock;
 
 /// What a local socket is bound to.
@@ -36,9 +37,13 @@ impl Table {
 
 static NAMES: SpinLock<Table> = SpinLock::new(Table(None));
 
+/// All that have names.
+pub static NAMED: Named = Named::new();
+
 /// A socket's hold on its name.
 pub struct Bound {
     place: Place,
+    number: u64,
     /// Keeps the node's numbers.
     _node: Option<InodeRef>,
 }
@@ -68,14 +73,17 @@ fn bind_path(socket: &Socket, path: &[u8]) -> Result<Bound> {
         return Err(ENOENT);
     }
     let (dir, name) = found.vacant().map_err(|_| EADDRINUSE)?;
-    access::check_dir_write(&dir)?;
     let perm = 0o777 & !context.umask();
-    let made = dir.create(&name, NewNode::Special(Kind::Socket, 0), perm);
+    let made = dir.create(&name, NewNode::Special(Kind::Socket, 0), perm, &current::cred());
     let node = made.map_err(|errno| if errno == EEXIST { EADDRINUSE } else { errno })?;
-    access::take_ownership(&node)?;
     let place = place_of(&node);
-    NAMES.lock().map().insert(place.clone(), socket.weak());
-    Ok(Bound { place, _node: Some(node) })
+    let mut table = NAMES.lock();
+    // The name without a socket stays, as on Linux: nobody knows whose it is.
+    table.map().room(1).map_err(|_| ENOBUFS)?;
+    table.map().insert(place.clone(), socket.weak());
+    drop(table);
+    NAMED.add(socket);
+    Ok(Bound { place, number: socket.number(), _node: Some(node) })
 }
 
 fn bind_abstract(socket: &Socket, name: &[u8]) -> Result<Bound> {
@@ -84,8 +92,11 @@ fn bind_abstract(socket: &Socket, name: &[u8]) -> Result<Bound> {
     if table.map().get(&place).is_some_and(|held| held.strong_count() > 0) {
         return Err(EADDRINUSE);
     }
+    table.map().room(1).map_err(|_| ENOBUFS)?;
     let _old = table.map().insert(place.clone(), socket.weak());
-    Ok(Bound { place, _node: None })
+    drop(table);
+    NAMED.add(socket);
+    Ok(Bound { place, number: socket.number(), _node: None })
 }
 
 /// An abstract name that nobody has: five hexadecimal digits.
@@ -105,7 +116,11 @@ pub fn any_name(socket: &Socket) -> Result<(Address, Bound)> {
 
 /// Takes a name back.
 pub fn unbind(bound: Bound) {
-    let _socket = NAMES.lock().map().remove(&bound.place);
+    NAMED.remove(bound.number);
+    let mut names = NAMES.lock();
+    let _socket = names.map().remove(&bound.place);
+    fault::shrink(names.map());
+    drop(names);
 }
 
 /// The socket that has a name.
@@ -115,7 +130,7 @@ pub fn find(name: &Address) -> Result<Arc<Socket>> {
     let place = match name {
         Address::Path(path) => {
             let node = resolve(&start()?, path, Follow::Yes)?.inode;
-            access::check(&node, access::WRITE)?;
+            node.permits(&current::cred(), access::WRITE)?;
             if node.kind() != Kind::Socket {
                 return Err(ECONNREFUSED);
             }
@@ -126,9 +141,4 @@ pub fn find(name: &Address) -> Result<Arc<Socket>> {
     };
     let socket = NAMES.lock().map().get(&place).and_then(Weak::upgrade);
     socket.ok_or(ECONNREFUSED)
-}
-
-/// All that have names.
-pub fn all() -> Vec<Arc<Socket>> {
-    NAMES.lock().map().values().filter_map(Weak::upgrade).collect()
 }

@@ -6,16 +6,20 @@
 use alloc::sync::Arc;
 use core::sync::atomic::Ordering;
 
+use super::caps::Caps;
 use super::limits::RLIMIT_NPROC;
 use super::mm::Mm;
-use super::process::{Inherited, Process};
+use super::process::{Holding, Inherited, Process};
 use super::signal::{Actions, AltStack, SIGCHLD};
-use super::table::{self, Birth, Pid};
+use super::table::{self, Asker, Birth, Pid};
 use super::thread::{Completion, Thread};
 use super::{current_thread, wait};
 use crate::arch::UserRegs;
-use crate::errno::{Result, EAGAIN, EINVAL, ERESTARTNOINTR, ESRCH};
-use crate::mem::heap;
+use crate::charge::Account;
+use crate::errno::{Result, EINVAL, EPERM, ERESTARTNOINTR, ESRCH};
+use crate::mem::fault::Room;
+use crate::mem::layout::USER_END;
+use crate::mem::{heap, stack};
 use crate::vm::{self, Asks};
 use crate::{sched, user};
 use bitflags::bitflags;
@@ -40,6 +44,10 @@ bitflags! {
         const _ = !0;
     }
 }
+
+/// What a process and another thread are charged for: kernel stack, vector state, records, the first tables.
+const THREAD: usize = stack::SIZE as usize + size_of::<Thread>() + 4096;
+const PROCESS: usize = THREAD + size_of::<Process>() + 8192;
 
 /// More than a process takes from the heap besides its address space.
 const HEAP_NEED: usize = 16 << 10;
@@ -78,16 +86,23 @@ impl Request {
         if orphan || !(0..=64).contains(&self.exit_signal) {
             return Err(EINVAL);
         }
+        if has(Flags::SETTLS) && self.tls >= USER_END {
+            return Err(EPERM);
+        }
         Ok(())
     }
 }
 
 /// Makes a thread or process that goes on from `regs` with 0 in `rax`. Returns its number to the caller.
-pub fn clone(regs: &UserRegs, request: &Request) -> Result<Pid> {
+pub fn clone(regs: &mut UserRegs, request: &Request) -> Result<Pid> {
     request.check()?;
     let caller = current_thread();
-    vm::leave_memory(Asks::Process)?;
+    vm::leave_memory(match Asker::of(&caller.process) {
+        Asker::Root => Asks::Process,
+        Asker::Other => Asks::OtherProcess,
+    })?;
     vm::with_room(|| heap::reserve(HEAP_NEED))?;
+    regs.store_bases();
     let mut regs = regs.clone();
     regs.rax = 0;
     super::signal::deliver::forget_call(&mut regs);
@@ -101,8 +116,7 @@ pub fn clone(regs: &UserRegs, request: &Request) -> Result<Pid> {
         let child = new_thread(caller, request)?;
         return start(caller, child, regs, request, None);
     }
-    check_count(&caller.process)?;
-    let birth = table::expect(caller.process.pid)?;
+    let birth = table::expect(caller.process.pid, Asker::of(&caller.process))?;
     // What comes from now on the child gets as well (`table`, N4).
     if super::signal::deliver::must_attend() {
         return Err(ERESTARTNOINTR);
@@ -122,21 +136,27 @@ fn mm_for(caller: &Thread, flags: Flags) -> Result<Arc<Mm>> {
 
 fn new_thread(caller: &Arc<Thread>, request: &Request) -> Result<Arc<Thread>> {
     let process = &caller.process;
-    let tid = table::allocate()?;
+    let holding = Holding::new(&process.account(), THREAD, most_tasks(process))?;
+    let tid = table::allocate(Asker::of(process))?;
     let mm = mm_for(caller, request.flags)?;
-    Ok(Arc::new(Thread::new(tid, process.clone(), mm, caller.mask(), caller.comm_bytes())))
+    let (mask, comm) = (caller.mask(), caller.comm_bytes());
+    Ok(Arc::new(Thread::new(tid, process.clone(), mm, mask, comm, Some(holding))))
 }
 
 fn new_process(caller: &Arc<Thread>, request: &Request, pid: Pid) -> Result<Arc<Thread>> {
     let parent = &caller.process;
     let (files, fs) = (parent.files()?, parent.fs()?);
     let flags = request.flags;
+    let account = Account::new(parent.account().user().clone());
+    let holding = Holding::new(&account, PROCESS, most_tasks(parent))?;
     let from = Inherited {
-        files: if flags.contains(Flags::FILES) { files } else { Arc::new(files.fork()) },
+        files: if flags.contains(Flags::FILES) { files } else { Arc::new(files.fork(&account)?) },
         fs: if flags.contains(Flags::FS) { fs } else { Arc::new(fs.fork()) },
         cred: parent.cred(),
         limits: parent.limits.lock().clone(),
         actions: inherited_actions(parent, flags),
+        account,
+        holding,
     };
     let mm = mm_for(caller, flags)?;
     // A sibling is announced to the common parent as the caller will be, not by a signal that the caller chooses.
@@ -147,7 +167,8 @@ fn new_process(caller: &Arc<Thread>, request: &Request, pid: Pid) -> Result<Arc<
     process.sid.store(parent.sid(), Ordering::Relaxed);
     process.personality.store(parent.personality.load(Ordering::Relaxed), Ordering::Relaxed);
     process.nice.store(parent.nice.load(Ordering::Relaxed), Ordering::Relaxed);
-    let thread = Thread::new(pid, Arc::new(process), mm, caller.mask(), caller.comm_bytes());
+    process.oom.inherit(&parent.oom);
+    let thread = Thread::new(pid, Arc::new(process), mm, caller.mask(), caller.comm_bytes(), None);
     if !flags.contains(Flags::VM) || flags.contains(Flags::VFORK) {
         *thread.altstack.lock() = *caller.altstack.lock();
     }
@@ -162,13 +183,15 @@ fn inherited_actions(parent: &Process, flags: Flags) -> Arc<Actions> {
     actions
 }
 
-/// Enforces `RLIMIT_NPROC` for all but root.
-fn check_count(parent: &Process) -> Result<()> {
+/// How many processes and threads the user may have, by `RLIMIT_NPROC`; root, and who may exceed limits, as many as there can be.
+fn most_tasks(parent: &Process) -> usize {
     let cred = parent.cred();
-    if !cred.is_root() && table::count_of_user(cred.uid) as u64 >= parent.limit(RLIMIT_NPROC) {
-        return Err(EAGAIN);
+    let free = cred.uid == 0 || cred.has(Caps::SYS_RESOURCE) || cred.has(Caps::SYS_ADMIN);
+    if free {
+        usize::MAX
+    } else {
+        parent.limit(RLIMIT_NPROC) as usize
     }
-    Ok(())
 }
 
 /// Enters the child everywhere and lets it run. Whatever fails here is undone.
@@ -227,6 +250,9 @@ fn enter(caller: &Thread, child: &Arc<Thread>, flags: Flags, birth: Option<Birth
         if group.exiting.is_some() || group.exec.is_some() {
             return Err(ERESTARTNOINTR);
         }
+        group.threads.room(1)?;
+        // The process may have become another user's since the thread was charged.
+        child.follow_account(&process.account());
         group.threads.push(child.clone());
         drop(group);
         table::with(|tree| tree.insert_thread(child.clone()));

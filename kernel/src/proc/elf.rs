@@ -7,6 +7,7 @@ use alloc::vec::Vec;
 
 use crate::errno::{Errno, Result, EINVAL, ENOEXEC};
 use crate::fs::file::File;
+use crate::mem::fault::{self, Room};
 use crate::mem::layout::USER_END;
 use elf::abi;
 use elf::endian::LittleEndian;
@@ -186,9 +187,11 @@ fn read_range(file: &File, start: &[u8], offset: u64, len: usize) -> Result<Vec<
     let at = usize::try_from(offset).map_err(bad)?;
     let end = at.checked_add(len).ok_or(ENOEXEC)?;
     if let Some(bytes) = start.get(at..end) {
-        return Ok(bytes.to_vec());
+        return Ok(fault::gather(bytes.iter().copied())?);
     }
-    let mut bytes = alloc::vec![0; len];
+    let mut bytes = Vec::new();
+    bytes.room(len)?;
+    bytes.resize(len, 0);
     if file.read_kernel(offset, &mut bytes)? != len {
         return Err(ENOEXEC);
     }

@@ -8,21 +8,25 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 
+use super::caps::Gains;
 use super::elf::{self, Image, Placement};
 use super::image::{self, Loaded, Startup};
-use super::limits::RLIMIT_STACK;
+use super::limits::{RLIMIT_NPROC, RLIMIT_STACK};
 use super::mm::{Layout, Mm, CMDLINE_MAX};
 use super::signal::{AltStack, SIGCHLD};
 use super::thread::Thread;
-use super::{current_thread, exit, table, timer};
+use super::{access, current_thread, exit, table, timer};
 use crate::arch::UserRegs;
+use crate::charge::{self, Charge, Counted};
 use crate::errno::{
-    Result, E2BIG, EACCES, EAGAIN, EFAULT, ELIBBAD, ELOOP, ENAMETOOLONG, ENOEXEC, ERESTARTNOINTR,
+    Result, E2BIG, EACCES, EAGAIN, EFAULT, ELIBBAD, ELOOP, ENAMETOOLONG, ENOEXEC, ENOMEM, ERESTARTNOINTR,
 };
+use crate::fs::fdtable::FdTable;
 use crate::fs::file::File;
 use crate::fs::inode::Kind;
 use crate::fs::path::{Follow, Start};
 use crate::fs::{self, current};
+use crate::mem::fault::Room;
 use crate::{user, vm};
 
 /// The longest single argument, with its zero byte.
@@ -38,20 +42,34 @@ const HEAD: usize = 512;
 const LINE_MAX: usize = 256;
 
 /// A list of strings, each ended by a zero byte.
-#[derive(Default, Clone)]
+#[derive(Default)]
 pub struct Strings {
     pub bytes: Vec<u8>,
     pub count: usize,
+    /// Of the process that gives them, as long as they are on their way.
+    charge: Option<Charge>,
 }
 
 impl Strings {
     /// Adds a string; its end is added too.
     pub fn push(&mut self, string: &[u8]) -> Result<()> {
-        self.bytes.try_reserve(string.len() + 1).map_err(|_| crate::errno::ENOMEM)?;
+        self.reserve(string.len() + 1)?;
         self.bytes.extend_from_slice(string);
         self.bytes.push(0);
         self.count += 1;
         Ok(())
+    }
+
+    fn reserve(&mut self, more: usize) -> Result<()> {
+        if self.bytes.capacity() - self.bytes.len() >= more {
+            return Ok(());
+        }
+        let grown = (2 * self.bytes.capacity()).max(self.bytes.len() + more) - self.bytes.capacity();
+        match &mut self.charge {
+            Some(charge) => charge.grow(grown).map_err(|_| ENOMEM)?,
+            None => self.charge = Some(charge::take(grown).map_err(|_| ENOMEM)?),
+        }
+        Ok(self.bytes.room(more)?)
     }
 
     /// What they cost on the new stack: the bytes and a pointer each.
@@ -62,11 +80,11 @@ impl Strings {
     /// Puts `first` in the place of the first string.
     fn replace_first(&mut self, first: Strings) -> Result<()> {
         let rest = self.bytes.iter().position(|&byte| byte == 0).map_or(0, |at| at + 1);
-        let count = first.count + self.count.saturating_sub(1);
-        let mut bytes = first.bytes;
-        bytes.try_reserve(self.bytes.len() - rest).map_err(|_| crate::errno::ENOMEM)?;
-        bytes.extend_from_slice(&self.bytes[rest..]);
-        *self = Strings { bytes, count };
+        let mut all = first;
+        all.reserve(self.bytes.len() - rest)?;
+        all.bytes.extend_from_slice(&self.bytes[rest..]);
+        all.count += self.count.saturating_sub(1);
+        *self = all;
         Ok(())
     }
 }
@@ -120,16 +138,30 @@ struct Program {
 /// Runs `file` in the running process. `path` is what the program is told it was started as. On success the registers
 /// are those of the new program; on failure nothing has changed.
 pub fn exec(regs: &mut UserRegs, file: Arc<File>, path: &[u8], mut arguments: Arguments) -> Result<()> {
+    let own = super::current_process();
+    if own.exceeds_nproc.swap(false, Ordering::Relaxed) {
+        let tasks = own.account().user().count(Counted::Tasks) as u64;
+        if tasks > own.limit(RLIMIT_NPROC) {
+            return Err(EAGAIN);
+        }
+    }
     let mut name = path.to_vec();
     let program = find(file, &mut name, &mut arguments)?;
     let thread = current_thread();
     let (mm, loaded, sp) = build(thread, &program, path, &arguments)?;
+    let files = match own_files(thread) {
+        Ok(files) => files,
+        Err(errno) => {
+            switch_back(thread, Some(mm));
+            return Err(errno);
+        }
+    };
     if let Err(errno) = detach_threads(thread) {
         switch_back(thread, Some(mm));
         return Err(errno);
     }
     let old = thread.pending_mm.lock().take();
-    commit(thread, &name);
+    commit(thread, &name, files);
     if let Some(old) = old {
         old.leave();
     }
@@ -151,13 +183,12 @@ pub fn open_from(start: &Start, path: &[u8], follow: Follow) -> Result<Arc<File>
     check_program(fs::open_program(start, path, follow)?)
 }
 
-/// `EACCES` for what isn't a plain file or that nobody may execute.
+/// `EACCES` for what isn't a plain file or that the running process may not execute.
 pub fn check_program(file: Arc<File>) -> Result<Arc<File>> {
-    const ANY_EXECUTE: u32 = 0o111;
-    let stat = file.inode().stat();
-    if stat.kind != Kind::File || stat.perm & ANY_EXECUTE == 0 {
+    if file.inode().kind() != Kind::File {
         return Err(EACCES);
     }
+    file.inode().permits(&current::cred(), fs::access::EXECUTE)?;
     Ok(file)
 }
 
@@ -249,12 +280,16 @@ fn build(
         cmdline: arguments.argv.bytes[..cut].into(),
         exe: alloc::string::String::from_utf8_lossy(&program.file.path()).into(),
     };
+    let before = thread.process.cred();
+    let cred = before.after_exec(gains(thread));
     let mm = Mm::new(space, layout);
+    let readable = fs::access::check(&cred, &program.file.inode().ownership(), fs::access::READ).is_ok();
+    mm.set_dumpable(readable && !before.has_other_ids());
     let old = thread.replace_mm(Some(mm.clone()));
     vm::activate(&mm.space);
     *thread.pending_mm.lock() = old;
-    let cred = thread.process.cred();
-    let startup = Startup { path, argv: &arguments.argv, envp: &arguments.envp, cred: &cred };
+    let startup =
+        Startup { path, argv: &arguments.argv, envp: &arguments.envp, cred: &cred, before: &before };
     let written = image::clear_tails(&program.image, interpreter.map(|(_, image)| image), &loaded)
         .and_then(|()| image::write_stack(&loaded, &startup));
     match written {
@@ -309,8 +344,24 @@ fn detach_threads(thread: &Arc<Thread>) -> Result<()> {
     Ok(())
 }
 
+fn gains(thread: &Thread) -> Gains {
+    if thread.process.no_new_privileges.load(Ordering::Relaxed) {
+        Gains::Refused
+    } else {
+        Gains::Allowed
+    }
+}
+
+/// The descriptors of the process, or a copy if it shares them with another one; `None` if it is past its end.
+fn own_files(thread: &Thread) -> Result<Option<Arc<FdTable>>> {
+    let Ok(files) = thread.process.files() else { return Ok(None) };
+    // The process's reference and this one.
+    let is_shared = Arc::strong_count(&files) > 2;
+    Ok(Some(if is_shared { Arc::new(files.fork(&thread.process.account())?) } else { files }))
+}
+
 /// Everything that a new program finds fresh.
-fn commit(thread: &Thread, name: &[u8]) {
+fn commit(thread: &Thread, name: &[u8], files: Option<Arc<FdTable>>) {
     let process = &thread.process;
     exit::finish_vfork(thread);
     {
@@ -319,20 +370,22 @@ fn commit(thread: &Thread, name: &[u8]) {
             Arc::make_mut(&mut group.actions).reset_caught();
         }
     }
+    // The memory is the new program's already.
+    let _ = access::change_cred(|cred| {
+        *cred = cred.after_exec(gains(thread));
+        Ok(())
+    });
     *thread.altstack.lock() = AltStack::default();
     thread.clear_child_tid.store(0, Ordering::Relaxed);
     thread.robust_list.store(0, Ordering::Relaxed);
     let base = name.rsplit(|&byte| byte == b'/').next().unwrap_or(name);
     thread.set_comm(base);
     timer::exec(process);
-    let shared = process.files.lock().clone();
-    if let Some(files) = shared {
-        let own = if Arc::strong_count(&files) > 2 { Arc::new(files.fork()) } else { files };
+    if let Some(own) = files {
         own.close_on_exec();
         let before = process.files.lock().replace(own);
         drop(before);
     }
     process.exit_signal.store(SIGCHLD.number(), Ordering::Relaxed);
     process.has_execed.store(true, Ordering::Relaxed);
-    process.dumpable.store(true, Ordering::Relaxed);
 }

@@ -131,25 +131,27 @@ fn hand_over_children(process: &Arc<Process>) -> Vec<Pid> {
         let links = |other: &Process| other.pgid() != own && other.sid() == process.sid();
         let is_link = tree.node(process.parent()).is_some_and(|parent| links(&parent.process));
         let children = tree.orphan_children(process.pid);
-        let nodes = children.iter().filter_map(|&pid| tree.node(pid));
-        let list: Vec<_> = nodes.map(|node| (node.process.clone(), node.ended.is_some())).collect();
-        let heir = list.first().and_then(|(child, _)| tree.node(child.parent()));
+        let mut nodes =
+            children.iter().filter_map(|&pid| tree.node(pid)).map(|node| &node.process).peekable();
+        let heir = nodes.peek().and_then(|child| tree.node(child.parent()));
         let heir = heir.map(|node| node.process.clone());
         let mut groups = Vec::new();
         groups.extend(is_link.then_some(own));
-        for (child, _) in list.iter().filter(|(child, _)| links(child)) {
+        for child in nodes.filter(|child| links(child)) {
             if !groups.contains(&child.pgid()) {
                 groups.push(child.pgid());
             }
         }
-        (list, heir, groups)
+        (children, heir, groups)
     });
-    for (child, ended) in &children {
+    let found =
+        |pid| table::with(|tree| tree.node(pid).map(|node| (node.process.clone(), node.ended.is_some())));
+    for (child, ended) in children.into_iter().filter_map(found) {
         let signal = child.leader().map_or(0, |thread| thread.parent_death_signal.load(Ordering::Relaxed));
         if let Ok(signal) = Signal::new(signal) {
-            let _ = send::send_to_process(child, SigInfo::kernel(signal));
+            let _ = send::send_to_process(&child, SigInfo::kernel(signal));
         }
-        if let (true, Some(heir)) = (*ended, &heir) {
+        if let (true, Some(heir)) = (ended, &heir) {
             heir.child_queue.wake_all();
         }
     }
@@ -171,8 +173,8 @@ fn notify_parent(process: &Arc<Process>, status: ExitStatus) {
         let unwanted = quiet || action.is_some_and(|action| action.flags & flag::NOCLDWAIT != 0);
         if parent.is_none() || is_usual && unwanted {
             tree.remove(process.pid);
-        } else if let Some(node) = tree.node_mut(process.pid) {
-            node.ended = Some(status);
+        } else {
+            tree.set_ended(process.pid, status);
         }
         let report = match (&parent, info) {
             (Some(parent), Some(info)) if !(quiet && is_usual) => send::post(parent, None, info).1,
@@ -210,12 +212,11 @@ pub fn child_info(process: &Process, signal: Signal, status: ExitStatus) -> SigI
 /// A group loses a link to the session by the end of a process. If it was the last one, and a member is stopped, all get SIGHUP and
 /// SIGCONT.
 fn release_orphans(pgid: Pid, ending: Pid) {
-    let members = table::with(|tree| {
-        let orphaned = tree.is_orphaned_group(pgid, Some(ending));
-        orphaned.then(|| tree.matching(|process| process.pgid() == pgid))
+    let wakes = table::with(|tree| {
+        let is_stopped = |process: &Process| process.group.lock().stop.is_some();
+        tree.is_orphaned_group(pgid, Some(ending)) && tree.group(pgid).any(|node| is_stopped(&node.process))
     });
-    let Some(members) = members else { return };
-    if members.iter().any(|member| member.group.lock().stop.is_some()) {
+    if wakes {
         send::send_to_group(pgid, SIGHUP);
         send::send_to_group(pgid, SIGCONT);
     }

@@ -1,8 +1,9 @@
 //! Futexes: sleeping until somebody says that a word of user memory may have changed.
 //!
-//! A waiter enters its bucket first and reads the word afterwards, with no lock held, since the read may fault. A waker
-//! changes the word first and then looks at the bucket. So either the waiter sees the new value, or the waker sees the
-//! waiter. A waiter that is woken while it finds the value changed returns as woken.
+//! A word is compared with the bucket locked that waiters on it enter. A waker changes the word first and then looks at the bucket. So
+//! either a waiter sees the new value, or the waker sees the waiter; and what is moved to another word because the first one had a
+//! value was waiting while it had that value. A read under the lock doesn't bring the page in: if it isn't there, the lock is given
+//! back, the page brought in, and all begins anew.
 //!
 //! Invariants: F1: a waiter is in the bucket of its key exactly while `woken` is false. F2: a waiter's key changes only
 //! with both buckets locked (lower index first).
@@ -14,8 +15,9 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use super::current_thread;
 use super::thread::Restart;
 use crate::errno::{Result, EAGAIN, EFAULT, EINVAL, ENOSYS, ERESTARTSYS, ERESTART_RESTARTBLOCK, ETIMEDOUT};
+use crate::mem::fault::Room;
 use crate::sched::Nanos;
-use crate::sync::{SpinLock, WaitQueue, Woken};
+use crate::sync::{SpinGuard, SpinLock, WaitQueue, Woken};
 use crate::user;
 
 const BUCKETS: usize = 64;
@@ -75,7 +77,11 @@ static TABLE: [Bucket; BUCKETS] = [const { SpinLock::new(Vec::new()) }; BUCKETS]
 
 /// Wakes up to `count` waiters whose bits meet `bits`. Returns how many.
 fn wake_key(key: Key, count: usize, bits: u32) -> usize {
-    let mut bucket = TABLE[key.bucket()].lock();
+    wake_in(&mut TABLE[key.bucket()].lock(), key, count, bits)
+}
+
+/// The same in the bucket of the key.
+fn wake_in(bucket: &mut Vec<Arc<Waiter>>, key: Key, count: usize, bits: u32) -> usize {
     let mut woken = 0;
     bucket.retain(|waiter| {
         let hit = woken < count && waiter.bits & bits != 0 && *waiter.key.lock() == key;
@@ -86,7 +92,16 @@ fn wake_key(key: Key, count: usize, bits: u32) -> usize {
         }
         !hit
     });
+    give_back(bucket);
     woken
+}
+
+/// Gives the room of a bucket back that had many waiters and has none.
+fn give_back(bucket: &mut Vec<Arc<Waiter>>) {
+    const KEPT: usize = 4;
+    if bucket.is_empty() && bucket.capacity() > KEPT {
+        *bucket = Vec::new();
+    }
 }
 
 /// Wakes waiters on a word of the running thread's memory, whatever scope they named.
@@ -106,6 +121,7 @@ fn withdraw(waiter: &Arc<Waiter>) -> bool {
         }
         if let Some(at) = bucket.iter().position(|other| Arc::ptr_eq(other, waiter)) {
             bucket.remove(at);
+            give_back(&mut bucket);
             return false;
         }
     }
@@ -117,30 +133,38 @@ fn wait(va: u64, scope: Scope, expected: u32, deadline: Option<Nanos>, bits: u32
         return Err(Stop::Errno(EINVAL));
     }
     let key = Key::of(va, scope)?;
-    if user::load_u32(va)? != expected {
-        return Err(Stop::Errno(EAGAIN));
-    }
     let waiter = Arc::new(Waiter {
         key: SpinLock::new(key),
         bits,
         woken: AtomicBool::new(false),
         queue: WaitQueue::new(),
     });
-    TABLE[key.bucket()].lock().push(waiter.clone());
-    let outcome = match user::load_u32(va) {
-        Ok(value) if value == expected => {
-            let woken = || waiter.woken.load(Ordering::Acquire).then_some(());
-            waiter.queue.wait_intr(deadline, woken).map_err(|why| match why {
-                Woken::Timeout => Stop::Errno(ETIMEDOUT),
-                Woken::Signal => Stop::Signal,
-            })
-        }
-        Ok(_) => Err(Stop::Errno(EAGAIN)),
-        Err(errno) => Err(Stop::Errno(errno)),
-    };
+    {
+        let mut bucket = compared(va, expected, || TABLE[key.bucket()].lock())?;
+        bucket.room(1)?;
+        bucket.push(waiter.clone());
+    }
+    let woken = || waiter.woken.load(Ordering::Acquire).then_some(());
+    let outcome = waiter.queue.wait_intr(deadline, woken).map_err(|why| match why {
+        Woken::Timeout => Stop::Errno(ETIMEDOUT),
+        Woken::Signal => Stop::Signal,
+    });
     match outcome {
         Err(_) if withdraw(&waiter) => Ok(()),
         other => other,
+    }
+}
+
+/// What `lock` gives, taken while the word at `va` is `expected`; `EAGAIN` if it is another.
+fn compared<T>(va: u64, expected: u32, lock: impl Fn() -> T) -> Result<T> {
+    loop {
+        let locked = lock();
+        match user::peek_u32(va) {
+            Ok(value) if value == expected => return Ok(locked),
+            Ok(_) => return Err(EAGAIN),
+            Err(_) => drop(locked),
+        }
+        user::load_u32(va)?;
     }
 }
 
@@ -148,6 +172,12 @@ fn wait(va: u64, scope: Scope, expected: u32, deadline: Option<Nanos>, bits: u32
 enum Stop {
     Errno(crate::errno::Errno),
     Signal,
+}
+
+impl From<machine::NoMemory> for Stop {
+    fn from(_: machine::NoMemory) -> Stop {
+        Stop::Errno(crate::errno::ENOMEM)
+    }
 }
 
 impl From<crate::errno::Errno> for Stop {
@@ -178,35 +208,58 @@ fn wait_again(args: &[u64; 4]) -> Result<u64> {
     wait_call(va, scope, (what >> 32) as u32, Some(deadline), what as u32)
 }
 
-/// Wakes `wake` waiters of one word and moves up to `requeue` others to another. Returns how many it touched.
-fn requeue(from: Key, to: Key, wake: usize, requeue: usize) -> (usize, usize) {
-    let woken = wake_key(from, wake, ANY);
-    if from == to {
-        return (woken, 0);
+/// The locked buckets of two keys.
+struct Both {
+    first: SpinGuard<'static, Vec<Arc<Waiter>>>,
+    /// None if it is the same.
+    second: Option<SpinGuard<'static, Vec<Arc<Waiter>>>>,
+    /// Whether `second` is the bucket of the first key.
+    swapped: bool,
+}
+
+impl Both {
+    fn lock(from: Key, to: Key) -> Both {
+        let (a, b) = (from.bucket(), to.bucket());
+        let first = TABLE[a.min(b)].lock();
+        Both { first, second: (a != b).then(|| TABLE[a.max(b)].lock()), swapped: b < a }
     }
-    let (a, b) = (from.bucket(), to.bucket());
-    let mut first = TABLE[a.min(b)].lock();
-    let mut second = (a != b).then(|| TABLE[a.max(b)].lock());
-    let mut moved = Vec::new();
-    {
-        let source =
-            if a <= b { &mut *first } else { second.as_mut().map_or(&mut *first, |guard| &mut **guard) };
-        source.retain(|waiter| {
-            let hit = moved.len() < requeue && *waiter.key.lock() == from;
-            if hit {
-                *waiter.key.lock() = to;
-                moved.push(waiter.clone());
-            }
-            !hit
-        });
+
+    /// The bucket of the first key, and of the second if that is another.
+    fn pair(&mut self) -> (&mut Vec<Arc<Waiter>>, Option<&mut Vec<Arc<Waiter>>>) {
+        match (&mut self.second, self.swapped) {
+            (None, _) => (&mut self.first, None),
+            (Some(second), true) => (second, Some(&mut self.first)),
+            (Some(second), false) => (&mut self.first, Some(second)),
+        }
     }
-    let count = moved.len();
-    let target = match &mut second {
-        Some(second) if b > a => &mut **second,
-        _ => &mut *first,
+}
+
+/// Wakes `wake` waiters of one word and moves up to `requeue` others to another, if the first word is `expected`. Returns how many it
+/// touched.
+fn requeue(va: u64, keys: (Key, Key), wake: usize, requeue: usize, expected: Option<u32>) -> Result<usize> {
+    let (from, to) = keys;
+    let lock = || Both::lock(from, to);
+    let mut both = match expected {
+        Some(expected) => compared(va, expected, lock)?,
+        None => lock(),
     };
-    target.append(&mut moved);
-    (woken, count)
+    let (source, target) = both.pair();
+    let woken = wake_in(source, from, wake, ANY);
+    if from == to {
+        return Ok(woken);
+    }
+    let mut moved = Vec::new();
+    source.retain(|waiter| {
+        let hit = moved.len() < requeue && *waiter.key.lock() == from;
+        if hit {
+            *waiter.key.lock() = to;
+            moved.push(waiter.clone());
+        }
+        !hit
+    });
+    let count = moved.len();
+    target.unwrap_or(source).append(&mut moved);
+    Ok(woken + count)
 }
 
 /// `FUTEX_WAKE_OP`: changes the second word atomically, wakes waiters of the first, and of the second if its old value
@@ -271,11 +324,8 @@ pub fn futex(va: u64, op: u32, value: u32, timeout: u64, va2: u64, value3: u32) 
             if (value as i32) < 0 || (second as i32) < 0 {
                 return Err(EINVAL);
             }
-            if command == 4 && user::load_u32(va)? != value3 {
-                return Err(EAGAIN);
-            }
-            let (woken, moved) = requeue(from, to, count(value), count(second));
-            Ok((woken + moved) as u64)
+            let expected = (command == 4).then_some(value3);
+            Ok(requeue(va, (from, to), count(value), count(second), expected)? as u64)
         }
         5 => Ok(wake_op(Key::of(va, scope)?, va2, scope, (count(value), count(second)), value3)? as u64),
         _ => Err(ENOSYS),

@@ -19,6 +19,7 @@ use super::elf::{Image, Placement, Right, Rights, Segment, StackRights};
 use super::exec::Strings;
 use crate::errno::{Result, E2BIG, ENOMEM};
 use crate::fs::file::{File, MapAccess};
+use crate::mem::fault;
 use crate::mem::layout::USER_END;
 use crate::user;
 use crate::vm::{self, Backing, MapArgs, Place, Populate, Prot, Sharing, Space};
@@ -168,6 +169,8 @@ pub struct Startup<'a> {
     pub argv: &'a Strings,
     pub envp: &'a Strings,
     pub cred: &'a Cred,
+    /// Those that the program before it had.
+    pub before: &'a Cred,
 }
 
 /// Writes the first stack: counts, pointers, auxiliary vector, strings. Returns the stack pointer.
@@ -186,7 +189,7 @@ pub fn write_stack(loaded: &Loaded, startup: &Startup<'_>) -> Result<u64> {
     let envp_at = argv_at + startup.argv.bytes.len() as u64;
     let path_at = envp_at + startup.envp.bytes.len() as u64;
     let random_at = strings_at + PLATFORM.len() as u64;
-    let vector = auxiliary(loaded, startup.cred, [strings_at, random_at, path_at]);
+    let vector = auxiliary(loaded, startup, [strings_at, random_at, path_at]);
     let words = 1 + startup.argv.count + 1 + startup.envp.count + 1 + vector.len() * 2;
     let sp = strings_at.checked_sub(8 * words as u64).ok_or(E2BIG)? & !15;
     let total = (loaded.stack_top - sp) as usize;
@@ -194,7 +197,7 @@ pub fn write_stack(loaded: &Loaded, startup: &Startup<'_>) -> Result<u64> {
         return Err(E2BIG);
     }
     let mut image: Vec<u8> = Vec::new();
-    image.try_reserve_exact(total).map_err(|_| ENOMEM)?;
+    fault::attempt(|| image.try_reserve_exact(total)).map_err(|_| ENOMEM)?;
     let mut word = |value: u64| image.extend_from_slice(&value.to_le_bytes());
     word(startup.argv.count as u64);
     pointers(startup.argv, argv_at, &mut word);
@@ -224,7 +227,8 @@ fn pointers(strings: &Strings, mut at: u64, word: &mut impl FnMut(u64)) {
 }
 
 /// The auxiliary vector; the addresses are those of the platform's name, the random bytes and the path.
-fn auxiliary(loaded: &Loaded, cred: &Cred, [platform, random, path]: [u64; 3]) -> [(u32, u64); 20] {
+fn auxiliary(loaded: &Loaded, startup: &Startup<'_>, [platform, random, path]: [u64; 3]) -> [(u32, u64); 20] {
+    let cred = startup.cred;
     [
         (auxvec::AT_HWCAP, u64::from(crate::arch::cpu::features())),
         (auxvec::AT_PAGESZ, PAGE),
@@ -239,7 +243,7 @@ fn auxiliary(loaded: &Loaded, cred: &Cred, [platform, random, path]: [u64; 3]) -
         (auxvec::AT_EUID, u64::from(cred.euid)),
         (auxvec::AT_GID, u64::from(cred.gid)),
         (auxvec::AT_EGID, u64::from(cred.egid)),
-        (auxvec::AT_SECURE, 0),
+        (auxvec::AT_SECURE, u64::from(startup.before.has_other_ids())),
         (auxvec::AT_RANDOM, random),
         (auxvec::AT_HWCAP2, 0),
         (auxvec::AT_EXECFN, path),

@@ -13,11 +13,12 @@ use super::exec::{self, Arguments, Strings};
 use super::exit;
 use super::limits::Limits;
 use super::mm::{Layout, Mm};
-use super::process::{ExitStatus, Inherited, Process};
+use super::process::{ExitStatus, Holding, Inherited, Process};
 use super::signal::{Actions, SigSet, SIGCHLD};
 use super::table;
 use super::thread::Thread;
 use crate::arch::UserRegs;
+use crate::charge::{self, Account, User};
 use crate::errno::{Result, EINVAL, ENOENT};
 use crate::fs::context::FsContext;
 use crate::fs::fdtable::{FdTable, OnExec};
@@ -53,21 +54,31 @@ pub fn start_init(cmdline: &str) -> Result<()> {
     REQUEST.call_once(|| parse(cmdline));
     let limit = (vm::stats().total_pages / PAGES_PER_THREAD).max(128);
     table::set_limit(limit as usize);
-    let pid = table::allocate()?;
+    let pid = table::allocate(table::Asker::Root)?;
     let fs = FsContext::new(fs::mount::root());
     let files = Arc::new(FdTable::new());
+    charge::begin();
+    let account = Account::new(User::of(0));
     let from = Inherited {
+        holding: Holding::new(&account, 0, usize::MAX)?,
+        account,
         files,
         fs: Arc::new(fs),
-        cred: Arc::new(Cred::default()),
+        cred: Arc::new(Cred::root()),
         limits: Limits::initial(limit / 2),
         actions: Actions::new(),
     };
     let process = Arc::new(Process::new(pid, SIGCHLD.number(), from));
     let layout = Layout { heap_start: 0, heap_end: 0, cmdline: [].into(), exe: "".into() };
     let mm = Mm::new(vm::space_new()?, layout);
-    let thread =
-        Arc::new(Thread::new(pid, process.clone(), mm, SigSet::EMPTY, *b"init\0\0\0\0\0\0\0\0\0\0\0\0"));
+    let thread = Arc::new(Thread::new(
+        pid,
+        process.clone(),
+        mm,
+        SigSet::EMPTY,
+        *b"init\0\0\0\0\0\0\0\0\0\0\0\0",
+        None,
+    ));
     thread.is_init.store(true, Ordering::Relaxed);
     process.group.lock().threads.push(thread.clone());
     table::insert(process, thread.clone(), 0, None);

@@ -1,10 +1,15 @@
 //! Resource limits. `NOFILE` is enforced by the files, `STACK` and the size of arguments at exec, `AS` and `DATA` by
-//! the memory calls, `NPROC` at fork, `CORE` trivially (no core is ever written).
+//! the memory calls, `NPROC` at fork and in `charge`, `SIGPENDING` where signals are queued, `FSIZE` by the file systems
+//! ([`file_room`]), `CORE` trivially (no core is ever written).
 
 use alloc::sync::Arc;
 
-use crate::errno::{Result, EINVAL};
+use super::current_thread;
+use super::signal::{code, send, SigInfo, SIGXFSZ};
+use crate::errno::{Errno, Result, EFBIG, EINVAL};
+use crate::sched;
 
+const RLIMIT_FSIZE: u32 = 1;
 pub const RLIMIT_DATA: u32 = 2;
 pub const RLIMIT_STACK: u32 = 3;
 pub const RLIMIT_CORE: u32 = 4;
@@ -12,9 +17,9 @@ pub const RLIMIT_NPROC: u32 = 6;
 pub const RLIMIT_NOFILE: u32 = 7;
 pub const RLIMIT_MEMLOCK: u32 = 8;
 pub const RLIMIT_AS: u32 = 9;
-const RLIMIT_SIGPENDING: u32 = 11;
+pub const RLIMIT_SIGPENDING: u32 = 11;
 const RLIMIT_MSGQUEUE: u32 = 12;
-const RLIMIT_NICE: u32 = 13;
+pub const RLIMIT_NICE: u32 = 13;
 const RLIMIT_RTPRIO: u32 = 14;
 const COUNT: usize = 16;
 
@@ -30,6 +35,39 @@ const STACK_DEFAULT: u64 = 8 << 20;
 pub struct Limit {
     pub soft: u64,
     pub hard: u64,
+}
+
+/// How many of `len` bytes at `at` the running process may write to a file, by `RLIMIT_FSIZE`.
+///
+/// # Errors
+/// `EFBIG` for none; the thread is sent SIGXFSZ.
+pub fn file_room(at: u64, len: u64) -> Result<u64> {
+    let most = file_limit();
+    if at >= most {
+        return Err(too_large());
+    }
+    Ok(len.min(most - at))
+}
+
+/// Whether the running process may make a file so long.
+///
+/// # Errors
+/// As [`file_room`].
+pub fn file_may_grow_to(size: u64) -> Result<()> {
+    if size > file_limit() {
+        return Err(too_large());
+    }
+    Ok(())
+}
+
+fn file_limit() -> u64 {
+    sched::current().user().map_or(INFINITY, |thread| thread.process.limit(RLIMIT_FSIZE))
+}
+
+fn too_large() -> Errno {
+    let info = SigInfo { signal: SIGXFSZ, code: code::SI_USER, detail: send::sender(0) };
+    let _ = send::send_to_thread(current_thread(), info);
+    EFBIG
 }
 
 /// All limits of a process, shared by fork until one changes.

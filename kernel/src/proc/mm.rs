@@ -5,7 +5,7 @@
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 
 use crate::errno::Result;
 use crate::mem::layout::USER_END;
@@ -37,18 +37,21 @@ pub struct Mm {
     users: AtomicUsize,
     /// `mlockall(MCL_FUTURE)` is in force: one of the words below. Not in `layout`, as each new mapping looks at it.
     lock_future: AtomicU8,
+    /// Processes with the ids of this one may look into it.
+    dumpable: AtomicBool,
     pub layout: SpinLock<Layout>,
     /// Kept while the break moves.
     pub moving_break: Mutex<()>,
 }
 
 impl Mm {
-    /// An address space with one user.
+    /// An address space with one user, that is dumpable.
     pub fn new(space: Arc<Space>, layout: Layout) -> Arc<Mm> {
         Arc::new(Mm {
             space,
             users: AtomicUsize::new(1),
             lock_future: AtomicU8::new(NOT),
+            dumpable: AtomicBool::new(true),
             layout: SpinLock::new(layout),
             moving_break: Mutex::new(()),
         })
@@ -58,7 +61,23 @@ impl Mm {
     pub fn fork(&self) -> Result<Arc<Mm>> {
         let space = vm::space_fork(&self.space)?;
         let layout = self.layout.lock().clone();
-        Ok(Mm::new(space, layout))
+        let copy = Mm::new(space, layout);
+        copy.set_dumpable(self.is_dumpable());
+        Ok(copy)
+    }
+
+    /// Whether other processes may look into it if their ids allow it: see `proc::access`.
+    pub fn is_dumpable(&self) -> bool {
+        self.dumpable.load(Ordering::Acquire)
+    }
+
+    pub fn set_dumpable(&self, is: bool) {
+        self.dumpable.store(is, Ordering::Release);
+    }
+
+    /// Whether no thread runs in it any more.
+    pub fn is_left(&self) -> bool {
+        self.users.load(Ordering::Acquire) == 0
     }
 
     /// Whether new mappings are locked, and when their pages are brought in.

@@ -15,6 +15,8 @@
 //! Locks, outermost first: `table` (TREE), `Process::group`, a thread's `pending`, `Process::tracees`, a thread's `trace`, the leaves. None is held
 //! while user memory is touched or while sleeping. Wait queues may be woken under any of them.
 
+pub mod access;
+pub mod caps;
 pub mod clone;
 pub mod cred;
 pub mod elf;
@@ -53,6 +55,12 @@ use crate::sched::{self, Work};
 /// The thread that runs on this CPU. Only called on behalf of a user thread: system calls and their traps.
 pub fn current_thread() -> &'static Arc<Thread> {
     sched::current().user().expect("a kernel task has no user thread")
+}
+
+/// The thread of a program that runs on this CPU, if one does.
+#[inline]
+pub fn running_thread() -> Option<&'static Arc<Thread>> {
+    sched::running()?.user()
 }
 
 /// The process of the running thread.

@@ -1,17 +1,21 @@
 //! Memory and swap have run out: somebody has to go.
 //!
-//! The largest process is killed, by pages in memory and on swap; it may be the one that asks. Who asks is the head of
+//! The process is killed that gives most back ([`Size`]): its memory, in pages and on swap, its page tables and map, and what it has the
+//! kernel keep; `oom_score_adj` adds to that or takes from it. Never the first process. It may be the one that asks. Who asks is the head of
 //! the library's line of those who wait for memory, so there is one at a time: it waits until its victim has left its
 //! memory, and tries again; all others sleep meanwhile. A victim waits for memory no longer (`Machine::gives_up`) and may
 //! take of the kernel's reserve to leave. One line on the debug console says who it was. Nothing here allocates more than
 //! a place in a wait queue.
 
 use alloc::sync::Arc;
-use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{AtomicI32, AtomicU64, Ordering::Relaxed};
 
+use super::caps::Caps;
 use super::process::{ExitStatus, Process};
 use super::signal::{send, SIGKILL};
 use super::{current_process, table};
+use crate::errno::{Result, EACCES, EINVAL};
+use crate::mem::fault;
 use crate::mem::layout::USER_END;
 use crate::sync::WaitQueue;
 use crate::{sched, vm};
@@ -19,6 +23,9 @@ use crate::{sched, vm};
 /// How long a victim is waited for before another is chosen: it may itself wait for something. One that had locked most of memory
 /// takes a second to let it go, on a slow machine.
 const PATIENCE: u64 = 3_000_000_000;
+
+/// Bytes of a page.
+const PAGE: u64 = 4096;
 
 /// How many had to go since boot.
 pub static KILLS: AtomicU64 = AtomicU64::new(0);
@@ -32,13 +39,18 @@ pub fn make_room() -> bool {
     if !is_program || super::is_leaving() {
         return false;
     }
+    if fault::has_struck() {
+        return true;
+    }
     // What one that is on its way out has yet will be free: a victim that asked for itself doesn't wait for its own end.
     if leaving().is_some_and(|going| wait_for(&going)) {
         return !super::is_leaving();
     }
-    let victim = match largest() {
-        Some(process) => kill(process),
-        None => leaving().unwrap_or_else(|| kill(current_process().clone())),
+    let Some(victim) = worst().map(kill).or_else(leaving) else {
+        // The first process is alone, or all others are excepted: it waits for one of them to end, or for ever.
+        crate::control!("trace out of memory: no process can be killed");
+        let _ = GONE.wait_until(sched::now() + PATIENCE, || None::<()>);
+        return false;
     };
     if Arc::ptr_eq(&victim, current_process()) {
         return false;
@@ -57,6 +69,15 @@ fn kill(victim: Arc<Process>) -> Arc<Process> {
     KILLS.fetch_add(1, Relaxed);
     announce(&victim);
     send::kill_all(&mut victim.group.lock(), ExitStatus::Killed(SIGKILL));
+    // Memory that several processes share is given back by the last.
+    let space = victim.space();
+    let shares = |other: &Arc<Process>| {
+        let theirs = other.space();
+        other.pid != 1 && space.as_ref().zip(theirs.as_ref()).is_some_and(|(a, b)| Arc::ptr_eq(a, b))
+    };
+    for other in table::processes().filter(shares) {
+        send::kill_all(&mut other.group.lock(), ExitStatus::Killed(SIGKILL));
+    }
     victim
 }
 
@@ -74,27 +95,113 @@ fn is_leaving(process: &Process) -> bool {
     process.leader().is_none_or(|thread| thread.is_dying())
 }
 
-/// Pages a process has: what it has mapped, and what of it lies on swap.
-#[derive(Clone, Copy)]
-struct Size {
-    resident: u64,
-    swapped: u64,
+/// How much more or less a process counts than what it has, in thousandths of memory and swap: `/proc/PID/oom_score_adj`.
+#[derive(Default)]
+pub struct Adjustment {
+    now: AtomicI32,
+    /// What may be set without privilege: as little as was set with it last.
+    least: AtomicI32,
 }
 
-impl Size {
-    fn of(process: &Process) -> Size {
-        let Some(space) = process.space() else { return Size { resident: 0, swapped: 0 } };
-        let swapped = vm::tally(&space, 0, USER_END).swapped as u64;
-        Size { resident: vm::resident_pages(&space), swapped }
+/// What a process that is never chosen has.
+const NEVER: i32 = -1000;
+const MOST: i32 = 1000;
+
+impl Adjustment {
+    /// What it is set to.
+    pub fn get(&self) -> i32 {
+        self.now.load(Relaxed)
+    }
+
+    /// Sets it.
+    ///
+    /// # Errors
+    /// `EINVAL` outside -1000 to 1000; `EACCES` for less than the running process may set.
+    pub fn set(&self, to: i32) -> Result<()> {
+        if !(NEVER..=MOST).contains(&to) {
+            return Err(EINVAL);
+        }
+        let is_privileged = current_process().cred().has(Caps::SYS_RESOURCE);
+        if to < self.least.load(Relaxed) && !is_privileged {
+            return Err(EACCES);
+        }
+        self.now.store(to, Relaxed);
+        if is_privileged {
+            self.least.store(to, Relaxed);
+        }
+        Ok(())
+    }
+
+    /// A new process has its parent's.
+    pub fn inherit(&self, parent: &Adjustment) {
+        self.now.store(parent.now.load(Relaxed), Relaxed);
+        self.least.store(parent.least.load(Relaxed), Relaxed);
     }
 }
 
-/// The largest that is not on its way out, but for the first process: with it the machine would go.
-fn largest() -> Option<Arc<Process>> {
+/// Pages that the end of a process gives back.
+#[derive(Clone, Copy, Default)]
+pub struct Size {
+    /// Its private memory.
+    resident: u64,
+    /// The same on swap.
+    swapped: u64,
+    /// Page tables, and heap for its map.
+    map: u64,
+    /// What else the kernel keeps for it (`charge`), and unnamed memory that it made.
+    kept: u64,
+}
+
+impl Size {
+    /// A process's; nothing for a zombie. Cost: by its mappings and pages.
+    pub fn of(process: &Process) -> Size {
+        let account = process.account();
+        let kept = account.kept() as u64 / PAGE + account.pages() as u64;
+        let Some(space) = process.space() else { return Size { kept, ..Size::default() } };
+        let tally = vm::tally(&space, 0, USER_END);
+        Size {
+            resident: tally.anonymous as u64,
+            swapped: tally.swapped as u64,
+            map: vm::tables(&space) + tally.heap as u64 / PAGE,
+            kept,
+        }
+    }
+
+    fn total(&self) -> u64 {
+        self.resident + self.swapped + self.map + self.kept
+    }
+}
+
+/// Pages of memory and swap.
+fn all_pages() -> i64 {
+    let stats = vm::stats();
+    (stats.total_pages + stats.swap_pages) as i64
+}
+
+/// How good it would be to end a process; `None` if that is out of the question: the first process, with which the machine would go,
+/// one that runs in its parent's memory yet, and those that were excepted.
+fn badness(process: &Process, all: i64) -> Option<i64> {
+    let adjustment = process.oom.get();
+    let borrows = process.leader().is_some_and(|thread| thread.vfork.lock().is_some());
+    if process.pid == 1 || adjustment == NEVER || borrows {
+        return None;
+    }
+    Some(Size::of(process).total() as i64 + i64::from(adjustment) * (all / 1000))
+}
+
+/// `/proc/PID/oom_score`, as Linux computes it: 0 for who is never chosen, 667 for who has nothing, up to 2000.
+pub fn score(process: &Process) -> i64 {
+    let all = all_pages();
+    badness(process, all).map_or(0, |points| (1000 + points * 1000 / all.max(1)) * 2 / 3)
+}
+
+/// The worst that is not on its way out.
+fn worst() -> Option<Arc<Process>> {
+    let all = all_pages();
     table::with(|tree| {
-        let others = tree.nodes().map(|node| &node.process).filter(|process| process.pid != 1);
-        let sizes = others.filter(|process| !is_leaving(process)).map(|process| (Size::of(process), process));
-        sizes.max_by_key(|(size, _)| size.resident + size.swapped).map(|(_, process)| process.clone())
+        let others = tree.nodes().map(|node| &node.process).filter(|process| !is_leaving(process));
+        let judged = others.filter_map(|process| Some((badness(process, all)?, process)));
+        judged.max_by_key(|(points, _)| *points).map(|(_, process)| process.clone())
     })
 }
 
@@ -112,9 +219,11 @@ fn announce(victim: &Process) {
     let end = name.iter().position(|&byte| byte == 0).unwrap_or(name.len());
     let name = core::str::from_utf8(&name[..end]).unwrap_or("?");
     crate::control!(
-        "trace out of memory: killed process {} ({name}), {} KiB in memory, {} KiB on swap",
+        "trace out of memory: killed process {} ({name}), {} KiB in memory, {} KiB on swap, {} KiB of its map, {} KiB kept for it",
         victim.pid,
         size.resident * 4,
-        size.swapped * 4
+        size.swapped * 4,
+        size.map * 4,
+        size.kept * 4
     );
 }

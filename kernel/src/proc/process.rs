@@ -12,14 +12,17 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 
 use super::cred::Cred;
-use super::limits::{Limit, Limits};
+use super::limits::{Limit, Limits, RLIMIT_NPROC};
+use super::mm::Mm;
+use super::oom;
 use super::signal::{Actions, Pending, Signal};
 use super::table::Pid;
 use super::thread::Thread;
 use super::timer::Timers;
 use super::trace::Tracees;
 use super::usage::Usage;
-use crate::errno::{Result, ESRCH};
+use crate::charge::{Account, Charge, Count, Counted, User};
+use crate::errno::{Result, EAGAIN, ESRCH};
 use crate::fs::context::FsContext;
 use crate::fs::fdtable::FdTable;
 use crate::sched::Nanos;
@@ -85,6 +88,10 @@ pub struct Process {
     pub fs: SpinLock<Option<Arc<FsContext>>>,
     pub cred: SpinLock<Arc<Cred>>,
     pub limits: SpinLock<Arc<Limits>>,
+    /// Whom is charged what the process has the kernel keep.
+    holdings: SpinLock<Holdings>,
+    /// Its user had too many processes when it became that user's: it may not exec while that is so.
+    pub exceeds_nproc: AtomicBool,
     /// `limits` has one on memory. Each new mapping looks at it, without the lock.
     limits_memory: AtomicBool,
     /// What gone threads used, and what waited-for children used.
@@ -104,12 +111,42 @@ pub struct Process {
     pub started: Nanos,
     /// `exec` has been called since fork (setpgid by the parent fails then).
     pub has_execed: AtomicBool,
-    pub dumpable: AtomicBool,
     pub no_new_privileges: AtomicBool,
     /// Orphans among its descendants become its children.
     pub subreaper: AtomicBool,
     pub personality: AtomicU32,
     pub nice: AtomicI32,
+    pub oom: oom::Adjustment,
+}
+
+/// What a process is charged by, and for itself.
+struct Holdings {
+    account: Arc<Account>,
+    own: Holding,
+}
+
+/// What a process or another thread of it is charged for as such.
+pub struct Holding {
+    charge: Charge,
+    count: Count,
+}
+
+impl Holding {
+    /// A new process's or thread's, which is for so many bytes.
+    ///
+    /// # Errors
+    /// `EAGAIN`: the user has as many as `most`, or all memory that it may.
+    pub fn new(account: &Arc<Account>, bytes: usize, most: usize) -> Result<Holding> {
+        let count = Count::of(account.user().clone(), Counted::Tasks, 1, most).map_err(|_| EAGAIN)?;
+        let charge = Charge::to(account.clone(), bytes).map_err(|_| EAGAIN)?;
+        Ok(Holding { charge, count })
+    }
+
+    /// The process has got another account.
+    pub fn move_to(&mut self, account: &Arc<Account>) {
+        self.charge.move_to(account);
+        self.count.move_to(account.user());
+    }
 }
 
 /// What fork hands from a process to its child besides the ids.
@@ -119,6 +156,8 @@ pub struct Inherited {
     pub cred: Arc<Cred>,
     pub limits: Arc<Limits>,
     pub actions: Arc<Actions>,
+    pub account: Arc<Account>,
+    pub holding: Holding,
 }
 
 impl Process {
@@ -147,6 +186,8 @@ impl Process {
             cred: SpinLock::new(from.cred),
             limits_memory: AtomicBool::new(from.limits.limit_memory()),
             limits: SpinLock::new(from.limits),
+            holdings: SpinLock::new(Holdings { account: from.account, own: from.holding }),
+            exceeds_nproc: AtomicBool::new(false),
             usage: SpinLock::new(Usage::default()),
             child_usage: SpinLock::new(Usage::default()),
             timers: SpinLock::new(None),
@@ -157,11 +198,11 @@ impl Process {
             thread_gone: WaitQueue::new(),
             started: crate::sched::now(),
             has_execed: AtomicBool::new(false),
-            dumpable: AtomicBool::new(true),
             no_new_privileges: AtomicBool::new(false),
             subreaper: AtomicBool::new(false),
             personality: AtomicU32::new(0),
             nice: AtomicI32::new(0),
+            oom: oom::Adjustment::default(),
         }
     }
 
@@ -189,6 +230,34 @@ impl Process {
 
     pub fn cred(&self) -> Arc<Cred> {
         self.cred.lock().clone()
+    }
+
+    /// Whom is charged what it has the kernel keep.
+    pub fn account(&self) -> Arc<Account> {
+        self.holdings.lock().account.clone()
+    }
+
+    /// Its real user may have changed: what it has itself, and its threads, are that one's from now on; what it made stays with whom
+    /// it was made for.
+    pub fn follow_user(&self) {
+        let group = self.group.lock();
+        let uid = self.cred.lock().uid;
+        if self.account().user().uid() == uid {
+            return;
+        }
+        let user = User::of(uid);
+        self.exceeds_nproc.store(
+            uid != 0 && user.count(Counted::Tasks) as u64 > self.limit(RLIMIT_NPROC),
+            Ordering::Relaxed,
+        );
+        let account = Account::new(user);
+        let mut holdings = self.holdings.lock();
+        holdings.own.move_to(&account);
+        let old = core::mem::replace(&mut holdings.account, account.clone());
+        drop(holdings);
+        group.threads.iter().for_each(|thread| thread.follow_account(&account));
+        drop(group);
+        drop(old);
     }
 
     /// The soft limit of a resource (`RLIMIT_*`).
@@ -224,14 +293,15 @@ impl Process {
         group.threads.iter().find(|t| t.tid() == self.pid).or(group.threads.first()).cloned()
     }
 
-    pub fn threads(&self) -> Vec<Arc<Thread>> {
-        self.group.lock().threads.clone()
+    /// How many threads it has.
+    pub fn thread_count(&self) -> usize {
+        self.group.lock().threads.len()
     }
 
     /// What its threads have used, those that are gone included.
     pub fn total_usage(&self) -> Usage {
         let mut usage = *self.usage.lock();
-        for thread in self.threads() {
+        for thread in &self.group.lock().threads {
             usage.add(&thread.usage());
         }
         usage
@@ -244,17 +314,22 @@ impl Process {
 
     /// The arguments, each ended by a zero byte; empty in a zombie.
     pub fn cmdline(&self) -> Vec<u8> {
-        self.leader().and_then(|thread| thread.mm()).map(|mm| mm.cmdline()).unwrap_or_default()
+        self.mm().map(|mm| mm.cmdline()).unwrap_or_default()
     }
 
     /// The path of the program; `None` in a zombie.
     pub fn exe(&self) -> Option<Arc<str>> {
-        self.leader().and_then(|thread| thread.mm()).map(|mm| mm.exe())
+        self.mm().map(|mm| mm.exe())
+    }
+
+    /// The memory of its first thread; `None` in a zombie.
+    pub fn mm(&self) -> Option<Arc<Mm>> {
+        self.leader().and_then(|thread| thread.mm())
     }
 
     /// The address space of its first thread; `None` in a zombie.
     pub fn space(&self) -> Option<Arc<crate::vm::Space>> {
-        self.leader().and_then(|thread| thread.mm()).map(|mm| mm.space.clone())
+        self.mm().map(|mm| mm.space.clone())
     }
 
     /// The state letter of /proc/PID/stat.

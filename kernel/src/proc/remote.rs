@@ -6,12 +6,14 @@ use alloc::sync::Arc;
 
 use machine::PAGE_SIZE;
 
-use super::{current_process, table, Pid};
-use crate::arch::io;
+use super::access::{self, By};
+use super::{table, Pid};
+use crate::arch::bytes::PageBytes;
 use crate::arch::machine::KERNEL;
 use crate::errno::*;
 use crate::fs::io::{outcome, IoVec, Sink, Source};
 use crate::mem::layout::USER_END;
+use crate::sched;
 use crate::vm::{Access, Pins, Space};
 
 /// The memory of a process that the caller may look into.
@@ -20,11 +22,10 @@ use crate::vm::{Access, Pins, Space};
 /// `ESRCH`, `EPERM`.
 pub fn space_of(pid: Pid) -> Result<Arc<Space>> {
     let process = table::process(pid).ok_or(ESRCH)?;
-    let own = current_process();
-    if !core::ptr::eq(&**own, &*process) && !own.cred().may_look_into(&process.cred()) {
-        return Err(EPERM);
-    }
-    process.space().ok_or(ESRCH)
+    // The space first: what a process runs in after an exec is judged anew.
+    let space = process.space().ok_or(ESRCH)?;
+    access::may_look_into(&process, By::Real)?;
+    Ok(space)
 }
 
 /// On whose behalf another's memory is accessed.
@@ -44,7 +45,7 @@ const WINDOW: usize = 16;
 /// # Errors
 /// `EFAULT`, `ENOMEM`; only if nothing was copied.
 pub fn read(space: &Space, by: As, remote: &[IoVec], to: &mut Sink<'_>) -> Result<usize> {
-    each_part(space, by, remote, to.left(), Access::Read, |bytes| to.put(bytes))
+    each_part(space, by, remote, to.left(), Access::Read, |bytes| to.put_page(bytes))
 }
 
 /// Copies the bytes of `from` to `remote`, as many as have room there.
@@ -52,7 +53,7 @@ pub fn read(space: &Space, by: As, remote: &[IoVec], to: &mut Sink<'_>) -> Resul
 /// # Errors
 /// As [`read`].
 pub fn write(space: &Space, by: As, remote: &[IoVec], from: &mut Source<'_>) -> Result<usize> {
-    each_part(space, by, remote, from.left(), Access::Write, |bytes| from.get(bytes))
+    each_part(space, by, remote, from.left(), Access::Write, |bytes| from.get_page(bytes))
 }
 
 /// Calls `copy` for each part of the first `room` bytes of the other's memory that lies in one page, until one is not copied whole.
@@ -63,7 +64,7 @@ fn each_part(
     remote: &[IoVec],
     room: usize,
     access: Access,
-    mut copy: impl FnMut(&mut [u8]) -> Result<usize>,
+    mut copy: impl FnMut(PageBytes) -> Result<usize>,
 ) -> Result<usize> {
     let mut done = 0;
     for piece in remote {
@@ -76,7 +77,7 @@ fn each_part(
             for &page in pins.pages() {
                 let start = addr as usize % PAGE_SIZE;
                 let len = left.min(PAGE_SIZE - start);
-                match KERNEL.with_bytes(page, |bytes| copy(&mut bytes[start..start + len])) {
+                match copy(KERNEL.bytes(page).part(start, len)) {
                     Ok(copied) => {
                         done += copied;
                         if copied < len {
@@ -89,7 +90,7 @@ fn each_part(
                 left -= len;
             }
             drop(pins);
-            io::interrupt_window();
+            sched::give_way();
         }
     }
     Ok(done)

@@ -3,20 +3,27 @@
 //! One lock, TREE, guards the whole structure. Relations are kept as numbers here, not as pointers in the processes,
 //! so there is nothing to get out of step and no cycle of references.
 //!
-//! Invariants: N1: a node's `children` are exactly the processes whose `parent` it is. N2: a number is not given out
+//! What one process does doesn't cost by how many others there are: members of groups and sessions, children, and children that have
+//! ended are found by index, not by a walk over all.
+//!
+//! Invariants: N1: a node's `children` are exactly the processes whose `parent` it is, its `zombies` those of them that have `ended` set;
+//! `groups` and `sessions` have each process in the table once, under the number it bears. N2: a number is not given out
 //! while a process, a thread, a group or a session bears it, or a process that is being made is to. N3: a process whose node has
 //! `ended` set has no threads. N4: a signal that many processes are sent reaches the children that they have just then: those in the
 //! table, and those that are being made.
 
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
+
+use machine::NoMemory;
 
 use super::process::{ExitStatus, Process};
 use super::signal::{send, SigInfo, SIGCHLD};
 use super::thread::Thread;
 use crate::errno::{Result, EAGAIN, ENOMEM, EPERM, ESRCH};
+use crate::mem::fault;
 use crate::sync::SpinLock;
 
 /// Numbers of processes, threads, groups and sessions.
@@ -26,10 +33,33 @@ pub type Pid = i32;
 pub const PID_MAX: Pid = 4_194_303;
 const PID_REUSE: Pid = 300;
 
+/// One of so many numbers is kept for root.
+const FOR_ROOT: usize = 8;
+
+/// Who makes a thread or process.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Asker {
+    Root,
+    Other,
+}
+
+impl Asker {
+    /// Whose process it is.
+    pub fn of(process: &Process) -> Asker {
+        if process.account().user().uid() == 0 {
+            Asker::Root
+        } else {
+            Asker::Other
+        }
+    }
+}
+
 /// A process in the table.
 pub struct Node {
     pub process: Arc<Process>,
-    pub children: Vec<Pid>,
+    pub children: BTreeSet<Pid>,
+    /// Children that the process may collect.
+    pub zombies: BTreeSet<Pid>,
     /// Set when the last thread has gone and the parent may collect it.
     pub ended: Option<ExitStatus>,
 }
@@ -61,6 +91,9 @@ impl Drop for Birth {
 pub struct Tree {
     nodes: BTreeMap<Pid, Node>,
     threads: BTreeMap<Pid, Arc<Thread>>,
+    /// Members of process groups and of sessions: the group's or session's number and the member's.
+    groups: BTreeSet<(Pid, Pid)>,
+    sessions: BTreeSet<(Pid, Pid)>,
     unborn: Vec<Unborn>,
     last: Pid,
     wrapped: bool,
@@ -71,6 +104,8 @@ pub struct Tree {
 static TREE: SpinLock<Tree> = SpinLock::new(Tree {
     nodes: BTreeMap::new(),
     threads: BTreeMap::new(),
+    groups: BTreeSet::new(),
+    sessions: BTreeSet::new(),
     unborn: Vec::new(),
     last: 0,
     wrapped: false,
@@ -87,22 +122,48 @@ impl Tree {
         self.nodes.get(&pid)
     }
 
-    pub fn node_mut(&mut self, pid: Pid) -> Option<&mut Node> {
-        self.nodes.get_mut(&pid)
+    /// All processes, zombies too, that `wanted` names.
+    ///
+    /// # Errors
+    /// [`NoMemory`] for the list.
+    pub fn matching(
+        &self,
+        wanted: impl Fn(&Process) -> bool,
+    ) -> core::result::Result<Vec<Arc<Process>>, NoMemory> {
+        fault::gather(self.nodes().filter(|node| wanted(&node.process)).map(|node| node.process.clone()))
     }
 
-    /// All processes, zombies too, that `wanted` names.
-    pub fn matching(&self, wanted: impl Fn(&Process) -> bool) -> Vec<Arc<Process>> {
-        self.nodes().filter(|node| wanted(&node.process)).map(|node| node.process.clone()).collect()
+    /// The members of a process group, zombies too.
+    pub(super) fn group(&self, pgid: Pid) -> impl Iterator<Item = &Node> {
+        of(&self.groups, pgid).filter_map(|pid| self.nodes.get(&pid))
+    }
+
+    /// The same to keep.
+    ///
+    /// # Errors
+    /// [`NoMemory`] for the list.
+    pub fn members(&self, pgid: Pid) -> core::result::Result<Vec<Arc<Process>>, NoMemory> {
+        fault::gather(self.group(pgid).map(|node| node.process.clone()))
+    }
+
+    /// Makes a process a zombie, for its parent to collect.
+    pub fn set_ended(&mut self, pid: Pid, status: ExitStatus) {
+        let Some(node) = self.nodes.get_mut(&pid) else { return };
+        node.ended = Some(status);
+        let parent = node.process.parent();
+        if let Some(parent) = self.nodes.get_mut(&parent) {
+            parent.zombies.insert(pid);
+        }
     }
 
     pub fn nodes(&self) -> impl Iterator<Item = &Node> {
         self.nodes.values()
     }
 
-    /// A number nobody bears (N2).
-    fn allocate(&mut self) -> Result<Pid> {
-        if self.threads.len() >= self.limit {
+    /// A number nobody bears (N2). The last of them are root's, who may have to end what took all others.
+    fn allocate(&mut self, asker: Asker) -> Result<Pid> {
+        let kept = if asker == Asker::Root { 0 } else { self.limit / FOR_ROOT };
+        if self.threads.len() + self.unborn.len() >= self.limit - kept {
             return Err(EAGAIN);
         }
         let start = self.last;
@@ -122,29 +183,34 @@ impl Tree {
     }
 
     fn in_use(&self, id: Pid) -> bool {
-        let bears = |node: &Node| node.process.pgid() == id || node.process.sid() == id;
         let expected = self.unborn.iter().any(|unborn| unborn.pid == id);
         expected
             || self.nodes.contains_key(&id)
             || self.threads.contains_key(&id)
-            || self.nodes.values().any(bears)
+            || of(&self.groups, id).chain(of(&self.sessions, id)).next().is_some()
     }
 
     /// Makes `child` a child of `parent`, which may be 0 for none.
     fn adopt(&mut self, parent: Pid, child: Pid) {
-        if let Some(node) = self.nodes.get(&child) {
-            node.process.parent.store(parent, Ordering::Relaxed);
-        }
+        let Some(node) = self.nodes.get(&child) else { return };
+        node.process.parent.store(parent, Ordering::Relaxed);
+        let has_ended = node.ended.is_some();
         if let Some(node) = self.nodes.get_mut(&parent) {
-            node.children.push(child);
+            node.children.insert(child);
+            if has_ended {
+                node.zombies.insert(child);
+            }
         }
     }
 
     /// Hands the children of a process that ends to its nearest living subreaper, or to pid 1. Returns them.
-    pub fn orphan_children(&mut self, pid: Pid) -> Vec<Pid> {
+    pub fn orphan_children(&mut self, pid: Pid) -> BTreeSet<Pid> {
         let children = match self.nodes.get_mut(&pid) {
-            Some(node) => core::mem::take(&mut node.children),
-            None => Vec::new(),
+            Some(node) => {
+                node.zombies.clear();
+                core::mem::take(&mut node.children)
+            }
+            None => BTreeSet::new(),
         };
         if children.is_empty() {
             return children;
@@ -174,8 +240,11 @@ impl Tree {
     pub fn remove(&mut self, pid: Pid) -> Option<Arc<Process>> {
         let node = self.nodes.remove(&pid)?;
         if let Some(parent) = self.nodes.get_mut(&node.process.parent()) {
-            parent.children.retain(|&child| child != pid);
+            parent.children.remove(&pid);
+            parent.zombies.remove(&pid);
         }
+        self.groups.remove(&(node.process.pgid(), pid));
+        self.sessions.remove(&(node.process.sid(), pid));
         Some(node.process)
     }
 
@@ -184,7 +253,7 @@ impl Tree {
     pub fn send_to_unborn(&mut self, parent: Pid, info: SigInfo) {
         for unborn in self.unborn.iter_mut().filter(|unborn| unborn.parent == parent) {
             let known = unborn.sent.iter().any(|sent| sent.signal == info.signal);
-            if !known && unborn.sent.try_reserve(1).is_ok() {
+            if !known && fault::attempt(|| unborn.sent.try_reserve(1)).is_ok() {
                 unborn.sent.push(info);
             }
         }
@@ -200,10 +269,10 @@ impl Tree {
 
     /// Whether no member of the group, but for one that is ending, has a parent in another group of the same session.
     pub fn is_orphaned_group(&self, pgid: Pid, ending: Option<Pid>) -> bool {
-        !self.nodes.values().any(|node| {
+        !self.group(pgid).any(|node| {
             let process = &node.process;
-            let in_group = process.pgid() == pgid && node.ended.is_none() && Some(process.pid) != ending;
-            in_group
+            let counts = node.ended.is_none() && Some(process.pid) != ending;
+            counts
                 && self.nodes.get(&process.parent()).is_some_and(|parent| {
                     parent.process.pgid() != pgid && parent.process.sid() == process.sid()
                 })
@@ -212,8 +281,13 @@ impl Tree {
 
     /// The session of a process group, if the group has members.
     pub fn group_session(&self, pgid: Pid) -> Option<Pid> {
-        self.nodes.values().find(|node| node.process.pgid() == pgid).map(|node| node.process.sid())
+        self.group(pgid).next().map(|node| node.process.sid())
     }
+}
+
+/// The members that an index has under a number.
+fn of(index: &BTreeSet<(Pid, Pid)>, id: Pid) -> impl Iterator<Item = Pid> + '_ {
+    index.range((id, Pid::MIN)..=(id, Pid::MAX)).map(|&(_, pid)| pid)
 }
 
 /// Sets how many threads there may be at a time.
@@ -222,15 +296,15 @@ pub fn set_limit(limit: usize) {
 }
 
 /// A number for a new thread, or for process 1.
-pub fn allocate() -> Result<Pid> {
-    with(Tree::allocate)
+pub fn allocate(asker: Asker) -> Result<Pid> {
+    with(|tree| tree.allocate(asker))
 }
 
 /// A number for a new process that `parent` makes.
-pub fn expect(parent: Pid) -> Result<Birth> {
+pub fn expect(parent: Pid, asker: Asker) -> Result<Birth> {
     with(|tree| {
-        tree.unborn.try_reserve(1).map_err(|_| ENOMEM)?;
-        let pid = tree.allocate()?;
+        fault::attempt(|| tree.unborn.try_reserve(1)).map_err(|_| ENOMEM)?;
+        let pid = tree.allocate(asker)?;
         tree.unborn.push(Unborn { pid, parent, sent: Vec::new() });
         Ok(Birth(pid))
     })
@@ -240,7 +314,10 @@ pub fn expect(parent: Pid) -> Result<Birth> {
 pub fn insert(process: Arc<Process>, thread: Arc<Thread>, parent: Pid, birth: Option<Birth>) {
     with(|tree| {
         let pid = process.pid;
-        tree.nodes.insert(pid, Node { process: process.clone(), children: Vec::new(), ended: None });
+        let (children, zombies) = (BTreeSet::new(), BTreeSet::new());
+        tree.nodes.insert(pid, Node { process: process.clone(), children, zombies, ended: None });
+        tree.groups.insert((process.pgid(), pid));
+        tree.sessions.insert((process.sid(), pid));
         tree.insert_thread(thread);
         tree.adopt(parent, pid);
         let Some(birth) = birth else { return };
@@ -262,9 +339,35 @@ pub fn thread(tid: Pid) -> Option<Arc<Thread>> {
     with(|tree| tree.threads.get(&tid).cloned())
 }
 
-/// All processes, zombies too, by number.
-pub fn processes() -> Vec<Arc<Process>> {
-    with(|tree| tree.nodes().map(|node| node.process.clone()).collect())
+/// All processes, zombies too, by number, one after another: what comes or goes meanwhile may be among them.
+pub fn processes() -> impl Iterator<Item = Arc<Process>> {
+    let mut from = 0;
+    core::iter::from_fn(move || {
+        let next = with(|tree| tree.nodes.range(from..).next().map(|(_, node)| node.process.clone()))?;
+        from = next.pid + 1;
+        Some(next)
+    })
+}
+
+/// The lowest number of a process, zombies too, that isn't below `from`.
+pub fn next_process(from: Pid) -> Option<Pid> {
+    with(|tree| tree.nodes.range(from..).next().map(|(&pid, _)| pid))
+}
+
+/// The lowest number of a thread of `process` that isn't below `from`.
+pub fn next_thread_of(process: &Arc<Process>, from: Pid) -> Option<Pid> {
+    with(|tree| {
+        let mut threads = tree.threads.range(from..);
+        threads.find(|(_, thread)| Arc::ptr_eq(&thread.process, process)).map(|(&tid, _)| tid)
+    })
+}
+
+/// How many processes there are, how many of them run or could, and the highest number of one.
+pub fn load() -> (usize, usize, Pid) {
+    with(|tree| {
+        let running = tree.nodes().filter(|node| node.process.state() == 'R').count();
+        (tree.nodes.len(), running, tree.nodes.last_key_value().map_or(0, |(&pid, _)| pid))
+    })
 }
 
 /// How many processes there are, zombies too.
@@ -272,13 +375,10 @@ pub fn count() -> usize {
     with(|tree| tree.nodes.len())
 }
 
-/// How many processes belong to a user.
-pub fn count_of_user(uid: u32) -> usize {
-    with(|tree| tree.nodes().filter(|node| node.process.cred.lock().uid == uid).count())
-}
-
-pub fn group_members(pgid: Pid) -> Vec<Arc<Process>> {
-    with(|tree| tree.matching(|process| process.pgid() == pgid))
+/// # Errors
+/// `ENOMEM` for the list.
+pub fn group_members(pgid: Pid) -> Result<Vec<Arc<Process>>> {
+    Ok(with(|tree| tree.members(pgid))?)
 }
 
 pub fn is_orphaned_group(pgid: Pid) -> bool {
@@ -307,7 +407,8 @@ pub fn set_group(caller: &Process, pid: Pid, pgid: Pid) -> Result<()> {
         if pgid != pid && tree.group_session(pgid) != Some(caller.sid()) {
             return Err(EPERM);
         }
-        process.pgid.store(pgid, Ordering::Relaxed);
+        tree.groups.remove(&(process.pgid.swap(pgid, Ordering::Relaxed), pid));
+        tree.groups.insert((pgid, pid));
         Ok(())
     })
 }
@@ -318,8 +419,11 @@ pub fn new_session(caller: &Process) -> Result<Pid> {
         if caller.sid() == caller.pid || tree.group_session(caller.pid).is_some() {
             return Err(EPERM);
         }
-        caller.sid.store(caller.pid, Ordering::Relaxed);
-        caller.pgid.store(caller.pid, Ordering::Relaxed);
+        let pid = caller.pid;
+        tree.sessions.remove(&(caller.sid.swap(pid, Ordering::Relaxed), pid));
+        tree.sessions.insert((pid, pid));
+        tree.groups.remove(&(caller.pgid.swap(pid, Ordering::Relaxed), pid));
+        tree.groups.insert((pid, pid));
         Ok(caller.pid)
     })
 }

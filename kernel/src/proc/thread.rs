@@ -10,13 +10,16 @@ use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use machine::shared::Line;
 
 use super::mm::Mm;
-use super::process::Process;
+use super::process::{Holding, Process};
 use super::signal::{AltStack, Pending, SigInfo, SigSet};
 use super::table::Pid;
+use super::timer;
 use super::trace::Trace;
 use super::trap::LastFault;
 use super::usage::Usage;
+use crate::charge::Account;
 use crate::errno::Result;
+use crate::mem::fault;
 use crate::sched::{self, Task, Work};
 use crate::sync::{SpinLock, WaitQueue};
 use crate::vm;
@@ -95,11 +98,23 @@ pub struct Thread {
     pub trace: SpinLock<Trace>,
     pub minor_faults: AtomicU64,
     pub major_faults: AtomicU64,
+    /// What one that isn't its process's first is charged for.
+    holding: SpinLock<Option<Holding>>,
+    /// An allocation of its that is to fail.
+    pub fail_nth: fault::Nth,
+    pub taken: fault::Taken,
 }
 
 impl Thread {
     /// A thread that isn't in its process's group yet.
-    pub fn new(tid: Pid, process: Arc<Process>, mm: Arc<Mm>, mask: SigSet, comm: [u8; 16]) -> Thread {
+    pub fn new(
+        tid: Pid,
+        process: Arc<Process>,
+        mm: Arc<Mm>,
+        mask: SigSet,
+        comm: [u8; 16],
+        holding: Option<Holding>,
+    ) -> Thread {
         Thread {
             tid: AtomicI32::new(tid),
             process,
@@ -126,7 +141,15 @@ impl Thread {
             trace: SpinLock::new(Trace::default()),
             minor_faults: AtomicU64::new(0),
             major_faults: AtomicU64::new(0),
+            holding: SpinLock::new(holding),
+            fail_nth: fault::Nth::default(),
+            taken: fault::Taken::default(),
         }
+    }
+
+    /// Its process is charged by this account from now on.
+    pub fn follow_account(&self, account: &Arc<Account>) {
+        self.holding.lock().iter_mut().for_each(|holding| holding.move_to(account));
     }
 
     /// Its number; exec gives the surviving thread that of the process.
@@ -222,7 +245,9 @@ impl Thread {
     pub fn take_pending(&self, wanted: SigSet) -> Option<SigInfo> {
         let mut group = self.process.group.lock();
         let own = self.pending.lock().take(wanted);
-        own.or_else(|| group.pending.take(wanted))
+        let mut info = own.or_else(|| group.pending.take(wanted))?;
+        timer::taken(&self.process, &mut info);
+        Some(info)
     }
 
     /// Whether there is such a signal.

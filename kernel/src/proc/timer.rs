@@ -1,23 +1,35 @@
 //! Timers of a process: the three of `setitimer` and those of `timer_create`.
 //!
-//! A timer on a real clock is one kernel timer at its deadline. A timer on CPU time is a kernel timer at the earliest
-//! moment it can run out; when that comes the time used is looked at, and the rest is waited for anew.
+//! A timer on a real clock is one kernel timer at its deadline. If it repeats, its next one is set when its signal is taken, and what
+//! has passed meanwhile counts as overruns: so a timer costs no more than the program is ready to handle. If its signal is not queued (it
+//! is ignored, or there is no room), or thrown away, the next one comes a tick later at the earliest.
 //!
-//! Invariant: TM1: an armed timer has exactly one kernel timer with its current `serial`; older ones find theirs stale.
-//! Locks: `Process::timers` is a leaf: usage is read before it is taken, signals are sent after it is dropped.
+//! A timer on CPU time is a kernel timer at the first tick at which it can have run out; when that comes the time used is looked at, and
+//! the rest is waited for anew. All ticks of all such timers coincide.
+//!
+//! Invariants: TM1: a timer that is set has exactly one kernel timer with its current `serial`, older ones find theirs stale; or it has
+//! `fired` and its signal is queued; or it notifies nobody. TM2: a process has one signal of each timer in its queues at most.
+//! Locks: `Process::timers` is a leaf: usage is read before it is taken, signals are sent after it is dropped. Signals are taken with
+//! `Group` locked.
 
 use alloc::boxed::Box;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 
 use super::process::Process;
-use super::signal::{code, send, Detail, SigInfo, Signal, SIGALRM, SIGPROF, SIGVTALRM};
+use super::signal::{code, send, Detail, SigInfo, SigSet, Signal, SIGALRM, SIGPROF, SIGVTALRM};
 use super::table::{self, Pid};
+use crate::charge::Charge;
 use crate::errno::{Result, EAGAIN, EINVAL};
+use crate::mem::fault::Room;
 use crate::sched::{self, Nanos, TimerId};
 
 /// How many POSIX timers a process can have.
 const POSIX_MAX: usize = 256;
+/// How often time used is looked at, and a signal sent that nobody takes: Debian's Linux has as many ticks.
+const TICK: Nanos = 4_000_000;
+/// What one costs, with the kernel timer that it arms.
+const TIMER: usize = size_of::<Timer>() + 192;
 
 /// What a timer counts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -55,7 +67,11 @@ pub struct Timer {
     interval: Nanos,
     serial: u64,
     armed: Option<TimerId>,
+    /// It has run out at `target`, repeats, and its signal has not been taken since.
+    fired: bool,
     overrun: i32,
+    /// Of one that `timer_create` made.
+    _charge: Option<Charge>,
 }
 
 /// The timers of a process, made when the first is set.
@@ -74,34 +90,72 @@ pub struct Setting {
 }
 
 impl Timer {
-    fn new(clock: Clock, notify: Notify) -> Timer {
-        Timer { clock, notify, target: 0, interval: 0, serial: 0, armed: None, overrun: 0 }
+    fn new(clock: Clock, notify: Notify, charge: Option<Charge>) -> Timer {
+        Timer {
+            clock,
+            notify,
+            target: 0,
+            interval: 0,
+            serial: 0,
+            armed: None,
+            fired: false,
+            overrun: 0,
+            _charge: charge,
+        }
     }
 
     fn disarm(&mut self) {
         self.serial += 1;
         self.target = 0;
+        self.fired = false;
         if let Some(id) = self.armed.take() {
             sched::timer_cancel(id);
         }
     }
 
     fn left(&self, now: Nanos) -> Setting {
-        let value = if self.target == 0 { 0 } else { self.target.saturating_sub(now).max(1) };
+        let value = match now.checked_sub(self.target).filter(|_| self.target != 0) {
+            None => self.target.saturating_sub(now),
+            Some(late) => match (late.checked_rem(self.interval), self.notify) {
+                (Some(into), _) => self.interval - into,
+                (None, Notify::Nothing) => 0,
+                (None, _) => 1,
+            },
+        };
         Setting { value, interval: self.interval }
+    }
+
+    fn uses_cpu_time(&self) -> bool {
+        matches!(self.clock, Clock::UserTime | Clock::CpuTime)
     }
 
     /// Starts the kernel timer for a target that is `span` away.
     fn start(&mut self, process: &Weak<Process>, slot: Slot, span: Nanos) {
         let (process, serial) = (process.clone(), self.serial);
         let deadline = sched::now().saturating_add(span);
+        let deadline =
+            if self.uses_cpu_time() { deadline.div_ceil(TICK).saturating_mul(TICK) } else { deadline };
         self.armed = Some(sched::timer_at(deadline, Box::new(move || expire(&process, slot, serial))));
+    }
+
+    /// Moves the target on to the next after `now`; returns how many it has passed by beside the first.
+    fn forward(&mut self, now: Nanos) -> i32 {
+        let missed = now.saturating_sub(self.target).checked_div(self.interval).unwrap_or(0);
+        self.target = self.target.saturating_add(self.interval.saturating_mul(missed + 1));
+        missed.min(i32::MAX as u64) as i32
+    }
+
+    /// Sets a timer that has fired anew, for the next target after `from`.
+    fn start_again(&mut self, process: &Weak<Process>, slot: Slot, from: Nanos) {
+        self.fired = false;
+        self.overrun = self.forward(from);
+        self.start(process, slot, self.target.saturating_sub(sched::now()));
     }
 }
 
 impl Timers {
     fn new() -> Timers {
-        let itimer = |clock, signal| Timer::new(clock, Notify::Process { signal, value: 0 });
+        let itimer = |clock, signal| Timer::new(clock, Notify::Process { signal, value: 0 }, None);
         Timers {
             real: itimer(Clock::Monotonic, SIGALRM),
             virt: itimer(Clock::UserTime, SIGVTALRM),
@@ -173,13 +227,16 @@ pub fn set(process: &Arc<Process>, slot: Slot, setting: Setting) -> Result<Setti
     timer.interval = setting.interval;
     if setting.value != 0 {
         timer.target = now.saturating_add(setting.value);
-        timer.start(&Arc::downgrade(process), slot, setting.value);
+        if !matches!(timer.notify, Notify::Nothing) {
+            timer.start(&Arc::downgrade(process), slot, setting.value);
+        }
     }
     Ok(before)
 }
 
 /// Makes a POSIX timer. Returns its number.
 pub fn create(process: &Process, clock: Clock, notify: Option<Notify>) -> Result<usize> {
+    let charge = Charge::to(process.account(), TIMER).map_err(|_| EAGAIN)?;
     let mut timers = process.timers.lock();
     let posix = &mut timers.get_or_insert_with(|| Box::new(Timers::new())).posix;
     let id = posix.iter().position(Option::is_none).unwrap_or(posix.len());
@@ -187,10 +244,11 @@ pub fn create(process: &Process, clock: Clock, notify: Option<Notify>) -> Result
         return Err(EAGAIN);
     }
     if id == posix.len() {
+        posix.room(1).map_err(|_| EAGAIN)?;
         posix.push(None);
     }
     let notify = notify.unwrap_or(Notify::Process { signal: SIGALRM, value: id as u64 });
-    posix[id] = Some(Timer::new(clock, notify));
+    posix[id] = Some(Timer::new(clock, notify, Some(charge)));
     Ok(id)
 }
 
@@ -242,7 +300,9 @@ fn expire(process: &Weak<Process>, slot: Slot, serial: u64) {
         advance(timer, &Arc::downgrade(&process), slot, now)
     };
     let Some((notify, overrun)) = fired else { return };
-    notify_of(&process, slot, notify, overrun);
+    if !notify_of(&process, slot, notify, overrun) {
+        later(&process, |at, timer| at == slot && timer.serial == serial);
+    }
 }
 
 /// Moves a timer on; returns whom to notify if it has run out.
@@ -253,20 +313,64 @@ fn advance(timer: &mut Timer, process: &Weak<Process>, slot: Slot, now: Nanos) -
         return None;
     }
     timer.armed = None;
-    timer.overrun = 0;
-    match (now - timer.target).checked_div(timer.interval) {
-        None => timer.target = 0,
-        Some(missed) => {
-            timer.overrun = missed.min(i32::MAX as u64) as i32;
-            timer.target += timer.interval * (missed + 1);
-            let rest = timer.target - now;
-            timer.start(process, slot, rest);
-        }
+    if timer.interval != 0 && !timer.uses_cpu_time() {
+        timer.fired = true;
+        return Some((timer.notify, 0));
+    }
+    timer.overrun = timer.forward(now);
+    if timer.interval == 0 {
+        timer.target = 0;
+    } else {
+        timer.start(process, slot, timer.target - now);
     }
     Some((timer.notify, timer.overrun))
 }
 
-fn notify_of(process: &Arc<Process>, slot: Slot, notify: Notify, overrun: i32) {
+/// A signal is being taken, with `Group` locked: if it is a timer's, that goes on, and the signal says how often it has run out.
+pub fn taken(process: &Arc<Process>, info: &mut SigInfo) {
+    let own = match info.detail {
+        Detail::Timer { id, .. } => Some(Slot::Posix(id as usize)),
+        _ => None,
+    };
+    // ITIMER_REAL's signal is merged with any other SIGALRM.
+    let real = (info.signal == SIGALRM).then_some(Slot::Real);
+    for slot in own.into_iter().chain(real) {
+        let mut timers = process.timers.lock();
+        let Some(timer) = timers.as_mut().and_then(|timers| timers.get(slot)).filter(|timer| timer.fired)
+        else {
+            continue;
+        };
+        timer.start_again(&Arc::downgrade(process), slot, sched::now());
+        if let (Detail::Timer { overrun, .. }, Slot::Posix(_)) = (&mut info.detail, slot) {
+            *overrun = timer.overrun;
+        }
+    }
+}
+
+/// Signals have been thrown away, with `Group` locked: timers that wait for one to be taken go on.
+pub fn discarded(process: &Arc<Process>, which: SigSet) {
+    later(process, |_, timer| match timer.notify {
+        Notify::Nothing => false,
+        Notify::Process { signal, .. } | Notify::Thread { signal, .. } => which.has(signal),
+    });
+}
+
+/// Has timers that have fired go on, a tick later at the earliest.
+fn later(process: &Arc<Process>, which: impl Fn(Slot, &Timer) -> bool) {
+    let mut timers = process.timers.lock();
+    let Some(timers) = timers.as_mut() else { return };
+    let from = sched::now() + TICK;
+    let posix = timers.posix.iter_mut().enumerate();
+    let posix = posix.filter_map(|(id, timer)| Some((Slot::Posix(id), timer.as_mut()?)));
+    for (slot, timer) in posix.chain([(Slot::Real, &mut timers.real)]) {
+        if timer.fired && which(slot, timer) {
+            timer.start_again(&Arc::downgrade(process), slot, from);
+        }
+    }
+}
+
+/// Sends the signal; says whether somebody will take it.
+fn notify_of(process: &Arc<Process>, slot: Slot, notify: Notify, overrun: i32) -> bool {
     let info = |signal, value| match slot {
         Slot::Posix(id) => {
             let detail = Detail::Timer { id: id as i32, overrun, value };
@@ -275,14 +379,9 @@ fn notify_of(process: &Arc<Process>, slot: Slot, notify: Notify, overrun: i32) {
         _ => SigInfo::kernel(signal),
     };
     match notify {
-        Notify::Nothing => {}
-        Notify::Process { signal, value } => {
-            let _ = send::send_to_process(process, info(signal, value));
-        }
-        Notify::Thread { tid, signal, value } => {
-            if let Some(thread) = table::thread(tid) {
-                let _ = send::send_to_thread(&thread, info(signal, value));
-            }
-        }
+        Notify::Nothing => false,
+        Notify::Process { signal, value } => send::send_by_timer(process, None, info(signal, value)),
+        Notify::Thread { tid, signal, value } => table::thread(tid)
+            .is_some_and(|thread| send::send_by_timer(&thread.process, Some(&thread), info(signal, value))),
     }
 }

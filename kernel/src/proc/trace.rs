@@ -15,6 +15,7 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
+use super::access::{self, By};
 use super::process::{Change, ExitStatus, Process};
 use super::signal::{code, deliver, send, Detail, SigInfo, Signal, SIGCHLD, SIGSTOP, SIGTRAP};
 use super::table::{self, Pid};
@@ -24,6 +25,7 @@ use super::wait::{self, Event, Options, Report, Which};
 use super::{current_process, current_thread};
 use crate::arch::UserRegs;
 use crate::errno::{Result, EPERM, ESRCH};
+use crate::mem::fault;
 use core::sync::atomic::{AtomicBool, Ordering};
 
 /// The trap flag: an exception after the next instruction.
@@ -86,7 +88,7 @@ fn begin(tracer: &Arc<Process>, thread: &Arc<Thread>) -> Result<()> {
     if trace.tracer.is_some() || thread.is_dying() {
         return Err(EPERM);
     }
-    tracees.threads.try_reserve(1).map_err(|_| EPERM)?;
+    fault::attempt(|| tracees.threads.try_reserve(1)).map_err(|_| EPERM)?;
     ANYBODY.store(true, Ordering::Release);
     tracees.threads.push(thread.clone());
     trace.tracer = Some(tracer.clone());
@@ -109,12 +111,10 @@ pub fn begin_by_parent() -> Result<()> {
 pub fn attach(tid: Pid, stops: bool) -> Result<()> {
     let thread = table::thread(tid).ok_or(ESRCH)?;
     let own = current_process();
-    let may = !Arc::ptr_eq(own, &thread.process)
-        && thread.process.pid != 1
-        && own.cred().may_look_into(&thread.process.cred());
-    if !may {
+    if Arc::ptr_eq(own, &thread.process) || thread.process.pid == 1 {
         return Err(EPERM);
     }
+    access::may_look_into(&thread.process, By::Real)?;
     begin(own, &thread)?;
     if stops {
         send::send_to_thread(&thread, SigInfo::kernel(SIGSTOP))?;
@@ -180,6 +180,7 @@ pub fn stop(thread: &Arc<Thread>, regs: &mut UserRegs, info: SigInfo) -> Option<
         if core::mem::take(&mut trace.steps) {
             regs.rflags &= !TRAP_FLAG;
         }
+        regs.store_bases();
         trace.stop = Some(Stop { info, regs: regs.clone(), is_told: false, on: None });
         tracer
     };
@@ -234,7 +235,7 @@ pub fn thread_gone(thread: &Arc<Thread>, status: ExitStatus) {
     tracees.threads.retain(|other| !Arc::ptr_eq(other, thread));
     let process = &thread.process;
     let is_child = process.parent() == tracer.pid && thread.tid() == process.pid;
-    if !is_child && tracees.ended.try_reserve(1).is_ok() {
+    if !is_child && fault::attempt(|| tracees.ended.try_reserve(1)).is_ok() {
         tracees.ended.push((thread.tid(), process.cred().uid, status));
     }
     drop(tracees);

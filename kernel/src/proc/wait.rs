@@ -122,25 +122,46 @@ fn look_all(process: &Arc<Process>, which: Which, options: Options) -> Look {
 fn look(parent: &Arc<Process>, which: Which, options: Options) -> Look {
     let (result, gone) = table::with(|tree| {
         let Some(node) = tree.node(parent.pid) else { return (Look::NoSuchChild, None) };
-        let mut result = Look::NoSuchChild;
-        for &pid in &node.children {
-            let Some(child) = tree.node(pid) else { continue };
-            if !matches(&child.process, which, options) {
-                continue;
-            }
-            match report(child, options) {
-                Some(found) => {
-                    result = Look::Found(found);
-                    break;
+        let result = match which {
+            Which::Pid(pid) => look_among(tree, node.children.get(&pid), which, options),
+            // What has ended is at hand; who else has something to say is looked for only if that is asked for.
+            Which::Any | Which::Group(_) => match look_among(tree, &node.zombies, which, options) {
+                Look::Found(report) => Look::Found(report),
+                _ if options.intersects(Options::STOPPED.union(Options::CONTINUED)) => {
+                    look_among(tree, &node.children, which, options)
                 }
-                None => result = Look::Nothing,
-            }
-        }
+                _ => {
+                    let mut children = node.children.iter().filter_map(|&pid| tree.node(pid));
+                    match children.any(|child| matches(&child.process, which, options)) {
+                        true => Look::Nothing,
+                        false => Look::NoSuchChild,
+                    }
+                }
+            },
+        };
         let gone = collect(tree, &result, options);
         (result, gone)
     });
     if let (true, Look::Found(report)) = (gone.is_some(), &result) {
         parent.child_usage.lock().add(&report.usage);
+    }
+    result
+}
+
+/// The first of some children that has something to report.
+fn look_among<'a>(
+    tree: &Tree,
+    children: impl IntoIterator<Item = &'a Pid>,
+    which: Which,
+    options: Options,
+) -> Look {
+    let mut result = Look::NoSuchChild;
+    let children = children.into_iter().filter_map(|&pid| tree.node(pid));
+    for child in children.filter(|child| matches(&child.process, which, options)) {
+        match report(child, options) {
+            Some(found) => return Look::Found(found),
+            None => result = Look::Nothing,
+        }
     }
     result
 }

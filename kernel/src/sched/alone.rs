@@ -1,15 +1,16 @@
 //! Doing something while no other CPU does anything.
 //!
-//! A thread of the kernel goes to each other CPU and stays there until it is over. Kernel code gives way only where it waits, so what
-//! that CPU ran before is in user mode or asleep, and in the midst of nothing.
+//! A thread of the kernel goes to each other CPU and stays there until it is over. Kernel code lets go of a CPU only with no spin lock
+//! held: where it sleeps, and between the parts of a long call (`turn`). So what lies behind spin locks is whole; a call may be half
+//! done.
 
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::AcqRel, Ordering::Acquire, Ordering::Release};
 
 use machine::{CpuSet, NoMemory};
 
-use super::{current_owned, set_affinity, spawn_kernel, yield_now};
-use crate::arch::{cpu, ipi};
+use super::{current_owned, set_affinity, spawn_on, yield_now};
+use crate::arch::{cpu, io, ipi};
 use crate::sync::Mutex;
 
 /// What those who stand still look at.
@@ -31,7 +32,11 @@ pub fn alone<T>(f: impl FnOnce() -> T) -> Result<T, NoMemory> {
     let still = Arc::new(Still { count: AtomicUsize::new(0), over: AtomicBool::new(false) });
     let others = cpu::online().without(CpuSet::one(here));
     let sent = others.iter().try_for_each(|cpu| send(cpu, &still));
+    // A CPU that isn't there yet may wait for an answer of this one.
+    let mut wait = ipi::Wait::new();
     while sent.is_ok() && still.count.load(Acquire) < others.iter().count() {
+        wait.pause();
+        io::interrupt_window();
         yield_now();
     }
     let result = sent.map(|()| f());
@@ -40,16 +45,16 @@ pub fn alone<T>(f: impl FnOnce() -> T) -> Result<T, NoMemory> {
     result
 }
 
-/// Has a CPU stand still from some moment on.
+/// Has a CPU stand still from some moment on. The thread begins on that CPU: in the queue of one that stands still it would wait for
+/// the end.
 fn send(cpu: usize, still: &Arc<Still>) -> Result<(), NoMemory> {
     let still = still.clone();
     let stand = move || {
-        set_affinity(&current_owned(), CpuSet::one(cpu));
         still.count.fetch_add(1, AcqRel);
         let mut wait = ipi::Wait::new();
         while !still.over.load(Acquire) {
             wait.pause();
         }
     };
-    spawn_kernel("still", stand).map(|_| ())
+    spawn_on(CpuSet::one(cpu), "still", stand).map(|_| ())
 }

@@ -242,6 +242,11 @@ fn run_due(now: Nanos, local: &Local) {
     }
 }
 
+/// How long this CPU has run the current task.
+pub(super) fn since_switch() -> Nanos {
+    now().saturating_sub(local().slice.load(Relaxed))
+}
+
 /// Charges the task that is left, and makes sure of a tick while another one than the idle task runs.
 pub(super) fn charge_switch(from: &Task, to: &Task) {
     let (now, local) = (now(), local());

@@ -28,6 +28,7 @@ pub mod clock;
 mod queue;
 mod rest;
 mod task;
+mod turn;
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -50,6 +51,7 @@ use queue::End;
 use rest::Rest;
 use task::State;
 pub use task::{Task, Work};
+pub use turn::{give_way, work_done};
 
 /// Heap that a task takes: itself, its vector state, its place in queues.
 const TASK_HEAP: usize = 16 * 1024;
@@ -63,7 +65,8 @@ static IDLE_CPUS: AtomicU64 = AtomicU64::new(0);
 /// Makes the code that runs now the CPU's idle task. Everything before [`idle`] runs as it and must not sleep.
 pub fn init() {
     let idle = IDLE[cpu::index()].call_once(|| Arc::new(Task::idle()));
-    cpu::set_current(idle.clone(), idle.id(), 0);
+    // SAFETY: the code that runs now is the idle task, which is never in user mode.
+    unsafe { cpu::set_current(idle.clone(), idle.id(), 0) };
     clock::init();
 }
 
@@ -71,6 +74,12 @@ pub fn init() {
 #[inline]
 pub fn current() -> &'static Task {
     cpu::current()
+}
+
+/// The same in start-up, too, when there is none yet.
+#[inline]
+pub fn running() -> Option<&'static Task> {
+    cpu::running()
 }
 
 /// The task that runs, to keep.
@@ -109,10 +118,20 @@ pub fn spawn_kernel(
     name: &'static str,
     main: impl FnOnce() + Send + 'static,
 ) -> Result<Arc<Task>, machine::NoMemory> {
+    spawn_on(CpuSet(u64::MAX), name, main)
+}
+
+/// The same on these CPUs alone, of which at least one runs tasks.
+fn spawn_on(
+    cpus: CpuSet,
+    name: &'static str,
+    main: impl FnOnce() + Send + 'static,
+) -> Result<Arc<Task>, machine::NoMemory> {
     heap::reserve(TASK_HEAP)?;
     let stack = Stack::new()?;
     queue::make_room()?;
     let task = Arc::new(Task::for_kernel(name, Box::new(main), stack));
+    task.allow(cpus);
     start(&task);
     Ok(task)
 }
@@ -318,8 +337,8 @@ fn schedule() {
 fn switch_to(next: Arc<Task>) {
     let this = current();
     clock::charge_switch(this, &next);
-    if this.user().is_some() && this.state() != State::Exited {
-        this.fpu().save();
+    if this.user().is_some() {
+        this.save_registers();
     }
     if let Some(thread) = next.user() {
         proc::activate_space(thread);
@@ -328,10 +347,12 @@ fn switch_to(next: Arc<Task>) {
         pmap::idle();
     }
     let (id, stack, to) = (next.id(), next.entry_stack(), core::ptr::from_ref(&next.context));
-    cpu::set_current(next, id, stack);
-    // SAFETY: `next` is current now and `this` is what `take_left` will give: both live. `next` came from a queue, so its stack
+    // SAFETY: `next` is current then and `this` is what `take_left` will give: both live. `next` came from a queue, so its stack
     // was left (I1); that of `this` isn't used by others until `finish_switch`.
-    unsafe { switch::switch(&this.context, &*to) };
+    unsafe {
+        cpu::set_current(next, id, stack);
+        switch::switch(&this.context, &*to);
+    }
     finish_switch();
 }
 

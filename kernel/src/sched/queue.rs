@@ -12,6 +12,7 @@ use machine::NoMemory;
 
 use super::Task;
 use crate::arch::cpu;
+use crate::mem::fault;
 use crate::sync::SpinLock;
 
 #[repr(align(128))]
@@ -57,7 +58,7 @@ pub(super) fn make_room() -> Result<(), NoMemory> {
 /// Allocates with the queue unlocked: an allocation may wake the page daemon, which needs the queue.
 fn enlarge(cpu: usize, room: usize) -> Result<(), NoMemory> {
     let mut larger = VecDeque::new();
-    larger.try_reserve_exact(room).map_err(|_| NoMemory)?;
+    fault::attempt(|| larger.try_reserve_exact(room)).map_err(|_| NoMemory)?;
     let mut tasks = QUEUES[cpu].tasks.lock();
     larger.append(&mut tasks);
     let smaller = core::mem::replace(&mut *tasks, larger);

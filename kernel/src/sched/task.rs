@@ -61,7 +61,6 @@ pub struct Task {
     kind: Kind,
     stack: SpinLock<Option<Stack>>,
     entry_stack: u64,
-    regs: usize,
     work: AtomicU32,
     /// The CPU in whose queue it is, that runs it, or that ran it last.
     cpu: AtomicUsize,
@@ -73,6 +72,8 @@ pub struct Task {
     state: AtomicU8,
     user_ns: AtomicU64,
     kernel_ns: AtomicU64,
+    /// A program's segment bases while it doesn't run.
+    bases: [AtomicU64; 2],
 }
 
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
@@ -91,7 +92,6 @@ impl Task {
             id: NEXT_ID.fetch_add(1, Relaxed),
             kind,
             entry_stack: stack.as_ref().map_or(0, switch::entry_stack),
-            regs: stack.as_ref().map_or(0, |s| switch::user_regs(s) as usize),
             stack: SpinLock::new(stack),
             work: AtomicU32::new(0),
             cpu: AtomicUsize::new(cpu::index()),
@@ -101,6 +101,7 @@ impl Task {
             state: AtomicU8::new(State::Ready as u8),
             user_ns: AtomicU64::new(0),
             kernel_ns: AtomicU64::new(0),
+            bases: [const { AtomicU64::new(0) }; 2],
         }
     }
 
@@ -110,16 +111,17 @@ impl Task {
 
     pub(super) fn for_user(
         thread: Arc<proc::Thread>,
-        stack: Stack,
+        mut stack: Stack,
         fpu: fpu::State,
         regs: &UserRegs,
     ) -> Task {
-        let context = switch::Context::for_user(&stack, regs);
-        Task::new(User { thread, fpu: SpinLock::new(fpu) }, Some(stack), context)
+        let context = switch::Context::for_user(&mut stack, regs);
+        let task = Task::new(User { thread, fpu: SpinLock::new(fpu) }, Some(stack), context);
+        Task { bases: [AtomicU64::new(regs.fs_base), AtomicU64::new(regs.gs_base)], ..task }
     }
 
-    pub(super) fn for_kernel(name: &'static str, main: Main, stack: Stack) -> Task {
-        let context = switch::Context::for_kernel(&stack);
+    pub(super) fn for_kernel(name: &'static str, main: Main, mut stack: Stack) -> Task {
+        let context = switch::Context::for_kernel(&mut stack);
         Task::new(Kernel { name, main: SpinLock::new(Some(main)) }, Some(stack), context)
     }
 
@@ -253,11 +255,19 @@ impl Task {
         }
     }
 
-    /// Loads what a program's instructions see beside the registers on its stack: segment bases and vector state.
+    /// Saves what a program's instructions see beside the registers on its stack: segment bases and vector state.
+    pub(super) fn save_registers(&self) {
+        let (fs, gs) = cpu::bases();
+        self.bases[0].store(fs, Relaxed);
+        self.bases[1].store(gs, Relaxed);
+        if self.state() != State::Exited {
+            self.fpu().save();
+        }
+    }
+
+    /// Loads that again, here or on another CPU.
     pub(super) fn load_registers(&self) {
-        // SAFETY: the registers lie on the stack that this task keeps until it exits, and the task doesn't run.
-        let regs = unsafe { &*(self.regs as *const UserRegs) };
-        cpu::set_bases(regs.fs_base, regs.gs_base);
+        cpu::set_bases(self.bases[0].load(Relaxed), self.bases[1].load(Relaxed));
         let here = cpu::index();
         let owner = &FPU_OWNER[here].0;
         if owner.load(Relaxed) != self.id || self.fpu_cpu.load(Relaxed) != here {
@@ -286,6 +296,11 @@ impl Task {
     #[inline]
     pub fn add_work(&self, work: Work) {
         self.work.fetch_or(work.bits(), AcqRel);
+    }
+
+    /// Whether it has this to do before it returns to user mode.
+    pub(super) fn has_work(&self, work: Work) -> bool {
+        self.work.load(Relaxed) & work.bits() != 0
     }
 
     #[inline]

@@ -25,7 +25,7 @@ mod word {
 pub use channels::Channels;
 pub use gate::Gate;
 pub use mutex::{Mutex, MutexGuard};
-pub use spin_lock::{assert_none_held, RawSpin, SpinGuard, SpinLock};
+pub use spin_lock::{assert_none_held, assert_none_ordered, RawSpin, SpinGuard, SpinLock};
 pub use wait::{wait_any, WaitQueue, Woken};
 
 pub use ::spin::Once;

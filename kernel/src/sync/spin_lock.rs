@@ -12,6 +12,7 @@ use core::ops::{Deref, DerefMut};
 
 use super::lock_times;
 use super::word::{AtomicBool, Ordering::Acquire, Ordering::Relaxed, Ordering::Release, Wait};
+use crate::arch::cpu;
 
 /// Looks before the holder is taken for lost: a lock held by this very CPU, or across a sleep.
 const LOST: u32 = 1_000_000_000;
@@ -55,9 +56,12 @@ impl RawSpin {
         self.0.load(Acquire)
     }
 
-    /// Gives the lock back. The caller holds it.
+    /// Gives the lock back.
+    ///
+    /// # Safety
+    /// The caller holds it, and uses nothing that it guards any more.
     #[inline]
-    pub fn unlock(&self) {
+    pub unsafe fn unlock(&self) {
         held::given_back();
         self.0.store(false, Release);
     }
@@ -65,7 +69,7 @@ impl RawSpin {
     #[cold]
     #[inline(never)]
     fn wait(&self) {
-        if crate::arch::cpu::count() == 1 {
+        if cpu::count() == 1 {
             panic!("a spin lock is taken twice");
         }
         let begun = lock_times::begin();
@@ -88,6 +92,17 @@ pub fn assert_none_held() {
     debug_assert!(held::count() == 0, "a spin lock is held where the kernel may sleep");
 }
 
+/// Stops the kernel if this CPU holds a lock of the VM system, or reads what one guards; checks nothing in builds without debug
+/// assertions. Who reads beside others a lock that is closed isn't seen.
+#[inline]
+#[track_caller]
+pub fn assert_none_ordered() {
+    debug_assert!(
+        held::ordered() == 0 && cpu::rows()[cpu::index()].is_empty(),
+        "the VM system is entered with one of its locks held"
+    );
+}
+
 /// How many spin locks each CPU holds, where debug assertions are on.
 mod held {
     use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -99,6 +114,21 @@ mod held {
     struct Count(AtomicUsize);
 
     static HELD: [Count; cpu::MAX_CPUS] = [const { Count(AtomicUsize::new(0)) }; cpu::MAX_CPUS];
+    /// Those among them that have a level of the VM system's order.
+    static ORDERED: [Count; cpu::MAX_CPUS] = [const { Count(AtomicUsize::new(0)) }; cpu::MAX_CPUS];
+
+    /// Adds to the count of such locks, or takes one off by adding the largest number.
+    #[inline]
+    pub(super) fn count_ordered(more: usize) {
+        if cfg!(debug_assertions) {
+            ORDERED[cpu::index()].0.fetch_add(more, Relaxed);
+        }
+    }
+
+    #[inline]
+    pub(super) fn ordered() -> usize {
+        ORDERED[cpu::index()].0.load(Relaxed)
+    }
 
     #[inline]
     pub(super) fn taken() {
@@ -131,31 +161,36 @@ unsafe impl machine::RawLock for RawSpin {
     #[inline]
     fn lock(&self) {
         RawSpin::lock(self);
+        held::count_ordered(1);
     }
 
     #[inline]
     fn try_lock(&self) -> bool {
-        RawSpin::try_lock(self)
+        let taken = RawSpin::try_lock(self);
+        held::count_ordered(usize::from(taken));
+        taken
     }
 
     #[inline]
     unsafe fn unlock(&self) {
-        RawSpin::unlock(self);
+        held::count_ordered(usize::MAX);
+        // SAFETY: by the caller's promise.
+        unsafe { RawSpin::unlock(self) }
     }
 
     #[inline]
     fn rows() -> &'static [machine::shared::Row] {
-        crate::arch::cpu::rows()
+        cpu::rows()
     }
 
     #[inline]
     fn has_several_rows() -> bool {
-        crate::arch::cpu::count() > 1
+        cpu::count() > 1
     }
 
     #[inline]
     fn cpu() -> usize {
-        crate::arch::cpu::index()
+        cpu::index()
     }
 
     fn wait_until(mut done: impl FnMut() -> bool) {
@@ -225,6 +260,7 @@ impl<T: ?Sized> DerefMut for SpinGuard<'_, T> {
 impl<T: ?Sized> Drop for SpinGuard<'_, T> {
     #[inline]
     fn drop(&mut self) {
-        self.lock.raw.unlock();
+        // SAFETY: the guard was made with the lock taken, and ends here.
+        unsafe { self.lock.raw.unlock() }
     }
 }

@@ -33,6 +33,9 @@ impl Default for WaitQueue {
     }
 }
 
+/// Room for waiters that a queue without any keeps.
+const KEPT: usize = 4;
+
 /// Whether a signal ends a sleep.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Signals {
@@ -100,11 +103,26 @@ impl WaitQueue {
         sleep(&[self], deadline, Signals::Heeded, cond)
     }
 
+    /// Allocates with nothing locked: an allocation may wake the page daemon, whose queue may be of those that are locked together.
     fn enter(&self, task: &Arc<Task>) {
-        let mut waiters = self.waiters.lock();
-        if !waiters.iter().any(|t| Arc::ptr_eq(t, task)) {
-            waiters.push_back(task.clone());
-            self.is_any.store(true, Relaxed);
+        let mut larger = VecDeque::new();
+        loop {
+            let mut waiters = self.waiters.lock();
+            if waiters.iter().any(|t| Arc::ptr_eq(t, task)) {
+                return;
+            }
+            let wanted = 2 * waiters.len();
+            if waiters.len() == waiters.capacity() && larger.capacity() > waiters.len() {
+                larger.append(&mut waiters);
+                core::mem::swap(&mut *waiters, &mut larger);
+            }
+            if waiters.len() < waiters.capacity() {
+                waiters.push_back(task.clone());
+                self.is_any.store(true, Relaxed);
+                return;
+            }
+            drop(waiters);
+            larger.reserve_exact(wanted.max(KEPT));
         }
     }
 
@@ -114,6 +132,9 @@ impl WaitQueue {
         let at = waiters.iter().position(|t| Arc::ptr_eq(t, task));
         let was_there = at.and_then(|at| waiters.remove(at)).is_some();
         self.is_any.store(!waiters.is_empty(), Relaxed);
+        if waiters.is_empty() && waiters.capacity() > KEPT {
+            *waiters = VecDeque::new();
+        }
         was_there
     }
 }

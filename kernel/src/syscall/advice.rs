@@ -5,11 +5,11 @@ use alloc::vec::Vec;
 
 use super::mem::{current_mm, range, PAGE};
 use super::{calls, Calls, Handler};
-use crate::errno::{Result, EBUSY, EFAULT, EINVAL, ENOMEM};
+use crate::errno::{Result, EBUSY, EFAULT, EINTR, EINVAL, ENOMEM};
 use crate::fs::ext4;
 use crate::mem::layout::USER_END;
-use crate::user;
 use crate::vm::{self, Advice, Inherit, Sharing, Space};
+use crate::{proc, sched, user};
 use linux_raw_sys::general as abi;
 
 pub const CALLS: Calls = calls! {
@@ -139,6 +139,10 @@ fn mincore(addr: u64, len: u64, out: u64) -> Result<()> {
         vm::resident(&mm.space, addr + done, &mut found[..pages])?;
         user::copy_out(out + done / PAGE, &found[..pages])?;
         done += pages as u64 * PAGE;
+        // Each page was looked up in the map, its amap and its object.
+        if sched::work_done(pages * 256) && proc::is_leaving() {
+            return Err(EINTR);
+        }
     }
     Ok(())
 }

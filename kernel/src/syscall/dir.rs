@@ -12,6 +12,8 @@ use crate::errno::*;
 use crate::fs::inode::*;
 use crate::fs::path::{dir_path, resolve, walk, Follow, Found, PATH_MAX};
 use crate::fs::{access, current, devfs, ext4, mount, procfs, tmpfs};
+use crate::mem::fault;
+use crate::proc::caps::Caps;
 use crate::user;
 
 pub const CALLS: Calls = calls! {
@@ -53,7 +55,7 @@ fn list(fd: i32, buf: u64, len: usize, layout: Layout) -> Result<usize> {
     }
     let room = len.min(LIST_MAX);
     let mut out: Vec<u8> = Vec::new();
-    out.try_reserve_exact(room).map_err(|_| ENOMEM)?;
+    fault::attempt(|| out.try_reserve_exact(room)).map_err(|_| ENOMEM)?;
     file.with_position(|position| {
         let mut next = *position;
         let mut full = false;
@@ -101,8 +103,7 @@ fn masked(mode: u32) -> Result<u32> {
 
 /// Makes a node that belongs to the running process.
 fn create(dir: &InodeRef, name: &[u8], new: NewNode<'_>, perm: u32) -> Result<()> {
-    access::check_dir_write(dir)?;
-    access::take_ownership(&dir.create(name, new, perm)?)
+    dir.create(name, new, perm, &current::cred()).map(|_| ())
 }
 
 fn mkdir(path: u64, mode: u32) -> Result<()> {
@@ -127,9 +128,7 @@ fn mknod(path: u64, mode: u32, dev: u64) -> Result<()> {
 }
 
 fn mknodat(dir: i32, path: u64, mode: u32, dev: u64) -> Result<()> {
-    if matches!(mode & abi::S_IFMT, abi::S_IFCHR | abi::S_IFBLK) {
-        access::check_root()?;
-    }
+    let is_device = matches!(mode & abi::S_IFMT, abi::S_IFCHR | abi::S_IFBLK);
     let new = match mode & abi::S_IFMT {
         0 | abi::S_IFREG => NewNode::File,
         abi::S_IFDIR => return Err(EPERM),
@@ -138,6 +137,11 @@ fn mknodat(dir: i32, path: u64, mode: u32, dev: u64) -> Result<()> {
         }
     };
     let (dir, name) = vacant_file(find(dir, path, Follow::No)?)?;
+    if is_device {
+        let by = current::cred();
+        access::may_create(&by, &dir.ownership())?;
+        by.need(Caps::MKNOD)?;
+    }
     create(&dir, &name, new, masked(mode)?)
 }
 
@@ -174,13 +178,19 @@ fn link(old: u64, new: u64) -> Result<()> {
 fn linkat(old_dir: i32, old: u64, new_dir: i32, new: u64, flags: u32) -> Result<()> {
     only(flags, abi::AT_SYMLINK_FOLLOW | abi::AT_EMPTY_PATH)?;
     let nofollow = if flags & abi::AT_SYMLINK_FOLLOW != 0 { 0 } else { abi::AT_SYMLINK_NOFOLLOW };
+    let by = current::cred();
+    if flags & abi::AT_EMPTY_PATH != 0 && !by.has(Caps::DAC_READ_SEARCH) {
+        // A descriptor may be of a file that its holder could not have reached.
+        return Err(ENOENT);
+    }
     let node = node(old_dir, old, flags & abi::AT_EMPTY_PATH | nofollow)?;
+    let (dir, name) = vacant_file(find(new_dir, new, Follow::No)?)?;
+    access::may_link(&by, &node.ownership())?;
     if node.kind() == Kind::Dir {
+        access::may_create(&by, &dir.ownership())?;
         return Err(EPERM);
     }
-    let (dir, name) = vacant_file(find(new_dir, new, Follow::No)?)?;
-    access::check_dir_write(&dir)?;
-    dir.link(&name, &node)
+    dir.link(&name, &node, &by)
 }
 
 fn unlink(path: u64) -> Result<()> {
@@ -212,14 +222,12 @@ fn unlinkat(dir: i32, addr: u64, flags: u32) -> Result<()> {
         if mount::covered_by(&inode).is_some() {
             return Err(EBUSY);
         }
-        access::check_removal(&found.dir, &inode)?;
-        return found.dir.unlink(&name, Unlink::Dir);
+        return found.dir.unlink(&name, Unlink::Dir, &start.by);
     }
     if found.wants_dir && !is_dir {
         return Err(ENOTDIR);
     }
-    access::check_removal(&found.dir, &inode)?;
-    found.dir.unlink(&name, Unlink::File)
+    found.dir.unlink(&name, Unlink::File, &start.by)
 }
 
 fn rename(old: u64, new: u64) -> Result<()> {
@@ -248,12 +256,7 @@ fn renameat2(old_dir: i32, old: u64, new_dir: i32, new: u64, flags: u32) -> Resu
     if is_mount(inode) || new.inode.as_ref().is_some_and(is_mount) {
         return Err(EBUSY);
     }
-    access::check_removal(&old.dir, inode)?;
-    match &new.inode {
-        Some(target) => access::check_removal(&new.dir, target)?,
-        None => access::check_dir_write(&new.dir)?,
-    }
-    old.dir.rename(old_name, &new.dir, new_name, mode)
+    old.dir.rename(old_name, &new.dir, new_name, mode, &current::cred())
 }
 
 fn chdir(path: u64) -> Result<()> {
@@ -268,17 +271,19 @@ fn enter(dir: InodeRef) -> Result<()> {
     if dir.kind() != Kind::Dir {
         return Err(ENOTDIR);
     }
-    access::check(&dir, access::EXECUTE)?;
+    dir.permits(&current::cred(), access::EXECUTE)?;
     current::context()?.set_cwd(dir);
     Ok(())
 }
 
 fn chroot(path: u64) -> Result<()> {
-    access::check_root()?;
     let dir = place(CWD, path, Follow::Yes)?.inode;
     if dir.kind() != Kind::Dir {
         return Err(ENOTDIR);
     }
+    let by = current::cred();
+    dir.permits(&by, access::EXECUTE)?;
+    by.need(Caps::SYS_CHROOT)?;
     current::context()?.set_root(dir);
     Ok(())
 }
@@ -305,7 +310,7 @@ fn mount(source: u64, target: u64, fs_type: u64, flags: u64, data: u64) -> Resul
     const CHANGES: u64 = (abi::MS_PRIVATE | abi::MS_SLAVE | abi::MS_SHARED) as u64;
     const REMOUNT: u64 = abi::MS_REMOUNT as u64;
     const BIND: u64 = abi::MS_BIND as u64;
-    access::check_root()?;
+    current::cred().need(Caps::SYS_ADMIN)?;
     let target = place(CWD, target, Follow::Yes)?.inode;
     if flags & CHANGES != 0 {
         return Ok(());
@@ -330,8 +335,8 @@ fn mount(source: u64, target: u64, fs_type: u64, flags: u64, data: u64) -> Resul
     let (fs_type, root): (_, InodeRef) = match path(fs_type)?.as_slice() {
         b"proc" => ("proc", procfs::create()),
         b"sysfs" => ("sysfs", procfs::create_sys()),
-        b"tmpfs" => ("tmpfs", tmpfs::TmpFs::mount(&tmpfs::Options::parse(&options(data)?)?)),
-        b"ramfs" => ("tmpfs", tmpfs::TmpFs::mount(&tmpfs::Options::UNLIMITED)),
+        b"tmpfs" => ("tmpfs", tmpfs::TmpFs::mount(&tmpfs::Options::parse(&options(data)?)?)?),
+        b"ramfs" => ("tmpfs", tmpfs::TmpFs::mount(&tmpfs::Options::UNLIMITED)?),
         b"devtmpfs" => ("devtmpfs", devfs::create()?),
         b"ext4" | b"ext3" | b"ext2" => ("ext4", mount_disk(source, flags)?),
         _ => return Err(ENODEV),
@@ -367,7 +372,7 @@ fn mode(flags: u64) -> ext4::Mode {
 }
 
 fn umount2(target: u64, _flags: u32) -> Result<()> {
-    access::check_root()?;
+    current::cred().need(Caps::SYS_ADMIN)?;
     let path = path(target)?;
     let root = resolve(&start(CWD, &path)?, &path, Follow::Yes)?.inode;
     if !mount::is_root(&root) {

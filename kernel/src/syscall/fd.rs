@@ -172,7 +172,7 @@ fn set_lock(file: &File, command: u32, arg: u64) -> Result<u64> {
     match mode {
         Some(Mode::Shared) if !file.is_readable() => return Err(EBADF),
         Some(Mode::Exclusive) if !file.is_writable() => return Err(EBADF),
-        None => lock::clear(file, &range),
+        None => lock::clear(file, &range)?,
         Some(_) if matches!(command, abi::F_SETLKW | abi::F_OFD_SETLKW) => lock::set_wait(file, range)?,
         Some(_) => lock::set(file, range)?,
     }
@@ -187,7 +187,7 @@ fn flock(fd: i32, operation: u32) -> Result<()> {
         abi::LOCK_SH => range(Mode::Shared),
         abi::LOCK_EX => range(Mode::Exclusive),
         abi::LOCK_UN => {
-            lock::clear(&file, &range(Mode::Shared));
+            lock::clear(&file, &range(Mode::Shared))?;
             return Ok(());
         }
         _ => return Err(EINVAL),
@@ -199,20 +199,15 @@ fn flock(fd: i32, operation: u32) -> Result<()> {
     }
 }
 
-/// Installs two files and tells the program their numbers; undoes all if that fails.
+/// Tells the program the numbers of two files, and opens them if that succeeds.
 pub fn install_pair(pair: (Arc<File>, Arc<File>), flags: u32, out: u64) -> Result<()> {
     let files = current::files()?;
     let on_exec = OnExec::from_flags(flags);
-    let first = files.insert(pair.0, on_exec)?;
-    let both = files.insert(pair.1, on_exec).map(|second| [first, second]);
-    let installed = both.and_then(|fds| user::put(out, &fds));
-    if installed.is_err() {
-        let _first = files.remove(first);
-        if let Ok([_, second]) = both {
-            let _second = files.remove(second);
-        }
-    }
-    installed
+    let (first, second) = (files.reserve()?, files.reserve()?);
+    user::put(out, &[first.number(), second.number()])?;
+    first.open(pair.0, on_exec);
+    second.open(pair.1, on_exec);
+    Ok(())
 }
 
 fn pipe(out: u64) -> Result<()> {
@@ -232,7 +227,7 @@ fn memfd_create(name: u64, flags: u32) -> Result<i32> {
     let name = user::read_cstr(name, NAME_MAX + 1).map_err(|e| if e == ENAMETOOLONG { EINVAL } else { e })?;
     let sealable = flags & (abi::MFD_ALLOW_SEALING | NOEXEC_SEAL) != 0;
     let perm = if flags & NOEXEC_SEAL != 0 { 0o666 } else { 0o777 };
-    let node = TmpNode::unnamed(perm, if sealable { 0 } else { abi::F_SEAL_SEAL })?;
+    let node = TmpNode::unnamed(perm, if sealable { 0 } else { abi::F_SEAL_SEAL }, &current::cred())?;
     let description = [b"/memfd:", name.as_slice(), b" (deleted)"].concat();
     let file = File::open(Place::described(node, description), abi::O_RDWR | abi::O_LARGEFILE)?;
     let on_exec = if flags & abi::MFD_CLOEXEC != 0 { OnExec::Close } else { OnExec::Keep };

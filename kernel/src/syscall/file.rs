@@ -15,8 +15,8 @@ use crate::fs::io::{IoVec, Sink, Source};
 use crate::fs::path::{walk, Follow, Place, Start};
 use crate::fs::tmpfs::TmpNode;
 use crate::fs::{access, current, ext4};
-use crate::user;
 use crate::vm::Usage;
+use crate::{proc, user};
 
 pub const CALLS: Calls = calls! {
     __NR_open => open[3], __NR_openat => openat[4], __NR_openat2 => openat2[4], __NR_creat => creat[2],
@@ -110,13 +110,15 @@ fn openat2(dir: i32, addr: u64, how: u64, size: usize) -> Result<i32> {
 }
 
 fn open_at(start: &Start, path: &[u8], how: How) -> Result<i32> {
+    // Without a number for it, no file is made.
+    let number = current::files()?.reserve()?;
     let place = if how.has(abi::O_TMPFILE & !abi::O_DIRECTORY) && !how.has(abi::O_PATH) {
         unnamed(start, path, &how)?
     } else {
         find_or_create(start, path, &how)?
     };
     let file = File::open(place, how.flags | abi::O_LARGEFILE)?;
-    current::files()?.insert(file, OnExec::from_flags(how.flags))
+    Ok(number.open(file, OnExec::from_flags(how.flags)))
 }
 
 /// `O_TMPFILE`: a file without a name on the file system of the directory at `path`.
@@ -128,13 +130,22 @@ fn unnamed(start: &Start, path: &[u8], how: &How) -> Result<Place> {
     if dir.kind() != Kind::Dir {
         return Err(ENOTDIR);
     }
-    access::check_dir_write(&dir)?;
-    let node: InodeRef = downcast::<TmpNode>(&dir).ok_or(EOPNOTSUPP)?.unnamed_here(how.perm)?;
-    access::take_ownership(&node)?;
+    let dir = downcast::<TmpNode>(&dir).ok_or(EOPNOTSUPP)?;
+    let node: InodeRef = dir.unnamed_here(how.perm, !how.has(abi::O_EXCL), &start.by)?;
     Ok(Place::described(node, b"/ (deleted)".to_vec()))
 }
 
+/// The file at `path`. One that another call makes between the look and the making is found at the next look.
 fn find_or_create(start: &Start, path: &[u8], how: &How) -> Result<Place> {
+    loop {
+        match find_or_create_once(start, path, how) {
+            Err(EEXIST) if !how.has(abi::O_EXCL) && !proc::is_leaving() => {}
+            outcome => return outcome,
+        }
+    }
+}
+
+fn find_or_create_once(start: &Start, path: &[u8], how: &How) -> Result<Place> {
     let found = walk(start, path, how.follow())?;
     let Some(inode) = found.inode.clone() else {
         if !how.has(abi::O_CREAT) {
@@ -144,20 +155,20 @@ fn find_or_create(start: &Start, path: &[u8], how: &How) -> Result<Place> {
             return Err(EISDIR);
         }
         let (dir, name) = found.vacant()?;
-        access::check_dir_write(&dir)?;
-        let inode = dir.create(&name, NewNode::File, how.perm)?;
-        access::take_ownership(&inode)?;
+        let inode = dir.create(&name, NewNode::File, how.perm, &start.by)?;
         return Ok(Place { inode, parent: Some(dir), name });
     };
     if how.has(abi::O_CREAT) && how.has(abi::O_EXCL) {
         return Err(EEXIST);
     }
     let place = found.place()?;
+    if place.inode.kind() == Kind::Dir && (how.wants_write() || how.has(abi::O_CREAT)) {
+        return Err(EISDIR);
+    }
     if !how.has(abi::O_PATH) && place.inode.kind() != Kind::Symlink {
-        access::check(&place.inode, how.access())?;
+        place.inode.permits(&start.by, how.access())?;
     }
     match place.inode.kind() {
-        Kind::Dir if how.wants_write() || how.has(abi::O_CREAT) => return Err(EISDIR),
         Kind::Dir => {}
         _ if how.has(abi::O_DIRECTORY) => return Err(ENOTDIR),
         Kind::Symlink if !how.has(abi::O_PATH) && crate::fs::inode::same(&inode, &place.inode) => {
@@ -244,11 +255,13 @@ fn pwritev(fd: i32, addr: u64, count: usize, at: u64) -> Result<usize> {
     file.write_at(at, &mut Source::vector(&vector(addr, count)?))
 }
 
-/// The flags of `preadv2` and `pwritev2` that change nothing here, since nothing is ever written back.
-const RWF_IGNORED: u32 = abi::RWF_HIPRI | abi::RWF_DSYNC | abi::RWF_SYNC;
+/// The flags of `pwritev2` that have what it writes be on the disk when it returns.
+const RWF_DURABLE: u32 = abi::RWF_DSYNC | abi::RWF_SYNC;
+/// All that are known: `RWF_HIPRI` asks for haste, which is no matter of right or wrong.
+const RWF_KNOWN: u32 = abi::RWF_HIPRI | RWF_DURABLE;
 
 fn preadv2(fd: i32, addr: u64, count: usize, at: u64, _high: u64, flags: u32) -> Result<usize> {
-    if flags & !RWF_IGNORED != 0 {
+    if flags & !RWF_KNOWN != 0 {
         return Err(EOPNOTSUPP);
     }
     if at == u64::MAX {
@@ -258,13 +271,17 @@ fn preadv2(fd: i32, addr: u64, count: usize, at: u64, _high: u64, flags: u32) ->
 }
 
 fn pwritev2(fd: i32, addr: u64, count: usize, at: u64, _high: u64, flags: u32) -> Result<usize> {
-    if flags & !RWF_IGNORED != 0 {
+    if flags & !RWF_KNOWN != 0 {
         return Err(EOPNOTSUPP);
     }
-    if at == u64::MAX {
-        return writev(fd, addr, count);
+    let file = current::file(fd)?;
+    let vector = vector(addr, count)?;
+    let mut from = Source::vector(&vector);
+    let written = if at == u64::MAX { file.write(&mut from)? } else { file.write_at(at, &mut from)? };
+    if written > 0 && flags & RWF_DURABLE != 0 && file.flags() & abi::O_DSYNC == 0 {
+        file.sync()?;
     }
-    pwritev(fd, addr, count, at)
+    Ok(written)
 }
 
 fn lseek(fd: i32, offset: i64, whence: u32) -> Result<u64> {
@@ -293,7 +310,7 @@ fn lseek(fd: i32, offset: i64, whence: u32) -> Result<u64> {
 fn truncate(addr: u64, len: i64) -> Result<()> {
     let len = u64::try_from(len).map_err(|_| EINVAL)?;
     let inode = place(CWD, addr, Follow::Yes)?.inode;
-    access::check(&inode, access::WRITE)?;
+    inode.permits(&current::cred(), access::WRITE)?;
     inode.truncate(len)
 }
 

@@ -4,10 +4,12 @@ use alloc::string::String;
 use alloc::sync::Arc;
 
 use super::{calls, mlock, Calls};
-use crate::errno::{Result, EACCES, EAGAIN, EINVAL, ENODEV, ENOMEM, EOVERFLOW, EPERM, ESRCH};
+use crate::charge;
+use crate::errno::{Result, EACCES, EAGAIN, EINVAL, ENODEV, ENOMEM, EOVERFLOW, ESRCH};
 use crate::fs::current;
 use crate::fs::file::{File, MapAccess};
 use crate::mem::layout::USER_END;
+use crate::proc::caps::Caps;
 use crate::proc::limits::{INFINITY, RLIMIT_AS, RLIMIT_DATA};
 use crate::proc::mm::Mm;
 use crate::proc::thread::OwnMm;
@@ -106,7 +108,7 @@ fn mmap(addr: u64, len: u64, prot_bits: u32, flags: u32, fd: i32, offset: u64) -
     };
     let populate = flags & abi::MAP_POPULATE != 0 && flags & abi::MAP_NONBLOCK == 0;
     let args = MapArgs {
-        addr: addr & !(PAGE - 1),
+        addr: if place == Place::Hint { (addr & !(PAGE - 1)).max(MAP_LOWEST) } else { addr & !(PAGE - 1) },
         len,
         prot: wanted,
         max_prot: source.max_prot,
@@ -154,8 +156,13 @@ fn check_fixed(addr: u64, len: u64) -> Result<()> {
     if end > USER_END {
         return Err(ENOMEM);
     }
-    if addr < MAP_LOWEST && !current_process().cred().is_root() {
-        return Err(EPERM);
+    check_low(addr)
+}
+
+/// The lowest addresses are for those alone who may ask for devices: a null pointer of the kernel's must lead nowhere.
+pub(super) fn check_low(addr: u64) -> Result<()> {
+    if addr < MAP_LOWEST {
+        current_process().cred().need(Caps::SYS_RAWIO)?;
     }
     Ok(())
 }
@@ -208,7 +215,8 @@ fn anonymous_source(flags: u32, len: u64) -> Result<Source> {
     let (backing, name) = match sharing {
         Sharing::Private => (Backing::Anon, None),
         Sharing::Shared => {
-            (Backing::Object { object: Object::anon(len)?, offset: 0 }, Some("/dev/zero (deleted)".into()))
+            let object = Object::anon_within(len, charge::account().memory())?;
+            (Backing::Object { object, offset: 0 }, Some("/dev/zero (deleted)".into()))
         }
     };
     Ok(Source { sharing, max_prot: Prot::all(), backing, name })
@@ -335,11 +343,15 @@ fn mremap(old: u64, old_len: u64, new_len: u64, flags: u32, new: u64) -> Result<
             if new < old + old_pages && old < end {
                 return Err(EINVAL);
             }
+            check_low(new)?;
             RemapPlace::Fixed(new)
         }
     };
     let mm = current_mm()?;
-    if new_pages > old_pages {
+    if flags & DONTUNMAP != 0 {
+        // What stays isn't locked.
+        check_size(&mm, old, old_pages)?;
+    } else if new_pages > old_pages {
         check_longer(&mm, old, new_pages - old_pages)?;
     }
     let keep = if flags & DONTUNMAP != 0 { vm::OldRange::Keep } else { vm::OldRange::Unmap };
@@ -348,11 +360,15 @@ fn mremap(old: u64, old_len: u64, new_len: u64, flags: u32, new: u64) -> Result<
 
 /// Whether the mapping at an address may become longer.
 fn check_longer(mm: &Mm, at: u64, more: u64) -> Result<()> {
-    let one = vm::sums(&mm.space, at, at + PAGE);
-    if one.locked != 0 {
+    if vm::sums(&mm.space, at, at + PAGE).locked != 0 {
         mlock::check_growth(mm, more).map_err(|_| EAGAIN)?;
     }
-    let data = if one.data != 0 { more } else { 0 };
+    check_size(mm, at, more)
+}
+
+/// Whether there may be more of the kind of mapping that is at an address, whatever of it is locked.
+fn check_size(mm: &Mm, at: u64, more: u64) -> Result<()> {
+    let data = if vm::sums(&mm.space, at, at + PAGE).data != 0 { more } else { 0 };
     Growth { mapped: more, data, ..Growth::default() }.check(mm)
 }
 

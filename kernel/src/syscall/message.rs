@@ -14,11 +14,13 @@ use crate::fs::current;
 use crate::fs::fdtable::OnExec;
 use crate::fs::file::File;
 use crate::fs::io::{Sink, Source};
+use crate::mem::fault;
 use crate::net::address::{Address, Family};
 use crate::net::queue::Got;
 use crate::net::rights::{Control, Ucred, RIGHTS_MAX};
 use crate::net::socket::Socket;
 use crate::proc;
+use crate::proc::caps::Caps;
 use crate::sched::{self, Nanos};
 use crate::user;
 
@@ -90,7 +92,7 @@ fn get_control(socket: &Socket, message: &Message) -> Result<Option<Control>> {
     }
     let len = message.control_len as usize;
     let mut bytes = Vec::new();
-    bytes.try_reserve_exact(len).map_err(|_| ENOBUFS)?;
+    fault::attempt(|| bytes.try_reserve_exact(len)).map_err(|_| ENOBUFS)?;
     bytes.resize(len, 0);
     user::copy_in(&mut bytes, message.control)?;
     let mut control = Control::default();
@@ -144,10 +146,10 @@ fn take_control(control: &mut Control, kind: u32, data: &[u8]) -> Result<()> {
 fn check_cred(claimed: &Ucred) -> Result<()> {
     let process = proc::current_process();
     let cred = process.cred();
-    let is_own = claimed.pid == process.pid
-        && [cred.uid, cred.euid, cred.suid].contains(&claimed.uid)
-        && [cred.gid, cred.egid, cred.sgid].contains(&claimed.gid);
-    if is_own || cred.is_root() {
+    let pid = claimed.pid == process.pid || cred.has(Caps::SYS_ADMIN);
+    let uid = [cred.uid, cred.euid, cred.suid].contains(&claimed.uid) || cred.has(Caps::SETUID);
+    let gid = [cred.gid, cred.egid, cred.sgid].contains(&claimed.gid) || cred.has(Caps::SETGID);
+    if pid && uid && gid {
         Ok(())
     } else {
         Err(EPERM)
@@ -236,9 +238,13 @@ impl PutControl {
         let on_exec = if flags & net::MSG_CMSG_CLOEXEC != 0 { OnExec::Close } else { OnExec::Keep };
         let table = current::files()?;
         let mut numbers = Vec::new();
-        for file in files.iter().take(fits) {
-            match table.insert(file.clone(), on_exec) {
-                Ok(fd) => numbers.push(fd),
+        let mut reserved = Vec::new();
+        for file in files.into_iter().take(fits) {
+            match table.reserve() {
+                Ok(number) => {
+                    numbers.push(number.number());
+                    reserved.push((number, file));
+                }
                 Err(_) => {
                     self.flags |= net::MSG_CTRUNC;
                     break;
@@ -248,13 +254,11 @@ impl PutControl {
         if numbers.is_empty() {
             return Ok(());
         }
-        let result = self.put(net::SCM_RIGHTS, numbers.as_bytes());
-        if result.is_err() {
-            for fd in numbers {
-                let _file = table.remove(fd);
-            }
+        self.put(net::SCM_RIGHTS, numbers.as_bytes())?;
+        for (number, file) in reserved {
+            number.open(file, on_exec);
         }
-        result
+        Ok(())
     }
 }
 

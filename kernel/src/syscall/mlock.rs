@@ -3,6 +3,7 @@
 use super::mem::{current_mm, range, PAGE};
 use super::{calls, Calls};
 use crate::errno::{Result, EINVAL, ENOMEM, EPERM};
+use crate::proc::caps::Caps;
 use crate::proc::current_process;
 use crate::proc::limits::RLIMIT_MEMLOCK;
 use crate::proc::mm::Mm;
@@ -19,7 +20,7 @@ pub const CALLS: Calls = calls! {
 
 /// Whether a process may lock anything at all.
 pub(super) fn check_may_lock(process: &Process) -> Result<()> {
-    if process.limit(RLIMIT_MEMLOCK) != 0 || process.cred().is_root() {
+    if process.limit(RLIMIT_MEMLOCK) != 0 || process.cred().has(Caps::IPC_LOCK) {
         Ok(())
     } else {
         Err(EPERM)
@@ -30,7 +31,7 @@ pub(super) fn check_may_lock(process: &Process) -> Result<()> {
 pub(super) fn check_growth(mm: &Mm, more: u64) -> Result<()> {
     let process = current_process();
     let limit = process.limit(RLIMIT_MEMLOCK);
-    if process.cred().is_root() || mm.sums().locked.saturating_add(more) <= limit {
+    if process.cred().has(Caps::IPC_LOCK) || mm.sums().locked.saturating_add(more) <= limit {
         Ok(())
     } else {
         Err(ENOMEM)
@@ -89,7 +90,7 @@ fn mlockall(flags: u32) -> Result<()> {
     check_may_lock(process)?;
     let mm = current_mm()?;
     let current = flags & CURRENT != 0;
-    if current && !process.cred().is_root() && mm.sums().mapped > process.limit(RLIMIT_MEMLOCK) {
+    if current && !process.cred().has(Caps::IPC_LOCK) && mm.sums().mapped > process.limit(RLIMIT_MEMLOCK) {
         return Err(ENOMEM);
     }
     let when = if flags & ONFAULT != 0 { Populate::OnTouch } else { Populate::Now };

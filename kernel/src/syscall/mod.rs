@@ -13,9 +13,10 @@
 
 use crate::arch::UserRegs;
 use crate::errno::{Errno, Result, ENOMEM, ENOSYS};
-use crate::mem::heap;
+use crate::mem::{fault, heap};
 
 pub mod advice;
+mod caps;
 pub mod dir;
 pub mod fd;
 pub mod file;
@@ -120,6 +121,7 @@ const MODULES: &[Calls] = &[
     proc::CALLS,
     signal::CALLS,
     sys::CALLS,
+    caps::CALLS,
     time::CALLS,
     file::CALLS,
     fd::CALLS,
@@ -159,16 +161,31 @@ const fn build() -> [Handler; SIZE] {
 /// Runs the system call that the registers ask for and leaves its result in `rax`.
 pub fn dispatch(regs: &mut UserRegs) {
     let number = regs.orig_rax as usize;
-    // The kernel lives on its last memory: somebody has to go before another call takes more.
-    if heap::is_low() && crate::vm::with_room_at_any_cost(heap::restock).is_err() {
+    // If the kernel lives on its last memory, somebody has to go before another call takes more.
+    if heap::wants_attention() && attend_to_heap().is_err() {
         regs.rax = Err::<u64, _>(ENOMEM).into_rax();
         return;
     }
+    if cfg!(debug_assertions) {
+        fault::call_begins();
+    }
     let result = if number < SIZE { TABLE[number](regs) } else { unknown(regs) };
+    if cfg!(debug_assertions) {
+        fault::call_ends(number as u64);
+    }
     regs.rax = result;
     if is_restart(result) {
         crate::proc::request_return_work();
     }
+}
+
+#[cold]
+fn attend_to_heap() -> Result<(), machine::NoMemory> {
+    heap::wake_daemon();
+    if heap::is_low() {
+        crate::vm::with_room_at_any_cost(heap::restock)?;
+    }
+    Ok(())
 }
 
 /// Whether a value for `rax` is one of the private restart codes.

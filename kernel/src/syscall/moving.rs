@@ -204,17 +204,10 @@ fn export(addr: u64, len: u64, mode: u32, bits: u32) -> Result<i32> {
     let files = current::files()?;
     let node = ExportNode::empty();
     let inode: InodeRef = node.clone();
-    let fd = files.insert(File::anonymous(inode, abi::O_RDWR), OnExec::Close)?;
-    match Export::new(&current_mm()?.space, addr, len / PAGE, giving, prot(bits)) {
-        Ok(export) => {
-            node.fill(export);
-            Ok(fd)
-        }
-        Err(errno) => {
-            let _ = files.remove(fd);
-            Err(errno)
-        }
-    }
+    let file = File::anonymous(inode, abi::O_RDWR)?;
+    let number = files.reserve()?;
+    node.fill(Export::new(&current_mm()?.space, addr, len / PAGE, giving, prot(bits))?);
+    Ok(number.open(file, OnExec::Close))
 }
 
 fn import(fd: i32, addr: u64, flags: u32) -> Result<u64> {

@@ -1,5 +1,6 @@
 //! Arguments that name files: paths, directory descriptors and the `AT_*` flags.
 
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use linux_raw_sys::general as abi;
@@ -8,6 +9,7 @@ use crate::errno::*;
 use crate::fs::current;
 use crate::fs::inode::InodeRef;
 use crate::fs::path::{resolve, walk, Follow, Found, Place, Start, PATH_MAX};
+use crate::proc::cred::Cred;
 use crate::user;
 
 /// `AT_FDCWD` as the calls get it.
@@ -25,7 +27,7 @@ pub fn start(dir: i32, path: &[u8]) -> Result<Start> {
         return Ok(Start::cwd(&context));
     }
     let dir = current::files()?.get_any(dir)?.inode().clone();
-    Ok(Start { root: context.root(), dir })
+    Ok(Start { root: context.root(), dir, by: current::cred() })
 }
 
 /// Walks the path at `addr` up to its last component.
@@ -42,13 +44,20 @@ pub fn place(dir: i32, addr: u64, follow: Follow) -> Result<Place> {
 
 /// The node that a path leads to, or with `AT_EMPTY_PATH` and an empty path, the one of the descriptor.
 pub fn node(dir: i32, addr: u64, flags: u32) -> Result<InodeRef> {
+    node_by(&current::cred(), dir, addr, flags)
+}
+
+/// As [`node`], on somebody else's behalf.
+pub fn node_by(by: &Arc<Cred>, dir: i32, addr: u64, flags: u32) -> Result<InodeRef> {
     if flags & abi::AT_EMPTY_PATH != 0 && (addr == 0 || path(addr)?.is_empty()) {
         if dir == CWD {
             return Ok(current::context()?.cwd());
         }
         return Ok(current::files()?.get_any(dir)?.inode().clone());
     }
-    Ok(place(dir, addr, follow_of(flags))?.inode)
+    let path = path(addr)?;
+    let start = Start { by: by.clone(), ..start(dir, &path)? };
+    Ok(resolve(&start, &path, follow_of(flags))?.inode)
 }
 
 /// The meaning of `AT_SYMLINK_NOFOLLOW`.

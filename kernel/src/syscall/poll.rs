@@ -11,11 +11,14 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use super::path_args::only;
 use super::{calls, Calls};
+use crate::charge;
 use crate::errno::*;
 use crate::fs::current;
 use crate::fs::epoll::{Control, Epoll};
 use crate::fs::fdtable::{OnExec, MAX_FDS};
 use crate::fs::file::File;
+use crate::fs::inode::QUEUES;
+use crate::mem::fault::{self, Room};
 use crate::proc;
 use crate::proc::signal::SigSet;
 use crate::sched::{self, Nanos};
@@ -31,6 +34,9 @@ pub const CALLS: Calls = calls! {
 
 const MILLISECOND: Nanos = 1_000_000;
 const SECOND: Nanos = 1_000_000_000;
+
+/// What a descriptor costs while it is waited for: itself, its file, its queues and a place in them.
+const POLLED: usize = 192;
 
 /// `struct pollfd`.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable)]
@@ -59,11 +65,16 @@ impl Wanted {
     }
 }
 
+/// What it takes to look at a descriptor: the work of copying so many bytes.
+const LOOK: usize = 128;
+
 /// Waits until one has an event; returns how many have. 0 after the deadline.
 fn wait_for(wanted: &mut [Wanted], deadline: Option<Nanos>) -> Result<usize> {
-    let files: Vec<Option<Arc<File>>> = wanted.iter().map(|wanted| wanted.file.clone()).collect();
+    let files = fault::gather(wanted.iter().map(|wanted| wanted.file.clone()))?;
     let mut queues = Vec::new();
     for file in files.iter().flatten() {
+        sched::work_done(LOOK);
+        queues.room(QUEUES)?;
         file.queues(&mut queues);
     }
     let result = wait_any(&queues, deadline, || {
@@ -131,10 +142,13 @@ fn poll_until(fds: u64, count: u32, deadline: Option<Nanos>) -> Result<usize> {
     if count > current::fd_limit().min(MAX_FDS) {
         return Err(EINVAL);
     }
+    let _charge = charge::take(count * POLLED).map_err(|_| ENOMEM)?;
     let files = current::files()?;
-    let mut polled = Vec::with_capacity(count);
-    let mut wanted = Vec::with_capacity(count);
+    let (mut polled, mut wanted) = (Vec::new(), Vec::new());
+    polled.room(count)?;
+    wanted.room(count)?;
     for index in 0..count as u64 {
+        sched::work_done(LOOK);
         let entry: PollFd = user::get(fds.wrapping_add(index * 8))?;
         polled.push(entry);
         if entry.fd >= 0 {
@@ -205,12 +219,16 @@ impl Sets {
 
 fn select_until(count: i32, addrs: [u64; 3], deadline: Option<Nanos>) -> Result<usize> {
     let mut sets = Sets::read(count, addrs)?;
+    let many: u32 = sets.bits.iter().flatten().map(|word| word.count_ones()).sum();
+    let _charge = charge::take(many as usize * POLLED + sets.words * 48).map_err(|_| ENOMEM)?;
     let files = current::files()?;
     let mut fds = Vec::new();
     let mut wanted = Vec::new();
     for fd in 0..sets.words * 64 {
         let events = sets.events(fd);
         if events != 0 {
+            fds.room(1)?;
+            wanted.room(1)?;
             fds.push(fd);
             wanted.push(Wanted { file: Some(files.get(fd as i32)?), events, got: 0 });
         }
@@ -273,7 +291,7 @@ fn epoll_create(size: i32) -> Result<i32> {
 
 fn epoll_create1(flags: u32) -> Result<i32> {
     only(flags, abi::O_CLOEXEC)?;
-    current::files()?.insert(Epoll::create(), OnExec::from_flags(flags))
+    current::files()?.insert(Epoll::create()?, OnExec::from_flags(flags))
 }
 
 /// `struct epoll_event`: packed on this machine.

@@ -8,6 +8,8 @@ use crate::arch::UserRegs;
 use crate::errno::{Result, EINVAL, EPERM, ESRCH};
 use crate::fs::current;
 use crate::fs::file::File;
+use crate::proc::access::{self, change_cred, By};
+use crate::proc::caps::Caps;
 use crate::proc::clone::{self, Flags, Request};
 use crate::proc::cred::{Cred, GROUPS_MAX};
 use crate::proc::limits::{Limit, NOFILE_MAX, RLIMIT_NOFILE};
@@ -281,6 +283,7 @@ fn set_robust_list(head: u64, len: u64) -> Result<()> {
 
 fn get_robust_list(tid: Pid, head: u64, len: u64) -> Result<()> {
     let thread = if tid == 0 { current_thread().clone() } else { table::thread(tid).ok_or(ESRCH)? };
+    access::may_look_into(&thread.process, By::Real)?;
     user::put(len, &robust::HEAD_SIZE)?;
     user::put(head, &thread.robust_list.load(Ordering::Relaxed))
 }
@@ -301,30 +304,31 @@ fn getegid() -> Result<u32> {
     Ok(current_process().cred.lock().egid)
 }
 
-/// Replaces the caller's credentials by what `change` makes of them.
-fn change_cred(change: impl FnOnce(&mut Cred) -> Result<()>) -> Result<()> {
-    // Kept until it is changed: another thread's change, made meanwhile, would be undone, a drop of privileges even.
-    let mut own = current_process().cred.lock();
-    let mut cred = Cred::clone(&own);
-    change(&mut cred)?;
-    *own = Arc::new(cred);
-    Ok(())
-}
-
 /// "Leave it as it is."
 const KEEP: u32 = u32::MAX;
+
+/// Changes user ids; the one of files follows the effective one, and the capabilities follow all of them.
+fn change_uids(change: impl FnOnce(&mut Cred) -> Result<()>) -> Result<()> {
+    change_cred(|cred| {
+        let before = cred.clone();
+        change(cred)?;
+        cred.fsuid = cred.euid;
+        cred.follow_ids(&before);
+        Ok(())
+    })
+}
 
 fn setuid(uid: u32) -> Result<()> {
     if uid == KEEP {
         return Err(EINVAL);
     }
-    change_cred(|cred| {
-        if cred.is_root() {
+    change_uids(|cred| {
+        if cred.has(Caps::SETUID) {
             (cred.uid, cred.suid) = (uid, uid);
         } else if uid != cred.uid && uid != cred.suid {
             return Err(EPERM);
         }
-        (cred.euid, cred.fsuid) = (uid, uid);
+        cred.euid = uid;
         Ok(())
     })
 }
@@ -334,7 +338,7 @@ fn setgid(gid: u32) -> Result<()> {
         return Err(EINVAL);
     }
     change_cred(|cred| {
-        if cred.is_root() {
+        if cred.has(Caps::SETGID) {
             (cred.gid, cred.sgid) = (gid, gid);
         } else if gid != cred.gid && gid != cred.sgid {
             return Err(EPERM);
@@ -344,28 +348,34 @@ fn setgid(gid: u32) -> Result<()> {
     })
 }
 
-/// One triple of real, effective and saved id after a change; others than root may only shuffle what they have.
-fn triple(root: bool, have: [u32; 3], want: [u32; 3]) -> Result<[u32; 3]> {
-    let allowed = want.iter().all(|id| *id == KEEP || have.contains(id));
-    if !root && !allowed {
-        return Err(EPERM);
+/// One triple of real, effective and saved id after a change.
+fn triple(have: [u32; 3], want: [u32; 3]) -> [u32; 3] {
+    core::array::from_fn(|i| if want[i] == KEEP { have[i] } else { want[i] })
+}
+
+/// Without the capability a process may only shuffle what it has.
+fn check_shuffle(cred: &Cred, cap: Caps, have: &[u32], want: &[u32]) -> Result<()> {
+    if want.iter().all(|id| *id == KEEP || have.contains(id)) {
+        Ok(())
+    } else {
+        cred.need(cap)
     }
-    Ok(core::array::from_fn(|i| if want[i] == KEEP { have[i] } else { want[i] }))
 }
 
 fn setresuid(real: u32, effective: u32, saved: u32) -> Result<()> {
-    change_cred(|cred| {
-        let ids = triple(cred.is_root(), [cred.uid, cred.euid, cred.suid], [real, effective, saved])?;
-        [cred.uid, cred.euid, cred.suid] = ids;
-        cred.fsuid = cred.euid;
+    change_uids(|cred| {
+        let (have, want) = ([cred.uid, cred.euid, cred.suid], [real, effective, saved]);
+        check_shuffle(cred, Caps::SETUID, &have, &want)?;
+        [cred.uid, cred.euid, cred.suid] = triple(have, want);
         Ok(())
     })
 }
 
 fn setresgid(real: u32, effective: u32, saved: u32) -> Result<()> {
     change_cred(|cred| {
-        let ids = triple(cred.is_root(), [cred.gid, cred.egid, cred.sgid], [real, effective, saved])?;
-        [cred.gid, cred.egid, cred.sgid] = ids;
+        let (have, want) = ([cred.gid, cred.egid, cred.sgid], [real, effective, saved]);
+        check_shuffle(cred, Caps::SETGID, &have, &want)?;
+        [cred.gid, cred.egid, cred.sgid] = triple(have, want);
         cred.fsgid = cred.egid;
         Ok(())
     })
@@ -373,27 +383,30 @@ fn setresgid(real: u32, effective: u32, saved: u32) -> Result<()> {
 
 /// One triple after `setreuid` or `setregid`: the saved id follows the effective one if the real was named or the effective
 /// becomes other than the old real one.
-fn pair(root: bool, have: [u32; 3], real: u32, effective: u32) -> Result<[u32; 3]> {
-    let mut ids = triple(root, have, [real, effective, KEEP])?;
+fn pair(have: [u32; 3], real: u32, effective: u32) -> [u32; 3] {
+    let mut ids = triple(have, [real, effective, KEEP]);
     if real != KEEP || effective != KEEP && effective != have[0] {
         ids[2] = ids[1];
     }
-    Ok(ids)
+    ids
 }
 
 fn setreuid(real: u32, effective: u32) -> Result<()> {
-    change_cred(|cred| {
-        [cred.uid, cred.euid, cred.suid] =
-            pair(cred.is_root(), [cred.uid, cred.euid, cred.suid], real, effective)?;
-        cred.fsuid = cred.euid;
+    change_uids(|cred| {
+        let have = [cred.uid, cred.euid, cred.suid];
+        check_shuffle(cred, Caps::SETUID, &have[..2], &[real])?;
+        check_shuffle(cred, Caps::SETUID, &have, &[effective])?;
+        [cred.uid, cred.euid, cred.suid] = pair(have, real, effective);
         Ok(())
     })
 }
 
 fn setregid(real: u32, effective: u32) -> Result<()> {
     change_cred(|cred| {
-        [cred.gid, cred.egid, cred.sgid] =
-            pair(cred.is_root(), [cred.gid, cred.egid, cred.sgid], real, effective)?;
+        let have = [cred.gid, cred.egid, cred.sgid];
+        check_shuffle(cred, Caps::SETGID, &have[..2], &[real])?;
+        check_shuffle(cred, Caps::SETGID, &have, &[effective])?;
+        [cred.gid, cred.egid, cred.sgid] = pair(have, real, effective);
         cred.fsgid = cred.egid;
         Ok(())
     })
@@ -416,8 +429,11 @@ fn getresgid(real: u64, effective: u64, saved: u64) -> Result<()> {
 fn setfsuid(uid: u32) -> Result<u32> {
     let before = current_process().cred().fsuid;
     let _ = change_cred(|cred| {
-        if cred.is_root() || [cred.uid, cred.euid, cred.suid].contains(&uid) {
+        let own = [cred.uid, cred.euid, cred.suid, cred.fsuid].contains(&uid);
+        if uid != KEEP && (own || cred.has(Caps::SETUID)) {
+            let before = cred.clone();
             cred.fsuid = uid;
+            cred.follow_fsuid(&before);
         }
         Ok(())
     });
@@ -427,7 +443,8 @@ fn setfsuid(uid: u32) -> Result<u32> {
 fn setfsgid(gid: u32) -> Result<u32> {
     let before = current_process().cred().fsgid;
     let _ = change_cred(|cred| {
-        if cred.is_root() || [cred.gid, cred.egid, cred.sgid].contains(&gid) {
+        let own = [cred.gid, cred.egid, cred.sgid, cred.fsgid].contains(&gid);
+        if gid != KEEP && (own || cred.has(Caps::SETGID)) {
             cred.fsgid = gid;
         }
         Ok(())
@@ -449,9 +466,7 @@ fn getgroups(size: i32, list: u64) -> Result<usize> {
 }
 
 fn setgroups(size: usize, list: u64) -> Result<()> {
-    if !current_process().cred().is_root() {
-        return Err(EPERM);
-    }
+    current_process().cred().need(Caps::SETGID)?;
     if size > GROUPS_MAX {
         return Err(EINVAL);
     }
@@ -459,6 +474,7 @@ fn setgroups(size: usize, list: u64) -> Result<()> {
     for i in 0..size {
         groups.push(user::get(list.wrapping_add(4 * i as u64))?);
     }
+    groups.sort_unstable();
     change_cred(|cred| {
         cred.groups = Arc::new(groups);
         Ok(())
@@ -476,12 +492,12 @@ fn setrlimit(resource: u32, at: u64) -> Result<()> {
 }
 
 fn set_limit(process: &Process, resource: u32, limit: Limit) -> Result<()> {
-    let root = current_process().cred().is_root();
+    let may_raise = current_process().cred().has(Caps::SYS_RESOURCE);
     process.set_limit(resource, limit, |before| {
         let too_many = resource == RLIMIT_NOFILE && limit.hard > NOFILE_MAX;
         if limit.soft > limit.hard {
             Err(EINVAL)
-        } else if limit.hard > before.hard && !root || too_many {
+        } else if limit.hard > before.hard && !may_raise || too_many {
             Err(EPERM)
         } else {
             Ok(())
@@ -492,11 +508,7 @@ fn set_limit(process: &Process, resource: u32, limit: Limit) -> Result<()> {
 fn prlimit64(pid: Pid, resource: u32, new: u64, old: u64) -> Result<()> {
     let process = process_or_self(pid)?;
     let new: Option<Limit> = if new == 0 { None } else { Some(user::get(new)?) };
-    let own = current_process();
-    let (cred, target) = (own.cred(), process.cred());
-    if !Arc::ptr_eq(&process, own) && !cred.is_root() && cred.uid != target.uid {
-        return Err(EPERM);
-    }
+    access::may_limit(&process)?;
     let before = process.limits.lock().get(resource)?;
     if let Some(limit) = new {
         set_limit(&process, resource, limit)?;

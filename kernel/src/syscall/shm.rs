@@ -95,6 +95,9 @@ fn shmat(id: i32, addr: u64, flags: u32) -> Result<u64> {
     let found = shm::attach(id, wanted, &process.cred())?;
     let len = found.size.next_multiple_of(PAGE);
     let (addr, place) = place(addr, len, flags)?;
+    if place != Place::Anywhere {
+        mem::check_low(addr)?;
+    }
     let name: Arc<str> = alloc::format!("/SYSV{:08x} (deleted)", found.key).into();
     let max_prot = if flags & SHM_RDONLY != 0 { Prot::all().without_write() } else { Prot::all() };
     let args = MapArgs {
@@ -205,16 +208,8 @@ fn limits(at: u64) -> Result<i32> {
 
 /// `SHM_INFO`: `struct shm_info`.
 fn usage(at: u64) -> Result<i32> {
-    let all = shm::list();
-    let sum = |of: fn(&Info) -> u64| all.iter().map(of).sum::<u64>();
-    let words = [
-        all.len() as u64,
-        sum(|info| info.size.div_ceil(PAGE)),
-        sum(|info| info.resident),
-        sum(|info| info.swapped),
-        0,
-        0,
-    ];
+    let sums = shm::sums();
+    let words = [sums.count, sums.pages, sums.resident, sums.swapped, 0, 0];
     user::put(at, &words)?;
     Ok(shm::highest())
 }

@@ -16,7 +16,7 @@ use crate::proc::signal::frame::{self, StackT};
 use crate::proc::signal::{
     code, flag, send, Actions, AltStack, Detail, SigAction, SigInfo, SigSet, Signal, SIGKILL, SIGSTOP,
 };
-use crate::proc::{current_process, current_thread, table, Pid};
+use crate::proc::{access, current_process, current_thread, table, Pid};
 use crate::sync::{WaitQueue, Woken};
 use crate::user;
 use core::sync::atomic::Ordering;
@@ -67,9 +67,7 @@ fn rt_sigaction(number: i32, new: u64, old: u64, size: usize) -> Result<()> {
             action.mask &= !SigSet::UNBLOCKABLE.0;
             Arc::<Actions>::make_mut(&mut group.actions).set(signal, action);
             if group.actions.ignores(signal) {
-                let set = SigSet::of(&[signal]);
-                group.pending.discard(set);
-                group.threads.iter().for_each(|thread| thread.pending.lock().discard(set));
+                send::discard(process, &mut group, SigSet::of(&[signal]));
             }
         }
         before
@@ -168,7 +166,7 @@ fn signalfd4(fd: i32, set: u64, size: usize, flags: u32) -> Result<i32> {
     check_size(size)?;
     let mask = SigSet(user::get(set)?).without(SigSet::UNBLOCKABLE);
     if fd == -1 {
-        return current::files()?.insert(SignalFd::create(mask, flags), OnExec::from_flags(flags));
+        return current::files()?.insert(SignalFd::create(mask, flags)?, OnExec::from_flags(flags));
     }
     SignalFd::set(&*current::file(fd)?, mask)?;
     Ok(fd)
@@ -195,7 +193,7 @@ fn rt_sigqueueinfo(pid: Pid, number: i32, info: u64) -> Result<()> {
     let info = read_info(signal.unwrap_or(SIGKILL), info)?;
     check_code(&info, pid)?;
     let target = table::process(pid).ok_or(ESRCH)?;
-    send::check_permission(&target, signal)?;
+    access::may_signal(&target, signal)?;
     match signal {
         Some(_) => send::send_to_process(&target, info),
         None => Ok(()),
@@ -247,7 +245,7 @@ fn to_thread(tgid: Option<Pid>, tid: Pid, signal: Option<Signal>, info: SigInfo)
     if tgid.is_some_and(|tgid| tgid != thread.process.pid) {
         return Err(ESRCH);
     }
-    send::check_permission(&thread.process, signal)?;
+    access::may_signal(&thread.process, signal)?;
     match signal {
         Some(_) => send::send_to_thread(&thread, info),
         None => Ok(()),

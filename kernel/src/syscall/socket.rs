@@ -34,7 +34,7 @@ pub fn socket_of(file: &File) -> Result<&Socket> {
 }
 
 fn install(socket: Arc<Socket>, flags: u32) -> Result<i32> {
-    current::files()?.insert(socket.into_file(flags), OnExec::from_flags(flags))
+    current::files()?.insert(socket.into_file(flags)?, OnExec::from_flags(flags))
 }
 
 fn socket(family: u32, kind: u32, protocol: u32) -> Result<i32> {
@@ -45,7 +45,13 @@ fn socket(family: u32, kind: u32, protocol: u32) -> Result<i32> {
 fn socketpair(family: u32, kind: u32, protocol: u32, out: u64) -> Result<()> {
     only(kind & !0xf, TYPE_FLAGS)?;
     let [a, b] = Socket::pair(family, kind & 0xf, protocol)?;
-    install_pair((a.into_file(kind), b.into_file(kind)), kind, out)
+    match (a.clone().into_file(kind), b.into_file(kind)) {
+        (Ok(a), Ok(b)) => install_pair((a, b), kind, out),
+        (Err(errno), _) | (_, Err(errno)) => {
+            a.close();
+            Err(errno)
+        }
+    }
 }
 
 fn bind(fd: i32, addr: u64, len: u32) -> Result<()> {
@@ -65,13 +71,16 @@ fn accept(fd: i32, addr: u64, len_addr: u64) -> Result<i32> {
 fn accept4(fd: i32, addr: u64, len_addr: u64, flags: u32) -> Result<i32> {
     only(flags, TYPE_FLAGS)?;
     let file = current::file(fd)?;
-    let accepted = socket_of(&file)?.accept(Blocking::of(&file))?;
+    let socket = socket_of(&file)?;
+    // Without a number for it, no connection is taken.
+    let number = current::files()?.reserve()?;
+    let accepted = socket.accept(Blocking::of(&file))?;
     // From here on the file closes it, whatever fails.
-    let accepted_file = accepted.clone().into_file(flags);
+    let accepted_file = accepted.clone().into_file(flags).inspect_err(|_| accepted.close())?;
     if addr != 0 {
         accepted.peer_name().unwrap_or(Address::Unnamed).put(accepted.family, addr, len_addr)?;
     }
-    current::files()?.insert(accepted_file, OnExec::from_flags(flags))
+    Ok(number.open(accepted_file, OnExec::from_flags(flags)))
 }
 
 fn connect(fd: i32, addr: u64, len: u32) -> Result<()> {

@@ -1,11 +1,14 @@
 //! What files are: `stat` and its kin, file system figures, access checks, and changes of attributes.
 
+use alloc::sync::Arc;
+
 use linux_raw_sys::general as abi;
 use zerocopy::{Immutable, IntoBytes};
 
-use super::path_args::{node, only, place, CWD};
+use super::path_args::{node, node_by, only, place, CWD};
 use super::{calls, Calls};
 use crate::errno::*;
+use crate::fs::access::Times;
 use crate::fs::inode::*;
 use crate::fs::path::Follow;
 use crate::fs::{access as permissions, current};
@@ -231,12 +234,17 @@ fn faccessat2(dir: i32, path: u64, mode: u32, flags: u32) -> Result<()> {
     if mode & !7 != 0 {
         return Err(EINVAL);
     }
-    permissions::check(&node(dir, path, flags)?, mode)
+    let own = current::cred();
+    let by = if flags & abi::AT_EACCESS != 0 { own } else { Arc::new(own.as_real()) };
+    if mode == 0 && flags & abi::AT_EMPTY_PATH != 0 {
+        return node(dir, path, flags).map(|_| ());
+    }
+    node_by(&by, dir, path, flags)?.permits(&by, mode)
 }
 
 fn set_perm(node: &InodeRef, mode: u32) -> Result<()> {
-    permissions::check_owner(&node.stat())?;
-    node.set_attr(&SetAttr { perm: Some(mode & 0o7777), ..SetAttr::default() })
+    let by = current::cred();
+    node.set_attr(&|now| permissions::change_mode(&by, now, mode))
 }
 
 fn chmod(path: u64, mode: u32) -> Result<()> {
@@ -251,14 +259,11 @@ fn fchmodat(dir: i32, path: u64, mode: u32) -> Result<()> {
     set_perm(&node(dir, path, 0)?, mode)
 }
 
-/// Changes owners, where `-1` leaves one; the set-id bits go, as they must when a file changes hands.
+/// Changes owners, where `-1` leaves one.
 fn set_owner(node: &InodeRef, uid: u32, gid: u32) -> Result<()> {
-    let stat = node.stat();
-    let executable = stat.kind == Kind::File && stat.perm & 0o111 != 0;
-    let perm = if executable { Some(stat.perm & !0o6000) } else { None };
     let given = |id| if id == u32::MAX { None } else { Some(id) };
-    permissions::check_give(&stat, given(uid), given(gid))?;
-    node.set_attr(&SetAttr { perm, uid: given(uid), gid: given(gid), ..SetAttr::default() })
+    let by = current::cred();
+    node.set_attr(&|now| permissions::change_owner(&by, now, given(uid), given(gid)))
 }
 
 fn chown(path: u64, uid: u32, gid: u32) -> Result<()> {
@@ -278,10 +283,9 @@ fn fchownat(dir: i32, path: u64, uid: u32, gid: u32, flags: u32) -> Result<()> {
     set_owner(&node(dir, path, flags)?, uid, gid)
 }
 
-/// The owner may set any times; whoever may write may do what a write does.
-fn set_times(node: &InodeRef, times: [Option<Nanos>; 2]) -> Result<()> {
-    permissions::check_owner(&node.stat()).or_else(|_| permissions::check(node, permissions::WRITE))?;
-    node.set_attr(&SetAttr { atime: times[0], mtime: times[1], ..SetAttr::default() })
+fn set_times(node: &InodeRef, times: Times) -> Result<()> {
+    let by = current::cred();
+    node.set_attr(&|now| permissions::change_times(&by, now, times))
 }
 
 /// A time of user memory in seconds and parts of a second, `unit` nanoseconds each.
@@ -291,14 +295,13 @@ fn time(seconds: i64, parts: i64, unit: u64) -> Result<Nanos> {
 }
 
 fn utime(path: u64, times: u64) -> Result<()> {
-    let now = sched::wall();
     let times = if times == 0 {
-        [now; 2]
+        Times::Now(sched::wall())
     } else {
         let [access, modification]: [i64; 2] = user::get(times)?;
-        [time(access, 0, 1)?, time(modification, 0, 1)?]
+        Times::Given([Some(time(access, 0, 1)?), Some(time(modification, 0, 1)?)])
     };
-    set_times(&node(CWD, path, 0)?, times.map(Some))
+    set_times(&node(CWD, path, 0)?, times)
 }
 
 fn utimes(path: u64, times: u64) -> Result<()> {
@@ -307,23 +310,23 @@ fn utimes(path: u64, times: u64) -> Result<()> {
 
 fn futimesat(dir: i32, path: u64, times: u64) -> Result<()> {
     let times = if times == 0 {
-        [sched::wall(); 2]
+        Times::Now(sched::wall())
     } else {
         let [a, a_micros, m, m_micros]: [i64; 4] = user::get(times)?;
         if !(0..1_000_000).contains(&a_micros) || !(0..1_000_000).contains(&m_micros) {
             return Err(EINVAL);
         }
-        [time(a, a_micros, 1000)?, time(m, m_micros, 1000)?]
+        Times::Given([Some(time(a, a_micros, 1000)?), Some(time(m, m_micros, 1000)?)])
     };
     let node = if path == 0 { current::file(dir)?.inode().clone() } else { node(dir, path, 0)? };
-    set_times(&node, times.map(Some))
+    set_times(&node, times)
 }
 
 fn utimensat(dir: i32, path: u64, times: u64, flags: u32) -> Result<()> {
     only(flags, abi::AT_SYMLINK_NOFOLLOW | abi::AT_EMPTY_PATH)?;
     let now = sched::wall();
     let times = if times == 0 {
-        [Some(now); 2]
+        Times::Now(now)
     } else {
         let raw: [i64; 4] = user::get(times)?;
         let mut times = [None; 2];
@@ -335,7 +338,11 @@ fn utimensat(dir: i32, path: u64, times: u64, flags: u32) -> Result<()> {
                 _ => return Err(EINVAL),
             };
         }
-        times
+        match (times, [raw[1], raw[3]]) {
+            ([None, None], _) => return Ok(()),
+            (_, [atime, mtime]) if [atime, mtime] == [i64::from(abi::UTIME_NOW); 2] => Times::Now(now),
+            _ => Times::Given(times),
+        }
     };
     if path == 0 {
         return set_times(current::file(dir)?.inode(), times);

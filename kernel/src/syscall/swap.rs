@@ -10,6 +10,7 @@ use crate::errno::*;
 use crate::fs::inode::Kind;
 use crate::fs::path::Follow;
 use crate::fs::{swap, File};
+use crate::proc::caps::Caps;
 use crate::proc::current_process;
 
 pub const CALLS: Calls = calls! { __NR_swapon => swapon[2], __NR_swapoff => swapoff[1] };
@@ -34,9 +35,7 @@ fn swapoff(path: u64) -> Result<()> {
 
 /// Opens what a privileged caller names, if it could be swapped on.
 fn open(path: u64) -> Result<Arc<File>> {
-    if !current_process().cred().is_root() {
-        return Err(EPERM);
-    }
+    current_process().cred().need(Caps::SYS_ADMIN)?;
     let place = place(CWD, path, Follow::Yes)?;
     match place.inode.kind() {
         Kind::Dir => Err(EISDIR),

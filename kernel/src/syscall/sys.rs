@@ -3,11 +3,13 @@
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use super::{calls, Calls};
+use super::{calls, caps, Calls};
 use crate::arch::{cpu, ipi, UserRegs};
-use crate::errno::{Result, EFAULT, EINVAL, ENAMETOOLONG, ENODEV, ENOSYS, EPERM, ESRCH};
+use crate::errno::{Result, EINVAL, ENAMETOOLONG, ENODEV, ENOSYS, EPERM, ESRCH};
+use crate::mem::fault;
+use crate::proc::caps::Caps;
 use crate::proc::signal::Signal;
-use crate::proc::{current_process, current_thread, table, Pid, Process, Thread};
+use crate::proc::{access, current_process, current_thread, table, Pid, Process, Thread};
 use crate::sync::SpinLock;
 use crate::{sched, user, vm};
 use linux_raw_sys::prctl;
@@ -34,8 +36,6 @@ pub const CALLS: Calls = calls! {
     __NR_membarrier => membarrier[2],
     __NR_getcpu => getcpu[2],
     __NR_personality => personality[1],
-    __NR_capget => capget[2],
-    __NR_capset => capset[2],
     __NR_rseq => absent[0],
 };
 
@@ -92,9 +92,7 @@ fn uname(at: u64) -> Result<()> {
 }
 
 fn sethostname(at: u64, len: usize) -> Result<()> {
-    if !current_process().cred().is_root() {
-        return Err(EPERM);
-    }
+    current_process().cred().need(Caps::SYS_ADMIN)?;
     let mut name = [0; NAME_MAX];
     user::copy_in(name.get_mut(..len).ok_or(EINVAL)?, at)?;
     *HOST_NAME.lock() = (name, len);
@@ -163,17 +161,14 @@ fn sched_getaffinity(tid: Pid, size: usize, at: u64) -> Result<usize> {
 }
 
 fn sched_setaffinity(tid: Pid, size: usize, at: u64) -> Result<()> {
-    let thread = thread_or_self(tid)?;
     let mut mask = [0; 8];
     let known = size.min(mask.len());
     user::copy_in(&mut mask[..known], at)?;
     let cpus = CpuSet(u64::from_le_bytes(mask));
+    let thread = thread_or_self(tid)?;
+    access::may_schedule(&thread.process)?;
     if cpus.intersection(cpu::online()).is_empty() {
         return Err(EINVAL);
-    }
-    let (own, target) = (current_process().cred(), thread.process.cred());
-    if !own.may_signal(&target) {
-        return Err(EPERM);
     }
     sched::set_affinity(&thread.task().ok_or(ESRCH)?, cpus);
     Ok(())
@@ -194,8 +189,9 @@ fn sched_getscheduler(tid: Pid) -> Result<i32> {
 }
 
 fn sched_setscheduler(tid: Pid, policy: i32, param: u64) -> Result<()> {
-    thread_or_self(tid)?;
-    check_policy(policy, param)
+    let thread = thread_or_self(tid)?;
+    check_policy(policy, param)?;
+    access::may_schedule(&thread.process)
 }
 
 fn sched_getparam(tid: Pid, param: u64) -> Result<()> {
@@ -204,8 +200,9 @@ fn sched_getparam(tid: Pid, param: u64) -> Result<()> {
 }
 
 fn sched_setparam(tid: Pid, param: u64) -> Result<()> {
-    thread_or_self(tid)?;
-    check_policy(0, param)
+    let thread = thread_or_self(tid)?;
+    check_policy(0, param)?;
+    access::may_schedule(&thread.process)
 }
 
 fn sched_priority_max(policy: i32) -> Result<i32> {
@@ -234,12 +231,10 @@ fn processes_of(kind: i32, id: i32) -> Result<alloc::vec::Vec<Arc<Process>>> {
             Some(process) => alloc::vec![process],
             None => alloc::vec![thread_or_self(id)?.process.clone()],
         },
-        (1, _) => table::group_members(if id == 0 { own.pgid() } else { id }),
+        (1, _) => table::group_members(if id == 0 { own.pgid() } else { id })?,
         (2, _) => {
             let uid = if id == 0 { own.cred().uid } else { id as u32 };
-            let mut all = table::processes();
-            all.retain(|process| process.cred().uid == uid);
-            all
+            fault::gather(table::processes().filter(|process| process.cred().uid == uid))?
         }
         _ => return Err(EINVAL),
     };
@@ -257,14 +252,15 @@ fn getpriority(kind: i32, id: i32) -> Result<i32> {
 
 fn setpriority(kind: i32, id: i32, nice: i32) -> Result<()> {
     let nice = nice.clamp(-20, 19);
-    let root = current_process().cred().is_root();
+    // All of them are tried; what one of them refuses is told.
+    let mut outcome = Ok(());
     for process in processes_of(kind, id)? {
-        if !root && nice < process.nice.load(Ordering::Relaxed) {
-            return Err(crate::errno::EACCES);
+        match access::may_renice(&process, Some(nice)) {
+            Ok(()) => process.nice.store(nice, Ordering::Relaxed),
+            refused => outcome = refused,
         }
-        process.nice.store(nice, Ordering::Relaxed);
     }
-    Ok(())
+    outcome
 }
 
 fn prctl(option: u32, arg: u64, arg3: u64, arg4: u64, arg5: u64) -> Result<u64> {
@@ -287,8 +283,8 @@ fn prctl(option: u32, arg: u64, arg3: u64, arg4: u64, arg5: u64) -> Result<u64> 
             thread.parent_death_signal.store(arg as i32, Ordering::Relaxed);
         }
         prctl::PR_GET_PDEATHSIG => user::put(arg, &thread.parent_death_signal.load(Ordering::Relaxed))?,
-        prctl::PR_SET_DUMPABLE if arg <= 1 => process.dumpable.store(arg == 1, Ordering::Relaxed),
-        prctl::PR_GET_DUMPABLE => return Ok(u64::from(process.dumpable.load(Ordering::Relaxed))),
+        prctl::PR_SET_DUMPABLE if arg <= 1 => thread.mm().ok_or(ESRCH)?.set_dumpable(arg == 1),
+        prctl::PR_GET_DUMPABLE => return Ok(u64::from(thread.mm().ok_or(ESRCH)?.is_dumpable())),
         prctl::PR_SET_CHILD_SUBREAPER => process.subreaper.store(arg != 0, Ordering::Relaxed),
         prctl::PR_GET_CHILD_SUBREAPER => {
             user::put(arg, &i32::from(process.subreaper.load(Ordering::Relaxed)))?;
@@ -299,13 +295,11 @@ fn prctl(option: u32, arg: u64, arg3: u64, arg4: u64, arg5: u64) -> Result<u64> 
         prctl::PR_GET_NO_NEW_PRIVS => {
             return Ok(u64::from(process.no_new_privileges.load(Ordering::Relaxed)))
         }
-        prctl::PR_GET_KEEPCAPS | prctl::PR_GET_SECCOMP | prctl::PR_GET_TIMING => return Ok(0),
-        prctl::PR_SET_KEEPCAPS if arg <= 1 => {}
+        prctl::PR_GET_SECCOMP | prctl::PR_GET_TIMING => return Ok(0),
         prctl::PR_GET_TIMERSLACK => return Ok(50_000),
         prctl::PR_SET_TIMERSLACK => {}
-        prctl::PR_CAPBSET_READ if arg <= 40 => return Ok(1),
         prctl::PR_GET_THP_DISABLE => return Ok(0),
-        _ => return Err(EINVAL),
+        _ => return caps::control(option, arg, arg3, arg4, arg5),
     }
     Ok(0)
 }
@@ -317,6 +311,7 @@ fn arch_prctl(regs: &mut UserRegs) -> Result<()> {
     const ARCH_GET_GS: u64 = 0x1004;
     const ARCH_GET_CPUID: u64 = 0x1011;
     let (code, value) = (regs.rdi, regs.rsi);
+    regs.store_bases();
     let checked = || if value < crate::mem::layout::USER_END { Ok(value) } else { Err(EPERM) };
     match code {
         ARCH_SET_FS => regs.set_fs_base(checked()?),
@@ -350,9 +345,13 @@ fn membarrier(command: i32, flags: u32) -> Result<u64> {
         GLOBAL | GLOBAL_EXPEDITED => ipi::barrier(sched::busy()),
         PRIVATE_EXPEDITED => {
             core::sync::atomic::fence(Ordering::SeqCst);
-            let tasks = current_process().threads().into_iter().filter_map(|thread| thread.task());
-            let cpus = tasks.filter_map(|task| sched::runs_elsewhere(&task)).map(CpuSet::one);
-            ipi::barrier(cpus.fold(CpuSet::NONE, CpuSet::union));
+            let cpus = {
+                let group = current_process().group.lock();
+                let tasks = group.threads.iter().filter_map(|thread| thread.task());
+                let cpus = tasks.filter_map(|task| sched::runs_elsewhere(&task)).map(CpuSet::one);
+                cpus.fold(CpuSet::NONE, CpuSet::union)
+            };
+            ipi::barrier(cpus);
         }
         REGISTER_GLOBAL_EXPEDITED | REGISTER_PRIVATE_EXPEDITED => {}
         _ => return Err(EINVAL),
@@ -376,46 +375,4 @@ fn personality(wanted: u32) -> Result<u32> {
         return Ok(process.personality.load(Ordering::Relaxed));
     }
     Ok(process.personality.swap(wanted, Ordering::Relaxed))
-}
-
-const CAP_VERSION_1: u32 = 0x1998_0330;
-const CAP_VERSION_3: u32 = 0x2008_0522;
-
-/// The number of 32-bit sets in the version that a header names; unknown ones are told the right version.
-fn cap_words(header: u64) -> Result<usize> {
-    let version: u32 = user::get(header)?;
-    match version {
-        CAP_VERSION_1 => Ok(1),
-        0x2007_1026 | CAP_VERSION_3 => Ok(2),
-        _ => {
-            user::put(header, &CAP_VERSION_3)?;
-            Err(EINVAL)
-        }
-    }
-}
-
-fn capget(header: u64, data: u64) -> Result<()> {
-    let words = match cap_words(header) {
-        Err(EINVAL) if data == 0 => return Ok(()),
-        other => other?,
-    };
-    let pid: Pid = user::get(header.wrapping_add(4))?;
-    let root = thread_or_self(pid)?.process.cred().is_root();
-    if data == 0 {
-        return Err(EFAULT);
-    }
-    // Effective and permitted; nothing is inheritable.
-    let low = if root { u32::MAX } else { 0 };
-    let high = if root { 0x1ff } else { 0 };
-    let sets = [[low, low, 0], [high, high, 0]];
-    sets[..words].iter().enumerate().try_for_each(|(i, set)| user::put(data.wrapping_add(12 * i as u64), set))
-}
-
-/// Accepted and forgotten: what counts is whether the effective user is root.
-fn capset(header: u64, data: u64) -> Result<()> {
-    let words = cap_words(header)?;
-    for i in 0..words {
-        let _: [u32; 3] = user::get(data.wrapping_add(12 * i as u64))?;
-    }
-    Ok(())
 }

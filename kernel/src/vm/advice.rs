@@ -8,7 +8,11 @@ use uvm::{FaultError, Inherit, Outline, RangeError, Sharing};
 
 use super::uvm::{range_errno, with, Space};
 use super::{object, Advice, Populate};
-use crate::errno::{Result, EACCES, EFAULT, EINVAL, ENOMEM};
+use crate::errno::{Result, EACCES, EAGAIN, EFAULT, EINVAL, ENOMEM};
+use crate::sched;
+
+/// A fault's work: that of copying so many bytes.
+const FAULT: usize = 4 * machine::PAGE_SIZE;
 
 /// Calls `each` with every mapping in a range, cut to it, until one fails; says whether they cover it. Nothing is
 /// locked or allocated in between, so mappings may change meanwhile.
@@ -30,6 +34,7 @@ pub(super) fn each_part(
         }
         part.range = part.range.intersect(rest);
         each(&part)?;
+        sched::work_done(FAULT);
         at = part.range.end;
     }
     Ok(covered)
@@ -113,6 +118,7 @@ fn one(space: &Space, part: &Outline, advice: Advice) -> Result<()> {
     };
     match done {
         Err(RangeError::NoMapping) => Ok(()),
+        Err(RangeError::TooMany) => Err(EAGAIN),
         done => done.map_err(range_errno),
     }
 }
@@ -160,9 +166,10 @@ fn populate(space: &Space, range: VaRange, access: Prot) -> Result<()> {
 
 /// Faults a range in, as far as it goes.
 pub(super) fn fault_in(space: &Space, range: VaRange, access: Prot) -> core::result::Result<(), FaultError> {
-    range
-        .iter_pages()
-        .try_for_each(|va| with(|uvm, held| uvm.fault(held, space.get(), va, access)).map(|_| ()))
+    range.iter_pages().try_for_each(|va| {
+        sched::work_done(FAULT);
+        with(|uvm, held| uvm.fault(held, space.get(), va, access)).map(drop)
+    })
 }
 
 /// Sets what a child gets of a range.
@@ -188,6 +195,7 @@ fn populate_locked(space: &Space, part: &Outline) {
     let access = [Prot::WRITE, Prot::READ, Prot::EXECUTE].into_iter().find(|&a| part.prot.contains(a));
     let Some(access) = access else { return };
     for va in part.range.iter_pages() {
+        sched::work_done(FAULT);
         if with(|uvm, held| uvm.fault(held, space.get(), va, access)).is_err() {
             return;
         }

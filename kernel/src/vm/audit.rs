@@ -40,8 +40,7 @@ fn once() -> Result<(), String> {
     let short = |_| String::from("memory is too short for an audit");
     heap::reserve(KERNEL.frames().total() * BYTES_PER_PAGE).map_err(short)?;
     let audited = sched::alone(|| {
-        let mut spaces: Vec<Arc<Space>> =
-            proc::processes().iter().filter_map(|process| process.space()).collect();
+        let mut spaces: Vec<Arc<Space>> = proc::processes().filter_map(|process| process.space()).collect();
         spaces.sort_by_key(|space| Arc::as_ptr(space) as usize);
         spaces.dedup_by(|a, b| Arc::ptr_eq(a, b));
         let found = super::passing::with_exported(|exported| {

@@ -3,11 +3,19 @@
 //! Every frame's record is looked at without a lock, so sums are a moment's values and may disagree by a few pages. The
 //! road not taken is counters kept on the way of each fault and release, which would cost more than all readers ever do.
 
-use machine::frames::{PageFlags, Place};
-use machine::{Class, Machine, Owner, PageNo, Pmap};
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::sync::atomic::Ordering::Relaxed;
 
+use machine::frames::{PageFlags, Place};
+use machine::{Class, Machine, NoMemory, Owner, PageNo, Pmap, PAGE_SIZE};
+
+use super::uvm::system;
 use crate::arch::machine::KERNEL;
-use crate::arch::pmap;
+use crate::arch::{pmap, tables};
+use crate::mem::{heap, stack};
+use crate::sched;
 
 /// Counts of pages.
 #[derive(Clone, Copy, Default)]
@@ -68,5 +76,81 @@ fn add(census: &mut Census, page: PageNo) {
         Place::Active | Place::Pending => census.active[usize::from(of_file)] += 1,
         Place::Inactive => census.inactive[usize::from(of_file)] += 1,
         _ => {}
+    }
+}
+
+/// What memory is in use for, to the page and to the byte, with names. All other CPUs stand still while it is counted.
+///
+/// # Errors
+/// [`NoMemory`] for what it takes to hold them.
+pub fn in_use() -> Result<Vec<(String, i64)>, NoMemory> {
+    let (frames, (classes, large), stacks, tables) =
+        sched::alone(|| (Kinds::count(), heap::in_use(), stack::in_use(), pmap::tables_in_use()))?;
+    let (_, used) = system().swap_space();
+    let pages = [
+        ("free", frames.free),
+        ("anon", frames.anon),
+        ("shmem", frames.shmem),
+        ("file", frames.file),
+        ("orphan", frames.orphan),
+        ("lent", frames.lent),
+        ("swapped", i64::from(used) - frames.slotted),
+        ("tables", tables as i64),
+        ("stacks", stacks as i64),
+        ("kernel", frames.kernel - kept_frames()),
+    ];
+    // Tables that are as large as they once had to be.
+    let kept = system().anon_table_bytes() + stack::list_bytes();
+    let large = [("heap_kept", kept as i64), ("heap_large", large as i64 - kept as i64)];
+    let named = |(name, count)| (String::from(name), count);
+    let classes = classes.map(|(size, blocks)| (format!("heap_{size}"), (size * blocks) as i64));
+    Ok(pages.map(named).into_iter().chain(classes).chain(large.map(named)).collect())
+}
+
+/// Frames that the kernel has and keeps for the next use when they are in none: tables, stacks, the heap, nodes of the reverse map.
+fn kept_frames() -> i64 {
+    let frames = pmap::tables() as u64
+        + pmap::node_frames() as u64
+        + stack::pages()
+        + heap::bytes() / PAGE_SIZE as u64
+        + tables::MADE.load(Relaxed);
+    frames as i64
+}
+
+/// Page frames by their owners.
+#[derive(Default)]
+struct Kinds {
+    free: i64,
+    anon: i64,
+    /// Of objects in memory, and of files.
+    shmem: i64,
+    file: i64,
+    /// With a place on swap.
+    slotted: i64,
+    /// Of nobody: in I/O, and on loan.
+    orphan: i64,
+    lent: i64,
+    kernel: i64,
+}
+
+impl Kinds {
+    fn count() -> Kinds {
+        let (frames, mut kinds) = (KERNEL.frames(), Kinds::default());
+        for page in (0..frames.total() as u32).map(PageNo) {
+            let owner = frames.owner(page);
+            let of = match owner {
+                Owner::Free if frames.wire_count(page) == 0 => &mut kinds.free,
+                Owner::Free => &mut kinds.lent,
+                Owner::Orphan => &mut kinds.orphan,
+                Owner::Kernel => &mut kinds.kernel,
+                Owner::Anon(_) => &mut kinds.anon,
+                Owner::Object(_) if frames.class(page) == Class::Anon => &mut kinds.shmem,
+                Owner::Object(_) => &mut kinds.file,
+            };
+            *of += 1;
+            let is_stored = matches!(owner, Owner::Anon(_) | Owner::Object(_)) && frames.slot(page) != 0;
+            kinds.slotted += i64::from(is_stored);
+        }
+        kinds
     }
 }

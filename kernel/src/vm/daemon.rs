@@ -16,7 +16,7 @@ use uvm::pageout::Last;
 use super::uvm::{system, with};
 use crate::arch::machine::KERNEL;
 use crate::errno::Result;
-use crate::mem::stack;
+use crate::mem::{heap, stack};
 use crate::sched;
 use crate::sync::WaitQueue;
 
@@ -41,6 +41,7 @@ fn run() -> ! {
         // Read before the look at what is free: a wake-up between the two isn't lost.
         let ticket = KERNEL.ticket(Channel::PAGE_DAEMON);
         stack::give_back();
+        heap::give_back();
         if free_soon() < system().frames().low_water() {
             if work() {
                 rest = REST;

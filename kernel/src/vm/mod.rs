@@ -24,7 +24,7 @@ use core::fmt;
 use crate::errno::Result;
 
 pub use self::audit::audit;
-pub use self::census::Census;
+pub use self::census::{in_use, Census};
 pub use self::daemon::{with_room, with_room_at_any_cost};
 pub use self::lent::{
     give, give_back, give_back_others, give_back_page, lend, lend_again, lend_all_again, lend_object,
@@ -147,7 +147,7 @@ pub enum RemapPlace {
 pub enum OldRange {
     /// They are free.
     Unmap,
-    /// They show zeroes.
+    /// The mapping stays there, without its private memory.
     Keep,
 }
 
@@ -193,8 +193,10 @@ pub enum Advice {
 /// Who asks for memory and can be refused it while there is some.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Asks {
-    /// A new process.
+    /// A new process of root's.
     Process,
+    /// A new process of another user's.
+    OtherProcess,
     /// A file that lives in memory.
     File,
 }
@@ -323,6 +325,8 @@ vm_system! {
     fn fault(space: &Space, va: u64, access: Access) -> core::result::Result<FaultKind, FaultError>;
     /// Sums over the parts of mappings that lie from `start` to `end`.
     fn sums(space: &Space, start: u64, end: u64) -> Sums;
+    /// Page tables.
+    fn tables(space: &Space) -> u64;
     /// Translations present.
     fn resident_pages(space: &Space) -> u64;
     /// Whether a mapping lets stores through to an object, or may be allowed to.
@@ -332,10 +336,12 @@ vm_system! {
     /// The mappings that reach into the addresses from `start` to `end`, in order and without their names, under a
     /// lock: `each` must not sleep.
     fn outline(space: &Space, start: u64, end: u64, each: &mut dyn FnMut(&MapLine<'_>));
-    /// Every mapping, in order.
-    fn describe(space: &Space, each: &mut dyn FnMut(&MapLine<'_>));
-    /// The space as the papers draw it.
-    fn dump(space: &Space, out: &mut dyn fmt::Write) -> fmt::Result;
+    /// The first mapping that reaches behind `from`, and its end; `None` if there is none. With it one goes through a space in order.
+    fn line(space: &Space, from: u64, show: &mut dyn FnMut(&MapLine<'_>)) -> Option<u64>;
+    /// What the mappings of a space come to, as the first line of its drawing in the papers. Cost: by its pages.
+    fn dump_sums(space: &Space, out: &mut dyn fmt::Write) -> fmt::Result;
+    /// The mapping of `line` as the papers draw it.
+    fn dump_line(space: &Space, from: u64, out: &mut dyn fmt::Write) -> core::result::Result<Option<u64>, fmt::Error>;
     /// Swaps on an area from now on; those of higher priority fill first.
     fn swap_on(area: Arc<SwapArea>, priority: i16) -> Result<SwapId>;
     /// Brings home what is on an area, and swaps on it no more: `ENOMEM` if that has no room.
@@ -360,6 +366,10 @@ vm_system! {
     fn neighbours() -> bool;
     /// Sets that.
     fn set_neighbours(on: bool);
+    /// How many mappings a space may have.
+    fn most_mappings() -> usize;
+    /// Sets that.
+    fn set_most_mappings(most: usize);
     /// Sets how many pages are free before the page daemon runs: `EINVAL` for most of memory.
     fn set_low_water(pages: u64) -> Result<()>;
     /// Starts what frees memory before it runs out.

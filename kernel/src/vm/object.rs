@@ -11,15 +11,17 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Release};
 
-use machine::{Machine, Pa, PageNo, Pages, Reserve, ThreadCtx, PAGE_SIZE};
+use machine::{Machine, Pa, PageNo, Pages, Reserve, PAGE_SIZE};
 use uvm::{
     Access, Advice as Usage, AnonObject, DevicePager, GetError, Intent, Outcome, Pager, Quota, Vnode,
     VnodePager,
 };
 
 use super::uvm::{entry, shared_pager, with, Space};
-use crate::arch::machine::{KernelMachine, KERNEL};
+use crate::arch::bytes::PageBytes;
+use crate::arch::machine::{unlocked, KernelMachine, KERNEL};
 use crate::errno::{Errno, Result, EINVAL, EIO, ENODEV, ENOMEM, ENOSPC};
+use crate::sched;
 use crate::sync::Once;
 
 const PAGE: u64 = PAGE_SIZE as u64;
@@ -119,6 +121,12 @@ impl Object {
             cleaned.inspect_err(|_| pager.give_up(uvm, held, 0..u64::MAX))
         })
         .map_err(|_| EIO)
+    }
+
+    /// How many pages write-backs have found changed through mappings: see [`VnodePager::stored_to`](uvm::VnodePager::stored_to).
+    pub fn stored_to(&self) -> u64 {
+        let Kind::File(pager) = &self.inner.kind else { return 0 };
+        with(|_, held| pager.stored_to(held))
     }
 
     /// The same for the pages that a range of bytes touches.
@@ -226,7 +234,7 @@ impl Object {
         if !with(|_, held| pager.object().may_have_copies(held)) {
             return;
         }
-        for space in crate::proc::processes().into_iter().filter_map(|process| process.space()) {
+        for space in crate::proc::processes().filter_map(|process| process.space()) {
             let _ = with(|uvm, held| uvm.forget_copies(held, space.get(), &*pager, from));
         }
     }
@@ -242,21 +250,21 @@ impl Object {
         if self.is_zero(size, size.next_multiple_of(PAGE))? {
             return Ok(());
         }
-        self.in_page(size, Intent::Write, |bytes| bytes[from..].fill(0)).map(|_| ())
+        self.in_page(size, Intent::Write, |bytes| bytes.part(from, PAGE_SIZE - from).zero()).map(|_| ())
     }
 
     /// Whether bytes of one page are all zero.
     pub fn is_zero(&self, from: u64, to: u64) -> Result<bool> {
-        let range = (from % PAGE) as usize..(from % PAGE + (to - from)) as usize;
-        let is_zero = self.in_page(from, Intent::Read, |bytes| bytes[range].iter().all(|&byte| byte == 0))?;
+        let (start, len) = ((from % PAGE) as usize, (to - from) as usize);
+        let is_zero = self.in_page(from, Intent::Read, |bytes| bytes.part(start, len).are_zero())?;
         Ok(is_zero.unwrap_or(true))
     }
 
     /// Calls `work` with the bytes of the page at byte `at`; `None` if it is a hole that nobody has to see.
-    fn in_page<T>(&self, at: u64, intent: Intent, work: impl FnOnce(&mut [u8]) -> T) -> Result<Option<T>> {
+    fn in_page<T>(&self, at: u64, intent: Intent, work: impl FnOnce(PageBytes) -> T) -> Result<Option<T>> {
         let (pager, index) = (self.pager(), Pages::floor(at));
         with(|uvm, held| {
-            let work = |m: &KernelMachine, page| m.with_bytes(page, |bytes| work(bytes));
+            let work = |m: &KernelMachine, page| work(m.bytes(page));
             uvm.with_page(held, &pager, index, intent, Access::PAGE, work)
         })
         .map_err(errno)
@@ -343,8 +351,7 @@ fn zeroes() -> Result<PageNo> {
     if let Some(&page) = ZEROES.get() {
         return Ok(page);
     }
-    let mut thread = ThreadCtx::new();
-    let page = KERNEL.frames().alloc(&KERNEL, &mut thread.held(), Reserve::Kernel).map_err(|_| ENOMEM)?;
+    let page = unlocked(|held| KERNEL.frames().alloc(&KERNEL, held, Reserve::Kernel)).map_err(|_| ENOMEM)?;
     KERNEL.zero(page);
     Ok(*ZEROES.call_once(|| page))
 }
@@ -359,7 +366,7 @@ pub fn object_io(
     at: u64,
     len: u64,
     dir: Dir,
-    each: &mut dyn FnMut(u64, &mut [u8]) -> Result<usize>,
+    each: &mut dyn FnMut(u64, PageBytes) -> Result<usize>,
 ) -> Result<()> {
     object_io_as(object, at, len, dir, Usage::Normal, each)
 }
@@ -374,7 +381,7 @@ pub fn object_io_as(
     len: u64,
     dir: Dir,
     usage: Usage,
-    each: &mut dyn FnMut(u64, &mut [u8]) -> Result<usize>,
+    each: &mut dyn FnMut(u64, PageBytes) -> Result<usize>,
 ) -> Result<()> {
     let pager = object.pager();
     let intent = if dir == Dir::Read { Intent::Read } else { Intent::Write };
@@ -384,8 +391,8 @@ pub fn object_io_as(
         let from = (offset % PAGE) as usize;
         let part = (len - done).min(PAGE - from as u64) as usize;
         let access = Access::Call(usage, Pages::ceil(from as u64 + len - done).0 as u32);
-        let mut copy =
-            |m: &KernelMachine, page| m.with_bytes(page, |bytes| each(offset, &mut bytes[from..from + part]));
+        let mut copy = |m: &KernelMachine, page| each(offset, m.bytes(page).part(from, part));
+        sched::work_done(part);
         let used =
             with(|uvm, held| uvm.with_page(held, &pager, Pages::floor(offset), intent, access, &mut copy));
         let used = match used {

@@ -3,14 +3,16 @@
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 
-use machine::{Pages, Prot, Va, VaRange};
+use machine::{Pages, Prot, Va, VaRange, PAGE_SIZE};
 use spin::Once;
 use uvm::{At, FaultError, Lent, LentPage, Pass, Sharing, TransferError};
 
 use super::uvm::{map_errno, with, Space};
 use super::Advice;
 use crate::arch::machine::KernelMachine;
+use crate::charge::{self, Charge};
 use crate::errno::{Errno, Result, EACCES, EFAULT, EINVAL, ENODATA, ENOMEM};
+use crate::mem::fault;
 use crate::mem::heap;
 use crate::sync::{Mutex, SpinLock};
 
@@ -81,7 +83,12 @@ pub struct Export {
     range: Mutex<Option<Detached>>,
     giving: Giving,
     pages: u64,
+    /// Of whoever exported it, as long as it is here.
+    charge: SpinLock<Option<Charge>>,
 }
+
+/// What an entry of an export costs.
+const ENTRY: usize = 256;
 
 /// All that are there, for audits.
 static EXPORTS: SpinLock<Vec<Weak<Export>>> = SpinLock::new(Vec::new());
@@ -93,12 +100,20 @@ impl Export {
     /// `EINVAL`, `ENOMEM` if nothing is mapped there or memory is short, `EACCES` if the program may not do `prot` itself.
     pub fn new(space: &Space, addr: u64, pages: u64, giving: Giving, prot: Prot) -> Result<Arc<Export>> {
         let range = VaRange::new(Va(addr), Va(addr) + Pages(pages));
-        let mut allowed = true;
-        with(|uvm, held| uvm.outline(held, space.get(), range, |e| allowed &= e.max_prot.contains(prot)));
+        let (mut allowed, mut entries) = (true, 0);
+        with(|uvm, held| {
+            uvm.outline(held, space.get(), range, |e| {
+                allowed &= e.max_prot.contains(prot);
+                entries += 1;
+            });
+        });
         if !allowed {
             return Err(EACCES);
         }
-        EXPORTS.lock().try_reserve(1).map_err(|_| ENOMEM)?;
+        let there = with(|uvm, held| uvm.tally(held, space.get(), range));
+        let bytes = (there.anonymous + there.swapped) * PAGE_SIZE + entries * ENTRY + size_of::<Export>();
+        let charge = charge::take(bytes).map_err(|_| ENOMEM)?;
+        fault::attempt(|| EXPORTS.lock().try_reserve(1)).map_err(|_| ENOMEM)?;
         let pass = match giving {
             Giving::Share => Pass::Share,
             Giving::Copy => Pass::Copy,
@@ -114,10 +129,13 @@ impl Export {
             EFAULT => ENOMEM,
             other => other,
         })?;
-        let export = Arc::new(Export { range: Mutex::new(Some(detached)), giving, pages });
-        let mut exports = EXPORTS.lock();
-        exports.retain(|export| export.strong_count() != 0);
-        exports.push(Arc::downgrade(&export));
+        let export = Arc::new(Export {
+            range: Mutex::new(Some(detached)),
+            giving,
+            pages,
+            charge: SpinLock::new(Some(charge)),
+        });
+        EXPORTS.lock().push(Arc::downgrade(&export));
         Ok(export)
     }
 
@@ -138,6 +156,7 @@ impl Export {
         if let Some(detached) = range.take() {
             with(|uvm, held| uvm.drop_detached(held, detached));
         }
+        drop(self.charge.lock().take());
         Ok(lent)
     }
 
@@ -156,7 +175,10 @@ impl Export {
                 let Some(detached) = range.take() else { return Err(ENODATA) };
                 let result = with(|uvm, held| uvm.attach_range(held, space.get(), detached, place));
                 return match result {
-                    Ok(at) => Ok(at.0),
+                    Ok(at) => {
+                        drop(self.charge.lock().take());
+                        Ok(at.0)
+                    }
                     Err((error, detached)) => {
                         *range = Some(detached);
                         Err(map_errno(error))
@@ -239,6 +261,8 @@ impl Drop for Export {
         if let Some(detached) = self.range.lock().take() {
             with(|uvm, held| uvm.drop_detached(held, detached));
         }
+        // A weak reference keeps the memory of what it leads to.
+        EXPORTS.lock().retain(|export| export.strong_count() != 0);
     }
 }
 

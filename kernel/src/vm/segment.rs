@@ -10,11 +10,12 @@ use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 
 use machine::{PageNo, Pages};
-use uvm::{Access, Advice, AnonObject, Intent, Pager};
+use uvm::{Access, Advice, AnonObject, Intent, Pager, Quota};
 
 use super::uvm::with;
 use crate::arch::machine::KernelMachine;
 use crate::errno::{Result, ENOMEM};
+use crate::mem::fault;
 
 type Anon = AnonObject<KernelMachine>;
 
@@ -39,9 +40,10 @@ impl Clone for Segment {
 }
 
 impl Segment {
-    /// A segment of `len` bytes of zeroes.
-    pub fn new(len: u64) -> Result<Segment> {
-        let pager = with(|uvm, held| AnonObject::new(uvm, held, Pages::ceil(len))).map_err(|_| ENOMEM)?;
+    /// A segment of `len` bytes of zeroes, whose pages count by a quota.
+    pub fn new(len: u64, quota: &Arc<Quota>) -> Result<Segment> {
+        let made = with(|uvm, held| AnonObject::within(uvm, held, Pages::ceil(len), quota.clone()));
+        let pager = made.map_err(|_| ENOMEM)?;
         Ok(Segment { pager })
     }
 
@@ -63,7 +65,7 @@ impl Segment {
         let pager: Arc<dyn Pager<KernelMachine>> = self.pager.clone();
         let len = with(|_, held| self.pager.object().len(held));
         let mut locked = Locked { pages: Vec::new() };
-        locked.pages.try_reserve_exact(len.0 as usize).map_err(|_| ENOMEM)?;
+        fault::attempt(|| locked.pages.try_reserve_exact(len.0 as usize)).map_err(|_| ENOMEM)?;
         for index in 0..len.0 {
             let access = Access::Call(Advice::Sequential, (len.0 - index).min(u64::from(u32::MAX)) as u32);
             let page = with(|uvm, held| {

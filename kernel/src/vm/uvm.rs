@@ -5,15 +5,16 @@ use alloc::vec::Vec;
 use core::fmt;
 
 use machine::order::Nothing;
-use machine::{Class, Held, Machine, Pages, Pmap, Prot, ThreadCtx, Va, VaRange, PAGE_SIZE};
+use machine::{Class, Held, Machine, Pages, Pmap, Prot, Va, VaRange, PAGE_SIZE};
 use uvm::{FaultError, FaultKind, Inherit, MapError, MapRequest, RangeError, Sharing, Tally};
 
 use super::{
     advice, census, daemon, Access, Advice, Asks, Backing, Census, MapArgs, MapLine, OldRange, Place,
     Populate, RemapPlace, Stats, Sums, SwapArea, SwapId, SwapUse, VmSystem,
 };
-use crate::arch::machine::{KernelMachine, KERNEL};
+use crate::arch::machine::{unlocked, KernelMachine, KERNEL};
 use crate::errno::{Result, EACCES, EEXIST, EFAULT, EINVAL, ENOMEM};
+use crate::mem::fault;
 use crate::mem::layout::USER_END;
 use crate::sync::Once;
 
@@ -21,7 +22,10 @@ pub use super::object::Object;
 
 /// The lowest address that is ever mapped, so that a null pointer with a small offset faults.
 const USER_START: u64 = 0x1000;
-/// One of so many pages is left free by a new process, and by a file in memory, which leaves enough for processes.
+/// Mappings of a space at most, until a program writes another number: Linux's.
+const MAPPINGS: usize = 65530;
+/// One of so many pages is left free by a new process of root's, and by one of another user and a file in memory, which leave enough
+/// for root's.
 const PROCESS_LEAVES: usize = 64;
 const FILE_LEAVES: usize = 32;
 
@@ -39,9 +43,12 @@ pub(super) fn system() -> &'static uvm::Uvm<KernelMachine> {
 /// Runs `call` with the token that says this thread holds no VM lock: true of all code outside `uvm`.
 #[inline]
 pub(super) fn with<T>(call: impl FnOnce(&'static uvm::Uvm<KernelMachine>, &mut Held<'_, Nothing>) -> T) -> T {
-    let mut thread = ThreadCtx::new();
-    let mut held = thread.held();
-    call(system(), &mut held)
+    let call = || unlocked(|held| call(system(), held));
+    if cfg!(debug_assertions) {
+        // The library's large pieces can fail, which `uvm-soft` checks.
+        return fault::excused(call);
+    }
+    call()
 }
 
 /// One process's address space.
@@ -71,7 +78,7 @@ impl Drop for Space {
 
 pub(super) fn map_errno(e: MapError) -> crate::errno::Errno {
     match e {
-        MapError::NoSpace | MapError::NoMemory => ENOMEM,
+        MapError::NoSpace | MapError::NoMemory | MapError::TooMany => ENOMEM,
         MapError::Exists => EEXIST,
         MapError::Invalid => EINVAL,
         MapError::NoMapping => EFAULT,
@@ -80,7 +87,7 @@ pub(super) fn map_errno(e: MapError) -> crate::errno::Errno {
 
 pub(super) fn range_errno(e: RangeError) -> crate::errno::Errno {
     match e {
-        RangeError::NoMapping | RangeError::NoMemory | RangeError::Fault => ENOMEM,
+        RangeError::NoMapping | RangeError::NoMemory | RangeError::TooMany | RangeError::Fault => ENOMEM,
         RangeError::Access => EACCES,
     }
 }
@@ -127,17 +134,23 @@ fn request(args: &MapArgs) -> MapRequest<KernelMachine> {
     }
 }
 
-/// Calls `each` with every mapping, whole, with nothing locked in between.
-fn each_entry<E>(space: &Space, mut each: impl FnMut(uvm::EntryInfo) -> Result<(), E>) -> Result<(), E> {
-    let mut rest = space.get().bounds();
-    while let Some(next) = with(|uvm, held| uvm.first_in(held, space.get(), rest)) {
+/// A space's addresses from `from` on; `None` if there are none.
+fn behind(space: &Space, from: u64) -> Option<VaRange> {
+    let bounds = space.get().bounds();
+    (from < bounds.end.0).then(|| VaRange::new(Va(from.max(bounds.start.0)), bounds.end))
+}
+
+/// The first entry that reaches behind `from`, with what lies in its layers.
+fn described(space: &Space, mut from: u64) -> Option<uvm::EntryInfo> {
+    loop {
+        let next = with(|uvm, held| uvm.first_in(held, space.get(), behind(space, from)?))?;
         let info = with(|uvm, held| uvm.describe_at(held, space.get(), next.range.start));
-        if let Some(info) = info {
-            each(info)?;
+        if info.is_some() {
+            return info;
         }
-        rest = VaRange::new(next.range.end, rest.end);
+        // It has gone meanwhile.
+        from = next.range.end.0;
     }
-    Ok(())
 }
 
 /// See [`VmSystem`].
@@ -147,6 +160,7 @@ impl VmSystem for Uvm {
     fn init() {
         match uvm::Uvm::new(KernelMachine) {
             Ok(system) => {
+                system.knobs().set_most_entries(MAPPINGS);
                 SYSTEM.call_once(|| system);
             }
             Err(e) => panic!("the VM system's tables do not fit: {e}"),
@@ -211,29 +225,21 @@ impl VmSystem for Uvm {
         keep: OldRange,
     ) -> Result<u64> {
         let old_range = range(old, old_len);
-        let mut place = match place {
+        if keep == OldRange::Keep {
+            let to = match place {
+                RemapPlace::Fixed(va) => Some(Va(va)),
+                RemapPlace::InPlace | RemapPlace::MayMove => None,
+            };
+            let new = with(|uvm, held| uvm.remap_and_keep(held, space.get(), old_range, to));
+            return new.map(|va| va.0).map_err(map_errno);
+        }
+        let place = match place {
             RemapPlace::InPlace => uvm::RemapPlace::Stay,
             RemapPlace::MayMove => uvm::RemapPlace::MayMove,
             RemapPlace::Fixed(va) => uvm::RemapPlace::Fixed(Va(va)),
         };
-        let prot = with(|uvm, held| uvm.entry_at(held, space.get(), Va(old))).ok_or(EFAULT)?.prot;
-        let moves = keep == OldRange::Keep && !matches!(place, uvm::RemapPlace::Fixed(_));
-        if moves {
-            let room = MapRequest::zero(Pages::floor(new_len)).prot(Prot::NONE);
-            place = uvm::RemapPlace::Fixed(
-                with(|uvm, held| uvm.map(held, space.get(), &room)).map_err(map_errno)?,
-            );
-        }
         let new = with(|uvm, held| uvm.remap(held, space.get(), old_range, Pages::floor(new_len), place));
-        if let (Err(_), true, uvm::RemapPlace::Fixed(room)) = (&new, moves, place) {
-            let _ = Self::unmap(space, room.0, new_len);
-        }
-        let new = new.map_err(map_errno)?;
-        if keep == OldRange::Keep {
-            let zeroes = MapRequest::zero(Pages::floor(old_len)).at(Va(old)).prot(prot);
-            with(|uvm, held| uvm.map(held, space.get(), &zeroes)).map_err(map_errno)?;
-        }
-        Ok(new.0)
+        new.map(|va| va.0).map_err(map_errno)
     }
 
     fn brk(space: &Space, old_end: u64, new_end: u64, lock: Option<Populate>) -> Result<()> {
@@ -288,7 +294,23 @@ impl VmSystem for Uvm {
     }
 
     fn unlock(space: &Space, addr: u64, len: u64) -> Result<()> {
-        with(|uvm, held| uvm.unwire(held, space.get(), range(addr, len))).map_err(range_errno)
+        /// Pages that are unlocked at once.
+        const STEP: Pages = Pages(2048);
+        let mut rest = range(addr, len);
+        if !with(|uvm, held| uvm.is_mapped(held, space.get(), rest)) {
+            return Err(ENOMEM);
+        }
+        let unwire = |range| with(|uvm, held| uvm.unwire(held, space.get(), range));
+        while rest.pages() > STEP {
+            let first = VaRange::new(rest.start, rest.start + STEP);
+            // Without room for what is cut for a moment, all goes at once.
+            if unwire(first).is_err() {
+                break;
+            }
+            rest.start = first.end;
+            crate::sched::give_way();
+        }
+        unwire(rest).map_err(range_errno)
     }
 
     fn lock_all(space: &Space, when: Populate) {
@@ -328,6 +350,10 @@ impl VmSystem for Uvm {
         advice::sums(space, start, end)
     }
 
+    fn tables(space: &Space) -> u64 {
+        space.get().pmap().tables() as u64
+    }
+
     fn resident_pages(space: &Space) -> u64 {
         KERNEL.pmap().resident(space.get().pmap()) as u64
     }
@@ -357,32 +383,37 @@ impl VmSystem for Uvm {
         with(|uvm, held| uvm.outline(held, space.get(), range, |e| each(&line(e, ""))));
     }
 
-    fn describe(space: &Space, each: &mut dyn FnMut(&MapLine<'_>)) {
-        let mut rest = space.get().bounds();
-        while let Some((e, name)) = with(|uvm, held| uvm.first_named_in(held, space.get(), rest)) {
-            each(&line(&e, name.as_deref().unwrap_or("")));
-            rest = VaRange::new(e.range.end, rest.end);
-        }
+    fn line(space: &Space, from: u64, show: &mut dyn FnMut(&MapLine<'_>)) -> Option<u64> {
+        let (e, name) = with(|uvm, held| uvm.first_named_in(held, space.get(), behind(space, from)?))?;
+        show(&line(&e, name.as_deref().unwrap_or("")));
+        Some(e.range.end.0)
     }
 
-    fn dump(space: &Space, out: &mut dyn fmt::Write) -> fmt::Result {
-        let (mut entries, mut anons) = (0, 0);
-        each_entry(space, |e| {
+    fn dump_sums(space: &Space, out: &mut dyn fmt::Write) -> fmt::Result {
+        let (mut entries, mut anons, mut at) = (0, 0, 0);
+        while let Some(e) = described(space, at) {
             entries += 1;
             anons += e.layers.amap.map_or(0, |(_, anons, _)| anons);
-            Ok(())
-        })?;
-        let tally = Self::tally(space, 0, USER_END);
+            at = e.range.end.0;
+            crate::sched::give_way();
+        }
+        let swapped = Self::tally(space, 0, USER_END).swapped;
         let resident = Self::resident_pages(space);
-        let swapped = tally.swapped;
-        writeln!(out, "map: {entries} entries, {anons} anons, {swapped} on swap, {resident} translations")?;
-        each_entry(space, |e| {
-            write!(out, "{e}")?;
-            match Self::tally(space, e.range.start.0, e.range.end.0).swapped {
-                0 => writeln!(out),
-                swapped => writeln!(out, " | {swapped} on swap"),
-            }
-        })
+        writeln!(out, "map: {entries} entries, {anons} anons, {swapped} on swap, {resident} translations")
+    }
+
+    fn dump_line(
+        space: &Space,
+        from: u64,
+        out: &mut dyn fmt::Write,
+    ) -> core::result::Result<Option<u64>, fmt::Error> {
+        let Some(e) = described(space, from) else { return Ok(None) };
+        write!(out, "{e}")?;
+        match Self::tally(space, e.range.start.0, e.range.end.0).swapped {
+            0 => writeln!(out)?,
+            swapped => writeln!(out, " | {swapped} on swap")?,
+        }
+        Ok(Some(e.range.end.0))
     }
 
     fn swap_on(area: Arc<SwapArea>, priority: i16) -> Result<SwapId> {
@@ -450,6 +481,14 @@ impl VmSystem for Uvm {
         system().knobs().set_neighbours(on);
     }
 
+    fn most_mappings() -> usize {
+        system().knobs().most_entries()
+    }
+
+    fn set_most_mappings(most: usize) {
+        system().knobs().set_most_entries(most);
+    }
+
     fn set_low_water(pages: u64) -> Result<()> {
         let frames = system().frames();
         if pages > frames.total() as u64 / 4 {
@@ -466,7 +505,10 @@ impl VmSystem for Uvm {
     }
 
     fn leave_memory(who: Asks) -> Result<()> {
-        let fraction = if who == Asks::Process { PROCESS_LEAVES } else { FILE_LEAVES };
+        let fraction = match who {
+            Asks::Process => PROCESS_LEAVES,
+            Asks::OtherProcess | Asks::File => FILE_LEAVES,
+        };
         Ok(daemon::keep_free(fraction)?)
     }
 

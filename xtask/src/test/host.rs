@@ -16,8 +16,11 @@ pub const CHECKS: &[Check] = &[
     Check { name: "host/format of the kernel", run: kernel_format },
     Check { name: "host/clippy", run: clippy },
     Check { name: "host/clippy of the kernel", run: kernel_clippy },
+    Check { name: "host/recursion has its bounds", run: recursion },
     Check { name: "host/tests", run: tests },
+    Check { name: "host/tests of the library with real leaves", run: real_leaves },
     Check { name: "host/schedules", run: schedules },
+    Check { name: "host/random concurrent programs", run: concurrent_programs },
     Check { name: "host/all schedules of small pieces", run: small_pieces },
     Check { name: "host/cache lines that move", run: cache_lines },
     Check { name: "host/examples", run: examples },
@@ -25,6 +28,7 @@ pub const CHECKS: &[Check] = &[
     Check { name: "host/miri", run: miri },
     Check { name: "host/a shell on a terminal", run: super::terminal::check },
     Check { name: "host/machines that go off while they write", run: super::crashes::a_few },
+    Check { name: "host/disks with damaged file systems", run: super::damaged::check },
     Check { name: "host/fifty boots of four CPUs", run: super::boots::fifty },
 ];
 
@@ -33,6 +37,7 @@ pub const LONG: &[Check] = &[
     Check { name: "host/long model runs", run: long_model_runs },
     Check { name: "host/a million operations on swap", run: million_operations },
     Check { name: "host/many schedules of a few frames", run: many_schedules },
+    Check { name: "host/ten million concurrent programs", run: many_concurrent_programs },
     Check { name: "host/planted bugs", run: planted_bugs },
     Check { name: "host/a million fork patterns", run: million_forks },
     Check { name: "host/a hundred machines that go off while they write", run: super::crashes::a_hundred },
@@ -83,17 +88,50 @@ fn clippy() -> Result<Verdict> {
 }
 
 fn kernel_clippy() -> Result<Verdict> {
-    succeeds(build::cargo("clippy")?.args(["--quiet", "--", "-D", "warnings"]))
+    succeeds(build::cargo("clippy", &build::profile())?.args(["--quiet", "--", "-D", "warnings"]))
 }
 
 fn tests() -> Result<Verdict> {
     Ok(count_tests(&output(&mut cargo(&["test", "--workspace", "--no-fail-fast"]))?))
 }
 
+/// A test that there is only where leaves have their real size.
+const REAL_LEAVES: &str = "first_touches_upwards_are_answered_sixteen_at_a_time ... ok";
+
+/// Beside the models, which want leaves and nodes of four, all of the workspace is built with those; the library alone is
+/// built as a kernel has it.
+fn real_leaves() -> Result<Verdict> {
+    let output = output(&mut cargo(&["test", "-p", "uvm", "--no-fail-fast"]))?;
+    if output.status.success() && !text(&output).contains(REAL_LEAVES) {
+        return Ok(failed(format!("the library's leaves are small here: no `{REAL_LEAVES}`")));
+    }
+    Ok(count_tests(&output))
+}
+
+/// What may call itself, or own its like, is on a list with its bound.
+fn recursion() -> Result<Verdict> {
+    let wrong = crate::recursion::check(build::root(), &build::kernel()?)?;
+    Ok(if wrong.is_empty() { Verdict::Passed { tests: 1 } } else { failed(wrong.join("\n")) })
+}
+
 /// The VM system's threads under a schedule checker.
 fn schedules() -> Result<Verdict> {
     let arguments = ["test", "-p", "uvm-check", "--features", "shuttle", "--test", "schedules"];
     Ok(count_tests(&output(&mut cargo(&arguments))?))
+}
+
+/// Programs of three threads, each explained by some order of its operations.
+fn concurrent_programs() -> Result<Verdict> {
+    Ok(count_tests(&output(&mut cargo(&PROGRAMS))?))
+}
+
+const PROGRAMS: [&str; 7] = ["test", "-p", "uvm-check", "--features", "shuttle", "--test", "programs"];
+/// Programs of each run of `--long`.
+const LONG_PROGRAMS: &str = "10000000";
+
+fn many_concurrent_programs() -> Result<Verdict> {
+    let mut command = cargo(&PROGRAMS);
+    Ok(count_tests(&output(command.arg("every_program").env("UVM_PROGRAMS", LONG_PROGRAMS))?))
 }
 
 /// Random operations in each run of `--long`.
@@ -154,8 +192,23 @@ fn count_tests(output: &Output) -> Verdict {
     if output.status.success() && failed == 0 {
         return Verdict::Passed { tests: passed };
     }
-    let details = all.lines().filter(|line| !line.ends_with("... ok")).collect::<Vec<_>>().join("\n");
-    Verdict::Failed { passed, failed: failed.max(1), details: tail(&details, 60) }
+    // What failed comes first: of a long output a reader may only see the start.
+    let named = all.lines().filter(|line| line.starts_with("test ") && line.ends_with("FAILED"));
+    let details = named.chain(tail_of_failures(&all)).collect::<Vec<_>>().join("\n");
+    Verdict::Failed { passed, failed: failed.max(1), details }
+}
+
+/// The last lines of cargo's output that say more than that something was built, was run or passed.
+fn tail_of_failures(all: &str) -> impl Iterator<Item = &str> {
+    const USUAL: [&str; 6] =
+        ["Compiling ", "Finished ", "Running ", "Doc-tests ", "running ", "test result: ok"];
+    let says_more = |line: &&str| {
+        let line = line.trim_start();
+        !line.is_empty() && !line.ends_with("... ok") && !USUAL.iter().any(|usual| line.starts_with(usual))
+    };
+    let lines: Vec<&str> = all.lines().filter(says_more).collect();
+    let first = lines.len().saturating_sub(60);
+    lines.into_iter().skip(first)
 }
 
 /// Runs the examples of `crates/uvm`: they must end well and say something.

@@ -1,14 +1,15 @@
 //! Boots the kernel once for each case, two machines at a time, and judges what came out.
 
-use super::cases::{Case, Expect};
+use super::cases::{Case, Expect, Leftover};
 use super::disks;
 use super::host::tail;
 use super::prepare::Prepared;
 use super::{failed, Tally, Verdict};
+use crate::guest::{self, Libc};
 use crate::qemu::{Clock, Ending, Kernel, Machine};
 use crate::run::{self, Root};
 use crate::session::{self, Finished};
-use crate::{guest, symbols};
+use crate::symbols;
 use anyhow::{Context, Result};
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -57,11 +58,11 @@ fn one(kernel: Kernel, path: &Path, case: &Case, cpus: u32) -> Result<Verdict> {
         Ok(prepared) => prepared,
         Err(missing) => return Ok(Verdict::Skipped(missing)),
     };
-    let root = pack(case, &prepared)?;
+    let root = pack(kernel, case, &prepared)?;
     let mut machine = Machine {
         board: case.board,
-        clock: Clock::Wall,
-        cpu: "max,-erms",
+        clock: case.clock,
+        cpu: if case.clock == Clock::Wall { "max,-erms" } else { "qemu64" },
         memory: case.memory.to_owned(),
         cpus,
         kernel: path.to_owned(),
@@ -84,6 +85,8 @@ fn one(kernel: Kernel, path: &Path, case: &Case, cpus: u32) -> Result<Verdict> {
     if let Ending::Exited(_) = finished.ending {
         complaints.extend(disks::judge(case.disks, folder.path()));
     }
+    // What builds with debug assertions tell (`kernel/src/mem/fault.rs`).
+    complaints.extend(finished.report.trace.iter().filter(|line| line.contains("that can't fail")).cloned());
     if complaints.is_empty() {
         return Ok(Verdict::Passed { tests: 1 });
     }
@@ -99,14 +102,23 @@ fn one(kernel: Kernel, path: &Path, case: &Case, cpus: u32) -> Result<Verdict> {
     Ok(failed(details))
 }
 
-fn pack(case: &Case, prepared: &Prepared) -> Result<Root> {
+/// The root file system. On our kernel the program runs under another one, which compares the memory in use before and after.
+fn pack(kernel: Kernel, case: &Case, prepared: &Prepared) -> Result<Root> {
     let mut add: Vec<String> = case.add.iter().map(|file| (*file).to_owned()).collect();
     add.extend(prepared.add.iter().cloned());
     for (name, libc) in case.guests {
         add.push(format!("{}:/bin/{name}", guest::compile(name, *libc)?.display()));
     }
     let command: Vec<String> = case.command.iter().map(|word| (*word).to_owned()).collect();
-    run::pack(prepared.root.as_deref(), &add, &command)
+    let watched = kernel == Kernel::Uvm && case.leftover == Leftover::None;
+    if watched {
+        add.push(format!("{}:/bin/leftover", guest::compile("leftover", Libc::Musl)?.display()));
+    }
+    let mut root = run::pack(prepared.root.as_deref(), &add, &command)?;
+    if watched {
+        root.command.insert(0, "/bin/leftover".to_owned());
+    }
+    Ok(root)
 }
 
 /// What is wrong with the outcome; empty when all is well.

@@ -6,6 +6,7 @@
 mod boots;
 mod cases;
 mod crashes;
+mod damaged;
 mod disks;
 mod host;
 mod kernel;

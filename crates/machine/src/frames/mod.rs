@@ -365,6 +365,9 @@ impl<M: Machine> Frames<M> {
     }
 
     /// The address of a frame.
+    ///
+    /// # Panics
+    /// If there is no such frame.
     #[inline]
     pub fn pa(&self, page: PageNo) -> Pa {
         for s in &self.segments {
@@ -373,7 +376,7 @@ impl<M: Machine> Frames<M> {
                 return Pa(s.start.0 + (u64::from(n) << PAGE_SHIFT));
             }
         }
-        unreachable!("{page:?} is in no segment")
+        panic!("{page:?} is no frame of this machine")
     }
 
     /// The frame at an address; `None` if the machine manages no memory there.
@@ -511,14 +514,15 @@ impl<M: Machine> Frames<M> {
     }
 
     /// Takes a page from its owner and hands it to `down`, which takes it off its queue, with others, and frees it once no
-    /// CPU can hold a translation of it. The caller holds the owner's lock and has removed the page's mappings.
+    /// CPU can hold a translation of it. The caller holds the owner's lock.
     #[inline]
     pub fn release<P: Before<PageQueues>>(
         &self,
         held: &mut Held<'_, P>,
-        page: PageNo,
+        page: crate::Unmapped,
         down: &mut crate::Shootdown,
     ) {
+        let page = page.page();
         self.announce(1);
         if self.leaves_batch(page) {
             return down.gather(self, page);
@@ -702,7 +706,8 @@ impl Page {
     fn frees(&self, place: Place) {
         self.owner.store(pack(Owner::Free), Relaxed);
         self.wire.store(0, Relaxed);
-        self.flags.store(0, Relaxed);
+        // Who finds the page idle finds it ownerless: `is_alone`.
+        self.flags.store(0, Release);
         self.place.store(place as u8, Relaxed);
     }
 

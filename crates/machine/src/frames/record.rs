@@ -60,6 +60,45 @@ impl<M: Machine> Frames<M> {
         page.owner.store(pack(owner), Release);
     }
 
+    /// More than one leaf refers to the anon that has the page, from now on: whoever maps it without the anon's lock
+    /// finds it so in [`is_alone`](Self::is_alone). Under that lock, before the second reference is one.
+    #[inline]
+    pub fn mark_shared(&self, page: PageNo) {
+        let owner = &self.page(page).owner;
+        debug_assert!(matches!(self.owner(page), Owner::Anon(_)), "{page:?} is no anon's");
+        owner.store(owner.load(Relaxed) | SHARED, Release);
+    }
+
+    /// One leaf alone refers to the anon again. Under the anon's lock.
+    #[inline]
+    pub fn mark_alone(&self, page: PageNo) {
+        let owner = &self.page(page).owner;
+        owner.store(owner.load(Relaxed) & !SHARED, Release);
+    }
+
+    /// Whether the record says that several leaves refer to the anon that has the page.
+    pub fn is_marked_shared(&self, page: PageNo) -> bool {
+        self.page(page).owner.load(Acquire) & SHARED != 0
+    }
+
+    /// Whether the page may be shown to be written by whoever has the one leaf that refers to an anon, as far as the page's
+    /// record goes: that anon has the page, one leaf alone refers to it, nobody has the page on loan, and I/O hasn't. What
+    /// [`Pmap::enter_ahead`](crate::Pmap::enter_ahead) asks where the anon's lock is no longer held: whoever changes any of it
+    /// says so here first, and takes the right to write from all mappings then.
+    ///
+    /// Whoever reads a slot for this must read it once more after: a copy may have taken the anon's place there, and
+    /// the anon be alone elsewhere.
+    #[inline]
+    pub fn is_alone(&self, page: PageNo, anon: u32) -> bool {
+        // The loans first. A loan that becomes a reference is one before it ends: who finds it ended finds the mark. The owner last:
+        // a page that is taken away loses it before it stops being busy. Whoever sets a flag later passes that on, as who clears one
+        // does: the flags that are read may be the last one's.
+        let record = self.page(page);
+        self.loans(page) == 0
+            && record.flags.load(Acquire) & PageFlags::BUSY.bits() == 0
+            && record.owner.load(Acquire) & WHO == pack(Owner::Anon(anon))
+    }
+
     /// The number that the owner keeps with the page, its place on backing store say; 0 if none. Gone with the owner.
     pub fn slot(&self, page: PageNo) -> u32 {
         (self.page(page).owner.load(Relaxed) >> SLOT_SHIFT) as u32
@@ -69,7 +108,7 @@ impl<M: Machine> Frames<M> {
     pub fn set_slot(&self, page: PageNo, slot: u32) {
         debug_assert!(slot < 1 << (64 - SLOT_SHIFT), "slot {slot} has no room in a page's record");
         let owner = &self.page(page).owner;
-        let who = owner.load(Relaxed) & ((1 << SLOT_SHIFT) - 1);
+        let who = owner.load(Relaxed) & WHO;
         owner.store(u64::from(slot) << SLOT_SHIFT | who, Release);
     }
 
@@ -83,7 +122,7 @@ impl<M: Machine> Frames<M> {
     #[inline]
     pub fn set_flags(&self, page: PageNo, flags: PageFlags) {
         let record = self.page(page);
-        record.flags.store(record.flags.load(Relaxed) | flags.bits(), Relaxed);
+        record.flags.store(record.flags.load(Relaxed) | flags.bits(), Release);
     }
 
     /// Clears flags and says what all flags were before.
@@ -91,7 +130,7 @@ impl<M: Machine> Frames<M> {
     pub fn clear_flags(&self, page: PageNo, flags: PageFlags) -> PageFlags {
         let record = self.page(page);
         let old = record.flags.load(Relaxed);
-        record.flags.store(old & !flags.bits(), Relaxed);
+        record.flags.store(old & !flags.bits(), Release);
         PageFlags::from_bits_truncate(old)
     }
 
@@ -266,6 +305,10 @@ impl Page {
 
 /// Bits of an owner's word: who, in which table; above them the number that the owner keeps with the page.
 const SLOT_SHIFT: u32 = 35;
+/// The part that says who.
+const WHO: u64 = (1 << SLOT_SHIFT) - 1;
+/// With an anon: several leaves refer to it.
+const SHARED: u64 = 4 << 32;
 
 pub(super) const fn pack(owner: Owner) -> u64 {
     match owner {
@@ -282,7 +325,8 @@ fn unpack(word: u64) -> Owner {
     match word >> 32 & 7 {
         0 => Owner::Free,
         1 => Owner::Kernel,
-        2 => Owner::Anon(n),
+        // The second is a shared one.
+        2 | 6 => Owner::Anon(n),
         3 => Owner::Object(n),
         _ => Owner::Orphan,
     }

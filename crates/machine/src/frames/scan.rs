@@ -9,11 +9,9 @@
 
 use arrayvec::ArrayVec;
 
-use super::{link_back, Frames, PageFlags, Place, Queue};
+use super::{link_back, Frames, Place, Queue};
 use crate::order::{Before, Held, PageQueues};
 use crate::{Machine, PageNo};
-
-use crate::atomic::Ordering::Relaxed;
 
 /// Pages that one step of a scan hands out at most.
 pub const SCAN: usize = 32;
@@ -48,14 +46,5 @@ impl<M: Machine> Frames<M> {
             }
         }
         self.count(&queues);
-    }
-
-    /// Whether `owner` has the page, and I/O doesn't, nor, if it is to be shown `writable`, a borrower: what
-    /// [`Pmap::enter_ahead`](crate::Pmap::enter_ahead) asks where the owner's lock is no longer held.
-    #[inline]
-    pub fn is_still(&self, page: PageNo, owner: super::Owner, writable: bool) -> bool {
-        let record = self.page(page);
-        let idle = record.flags.load(Relaxed) & PageFlags::BUSY.bits() == 0;
-        self.owner(page) == owner && idle && !(writable && self.loans(page) != 0)
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use machine::order::Nothing;
 use machine::{Held, NoMemory, PageNo, Pages};
 use uvm::{GetError, Transfer, Uvm, Vnode, VnodePager};
-use uvm_soft::{SoftMachine, StdThreads, Threads};
+use uvm_soft::{host, SoftMachine, StdThreads, Threads};
 
 use super::store::{Keeps, Line, Store, Way};
 use crate::model::{Contents, BAD_PAGE};
@@ -32,7 +32,11 @@ impl<T: Threads> File<T> {
     ) -> Result<File<T>, NoMemory> {
         let store = Store::new(Keeps::File(object), line, uvm);
         store.spoil(BAD_PAGE);
-        let pager = VnodePager::new(uvm, held, Box::new(Node(store.clone())), len)?;
+        let node = {
+            let _host = host();
+            Box::new(Node(store.clone()))
+        };
+        let pager = VnodePager::new(uvm, held, node, len)?;
         Ok(File { store, pager })
     }
 

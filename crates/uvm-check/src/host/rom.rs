@@ -5,7 +5,7 @@ use std::sync::Arc;
 use machine::order::{Nothing, Object as ObjectLevel};
 use machine::{Held, Machine, NoMemory, PageNo, Pages, Reserve, Shootdown};
 use uvm::{Access, GetError, Object, ObjectBody, Pager, Uvm};
-use uvm_soft::SoftMachine;
+use uvm_soft::{host, SoftMachine};
 
 use crate::model::file_contents;
 use crate::op::CHIPS;
@@ -37,6 +37,7 @@ impl Rom {
 
     /// An object that shows them.
     pub fn new(uvm: &Uvm<SoftMachine>, chips: [PageNo; CHIPS as usize], len: Pages) -> Arc<Rom> {
+        let _host = host();
         Arc::new(Rom { object: Object::new(uvm, len), chips })
     }
 }

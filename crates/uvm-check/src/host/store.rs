@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use machine::frames::PageFlags;
 use machine::{Machine, Owner, PageNo, ThreadCtx, PAGE_SIZE};
 use uvm::{GetError, Outcome, Transfer, Uvm};
-use uvm_soft::{Fate, Injector, Rng, SoftMachine, StdThreads, Threads};
+use uvm_soft::{charged, host, Fate, Injector, Rng, SoftMachine, StdThreads, Threads};
 
 use crate::model::Contents;
 use crate::world::word_offset;
@@ -191,6 +191,7 @@ struct Piece {
 
 impl<T: Threads> Store<T> {
     pub(super) fn new(keeps: Keeps, line: &Arc<Line>, uvm: &Arc<Uvm<SoftMachine<T>>>) -> Arc<Store<T>> {
+        let _host = host();
         let known = OnceLock::new();
         known.get_or_init(|| Arc::downgrade(uvm));
         Arc::new(Store { keeps, line: line.clone(), uvm: known, state: Mutex::default() })
@@ -198,6 +199,7 @@ impl<T: Threads> Store<T> {
 
     /// Makes a block fail for good.
     pub(super) fn spoil(&self, block: u64) {
+        let _host = host();
         self.lock().bad.insert(block);
     }
 
@@ -216,6 +218,7 @@ impl<T: Threads> Store<T> {
 
     /// Gives blocks up: they show zeroes, and nothing can be written there before room has been found.
     pub(super) fn punch(&self, blocks: std::ops::Range<u64>) {
+        let _host = host();
         let mut state = self.lock();
         for block in blocks {
             state.blocks.insert(block, Box::new([0; PAGE_SIZE]));
@@ -228,6 +231,7 @@ impl<T: Threads> Store<T> {
     /// # Errors
     /// [`GetError::NoSpace`], [`GetError::Io`]: it is as it was.
     pub(super) fn fill_hole(&self, block: u64) -> Result<(), GetError> {
+        let _host = host();
         let mut state = self.lock();
         if !state.holes.contains(&block) {
             return Ok(());
@@ -243,6 +247,7 @@ impl<T: Threads> Store<T> {
 
     /// Forgets the blocks from this one on.
     pub(super) fn cut(&self, from: u64) {
+        let _host = host();
         let mut state = self.lock();
         state.blocks.split_off(&from);
         state.holes.split_off(&from);
@@ -254,6 +259,7 @@ impl<T: Threads> Store<T> {
     }
 
     fn block(&self, block: u64) -> Block {
+        let _host = host();
         if let Some(bytes) = self.lock().blocks.get(&block) {
             return bytes.clone();
         }
@@ -275,6 +281,7 @@ impl<T: Threads> Store<T> {
         first: u64,
         pages: &[PageNo],
     ) -> Transfer {
+        let _host = host();
         let owner = |page| machine.frames().owner(page);
         let mut pieces: Vec<Piece> = (first..)
             .zip(pages)
@@ -361,10 +368,12 @@ impl<T: Threads> Store<T> {
             }
             let pages: Vec<PageNo> = part.iter().map(|piece| piece.page).collect();
             let mut ctx = ThreadCtx::new();
-            match way {
+            // What ends I/O may have interrupted anything: it has no reservation.
+            let (_, fault) = charged(|| match way {
                 Way::Read => uvm.read_done(&mut ctx.held(), &pages, outcome),
                 Way::Write => uvm.write_done(&mut ctx.held(), &pages, outcome),
-            }
+            });
+            fault.into_iter().for_each(|fault| self.line.note(fault.into()));
         }
     }
 

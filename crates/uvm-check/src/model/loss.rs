@@ -49,7 +49,9 @@ impl Model {
             Op::LendObject { o, span, .. } => span
                 .pages()
                 .any(|page| self.is_doubtful(self.slots[o].map(|object| Target::Object(object, page)))),
-            Op::Remap { s, .. } => (0..WINDOW).any(|page| self.is_doubtful(self.target(s, page))),
+            Op::Remap { s, .. } | Op::RemapKeep { s, .. } => {
+                (0..WINDOW).any(|page| self.is_doubtful(self.target(s, page)))
+            }
             _ => self.is_doubtful(self.target_of(op)),
         }
     }

@@ -293,6 +293,12 @@ impl Model {
         self.stores + 1
     }
 
+    /// Has the next store write this number, which is not zero: where operations have no order yet, each has a number
+    /// of its own.
+    pub fn number_next_store(&mut self, number: u64) {
+        self.stores = number - 1;
+    }
+
     /// Runs an operation and says what the system ought to answer.
     pub fn apply(&mut self, op: &Op) -> Expect {
         if self.cells.len() > CELLS {
@@ -407,7 +413,11 @@ impl Model {
         let s = match *op {
             Op::Map { s, .. } | Op::Unmap { s, .. } | Op::Protect { s, .. } | Op::Inherit { s, .. } => s,
             Op::Advise { s, .. } | Op::Discard { s, .. } | Op::Remap { s, .. } | Op::Fork { s, .. } => s,
-            Op::Clear { s } | Op::Exit { s } | Op::Wire { s, .. } | Op::Unwire { s, .. } => s,
+            Op::RemapKeep { s, .. }
+            | Op::Clear { s }
+            | Op::Exit { s }
+            | Op::Wire { s, .. }
+            | Op::Unwire { s, .. } => s,
             Op::WireTouched { s, .. } | Op::Pin { s, .. } | Op::Lend { s, .. } | Op::Give { s, .. } => s,
             Op::PageOutRange { s, .. } | Op::Cool { s, .. } => s,
             Op::Inspect { s, .. } | Op::Patch { s, .. } => s,

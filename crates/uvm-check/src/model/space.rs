@@ -18,6 +18,7 @@ impl Model {
             Op::Advise { span, advice, .. } => on_whole(space, span, |page| page.advice = advice),
             Op::Discard { span, .. } => self.discard(space, span),
             Op::Remap { span, new_len, at, .. } => self.remap(space, span, new_len, at),
+            Op::RemapKeep { span, at, .. } => self.remap_and_keep(space, span, at),
             Op::Fork { child, .. } => {
                 self.spaces[child] = Some(self.child_of(space));
                 Expect::Done
@@ -185,6 +186,34 @@ impl Model {
         Expect::Placed(to)
     }
 
+    /// The pages move with what is theirs; where they were, the same pages are without it. `Any` and `Hint` stand for "where there is
+    /// room".
+    fn remap_and_keep(&mut self, space: &mut Space, span: Span, at: At) -> Expect {
+        let Span(from, len) = span;
+        let to = match at {
+            At::Fixed(to) | At::Free(to) | At::Reserved(to) => Some(to),
+            At::Any | At::Hint(_) => None,
+        };
+        let inside = |to: u64| to + len <= WINDOW && (to + len <= from || from + len <= to);
+        if len == 0 || to.is_some_and(|to| !inside(to)) {
+            return Expect::Invalid;
+        }
+        if !covers(space, span) {
+            return Expect::NoMapping;
+        }
+        let Some(to) = to.or_else(|| highest_free(space, len)) else { return Expect::NoSpace };
+        let kept: Vec<(u64, Page)> = span.pages().map(|page| (page, space[&page])).collect();
+        let wired = shift(space, span, to, len);
+        for (at, page) in kept {
+            let cell = self.new_cell(Cell::default());
+            space.insert(at, Page { cell, wired: false, ..page });
+        }
+        if wired {
+            self.wire(space, Span(to, len));
+        }
+        Expect::Placed(to)
+    }
+
     /// Brings in every page as its first use would, so private memory that may be written gets contents of its own.
     /// The first page that can't be had takes the marks back, but not the copies.
     fn wire(&mut self, space: &mut Space, span: Span) -> Expect {
@@ -196,6 +225,16 @@ impl Model {
             return Expect::Fault;
         }
         on_all(space, span, |page| page.wired = true)
+    }
+
+    /// What a store's fault does before the store: the page gets contents of its own if it may be written.
+    pub fn prepare_store(&mut self, s: usize, page: u64) {
+        let Some(space) = self.spaces[s].take() else { return };
+        if let Some(at) = space.get(&page) {
+            // Where it can't be had, the fault is refused and nothing changes.
+            let _ = self.bring_in(&space, at);
+        }
+        self.spaces[s] = Some(space);
     }
 
     /// Gives a page that may be written contents of its own, as its first store would.

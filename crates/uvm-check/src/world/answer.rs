@@ -1,25 +1,35 @@
-//! What the system answers, in the model's words.
+//! What the system answers, in the model's words, and the model's arguments in the system's.
 
 use super::*;
 
 /// What the system answered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Got {
+pub enum Got {
+    /// It worked.
     Done,
+    /// It worked, and chose this address.
     Placed(Va),
+    /// A mapping's error.
     Map(MapError),
+    /// A range's error.
     Range(RangeError),
+    /// An access saw these bytes.
     Sees(Contents),
+    /// An access, loan or pin was refused.
     Refused(FaultError),
+    /// An object's error.
     Object(GetError),
+    /// A swap device's error.
     Swap(SwapError),
+    /// A transfer's error.
     Transfer(TransferError),
+    /// Making a space, an object or a range found no memory.
     NoMemory,
 }
 
 impl Got {
     /// Whether a device's failure is what it says.
-    pub(super) fn is_io(self) -> bool {
+    pub fn is_io(self) -> bool {
         matches!(
             self,
             Got::Refused(FaultError::Io)
@@ -29,7 +39,8 @@ impl Got {
         )
     }
 
-    pub(super) fn is_no_memory(self) -> bool {
+    /// Whether it says that there is no memory.
+    pub fn is_no_memory(self) -> bool {
         matches!(
             self,
             Got::NoMemory
@@ -43,7 +54,11 @@ impl Got {
     }
 }
 
-pub(super) fn compare(expect: &Expect, got: &Got) -> Result<(), String> {
+/// Says whether an answer is the one that the model expects.
+///
+/// # Errors
+/// A sentence with both.
+pub fn compare(expect: &Expect, got: &Got) -> Result<(), String> {
     let same = match (*expect, *got) {
         (Expect::Done, Got::Done) => true,
         (Expect::Placed(page), Got::Placed(at)) => va(page) == at,
@@ -77,15 +92,21 @@ pub(super) fn compare(expect: &Expect, got: &Got) -> Result<(), String> {
     }
 }
 
-pub(super) fn placed(result: Result<Va, MapError>) -> Got {
+/// A mapping's answer.
+pub fn placed(result: Result<Va, MapError>) -> Got {
     result.map_or_else(Got::Map, Got::Placed)
 }
 
-pub(super) fn ranged(result: Result<(), RangeError>) -> Got {
+/// A range operation's answer.
+pub fn ranged(result: Result<(), RangeError>) -> Got {
     result.map_or_else(Got::Range, |()| Got::Done)
 }
 
-pub(super) fn accessed(result: Result<(), Denied<FaultError>>) -> Result<Got, String> {
+/// An access's answer.
+///
+/// # Errors
+/// What the machine says of a translation that no CPU may have.
+pub fn accessed(result: Result<(), Denied<FaultError>>) -> Result<Got, String> {
     match result {
         Ok(()) => Ok(Got::Done),
         Err(Denied::Fault(e)) => Ok(Got::Refused(e)),
@@ -93,19 +114,23 @@ pub(super) fn accessed(result: Result<(), Denied<FaultError>>) -> Result<Got, St
     }
 }
 
-pub(super) fn va(page: u64) -> Va {
+/// The address of a page of the window.
+pub fn va(page: u64) -> Va {
     BASE + Pages(page)
 }
 
-pub(super) fn range(span: Span) -> VaRange {
+/// The addresses of some pages.
+pub fn range(span: Span) -> VaRange {
     VaRange::new(va(span.0), va(span.0 + span.1))
 }
 
-pub(super) fn prot(rights: u8) -> Prot {
+/// Rights.
+pub fn prot(rights: u8) -> Prot {
     Prot::from_bits_truncate(rights)
 }
 
-pub(super) fn place(at: At) -> Place {
+/// Where a mapping goes.
+pub fn place(at: At) -> Place {
     match at {
         At::Any => Place::Anywhere,
         At::Hint(page) => Place::Hint(va(page)),
@@ -115,7 +140,8 @@ pub(super) fn place(at: At) -> Place {
     }
 }
 
-pub(super) fn pass(way: Way) -> Pass {
+/// How memory is passed.
+pub fn pass(way: Way) -> Pass {
     match way {
         Way::Share => Pass::Share,
         Way::Copy => Pass::Copy,
@@ -124,7 +150,8 @@ pub(super) fn pass(way: Way) -> Pass {
     }
 }
 
-pub(super) fn inheritance(inherit: Inh) -> Inherit {
+/// What a child gets.
+pub fn inheritance(inherit: Inh) -> Inherit {
     match inherit {
         Inh::None => Inherit::None,
         Inh::Share => Inherit::Share,
@@ -134,10 +161,11 @@ pub(super) fn inheritance(inherit: Inh) -> Inherit {
 }
 
 /// Where a compared word lies in its page: over all of it, the last word included.
-pub(crate) fn word_offset(word: usize) -> usize {
+pub fn word_offset(word: usize) -> usize {
     (word * (PAGE_SIZE - 8) / (WORDS - 1)) & !7
 }
 
-pub(super) fn advice(number: u8) -> Advice {
+/// The advice of a number below three.
+pub fn advice(number: u8) -> Advice {
     [Advice::Normal, Advice::Random, Advice::Sequential][usize::from(number)]
 }

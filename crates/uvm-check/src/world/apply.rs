@@ -93,10 +93,6 @@ impl World {
                 self.machine().pmap().forget_all();
                 Ok(Got::Done)
             }
-            Op::Clear { s } => {
-                self.uvm.space_clear(held, self.space(s));
-                Ok(Got::Done)
-            }
             Op::Exit { s } => {
                 let home = self.spaces[s].take().expect("the model has this space");
                 self.uvm.space_destroy(held, home.space);
@@ -115,14 +111,6 @@ impl World {
             Op::PageOut { n } => {
                 let free = self.machine().frames().free();
                 self.uvm.pageout(held, free + n);
-                Ok(Got::Done)
-            }
-            Op::PageOutRange { s, span } => {
-                self.uvm.pageout_range(held, self.space(s), range(span));
-                Ok(Got::Done)
-            }
-            Op::Cool { s, span } => {
-                self.uvm.cool_range(held, self.space(s), range(span));
                 Ok(Got::Done)
             }
             Op::Pin { p, s, span, access } => {
@@ -146,7 +134,7 @@ impl World {
                 }))
             }
             Op::Give { l, s, span } => {
-                let given = self.give(held, s, span);
+                let given = give(&self.uvm, held, self.space(s), span);
                 Ok(given.map_or_else(Got::Refused, |lent| {
                     self.loans[l] = Some(lent);
                     Got::Done
@@ -163,6 +151,7 @@ impl World {
             }
             Op::LendAgain { l, to } => {
                 let lent = self.loans[l].as_ref().expect("the model has this loan");
+                let _host = host();
                 let again = lent.pages().iter().map(|page| self.uvm.lend_again(page));
                 self.loans[to] = Some(again.map(|page| page.expect("it is lent rarely")).collect());
                 Ok(Got::Done)
@@ -235,22 +224,12 @@ impl World {
             Op::Read { s, page, cpu } => self.load(s, page, cpu),
             Op::Write { s, page, cpu, word: at } => self.store(s, page, cpu, at, word),
             Op::Execute { s, page, cpu } => self.execute(s, page, cpu),
-            _ => Ok(self.apply_to_range(held, op)),
+            Op::Map { s, at, len, back, rights, inherit } => {
+                let request = request(|o| self.object(o), at, len, back, rights, inherit);
+                Ok(placed(self.uvm.map(held, self.space(s), &request)))
+            }
+            _ => Ok(on_range(&self.uvm, held, self.space(subject(op)), op)),
         }
-    }
-
-    /// Gives pages to the kernel, as a host does: those that can't go at once are lent and then discarded.
-    fn give(&self, held: &mut Held<'_, Nothing>, s: usize, span: Span) -> Result<Lent, FaultError> {
-        let (uvm, space, range) = (&self.uvm, self.space(s), range(span));
-        if let Some(lent) = uvm.give_to_kernel(held, space, range)? {
-            return Ok(lent);
-        }
-        let lent = uvm.loan_to_kernel(held, space, range)?;
-        if uvm.discard(held, space, range) == Err(RangeError::NoMemory) {
-            uvm.return_loan(held, lent);
-            return Err(FaultError::NoMemory);
-        }
-        Ok(lent)
     }
 
     /// Writes what the model says that the device writes, and gives the pages back.
@@ -303,62 +282,30 @@ impl World {
         }
     }
 
-    fn apply_to_range(&self, held: &mut Held<'_, Nothing>, op: &Op) -> Got {
-        let uvm = &*self.uvm;
-        match *op {
-            Op::Map { s, at, len, back, rights, inherit } => {
-                let request = self.request(at, len, back, rights, inherit);
-                placed(uvm.map(held, self.space(s), &request))
-            }
-            Op::Remap { s, span, new_len, at } => {
-                let place = match at {
-                    At::Any => RemapPlace::MayMove,
-                    At::Hint(_) => RemapPlace::Stay,
-                    At::Fixed(page) | At::Free(page) | At::Reserved(page) => RemapPlace::Fixed(va(page)),
-                };
-                placed(uvm.remap(held, self.space(s), range(span), Pages(new_len), place))
-            }
-            Op::Unmap { s, span } => ranged(uvm.unmap(held, self.space(s), range(span))),
-            Op::Protect { s, span, rights } => {
-                ranged(uvm.protect(held, self.space(s), range(span), prot(rights)))
-            }
-            Op::Inherit { s, span, inherit } => {
-                ranged(uvm.inherit(held, self.space(s), range(span), inheritance(inherit)))
-            }
-            Op::Advise { s, span, advice: number } => {
-                ranged(uvm.advise(held, self.space(s), range(span), advice(number)))
-            }
-            Op::Discard { s, span } => ranged(uvm.discard(held, self.space(s), range(span))),
-            Op::Wire { s, span } => ranged(uvm.wire(held, self.space(s), range(span))),
-            Op::WireTouched { s, span } => ranged(uvm.wire_as_touched(held, self.space(s), range(span))),
-            Op::Unwire { s, span } => ranged(uvm.unwire(held, self.space(s), range(span))),
-            _ => unreachable!("{op:?} concerns no range"),
-        }
-    }
-
     fn new_object(&mut self, held: &mut Held<'_, Nothing>, kind: Kind, len: Pages) -> Result<(), NoMemory> {
         let number = self.objects.len();
-        match kind {
-            Kind::Anon => self.objects.push(AnonObject::new(&self.uvm, held, len)?),
-            Kind::Within => {
-                self.objects.push(AnonObject::within(&self.uvm, held, len, self.quota.clone())?);
-            }
+        let object: Arc<dyn Pager<Soft>> = match kind {
+            Kind::Anon => AnonObject::new(&self.uvm, held, len)?,
+            Kind::Within => AnonObject::within(&self.uvm, held, len, self.quota.clone())?,
             Kind::File => {
                 let file = File::new(&self.uvm, held, &self.line, number, len)?;
-                let pager: Arc<dyn Pager<Soft>> = file.pager().clone();
+                let pager = file.pager().clone();
                 pager.object().attach();
+                let _host = host();
                 self.files.insert(number, file);
-                self.objects.push(pager);
+                pager
             }
             Kind::Device => {
                 let first = self.idle_run();
                 for n in 0..RUN {
                     print(self.machine(), PageNo(first.0 + n as u32), n);
                 }
-                self.objects.push(DevicePager::new(&self.uvm, held, first, Pages(len.0.min(RUN)))?);
+                DevicePager::new(&self.uvm, held, first, Pages(len.0.min(RUN)))?
             }
-            Kind::Rom => self.objects.push(Rom::new(&self.uvm, self.chips, len)),
-        }
+            Kind::Rom => Rom::new(&self.uvm, self.chips, len),
+        };
+        let _host = host();
+        self.objects.push(object);
         Ok(())
     }
 
@@ -372,33 +319,6 @@ impl World {
         };
         let mut runs = (frames.total() as u32..frames.numbers() as u32).step_by(RUN as usize);
         PageNo(runs.find(idle).expect("more runs than the model uses"))
-    }
-
-    fn request(&self, at: At, len: u64, back: Back, rights: u8, inherit: Option<Inh>) -> MapRequest<Soft> {
-        let object = |o, first| Backing::Object { pager: self.object(o), offset: Pages(first) };
-        let (backing, sharing) = match back {
-            Back::Zero | Back::Nothing => (Backing::Zero, Sharing::Private),
-            Back::Private(o, first) => (object(o, first), Sharing::Private),
-            Back::Shared(o, first) => (object(o, first), Sharing::Shared),
-        };
-        let place = place(at);
-        if back == Back::Nothing {
-            return MapRequest { place, ..MapRequest::reservation(Pages(len)) };
-        }
-        let max_prot = match back {
-            Back::Shared(o, _) if self.object(o).kind() == "rom" => Prot::READ | Prot::EXECUTE,
-            _ => Prot::all(),
-        };
-        let zero = MapRequest::zero(Pages(len));
-        MapRequest {
-            place,
-            prot: prot(rights),
-            max_prot,
-            sharing,
-            inherit: inherit.map(inheritance),
-            backing,
-            ..zero
-        }
     }
 
     fn spawn(&self, held: &mut Held<'_, Nothing>) -> Result<Home, NoMemory> {

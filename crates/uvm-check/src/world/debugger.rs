@@ -9,7 +9,10 @@ impl World {
             Ok(pinned) => pinned,
             Err(e) => return Ok(Got::Refused(e)),
         };
-        let seen: Vec<Contents> = pinned.pages().iter().map(|&page| self.contents(page)).collect();
+        let seen: Vec<Contents> = {
+            let _host = host();
+            pinned.pages().iter().map(|&page| self.contents(page)).collect()
+        };
         self.uvm.unwire_pages(held, pinned);
         for (at, seen) in span.pages().zip(seen) {
             // What can't be shown ought to have been refused: the answers are compared.

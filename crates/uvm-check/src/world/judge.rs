@@ -44,7 +44,7 @@ impl World {
         if expect == Expect::Skip || self.leaves_out(op) {
             return Ok(());
         }
-        let got = self.apply(op, word)?;
+        let got = self.apply_charged(op, word)?;
         self.judge(op, after, &expect, &got)
     }
 
@@ -73,7 +73,7 @@ impl World {
         let mut failures = 0;
         loop {
             self.arm(scarce, lasting, first + failures);
-            let got = self.apply(op, word);
+            let got = self.apply_charged(op, word);
             self.disarm();
             let got = got?;
             self.learn_filled(&mut after);
@@ -94,6 +94,12 @@ impl World {
             checked.map_err(|e| format!("after failure {failures} of {scarce:?} in {op:?}: {e}"))?;
             failures += 1;
         }
+    }
+
+    /// Runs one operation, and takes it for an error if it allocates more than it has reserved.
+    fn apply_charged(&mut self, op: &Op, word: u64) -> Result<Got, String> {
+        let (got, fault) = charged(|| self.apply(op, word));
+        fault.map_or(got, |fault| Err(fault.into()))
     }
 
     /// Compares an answer with what the model expects, and accepts what a device's failure or a lack of memory excuse.
@@ -214,7 +220,9 @@ impl World {
     fn leaves_out(&self, op: &Op) -> bool {
         match *op {
             Op::SwapOn { d } => self.setup.swaps[d] == 0,
-            Op::Remap { .. } => self.setup.memory == Memory::MayRunOut && self.wires_as_it_can(op),
+            Op::Remap { .. } | Op::RemapKeep { .. } => {
+                self.setup.memory == Memory::MayRunOut && self.wires_as_it_can(op)
+            }
             _ => false,
         }
     }
@@ -222,7 +230,7 @@ impl World {
     /// Whether the operation wires its result again by best effort, so that a shortage shows in what is wired.
     fn wires_as_it_can(&self, op: &Op) -> bool {
         let wired = |s, page| self.model.page(s, page).is_some_and(|at| at.wired);
-        matches!(*op, Op::Remap { s, span, .. } if span.pages().any(|page| wired(s, page)))
+        matches!(*op, Op::Remap { s, span, .. } | Op::RemapKeep { s, span, .. } if span.pages().any(|page| wired(s, page)))
     }
 
     /// Makes the call fail that follows `n` calls that work, or all from it on.

@@ -3,13 +3,14 @@
 //! Two kinds of looking: `peek` compares what the tables map without touching anything, so that it never brings in a
 //! page that a bug would need absent; `look` reads as a program does. A list is run with either after each step.
 
-mod answer;
+pub mod answer;
 mod apply;
 mod debugger;
 mod full;
 mod judge;
 mod look;
 mod maps;
+pub mod ranges;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,11 +21,11 @@ use machine::{
     PAGE_SIZE,
 };
 use uvm::{
-    Access, Advice, AnonObject, At as To, Backing, Detached, DevicePager, EntryInfo, FaultError, GetError,
-    Inherit, Intent, Lent, MapError, MapRequest, Pager, Pass, Pinned, Place, Quota, RangeError, RemapPlace,
-    Sharing, Space, SwapError, SwapId, TransferError, Uvm, CLUSTER,
+    Access, Advice, AnonObject, At as To, Detached, DevicePager, EntryInfo, FaultError, GetError, Inherit,
+    Intent, Lent, MapError, MapRequest, Pager, Pass, Pinned, Place, Quota, RangeError, RemapPlace, Sharing,
+    Space, SwapError, SwapId, TransferError, Uvm, CLUSTER,
 };
-use uvm_soft::{Config, Denied, Fate, Injector, SoftMachine};
+use uvm_soft::{charged, host, Config, Denied, Fate, Injector, SoftMachine};
 
 use crate::host::{print, File, Line, Manner, Rom, SwapDisk};
 use crate::model::{Contents, Expect, Identity, Model, Refusal, Writes, QUOTA};
@@ -35,6 +36,7 @@ use crate::op::{
 pub(crate) use answer::word_offset;
 use answer::{accessed, advice, compare, inheritance, pass, place, placed, prot, range, ranged, va, Got};
 pub use judge::{Lasting, Scarce};
+use ranges::{give, on_range, request, subject};
 
 /// Address of the window's first page: 16 pages below the end of a table page's span.
 pub const BASE: Va = Va((2 << 20) - 16 * PAGE_SIZE as u64);
@@ -144,6 +146,15 @@ pub struct World {
     over: bool,
     free: usize,
     setup: Setup,
+}
+
+/// A list that fails ends where it is, whatever the host has then.
+impl Drop for World {
+    fn drop(&mut self) {
+        std::mem::forget(std::mem::take(&mut self.loans));
+        std::mem::forget(std::mem::take(&mut self.pins));
+        std::mem::forget(std::mem::take(&mut self.ranges));
+    }
 }
 
 impl World {

@@ -9,6 +9,7 @@
 //! (mprotect, madvise, mlock), or what is locked (MADV_DONTNEED), refuses to move several mappings at once (mremap), and takes private copies behind a
 //! truncated file's end away.
 
+#[allow(unsafe_code)]
 mod process;
 
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -282,7 +283,7 @@ fn adapted(op: Op, model: &Model, linux: &Linux) -> Option<Op> {
             Op::Map { s, at, len, back, rights, inherit: None }
         }
         Op::NewObject { o, len, .. } => Op::NewObject { o, kind: Kind::Anon, len },
-        Op::Remap { at: At::Any, .. } => return None,
+        Op::Remap { at: At::Any, .. } | Op::RemapKeep { .. } => return None,
         Op::Truncate { o, len } if cuts_copies(model, o, len) => return None,
         Op::Inherit { s, span, inherit } if !has_way(model, s, span, inherit) => return None,
         Op::Wire { s, span } if span.pages().any(|p| model.page(s, p).is_some_and(|at| at.rights == 0)) => {

@@ -4,7 +4,7 @@
 //!   order.rs    Ordered over the kernel's spin lock        does a guard exclude, and order what its holders did?
 //!   shared.rs     Shared over the same                    does a change exclude those who read by their rows?
 //!   tickets.rs  the kernel's channels and wait queues      is a wake-up between unlock and sleep lost?
-//!   queues.rs   Frames: batches, queues, flags, wirings    is a page linked twice, a flag lost?
+//!   queues.rs   Frames: batches, queues, flags, wirings    is a page linked twice, a flag lost, a free page mapped?
 //!   notes.rs    Notes                                  is a translation used after it was taken away?
 //!   unfinished.rs  Unfinished                          does one who takes a page away overtake another?
 //!   refs.rs     Refs                                    is something given up while it is used, or twice?
@@ -16,6 +16,7 @@
 //! test can fail.
 //!
 //! The unsafe code here implements what loom has no counterpart for; see `counted.rs`.
+#![allow(unsafe_code, missing_docs)]
 
 extern crate alloc;
 

@@ -6,7 +6,7 @@ use loom::sync::Arc;
 use loom::thread;
 use machine::frames::{PageFlags, Place, Queue};
 use machine::order::{Nothing, Object};
-use machine::{Held, Machine, Ordered, PageNo, Reserve, ThreadCtx};
+use machine::{Held, Machine, Ordered, Owner, PageNo, Reserve, ThreadCtx};
 
 use crate::all_schedules;
 use crate::host::{machine, Loom};
@@ -156,4 +156,59 @@ fn no_flag_is_lost_under_the_owners_lock() {
 #[should_panic(expected = "a flag was lost")]
 fn flags_set_without_the_owners_lock_are_lost() {
     all_schedules(PREEMPTIONS, || flags(|m, _, no, flag| m.frames().set_flags(no, flag)));
+}
+
+/// A page is taken from an anon as page-out does it, and freed by `free`, while a fault that has found it there maps it ahead. Both
+/// hold the tables' lock where they change whether it is mapped.
+fn let_go_beside(free: Step) {
+    const ANON: u32 = 1;
+    let m = machine(3);
+    let no = page(&m);
+    m.frames().set_owner(no, Owner::Anon(ANON), 0);
+    let is_mapped = Arc::new(Ordered::<Object, RawSpin, bool>::new(false));
+    drop(is_mapped.lock(&mut ThreadCtx::new().held()));
+    let (theirs, tables) = (m.clone(), is_mapped.clone());
+    let handle = thread::spawn(move || {
+        let mut ctx = ThreadCtx::new();
+        let held = &mut ctx.held();
+        let (mut is_mapped, _h) = tables.lock(held);
+        *is_mapped = theirs.frames().is_alone(no, ANON);
+    });
+    let mut ctx = ThreadCtx::new();
+    let held = &mut ctx.held();
+    m.frames().set_flags(no, PageFlags::BUSY);
+    *is_mapped.lock(held).0 = false;
+    free(&m, held, no);
+    handle.join().unwrap();
+    assert!(!*is_mapped.lock(held).0, "a free page is mapped");
+}
+
+fn disown_and_free(m: &Loom, held: &mut Held<'_, Nothing>, no: PageNo) {
+    m.frames().set_owner(no, Owner::Kernel, 0);
+    m.frames().free_page(m, held, no);
+}
+
+#[test]
+fn a_page_that_is_let_go_is_not_mapped() {
+    all_schedules(PREEMPTIONS, || let_go_beside(disown_and_free));
+}
+
+#[test]
+fn a_page_that_could_not_be_read_is_not_mapped() {
+    let free: Step = |m, held, no| {
+        m.frames().set_owner(no, Owner::Kernel, 0);
+        m.frames().clear_flags(no, PageFlags::BUSY);
+        m.frames().free_page(m, held, no);
+    };
+    all_schedules(PREEMPTIONS, move || let_go_beside(free));
+}
+
+#[test]
+#[should_panic(expected = "a free page is mapped")]
+fn a_page_that_is_busy_no_more_before_it_has_no_owner_is_mapped() {
+    let free: Step = |m, held, no| {
+        m.frames().clear_flags(no, PageFlags::BUSY);
+        disown_and_free(m, held, no);
+    };
+    all_schedules(PREEMPTIONS, move || let_go_beside(free));
 }

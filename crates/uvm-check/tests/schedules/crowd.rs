@@ -128,7 +128,7 @@ fn crowd(cpus: usize, steps: usize, plant: Option<Plant>) {
     p.w.map(&space, MapRequest::object(pager.clone(), Pages(0), Pages(1), Sharing::Shared));
     let rest = MapRequest::zero(Pages(1 + 2 * cpus as u64));
     p.w.uvm.map(&mut ThreadCtx::new().held(), &space, &rest.at(Q)).expect("there is room");
-    let daemon = p.daemon(2);
+    let daemon = p.fair_daemon(2);
     let threads: Vec<_> = (0..cpus)
         .map(|me| {
             let (w, space) = (p.w.clone(), space.clone());

@@ -3,15 +3,19 @@
 //! The device is a thread of its own; its storage (`uvm_check::host`) takes I/O on a page that a CPU can reach, or
 //! that changes hands, for an error of its own.
 
-use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
 
 use shuttle::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use shuttle::thread::JoinHandle;
 
-use machine::{Machine, Pages, ThreadCtx, VaRange};
-use uvm::{AnonObject, At, FaultError, MapRequest, Pager, Sharing, Space, SwapError, SwapId, TierInfo};
+use machine::frames::{PageFlags, Place, Queue};
+use machine::{Machine, Owner, Pages, Pmap, ThreadCtx, VaRange};
+use uvm::{
+    AnonObject, At, Counter, FaultError, MapRequest, Pager, Sharing, Space, SwapError, SwapId, TierInfo,
+};
 use uvm_check::host::{File, Line, Manner, SwapDisk};
-use uvm_soft::{Fate, IoBy, ShuttleThreads};
+use uvm_soft::{Fate, IoBy, Moment, ShuttleThreads};
 
 use super::world::{check_rounds, spawn, Soft, World, P, Q};
 
@@ -56,14 +60,24 @@ impl Paged {
         Paged { w, line, disk, swap, stop, device: Some(device) }
     }
 
-    /// Passes of the daemon that take whatever was not used since the one before.
-    pub fn daemon(&self, passes: usize) -> JoinHandle<()> {
+    /// Passes of the daemon that take whatever is not used at that moment. A fair one leaves so few pages as most tests have alone.
+    fn daemon(&self, passes: usize) -> JoinHandle<()> {
         let w = self.w.clone();
-        spawn(move || {
+        spawn(move || (0..passes).for_each(|_| take_unused(&w)))
+    }
+
+    /// Passes of the daemon that keep its balance.
+    pub fn fair_daemon(&self, passes: usize) -> JoinHandle<()> {
+        spawn(self.passes(passes))
+    }
+
+    fn passes(&self, passes: usize) -> impl FnOnce() + Send + 'static {
+        let w = self.w.clone();
+        move || {
             for _ in 0..passes {
                 w.uvm.pageout(&mut ThreadCtx::new().held(), 64);
             }
-        })
+        }
     }
 
     /// A space with two pages of zeroes, of which both have been written.
@@ -77,10 +91,24 @@ impl Paged {
 
     /// Two pages that are on swap, or on their way.
     fn swapped(&self) -> Arc<Space<Soft>> {
+        let (space, before) = (self.written(), self.pages_out());
+        take_unused(&self.w);
+        assert_eq!(self.pages_out() - before, 2, "nobody else uses the pages");
+        space
+    }
+
+    /// Pages that have left memory or were on their way, those of files too that were written.
+    fn pages_out(&self) -> u64 {
+        let out = [Counter::SwapOuts, Counter::TierOuts, Counter::FreedClean, Counter::FilePagesWritten];
+        out.iter().map(|&counter| self.w.uvm.stat().get(counter)).sum()
+    }
+
+    /// Two pages in memory and on swap, which come next when it is short.
+    fn clean(&self) -> Arc<Space<Soft>> {
         let space = self.written();
-        for _ in 0..2 {
-            self.w.uvm.pageout(&mut ThreadCtx::new().held(), 64);
-        }
+        self.w.uvm.pageout_range(&mut ThreadCtx::new().held(), &space, BOTH);
+        assert_eq!((self.w.load(0, &space, P), self.w.load(0, &space, Q)), (1, 1));
+        self.w.uvm.cool_range(&mut ThreadCtx::new().held(), &space, BOTH);
         space
     }
 
@@ -91,9 +119,10 @@ impl Paged {
         self.line.trouble().unwrap();
     }
 
-    /// Stops the device, checks, takes everything down and counts what came back.
-    pub fn end(mut self, spaces: Vec<Arc<Space<Soft>>>, objects: &[Arc<dyn Pager<Soft>>]) {
+    /// Stops the device, checks, takes everything down and counts what came back. Says whether any page has gone out.
+    pub fn end(mut self, spaces: Vec<Arc<Space<Soft>>>, objects: &[Arc<dyn Pager<Soft>>]) -> bool {
         self.stop();
+        let is_paged = self.pages_out() != 0;
         let open: Vec<&Space<Soft>> = spaces.iter().map(|space| &**space).collect();
         self.w.check(&open, objects);
         self.w.end(spaces);
@@ -104,11 +133,33 @@ impl Paged {
         let used: u32 = self.w.uvm.swap_info(&mut ctx.held()).iter().map(|device| device.used).sum();
         assert_eq!(used, 0, "slots leaked");
         assert_eq!(self.w.uvm.frames().free(), self.w.uvm.frames().total(), "pages leaked");
+        is_paged
     }
 }
 
+/// Takes all pages for unused, and runs a pass of the daemon, which takes those that nobody uses meanwhile.
+fn take_unused(w: &World) {
+    let (uvm, mut ctx) = (&w.uvm, ThreadCtx::new());
+    let (frames, held) = (uvm.frames(), &mut ctx.held());
+    frames.flush_pending(held);
+    for page in frames.rotate(held, Queue::Active, frames.active()) {
+        uvm.machine().pmap().clear_referenced(page);
+        frames.deactivate(held, page);
+    }
+    uvm.pageout(held, 64);
+}
+
+/// Runs a test under many schedules. It says whether pages went out: in many they do, else it tests little.
+fn check_paging(test: impl Fn() -> bool + Send + Sync + 'static) {
+    let paged = Arc::new(AtomicUsize::new(0));
+    let count = paged.clone();
+    check_rounds(ROUNDS, move || _ = count.fetch_add(test().into(), Relaxed));
+    let paged = paged.load(Relaxed);
+    assert!(paged > ROUNDS / 5, "pages went out in {paged} rounds of {}", 2 * ROUNDS);
+}
+
 /// Two CPUs store to their pages while the page daemon takes them; both find what they stored last.
-fn store_beside_the_daemon(p: Paged) {
+fn store_beside_the_daemon(p: Paged) -> bool {
     let space = p.written();
     let daemon = p.daemon(3);
     let other = {
@@ -127,21 +178,20 @@ fn store_beside_the_daemon(p: Paged) {
     daemon.join().unwrap();
     other.join().unwrap();
     assert_eq!((p.w.load(0, &space, P), p.w.load(0, &space, Q)), (3, 3));
-    p.end(vec![space], &[]);
+    p.end(vec![space], &[])
 }
 
 #[test]
 fn a_store_is_not_lost_to_the_page_daemon() {
-    check_rounds(ROUNDS, || store_beside_the_daemon(Paged::new(Fate::Works)));
+    check_paging(|| store_beside_the_daemon(Paged::new(Fate::Works)));
 }
 
 /// Pages change hands between the page daemon's look at a page and its look at whose it is.
 #[test]
 fn pages_change_owners_beside_the_page_daemon() {
-    check_rounds(ROUNDS, || {
+    check_paging(|| {
         let p = Paged::new(Fate::Works);
         let space = p.written();
-        p.w.uvm.pageout(&mut ThreadCtx::new().held(), 64);
         let daemon = p.daemon(2);
         for n in 2..4 {
             p.w.uvm.discard(&mut ThreadCtx::new().held(), &space, BOTH).expect("it is mapped");
@@ -150,7 +200,7 @@ fn pages_change_owners_beside_the_page_daemon() {
         }
         daemon.join().unwrap();
         assert_eq!((p.w.load(0, &space, P), p.w.load(0, &space, Q)), (3, 3));
-        p.end(vec![space], &[]);
+        p.end(vec![space], &[])
     });
 }
 
@@ -158,14 +208,44 @@ fn pages_change_owners_beside_the_page_daemon() {
 /// so that the few steps between the two are met often.
 #[test]
 fn a_page_is_let_go_as_the_page_daemon_comes_for_it() {
-    check_rounds(ROUNDS, || {
+    check_paging(|| {
         let mut p = Paged::new(Fate::Works);
         let (space, other) = (p.written(), p.written());
         p.stop();
         let daemon = p.daemon(1);
         p.w.end(vec![space]);
         daemon.join().unwrap();
-        p.end(vec![other], &[]);
+        p.end(vec![other], &[])
+    });
+}
+
+/// A clean page is let go just as a fault beside it, which has found it, maps it ahead of use.
+#[test]
+fn a_neighbour_is_let_go_as_it_is_mapped_ahead() {
+    check_rounds(ROUNDS, || {
+        let mut p = Paged::new(Fate::Works);
+        let space = p.clean();
+        p.stop();
+        let machine = p.w.uvm.machine();
+        let (q, _) = machine.pmap().extract(space.pmap(), Q).expect("it was loaded");
+        machine.pmap().forget_all();
+        let daemon = Arc::new(Mutex::new(None));
+        machine.pmap().hooks.at_next(Moment::MappingAhead, {
+            let (w, daemon, pass) = (p.w.clone(), daemon.clone(), p.passes(1));
+            move || {
+                *daemon.lock().unwrap() = Some(spawn(pass));
+                // Until it is off its queue, and busy no more.
+                let frames = w.uvm.frames();
+                let is_busy = || frames.flags(q).contains(PageFlags::BUSY);
+                while frames.place(q) == Place::Inactive || is_busy() {
+                    shuttle::thread::yield_now();
+                }
+            }
+        });
+        assert_eq!(p.w.load(1, &space, P), 1);
+        daemon.lock().unwrap().take().expect("pages are mapped ahead").join().unwrap();
+        assert_eq!(p.w.uvm.frames().owner(q), Owner::Free);
+        p.end(vec![space], &[]);
     });
 }
 
@@ -178,7 +258,7 @@ const FEWEST: u32 = 8 + 2;
 fn crowd(frames: u32, programs: usize, pages: u64, children: bool) {
     let p = Paged::of(World::with(frames, IoBy::Test), Fate::Works);
     assert!(p.w.uvm.frames().low_water() + 2 <= frames as usize, "memory has run out by definition");
-    let daemon = p.daemon(3);
+    let daemon = p.fair_daemon(3);
     let programs: Vec<_> = (0..programs)
         .map(|cpu| {
             let (w, space) = (p.w.clone(), p.w.space());
@@ -243,7 +323,7 @@ fn nobody_is_refused_what_is_being_given_back() {
 /// Data that a write failed to bring out is still in memory; nobody notices.
 #[test]
 fn a_failed_write_is_noticed_by_nobody() {
-    check_rounds(ROUNDS, || {
+    check_paging(|| {
         let p = Paged::new(Fate::Fails);
         let space = p.written();
         let daemon = p.daemon(3);
@@ -253,14 +333,14 @@ fn a_failed_write_is_noticed_by_nobody() {
         assert_eq!((p.w.load(1, &space, P), p.w.load(1, &space, Q)), (3, 1));
         daemon.join().unwrap();
         assert_eq!((p.w.load(0, &space, P), p.w.load(0, &space, Q)), (3, 1));
-        p.end(vec![space], &[]);
+        p.end(vec![space], &[])
     });
 }
 
 /// A fork while pages leave and come back copies one moment, and parent and child don't write to each other.
 #[test]
 fn a_fork_meets_the_page_daemon() {
-    check_rounds(ROUNDS, || {
+    check_paging(|| {
         let p = Paged::new(Fate::Works);
         let parent = p.written();
         let daemon = p.daemon(3);
@@ -282,14 +362,14 @@ fn a_fork_meets_the_page_daemon() {
         daemon.join().unwrap();
         assert_eq!((p.w.load(0, &child, P), p.w.load(0, &child, Q)), (9, b));
         assert_eq!((p.w.load(0, &parent, P), p.w.load(0, &parent, Q)), (3, 3));
-        p.end(vec![parent, child], &[]);
+        p.end(vec![parent, child], &[])
     });
 }
 
 /// Memory that is unmapped while it is on its way out or in goes, with its slots, as soon as the device lets it.
 #[test]
 fn unmapping_meets_the_page_daemon() {
-    check_rounds(ROUNDS, || {
+    check_paging(|| {
         let p = Paged::new(Fate::Works);
         let space = p.swapped();
         let daemon = p.daemon(2);
@@ -303,26 +383,26 @@ fn unmapping_meets_the_page_daemon() {
         p.w.uvm.unmap(&mut ThreadCtx::new().held(), &space, BOTH).expect("there is heap");
         reader.join().unwrap();
         daemon.join().unwrap();
-        p.end(vec![space], &[]);
+        p.end(vec![space], &[])
     });
 }
 
 #[test]
 fn a_process_ends_while_its_pages_are_written_out() {
-    check_rounds(ROUNDS, || {
+    check_paging(|| {
         let p = Paged::new(Fate::Works);
         let (space, other) = (p.written(), p.written());
         let daemon = p.daemon(3);
         p.w.end(vec![space]);
         assert_eq!(p.w.load(1, &other, P), 1);
         daemon.join().unwrap();
-        p.end(vec![other], &[]);
+        p.end(vec![other], &[])
     });
 }
 
 #[test]
 fn swap_is_switched_off_under_load() {
-    check_rounds(ROUNDS, || {
+    check_paging(|| {
         let p = Paged::new(Fate::Works);
         let space = p.swapped();
         let daemon = p.daemon(2);
@@ -338,7 +418,7 @@ fn swap_is_switched_off_under_load() {
         writer.join().unwrap();
         daemon.join().unwrap();
         assert_eq!((p.w.load(0, &space, P), p.w.load(0, &space, Q)), (3, 1));
-        p.end(vec![space], &[]);
+        p.end(vec![space], &[])
     });
 }
 
@@ -346,10 +426,10 @@ fn swap_is_switched_off_under_load() {
 /// move on to the device beside it.
 #[test]
 fn a_store_is_not_lost_to_the_tier() {
-    check_rounds(ROUNDS, || {
+    check_paging(|| {
         let p = Paged::new(Fate::Works);
         p.w.uvm.set_tier(&mut ThreadCtx::new().held(), 1).expect("there is heap");
-        store_beside_the_daemon(p);
+        store_beside_the_daemon(p)
     });
 }
 
@@ -357,7 +437,7 @@ fn a_store_is_not_lost_to_the_tier() {
 /// switched off too.
 #[test]
 fn the_tier_is_switched_off_under_load() {
-    check_rounds(ROUNDS, || {
+    check_paging(|| {
         let p = Paged::new(Fate::Works);
         let set = |p: &Paged, percent| p.w.uvm.set_tier(&mut ThreadCtx::new().held(), percent);
         set(&p, 20).expect("there is heap");
@@ -381,7 +461,7 @@ fn the_tier_is_switched_off_under_load() {
         [daemon, writer, swapper].into_iter().for_each(|thread| thread.join().unwrap());
         assert_eq!((p.w.load(0, &space, P), p.w.load(0, &space, Q)), (3, 1));
         assert_eq!(set(&p, 0), Ok(()));
-        p.end(vec![space], &[]);
+        p.end(vec![space], &[])
     });
 }
 
@@ -411,7 +491,7 @@ fn a_fork_meets_an_unmapping() {
 /// A third space maps a file's page that the daemon is about to take: it reads the file's bytes, whatever comes first.
 #[test]
 fn an_eviction_meets_a_new_mapping_of_the_same_page() {
-    check_rounds(ROUNDS, || {
+    check_paging(|| {
         let p = Paged::new(Fate::Works);
         let file =
             File::new(&p.w.uvm, &mut ThreadCtx::new().held(), &p.line, 0, Pages(2)).expect("there is heap");
@@ -428,41 +508,49 @@ fn an_eviction_meets_a_new_mapping_of_the_same_page() {
         assert_eq!(p.w.load(2, &one, P), 7, "two mappings of one page disagree");
         daemon.join().unwrap();
         assert_eq!((p.w.load(0, &one, P), p.w.load(1, &two, P)), (7, 7));
-        p.end(vec![one, two], &[pager]);
+        p.end(vec![one, two], &[pager])
     });
 }
 
-/// A file is cut while a fault waits for the page, the daemon looks at it, and the device reads or writes it.
+/// A file is cut while a fault waits for the page, the daemon looks at it, and the device reads or writes it. One that is `there` was
+/// stored to before, and is on its way out.
+fn truncate_beside_the_daemon(is_there: bool) -> bool {
+    let p = Paged::new(Fate::Works);
+    let file =
+        File::new(&p.w.uvm, &mut ThreadCtx::new().held(), &p.line, 0, Pages(2)).expect("there is heap");
+    let pager: Arc<dyn Pager<Soft>> = file.pager().clone();
+    let space = p.w.space();
+    p.w.map(&space, MapRequest::object(pager.clone(), Pages(0), Pages(2), Sharing::Shared));
+    if is_there {
+        p.w.store(0, &space, P, 4);
+        take_unused(&p.w);
+    }
+    let writer = {
+        let (w, space) = (p.w.clone(), space.clone());
+        spawn(move || {
+            let stored = [P, Q].map(|va| w.try_store(1, &space, va, 5));
+            assert!(stored.iter().all(|s| matches!(s, Ok(()) | Err(FaultError::Bus))), "{stored:?}");
+        })
+    };
+    let daemon = p.daemon(2);
+    p.w.uvm.truncate(&mut ThreadCtx::new().held(), &pager, Pages(0));
+    assert_eq!(p.w.try_load(0, &space, P), Err(FaultError::Bus));
+    writer.join().unwrap();
+    daemon.join().unwrap();
+    assert_eq!(p.w.try_load(2, &space, Q), Err(FaultError::Bus));
+    p.end(vec![space], &[pager])
+}
+
 #[test]
 fn a_truncation_meets_a_fault_and_the_page_daemon() {
-    check_rounds(ROUNDS, || {
-        let p = Paged::new(Fate::Works);
-        let file =
-            File::new(&p.w.uvm, &mut ThreadCtx::new().held(), &p.line, 0, Pages(2)).expect("there is heap");
-        let pager: Arc<dyn Pager<Soft>> = file.pager().clone();
-        let space = p.w.space();
-        p.w.map(&space, MapRequest::object(pager.clone(), Pages(0), Pages(2), Sharing::Shared));
-        let writer = {
-            let (w, space) = (p.w.clone(), space.clone());
-            spawn(move || {
-                let stored = [P, Q].map(|va| w.try_store(1, &space, va, 5));
-                assert!(stored.iter().all(|s| matches!(s, Ok(()) | Err(FaultError::Bus))), "{stored:?}");
-            })
-        };
-        let daemon = p.daemon(2);
-        p.w.uvm.truncate(&mut ThreadCtx::new().held(), &pager, Pages(0));
-        assert_eq!(p.w.try_load(0, &space, P), Err(FaultError::Bus));
-        writer.join().unwrap();
-        daemon.join().unwrap();
-        assert_eq!(p.w.try_load(2, &space, Q), Err(FaultError::Bus));
-        p.end(vec![space], &[pager]);
-    });
+    check_rounds(ROUNDS, || _ = truncate_beside_the_daemon(false));
+    check_paging(|| truncate_beside_the_daemon(true));
 }
 
 /// Shared memory that two spaces write is paged like any other, and goes with its last reference.
 #[test]
 fn shared_memory_meets_the_page_daemon() {
-    check_rounds(ROUNDS, || {
+    check_paging(|| {
         let p = Paged::new(Fate::Works);
         let mut ctx = ThreadCtx::new();
         let object = AnonObject::new(&p.w.uvm, &mut ctx.held(), Pages(2)).expect("there is heap");
@@ -485,7 +573,7 @@ fn shared_memory_meets_the_page_daemon() {
         daemon.join().unwrap();
         assert_eq!((p.w.load(1, &two, machine::Va(P.0 + 8)), p.w.load(0, &one, Q)), (3, 4));
         p.w.uvm.detach(&mut ctx.held(), &*pager);
-        p.end(vec![one, two], &[]);
+        p.end(vec![one, two], &[])
     });
 }
 
@@ -493,7 +581,7 @@ fn shared_memory_meets_the_page_daemon() {
 /// reads and writes them, and those whose they are write theirs.
 #[test]
 fn pages_on_loan_to_a_program_meet_the_page_daemon() {
-    check_rounds(ROUNDS, || {
+    check_paging(|| {
         let p = Paged::of(World::of(64, IoBy::Test, 4, None), Fate::Works);
         let held = &mut ThreadCtx::new();
         let file = File::new(&p.w.uvm, &mut held.held(), &p.line, 0, Pages(1)).expect("there is heap");
@@ -537,6 +625,6 @@ fn pages_on_loan_to_a_program_meet_the_page_daemon() {
         daemon.join().unwrap();
         assert_eq!([P, Q, r].map(|va| p.w.load(1, &borrower, va)), [20, of_file, 22]);
         assert_eq!((p.w.load(0, &owner, P), p.w.load(0, &mapper, P)), (7, 8));
-        p.end(vec![owner, mapper, borrower], &[pager]);
+        p.end(vec![owner, mapper, borrower], &[pager])
     });
 }

@@ -143,7 +143,7 @@ impl<M: Machine> Uvm<M> {
         let copies = {
             let (anon, mut h) = self.anons.get(no).lock(held);
             // Somebody may have put a copy in its place.
-            let Some(page) = anon.page.filter(|_| found.number() == Some(no.number())) else {
+            let Some(page) = anon.page().filter(|_| found.number() == Some(no.number())) else {
                 return Ok(false);
             };
             let frames = self.frames();
@@ -151,7 +151,7 @@ impl<M: Machine> Uvm<M> {
             if writes && lent || frames.flags(page).contains(PageFlags::BUSY) {
                 return Ok(false);
             }
-            let copies = writes && anon.refs > 1;
+            let copies = writes && anon.refs() > 1;
             if !copies {
                 self.show_anon(&mut h, fault, entry, &anon, page, shared)?;
             }
@@ -188,8 +188,8 @@ impl<M: Machine> Uvm<M> {
         let copy = self.anons.make(machine, held, to).map_err(FaultError::from)?;
         let shown = {
             let (anon, mut h) = self.anons.get(no).lock(held);
-            let still = anon.refs > 1 && found.number() == Some(no.number());
-            anon.page.filter(|&page| still && frames.is_plain(page)).map(|from| {
+            let still = anon.refs() > 1 && found.number() == Some(no.number());
+            anon.page().filter(|&page| still && frames.is_plain(page)).map(|from| {
                 machine.copy(from, to);
                 let range = VaRange::new(fault.va, fault.va + Pages(1));
                 machine.pmap().remove(&mut h, &fault.space.pmap, range, fault.down);
@@ -222,7 +222,7 @@ impl<M: Machine> Uvm<M> {
         shared: bool,
     ) -> Result<(), Stop<FaultError>> {
         self.stat().add(self.machine().cpu(), Counter::FaultsAnon, 1);
-        let own = anon.refs == 1 && !shared && self.frames().loans(page) == 0;
+        let own = anon.refs() == 1 && !shared && self.frames().loans(page) == 0;
         let writable = own && entry.writes != Writes::NeedCopy;
         let prot = if writable { entry.prot } else { entry.prot.without_write() };
         self.enter(held, fault, entry, page, prot)
@@ -305,14 +305,14 @@ impl<M: Machine> Uvm<M> {
         let copy = loop {
             {
                 let (anon, mut h) = self.anons.get(no).lock(held);
-                if let Some(page) = anon.page {
+                if let Some(page) = anon.page() {
                     busy_check(self.machine(), page).map_err(Stop::Wait)?;
                     let lent = self.frames().loans(page) != 0;
-                    if fault.access == Prot::WRITE && (anon.refs > 1 || lent) {
+                    if fault.access == Prot::WRITE && (anon.refs() > 1 || lent) {
                         if lent {
                             self.keep_lent(&mut h, fault, page);
                         }
-                        if anon.refs > 1 {
+                        if anon.refs() > 1 {
                             body.rewritten.note(slot);
                         }
                         let shared_slot = !body.cover.is_exclusive(slot..slot + 1);

@@ -101,23 +101,55 @@ const BYTES: usize =
 /// What most amaps that are copied need, and each fault has at hand.
 const SMALL_AMAP_BYTES: usize = 4096;
 
-/// What one attempt knows.
-struct Fault<'a, M: Machine> {
+/// What is asked for: the same in each attempt.
+#[derive(Clone, Copy)]
+struct Asked<'a, M: Machine> {
     space: &'a Space<M>,
     /// The page's address.
     va: Va,
     access: Prot,
+    pins: Pins,
+    reach: Reach,
+}
+
+/// What one attempt knows, and what has come of it. The next attempt has one of its own: nothing of this outlives a wait.
+struct Fault<'a, M: Machine> {
+    space: &'a Space<M>,
+    va: Va,
+    access: Prot,
+    pins: Pins,
+    reach: Reach,
     down: &'a mut Shootdown,
     /// A read that nobody waits for, to be started when the fault is resolved.
     ahead: Option<Start>,
-    /// The hole, by its object's name and its index, that the access would store to: room for it must be found first.
-    hole: Option<(u32, Pages)>,
-    /// Room is being found, by who will try again.
-    fills: bool,
+    /// The hole that the access would store to: room for it must be found first.
+    hole: Option<Hole>,
     /// Whether it was a first touch right behind a page, as it seems (`run.rs`).
     follows: bool,
-    pin: Pin,
-    reach: Reach,
+    /// What has been pinned.
+    pinned: Option<PageNo>,
+}
+
+/// A hole in a file, by its object's name and its index.
+type Hole = (u32, Pages);
+
+/// An attempt that resolved a fault.
+struct Resolved {
+    ahead: Option<Start>,
+    pinned: Option<PageNo>,
+}
+
+/// An attempt that failed: why, and the hole that it failed for.
+#[derive(PartialEq)]
+struct Refused {
+    why: FaultError,
+    hole: Option<Hole>,
+}
+
+impl From<NoMemory> for Refused {
+    fn from(e: NoMemory) -> Self {
+        Refused { why: e.into(), hole: None }
+    }
 }
 
 /// What an access may do that is not the program's own.
@@ -132,20 +164,24 @@ pub(crate) enum Reach {
 
 /// Whether whoever resolves a fault wants the page pinned.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Pin {
+enum Pins {
     No,
     Wanted,
-    /// It is.
-    Page(PageNo),
 }
 
-impl<'a, M: Machine> Fault<'a, M> {
+impl<'a, M: Machine> Asked<'a, M> {
     #[inline]
-    fn new(space: &'a Space<M>, va: Va, access: Prot, down: &'a mut Shootdown, pin: Pin) -> Self {
-        let (ahead, hole, fills, follows, reach) = (None, None, false, false, Reach::AsProgram);
-        Fault { space, va: va.page_floor(), access, down, ahead, hole, fills, follows, pin, reach }
+    fn begin<'f>(&self, down: &'f mut Shootdown) -> Fault<'f, M>
+    where
+        'a: 'f,
+    {
+        let Asked { space, va, access, pins, reach } = *self;
+        let (ahead, hole, follows, pinned) = (None, None, false, None);
+        Fault { space, va, access, pins, reach, down, ahead, hole, follows, pinned }
     }
+}
 
+impl<M: Machine> Fault<'_, M> {
     /// The entry at the address, if it allows the access.
     #[inline]
     fn permit<'e>(&self, entry: Option<&'e Entry<M>>) -> Result<&'e Entry<M>, FaultError> {
@@ -187,9 +223,8 @@ impl<M: Machine> Uvm<M> {
         va: Va,
         access: Prot,
     ) -> Result<FaultKind, FaultError> {
-        let mut down = Shootdown::new();
-        let mut fault = Fault::new(space, va, access, &mut down, Pin::No);
-        self.resolve(held, &mut fault)
+        let asked = Asked { space, va: va.page_floor(), access, pins: Pins::No, reach: Reach::AsProgram };
+        self.resolve(held, &asked).map(|(kind, _)| kind)
     }
 
     /// Resolves an access as [`fault`](Self::fault) does, and pins the page that it finds.
@@ -201,37 +236,76 @@ impl<M: Machine> Uvm<M> {
         access: Prot,
         reach: Reach,
     ) -> Result<PageNo, FaultError> {
-        let mut down = Shootdown::new();
-        let mut fault = Fault { reach, ..Fault::new(space, va, access, &mut down, Pin::Wanted) };
-        self.resolve(held, &mut fault)?;
-        match fault.pin {
-            Pin::Page(page) => Ok(page),
-            Pin::No | Pin::Wanted => unreachable!("a fault was resolved without a page"),
+        let asked = Asked { space, va: va.page_floor(), access, pins: Pins::Wanted, reach };
+        match self.resolve(held, &asked)? {
+            (_, Some(page)) => Ok(page),
+            (_, None) => unreachable!("a fault was resolved without a page"),
         }
     }
 
+    /// Resolves a fault, and says which page it has pinned.
     #[inline]
     fn resolve(
         &self,
         held: &mut Held<'_, order::Nothing>,
-        fault: &mut Fault<'_, M>,
-    ) -> Result<FaultKind, FaultError> {
+        asked: &Asked<'_, M>,
+    ) -> Result<(FaultKind, Option<PageNo>), FaultError> {
+        let (result, waited) = self.try_to_resolve(held, asked);
+        match result {
+            Ok(page) => Ok((if waited { FaultKind::Major } else { FaultKind::Minor }, page)),
+            Err(Refused { why, hole: None }) => Err(why),
+            Err(Refused { hole: Some(hole), .. }) => self.resolve_in_hole(held, asked, hole),
+        }
+    }
+
+    /// The same but for holes; and whether it waited.
+    #[inline]
+    fn try_to_resolve(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        asked: &Asked<'_, M>,
+    ) -> (Result<Option<PageNo>, Refused>, bool) {
+        let mut down = Shootdown::new();
         let (result, waited) =
             self.attempt_counted(held, BYTES + SMALL_AMAP_BYTES, Effort::of_fault(), |held, reserved| {
-                self.fault_once(held, fault, reserved).map_err(|stop| {
-                    // Before anything is waited for: somebody may wait for these pages, and hold up what we wait for.
-                    fault.ahead.take().map_or(stop, Stop::Start)
-                })
+                let mut fault = asked.begin(&mut down);
+                match self.fault_once(held, &mut fault, reserved) {
+                    Ok(()) => Ok(Resolved { ahead: fault.ahead, pinned: fault.pinned }),
+                    Err(stop) => {
+                        let (ahead, hole) = (fault.ahead, fault.hole);
+                        Err(self.stop_fault(held, stop, ahead, hole, &mut down))
+                    }
+                }
             });
-        if fault.hole.is_some() && !fault.fills {
-            return self.resolve_in_hole(held, fault);
-        }
-        fault.down.perform(self.machine(), held);
-        if let Some(start) = fault.ahead {
-            self.start(held, start);
-        }
+        down.perform(self.machine(), held);
         self.stat().add(self.machine().cpu(), Counter::Faults, 1);
-        result.map(|()| if waited { FaultKind::Major } else { FaultKind::Minor })
+        let result = result.map(|Resolved { ahead, pinned }| {
+            if let Some(start) = ahead {
+                self.start(held, start);
+            }
+            pinned
+        });
+        (result, waited)
+    }
+
+    /// How an attempt that didn't resolve a fault ends, with the CPUs told: it may wait.
+    #[cold]
+    fn stop_fault(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        stop: Stop<FaultError>,
+        ahead: Option<Start>,
+        hole: Option<Hole>,
+        down: &mut Shootdown,
+    ) -> Stop<Refused> {
+        down.perform(self.machine(), held);
+        // Before anything is waited for: somebody may wait for these pages, and hold up what we wait for.
+        match (ahead, stop) {
+            (Some(start), _) | (None, Stop::Start(start)) => Stop::Start(start),
+            (None, Stop::Fail(why)) => Stop::Fail(Refused { why, hole }),
+            (None, Stop::Wait(ticket)) => Stop::Wait(ticket),
+            (None, Stop::Heap(bytes)) => Stop::Heap(bytes),
+        }
     }
 
     /// The rest of a fault that was refused for a hole: it begins anew once the file has room. If others have punched the hole again
@@ -241,17 +315,18 @@ impl<M: Machine> Uvm<M> {
     fn resolve_in_hole(
         &self,
         held: &mut Held<'_, order::Nothing>,
-        fault: &mut Fault<'_, M>,
-    ) -> Result<FaultKind, FaultError> {
-        fault.fills = true;
+        asked: &Asked<'_, M>,
+        mut hole: Hole,
+    ) -> Result<(FaultKind, Option<PageNo>), FaultError> {
         loop {
             if self.machine().gives_up() {
                 return Err(FaultError::NoSpace);
             }
-            self.fill_hole(held, fault)?;
-            let result = self.resolve(held, fault);
-            if fault.hole.is_none() {
-                return result.map(|_| FaultKind::Major);
+            self.fill_hole(held, hole)?;
+            match self.try_to_resolve(held, asked).0 {
+                Ok(page) => return Ok((FaultKind::Major, page)),
+                Err(Refused { why, hole: None }) => return Err(why),
+                Err(Refused { hole: Some(again), .. }) => hole = again,
             }
         }
     }
@@ -259,13 +334,7 @@ impl<M: Machine> Uvm<M> {
     /// Has the file that a store was refused for find room for it. No turn in the line is kept meanwhile: the host may need
     /// memory itself.
     #[cold]
-    fn fill_hole(
-        &self,
-        held: &mut Held<'_, order::Nothing>,
-        fault: &mut Fault<'_, M>,
-    ) -> Result<(), FaultError> {
-        fault.down.perform(self.machine(), held);
-        let Some((id, index)) = fault.hole.take() else { return Ok(()) };
+    fn fill_hole(&self, held: &mut Held<'_, order::Nothing>, (id, index): Hole) -> Result<(), FaultError> {
         let Some(pager) = self.pager(held, id) else { return Ok(()) };
         pager.fill_hole(self, held, index).map_err(|e| match e {
             GetError::Io => FaultError::Io,
@@ -420,7 +489,7 @@ impl<M: Machine> Uvm<M> {
     where
         P: machine::Before<order::PageQueues> + machine::Before<order::PageCache>,
     {
-        if entry.wired || fault.pin != Pin::No {
+        if entry.wired || fault.pins != Pins::No {
             return self.enter_kept(held, fault, entry, page, prot);
         }
         let (pmap, space) = (self.machine().pmap(), &fault.space.pmap);
@@ -459,9 +528,9 @@ impl<M: Machine> Uvm<M> {
     /// Pins the page that a fault has just shown: its owner's lock is held, or it is on no queue yet.
     #[inline]
     fn pin_if_wanted(&self, fault: &mut Fault<'_, M>, page: PageNo) {
-        if fault.pin != Pin::No {
+        if fault.pins != Pins::No {
             self.frames().wire(page);
-            fault.pin = Pin::Page(page);
+            fault.pinned = Some(page);
         }
     }
 
@@ -479,7 +548,7 @@ impl<M: Machine> Uvm<M> {
         P: machine::Before<order::PageQueues> + machine::Before<order::PageCache>,
     {
         let (pmap, space) = (self.machine().pmap(), &fault.space.pmap);
-        if entry.wired || fault.pin != Pin::No {
+        if entry.wired || fault.pins != Pins::No {
             self.end_wiring(held, fault);
             pmap.remove(held, space, VaRange::new(fault.va, fault.va + machine::Pages(1)), fault.down);
             fault.down.flush(pmap);

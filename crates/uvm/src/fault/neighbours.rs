@@ -11,10 +11,10 @@
 use core::ops::Range;
 
 use machine::frames::PageFlags;
-use machine::{order, Held, Machine, Owner, Pages, Pmap, Prot, Va};
+use machine::{order, Held, Machine, Pages, Pmap, Prot, Va};
 
 use super::anon::Beside;
-use super::{Fault, Pin};
+use super::{Fault, Pins};
 use crate::anon::AnonNo;
 use crate::borrowed::borrowed;
 use crate::map::{Advice, Entry, ORef, Writes};
@@ -35,7 +35,7 @@ pub(super) struct Window {
 impl<M: Machine> Uvm<M> {
     pub(super) fn window(&self, fault: &Fault<'_, M>, entry: &Entry<M>) -> Option<Window> {
         // Who pins a page comes for the next one itself.
-        let is_alone = entry.advice == Advice::Random || entry.wired || fault.pin != Pin::No;
+        let is_alone = entry.advice == Advice::Random || entry.wired || fault.pins != Pins::No;
         if is_alone || !self.knobs().neighbours() {
             return None;
         }
@@ -69,7 +69,8 @@ impl<M: Machine> Uvm<M> {
         let Some(w) = self.window(fault, entry) else { return };
         let mut pages = [0u32; WINDOW];
         let pages = &mut pages[..w.len];
-        body.window(entry.index(oref, w.start).0, pages);
+        let first = entry.index(oref, w.start);
+        body.window(first.0, pages);
         let mut anons = [0u32; WINDOW];
         if let Some((slots, slot)) = amap {
             slots.window(slot - w.fault as u64, &mut anons[..w.len]);
@@ -86,7 +87,11 @@ impl<M: Machine> Uvm<M> {
             if frames.flags(page).intersects(special) {
                 continue;
             }
-            found[i] = Some((page, if self.is_to_ask(page) { prot.without_write() } else { prot }));
+            let own = if self.is_to_ask(page) { prot.without_write() } else { prot };
+            if own.contains(Prot::WRITE) {
+                body.mark(first + Pages(i as u64));
+            }
+            found[i] = Some((page, own));
             any = true;
         }
         if any {
@@ -121,19 +126,17 @@ impl<M: Machine> Uvm<M> {
         for i in others.into_iter().flatten() {
             let Some(no) = AnonNo::new(numbers[i]) else { continue };
             let (anon, _) = self.anons.get(no).lock(held);
-            if beside == Beside::Others && slots.get(first + i as u64) != Some(no.number()) {
-                // A copy has taken its place (`copy_beside`).
-                continue;
-            }
-            let Some(page) = anon.page else { continue };
-            if anon.refs == 1 && self.frames().loans(page) == 0 {
+            let Some(page) = anon.page() else { continue };
+            if anon.refs() == 1 && self.frames().loans(page) == 0 {
                 found[i] = Some((page, entry.prot));
             }
         }
-        // The anons' locks are gone, and somebody may be taking their pages away, or lending them.
+        // The anons' locks are gone: somebody may be taking their pages away, lending or sharing them, or putting a copy in a
+        // slot. The record goes before the slot (`Frames::is_alone`).
         let frames = self.machine().frames();
+        let is_slots = |i: usize| beside == Beside::Nobody || slots.has(first + i as u64, numbers[i]);
         let is_there =
-            |i: usize| found[i].is_some_and(|(page, _)| frames.is_still(page, Owner::Anon(numbers[i]), true));
+            |i: usize| found[i].is_some_and(|(page, _)| frames.is_alone(page, numbers[i])) && is_slots(i);
         self.machine().pmap().enter_ahead(held, &fault.space.pmap, w.start, &found[..w.len], is_there);
     }
 

@@ -133,6 +133,9 @@ impl<M: Machine> Uvm<M> {
         self.stat().add(self.machine().cpu(), Counter::FaultsObject, 1);
         let prot = if private { entry.prot.without_write() } else { entry.prot };
         let own = if self.is_to_ask(page) { prot.without_write() } else { prot };
+        if own.contains(Prot::WRITE) {
+            body.mark(entry.index(oref, fault.va));
+        }
         self.enter(held, fault, entry, page, own)?;
         let amap = upper.map(|(amap, slot)| (&amap.slots, slot));
         self.map_object_neighbours(held, fault, entry, oref, body, amap, prot);
@@ -197,7 +200,8 @@ impl<M: Machine> Uvm<M> {
         busy_check(self.machine(), page)?;
         if flags.contains(PageFlags::ERROR) {
             let mut down = machine::Shootdown::new();
-            body.remove(self, held, index, &mut down);
+            let page = down.unmap(self.machine(), held, page);
+            body.remove(self, held, page, &mut down);
             down.perform(self.machine(), held);
             return Err(GetError::Io);
         }

@@ -14,7 +14,7 @@
 //! (Linux 6.8's multi-size pages), without their being one piece of memory.
 
 use arrayvec::ArrayVec;
-use machine::{order, Held, Machine, Owner, PageNo, Pmap, Prot, Reserve};
+use machine::{order, Held, Machine, PageNo, Pmap, Prot, Reserve};
 
 use super::neighbours::WINDOW;
 use super::Fault;
@@ -59,10 +59,10 @@ impl<M: Machine> Uvm<M> {
         }
         let mut pages = [None; WINDOW];
         made.iter().zip(&mut pages).for_each(|(&(page, _), to)| *to = Some((page, entry.prot)));
-        // Others who read the amap may have found them by now, and lent them.
+        // Others who read the amap may have found them by now, and lent, shared or replaced them.
         let is_there = |i: usize| {
             let (page, anon) = made[i];
-            frames.is_still(page, Owner::Anon(anon.get()), true)
+            frames.is_alone(page, anon.get()) && found.behind_by(1 + i).number() == Some(anon.number())
         };
         let at = fault.va + machine::Pages(1);
         machine.pmap().enter_ahead(held, &fault.space.pmap, at, &pages[..made.len()], is_there);

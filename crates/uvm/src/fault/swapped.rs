@@ -17,8 +17,7 @@
 //!
 //! Locks: the amap's throughout; each anon's in turn.
 
-use machine::frames::PageFlags;
-use machine::{order, Held, Machine, Owner, PageNo, Reserve, Va, VaRange};
+use machine::{order, Held, Machine, PageNo, Reserve, Va, VaRange};
 
 use super::{Fault, FaultError};
 use crate::amap::AmapBody;
@@ -166,7 +165,7 @@ impl<M: Machine> Uvm<M> {
     ) -> Result<Option<(PageNo, Slot)>, Stop<FaultError>> {
         let machine = self.machine();
         let (mut body, mut h) = self.anons.get(no).lock(held);
-        if body.page.is_some() {
+        if body.page().is_some() {
             return Ok(None);
         }
         let from = body.swap.filter(|slot| slot.is_place() && expected.is_none_or(|e| e == *slot));
@@ -175,10 +174,8 @@ impl<M: Machine> Uvm<M> {
             return Err(FaultError::Io.into());
         }
         let page = machine.frames().alloc(machine, &mut h, Reserve::User).map_err(FaultError::from)?;
-        self.forget_bits(page);
-        machine.frames().set_owner(page, Owner::Anon(no.get()), 0);
-        machine.frames().set_flags(page, PageFlags::BUSY);
-        body.page = Some(page);
+        self.prepare_read(page);
+        body.set_page(machine.frames(), no, page);
         self.read_prepared(1);
         Ok(Some((page, from)))
     }

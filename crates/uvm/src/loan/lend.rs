@@ -289,7 +289,7 @@ impl<M: Machine> Uvm<M> {
             let Some(no) = AnonNo::new(number) else { break };
             let (anon, _) = anons.get(no).lock(held);
             // A copy may have taken its place.
-            let Some(page) = anon.page.filter(|_| slot.load(Acquire) == number) else { break };
+            let Some(page) = anon.page().filter(|_| slot.load(Acquire) == number) else { break };
             if frames.lend_idle(page) != Found::Lent {
                 break;
             }
@@ -313,7 +313,7 @@ impl<M: Machine> Uvm<M> {
     ) -> Result<bool, NoMemory> {
         let frames = self.frames();
         let (anon, mut h) = self.anons.get(no).lock(held);
-        let Some(page) = anon.page.filter(|_| is_there()) else { return Ok(false) };
+        let Some(page) = anon.page().filter(|_| is_there()) else { return Ok(false) };
         match frames.lend_idle(page) {
             Found::Lent => {}
             Found::NotNow => return Ok(false),

@@ -39,9 +39,11 @@ use core::ops::Range;
 
 use machine::{order, Before, Held, Machine, NoMemory, PageNo, Reserve};
 
+use crate::owed::Owed;
 use crate::Uvm;
 
-/// One page on loan: a right to read it. Give it back by [`Uvm::return_page`]; dropping this does not.
+/// One page on loan: a right to read it. Give it back by [`Uvm::return_page`]. Dropping this does
+/// not, panics with debug assertions, and fails every [audit](Uvm::audit) from then on.
 #[must_use = "a page stays lent until `return_page` or `return_loan` gets this back"]
 #[derive(PartialEq, Eq, Debug)]
 pub struct LentPage(pub(crate) PageNo);
@@ -51,9 +53,24 @@ impl LentPage {
     pub fn page(&self) -> PageNo {
         self.0
     }
+
+    /// Ends the value. The loan is the caller's to end, or to make another's.
+    #[inline]
+    pub(crate) fn into_page(self) -> PageNo {
+        let page = self.0;
+        core::mem::forget(self);
+        page
+    }
 }
 
-/// Pages on loan, in order. Give them back by [`Uvm::return_loan`], or one by one; dropping this does not.
+impl Drop for LentPage {
+    #[inline]
+    fn drop(&mut self) {
+        Owed::Loan.note_dropped();
+    }
+}
+
+/// Pages on loan, in order. Give them back by [`Uvm::return_loan`], or one by one: see [`LentPage`].
 #[must_use = "pages stay lent until `return_loan` gets this back"]
 #[derive(Default, Debug)]
 pub struct Lent {
@@ -120,6 +137,11 @@ impl Lent {
         self.pages.push(page);
     }
 
+    /// The loans have become another's.
+    pub(crate) fn hand_over(&mut self) {
+        self.pages.drain(..).for_each(|page| _ = page.into_page());
+    }
+
     /// Adds another's pages behind its own. The heap for all has been reserved.
     pub fn append(&mut self, mut other: Lent) {
         self.pages.append(&mut other.pages);
@@ -143,7 +165,7 @@ impl<M: Machine> Uvm<M> {
     /// One more loan of a page that is on loan: a loan of a loan. `None` if it is lent 30,000 times already: copy it.
     pub fn lend_again(&self, page: &LentPage) -> Option<LentPage> {
         let lent = self.is_zero_page(page.0) || self.frames().lend(page.0);
-        lent.then_some(LentPage(page.0))
+        lent.then(|| LentPage(page.0))
     }
 
     /// The same for pages in order, as far as there is room for them in what the caller has, where they are added. Fewer if one is lent
@@ -172,8 +194,9 @@ impl<M: Machine> Uvm<M> {
     /// CPU's free pages.
     #[inline]
     pub fn return_page<P: Before<order::PageCache>>(&self, held: &mut Held<'_, P>, page: LentPage) {
-        if !self.is_zero_page(page.0) && self.frames().unlend(page.0) {
-            self.frames().free_page(self.machine(), held, page.0);
+        let page = page.into_page();
+        if !self.is_zero_page(page) && self.frames().unlend(page) {
+            self.frames().free_page(self.machine(), held, page);
         }
         self.pages_may_go();
     }
@@ -189,7 +212,7 @@ impl<M: Machine> Uvm<M> {
         pages: impl Iterator<Item = LentPage>,
     ) {
         let zero = self.zero_page.get().copied();
-        for LentPage(page) in pages {
+        for page in pages.map(LentPage::into_page) {
             if Some(page) != zero && self.frames().unlend(page) {
                 self.frames().free_page(self.machine(), held, page);
             }

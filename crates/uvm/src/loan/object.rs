@@ -44,20 +44,25 @@ impl<M: Machine> Uvm<M> {
                 continue;
             }
             let access = Access::Call(crate::Advice::Normal, (pages - n).min(u32::MAX as usize) as u32);
-            let mut ahead = None;
             let found = self.attempt(held, crate::slots::CLUSTER_BYTES, |held, _| {
-                let done = self.lend_in_object(held, &oref, at, access, &mut ahead, &mut down);
-                if done.is_err() {
-                    down.perform(self.machine(), held);
+                let mut ahead = None;
+                match self.lend_in_object(held, &oref, at, access, &mut ahead, &mut down) {
+                    Ok(page) => Ok((page, ahead)),
+                    Err(stop) => {
+                        down.perform(self.machine(), held);
+                        // What is busy is read before anything is waited for.
+                        Err(ahead.map_or(stop, Stop::Start))
+                    }
                 }
-                done
             });
-            if let Some(start) = ahead {
-                down.perform(self.machine(), held);
-                self.start(held, start);
-            }
             match found {
-                Ok(page) => lent.pages.push(page),
+                Ok((page, ahead)) => {
+                    lent.pages.push(page);
+                    if let Some(start) = ahead {
+                        down.perform(self.machine(), held);
+                        self.start(held, start);
+                    }
+                }
                 Err(e) => {
                     result = Err(e);
                     break;
@@ -158,15 +163,13 @@ impl<M: Machine> Uvm<M> {
     ) -> Result<PageNo, NoMemory> {
         let (machine, frames) = (self.machine(), self.frames());
         let copy = frames.alloc(machine, held, Reserve::User)?;
-        for _ in 0..machine.pmap().page_protect(held, page, Prot::NONE, down) {
-            frames.unwire(machine, held, page);
-        }
+        let unmapped = down.unmap(machine, held, page);
         down.flush(machine.pmap());
         machine.copy(page, copy);
         frames.dequeue(held, page);
         body.exchange(frames, page, copy);
         frames.activate(machine, held, copy);
-        drop_page(machine, held, page, down);
+        drop_page(machine, held, unmapped, down);
         self.stat().add(machine.cpu(), Counter::LoansBroken, 1);
         Ok(copy)
     }

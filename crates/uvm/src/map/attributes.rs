@@ -3,10 +3,11 @@
 //! Each checks the whole range first and then changes it, so an error leaves everything as it was. Entries that have
 //! become alike grow together, so that a heap which grows by mprotect stays two entries however often it does.
 
-use machine::{order, Held, Machine, Pmap, Prot, Shootdown, VaRange};
+use machine::{order, Held, Machine, Pmap, Prot, Shootdown, Va, VaRange};
 
 use super::tree::Tree;
-use super::{clip, entry_bytes, Advice, Entry, Inherit, RangeError};
+use super::{clip, may_cut, Advice, Change, Entry, Inherit, RangeError};
+use crate::steps::first_part;
 use crate::{Space, Uvm};
 
 impl<M: Machine> Uvm<M> {
@@ -15,7 +16,8 @@ impl<M: Machine> Uvm<M> {
     ///
     /// # Errors
     /// [`RangeError::NoMapping`] for a hole, [`RangeError::Access`] beyond a mapping's maximum, or
-    /// [`RangeError::NoMemory`]: nothing has changed.
+    /// [`RangeError::NoMemory`] or [`RangeError::TooMany`]: nothing has changed. A range of many entries is changed in steps: where another
+    /// thread unmaps or cuts the rest meanwhile, the first of these have changed.
     pub fn protect(
         &self,
         held: &mut Held<'_, order::Nothing>,
@@ -23,20 +25,43 @@ impl<M: Machine> Uvm<M> {
         range: VaRange,
         prot: Prot,
     ) -> Result<(), RangeError> {
+        let mut rest = range;
+        while !rest.is_empty() {
+            rest.start = self.protect_first(held, space, rest, prot, rest == range)?;
+            if !rest.is_empty() {
+                self.machine().pause(held);
+            }
+        }
+        Ok(())
+    }
+
+    /// Sets the protection of the first part of a range, and says where that ends; looks first whether the whole range may have it.
+    fn protect_first(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        space: &Space<M>,
+        range: VaRange,
+        prot: Prot,
+        looks: bool,
+    ) -> Result<Va, RangeError> {
         let mut down = Shootdown::new();
-        let result = self.attempt(held, 4 * entry_bytes::<M>(), |held, _| {
+        let result = self.attempt(held, Change::CLIP.bytes::<M>(), |held, reserved| {
             let (mut tree, mut h) = space.map.lock(held, range);
-            covered(&tree, range)?;
-            tree.try_each(range, &mut |e| {
+            let part = first_part(&tree, range);
+            let whole = if looks { range } else { part };
+            covered(&tree, whole)?;
+            Change::CLIP.ensure(&tree, 0, reserved)?;
+            tree.try_each(whole, &mut |e| {
                 if e.max_prot.contains(prot) {
                     Ok(())
                 } else {
                     Err(RangeError::Access)
                 }
             })?;
-            clip(&mut tree, range);
+            may_cut(self, &tree, whole)?;
+            clip(&mut tree, whole);
             let mut lowers = false;
-            tree.each_mut(range, |e| {
+            tree.each_mut(part, |e| {
                 lowers |= !prot.contains(e.prot);
                 e.prot = prot;
                 if e.wired && prot == Prot::NONE {
@@ -45,12 +70,12 @@ impl<M: Machine> Uvm<M> {
                 }
             });
             if lowers {
-                self.machine().pmap().protect(&mut h, &space.pmap, range, prot, &mut down);
+                self.machine().pmap().protect(&mut h, &space.pmap, part, prot, &mut down);
                 // Before the lock goes: a fault that finds the new protection must not meet the old translation.
                 down.flush(self.machine().pmap());
             }
-            self.join(&mut tree, &mut h, range);
-            Ok(())
+            self.join(&mut tree, &mut h, part);
+            Ok(part.end)
         });
         down.perform(self.machine(), held);
         result
@@ -59,7 +84,7 @@ impl<M: Machine> Uvm<M> {
     /// Sets what a child will get of a range: minherit. Source: 1999, section 5.4.
     ///
     /// # Errors
-    /// [`RangeError::NoMapping`] for a hole, or [`RangeError::NoMemory`]: nothing has changed.
+    /// [`RangeError::NoMapping`] for a hole, [`RangeError::NoMemory`] or [`RangeError::TooMany`]: nothing has changed.
     pub fn inherit(
         &self,
         held: &mut Held<'_, order::Nothing>,
@@ -73,7 +98,7 @@ impl<M: Machine> Uvm<M> {
     /// Says how a range will be used: which neighbours a fault brings along.
     ///
     /// # Errors
-    /// [`RangeError::NoMapping`] for a hole, or [`RangeError::NoMemory`]: nothing has changed.
+    /// [`RangeError::NoMapping`] for a hole, [`RangeError::NoMemory`] or [`RangeError::TooMany`]: nothing has changed.
     pub fn advise(
         &self,
         held: &mut Held<'_, order::Nothing>,
@@ -91,9 +116,11 @@ impl<M: Machine> Uvm<M> {
         range: VaRange,
         mut change: impl FnMut(&mut Entry<M>),
     ) -> Result<(), RangeError> {
-        self.attempt(held, 4 * entry_bytes::<M>(), |held, _| {
+        self.attempt(held, Change::CLIP.bytes::<M>(), |held, reserved| {
             let (mut tree, mut h) = space.map.lock(held, range);
             covered(&tree, range)?;
+            may_cut(self, &tree, range)?;
+            Change::CLIP.ensure(&tree, 0, reserved)?;
             clip(&mut tree, range);
             tree.each_mut(range, &mut change);
             self.join(&mut tree, &mut h, range);

@@ -8,11 +8,10 @@ use alloc::sync::Arc;
 use machine::{order, Held, Machine, NoMemory, Pages, Pmap, Prot, Shootdown, Va, VaRange};
 
 use super::merge::Growth;
-use super::remove::release_bytes;
-use super::tree::Tree;
-use super::{clip, entry_bytes, Advice, Entry, Inherit, Map, ORef, Writes};
+use super::tree::{Taken, Tree};
+use super::{clip, has_room, Advice, Change, Entry, Inherit, Map, ORef, Writes};
+use crate::cover::CHANGE_BYTES;
 use crate::pager::Pager;
-use crate::slots::Heap;
 use crate::{Space, Stop, Uvm};
 
 /// Where a mapping is to lie.
@@ -144,6 +143,8 @@ pub enum MapError {
     Exists,
     /// Heap or tables are short.
     NoMemory,
+    /// The map has as many entries as it may.
+    TooMany,
     /// Empty, unaligned, outside the space, past the end of an object's offsets, or more protection than its most.
     Invalid,
     /// The old range of a move is not all mapped, or a place not all reserved.
@@ -187,10 +188,10 @@ impl<M: Machine> Uvm<M> {
             self.make_known(held, pager)?;
         }
         let mut down = Shootdown::new();
-        let mut old = Tree::new();
+        let mut old = Taken::new();
         let mut is_full = false;
-        let made = self.attempt(held, 4 * entry_bytes::<M>(), |held, reserved| {
-            if let Some(start) = self.map_own(held, space, request) {
+        let made = self.attempt(held, Change::REPLACE.bytes::<M>() + CHANGE_BYTES, |held, reserved| {
+            if let Some(start) = self.map_own(held, space, request, reserved) {
                 return Ok(start);
             }
             let (mut tree, mut h) = match request.place {
@@ -212,16 +213,19 @@ impl<M: Machine> Uvm<M> {
                 return Err(Stop::Heap(reserved));
             }
             let start = chosen?;
+            // As on Linux, one more than may be had by cutting.
+            if !has_room(self, &tree, 0) {
+                return Err(Stop::Fail(MapError::TooMany));
+            }
             let range = VaRange::new(start, start + request.len);
             if matches!(request.place, Place::Fixed(_) | Place::Reserved(_)) && !tree.is_free(range) {
-                let need = 4 * entry_bytes::<M>() + release_bytes(&tree, &mut h, range);
-                if need > reserved {
-                    return Err(Stop::Heap(need));
-                }
+                Change::REPLACE.ensure(&tree, CHANGE_BYTES, reserved)?;
                 clip(&mut tree, range);
-                old = tree.take(range);
+                tree.take_into(range, &mut old);
                 self.unwire_entries(&mut h, space, &mut old);
                 self.forget_range(&mut h, space, range, &mut down);
+            } else {
+                Change::ADD.ensure(&tree, CHANGE_BYTES, reserved)?;
             }
             self.place_entry(&mut tree, &mut h, range, request);
             if request.place == Place::Anywhere {
@@ -229,7 +233,7 @@ impl<M: Machine> Uvm<M> {
             }
             Ok(start)
         });
-        self.release_entries(held, old, Heap::Reserved, &mut down);
+        self.release_entries(held, &mut old, &mut down);
         down.perform(self.machine(), held);
         made
     }
@@ -240,19 +244,24 @@ impl<M: Machine> Uvm<M> {
         held: &mut Held<'_, order::Nothing>,
         space: &Space<M>,
         request: &MapRequest<M>,
+        reserved: usize,
     ) -> Option<Va> {
         if request.place != Place::Anywhere {
             return None;
         }
         let cpu = self.machine().cpu();
         if space.map.wants_part(cpu) {
-            let bytes = 4 * entry_bytes::<M>() + Map::<M>::PARTS_BYTES;
-            self.machine().reserve_heap(bytes).ok()?;
-            space.map.open(held, cpu);
+            let levels = space.map.most_levels(self.frames().total());
+            self.machine().reserve_heap(reserved + Map::<M>::part_bytes(levels)).ok()?;
+            space.map.open(held, cpu, levels);
             self.machine().pmap().use_apart(&space.pmap);
         }
         let ((mut tree, mut h), part) = space.map.lock_own(held, cpu, request.len)?;
+        if tree.len() >= self.knobs().most_entries() / Map::<M>::PARTS {
+            return None;
+        }
         let start = tree.find_space(part, request.len.bytes())?;
+        Change::ADD.ensure::<M, MapError>(&tree, CHANGE_BYTES, reserved).ok()?;
         self.place_entry(&mut tree, &mut h, VaRange::new(start, start + request.len), request);
         Some(start)
     }

@@ -21,6 +21,7 @@ use machine::{order, Held, Machine, Prot, Va, VaRange};
 
 use super::tree::Tree;
 use super::{Entry, Writes};
+use crate::slots::Heap;
 use crate::Uvm;
 
 /// Which neighbours a new mapping may become part of.
@@ -35,7 +36,8 @@ pub(super) enum Growth {
 
 impl<M: Machine> Uvm<M> {
     /// Adds an entry that has no amap where nothing is, as part of a neighbour if it continues one. Its object is
-    /// attached if the entry stays one of its own. Heap bytes of one entry have been reserved.
+    /// attached if the entry stays one of its own. Heap for [one more](super::Change::ADD) has been
+    /// reserved, and [`CHANGE_BYTES`](crate::cover::CHANGE_BYTES).
     pub(super) fn add(
         &self,
         tree: &mut Tree<Entry<M>>,
@@ -52,10 +54,13 @@ impl<M: Machine> Uvm<M> {
                 oref.pager.object().runs(held);
             }
         }
-        if before(tree, start).is_some_and(|b| may_grow(b) && grows_up(held, b, &entry)) {
+        let (before, after) = tree.beside(entry.range);
+        let (before, after) =
+            (before.filter(|b| b.range.end == start), after.filter(|a| a.range.start == end));
+        if before.is_some_and(|b| may_grow(b) && grows_up(held, b, &entry, Heap::Reserved)) {
             stretch_up(tree, held, start, end);
             self.join_at(tree, held, end);
-        } else if starts_at(tree, end).is_some_and(|a| may_grow(a) && grows_down(held, a, &entry)) {
+        } else if after.is_some_and(|a| may_grow(a) && grows_down(held, a, &entry, Heap::Reserved)) {
             stretch_down(tree, held, end, start);
         } else {
             if let Some(oref) = &entry.object {
@@ -86,15 +91,13 @@ impl<M: Machine> Uvm<M> {
         }
         let gone = if before.is_continued_by(after) {
             let Some(after) = tree.remove(at) else { return };
-            let Some(mut before) = tree.remove(last_page(at)) else { return };
-            before.range.end = after.range.end;
-            tree.insert(before);
+            tree.edit(last_page(at), |before| before.range.end = after.range.end);
             after
-        } else if after.amap.is_none() && grows_up(held, before, after) {
+        } else if after.amap.is_none() && grows_up(held, before, after, Heap::Unreserved) {
             let Some(after) = tree.remove(at) else { return };
             stretch_up(tree, held, at, after.range.end);
             after
-        } else if before.amap.is_none() && grows_down(held, after, before) {
+        } else if before.amap.is_none() && grows_down(held, after, before, Heap::Unreserved) {
             let Some(before) = tree.remove(last_page(at)) else { return };
             stretch_down(tree, held, at, before.range.start);
             before
@@ -136,47 +139,57 @@ fn continues<M: Machine>(low: &Entry<M>, high: &Entry<M>) -> bool {
     objects && (low.writes == Writes::Through) == (high.writes == Writes::Through)
 }
 
-/// Whether `entry` has room for `tail`, which has no amap, behind it.
-fn grows_up<M: Machine>(held: &mut Held<'_, order::Map>, entry: &Entry<M>, tail: &Entry<M>) -> bool {
+/// Whether `entry` has room for `tail`, which has no amap, behind it; where no `heap` is reserved, without any.
+fn grows_up<M: Machine>(
+    held: &mut Held<'_, order::Map>,
+    entry: &Entry<M>,
+    tail: &Entry<M>,
+    heap: Heap,
+) -> bool {
     continues(entry, tail)
         && entry.amap.as_ref().is_none_or(|aref| {
             let (body, _) = aref.amap.body.lock(held);
             let first = aref.slot.0 + entry.len().0;
-            body.is_free(first..first + tail.len().0)
+            body.has_room_for(first..first + tail.len().0, heap)
         })
 }
 
-/// Whether `entry` has room for `head`, which has no amap, ahead of it.
-fn grows_down<M: Machine>(held: &mut Held<'_, order::Map>, entry: &Entry<M>, head: &Entry<M>) -> bool {
+/// Whether `entry` has room for `head`, which has no amap, ahead of it; where no `heap` is reserved, without any.
+fn grows_down<M: Machine>(
+    held: &mut Held<'_, order::Map>,
+    entry: &Entry<M>,
+    head: &Entry<M>,
+    heap: Heap,
+) -> bool {
     continues(head, entry)
         && entry.amap.as_ref().is_none_or(|aref| {
             let (body, _) = aref.amap.body.lock(held);
-            aref.slot >= head.len() && body.is_free(aref.slot.0 - head.len().0..aref.slot.0)
+            aref.slot >= head.len() && body.has_room_for(aref.slot.0 - head.len().0..aref.slot.0, heap)
         })
 }
 
 /// Moves the end of the entry that ends at `at` up to `end`.
 fn stretch_up<M: Machine>(tree: &mut Tree<Entry<M>>, held: &mut Held<'_, order::Map>, at: Va, end: Va) {
-    let Some(mut entry) = tree.remove(last_page(at)) else { return };
-    if let Some(aref) = &entry.amap {
-        let first = aref.slot.0 + entry.len().0;
-        aref.amap.body.lock(held).0.cover.add(first..first + (end - at).0);
-    }
-    entry.range.end = end;
-    tree.insert(entry);
+    tree.edit(last_page(at), |entry| {
+        if let Some(aref) = &entry.amap {
+            let first = aref.slot.0 + entry.len().0;
+            aref.amap.body.lock(held).0.cover.insert(first..first + (end - at).0);
+        }
+        entry.range.end = end;
+    });
 }
 
 /// Moves the start of the entry that starts at `at` down to `start`.
 fn stretch_down<M: Machine>(tree: &mut Tree<Entry<M>>, held: &mut Held<'_, order::Map>, at: Va, start: Va) {
-    let Some(mut entry) = tree.remove(at) else { return };
     let more = at - start;
-    if let Some(aref) = &mut entry.amap {
-        aref.amap.body.lock(held).0.cover.add(aref.slot.0 - more.0..aref.slot.0);
-        aref.slot = machine::Pages(aref.slot.0 - more.0);
-    }
-    if let Some(oref) = &mut entry.object {
-        oref.offset = machine::Pages(oref.offset.0 - more.0);
-    }
-    entry.range.start = start;
-    tree.insert(entry);
+    tree.edit(at, |entry| {
+        if let Some(aref) = &mut entry.amap {
+            aref.amap.body.lock(held).0.cover.insert(aref.slot.0 - more.0..aref.slot.0);
+            aref.slot = machine::Pages(aref.slot.0 - more.0);
+        }
+        if let Some(oref) = &mut entry.object {
+            oref.offset = machine::Pages(oref.offset.0 - more.0);
+        }
+        entry.range.start = start;
+    });
 }

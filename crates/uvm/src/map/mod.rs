@@ -36,11 +36,13 @@ use machine::{order, Held, Machine, Pages, Prot, Shared, Va, VaRange};
 
 use crate::amap::ARef;
 use crate::pager::Pager;
+use crate::Stop;
+use crate::Uvm;
 pub(crate) use insert::{choose_place, NOWHERE};
 pub use insert::{Backing, MapError, MapRequest, Place, Sharing};
 use parts::{Parts, Turns};
 pub use remap::RemapPlace;
-use tree::{Node, Span, Tree};
+use tree::{Span, Tree};
 
 /// What a child gets of a mapping at fork; minherit's argument.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -75,6 +77,8 @@ pub enum RangeError {
     Access,
     /// Heap, tables or pages are short.
     NoMemory,
+    /// The map has as many entries as it may, and would have more.
+    TooMany,
     /// A page could not be read from its object, or lies past its end.
     Fault,
 }
@@ -131,6 +135,10 @@ pub(crate) struct Entry<M: Machine> {
 impl<M: Machine> Span for Entry<M> {
     fn range(&self) -> VaRange {
         self.range
+    }
+
+    fn move_to(&mut self, start: Va) {
+        self.range = VaRange::new(start, start + self.len());
     }
 }
 
@@ -218,6 +226,23 @@ impl<M: Machine> Entry<M> {
         oref.offset + (va - self.range.start)
     }
 
+    /// The same mapping without its private memory, and not wired. The object gets one more reference.
+    pub(crate) fn emptied(&self) -> Entry<M> {
+        if let Some(oref) = &self.object {
+            oref.pager.object().attach();
+        }
+        let through = self.writes == Writes::Through;
+        Entry {
+            amap: None,
+            object: self.object.clone(),
+            writes: if through { Writes::Through } else { Writes::NeedCopy },
+            wired: false,
+            submap: None,
+            name: self.name.clone(),
+            ..*self
+        }
+    }
+
     /// Cuts the entry at `at`, inside it; the part from there on is returned. The object gets one more reference;
     /// the amap's cover is by range and needs none.
     pub(crate) fn cut(&mut self, at: Va) -> Entry<M> {
@@ -255,11 +280,60 @@ pub struct Map<M: Machine> {
     pub(crate) fork_bytes: AtomicUsize,
     /// Forks so far.
     pub(crate) forks: AtomicU32,
+    /// Whether an entry has ever been wired. Written under the tree's lock.
+    pub(crate) was_wired: AtomicBool,
 }
 
-/// Heap bytes of one entry.
-pub(crate) fn entry_bytes<M: Machine>() -> usize {
-    size_of::<Node<Entry<M>>>() + 16
+/// What a change does to a tree, at most.
+#[derive(Clone, Copy)]
+pub(crate) struct Change {
+    /// Entries that are added one at a time; cutting one adds another.
+    pub(crate) insertions: usize,
+    /// Ranges of several entries that are taken out or put in.
+    pub(crate) splices: usize,
+}
+
+impl Change {
+    /// An entry is added.
+    pub(crate) const ADD: Change = Change { insertions: 1, splices: 0 };
+    /// The ends of a range are cut.
+    pub(crate) const CLIP: Change = Change { insertions: 2, splices: 0 };
+    /// A range is taken out.
+    pub(crate) const TAKE: Change = Change { insertions: 2, splices: 1 };
+    /// A range is taken out, and an entry put in its place.
+    pub(crate) const REPLACE: Change = Change { insertions: 3, splices: 1 };
+    /// An entry is taken out, put elsewhere in place of another, grows, and leaves one behind.
+    pub(crate) const MOVE: Change = Change { insertions: 7, splices: 0 };
+
+    /// With so many ranges more that may have several entries, if they have.
+    pub(crate) fn with<M: Machine>(self, tree: &Tree<Entry<M>>, ranges: &[VaRange]) -> Change {
+        let has_one = |range: &VaRange| tree.get(range.start).is_some_and(|e| e.range.end >= range.end);
+        let several = ranges.iter().filter(|range| !tree.is_free(**range) && !has_one(range)).count();
+        Change { splices: self.splices + several, ..self }
+    }
+
+    /// Heap bytes for it in a map of common size: what a first attempt reserves.
+    pub(crate) const fn bytes<M: Machine>(self) -> usize {
+        tree::insert_bytes::<Entry<M>>(self.insertions) + self.splices * tree::splice_bytes::<Entry<M>>()
+    }
+
+    /// Heap bytes for it in a tree as it is; [`bytes`](Self::bytes), unless that is very tall.
+    pub(crate) fn bytes_in<M: Machine>(self, tree: &Tree<Entry<M>>) -> usize {
+        tree.insert_bytes(self.insertions) + self.splices * tree.splice_bytes()
+    }
+
+    /// Makes sure that its heap has been reserved, and some more.
+    pub(crate) fn ensure<M: Machine, X>(
+        self,
+        tree: &Tree<Entry<M>>,
+        more: usize,
+        reserved: usize,
+    ) -> Result<(), Stop<X>> {
+        match self.bytes_in(tree) + more {
+            need if need > reserved => Err(Stop::Heap(need)),
+            _ => Ok(()),
+        }
+    }
 }
 
 impl<M: Machine> Map<M> {
@@ -275,6 +349,7 @@ impl<M: Machine> Map<M> {
             is_touched: AtomicBool::new(false),
             fork_bytes: AtomicUsize::new(0),
             forks: AtomicU32::new(0),
+            was_wired: AtomicBool::new(false),
         }
     }
 
@@ -284,17 +359,39 @@ impl<M: Machine> Map<M> {
     }
 }
 
+/// Whether a map has room for so many entries more.
+pub(crate) fn has_room<M: Machine>(uvm: &Uvm<M>, tree: &Tree<Entry<M>>, more: usize) -> bool {
+    tree.len() + more <= uvm.knobs().most_entries()
+}
+
+/// How many entries [`clip`] adds.
+pub(crate) fn cuts<M: Machine>(tree: &Tree<Entry<M>>, range: VaRange) -> usize {
+    let is_cut = |&&at: &&Va| tree.get(at).is_some_and(|e| e.range.start < at);
+    [range.start, range.end].iter().filter(is_cut).count()
+}
+
+/// Refuses what would cut entries so that the map has too many.
+pub(crate) fn may_cut<M: Machine>(
+    uvm: &Uvm<M>,
+    tree: &Tree<Entry<M>>,
+    range: VaRange,
+) -> Result<(), RangeError> {
+    let cuts = cuts(tree, range);
+    if cuts == 0 || has_room(uvm, tree, cuts) {
+        Ok(())
+    } else {
+        Err(RangeError::TooMany)
+    }
+}
+
 /// Cuts the entries that reach over the ends of the range, so that it can be taken out whole. Two new entries at
-/// most, whose heap bytes have been reserved.
+/// most, whose heap bytes ([`Change::CLIP`]) have been reserved.
 pub(crate) fn clip<M: Machine>(tree: &mut Tree<Entry<M>>, range: VaRange) {
     for at in [range.start, range.end] {
         let reaches = |e: &Entry<M>| e.range.start < at;
         if tree.get(at).is_some_and(reaches) {
-            if let Some(mut head) = tree.remove(at) {
-                let tail = head.cut(at);
-                tree.insert(head);
-                tree.insert(tail);
-            }
+            let tail = tree.edit(at, |head| head.cut(at));
+            tail.into_iter().for_each(|tail| tree.insert(tail));
         }
     }
 }

@@ -9,7 +9,7 @@
 //! Threads that map and unmap side by side would take turns at the map's lock. So once several CPUs have made mappings in turns, each
 //! gets a slice of the addresses: what it maps anywhere lies there, in a tree with its own lock, and in page tables of its own. Where
 //! something lies is known from its address, so whoever has an address takes the one lock that covers it. Who is after more than one
-//! slice, as fork is, takes the map's own lock and gathers what is open in the way: trees are cut and joined in O(log n). A
+//! slice, as fork is, takes the map's own lock and gathers what is open in the way: trees are cut and joined by levels, with nodes that an open part keeps for that. A
 //! part that was gathered opens again when its CPU's turn comes.
 //!
 //! I1: while a part is open its tree has the entries of its slice, and the map's tree has none there; else its tree is empty. I2:
@@ -24,9 +24,9 @@ use alloc::boxed::Box;
 use machine::lines::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use machine::order::Guard;
 use machine::shared::{Access, Line};
-use machine::{order, CpuSet, Held, Machine, Pages, Pmap, RawLock, Shared, Va, VaRange};
+use machine::{order, CpuSet, Held, Machine, Pages, Pmap, RawLock, Shared, Va, VaRange, PAGE_SIZE};
 
-use super::tree::Tree;
+use super::tree::{lend_bytes, most_levels, Tree};
 use super::{Entry, Map};
 
 /// Parts of a map; one for each CPU.
@@ -145,7 +145,7 @@ impl<M: Machine> Parts<M> {
         for index in CpuSet(self.open.load(Relaxed)).iter() {
             if !self.range(index).intersect(range).is_empty() {
                 let (mut own, _) = self.trees[index].lock(held);
-                tree.put_back(core::mem::replace(&mut *own, Tree::new()));
+                tree.join_in(core::mem::take(&mut *own));
                 self.open.fetch_and(!(1 << index), Relaxed);
                 turns.forget();
             }
@@ -154,8 +154,19 @@ impl<M: Machine> Parts<M> {
 }
 
 impl<M: Machine> Map<M> {
-    /// Heap bytes of a map's parts.
-    pub(super) const PARTS_BYTES: usize = size_of::<Parts<M>>() + 64;
+    /// Parts of a map.
+    pub(super) const PARTS: usize = PARTS;
+
+    /// Heap bytes for opening a part of a map whose trees have so many levels at most, and for its parts.
+    pub(super) const fn part_bytes(levels: usize) -> usize {
+        size_of::<Parts<M>>() + 64 + lend_bytes::<Entry<M>>(levels)
+    }
+
+    /// Levels that no tree of the map exceeds, on a machine of so many page frames, which its entries lie in.
+    pub(super) fn most_levels(&self, frames: usize) -> usize {
+        let entries = frames * PAGE_SIZE / size_of::<Entry<M>>();
+        most_levels(self.bounds.pages().0.min(entries as u64))
+    }
 
     /// The open part that has all of a range.
     #[inline]
@@ -284,10 +295,11 @@ impl<M: Machine> Map<M> {
         }
     }
 
-    /// Gives a CPU's part what the map's own tree has of its slice. [Heap](Self::PARTS_BYTES) has been reserved.
+    /// Gives a CPU's part what the map's own tree has of its slice. [Heap](Self::part_bytes) for as many levels
+    /// has been reserved.
     #[cold]
     #[inline(never)]
-    pub(super) fn open(&self, held: &mut Held<'_, order::Nothing>, cpu: usize) {
+    pub(super) fn open(&self, held: &mut Held<'_, order::Nothing>, cpu: usize, levels: usize) {
         let index = cpu % PARTS;
         let (mut tree, mut h) = self.tree.lock(held);
         if self.parts.get().is_none() {
@@ -302,7 +314,7 @@ impl<M: Machine> Map<M> {
             return self.turns.forget();
         }
         let (mut own, _) = parts.trees[index].lock(&mut h);
-        *own = tree.take(range);
+        *own = tree.lend(range, levels);
         parts.open.fetch_or(1 << index, Relaxed);
     }
 

@@ -6,10 +6,9 @@
 use machine::{order, Held, Machine, Pages, Pmap, Shootdown, Va, VaRange};
 
 use super::merge::Growth;
-use super::remove::release_bytes;
-use super::tree::Tree;
-use super::{clip, entry_bytes, Entry, MapError, ORef, Writes};
-use crate::slots::Heap;
+use super::tree::{built_bytes, Making, Taken, Tree};
+use super::{clip, cuts, has_room, Change, Entry, MapError, ORef, RangeError, Writes};
+use crate::cover::CHANGE_BYTES;
 use crate::{Space, Stop, Uvm};
 
 /// Where a remapped range may go.
@@ -21,6 +20,14 @@ pub enum RemapPlace {
     MayMove,
     /// It moves here, in place of whatever is here; must not overlap the old range.
     Fixed(Va),
+}
+
+/// What becomes of the addresses that a mapping moves away from.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Behind {
+    Nothing,
+    /// The same mapping, without its private memory.
+    Emptied,
 }
 
 impl<M: Machine> Uvm<M> {
@@ -40,28 +47,63 @@ impl<M: Machine> Uvm<M> {
         place: RemapPlace,
     ) -> Result<Va, MapError> {
         self.check_remap(space, old, new_len, place)?;
-        let mut old = old;
+        self.move_range(held, space, old, new_len, place, Behind::Nothing)
+    }
+
+    /// Moves the mapping at `old` to `to`, in place of whatever is there, or to where there is room, and says where it lies then. At
+    /// the old addresses the mapping stays without its private memory: private zeroes are zeroes again, private pages of an object are
+    /// the object's, what is shared is there twice. Nothing there is wired. One step: no other mapping is ever at the old addresses.
+    /// Cost: O(entries in the range). Source: Linux's MREMAP_DONTUNMAP.
+    ///
+    /// # Errors
+    /// [`MapError::NoMapping`] if `old` has a hole, [`MapError::NoSpace`] if nowhere is room, [`MapError::NoMemory`],
+    /// [`MapError::Invalid`] for an empty, unaligned, outside or overlapping range. Nothing has changed.
+    pub fn remap_and_keep(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        space: &Space<M>,
+        old: VaRange,
+        to: Option<Va>,
+    ) -> Result<Va, MapError> {
+        let place = to.map_or(RemapPlace::MayMove, RemapPlace::Fixed);
+        self.check_remap(space, old, old.pages(), place)?;
+        self.move_range(held, space, old, old.pages(), place, Behind::Emptied)
+    }
+
+    fn move_range(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        space: &Space<M>,
+        mut old: VaRange,
+        new_len: Pages,
+        place: RemapPlace,
+        behind: Behind,
+    ) -> Result<Va, MapError> {
         if new_len < old.pages() {
             let end = old.start + new_len;
-            self.unmap(held, space, VaRange::new(end, old.end)).map_err(|_| MapError::NoMemory)?;
+            self.unmap(held, space, VaRange::new(end, old.end)).map_err(|e| match e {
+                RangeError::TooMany => MapError::TooMany,
+                _ => MapError::NoMemory,
+            })?;
             old.end = end;
         }
         let mut down = Shootdown::new();
-        let mut replaced = Tree::new();
+        let mut replaced = Taken::new();
         let mut wired = false;
         let concerned = match place {
             RemapPlace::Fixed(_) => space.map.bounds,
             RemapPlace::Stay | RemapPlace::MayMove => VaRange::new(old.start, old.start + new_len),
         };
-        let result = self.attempt(held, 6 * entry_bytes::<M>(), |held, reserved| {
+        let result = self.attempt(held, Change::MOVE.bytes::<M>() + CHANGE_BYTES, |held, reserved| {
             let (mut tree, mut h) = space.map.lock_whole(held, concerned);
             if !tree.is_covered(old) {
                 return Err(Stop::Fail(MapError::NoMapping));
             }
             let tail = VaRange::new(old.end, old.end + (new_len - old.pages()));
-            let stays = !matches!(place, RemapPlace::Fixed(_));
+            let stays = behind == Behind::Nothing && !matches!(place, RemapPlace::Fixed(_));
             let fits = tail.is_empty() || tail.intersect(space.map.bounds) == tail && tree.is_free(tail);
             if stays && fits {
+                Change::ADD.ensure(&tree, CHANGE_BYTES, reserved)?;
                 self.grow(&mut tree, &mut h, tail);
                 wired = tree.get(old.start).is_some_and(|e| e.wired);
                 return Ok(old.start);
@@ -73,22 +115,32 @@ impl<M: Machine> Uvm<M> {
             }
             .ok_or(Stop::Fail(MapError::NoSpace))?;
             let new = VaRange::new(start, start + new_len);
-            let need = 6 * entry_bytes::<M>() + release_bytes(&tree, &mut h, new);
-            if need > reserved {
-                return Err(Stop::Heap(need));
+            let mut kept = 0;
+            if behind == Behind::Emptied {
+                tree.each(old, |_| kept += 1);
+            }
+            // What is several entries is taken out and put in again, and what stays behind is made and put in.
+            let change = Change::MOVE.with(&tree, &[old, old, old, new]);
+            let made = if kept > 1 { built_bytes::<Entry<M>>(kept) } else { 0 };
+            change.ensure(&tree, made + CHANGE_BYTES, reserved)?;
+            if !has_room(self, &tree, 1 + kept + cuts(&tree, old) + cuts(&tree, new)) {
+                return Err(Stop::Fail(MapError::TooMany));
             }
             if !tree.is_free(new) {
                 clip(&mut tree, new);
-                replaced = tree.take(new);
+                tree.take_into(new, &mut replaced);
                 self.unwire_entries(&mut h, space, &mut replaced);
                 self.forget_range(&mut h, space, new, &mut down);
             }
-            wired = self.shift(&mut tree, &mut h, space, old, start, &mut down);
+            wired = self.shift(&mut tree, &mut h, space, old, start, behind, &mut down);
             self.grow(&mut tree, &mut h, VaRange::new(start + old.pages(), new.end));
             self.join(&mut tree, &mut h, new);
+            if behind == Behind::Emptied {
+                self.join(&mut tree, &mut h, old);
+            }
             Ok(start)
         });
-        self.release_entries(held, replaced, Heap::Reserved, &mut down);
+        self.release_entries(held, &mut replaced, &mut down);
         down.perform(self.machine(), held);
         if let (Ok(start), true) = (result, wired) {
             // The mapping is where it should be; locking it again is best effort, as in mremap(2).
@@ -123,6 +175,7 @@ impl<M: Machine> Uvm<M> {
     }
 
     /// Moves the entries of `old` to `start`, with their translations where the port can; says whether any was wired.
+    #[allow(clippy::too_many_arguments)]
     fn shift(
         &self,
         tree: &mut Tree<Entry<M>>,
@@ -130,21 +183,25 @@ impl<M: Machine> Uvm<M> {
         space: &Space<M>,
         old: VaRange,
         start: Va,
+        behind: Behind,
         down: &mut Shootdown,
     ) -> bool {
         clip(tree, old);
         let mut moved = tree.take(old);
         let mut wired = false;
-        moved.each(old, |e| wired |= e.wired);
+        moved.each(|e| wired |= e.wired);
         self.unwire_entries(held, space, &mut moved);
         // Before the lock goes: a fault at the new place must not change what a CPU still reaches by the old.
         self.machine().pmap().pass(held, &space.pmap, old, &space.pmap, start, down);
         down.flush(self.machine().pmap());
-        moved.drain(|mut entry| {
-            let to = start + (entry.range.start - old.start);
-            entry.range = VaRange::new(to, to + entry.len());
-            tree.insert(entry);
-        });
+        if behind == Behind::Emptied {
+            let mut emptied = Making::new();
+            moved.each(|entry| emptied.push(entry.emptied()));
+            self.stat().add(self.machine().cpu(), crate::Counter::EntriesMade, moved.len() as u64);
+            tree.put_back(emptied.finish());
+        }
+        moved.shift(old.start, start);
+        tree.put_back(moved);
         wired
     }
 

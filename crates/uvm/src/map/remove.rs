@@ -5,10 +5,9 @@
 
 use machine::{order, Held, Machine, Pages, Pmap, Shootdown, VaRange};
 
-use super::tree::Tree;
-use super::{clip, entry_bytes, Entry, RangeError};
+use super::tree::{Taken, Tree};
+use super::{clip, has_room, Change, Entry, RangeError};
 use crate::pager::Pager;
-use crate::slots::{Emptied, Heap, LEAF_BYTES};
 use crate::{Space, Stop, Uvm};
 
 impl<M: Machine> Uvm<M> {
@@ -18,7 +17,8 @@ impl<M: Machine> Uvm<M> {
     /// Source: UVM's `uvm_unmap_remove` and `uvm_unmap_detach`.
     ///
     /// # Errors
-    /// [`RangeError::NoMemory`] if an entry at the range's ends can't be cut: nothing has changed.
+    /// [`RangeError::NoMemory`] if an entry at the range's ends can't be cut, [`RangeError::TooMany`] if a hole in one would make the
+    /// map have too many: nothing has changed.
     pub fn unmap(
         &self,
         held: &mut Held<'_, order::Nothing>,
@@ -26,38 +26,45 @@ impl<M: Machine> Uvm<M> {
         range: VaRange,
     ) -> Result<(), RangeError> {
         let mut down = Shootdown::new();
-        let old = self.attempt(held, 2 * entry_bytes::<M>() + 4 * LEAF_BYTES, |held, reserved| {
+        let mut old = Taken::new();
+        let result = self.attempt(held, Change::TAKE.bytes::<M>(), |held, reserved| {
             let (mut tree, mut h) = space.map.lock(held, range);
-            let need = 2 * entry_bytes::<M>() + release_bytes(&tree, &mut h, range);
-            if need > reserved {
-                return Err(Stop::Heap(need));
+            Change::TAKE.ensure(&tree, 0, reserved)?;
+            let first = tree.get(range.start).map(|e| e.range);
+            // Of two cuts one makes up for what goes, unless both are one entry's.
+            let splits = first.is_some_and(|e| e.start < range.start && range.end < e.end);
+            if splits && !has_room(self, &tree, 1) {
+                return Err(Stop::Fail(RangeError::TooMany));
             }
-            clip(&mut tree, range);
-            let mut old = tree.take(range);
+            if first != Some(range) {
+                clip(&mut tree, range);
+            }
+            tree.take_into(range, &mut old);
             self.unwire_entries(&mut h, space, &mut old);
             if !old.is_empty() {
                 self.forget_range(&mut h, space, range, &mut down);
             }
-            Ok(old)
+            Ok(())
         });
-        let result = old.map(|old| self.release_entries(held, old, Heap::Reserved, &mut down));
+        self.release_entries(held, &mut old, &mut down);
         down.perform(self.machine(), held);
         self.clear_left(held);
         result
     }
 
-    /// Removes every mapping of a space: at exec and exit. Never fails: where a part of what it shares with others must be cut out, which
-    /// is rare, it is [cut](Self::clear_left) afterwards, or once there is heap.
+    /// Removes every mapping of a space: at exec and exit. Never fails: where a part of what it shares with others must be
+    /// cut out and no heap is to be had, which is rare, it is [cut](Self::clear_left) once there is.
     pub fn space_clear(&self, held: &mut Held<'_, order::Nothing>, space: &Space<M>) {
+        self.forget_ahead(held, space);
         let mut down = Shootdown::new();
-        let old = {
+        let mut old = Taken::new();
+        {
             let (mut tree, mut h) = space.map.lock_whole(held, space.map.bounds);
-            let mut old = tree.take(space.map.bounds);
+            tree.take_into(space.map.bounds, &mut old);
             self.unwire_entries(&mut h, space, &mut old);
             self.forget_range(&mut h, space, space.map.bounds, &mut down);
-            old
-        };
-        self.release_entries(held, old, Heap::Unreserved, &mut down);
+        }
+        self.release_entries(held, &mut old, &mut down);
         down.perform(self.machine(), held);
         self.clear_left(held);
     }
@@ -80,20 +87,21 @@ impl<M: Machine> Uvm<M> {
     pub(crate) fn release_entries(
         &self,
         held: &mut Held<'_, order::Nothing>,
-        entries: Tree<Entry<M>>,
-        heap: Heap,
+        entries: &mut Taken<Entry<M>>,
         down: &mut Shootdown,
     ) {
-        entries.drain(|entry| {
+        if entries.is_empty() {
+            return;
+        }
+        entries.each(|entry| {
             if let Some(aref) = &entry.amap {
-                if aref.release(self.parts(), held, entry.len(), heap, down) == Emptied::NotAll {
-                    self.note_left(held, &aref.amap);
-                }
+                self.release_amap(held, aref, entry.len(), down);
             }
             if let Some(oref) = &entry.object {
                 self.detach_into(held, &*oref.pager, down);
             }
         });
+        entries.clear();
     }
 
     /// Forgets anonymous memory in the range: the next read finds the object's data or zeroes, as after
@@ -226,13 +234,18 @@ fn first_copied<M: Machine>(
     found
 }
 
-/// Heap bytes that dropping what the range's entries refer to may need, where that lies in leaves shared with copies.
+/// Heap bytes that dropping what the range shows of its entries' amaps may need, where that lies in leaves shared with
+/// copies.
 pub(crate) fn release_bytes<M: Machine>(
     tree: &Tree<Entry<M>>,
     held: &mut Held<'_, order::Map>,
     range: VaRange,
 ) -> usize {
     let mut bytes = 0;
-    tree.each(range, |e| bytes += e.amap.as_ref().map_or(0, |aref| aref.release_bytes(held, e.len())));
+    tree.each(range, |e| {
+        let part = e.range.intersect(range);
+        let from: Pages = part.start - e.range.start;
+        bytes += e.amap.as_ref().map_or(0, |aref| aref.release_bytes(held, from, part.pages()));
+    });
     bytes
 }

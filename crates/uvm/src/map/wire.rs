@@ -3,14 +3,22 @@
 //! Of the five kinds of wiring (1999, section 3.2) only this one is a property of a mapping. The range is marked
 //! first, then every page is brought in by a fault that wires it; if one can't be, the marks are taken back.
 
+use alloc::collections::LinkedList;
+
+use machine::lines::Ordering::Relaxed;
 use machine::{order, Held, Machine, Pmap, Prot, VaRange};
 
 use super::attributes::covered;
-use super::tree::Tree;
-use super::{clip, entry_bytes, Entry, RangeError};
+use super::tree::{Taken, Tree};
+use super::{clip, may_cut, Change, Entry, RangeError};
 use crate::fault::FaultError;
 use crate::map::Writes;
 use crate::{Space, Uvm};
+
+/// What a call has marked, part by part. A range has as many parts as it has entries, so the list is no one piece.
+type Fresh = LinkedList<(VaRange, Prot)>;
+/// Heap bytes of a part: it and two links.
+const FRESH_BYTES: usize = size_of::<(VaRange, Prot)>() + 2 * size_of::<usize>() + 16;
 
 impl<M: Machine> Uvm<M> {
     /// Makes every page of the range resident and keeps it so. Inaccessible mappings are only marked. A range wired
@@ -53,7 +61,8 @@ impl<M: Machine> Uvm<M> {
     ) -> Result<(), RangeError> {
         for (part, prot) in self.mark_wired(held, space, range)? {
             let Some(access) = least_access(prot) else { continue };
-            for va in part.iter_pages() {
+            for (n, va) in part.iter_pages().enumerate() {
+                self.pause_after(held, n);
                 let mapped = self.machine().pmap().extract(&space.pmap, va).is_some();
                 if mapped && self.fault(held, space, va, access).is_err() {
                     // I5: what can't be wired now isn't mapped, and is wired when it is touched.
@@ -81,25 +90,28 @@ impl<M: Machine> Uvm<M> {
         held: &mut Held<'_, order::Nothing>,
         space: &Space<M>,
         range: VaRange,
-    ) -> Result<alloc::vec::Vec<(VaRange, Prot)>, RangeError> {
-        self.attempt(held, 2 * entry_bytes::<M>(), |held, reserved| {
+    ) -> Result<Fresh, RangeError> {
+        let reserve = Change::CLIP.bytes::<M>() + 4 * FRESH_BYTES;
+        self.attempt(held, reserve, |held, reserved| {
             let (mut tree, _) = space.map.lock(held, range);
             covered(&tree, range)?;
             let mut count = 0;
             tree.each(range, |_| count += 1);
-            let need = 2 * entry_bytes::<M>() + 2 * count * size_of::<(VaRange, Prot)>();
+            let need = Change::CLIP.bytes_in(&tree) + count * FRESH_BYTES;
             if need > reserved {
                 return Err(crate::Stop::Heap(need));
             }
+            may_cut(self, &tree, range)?;
             clip(&mut tree, range);
-            let mut fresh = alloc::vec::Vec::with_capacity(count + 2);
+            space.map.was_wired.store(true, Relaxed);
+            let mut fresh = Fresh::new();
             tree.each_mut(range, |e| {
                 if !e.wired {
                     e.wired = true;
                     // A read finds the page that a store will: one to an object would make it dirty, and ask for room in its file.
                     let reads = e.writes == Writes::Through && e.amap.is_none();
-                    fresh
-                        .push((e.range, if reads { least_access(e.prot).unwrap_or(e.prot) } else { e.prot }));
+                    let prot = if reads { least_access(e.prot).unwrap_or(e.prot) } else { e.prot };
+                    fresh.push_back((e.range, prot));
                 }
             });
             Ok(fresh)
@@ -115,7 +127,8 @@ impl<M: Machine> Uvm<M> {
     ) -> Result<(), RangeError> {
         let access = [Prot::WRITE, Prot::READ, Prot::EXECUTE].into_iter().find(|&a| prot.contains(a));
         let Some(access) = access else { return Ok(()) };
-        for va in range.iter_pages() {
+        for (n, va) in range.iter_pages().enumerate() {
+            self.pause_after(held, n);
             self.fault(held, space, va, access).map_err(|e| match e {
                 FaultError::NoMemory => RangeError::NoMemory,
                 FaultError::NoMapping => RangeError::NoMapping,
@@ -136,9 +149,11 @@ impl<M: Machine> Uvm<M> {
         space: &Space<M>,
         range: VaRange,
     ) -> Result<(), RangeError> {
-        self.attempt(held, 2 * entry_bytes::<M>(), |held, _| {
+        self.attempt(held, Change::CLIP.bytes::<M>(), |held, reserved| {
             let (mut tree, mut h) = space.map.lock(held, range);
             covered(&tree, range)?;
+            may_cut(self, &tree, range)?;
+            Change::CLIP.ensure(&tree, 0, reserved)?;
             clip(&mut tree, range);
             self.unwire_range(&mut h, space, &mut tree, range);
             self.join(&mut tree, &mut h, range);
@@ -156,9 +171,9 @@ impl<M: Machine> Uvm<M> {
         &self,
         held: &mut Held<'_, order::Map>,
         space: &Space<M>,
-        entries: &mut Tree<Entry<M>>,
+        entries: &mut Taken<Entry<M>>,
     ) {
-        self.unwire_range(held, space, entries, space.map.bounds);
+        entries.each_mut(|entry| self.unwire_entry(held, space, entry));
     }
 
     fn unwire_range(
@@ -168,11 +183,13 @@ impl<M: Machine> Uvm<M> {
         entries: &mut Tree<Entry<M>>,
         range: VaRange,
     ) {
-        entries.each_mut(range, |entry| {
-            if core::mem::replace(&mut entry.wired, false) {
-                self.unwire_translations(held, space, entry.range);
-            }
-        });
+        entries.each_mut(range, |entry| self.unwire_entry(held, space, entry));
+    }
+
+    fn unwire_entry(&self, held: &mut Held<'_, order::Map>, space: &Space<M>, entry: &mut Entry<M>) {
+        if core::mem::replace(&mut entry.wired, false) {
+            self.unwire_translations(held, space, entry.range);
+        }
     }
 
     /// Takes back the wiring of the range's pages and translations. A wired translation is never forgotten (pmap law

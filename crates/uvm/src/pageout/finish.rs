@@ -3,12 +3,13 @@
 use arrayvec::ArrayVec;
 
 use machine::frames::PageFlags;
-use machine::{order, Held, Machine, Owner, PageNo, Pmap, Shootdown};
+use machine::{order, Held, Machine, Owner, PageNo, Pmap};
 
 use super::Pass;
 use crate::anon::AnonNo;
 use crate::io::{Outcome, Transfer};
 use crate::object::unbusy;
+use crate::pager::Put;
 use crate::stat::Counter;
 use crate::swap::{Holder, Refusal, Run, Slot, WRITE_CLUSTER};
 use crate::Uvm;
@@ -27,7 +28,7 @@ pub(super) enum Fate {
 
 impl<M: Machine> Uvm<M> {
     /// Finishes with all that has been taken.
-    pub(super) fn finish(&self, held: &mut Held<'_, order::Nothing>, pass: &mut Pass) {
+    pub(super) fn finish(&self, held: &mut Held<'_, order::Nothing>, pass: &mut Pass<M>) {
         pass.down.flush(self.machine().pmap());
         let taken = core::mem::take(&mut pass.taken);
         let mut dirty = Taken::new();
@@ -45,6 +46,19 @@ impl<M: Machine> Uvm<M> {
         pass.progress.freed += freed;
         self.write_out(held, pass, &dirty);
         self.frames().refill_reserves(held);
+        self.put_all(held, pass);
+    }
+
+    /// Has pagers write what the pass has met. They may sleep: this pass has nothing busy, and each CPU knows what it has lowered.
+    fn put_all(&self, held: &mut Held<'_, order::Nothing>, pass: &mut Pass<M>) {
+        debug_assert!(pass.taken.is_empty() && !pass.down.is_needed(), "a pass sleeps with pages busy");
+        for (pager, index) in core::mem::take(&mut pass.puts) {
+            match pager.put(self, held, index) {
+                Put::Started(pages) => pass.progress.started += pages,
+                Put::Later => pass.progress.later += 1,
+                Put::Nothing => {}
+            }
+        }
     }
 
     /// Frees a page that is clean, and that nobody waits for.
@@ -68,19 +82,19 @@ impl<M: Machine> Uvm<M> {
     fn settle_anon(&self, held: &mut Held<'_, order::Nothing>, page: PageNo, number: u32) -> Option<Fate> {
         let (machine, frames) = (self.machine(), self.frames());
         let (mut body, mut h) = self.anons.get(AnonNo::new(number)?).lock(held);
-        if body.page != Some(page) || frames.owner(page) != Owner::Anon(number) {
+        if body.page() != Some(page) || frames.owner(page) != Owner::Anon(number) {
             return None;
         }
         let wanted = frames.flags(page).contains(PageFlags::WANTED);
         if !wanted && (body.swap.is_none() || !self.is_clean(page)) {
             return Some(Fate::Write);
         }
-        unbusy(machine, page);
         if wanted {
+            unbusy(machine, page);
             frames.activate(machine, &mut h, page);
             return Some(Fate::Kept);
         }
-        body.page = None;
+        body.take_page(frames);
         frames.free_page(machine, &mut h, page);
         Some(Fate::Freed)
     }
@@ -94,7 +108,7 @@ impl<M: Machine> Uvm<M> {
     }
 
     /// Puts dirty anonymous pages where they are out of the way: into the tier, as far as it takes them, and on devices.
-    fn write_out(&self, held: &mut Held<'_, order::Nothing>, pass: &mut Pass, dirty: &[PageNo]) {
+    fn write_out(&self, held: &mut Held<'_, order::Nothing>, pass: &mut Pass<M>, dirty: &[PageNo]) {
         let (mut left, mut small) = (Taken::new(), 0);
         for &page in dirty {
             match self.store_in_tier(held, page, self.holder(page)) {
@@ -126,7 +140,12 @@ impl<M: Machine> Uvm<M> {
     }
 
     /// Each run of slots in one transfer.
-    fn write_to_devices(&self, held: &mut Held<'_, order::Nothing>, pass: &mut Pass, mut dirty: &[PageNo]) {
+    fn write_to_devices(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        pass: &mut Pass<M>,
+        mut dirty: &[PageNo],
+    ) {
         while !dirty.is_empty() {
             let Some(run) = self.run_for(held, dirty) else {
                 dirty.iter().for_each(|&page| self.give_back(held, page));
@@ -151,7 +170,7 @@ impl<M: Machine> Uvm<M> {
     }
 
     /// Gives pages their slots and starts their write.
-    fn write_run(&self, held: &mut Held<'_, order::Nothing>, pass: &mut Pass, run: Run, pages: &[PageNo]) {
+    fn write_run(&self, held: &mut Held<'_, order::Nothing>, pass: &mut Pass<M>, run: Run, pages: &[PageNo]) {
         let machine = self.machine();
         for (i, &page) in pages.iter().enumerate() {
             self.begin_write(held, run.first.behind(i as u32), page);
@@ -206,7 +225,7 @@ impl<M: Machine> Uvm<M> {
         slot: Option<Slot>,
     ) -> Option<()> {
         let (mut body, mut h) = self.anons.get(AnonNo::new(number)?).lock(held);
-        if body.page != Some(page) || self.frames().owner(page) != Owner::Anon(number) {
+        if body.page() != Some(page) || self.frames().owner(page) != Owner::Anon(number) {
             return None;
         }
         if let Some(old) = core::mem::replace(&mut body.swap, slot) {
@@ -219,9 +238,7 @@ impl<M: Machine> Uvm<M> {
     /// Marks a page as on its way out: clean, unless something says otherwise before the write has ended.
     pub(super) fn prepare_write(&self, page: PageNo, slot: Option<Slot>) {
         if slot.is_some() {
-            let mut down = Shootdown::new();
-            self.machine().pmap().clear_modified(page, &mut down);
-            debug_assert!(!down.is_needed(), "{page:?} is written out and mapped");
+            self.machine().pmap().forget_modified(page);
             self.frames().set_flags(page, PageFlags::PAGEOUT | PageFlags::CLEAN);
         }
     }
@@ -234,7 +251,7 @@ impl<M: Machine> Uvm<M> {
                 Owner::Anon(number) => {
                     let Some(no) = AnonNo::new(number) else { return };
                     let (body, mut h) = self.anons.get(no).lock(held);
-                    if body.page == Some(page) && self.frames().owner(page) == Owner::Anon(number) {
+                    if body.page() == Some(page) && self.frames().owner(page) == Owner::Anon(number) {
                         unbusy(machine, page);
                         return self.frames().activate(machine, &mut h, page);
                     }

@@ -6,7 +6,7 @@
 //! A page that has not been used lately is kept all the same if its kind has no more than its least share, or if its
 //! kind has no more than its most and another has. If that would keep everything, it keeps nothing.
 
-use machine::lines::{AtomicBool, AtomicU8, Ordering::Relaxed};
+use machine::lines::{AtomicBool, AtomicU8, AtomicUsize, Ordering::Relaxed};
 
 use machine::{Class, Frames, Machine};
 
@@ -18,6 +18,7 @@ pub struct Knobs {
     least: [AtomicU8; 3],
     most: [AtomicU8; 3],
     neighbours: AtomicBool,
+    most_entries: AtomicUsize,
 }
 
 /// A share was refused: over 100, the least over the most, or the least shares over 95 together.
@@ -33,6 +34,7 @@ impl Knobs {
             least: [10, 10, 5].map(AtomicU8::new),
             most: [80, 50, 30].map(AtomicU8::new),
             neighbours: AtomicBool::new(true),
+            most_entries: AtomicUsize::new(usize::MAX),
         }
     }
 
@@ -64,6 +66,18 @@ impl Knobs {
     /// Lets a fault bring in its own page alone, or what lies around it as well.
     pub fn set_neighbours(&self, on: bool) {
         self.neighbours.store(on, Relaxed);
+    }
+
+    /// How many entries a map may have before what would add to them is refused; no bound at first. Where several CPUs map side by side, each may add as
+    /// many as a 64th of that.
+    #[inline]
+    pub fn most_entries(&self) -> usize {
+        self.most_entries.load(Relaxed)
+    }
+
+    /// Changes that; maps that have more stay as they are.
+    pub fn set_most_entries(&self, most: usize) {
+        self.most_entries.store(most, Relaxed);
     }
 
     /// Which kinds' pages are kept though they have not been used: for [`Class::Anon`], `File` and `Exec`.

@@ -15,7 +15,7 @@
 use arrayvec::ArrayVec;
 use machine::frames::PageFlags;
 use machine::lines::Ordering::Relaxed;
-use machine::{order, Held, Machine, Owner, PageNo, Pmap, Prot, Shootdown};
+use machine::{order, Held, Machine, Owner, PageNo, Pmap, Shootdown};
 
 use super::Zeal;
 use crate::amap::Amap;
@@ -85,9 +85,9 @@ impl<M: Machine> Uvm<M> {
             if is_busy || is_wired || !has_place || !self.is_clean(page) {
                 return false;
             }
-            machine.pmap().page_protect(h, page, Prot::NONE, &mut down);
+            let unmapped = down.unmap(machine, h, page);
             body.evict(frames, index, page);
-            drop_page(machine, h, page, &mut down);
+            drop_page(machine, h, unmapped, &mut down);
             true
         });
         down.perform(machine, held);

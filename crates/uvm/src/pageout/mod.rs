@@ -19,8 +19,9 @@
 //! * *A fault finds the page before it is busy:* it holds the owner's lock while it enters it, so the removal of
 //!   translations comes after. *While it is busy:* it waits, and says so (`WANTED`): a wanted page is kept.
 //! * *A page entered ahead, without its owner's lock*: the pmap asks under its own lock whether the page is still its
-//!   owner's and idle (`Frames::is_still`); busy was set before the removal that takes the same lock.
-//! * *A new page, not yet entered:* is on no queue, so it isn't found here (`anon` I3).
+//!   owner's and idle (`Frames::is_alone`); busy was set before the removal that takes the same lock, and
+//!   lasts until the page has no owner.
+//! * *A new page, not yet entered:* is on no queue (`anon` I3), and isn't taken though a scan may have found its number on one.
 //! * *A store through a stale translation* lands before the flush ends, and the modified bit is looked at after it.
 //! * *Exit, unmap* of a busy page's owner: the page is left to us as an orphan; the second step frees it, or the
 //!   completion of its write does.
@@ -46,11 +47,14 @@ mod verdict;
 
 use machine::lines::Ordering::Relaxed;
 
+use alloc::sync::Arc;
+
 use arrayvec::ArrayVec;
 
 use machine::frames::{Queue, SCAN};
-use machine::{order, Channel, Held, Machine, PageNo, Pmap, Shootdown};
+use machine::{order, Channel, Held, Machine, PageNo, Pages, Pmap, Shootdown};
 
+use crate::pager::Pager;
 use crate::stat::Counter;
 use crate::swap::WRITE_CLUSTER;
 use crate::Uvm;
@@ -97,8 +101,11 @@ pub(crate) enum Zeal {
     Desperate,
 }
 
+/// Pages that a pass notes for their pagers at once.
+const PUTS: usize = 16;
+
 /// One pass under way.
-struct Pass {
+struct Pass<M: Machine> {
     zeal: Zeal,
     /// Free pages at which it ends.
     target: usize,
@@ -111,7 +118,20 @@ struct Pass {
     /// Pages taken at a time, at most.
     most: usize,
     down: Shootdown,
+    /// Dirty pages that their pagers are to [put](Pager::put), which may sleep: once nothing is busy for this pass, and all CPUs are told.
+    puts: ArrayVec<(Arc<dyn Pager<M>>, Pages), PUTS>,
     progress: Progress,
+}
+
+impl<M: Machine> Pass<M> {
+    /// Pages that can be looked at before the pass must be [finished](Uvm::finish) with those that it has.
+    fn room_for(&self) -> usize {
+        (self.most - self.taken.len()).min(self.puts.remaining_capacity())
+    }
+
+    fn is_full(&self) -> bool {
+        self.room_for() == 0
+    }
 }
 
 impl<M: Machine> Uvm<M> {
@@ -145,7 +165,7 @@ impl<M: Machine> Uvm<M> {
         &self.knobs
     }
 
-    fn new_pass(&self, held: &mut Held<'_, order::Nothing>, target: usize, zeal: Zeal) -> Pass {
+    fn new_pass(&self, held: &mut Held<'_, order::Nothing>, target: usize, zeal: Zeal) -> Pass<M> {
         let frames = self.frames();
         self.stat().add(self.machine().cpu(), Counter::Passes, 1);
         frames.flush_pending(held);
@@ -161,6 +181,7 @@ impl<M: Machine> Uvm<M> {
             taken: ArrayVec::new(),
             most: (frames.total() / 64).clamp(16, WRITE_CLUSTER),
             down: Shootdown::new(),
+            puts: ArrayVec::new(),
             progress: Progress::default(),
         }
     }
@@ -178,7 +199,7 @@ impl<M: Machine> Uvm<M> {
     }
 
     /// Moves active pages to the inactive queue until that holds a third of all; all of them, if need be.
-    fn refill_inactive(&self, held: &mut Held<'_, order::Nothing>, pass: &mut Pass) {
+    fn refill_inactive(&self, held: &mut Held<'_, order::Nothing>, pass: &mut Pass<M>) {
         let frames = self.frames();
         let (active, inactive) = (frames.active(), frames.inactive());
         let mut short = match pass.zeal {
@@ -208,12 +229,12 @@ impl<M: Machine> Uvm<M> {
         }
     }
 
-    fn scan_inactive(&self, held: &mut Held<'_, order::Nothing>, pass: &mut Pass) {
+    fn scan_inactive(&self, held: &mut Held<'_, order::Nothing>, pass: &mut Pass<M>) {
         let frames = self.frames();
         let mut left = frames.inactive();
         while left != 0 && !self.is_enough(pass) {
             self.machine().pause(held);
-            let oldest = frames.rotate(held, Queue::Inactive, left.min(pass.most - pass.taken.len()));
+            let oldest = frames.rotate(held, Queue::Inactive, left.min(pass.room_for()));
             if oldest.is_empty() {
                 break;
             }
@@ -222,14 +243,14 @@ impl<M: Machine> Uvm<M> {
             for page in oldest {
                 self.look_at(held, pass, page);
             }
-            if pass.taken.len() == pass.most {
+            if pass.is_full() {
                 self.finish(held, pass);
             }
         }
     }
 
     /// Whether the pass has reached its aim, when what is under way comes to its end.
-    fn is_enough(&self, pass: &Pass) -> bool {
+    fn is_enough(&self, pass: &Pass<M>) -> bool {
         self.frames().free() + self.pages_in_flight() + pass.taken.len() >= pass.target
     }
 }

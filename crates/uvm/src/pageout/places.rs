@@ -59,7 +59,7 @@ impl<M: Machine> Uvm<M> {
         let Some(no) = AnonNo::new(number).filter(|no| no.get() < end) else { return false };
         let (mut body, mut h) = self.anons.get(no).lock(held);
         let frames = self.frames();
-        let Some(page) = body.page.filter(|&page| !frames.flags(page).contains(PageFlags::BUSY)) else {
+        let Some(page) = body.page().filter(|&page| !frames.flags(page).contains(PageFlags::BUSY)) else {
             return false;
         };
         let is_spare = frames.wire_count(page) != 0 || !self.is_clean(page);

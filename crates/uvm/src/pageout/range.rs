@@ -1,16 +1,20 @@
 //! Page-out on request: a range's pages leave memory, or come next when it is short; MADV_PAGEOUT and MADV_COLD.
 //!
 //! The pages are found layer by layer, a few at a time, and looked at like those of a desperate pass, with nothing
-//! locked that a write could wait for. A page that others use too goes all the same: its data is safe.
+//! locked that a write could wait for. What others use too stays, and so does a file's page if the caller can't write to the file: the
+//! time of others, and what a file's cache holds, are not the caller's to spend.
+//!
+//! Source: Linux's `madvise_cold_or_pageout_pte_range`, which asks as much; by page, where this asks an object by its mappings, and
+//! of the file's owner, where this asks for a mapping that can be written.
 
 use arrayvec::ArrayVec;
 
 use machine::frames::SCAN;
-use machine::{order, Held, Machine, PageNo, Pages, Pmap, Va, VaRange};
+use machine::{order, Held, Machine, PageNo, Pages, Pmap, Prot, Va, VaRange};
 
 use super::{Progress, Zeal};
 use crate::borrowed::Content;
-use crate::map::Entry;
+use crate::map::{Entry, Writes};
 use crate::{Space, Uvm};
 
 /// A layer of a map entry.
@@ -38,7 +42,7 @@ impl<M: Machine> Uvm<M> {
         let mut pass = self.new_pass(held, usize::MAX, Zeal::Desperate);
         self.each_page(held, space, range, |held, page| {
             self.look_at(held, &mut pass, page);
-            if pass.taken.len() == pass.most {
+            if pass.is_full() {
                 self.finish(held, &mut pass);
             }
         });
@@ -111,8 +115,10 @@ impl<M: Machine> Uvm<M> {
             if found.is_full() {
                 return;
             }
-            let Some(anon) = Content::anon(number) else { continue };
-            if let Some(page) = self.anons.get(anon).lock(&mut h).0.page {
+            let Some(no) = Content::anon(number) else { continue };
+            let is_own = body.cover.is_exclusive(slot..slot + 1) && !body.slots.is_shared(slot);
+            let (anon, _) = self.anons.get(no).lock(&mut h);
+            if let Some(page) = anon.page().filter(|_| is_own && anon.refs() == 1) {
                 found.push((part.start + Pages(slot - first), page));
             }
         }
@@ -120,6 +126,12 @@ impl<M: Machine> Uvm<M> {
 
     fn pages_below(&self, held: &mut Held<'_, order::Map>, e: &Entry<M>, part: VaRange, found: &mut Found) {
         let Some(oref) = &e.object else { return };
+        // A handle of the host's, and this mapping.
+        let is_others = oref.pager.object().references() > 2;
+        let is_written_to = e.writes == Writes::Through && e.max_prot.contains(Prot::WRITE);
+        if is_others || !is_written_to {
+            return;
+        }
         let first = e.index(oref, part.start);
         let (body, _) = oref.pager.object().lock(held);
         let room = found.remaining_capacity();

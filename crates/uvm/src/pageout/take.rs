@@ -2,18 +2,18 @@
 
 use alloc::sync::Arc;
 
-use machine::frames::PageFlags;
+use machine::frames::{PageFlags, Place};
 use machine::{order, Before, Held, Machine, Owner, PageNo, Pages, Pmap, Prot};
 
 use super::{Pass, Zeal};
 use crate::anon::AnonNo;
-use crate::pager::{Launder, Pager, Put};
+use crate::pager::{Launder, Pager};
 use crate::stat::Counter;
 use crate::Uvm;
 
 impl<M: Machine> Uvm<M> {
     /// Takes a page off the inactive queue's front, or gives it another chance. Nothing is known of it but its number.
-    pub(super) fn look_at(&self, held: &mut Held<'_, order::Nothing>, pass: &mut Pass, page: PageNo) {
+    pub(super) fn look_at(&self, held: &mut Held<'_, order::Nothing>, pass: &mut Pass<M>, page: PageNo) {
         let frames = self.frames();
         let used = self.machine().pmap().clear_referenced(page);
         let kept = pass.kept[frames.class(page) as usize];
@@ -35,10 +35,16 @@ impl<M: Machine> Uvm<M> {
         }
     }
 
-    fn look_at_anon(&self, held: &mut Held<'_, order::Nothing>, pass: &mut Pass, page: PageNo, number: u32) {
+    fn look_at_anon(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        pass: &mut Pass<M>,
+        page: PageNo,
+        number: u32,
+    ) {
         let Some(no) = AnonNo::new(number) else { return };
         let (body, mut h) = self.anons.get(no).lock(held);
-        if body.page != Some(page) || !self.can_go(page) {
+        if body.page() != Some(page) || !self.can_go(page) {
             return;
         }
         // A page with a stale slot can always be written: to that one, if there is no other.
@@ -52,7 +58,7 @@ impl<M: Machine> Uvm<M> {
     fn look_at_object(
         &self,
         held: &mut Held<'_, order::Nothing>,
-        pass: &mut Pass,
+        pass: &mut Pass<M>,
         page: PageNo,
         pager: &Arc<dyn Pager<M>>,
     ) {
@@ -80,18 +86,17 @@ impl<M: Machine> Uvm<M> {
             }
         }
         if pager.launder() == Launder::Put {
-            match pager.put(self, held, index) {
-                Put::Started(pages) => pass.progress.started += pages,
-                Put::Later => pass.progress.later += 1,
-                Put::Nothing => {}
-            }
+            pass.puts.push((pager.clone(), index));
         }
     }
 
-    /// Whether nothing keeps a page, under its owner's lock. A page that could not be read may go like any other: who
+    /// Whether nothing keeps a page, under its owner's lock. A page on no queue is new and about to be entered (`anon` I3): it may have
+    /// the number of a page that a scan found on a queue before. A page that could not be read may go like any other: who
     /// comes for it reads it again, and is told then.
     pub(crate) fn can_go(&self, page: PageNo) -> bool {
-        !self.frames().flags(page).contains(PageFlags::BUSY) && self.frames().wire_count(page) == 0
+        let frames = self.frames();
+        let is_idle = !frames.flags(page).contains(PageFlags::BUSY) && frames.wire_count(page) == 0;
+        is_idle && frames.place(page) != Place::Nowhere
     }
 
     /// Whether backing store has the page's bytes, under its owner's lock; certain once nothing maps the page.
@@ -100,7 +105,7 @@ impl<M: Machine> Uvm<M> {
     }
 
     /// Makes a page busy and takes it from its queue and its users, under its owner's lock.
-    fn take<P>(&self, held: &mut Held<'_, P>, pass: &mut Pass, page: PageNo)
+    fn take<P>(&self, held: &mut Held<'_, P>, pass: &mut Pass<M>, page: PageNo)
     where
         P: Before<order::PageQueues> + Before<order::PageCache>,
     {

@@ -3,7 +3,11 @@
 //! A page is counted when its object gets it and until the object gives it up, wherever it lies meanwhile: in memory or
 //! on swap. A hole costs nothing until it is touched.
 //!
-//! I1: `used` is the sum of what the objects with this quota store, and of pages that are being made for them.
+//! A quota may lie within another, as what a process has does within what its user has: a page counts in both.
+//!
+//! I1: `used` is the sum of what the objects with this quota, or one within it, store, and of pages that are being made for them.
+
+use alloc::sync::Arc;
 
 use machine::lines::AtomicUsize;
 use machine::lines::Ordering::Relaxed;
@@ -14,13 +18,21 @@ use super::GetError;
 pub struct Quota {
     most: AtomicUsize,
     used: AtomicUsize,
+    /// What it lies within. Only one level: nothing lies within a quota that has one itself.
+    outer: Option<Arc<Quota>>,
 }
 
 impl Quota {
     /// A quota of `most` pages.
     #[must_use]
     pub const fn new(most: usize) -> Quota {
-        Quota { most: AtomicUsize::new(most), used: AtomicUsize::new(0) }
+        Quota { most: AtomicUsize::new(most), used: AtomicUsize::new(0), outer: None }
+    }
+
+    /// A quota without a bound of its own within another, which lies in none.
+    #[must_use]
+    pub fn within(outer: Arc<Quota>) -> Quota {
+        Quota { outer: Some(outer), ..Quota::new(usize::MAX) }
     }
 
     /// Pages that there may be.
@@ -46,6 +58,13 @@ impl Quota {
         if pages == 0 {
             return Ok(());
         }
+        if let Some(outer) = &self.outer {
+            outer.count(pages)?;
+        }
+        self.count(pages).inspect_err(|_| self.outer.iter().for_each(|outer| outer.forget(pages)))
+    }
+
+    fn count(&self, pages: usize) -> Result<(), GetError> {
         let mut used = self.used();
         loop {
             let sum = used.checked_add(pages).filter(|&sum| sum <= self.most()).ok_or(GetError::NoSpace)?;
@@ -56,13 +75,20 @@ impl Quota {
         }
     }
 
+    fn forget(&self, pages: usize) {
+        self.used.fetch_sub(pages, Relaxed);
+    }
+
     /// Counts a page that takes the place of one that was just given back.
     pub(crate) fn retake(&self) {
-        self.used.fetch_add(1, Relaxed);
+        for quota in self.outer.as_deref().into_iter().chain([self]) {
+            quota.used.fetch_add(1, Relaxed);
+        }
     }
 
     /// Gives back what was taken for pages.
     pub(crate) fn give_back(&self, pages: usize) {
-        self.used.fetch_sub(pages, Relaxed);
+        self.outer.iter().for_each(|outer| outer.forget(pages));
+        self.forget(pages);
     }
 }

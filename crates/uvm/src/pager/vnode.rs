@@ -10,7 +10,8 @@
 //! ```
 //! A write-back starts every run before it waits for the first, so that the device is never idle between two.
 //!
-//! I1: a busy page's bytes are the I/O's to write, or must not be taken from it. I2: see `io` I3 for what CLEAN means.
+//! I1: a busy page's bytes are the I/O's to write, or must not be taken from it. I2: see `io` I3 for what CLEAN means. I3: dirty pages, and
+//! those that are being written, lie in marked leaves (`object` I5).
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -137,7 +138,13 @@ impl<M: Machine> VnodePager<M> {
                 Err(ticket) => uvm.machine().wait(held, ticket),
             }
         }
-        self.wait_idle(uvm, held, range);
+        self.wait_idle(uvm, held, range.clone());
+        let (mut body, _) = self.object.lock(held);
+        body.unmark(range, |page| {
+            let is_busy = uvm.frames().flags(page).contains(PageFlags::BUSY);
+            // In this order: a store and the end of the mapping that it came through may lie between the two looks.
+            !is_busy && !uvm.machine().pmap().is_mapped(page) && !is_dirty(uvm.machine(), page)
+        });
     }
 
     /// Starts the write of all pages of the range that are dirty, and waits for none: what is under I/O already is left to
@@ -163,11 +170,11 @@ impl<M: Machine> VnodePager<M> {
         let busy = |&(_, page): &(Pages, PageNo)| {
             uvm.frames().flags(page).contains(PageFlags::BUSY) && is_dirty(uvm.machine(), page)
         };
-        let found = body.pages(range.clone()).find(busy).map(|(index, _)| index.0 + 1);
+        let found = body.marked(range.clone()).find(busy).map(|(index, _)| index.0 + 1);
         found.unwrap_or(range.start)
     }
 
-    /// Waits until no page of the range is under I/O.
+    /// Waits until no page of the range is being written.
     pub fn wait_cleaned(&self, uvm: &Uvm<M>, held: &mut Held<'_, order::Nothing>, range: Range<u64>) {
         self.wait_idle(uvm, held, range);
     }
@@ -178,7 +185,7 @@ impl<M: Machine> VnodePager<M> {
     pub fn give_up(&self, uvm: &Uvm<M>, held: &mut Held<'_, order::Nothing>, range: Range<u64>) {
         let frames = uvm.frames();
         let (body, _) = self.object.lock(held);
-        for (_, page) in body.pages(range) {
+        for (_, page) in body.marked(range) {
             let flags = frames.flags(page);
             let failed = flags.contains(PageFlags::UNWRITTEN) && !flags.contains(PageFlags::BUSY);
             if failed && !uvm.machine().pmap().is_modified(page) {
@@ -199,8 +206,14 @@ impl<M: Machine> VnodePager<M> {
                 let found = body.pages(next..range.end).next();
                 let Some((index, page)) = found else { break };
                 next = index.0 + 1;
-                if uvm.is_clean(page) && uvm.can_go(page) && !uvm.machine().pmap().is_mapped(page) {
-                    body.remove(uvm, &mut h, index, &mut down);
+                if !uvm.is_clean(page) || !uvm.can_go(page) || uvm.machine().pmap().is_mapped(page) {
+                    continue;
+                }
+                let page = down.unmap(uvm.machine(), &mut h, page);
+                // A CPU that has not been told yet of an unmapping may have stored there.
+                down.flush(uvm.machine().pmap());
+                if uvm.is_clean(page.page()) {
+                    body.remove(uvm, &mut h, page, &mut down);
                 }
             }
         }
@@ -222,13 +235,13 @@ impl<M: Machine> VnodePager<M> {
                     if !uvm.can_go(page) {
                         return false;
                     }
-                    uvm.machine().pmap().page_protect(&mut h, page, Prot::NONE, &mut down);
+                    let unmapped = down.unmap(uvm.machine(), &mut h, page);
                     // Before it is asked whether somebody has stored there: a CPU may still do so.
                     down.flush(uvm.machine().pmap());
                     if !uvm.is_clean(page) {
                         return false;
                     }
-                    body.remove(uvm, &mut h, index, &mut down);
+                    body.remove(uvm, &mut h, unmapped, &mut down);
                 }
                 busy
             };
@@ -268,6 +281,12 @@ impl<M: Machine> VnodePager<M> {
         self.object.lock(held).0.write_errors
     }
 
+    /// How many pages write-backs have found changed through mappings since the file was opened first: it only grows. By a change of it
+    /// a host knows that the file's time of modification has moved.
+    pub fn stored_to(&self, held: &mut Held<'_, order::Nothing>) -> u64 {
+        self.object.lock(held).0.stored_to
+    }
+
     /// The file, as the host gave it.
     pub fn vnode(&self) -> &dyn Vnode<M> {
         &*self.vnode
@@ -287,8 +306,9 @@ impl<M: Machine> VnodePager<M> {
         let (machine, frames) = (uvm.machine(), uvm.frames());
         let mut down = Shootdown::new();
         run.pages.clear();
-        let (body, mut h) = self.object.lock(held);
-        for (index, page) in body.pages(range) {
+        let (mut body, mut h) = self.object.lock(held);
+        let mut stored_to = 0;
+        for (index, page) in body.marked(range) {
             let first = run.pages.is_empty();
             if !first && (index.0 != run.end() || run.pages.is_full()) {
                 break;
@@ -308,12 +328,14 @@ impl<M: Machine> VnodePager<M> {
                 break;
             }
             frames.set_flags(page, PageFlags::BUSY | PageFlags::CLEAN);
+            stored_to += u64::from(machine.pmap().is_modified(page));
             machine.pmap().clear_modified(page, &mut down);
             run.pages.push(page);
             if alone {
                 break;
             }
         }
+        body.stored_to += stored_to;
         // Under the lock: a store that a CPU still makes unnoticed belongs to this write.
         down.perform(machine, &mut h);
         Ok(())
@@ -384,13 +406,13 @@ impl<M: Machine> VnodePager<M> {
         }
     }
 
-    /// Waits until no page of the range is under I/O.
+    /// Waits until no page of the range is being written.
     fn wait_idle(&self, uvm: &Uvm<M>, held: &mut Held<'_, order::Nothing>, mut range: Range<u64>) {
         loop {
             let ticket = {
                 let (body, _) = self.object.lock(held);
                 let busy = |&(_, page): &(Pages, PageNo)| uvm.frames().flags(page).contains(PageFlags::BUSY);
-                let Some((index, page)) = body.pages(range.clone()).find(busy) else { return };
+                let Some((index, page)) = body.marked(range.clone()).find(busy) else { return };
                 range.start = index.0;
                 busy_check(uvm.machine(), page)
             };
@@ -473,6 +495,7 @@ impl<M: Machine> Pager<M> for VnodePager<M> {
         if let Some(page) = body.page(index).filter(|_| body.cuts == cuts) {
             // Dirty, though the store may never come: the room that was set aside is given back when it is written.
             uvm.frames().clear_flags(page, PageFlags::HOLE | PageFlags::CLEAN);
+            body.mark(index);
         }
         Ok(())
     }

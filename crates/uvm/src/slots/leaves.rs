@@ -7,7 +7,7 @@
 //! array accesses. Ordered maps alone, of leaves, took 120 instructions to find one among 256.
 //!
 //! I1: a branch has at least one leaf, or is to get its first, and `used` names them. I2: the lowest branch lies beside the map, all
-//! others in it.
+//! others in it. I3: only leaves that are there have marks; what these mean is the table's user's.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -25,6 +25,8 @@ pub(super) struct Branch {
     leaves: [Once<Arc<Leaf>>; BRANCH as usize],
     /// A bit for each that is there.
     used: AtomicU32,
+    /// A bit for each that is marked.
+    marked: AtomicU32,
 }
 
 #[derive(Default)]
@@ -35,7 +37,11 @@ pub(super) struct Leaves {
 
 impl Branch {
     fn new() -> Branch {
-        Branch { leaves: core::array::from_fn(|_| Once::new()), used: AtomicU32::new(0) }
+        Branch {
+            leaves: core::array::from_fn(|_| Once::new()),
+            used: AtomicU32::new(0),
+            marked: AtomicU32::new(0),
+        }
     }
 
     #[inline]
@@ -63,8 +69,27 @@ impl Branch {
         leaf
     }
 
+    /// Marks the leaf at a key, beside others who read the table.
+    #[inline]
+    pub(super) fn mark(&self, key: u64) {
+        let bit = 1 << (key % BRANCH);
+        if self.marked.load(Relaxed) & bit == 0 {
+            self.marked.fetch_or(bit, Relaxed);
+        }
+    }
+
+    #[inline]
+    pub(super) fn is_marked(&self, key: u64) -> bool {
+        self.marked.load(Relaxed) & 1 << (key % BRANCH) != 0
+    }
+
+    fn unmark(&mut self, key: u64) {
+        self.marked.store(self.marked.load(Relaxed) & !(1 << (key % BRANCH)), Relaxed);
+    }
+
     /// Takes a leaf out.
     fn take(&mut self, key: u64) -> Option<Arc<Leaf>> {
+        self.unmark(key);
         let place = &mut self.leaves[(key % BRANCH) as usize];
         self.used.store(self.used.load(Relaxed) & !(1 << (key % BRANCH)), Relaxed);
         core::mem::take(place).try_into_inner()
@@ -169,6 +194,32 @@ impl Leaves {
         })
     }
 
+    /// Marked leaves with their keys in a range, in order. Cost: by branches and by marked leaves.
+    pub(super) fn marked(&self, keys: Range<u64>) -> impl Iterator<Item = (u64, &Arc<Leaf>)> + '_ {
+        let branches = keys.start / BRANCH..keys.end.div_ceil(BRANCH).max(keys.start / BRANCH);
+        self.branches(branches).flat_map(move |(at, branch)| {
+            let mut left = branch.marked.load(Relaxed);
+            let keys = keys.clone();
+            core::iter::from_fn(move || {
+                if left == 0 {
+                    return None;
+                }
+                let bit = left.trailing_zeros();
+                left &= left - 1;
+                Some(at * BRANCH + u64::from(bit))
+            })
+            .filter(move |key| keys.contains(key))
+            .filter_map(|key| Some((key, branch.leaf(key)?)))
+        })
+    }
+
+    /// Takes a leaf's mark away.
+    pub(super) fn unmark(&mut self, key: u64) {
+        if let Some(branch) = self.branch_mut(key) {
+            branch.unmark(key);
+        }
+    }
+
     /// The first leaf's key in a range.
     pub(super) fn first(&self, keys: Range<u64>) -> Option<u64> {
         self.range(keys).next().map(|(key, _)| key)
@@ -194,7 +245,6 @@ impl Leaves {
     }
 
     /// Heap bytes of places in use.
-    #[cfg(all(test, not(feature = "small-leaves")))]
     pub(super) fn heap_bytes(&self) -> usize {
         self.branches(0..u64::MAX).count() * (size_of::<Branch>() + 24)
     }

@@ -236,6 +236,13 @@ impl Found<'_> {
         self.branch.is_some() && !self.is_shared()
     }
 
+    /// The place so many indices behind this one, in its leaf.
+    pub(crate) fn behind_by(&self, indices: usize) -> Self {
+        let index = self.index + indices as u64;
+        debug_assert_eq!(index / LEAF, self.index / LEAF, "it lies in another leaf");
+        Found { index, ..*self }
+    }
+
     /// The places behind this one, up to the end of its leaf.
     pub(crate) fn behind(&self) -> impl Iterator<Item = Self> + '_ {
         (self.index + 1..(self.index / LEAF + 1) * LEAF).map(|index| Found { index, ..*self })
@@ -332,6 +339,12 @@ impl Slots {
         self.leaves.get(index / LEAF)?.number((index % LEAF) as usize)
     }
 
+    /// Whether the table has this number for an index.
+    #[inline]
+    pub(crate) fn has(&self, index: u64, number: u32) -> bool {
+        self.get(index).is_some_and(|now| now.get() == number)
+    }
+
     /// What the table has for an index.
     #[inline]
     pub(crate) fn find(&self, index: u64) -> Found<'_> {
@@ -424,6 +437,40 @@ impl Slots {
             let part = part_of(key, &range);
             leaf.numbers(part).map(move |(i, number)| (key * LEAF + i as u64, number))
         })
+    }
+
+    /// Marks the leaf around an index, which has a number, beside others who read the table.
+    #[inline]
+    pub(crate) fn mark(&self, index: u64) {
+        if let Some(branch) = self.leaves.branch(index / LEAF) {
+            branch.mark(index / LEAF);
+        }
+    }
+
+    /// Whether the leaf around an index is marked.
+    pub(crate) fn is_marked(&self, index: u64) -> bool {
+        self.leaves.branch(index / LEAF).is_some_and(|branch| branch.is_marked(index / LEAF))
+    }
+
+    /// What is set in the marked leaves of a range, in order.
+    pub(crate) fn marked(&self, range: Range<u64>) -> impl Iterator<Item = (u64, NonZeroU32)> + '_ {
+        self.leaves.marked(keys_of(&range)).flat_map(move |(key, leaf)| {
+            let part = part_of(key, &range);
+            leaf.numbers(part).map(move |(i, number)| (key * LEAF + i as u64, number))
+        })
+    }
+
+    /// Takes the marks of leaves away of which all numbers lie in a range and are as asked for.
+    pub(crate) fn unmark_if(&mut self, range: Range<u64>, mut all: impl FnMut(NonZeroU32) -> bool) {
+        let mut keys = keys_of(&range);
+        loop {
+            let Some((key, leaf)) = self.leaves.marked(keys.clone()).next() else { return };
+            keys.start = key + 1;
+            let is_whole = leaf.lies_in(part_of(key, &range));
+            if is_whole && leaf.numbers(0..LEAF as usize).all(|(_, number)| all(number)) {
+                self.leaves.unmark(key);
+            }
+        }
     }
 
     /// Empties a range. Numbers that no leaf holds any more are released.
@@ -531,13 +578,24 @@ impl Slots {
         self.leaves.copy_bytes(keys_of(&range)) + 2 * LEAF_BYTES
     }
 
+    /// How many leaves have to be copied, at most, to take the numbers of a range out: those at its ends that other
+    /// tables have too, and of which a part stays.
+    pub(crate) fn leaves_cut(&self, range: Range<u64>) -> usize {
+        let keys = keys_of(&range);
+        let is_cut = |key: u64| {
+            let part = part_of(key, &range);
+            self.leaves.get(key).is_some_and(|leaf| has_others(leaf) && !leaf.lies_in(part))
+        };
+        let last = keys.end.saturating_sub(1);
+        usize::from(is_cut(keys.start)) + usize::from(last != keys.start && is_cut(last))
+    }
+
     /// The leaf that holds an index, by address, to tell leaves apart.
     pub(crate) fn leaf_id(&self, index: u64) -> usize {
         self.leaves.get(index / LEAF).map_or(0, |leaf| Arc::as_ptr(leaf) as usize)
     }
 
     /// Heap bytes in use, shared leaves counted in full.
-    #[cfg(all(test, not(feature = "small-leaves")))]
     pub(crate) fn heap_bytes(&self) -> usize {
         self.leaves.range(0..1 << 58).count() * LEAF_BYTES + self.leaves.heap_bytes()
     }
@@ -608,6 +666,26 @@ mod tests {
         b.take_all(&mut c);
         c.0.remove(&n(65));
         assert!(c.0.values().all(|&count| count == 0), "{:?}", c.0);
+    }
+
+    #[test]
+    fn marked_leaves_alone_are_visited() {
+        let (mut s, mut c) = (Slots::new(), Counts::default());
+        // 160 MiB.
+        (0..40_960).for_each(|i| assert_eq!(s.set(i, n(i as u32 + 1)), None));
+        assert_eq!(s.marked(0..1 << 40).count(), 0);
+        [70, 5, 20_000].into_iter().for_each(|i| s.mark(i));
+        let visited: Vec<u64> = s.marked(66..1 << 40).map(|(i, _)| i).collect();
+        assert_eq!(visited, (66..128).chain(19_968..20_032).collect::<Vec<_>>());
+        // A leaf that isn't all in the range keeps its mark, and so does one with a number that isn't settled.
+        s.unmark_if(1..1 << 40, |number| number != n(20_001));
+        assert_eq!((s.is_marked(0), s.is_marked(64), s.is_marked(20_031)), (true, false, true));
+        // A leaf that goes takes its mark along.
+        assert_eq!(s.take_range(0..64, Heap::Reserved, &mut c), Emptied::All);
+        s.set(7, n(8));
+        assert!(!s.is_marked(7));
+        s.unmark_if(0..1 << 40, |_| true);
+        assert_eq!(s.marked(0..1 << 40).count(), 0);
     }
 
     #[test]

@@ -7,10 +7,11 @@
 //! I1: `used` counts the taken slots that are not bad; a bad slot is taken for ever. I2: bits at `len` and behind are
 //! set. I3: a doubtful slot is in no run but one of its own.
 
-use alloc::vec::Vec;
 use core::ops::Range;
 
 use machine::NoMemory;
+
+use super::pieces::Pieces;
 
 /// A run that ends a search among scattered slots: 64 KiB.
 const ENOUGH: u32 = 16;
@@ -18,9 +19,9 @@ const ENOUGH: u32 = 16;
 const PATIENCE: u32 = 1024;
 
 pub(super) struct Bits {
-    taken: Vec<u64>,
+    taken: Pieces<u64>,
     /// Slots that were part of a transfer that failed as a whole: each is tried alone, and found good or bad.
-    doubtful: Vec<u64>,
+    doubtful: Pieces<u64>,
     len: u32,
     used: u32,
     bad: u32,
@@ -30,14 +31,6 @@ pub(super) struct Bits {
     hand: u32,
 }
 
-fn words(len: u32, fill: u64) -> Result<Vec<u64>, NoMemory> {
-    let count = len.div_ceil(64) as usize;
-    let mut words = Vec::new();
-    words.try_reserve_exact(count).map_err(|_| NoMemory)?;
-    words.resize(count, fill);
-    Ok(words)
-}
-
 fn bit(at: u32) -> (usize, u64) {
     ((at / 64) as usize, 1 << (at % 64))
 }
@@ -45,11 +38,17 @@ fn bit(at: u32) -> (usize, u64) {
 impl Bits {
     /// `len` free slots.
     pub(super) fn new(len: u32) -> Result<Bits, NoMemory> {
-        let (mut taken, doubtful) = (words(len, 0)?, words(len, 0)?);
-        if let (Some(last), 1..) = (taken.last_mut(), len % 64) {
-            *last = u64::MAX << (len % 64);
+        let words = len.div_ceil(64) as usize;
+        let (mut taken, doubtful) = (Pieces::new(words, &0)?, Pieces::new(words, &0)?);
+        if !len.is_multiple_of(64) {
+            taken[words - 1] = u64::MAX << (len % 64);
         }
         Ok(Bits { taken, doubtful, len, used: 0, bad: 0, lost: 0, hand: 0 })
+    }
+
+    /// Heap bytes for so many slots.
+    pub(super) const fn bytes(len: u32) -> usize {
+        2 * Pieces::<u64>::bytes(len.div_ceil(64) as usize)
     }
 
     pub(super) fn len(&self) -> u32 {
@@ -142,7 +141,7 @@ impl Bits {
     }
 
     fn first_doubtful(&self) -> Option<Range<u32>> {
-        let free = self.doubtful.iter().zip(&self.taken).enumerate();
+        let free = self.doubtful.iter().zip(self.taken.iter()).enumerate();
         let (word, bits) =
             free.map(|(i, (doubtful, taken))| (i, doubtful & !taken)).find(|&(_, b)| b != 0)?;
         let at = word as u32 * 64 + bits.trailing_zeros();

@@ -12,9 +12,9 @@
 //!
 //! The road not taken is moving cells together so that frames become free sooner: it needs to know every cell's owner.
 
-use alloc::vec::Vec;
-
 use machine::{NoMemory, PageNo, PAGE_SIZE};
+
+use super::pieces::Pieces;
 
 /// The most cells of a frame.
 const MOST: usize = 16;
@@ -63,7 +63,7 @@ struct Frame {
 
 /// See the module.
 pub(super) struct Cells {
-    frames: Vec<Frame>,
+    frames: Pieces<Frame>,
     used: u32,
     /// Free cells of those.
     unused: u32,
@@ -76,18 +76,17 @@ pub(super) struct Cells {
 impl Cells {
     /// The most cells of a frame.
     pub(super) const MOST: u32 = MOST as u32;
-    /// Bytes of a frame's record.
-    pub(super) const RECORD: usize = size_of::<Frame>();
+
+    /// Heap bytes for the records of so many frames.
+    pub(super) const fn bytes(most: u32) -> usize {
+        Pieces::<Frame>::bytes(most as usize)
+    }
 
     /// Room for the records of so many frames.
     pub(super) fn new(most: u32) -> Result<Cells, NoMemory> {
-        let mut frames = Vec::new();
-        frames.try_reserve_exact(most as usize).map_err(|_| NoMemory)?;
-        let blank = |at| Frame { page: PageNo(0), parts: Parts::HALVES, live: 0, next: at + 1, prev: NIL };
-        frames.extend((0..most).map(blank));
-        if let Some(last) = frames.last_mut() {
-            last.next = NIL;
-        }
+        let blank = Frame { page: PageNo(0), parts: Parts::HALVES, live: 0, next: NIL, prev: NIL };
+        let mut frames = Pieces::new(most as usize, &blank)?;
+        (1..most).for_each(|next| frames[next as usize - 1].next = next);
         let spare = if most == 0 { NIL } else { 0 };
         Ok(Cells { frames, used: 0, unused: 0, spare, shared: [NIL; MOST + 1] })
     }
@@ -216,6 +215,8 @@ impl Cells {
 
 #[cfg(test)]
 mod tests {
+    use std::vec::Vec;
+
     use super::*;
 
     #[test]

@@ -25,6 +25,7 @@ mod cells;
 mod objects;
 mod off;
 mod oldest;
+mod pieces;
 mod tier;
 
 use alloc::sync::Arc;
@@ -468,6 +469,7 @@ impl<M: Machine> Uvm<M> {
         if u64::from(slots) > self.swap_room() {
             return Err(SwapError::TooMuch);
         }
+        self.machine().reserve_heap(Bits::bytes(slots))?;
         let bits = Bits::new(slots)?;
         self.swap().add(held, device, priority, bits)
     }

@@ -14,7 +14,7 @@ use machine::lines::Ordering::Relaxed;
 use arrayvec::ArrayVec;
 
 use machine::frames::PageFlags;
-use machine::{order, Channel, Held, Machine, NoMemory, Owner, PageNo, Reserve, Ticket};
+use machine::{order, Channel, Held, Machine, NoMemory, PageNo, Reserve, Ticket};
 
 use super::tier::TIER;
 use super::{Slot, State, SwapError, SwapId, MOST_TIER};
@@ -189,7 +189,7 @@ impl<M: Machine> Uvm<M> {
         let Some(slot) = body.swap.filter(|slot| numbers.contains(&slot.number())) else {
             return Ok(Visit::Done);
         };
-        if let Some(page) = body.page {
+        if let Some(page) = body.page() {
             if let Err(ticket) = busy_check(machine, page) {
                 return Ok(Visit::Wait(ticket));
             }
@@ -199,10 +199,8 @@ impl<M: Machine> Uvm<M> {
             return Ok(Visit::Done);
         }
         let page = frames.alloc(machine, &mut h, reserve)?;
-        self.forget_bits(page);
-        frames.set_owner(page, Owner::Anon(no.get()), 0);
-        frames.set_flags(page, PageFlags::BUSY);
-        body.page = Some(page);
+        self.prepare_read(page);
+        body.set_page(frames, no, page);
         self.read_prepared(1);
         batch.push((slot, page));
         Ok(Visit::Reads)

@@ -24,7 +24,6 @@
 //! are seen to wait here.
 
 use alloc::boxed::Box;
-use alloc::vec::Vec;
 use machine::lines::{AtomicU32, Ordering::Relaxed};
 
 use lz4_flex::block::{compress_into_with_table, decompress_into, get_maximum_output_size, CompressTable};
@@ -32,6 +31,7 @@ use machine::{order, Before, Held, Machine, NoMemory, Ordered, PageNo, Reserve, 
 
 use super::bits::Bits;
 use super::cells::{Cell, Cells, Parts};
+use super::pieces::Pieces;
 use super::Slot;
 use crate::io::Transfer;
 
@@ -96,7 +96,7 @@ struct Entry {
 struct State {
     bits: Bits,
     /// By slot; means something if that is taken.
-    entries: Vec<Entry>,
+    entries: Pieces<Entry>,
     cells: Cells,
     /// Frames that it may have.
     limit: u32,
@@ -345,10 +345,9 @@ impl State {
     fn new<M: Machine>(machine: &M, total: usize) -> Result<State, NoMemory> {
         let slots = (total * SLOTS_PER_FRAME as usize).min(TIER as usize);
         let frames = total * usize::from(MOST_TIER) / 100;
-        machine.reserve_heap(slots * size_of::<Entry>() + slots / 4 + frames * Cells::RECORD)?;
-        let mut entries = Vec::new();
-        entries.try_reserve_exact(slots).map_err(|_| NoMemory)?;
-        entries.resize(slots, Entry { bytes: Bytes::Zeroes, holder: Holder::Unknown });
+        let bytes = Pieces::<Entry>::bytes(slots) + Bits::bytes(slots as u32) + Cells::bytes(frames as u32);
+        machine.reserve_heap(bytes)?;
+        let entries = Pieces::new(slots, &Entry { bytes: Bytes::Zeroes, holder: Holder::Unknown })?;
         let (bits, cells) = (Bits::new(slots as u32)?, Cells::new(frames as u32)?);
         Ok(State { bits, entries, cells, limit: 0, percent: 0, leaving: false, hand: 0 })
     }

@@ -38,8 +38,15 @@ pub struct State {
     pub told: usize,
 }
 
+/// What runs in the middle of an operation.
+type Hook = Mutex<Option<Box<dyn Fn(&SoftMachine) + Send>>>;
+
 pub struct Disk {
     pub state: Mutex<State>,
+    /// What runs as the next read begins.
+    pub on_read: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+    /// What runs as each write begins.
+    pub on_write: Hook,
     answers: Answers,
     uvm: OnceLock<Weak<World>>,
 }
@@ -90,6 +97,10 @@ pub struct Node(pub Arc<Disk>);
 
 impl Vnode<SoftMachine> for Node {
     fn read(&self, machine: &SoftMachine, index: Pages, pages: &[PageNo]) -> Transfer {
+        let hook = self.0.on_read.lock().unwrap().take();
+        if let Some(hook) = hook {
+            hook();
+        }
         let range = index.0..index.0 + pages.len() as u64;
         self.0.state().reads.push(range.clone());
         let fill = |disk: &Disk, machine: &SoftMachine, range: Range<u64>, pages: &[PageNo]| {
@@ -147,6 +158,9 @@ impl Vnode<SoftMachine> for Node {
 
     fn write(&self, machine: &SoftMachine, index: Pages, pages: &[PageNo]) -> Transfer {
         let range = index.0..index.0 + pages.len() as u64;
+        if let Some(hook) = &*self.0.on_write.lock().unwrap() {
+            hook(machine);
+        }
         self.0.state().writes.push(range.clone());
         let keep = |disk: &Disk, machine: &SoftMachine, range: Range<u64>, pages: &[PageNo]| {
             for (n, &page) in range.zip(pages) {
@@ -205,7 +219,13 @@ impl Desk {
 
     pub fn on(config: Config, answers: Answers, len: u64) -> Desk {
         let uvm = Arc::new(Uvm::new(SoftMachine::new(config)).unwrap());
-        let disk = Arc::new(Disk { state: Mutex::default(), answers, uvm: OnceLock::new() });
+        let disk = Arc::new(Disk {
+            state: Mutex::default(),
+            on_read: Mutex::default(),
+            on_write: Mutex::default(),
+            answers,
+            uvm: OnceLock::new(),
+        });
         disk.uvm.set(Arc::downgrade(&uvm)).unwrap();
         let node = Box::new(Node(disk.clone()));
         let file = VnodePager::new(&uvm, &mut ThreadCtx::new().held(), node, Pages(len)).unwrap();

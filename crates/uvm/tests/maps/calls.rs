@@ -49,6 +49,85 @@ fn a_mapping_appears_at_once_with_all_its_attributes() {
     uvm.detach(held, &*object);
 }
 
+#[test]
+fn a_range_of_many_mappings_is_protected_whole_or_not_at_all() {
+    const MANY: u64 = 300;
+    let (uvm, mut ctx) = (world(64), ThreadCtx::new());
+    let held = &mut ctx.held();
+    let s = space(&uvm, held);
+    let start = Va(0x40_0000);
+    let at = |n: u64| start + Pages(n);
+    // Names keep them apart; the last may not be written.
+    for n in 0..MANY {
+        let max_prot = if n == MANY - 1 { Prot::READ } else { Prot::READ_WRITE };
+        let one = MapRequest {
+            max_prot,
+            name: Some(format!("{n}").into()),
+            ..MapRequest::zero(Pages(1)).prot(Prot::READ)
+        };
+        uvm.map(held, &s, &one.at(at(n))).unwrap();
+    }
+    let whole = VaRange::new(start, at(MANY));
+    let prots = |held: &mut Held<'_, Nothing>| {
+        (0..MANY).map(|n| uvm.entry_at(held, &s, at(n)).unwrap().prot).collect::<Vec<_>>()
+    };
+    assert_eq!(uvm.protect(held, &s, whole, Prot::READ_WRITE), Err(RangeError::Access));
+    assert_eq!(
+        uvm.protect(held, &s, VaRange::new(start, at(MANY + 1)), Prot::READ),
+        Err(RangeError::NoMapping)
+    );
+    assert!(prots(held).iter().all(|&prot| prot == Prot::READ));
+    let but_last = VaRange::new(start, at(MANY - 1));
+    uvm.protect(held, &s, but_last, Prot::READ_WRITE).unwrap();
+    (0..MANY - 1).step_by(20).for_each(|n| store(&uvm, &s, at(n), 1).unwrap());
+    uvm.protect(held, &s, whole, Prot::READ).unwrap();
+    assert!(prots(held).iter().all(|&prot| prot == Prot::READ));
+    assert_eq!(store(&uvm, &s, start, 2), Err(FaultError::Protection));
+    audit(&uvm, held, &[&s], &[]);
+    end(&uvm, held, [s]);
+}
+
+/// More translations than a step forgets, close together and far apart.
+#[test]
+fn a_large_space_ends_in_steps() {
+    const PAGES: u64 = 5000;
+    for apart in [1, 1000] {
+        let (uvm, mut ctx) = (world(16 * 1024), ThreadCtx::new());
+        let held = &mut ctx.held();
+        let s = space(&uvm, held);
+        let start = zeroes(&uvm, held, &s, PAGES * apart).start;
+        (0..PAGES).for_each(|n| store(&uvm, &s, start + Pages(n * apart), n as u8).unwrap());
+        audit(&uvm, held, &[&s], &[]);
+        end(&uvm, held, [s]);
+    }
+}
+
+#[test]
+fn a_full_map_refuses_what_cuts_and_stays_as_it_was() {
+    let (uvm, mut ctx) = (world(64), ThreadCtx::new());
+    let held = &mut ctx.held();
+    let s = space(&uvm, held);
+    let wide = zeroes(&uvm, held, &s, 8);
+    let apart = |n: u64| MapRequest::zero(Pages(1)).at(Va(0x10_0000 + n * 0x1_0000));
+    uvm.knobs().set_most_entries(3);
+    (0..3).for_each(|n| assert_eq!(uvm.map(held, &s, &apart(n)), Ok(Va(0x10_0000 + n * 0x1_0000))));
+    assert_eq!(uvm.map(held, &s, &apart(3)), Err(MapError::TooMany));
+    let inner = part(wide, 2..4);
+    assert_eq!(uvm.unmap(held, &s, inner), Err(RangeError::TooMany));
+    assert_eq!(uvm.protect(held, &s, inner, Prot::READ), Err(RangeError::TooMany));
+    assert_eq!(uvm.inherit(held, &s, inner, Inherit::None), Err(RangeError::TooMany));
+    assert_eq!(uvm.advise(held, &s, inner, Advice::Random), Err(RangeError::TooMany));
+    assert_eq!(uvm.wire_as_touched(held, &s, inner), Err(RangeError::TooMany));
+    assert_eq!(uvm.remap(held, &s, inner, Pages(9), RemapPlace::MayMove), Err(MapError::TooMany));
+    assert_eq!(entries(&uvm, held, &s).len(), 4);
+    // What lies at an end goes, and what is whole changes.
+    uvm.unmap(held, &s, part(wide, 6..8)).unwrap();
+    uvm.protect(held, &s, part(wide, 0..6), Prot::READ).unwrap();
+    uvm.unmap(held, &s, part(wide, 0..6)).unwrap();
+    assert_eq!(uvm.map(held, &s, &apart(3)), Ok(Va(0x13_0000)));
+    end(&uvm, held, [s]);
+}
+
 /// What runs while nobody may hold the map's lock: another thread uses the map, and must come back.
 type Probe = Box<dyn Fn() + Send + Sync>;
 
@@ -63,7 +142,7 @@ fn probe(uvm: &World, space: &Arc<Space<Soft>>) -> Probe {
             uvm.unmap(&mut ctx.held(), &space, range).unwrap();
             let _ = done.send(());
         });
-        answer.recv_timeout(Duration::from_secs(10)).expect("the map is locked");
+        answer.recv_timeout(Duration::from_secs(300)).expect("the map is locked");
         other.join().unwrap();
     })
 }
@@ -301,6 +380,48 @@ fn a_move_copies_nothing_and_keeps_all_attributes() {
     assert_eq!(uvm.anons(), 2);
     audit(&uvm, held, &[&s], &[]);
     end(&uvm, held, [s]);
+}
+
+#[test]
+fn a_mapping_that_moves_and_stays_leaves_what_it_shares_and_nothing_private() {
+    let (uvm, mut ctx) = (world(256), ThreadCtx::new());
+    let held = &mut ctx.held();
+    let s = space(&uvm, held);
+    let range = zeroes(&uvm, held, &s, 4);
+    range.iter_pages().for_each(|va| store(&uvm, &s, va, 7).unwrap());
+    uvm.protect(held, &s, part(range, 2..4), Prot::READ).unwrap();
+    uvm.wire(held, &s, part(range, 0..1)).unwrap();
+    let shared: Arc<dyn Pager<Soft>> = AnonObject::new(&uvm, held, Pages(2)).unwrap();
+    let old = VaRange::new(Va(range.start.0 - 2 * 4096), range.end);
+    let request = MapRequest::object(shared.clone(), Pages(0), Pages(2), Sharing::Shared).at(old.start);
+    uvm.map(held, &s, &request).unwrap();
+    store(&uvm, &s, old.start, 9).unwrap();
+    let anons = uvm.anons();
+    let new = uvm.remap_and_keep(held, &s, old, None).unwrap();
+    assert_eq!(uvm.anons(), anons, "nothing is copied");
+    for n in 2..6 {
+        assert_eq!((load(&uvm, &s, new + Pages(n)), load(&uvm, &s, old.start + Pages(n))), (Ok(7), Ok(0)));
+    }
+    let seen: Vec<_> = entries(&uvm, held, &s).iter().map(|e| (e.prot, e.wired)).collect();
+    let (rw, r) = (Prot::READ_WRITE, Prot::READ);
+    // What is moved is wired whole if part of it was.
+    let moved = [(rw, true), (rw, true), (r, true)];
+    let kept = [(rw, false), (rw, false), (r, false)];
+    assert_eq!(seen, [&moved[..], &kept[..]].concat());
+    // What is shared is there twice, and a store by one way is seen by the other.
+    let (by_new, by_old) = (new, old.start);
+    assert_eq!((load(&uvm, &s, by_new), load(&uvm, &s, by_old)), (Ok(9), Ok(9)));
+    store(&uvm, &s, by_old, 5).unwrap();
+    assert_eq!(load(&uvm, &s, by_new), Ok(5));
+    // Nothing has changed where it is refused.
+    let inside = uvm.remap_and_keep(held, &s, old, Some(old.start + Pages(1)));
+    let hole = VaRange::new(Va(new.0 - 4096), new + Pages(1));
+    assert_eq!(inside, Err(MapError::Invalid));
+    assert_eq!(uvm.remap_and_keep(held, &s, hole, Some(Va(0x10_0000))), Err(MapError::NoMapping));
+    assert_eq!(load(&uvm, &s, by_old), Ok(5));
+    audit(&uvm, held, &[&s], std::slice::from_ref(&shared));
+    uvm.space_destroy(held, s);
+    uvm.detach(held, &*shared);
 }
 
 #[test]

@@ -1,8 +1,11 @@
 //! What is kept and done for each thing: bytes, locks, entries; never seconds.
 
+use std::sync::Arc;
+
 use machine::order::Nothing;
-use machine::{Held, Machine, Pages, Reserve, ThreadCtx, Va, VaRange};
-use uvm::{Counter, Inherit, MapRequest, Space};
+use machine::{Held, Machine, Pages, Prot, Reserve, ThreadCtx, Va, VaRange};
+use uvm::{Counter, Inherit, MapRequest, Pass, RemapPlace, Space};
+use uvm_soft::within_reservation;
 
 use crate::count::{heap, locks};
 use crate::world::{audit, end, entries, load, part, space, store, world, zeroes, Soft, World};
@@ -334,7 +337,9 @@ fn a_partial_unmap_frees_at_once_what_nobody_else_has() {
     end(&uvm, held, [s, second]);
 }
 
+/// Nodes of four entries make a tree so high that calls reserve heap twice.
 #[test]
+#[cfg(not(feature = "small-leaves"))]
 fn calls_take_the_same_locks_among_a_hundred_thousand_entries() {
     let (uvm, mut ctx) = (world(256), ThreadCtx::new());
     let held = &mut ctx.held();
@@ -347,13 +352,70 @@ fn calls_take_the_same_locks_among_a_hundred_thousand_entries() {
         uvm.unmap(held, &s, VaRange::new(va, va + Pages(4))).unwrap();
         locks() - before
     };
+    // As there: what is mapped grows together with what lies behind it.
+    uvm.map(held, &s, &MapRequest::zero(Pages(1)).at(Va(0x1010_4000))).unwrap();
     work(held, Va(0x1000_0000)); // The first finds no page in the CPU's cache.
-    let few = work(held, Va(0x1000_0000));
+    let few = work(held, Va(0x1010_0000));
     for n in 0..100_000u64 {
         uvm.map(held, &s, &MapRequest::zero(Pages(1)).at(Va(0x1_0000_0000 + n * 0x4000))).unwrap();
     }
-    assert_eq!(s.map().entries(held), 100_000);
+    assert_eq!(s.map().entries(held), 1 + 100_000);
     assert_eq!(work(held, Va(0x1_0000_0000 + 0x4000 * 50_000 + 0x1000 * 8)), few);
-    assert_eq!(entries(&uvm, held, &s).len(), 100_000 - 1);
+    assert_eq!(entries(&uvm, held, &s).len(), 100_000);
+    uvm.space_destroy(held, s);
+}
+
+/// A swap device that is never written.
+struct Empty(u32);
+
+impl uvm::SwapDevice<Soft> for Empty {
+    fn slots(&self) -> u32 {
+        self.0
+    }
+
+    fn read(&self, _: &Soft, _: u32, _: &[machine::PageNo]) -> uvm::Transfer {
+        uvm::Transfer::Failed
+    }
+
+    fn write(&self, _: &Soft, _: u32, _: &[machine::PageNo]) -> uvm::Transfer {
+        uvm::Transfer::Failed
+    }
+}
+
+/// However many entries a range has, and however large memory and a device are.
+#[test]
+fn nothing_is_allocated_unreserved_or_in_large_pieces() {
+    const ENTRIES: u64 = 4000;
+    let (uvm, mut ctx) = (world(1 << 18), ThreadCtx::new());
+    let held = &mut ctx.held();
+    let s = space(&uvm, held);
+    let all = VaRange::new(Va(0x1_0000_0000), Va(0x1_0000_0000) + Pages(ENTRIES));
+    let entry = |n: u64| {
+        let prot = if n.is_multiple_of(2) { Prot::NONE } else { Prot::READ_WRITE };
+        MapRequest::zero(Pages(1)).prot(prot).at(all.start + Pages(n))
+    };
+    let moved = Va(0x2_0000_0000);
+    let all_moved = VaRange::new(moved, moved + Pages(ENTRIES));
+    within_reservation(|| (0..ENTRIES).for_each(|n| assert!(uvm.map(held, &s, &entry(n)).is_ok())));
+    within_reservation(|| uvm.wire_as_touched(held, &s, all).unwrap());
+    within_reservation(|| uvm.unwire(held, &s, all).unwrap());
+    within_reservation(|| {
+        let child = uvm.fork(held, &s).unwrap();
+        let copy = uvm.extract(held, &s, all, Pass::Copy).unwrap();
+        uvm.drop_detached(held, copy);
+        uvm.space_destroy(held, child);
+    });
+    within_reservation(|| {
+        let to = RemapPlace::Fixed(moved);
+        assert_eq!(uvm.remap(held, &s, all, Pages(ENTRIES), to), Ok(moved));
+    });
+    within_reservation(|| {
+        assert_eq!(uvm.remap_and_keep(held, &s, all_moved, Some(all.start)), Ok(all.start))
+    });
+    within_reservation(|| uvm.unmap(held, &s, all_moved).unwrap());
+    let device = Arc::new(Empty(1 << 20));
+    within_reservation(|| assert!(uvm.swap_on(held, device, 0).is_ok()));
+    within_reservation(|| uvm.set_tier(held, 50).unwrap());
+    audit(&uvm, held, &[&s], &[]);
     uvm.space_destroy(held, s);
 }

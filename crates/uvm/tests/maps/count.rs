@@ -1,17 +1,17 @@
 //! What a thread has used: heap bytes, locks.
 
-use std::alloc::{GlobalAlloc, Layout, System};
+use std::alloc::{GlobalAlloc, Layout};
 use std::cell::Cell;
 
 use machine::RawLock;
-use uvm_soft::{StdThreads, Threads};
+use uvm_soft::{ChargedHeap, StdThreads, Threads};
 
 thread_local! {
     static HELD: Cell<isize> = const { Cell::new(0) };
     static LOCKS: Cell<u64> = const { Cell::new(0) };
 }
 
-/// The system's allocator, which counts the bytes that each thread holds.
+/// An allocator that charges operations, and counts the bytes that each thread holds.
 struct Counting;
 
 #[global_allocator]
@@ -22,18 +22,18 @@ fn count(bytes: isize) {
     let _ = HELD.try_with(|held| held.set(held.get() + bytes));
 }
 
-// SAFETY: every call goes to the system's allocator as it came.
+// SAFETY: every call goes to another allocator as it came.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size() as isize);
         // SAFETY: the caller's promise.
-        unsafe { System.alloc(layout) }
+        unsafe { ChargedHeap.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
         count(-(layout.size() as isize));
         // SAFETY: the caller's promise.
-        unsafe { System.dealloc(at, layout) }
+        unsafe { ChargedHeap.dealloc(at, layout) }
     }
 }
 

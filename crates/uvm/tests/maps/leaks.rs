@@ -200,8 +200,9 @@ fn what_ends_without_heap_leaves_nothing() {
         // Downwards: upwards they would be a run.
         [1, 0, 64].iter().for_each(|&page| store(&uvm, &parent, at(page).start, 1).unwrap());
         let child = uvm.fork(held, &parent).unwrap();
-        store(&uvm, &parent, at(64).start, 2).unwrap();
+        // Before the parent's store: after it a fork makes an amap of its own.
         let grandchild = uvm.fork(held, &child).unwrap();
+        store(&uvm, &parent, at(64).start, 2).unwrap();
         uvm.unmap(held, &child, at(1)).unwrap();
         uvm.machine().heap.fail_from(1);
         uvm.space_destroy(held, grandchild);

@@ -5,6 +5,7 @@
 
 mod calls;
 mod costs;
+#[allow(unsafe_code)]
 mod count;
 
 mod inheritance;

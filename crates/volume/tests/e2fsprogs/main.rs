@@ -2,5 +2,10 @@
 
 mod common;
 mod crashes;
+mod extents;
+mod geometries;
+#[allow(unsafe_code)]
+mod hostile;
 mod lists;
 mod model;
+mod renames;

@@ -71,7 +71,8 @@ pub fn init(platform: &acpi::Platform) {
 
 /// Starts this CPU's APIC.
 pub fn init_local() {
-    io::wrmsr(0x1b, io::rdmsr(0x1b) | 1 << 11);
+    // SAFETY: turns the APIC on, where it is.
+    unsafe { io::wrmsr(0x1b, io::rdmsr(0x1b) | 1 << 11) };
     IDS[cpu::index()].store(id(), Relaxed);
     write(SPURIOUS_VECTOR, 0x100 | u32::from(SPURIOUS));
     write(LVT_LINT0, 1 << 16);
@@ -106,13 +107,19 @@ pub(super) fn interrupt_urgently(cpu: usize) {
     command(IDS[cpu].load(Relaxed), NMI);
 }
 
-/// Resets a CPU that doesn't run.
-pub(super) fn reset(apic: u32) {
+/// Resets a CPU.
+///
+/// # Safety
+/// It runs nothing of ours.
+pub(super) unsafe fn reset(apic: u32) {
     command(apic, INIT);
 }
 
 /// Has a CPU that was reset begin at the page `page`, in real mode.
-pub(super) fn start_up(apic: u32, page: u32) {
+///
+/// # Safety
+/// Code for it lies there.
+pub(super) unsafe fn start_up(apic: u32, page: u32) {
     command(apic, START_UP | page);
 }
 

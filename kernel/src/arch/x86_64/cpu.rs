@@ -19,6 +19,7 @@ use alloc::sync::Arc;
 use machine::shared::Row;
 use machine::{CpuSet, Notes};
 
+use super::tables::Root;
 use super::{gdt, io, pmap};
 use crate::sched::Task;
 
@@ -55,6 +56,8 @@ pub struct Cpu {
     /// What the FS and (the program's) GS base registers hold.
     pub(super) fs_base: Cell<u64>,
     pub(super) gs_base: Cell<u64>,
+    /// Work that was done here since this CPU last looked who waits for it.
+    done: Cell<usize>,
     /// Where the last interrupt or fault from user mode came from; see `sched::clock`.
     pub(super) last_fault: Cell<u64>,
     /// The task that runs, by `Arc::into_raw`; null before `sched::init`.
@@ -104,6 +107,7 @@ static CPUS: [Cpu; MAX_CPUS] = [const {
         nodes: pmap::FreeNodes::new(),
         fs_base: Cell::new(0),
         gs_base: Cell::new(0),
+        done: Cell::new(0),
         last_fault: Cell::new(0),
         current: Cell::new(core::ptr::null()),
         left: Cell::new(core::ptr::null()),
@@ -127,6 +131,19 @@ pub fn rows() -> &'static [Row] {
 static COUNT: AtomicUsize = AtomicUsize::new(1);
 /// CPUs that the firmware names.
 static FOUND: AtomicUsize = AtomicUsize::new(1);
+
+/// Counts work that this CPU has done; returns how much it was since `clear_work`.
+#[inline]
+pub fn add_work(amount: usize) -> usize {
+    let done = &this().done;
+    done.set(done.get().saturating_add(amount));
+    done.get()
+}
+
+/// This CPU looks who waits for it.
+pub fn clear_work() {
+    this().done.set(0);
+}
 
 /// This CPU's data. Whoever sleeps may go on elsewhere: it is not to be kept across that.
 #[inline]
@@ -198,18 +215,24 @@ const MSR_GS_BASE: u32 = 0xc000_0101;
 const MSR_KERNEL_GS_BASE: u32 = 0xc000_0102;
 
 /// Points GS at the CPU's data: before anything that may ask who runs.
-pub fn init_early(number: usize) {
+///
+/// # Safety
+/// No other CPU has this number (I1).
+pub unsafe fn init_early(number: usize) {
     let cpu = &CPUS[number];
     cpu.this.set(cpu);
     cpu.index.set(number);
-    io::wrmsr(MSR_GS_BASE, core::ptr::from_ref(cpu) as u64);
-    io::wrmsr(MSR_KERNEL_GS_BASE, 0);
-    io::wrmsr(MSR_FS_BASE, 0);
+    // SAFETY: GS leads to this CPU's data from now on; the other two are programs'.
+    unsafe {
+        io::wrmsr(MSR_GS_BASE, core::ptr::from_ref(cpu) as u64);
+        io::wrmsr(MSR_KERNEL_GS_BASE, 0);
+        io::wrmsr(MSR_FS_BASE, 0);
+    }
 }
 
 /// Notes the root table that this CPU has started with.
-pub(super) fn use_root(root: u64) {
-    this().root.set(root);
+pub(super) fn use_root(root: Root) {
+    this().root.set(root.place());
 }
 
 extern "C" {
@@ -217,16 +240,22 @@ extern "C" {
 }
 
 /// Descriptor tables, system-call registers and protection features.
-pub fn init(ist_top: u64) {
+///
+/// # Safety
+/// `ist_top` ends a stack that nothing else uses, for ever.
+pub unsafe fn init(ist_top: u64) {
     let cpu = this();
-    // SAFETY: I1: nobody else holds a reference into this CPU's tables during start-up.
-    unsafe { gdt::load(&mut *cpu.tables.get(), ist_top) };
-    io::wrmsr(MSR_GS_BASE, core::ptr::from_ref(cpu) as u64);
-    io::wrmsr(MSR_EFER, io::rdmsr(MSR_EFER) | 1);
-    io::wrmsr(MSR_STAR, u64::from(gdt::USER_BASE) << 48 | u64::from(gdt::KERNEL_CODE) << 32);
-    io::wrmsr(MSR_LSTAR, syscall_entry as *const () as u64);
-    // Trap, interrupt, direction, nested-task and alignment-check flags are cleared on entry.
-    io::wrmsr(MSR_SFMASK, 0x4_4700);
+    // SAFETY: I1: nobody else holds a reference into this CPU's tables during start-up. The registers are those of system calls, which
+    // every x86-64 has: they lead to `entry.s`, with the kernel's segments.
+    unsafe {
+        gdt::load(&mut *cpu.tables.get(), ist_top);
+        io::wrmsr(MSR_GS_BASE, core::ptr::from_ref(cpu) as u64);
+        io::wrmsr(MSR_EFER, io::rdmsr(MSR_EFER) | 1);
+        io::wrmsr(MSR_STAR, u64::from(gdt::USER_BASE) << 48 | u64::from(gdt::KERNEL_CODE) << 32);
+        io::wrmsr(MSR_LSTAR, syscall_entry as *const () as u64);
+        // Trap, interrupt, direction, nested-task and alignment-check flags are cleared on entry.
+        io::wrmsr(MSR_SFMASK, 0x4_4700);
+    }
     let mut cr4 = io::read_cr4();
     if has_smep() {
         cr4 |= 1 << 20;
@@ -234,7 +263,8 @@ pub fn init(ist_top: u64) {
     if has_smap() {
         cr4 |= 1 << 21;
     }
-    io::write_cr4(cr4);
+    // SAFETY: CPUID has offered both; the kernel executes no user page, and touches them in `user_access.s` alone.
+    unsafe { io::write_cr4(cr4) };
 }
 
 /// The task that runs on this CPU.
@@ -254,6 +284,12 @@ pub fn current() -> &'static Task {
     unsafe { &*current }
 }
 
+/// The same; `None` before `sched::init`.
+#[inline]
+pub fn running() -> Option<&'static Task> {
+    (!this().current.get().is_null()).then(current)
+}
+
 /// The task that runs on this CPU, to keep; `None` before `sched::init`.
 pub fn current_owned() -> Option<Arc<Task>> {
     let current = this().current.get();
@@ -269,14 +305,17 @@ pub fn current_owned() -> Option<Arc<Task>> {
 
 /// Makes `task`, of number `id`, the one that runs, with `stack` for its entries from user mode. The one before is what
 /// [`take_left`] gives.
+///
+/// # Safety
+/// The stack is the task's, or 0 for one that never is in user mode; the caller goes on as this task, or switches to it at once.
 #[inline]
-pub fn set_current(task: Arc<Task>, id: u64, stack: u64) {
+pub unsafe fn set_current(task: Arc<Task>, id: u64, stack: u64) {
     let cpu = this();
     cpu.kernel_stack.set(stack);
     cpu.work.set(task.work_word());
     // An exchange: the task's work is looked at later, and not before this is seen.
     cpu.shared.running.swap(id, SeqCst);
-    // SAFETY: I1; the only other reference is made in `init`.
+    // SAFETY: I1; the only other reference is made in `init`. The stack is the task's.
     unsafe { (*cpu.tables.get()).set_kernel_stack(stack) };
     debug_assert!(cpu.left.get().is_null(), "a task was left and forgotten");
     cpu.left.set(cpu.current.replace(Arc::into_raw(task)));
@@ -290,17 +329,29 @@ pub fn take_left() -> Option<Arc<Task>> {
     (!left.is_null()).then(|| unsafe { Arc::from_raw(left) })
 }
 
-/// Loads the program's segment bases, where they differ from what the registers hold.
+/// The segment bases of the program that runs here, or ran here last: it can change them without a call, by loading a selector.
+#[inline]
+pub fn bases() -> (u64, u64) {
+    let cpu = this();
+    cpu.fs_base.set(io::rdmsr(MSR_FS_BASE));
+    cpu.gs_base.set(io::rdmsr(MSR_KERNEL_GS_BASE));
+    (cpu.fs_base.get(), cpu.gs_base.get())
+}
+
+/// Loads a program's segment bases, where they differ from what [`bases`] said, or this, whichever was called last; no program
+/// has run here since. They are addresses of user memory.
 #[inline]
 pub fn set_bases(fs: u64, gs: u64) {
     let cpu = this();
     if cpu.fs_base.get() != fs {
         cpu.fs_base.set(fs);
-        io::wrmsr(MSR_FS_BASE, fs);
+        // SAFETY: the register is the program's.
+        unsafe { io::wrmsr(MSR_FS_BASE, fs) };
     }
     if cpu.gs_base.get() != gs {
         cpu.gs_base.set(gs);
-        io::wrmsr(MSR_KERNEL_GS_BASE, gs);
+        // SAFETY: as above: in the kernel this one has the program's base.
+        unsafe { io::wrmsr(MSR_KERNEL_GS_BASE, gs) };
     }
 }
 
@@ -340,14 +391,21 @@ pub fn xsave_size() -> Option<(usize, u64)> {
     }
     let offered = u64::from(__cpuid_count(13, 0).eax);
     let mask = offered & 7;
-    enable_xsave(mask);
+    // SAFETY: CPUID has just offered it.
+    unsafe { enable_xsave(mask) };
     Some((__cpuid_count(13, 0).ebx as usize, mask))
 }
 
 /// Lets this CPU save and load those states.
-pub fn enable_xsave(mask: u64) {
-    io::write_cr4(io::read_cr4() | 1 << 18);
-    io::xsetbv(mask);
+///
+/// # Safety
+/// CPUID offers `xsave` and these components.
+pub unsafe fn enable_xsave(mask: u64) {
+    // SAFETY: by the caller's promise; the kernel keeps nothing in these registers.
+    unsafe {
+        io::write_cr4(io::read_cr4() | 1 << 18);
+        io::xsetbv(mask);
+    }
 }
 
 /// A number that differs between runs where the machine offers one: seeds the random generator.

@@ -151,12 +151,17 @@ user_return:
     add rsp, 16
     swapgs
     iretq
+# Work may have chosen another RIP: a handler's, a debugger's.
 3:  mov rdi, rsp
     call {return_work}
-    jmp 2b
+5:  INTO_USE 6f
+    jmp user_iret
 4:  OUT_OF_USE
     call {take_notes}
     jmp 2b
+6:  OUT_OF_USE
+    call {take_notes}
+    jmp 5b
 1:  SAVE_ALL
     mov rdi, rsp
     call {kernel_trap}

@@ -30,7 +30,8 @@ pub fn init() {
 pub fn init_local() {
     let mask = format().mask;
     if mask != 0 {
-        cpu::enable_xsave(mask);
+        // SAFETY: all CPUs have what the first one offers.
+        unsafe { cpu::enable_xsave(mask) };
     }
 }
 

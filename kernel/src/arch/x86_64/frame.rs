@@ -1,6 +1,6 @@
 //! Page frames as bytes: what is on its way between programs is kept in them.
 
-use machine::{Machine, NoMemory};
+use machine::{Machine, NoMemory, PAGE_SIZE};
 use uvm::LentPage;
 
 use super::machine::KERNEL;
@@ -70,14 +70,16 @@ impl Frame {
     #[inline]
     pub fn bytes_mut(&mut self) -> Option<&mut [u8]> {
         let alone = self.asked_for && KERNEL.frames().is_borrowers(self.page.page());
+        let at = KERNEL.address(self.page.page()) as *mut u8;
         // SAFETY: no other frame refers to it (I2), no program has taken it over, and this one is borrowed for writing.
-        alone.then(|| unsafe { KERNEL.bytes(self.page.page()) })
+        alone.then(|| unsafe { core::slice::from_raw_parts_mut(at, PAGE_SIZE) })
     }
 }
 
 /// The bytes of a page on loan, or of the kernel's own that nobody writes any more.
 #[inline]
 pub fn lent_bytes(page: &LentPage) -> &[u8] {
+    let at = KERNEL.address(page.page()) as *const u8;
     // SAFETY: nobody writes it while this borrow lasts: not its owner (I1), and no frame (I2).
-    unsafe { KERNEL.bytes(page.page()) }
+    unsafe { core::slice::from_raw_parts(at, PAGE_SIZE) }
 }

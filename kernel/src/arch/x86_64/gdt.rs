@@ -52,8 +52,11 @@ impl Tables {
     };
 
     /// The stack that the CPU takes on a trap from user mode.
+    ///
+    /// # Safety
+    /// `top` ends the stack of the task that runs from now on.
     #[inline]
-    pub fn set_kernel_stack(&mut self, top: u64) {
+    pub unsafe fn set_kernel_stack(&mut self, top: u64) {
         self.tss.rsp[0] = top;
     }
 }

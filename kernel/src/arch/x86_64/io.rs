@@ -1,7 +1,7 @@
 //! Single instructions: ports, model-specific and control registers, interrupt flag, TLB.
 //!
 //! Each function is one instruction whose effect on memory, if any, is named; the callers in this folder are the owners of the
-//! registers concerned.
+//! registers concerned. Ports are devices' registers: what is written there changes no memory by itself.
 
 use core::arch::asm;
 
@@ -71,9 +71,10 @@ pub fn rdtsc() -> u64 {
 }
 
 /// Reads a model-specific register.
+#[inline]
 pub fn rdmsr(msr: u32) -> u64 {
     let (low, high): (u32, u32);
-    // SAFETY: only architectural registers that exist on every x86-64 are named by callers.
+    // SAFETY: reads a register; one that the CPU lacks is a trap, which stops the kernel.
     unsafe {
         asm!("rdmsr", in("ecx") msr, out("eax") low, out("edx") high, options(nomem, nostack, preserves_flags))
     }
@@ -81,9 +82,12 @@ pub fn rdmsr(msr: u32) -> u64 {
 }
 
 /// Writes a model-specific register.
+///
+/// # Safety
+/// The CPU has the register and takes the value; what the kernel runs on stays as it is.
 #[inline]
-pub fn wrmsr(msr: u32, value: u64) {
-    // SAFETY: as in `rdmsr`; the callers own the register and pass what the manual allows.
+pub unsafe fn wrmsr(msr: u32, value: u64) {
+    // SAFETY: by the caller's promise.
     unsafe {
         asm!("wrmsr", in("ecx") msr, in("eax") value as u32, in("edx") (value >> 32) as u32, options(nostack, preserves_flags));
     }
@@ -124,9 +128,12 @@ pub fn read_cr4() -> u64 {
     value
 }
 
-/// Sets feature bits that CPUID has offered.
-pub fn write_cr4(value: u64) {
-    // SAFETY: callers add bits that the CPU offers and that this kernel is written for.
+/// Writes CR4.
+///
+/// # Safety
+/// All bits that change are ones that the CPU offers and that this kernel is written for.
+pub unsafe fn write_cr4(value: u64) {
+    // SAFETY: by the caller's promise.
     unsafe { asm!("mov cr4, {}", in(reg) value, options(nostack, preserves_flags)) }
 }
 
@@ -144,8 +151,11 @@ pub fn invlpg(va: u64) {
 }
 
 /// Sets an extended control register: XCR0 is register 0.
-pub fn xsetbv(value: u64) {
-    // SAFETY: callers pass bits that CPUID leaf 13 offers, with CR4.OSXSAVE set.
+///
+/// # Safety
+/// CPUID leaf 13 offers the bits, and CR4.OSXSAVE is set.
+pub unsafe fn xsetbv(value: u64) {
+    // SAFETY: by the caller's promise.
     unsafe {
         asm!("xsetbv", in("ecx") 0, in("eax") value as u32, in("edx") (value >> 32) as u32, options(nomem, nostack))
     }

@@ -19,6 +19,7 @@ use machine::CpuSet;
 
 use super::{apic, clock, cpu, io, pmap, tables};
 use crate::sched;
+use crate::sync::Mutex;
 
 /// What a CPU can be asked for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -161,11 +162,13 @@ fn answer(requests: u32) {
     }
 }
 
-/// CPUs that have been asked to forget the kernel's translations and haven't yet.
+/// CPUs that have been asked to forget the kernel's translations and haven't yet; for one thread at a time.
 static FORGETTING: AtomicU64 = AtomicU64::new(0);
 
-/// Returns when no CPU holds any translation of before, the kernel's included. One thread's at a time: the page daemon's.
+/// Returns when no CPU holds any translation of before, the kernel's included. Sleeps while another thread waits for the same.
 pub fn forget_kernel() {
+    static ONE: Mutex<()> = Mutex::new(());
+    let _one = ONE.lock();
     let others = cpu::online().without(CpuSet::one(cpu::index()));
     FORGETTING.store(others.0, SeqCst);
     send(others, Ipi::ForgetKernel);

@@ -2,12 +2,13 @@
 
 use core::arch::asm;
 
-use machine::order::{Held, Nothing};
-use machine::{Channel, Frames, Machine, NoMemory, Pa, PageNo, Ticket, PAGE_SIZE};
+use machine::order::{Held, Nothing, PageQueues};
+use machine::{Channel, Frames, Machine, NoMemory, Pa, PageNo, ThreadCtx, Ticket, PAGE_SIZE};
 
+use super::bytes::PageBytes;
 use super::pmap::{self, X86Pmap};
 use crate::mem::{heap, layout};
-use crate::sync::{Channels, Once, RawSpin};
+use crate::sync::{assert_none_ordered, Channels, Once, RawSpin};
 
 /// The machine; its state is in statics, so a reference to it costs nothing.
 pub struct KernelMachine;
@@ -35,10 +36,37 @@ pub fn frames() -> Option<&'static Frames<KernelMachine>> {
     FRAMES.get()
 }
 
+/// Runs `call` with the token that says this thread holds no lock of the VM system. Builds with debug assertions check that.
+///
+/// The token could come down from each system call's entry. But whoever drops a file or a page, ends a transfer in an interrupt, or
+/// allocates needs one too, and destructors, handlers and allocators have no parameter for it. So it is made where it is
+/// needed, in this place alone (`clippy.toml`).
+#[inline]
+#[track_caller]
+pub fn unlocked<T>(call: impl FnOnce(&mut Held<'_, Nothing>) -> T) -> T {
+    assert_none_ordered();
+    call(&mut thread().held())
+}
+
+/// Runs `call` with the token for the page allocator alone: the heap may grow with any other lock of the VM system held. Whoever
+/// had one of the allocator's would wait for himself, which the lock finds out.
+pub fn at_allocator<T>(call: impl FnOnce(&mut Held<'_, PageQueues>) -> T) -> T {
+    call(&mut thread().held().down_to())
+}
+
+#[inline]
+#[expect(clippy::disallowed_methods, reason = "the one place")]
+fn thread() -> ThreadCtx {
+    ThreadCtx::new()
+}
+
 static CHANNELS: Channels = Channels::new();
 
 impl KernelMachine {
     /// A page in the direct map.
+    ///
+    /// # Panics
+    /// If the machine has no such page.
     #[inline]
     pub fn address(&self, page: PageNo) -> u64 {
         layout::direct(self.frames().pa(page).0)
@@ -46,21 +74,11 @@ impl KernelMachine {
 
     /// A page's bytes.
     ///
-    /// # Safety
-    /// For as long as the slice lives, nobody else writes the page but programs through mappings they share, whose writes the caller
-    /// takes as they come.
-    #[allow(clippy::mut_from_ref)]
-    pub unsafe fn bytes(&self, page: PageNo) -> &mut [u8] {
-        // SAFETY: the direct map covers the page; exclusion is the caller's promise.
-        unsafe { core::slice::from_raw_parts_mut(self.address(page) as *mut u8, PAGE_SIZE) }
-    }
-
-    /// Calls `work` with a page's bytes. The page is pinned by the caller; programs that have it mapped may write it
-    /// meanwhile, and the work takes either byte.
-    pub fn with_bytes<T>(&self, page: PageNo, work: impl FnOnce(&mut [u8]) -> T) -> T {
-        // SAFETY: the slice ends with the call; the kernel has one such use of a page at a time, as callers hold the
-        // object's writer lock or only read.
-        work(unsafe { self.bytes(page) })
+    /// # Panics
+    /// If the machine has no such page.
+    #[inline]
+    pub fn bytes(&self, page: PageNo) -> PageBytes {
+        PageBytes::of(page)
     }
 }
 
@@ -88,7 +106,7 @@ impl Machine for KernelMachine {
     /// is put back.
     #[inline]
     fn zero(&self, page: PageNo) {
-        // SAFETY: the caller owns the frame; the direct map covers it; xmm0 holds a program's value and is restored.
+        // SAFETY: the caller owns the frame; `address` knows it and the direct map covers it; xmm0 holds a program's value and is restored.
         unsafe {
             asm!(
                 "sub rsp, 16",
@@ -112,7 +130,7 @@ impl Machine for KernelMachine {
 
     #[inline]
     fn copy(&self, from: PageNo, to: PageNo) {
-        // SAFETY: the caller owns `to`, and the direct map covers both.
+        // SAFETY: the caller owns `to`; `address` knows both, and the direct map covers them.
         unsafe {
             asm!(
                 "rep movsq",
@@ -125,15 +143,11 @@ impl Machine for KernelMachine {
     }
 
     fn read(&self, page: PageNo, offset: usize, buf: &mut [u8]) {
-        // SAFETY: the slice lives for this copy only; programs may write meanwhile, and either byte will do.
-        let bytes = unsafe { self.bytes(page) };
-        buf.copy_from_slice(&bytes[offset..offset + buf.len()]);
+        self.bytes(page).part(offset, buf.len()).copy_to(buf);
     }
 
     fn write(&self, page: PageNo, offset: usize, bytes: &[u8]) {
-        // SAFETY: as in `read`.
-        let page = unsafe { self.bytes(page) };
-        page[offset..offset + bytes.len()].copy_from_slice(bytes);
+        self.bytes(page).part(offset, bytes.len()).copy_from(bytes);
     }
 
     #[inline]
@@ -160,7 +174,7 @@ impl Machine for KernelMachine {
     }
 
     fn pause(&self, _held: &mut Held<'_, Nothing>) {
-        super::io::interrupt_window();
+        crate::sched::give_way();
     }
 
     fn gives_up(&self) -> bool {

@@ -10,9 +10,13 @@
 //! | `fpu`, `switch` | a task's vector state and stack |
 //! | `tables`, `user_access` | the kernel's own mappings, instructions that touch user memory |
 //! | `pmap`, `machine` | the VM system's view of this machine |
+//! | `bytes`, `frame` | what page frames hold |
 
 pub mod apic;
+pub mod bytes;
 pub mod clock;
+#[cfg(feature = "coverage")]
+pub mod coverage;
 pub mod cpu;
 pub mod fpu;
 pub mod frame;

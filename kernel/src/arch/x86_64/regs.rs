@@ -1,7 +1,7 @@
 //! A program's registers, as they lie at the top of its task's kernel stack while it is in the kernel.
 //!
 //! ```text
-//!   stack top -> gs_base        kept here for the task's life; loaded by `cpu::set_bases`
+//!   stack top -> gs_base        as last stored or loaded: `store_bases`, `load_bases`; a task that doesn't run keeps its own
 //!                fs_base
 //!   entry rsp -> ss rsp rflags cs rip      pushed by the CPU (or by syscall_entry in its place)
 //!                orig_rax                  system call number, or the exception's error code
@@ -78,10 +78,22 @@ impl UserRegs {
 
     /// Loads the segment bases if these are the current task's registers; after other code has stored them here.
     pub fn load_bases(&self) {
-        let end = core::ptr::from_ref(self) as u64 + core::mem::size_of::<UserRegs>() as u64;
-        if end == super::cpu::this().kernel_stack.get() + BASES {
+        if self.is_current() {
+            super::cpu::bases();
             super::cpu::set_bases(self.fs_base, self.gs_base);
         }
+    }
+
+    /// Stores the segment bases here if these are the current task's registers: before other code reads them.
+    pub fn store_bases(&mut self) {
+        if self.is_current() {
+            (self.fs_base, self.gs_base) = super::cpu::bases();
+        }
+    }
+
+    fn is_current(&self) -> bool {
+        let end = core::ptr::from_ref(self) as u64 + core::mem::size_of::<UserRegs>() as u64;
+        end == super::cpu::this().kernel_stack.get() + BASES
     }
 
     /// Whether the registers are a program's.

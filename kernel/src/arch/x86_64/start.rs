@@ -53,7 +53,7 @@ pub fn start(apics: &[u32]) {
         let code = layout::direct(code as u64) as *const u8;
         core::ptr::copy_nonoverlapping(code, layout::direct(REAL_PAGE) as *mut u8, len);
     }
-    other_root.store(tables::root(), Relaxed);
+    other_root.store(tables::root().place(), Relaxed);
     for (number, &apic) in (1..).zip(others) {
         if !start_one(number, apic) {
             crate::println!("CPU {number} does not start: there are {} then", cpu::count());
@@ -71,11 +71,14 @@ fn start_one(number: usize, apic: u32) -> bool {
     // They are its own for good, even if it comes late.
     core::mem::forget((stack, for_faults));
     let before = io::rdtsc();
-    apic::reset(apic);
+    // SAFETY: firmware has left it halted: it runs nothing of ours until it finds its stack.
+    unsafe { apic::reset(apic) };
     wait(AFTER_RESET, || false);
-    apic::start_up(apic, (REAL_PAGE >> 12) as u32);
+    // SAFETY: `start` has put the code there.
+    let start_up = || unsafe { apic::start_up(apic, (REAL_PAGE >> 12) as u32) };
+    start_up();
     if !wait(AFTER_START, || other_stack.load(Acquire) == 0) {
-        apic::start_up(apic, (REAL_PAGE >> 12) as u32);
+        start_up();
     }
     wait(PATIENCE, || other_stack.load(Acquire) == 0);
     if other_stack.swap(0, AcqRel) != 0 {
@@ -109,8 +112,11 @@ fn wait(nanos: u64, done: impl Fn() -> bool) -> bool {
 /// First Rust code of another CPU: on its idle task's stack, with the kernel's tables, interrupts off.
 #[no_mangle]
 extern "C" fn other_main() -> ! {
-    cpu::init_early(NUMBER.load(Relaxed));
-    cpu::init(FAULT_STACK.load(Relaxed));
+    // SAFETY: `start_one` has given number and stack to this CPU alone.
+    unsafe {
+        cpu::init_early(NUMBER.load(Relaxed));
+        cpu::init(FAULT_STACK.load(Relaxed));
+    }
     cpu::use_root(tables::root());
     trap::load();
     fpu::init_local();

@@ -26,24 +26,31 @@ impl Context {
     }
 
     /// Writes a stack so that the first switch to it returns to a program with these registers.
-    pub fn for_user(stack: &Stack, regs: &UserRegs) -> Context {
+    pub fn for_user(stack: &mut Stack, regs: &UserRegs) -> Context {
         let at = user_regs(stack);
-        // SAFETY: the stack is new: nobody else uses it, and it is large enough.
-        unsafe { at.write(regs.clone()) };
-        Context(UnsafeCell::new(prepare(at as u64, task_start_user as *const () as u64)))
+        // SAFETY: the stack is the caller's alone: nobody uses it, and it is large enough.
+        let left = unsafe {
+            at.write(regs.clone());
+            prepare(at as u64, task_start_user as *const () as u64)
+        };
+        Context(UnsafeCell::new(left))
     }
 
     /// Writes a stack so that the first switch to it starts a thread of the kernel.
-    pub fn for_kernel(stack: &Stack) -> Context {
-        Context(UnsafeCell::new(prepare(stack.top(), task_start_kernel as *const () as u64)))
+    pub fn for_kernel(stack: &mut Stack) -> Context {
+        // SAFETY: as in `for_user`.
+        Context(UnsafeCell::new(unsafe { prepare(stack.top(), task_start_kernel as *const () as u64) }))
     }
 }
 
 /// The frame that `switch_stacks` pops: r15 r14 r13 r12 rbx rbp and the return address.
-fn prepare(top: u64, start: u64) -> u64 {
+///
+/// # Safety
+/// There is room below `top`, on a stack that nobody uses.
+unsafe fn prepare(top: u64, start: u64) -> u64 {
     let frame = [0, 0, 0, 0, 0, 0, start];
     let at = (top - core::mem::size_of_val(&frame) as u64) as *mut [u64; 7];
-    // SAFETY: below `top` on a stack that nobody uses yet.
+    // SAFETY: by the caller's promise.
     unsafe { at.write(frame) };
     at as u64
 }

@@ -3,13 +3,12 @@
 //! ```text
 //!   direct map   2-MiB pages, writable, never executable; 4-KiB pages where the image's text and read-only data lie, read-only there
 //!   image        text: execute; read-only data: read; data: write; nothing both written and executed
-//!   stacks, heap one page at a time, as they grow; never unmapped, but for the stacks of a crowd that has gone
+//!   stacks, heap one page at a time, as they grow; unmapped when the page daemon takes them back
 //! ```
 //! All root entries of the upper half are filled at start-up and never change; a new root copies them.
 //!
 //! I1: once other CPUs run, an entry here only becomes present and stays what it is. A CPU keeps no translation of an absent
 //! entry; so none has to be told. Who makes one absent ([`unmap`]) has all CPUs forget it before its page or its address is used again.
-//! A window on a page is its place in the direct map.
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -48,14 +47,77 @@ extern "C" {
     static boot_stack_guard: u8;
 }
 
+/// Tables made here; none is given back.
+pub static MADE: AtomicU64 = AtomicU64::new(0);
 /// Physical address of the kernel's root table.
 static ROOT: AtomicU64 = AtomicU64::new(0);
 
 /// The table at a physical address.
+///
+/// # Safety
+/// The frame there holds a table, and goes on to for as long as the reference is used.
 #[inline]
-pub fn table(pa: u64) -> &'static Table {
-    // SAFETY: callers pass frames that hold tables; the direct map covers all memory, and entries are only touched as atomics.
+pub unsafe fn table(pa: u64) -> &'static Table {
+    // SAFETY: by the caller's promise; the direct map covers all memory, and entries are only touched as atomics.
     unsafe { &*(layout::direct(pa) as *const Table) }
+}
+
+/// The physical address of a table.
+#[inline]
+pub fn place(table: &'static Table) -> u64 {
+    core::ptr::from_ref(table) as u64 - layout::DIRECT
+}
+
+/// A root table. Present entries above the last tables lead to tables, but for large pages.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Root(u64);
+
+/// Where a walk ends too early.
+pub struct Missing {
+    pub table: &'static Table,
+    pub level: u32,
+    /// The entry there: absent, or a large page's.
+    pub entry: u64,
+}
+
+impl Root {
+    /// The root table at a physical address.
+    ///
+    /// # Safety
+    /// The frame there holds a root with the kernel's half, and goes on to for as long as this is used. Who walks sees to it that
+    /// the tables on the way stay.
+    #[inline]
+    pub const unsafe fn at(pa: u64) -> Root {
+        Root(pa)
+    }
+
+    /// Its physical address.
+    #[inline]
+    pub fn place(self) -> u64 {
+        self.0
+    }
+
+    /// Its entries.
+    #[inline]
+    pub fn entries(self) -> &'static Table {
+        // SAFETY: by the promise with which it was made.
+        unsafe { table(self.0) }
+    }
+
+    /// The table of level `lowest` that serves an address.
+    #[inline]
+    pub fn walk(self, va: u64, lowest: u32) -> Result<&'static Table, Missing> {
+        let mut at = self.entries();
+        for level in (lowest + 1..4).rev() {
+            let entry = at[index(va, level)].load(Relaxed);
+            if entry & PRESENT == 0 || entry & LARGE != 0 {
+                return Err(Missing { table: at, level, entry });
+            }
+            // SAFETY: present and no large page's, so it leads to a table.
+            at = unsafe { table(entry & ADDRESS) };
+        }
+        Ok(at)
+    }
 }
 
 /// Index into the table of a level: 3 is the root, 0 the last.
@@ -77,13 +139,21 @@ pub fn image() -> Range {
 }
 
 /// The kernel's root: for threads without an address space.
-pub fn root() -> u64 {
-    ROOT.load(Relaxed)
+pub fn root() -> Root {
+    // SAFETY: `init` has made it; it and what is below stays.
+    unsafe { Root::at(ROOT.load(Relaxed)) }
+}
+
+/// The root that is active here.
+#[inline]
+pub fn active() -> Root {
+    // SAFETY: who made it active had a `Root`.
+    unsafe { Root::at(cpu::this().root.get()) }
 }
 
 /// The root's upper half, to be copied into a new root.
 pub fn kernel_half() -> &'static [AtomicU64] {
-    &table(root())[256..]
+    &root().entries()[256..]
 }
 
 /// Builds the tables for memory up to `top` and makes them active.
@@ -91,21 +161,21 @@ pub fn kernel_half() -> &'static [AtomicU64] {
 /// # Errors
 /// [`NoMemory`].
 pub fn init(top: u64) -> Result<(), NoMemory> {
-    let root = new_table()?;
-    ROOT.store(root, Relaxed);
+    ROOT.store(new_table()?, Relaxed);
+    let root = root();
     for entry in 256..512 {
         if [layout::DIRECT, layout::STACKS, layout::HEAP, layout::IMAGE]
             .iter()
             .any(|&va| index(va, 3) == entry)
         {
-            table(root)[entry].store(new_table()? | PRESENT | WRITE, Relaxed);
+            root.entries()[entry].store(new_table()? | PRESENT | WRITE, Relaxed);
         }
     }
     map_direct(top)?;
     map_image()?;
     // SAFETY: image, stack (in the image's data) and everything else in use is mapped as before, but for rights not needed.
-    unsafe { io::write_cr3(root) };
-    cpu::this().root.set(root);
+    unsafe { io::write_cr3(root.place()) };
+    cpu::use_root(root);
     Ok(())
 }
 
@@ -148,23 +218,24 @@ fn map_image() -> Result<(), NoMemory> {
 /// A zeroed page for a table.
 fn new_table() -> Result<u64, NoMemory> {
     let pa = mem::frame(Reserve::Kernel)?;
-    table(pa).iter().for_each(|e| e.store(0, Relaxed));
+    MADE.fetch_add(1, Relaxed);
+    // SAFETY: the frame is this table's from now on.
+    unsafe { table(pa) }.iter().for_each(|e| e.store(0, Relaxed));
     Ok(pa)
 }
 
 /// The entry of a kernel address in the table of `level`, with the tables above made as needed.
 fn entry(va: u64, level: u32) -> Result<&'static AtomicU64, NoMemory> {
-    let mut at = root();
-    for above in (level + 1..4).rev() {
-        let entry = &table(at)[index(va, above)];
-        let mut value = entry.load(Relaxed);
-        if value & PRESENT == 0 {
-            value = new_table()? | PRESENT | WRITE;
-            entry.store(value, Relaxed);
+    loop {
+        match root().walk(va, level) {
+            Ok(table) => return Ok(&table[index(va, level)]),
+            Err(missing) => {
+                assert!(missing.entry & PRESENT == 0, "a large page has no entries");
+                let entry = new_table()? | PRESENT | WRITE;
+                missing.table[index(va, missing.level)].store(entry, Relaxed);
+            }
         }
-        at = value & ADDRESS;
     }
-    Ok(&table(at)[index(va, level)])
 }
 
 /// Where stacks and heap grow: CPUs take turns.
@@ -175,6 +246,7 @@ static GROWTH: SpinLock<()> = SpinLock::new(());
 /// # Errors
 /// [`NoMemory`]; nothing has changed but that tables may have been made.
 pub fn map_if_absent(va: u64, reserve: Reserve) -> Result<(), NoMemory> {
+    assert!((layout::STACKS..layout::IMAGE).contains(&va), "{va:#x} is neither a stack's nor the heap's");
     let _turn = GROWTH.lock();
     let entry = entry(va, 0)?;
     if entry.load(Relaxed) & PRESENT == 0 {
@@ -183,9 +255,12 @@ pub fn map_if_absent(va: u64, reserve: Reserve) -> Result<(), NoMemory> {
     Ok(())
 }
 
-/// Takes a page of the stacks' area out of the tables; its frame, if there was one. The caller has all CPUs forget it
+/// Takes a page of the stacks' or the heap's area out of the tables; its frame, if there was one. The caller has all CPUs forget it
 /// (`ipi::forget_kernel`).
-pub fn unmap(va: u64) -> Option<u64> {
+///
+/// # Safety
+/// Nobody uses what lies there.
+pub unsafe fn unmap(va: u64) -> Option<u64> {
     let _turn = GROWTH.lock();
     let old = entry(va, 0).ok()?.swap(0, Relaxed);
     (old & PRESENT != 0).then_some(old & ADDRESS)
@@ -195,8 +270,11 @@ pub fn unmap(va: u64) -> Option<u64> {
 pub fn forget_all() {
     const GLOBAL_PAGES: u64 = 1 << 7;
     let cr4 = io::read_cr4();
-    io::write_cr4(cr4 & !GLOBAL_PAGES);
-    io::write_cr4(cr4);
+    // SAFETY: the bit only says whether translations outlive a load of CR3.
+    unsafe {
+        io::write_cr4(cr4 & !GLOBAL_PAGES);
+        io::write_cr4(cr4);
+    }
 }
 
 /// Makes the direct map show device registers, uncached: beyond memory it may not reach there yet. Start-up only.
@@ -204,8 +282,10 @@ pub fn forget_all() {
 /// # Errors
 /// [`NoMemory`]; part of the range may be mapped.
 pub fn map_device(pa: u64, length: u64) -> Result<(), NoMemory> {
+    let end = pa.checked_add(length).filter(|&end| end <= layout::STACKS - layout::DIRECT);
+    let Some(end) = end else { panic!("device registers at {pa:#x}, where the direct map doesn't reach") };
     assert!(cpu::count() == 1, "device registers are mapped once other CPUs run, which nobody tells");
-    let (first, end) = (pa & !(PAGE_SIZE as u64 - 1), pa + length);
+    let first = pa & !(PAGE_SIZE as u64 - 1);
     for page in (first..end).step_by(PAGE_SIZE) {
         let va = layout::direct(page);
         let above = entry(va, 1)?;
@@ -222,33 +302,25 @@ pub fn map_device(pa: u64, length: u64) -> Result<(), NoMemory> {
 
 /// The physical address behind one in the kernel's half, if it is mapped.
 pub fn physical(va: u64) -> Option<u64> {
-    let mut at = root();
-    for level in (0..4).rev() {
-        let value = table(at)[index(va, level)].load(Relaxed);
-        if value & PRESENT == 0 {
-            return None;
-        }
-        if level == 0 || value & LARGE != 0 {
-            let inside = (1 << (12 + 9 * level)) - 1;
-            return Some(value & ADDRESS & !inside | va & inside);
-        }
-        at = value & ADDRESS;
+    if va < layout::DIRECT {
+        return None;
     }
-    None
+    let (level, entry) = lowest_entry(root(), va);
+    let inside = (1 << (12 + 9 * level)) - 1;
+    (entry & PRESENT != 0).then_some(entry & ADDRESS & !inside | va & inside)
 }
 
-/// Whether an address can be read, by the active tables: for the back-trace of a panic.
-pub fn is_mapped(va: u64) -> bool {
-    let mut at = io::read_cr3() & ADDRESS;
-    for level in (0..4).rev() {
-        let value = table(at)[index(va, level)].load(Relaxed);
-        if value & PRESENT == 0 {
-            return false;
-        }
-        if level > 0 && value & LARGE != 0 {
-            return true;
-        }
-        at = value & ADDRESS;
+/// The entry that says where an address is mapped, or that it isn't; and its level.
+fn lowest_entry(root: Root, va: u64) -> (u32, u64) {
+    match root.walk(va, 0) {
+        Ok(last) => (0, last[index(va, 0)].load(Relaxed)),
+        Err(missing) => (missing.level, missing.entry),
     }
-    true
+}
+
+/// Whether an address is mapped in the kernel's half of the active tables: for the back-trace of a panic.
+pub fn is_mapped(va: u64) -> bool {
+    // SAFETY: what CR3 holds is a root with the kernel's half; what is below that in the kernel's half stays.
+    let root = unsafe { Root::at(io::read_cr3() & ADDRESS) };
+    va >= layout::DIRECT && lowest_entry(root, va).1 & PRESENT != 0
 }

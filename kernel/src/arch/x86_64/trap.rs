@@ -113,6 +113,10 @@ extern "C" fn user_page_fault(regs: &mut UserRegs, va: u64) {
 /// A fault in the kernel: a user copy whose page is missing or whose pointer is bad, or a bug.
 extern "C" fn kernel_page_fault(regs: &mut UserRegs, va: u64) {
     if let Some(fixup) = user::fixup(regs.rip) {
+        if user::is_peek(regs.rip) {
+            regs.rip = fixup;
+            return;
+        }
         // The thread may sleep, and go on elsewhere.
         pmap::end_use();
         if va >= layout::USER_END || proc::kernel_page_fault(va, access(regs.orig_rax)).is_err() {

@@ -1,12 +1,16 @@
 //! The few instructions that touch user memory, each with a place to go on when they fault.
 
-use super::{cpu, io, pmap};
+use super::bytes::PageBytes;
+use super::{cpu, pmap};
+use crate::mem::layout::USER_END;
 
 extern "C" {
     fn user_copy(dst: u64, src: u64, len: usize) -> u64;
     fn user_zero(dst: u64, len: usize) -> u64;
     fn user_string(dst: *mut u8, src: u64, max: usize) -> i64;
     fn user_load32(src: u64, out: *mut u32) -> u64;
+    fn user_peek32(src: u64, out: *mut u32) -> u64;
+    fn user_peek32_load();
     fn user_exchange32(at: u64, expected: u32, new: u32, found: *mut u32) -> u64;
     static fixups_start: [u64; 2];
     static fixups_end: [u64; 2];
@@ -16,6 +20,52 @@ extern "C" {
 
 /// A user address was bad.
 pub struct Fault;
+
+/// Addresses that are programs' and never the kernel's: they end at the user limit at the latest.
+#[derive(Clone, Copy)]
+pub struct UserRange {
+    start: u64,
+    len: usize,
+}
+
+impl UserRange {
+    /// `len` bytes from `start` on; `None` if not all of them are below the user limit.
+    #[inline]
+    pub fn new(start: u64, len: usize) -> Option<UserRange> {
+        match start.checked_add(len as u64) {
+            Some(end) if end <= USER_END => Some(UserRange { start, len }),
+            _ => None,
+        }
+    }
+
+    /// `len` bytes of it from its byte `at` on.
+    ///
+    /// # Panics
+    /// If there are not so many.
+    #[inline]
+    pub fn part(self, at: usize, len: usize) -> UserRange {
+        assert!(at <= self.len && len <= self.len - at, "{len} bytes at {at} of {}", self.len);
+        UserRange { start: self.start + at as u64, len }
+    }
+
+    /// All addresses from the range's start to the user limit.
+    pub fn to_limit(self) -> UserRange {
+        UserRange { len: (USER_END - self.start) as usize, ..self }
+    }
+
+    /// Its bytes.
+    #[inline]
+    pub fn len(self) -> usize {
+        self.len
+    }
+
+    /// Where it begins, for an access of `len` bytes, which are all.
+    #[inline]
+    fn start(self, len: usize) -> u64 {
+        assert!(self.len == len, "an access of {len} bytes to {}", self.len);
+        self.start
+    }
+}
 
 /// Does what uses the program's translations, with nothing in between but faults.
 #[inline]
@@ -58,49 +108,81 @@ pub fn enable_smap() {
             core::ptr::copy_nonoverlapping(core::ptr::from_ref(code).cast::<u8>(), *site as *mut u8, 3);
         }
     }
-    // A far transfer or CR3 write follows before any of them runs; a serialising instruction makes it certain.
+    // CPUID serialises: no stale no-op is executed.
     let _ = core::arch::x86_64::__cpuid(0);
-    let _ = io::read_cr4();
 }
 
-/// Copies from user memory at `src`, which lies below the user limit.
+/// Copies from user memory; `dst` is as long.
 #[inline]
-pub fn copy_in(dst: &mut [u8], src: u64) -> Result<(), Fault> {
+pub fn copy_in(dst: &mut [u8], src: UserRange) -> Result<(), Fault> {
+    let src = src.start(dst.len());
     // SAFETY: `dst` is ours; faults at `src` are caught.
     check(using(|| unsafe { user_copy(dst.as_mut_ptr() as u64, src, dst.len()) }))
 }
 
-/// Copies to user memory at `dst`, which lies below the user limit.
+/// The same to bytes of a page, which others may write meanwhile.
 #[inline]
-pub fn copy_out(dst: u64, src: &[u8]) -> Result<(), Fault> {
-    // SAFETY: `src` is ours; the user's memory is no Rust object; faults are caught.
+pub fn copy_in_page(dst: PageBytes, src: UserRange) -> Result<(), Fault> {
+    let src = src.start(dst.len());
+    // SAFETY: `dst` lies in the direct map and holds no Rust object; faults at `src` are caught.
+    check(using(|| unsafe { user_copy(dst.address(), src, dst.len()) }))
+}
+
+/// Copies to user memory; `src` is as long.
+#[inline]
+pub fn copy_out(dst: UserRange, src: &[u8]) -> Result<(), Fault> {
+    let dst = dst.start(src.len());
+    // SAFETY: `src` is ours; a program's memory is no Rust object; faults are caught.
     check(using(|| unsafe { user_copy(dst, src.as_ptr() as u64, src.len()) }))
 }
 
-/// Zeroes user memory at `dst`, which lies below the user limit.
-pub fn zero(dst: u64, len: usize) -> Result<(), Fault> {
-    // SAFETY: as in `copy_out`.
-    check(using(|| unsafe { user_zero(dst, len) }))
+/// The same of bytes of a page, which others may write meanwhile.
+#[inline]
+pub fn copy_out_page(dst: UserRange, src: PageBytes) -> Result<(), Fault> {
+    let dst = dst.start(src.len());
+    // SAFETY: `src` lies in the direct map; the rest as in `copy_out`.
+    check(using(|| unsafe { user_copy(dst, src.address(), src.len()) }))
 }
 
-/// Copies a string without its zero byte; the number of bytes before it, or `dst.len()` if there is none.
-pub fn string(dst: &mut [u8], src: u64) -> Result<usize, Fault> {
+/// Zeroes user memory.
+pub fn zero(dst: UserRange) -> Result<(), Fault> {
+    // SAFETY: as in `copy_out`.
+    check(using(|| unsafe { user_zero(dst.start, dst.len) }))
+}
+
+/// Copies a string without its zero byte from a range as long as `dst`; the number of bytes before it, or `dst.len()` if there
+/// is none.
+pub fn string(dst: &mut [u8], src: UserRange) -> Result<usize, Fault> {
+    let src = src.start(dst.len());
     // SAFETY: as in `copy_in`.
     let n = using(|| unsafe { user_string(dst.as_mut_ptr(), src, dst.len()) });
     usize::try_from(n).map_err(|_| Fault)
 }
 
-/// Loads an aligned word atomically.
-pub fn load32(src: u64) -> Result<u32, Fault> {
-    let mut value = 0;
+/// Loads an aligned word of four bytes atomically.
+pub fn load32(src: UserRange) -> Result<u32, Fault> {
+    let (src, mut value) = (src.start(4), 0);
     // SAFETY: faults at `src` are caught.
     check(using(|| unsafe { user_load32(src, &mut value) }))?;
     Ok(value)
 }
 
+/// Loads an aligned word atomically if its page is mapped here and now. Neither sleeps nor asks the VM system.
+pub fn peek32(src: UserRange) -> Result<u32, Fault> {
+    let (src, mut value) = (src.start(4), 0);
+    // SAFETY: as in `load32`.
+    check(using(|| unsafe { user_peek32(src, &mut value) }))?;
+    Ok(value)
+}
+
+/// Whether a fault at `rip` is not to be answered.
+pub fn is_peek(rip: u64) -> bool {
+    rip == user_peek32_load as *const () as u64
+}
+
 /// Stores `new` if the word is `expected`, atomically; what was found.
-pub fn exchange32(at: u64, expected: u32, new: u32) -> Result<u32, Fault> {
-    let mut found = 0;
+pub fn exchange32(at: UserRange, expected: u32, new: u32) -> Result<u32, Fault> {
+    let (at, mut found) = (at.start(4), 0);
     // SAFETY: as in `copy_out`.
     check(using(|| unsafe { user_exchange32(at, expected, new, &mut found) }))?;
     Ok(found)

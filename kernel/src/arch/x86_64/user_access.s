@@ -81,6 +81,19 @@ user_load32:
     ret
     FIXUP 41b, user_access_failed
 
+# user_peek32(src, out: *mut u32): as user_load32, but a fault is the end of it: nothing is brought in. May run with spin locks held.
+.balign 16
+.globl user_peek32, user_peek32_load
+user_peek32:
+    STAC
+user_peek32_load:
+    mov eax, [rdi]
+    mov [rsi], eax
+    CLAC
+    xor eax, eax
+    ret
+    FIXUP user_peek32_load, user_access_failed
+
 # user_exchange32(at, expected, new, found: *mut u32)
 .balign 16
 .globl user_exchange32

@@ -73,7 +73,7 @@ enum Data {
     None,
     Pages(ArrayVec<PageNo, MAX_PAGES>),
     /// Kernel memory at an address, for this many bytes.
-    Bytes(u64, usize),
+    Bytes(blk::Bytes),
 }
 
 /// A request's memory, before it has a slot.
@@ -81,7 +81,7 @@ enum Data {
 enum Memory<'a> {
     None,
     Pages(&'a [PageNo]),
-    Bytes(u64, usize),
+    Bytes(blk::Bytes),
 }
 
 struct Slot {
@@ -263,7 +263,8 @@ impl Disk {
     /// # Errors
     /// As [`submit`](Self::submit), `EINVAL` for no whole sectors; `EIO` when the disk says so.
     pub fn read(&self, sector: u64, to: &mut [u8]) -> Result<()> {
-        self.transfer_bytes(Op::Read, sector, to.as_mut_ptr() as u64, to.len())
+        // SAFETY: exclusively borrowed until this returns.
+        self.transfer_bytes(Op::Read, sector, unsafe { blk::Bytes::new(to.as_mut_ptr() as u64, to.len()) })
     }
 
     /// Writes whole sectors from kernel memory and waits until the disk has them.
@@ -271,7 +272,8 @@ impl Disk {
     /// # Errors
     /// As [`read`](Self::read).
     pub fn write(&self, sector: u64, from: &[u8]) -> Result<()> {
-        self.transfer_bytes(Op::Write, sector, from.as_ptr() as u64, from.len())
+        // SAFETY: borrowed until this returns, and only read.
+        self.transfer_bytes(Op::Write, sector, unsafe { blk::Bytes::new(from.as_ptr() as u64, from.len()) })
     }
 
     /// Waits until everything that had been written when this was called is on stable storage.
@@ -294,13 +296,13 @@ impl Disk {
         self.wait(self.start(op.into(), sector, Memory::Pages(pages), None))
     }
 
-    fn transfer_bytes(&self, op: Op, sector: u64, at: u64, len: usize) -> Result<()> {
+    fn transfer_bytes(&self, op: Op, sector: u64, bytes: blk::Bytes) -> Result<()> {
         let mut done = 0;
-        while done < len {
-            let part = (len - done).min(self.limit);
+        while done < bytes.len() {
+            let part = (bytes.len() - done).min(self.limit);
             let from = sector + (done / SECTOR) as u64;
             self.check(op, from, part)?;
-            self.wait(self.start(op.into(), from, Memory::Bytes(at + done as u64, part), None))?;
+            self.wait(self.start(op.into(), from, Memory::Bytes(bytes.part(done, part)), None))?;
             done += part;
         }
         Ok(())
@@ -411,7 +413,7 @@ impl Memory<'_> {
         match self {
             Memory::None => Segments::new(),
             Memory::Pages(pages) => blk::of_pages(pages),
-            Memory::Bytes(at, len) => blk::of_bytes(at, len),
+            Memory::Bytes(bytes) => blk::of_bytes(bytes),
         }
     }
 
@@ -419,7 +421,7 @@ impl Memory<'_> {
         match self {
             Memory::None => Data::None,
             Memory::Pages(pages) => Data::Pages(pages.iter().copied().collect()),
-            Memory::Bytes(at, len) => Data::Bytes(at, len),
+            Memory::Bytes(bytes) => Data::Bytes(bytes),
         }
     }
 }
@@ -436,7 +438,7 @@ impl Data {
         match self {
             Data::None => Memory::None.segments(),
             Data::Pages(pages) => Memory::Pages(pages).segments(),
-            Data::Bytes(at, len) => Memory::Bytes(*at, *len).segments(),
+            Data::Bytes(bytes) => Memory::Bytes(*bytes).segments(),
         }
     }
 
@@ -444,7 +446,7 @@ impl Data {
         match self {
             Data::None => 0,
             Data::Pages(pages) => pages.len() * machine::PAGE_SIZE,
-            Data::Bytes(_, len) => *len,
+            Data::Bytes(bytes) => bytes.len(),
         }
     }
 }

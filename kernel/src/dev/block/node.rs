@@ -14,10 +14,11 @@ use alloc::vec::Vec;
 
 use arrayvec::ArrayVec;
 use linux_raw_sys::ioctl as abi;
-use machine::{Machine, PageNo, Reserve, ThreadCtx, PAGE_SIZE};
+use machine::{Machine, PageNo, Reserve, PAGE_SIZE};
 
-use super::{Disk, Op, MAX_PAGES, SECTOR, TABLE};
-use crate::arch::machine::KERNEL;
+use super::{blk, Disk, Op, MAX_PAGES, SECTOR, TABLE};
+use crate::arch::bytes::PageBytes;
+use crate::arch::machine::{unlocked, KERNEL};
 use crate::errno::*;
 use crate::fs::cpio::device_number;
 use crate::fs::inode::{Extent, Inode, InodeRef, Kind, Position, Stat};
@@ -66,10 +67,7 @@ struct Frames(ArrayVec<PageNo, MAX_PAGES>);
 impl Frames {
     /// At most `count` frames, at least one.
     fn take(count: usize) -> Result<Frames> {
-        let one = || {
-            let mut thread = ThreadCtx::new();
-            KERNEL.frames().alloc(&KERNEL, &mut thread.held(), Reserve::User)
-        };
+        let one = || unlocked(|held| KERNEL.frames().alloc(&KERNEL, held, Reserve::User));
         let mut frames = Frames(ArrayVec::new());
         frames.0.push(vm::with_room(one)?);
         while frames.0.len() < count.min(MAX_PAGES) {
@@ -82,9 +80,8 @@ impl Frames {
 
 impl Drop for Frames {
     fn drop(&mut self) {
-        let mut thread = ThreadCtx::new();
         for &page in &self.0 {
-            KERNEL.frames().free_page(&KERNEL, &mut thread.held(), page);
+            unlocked(|held| KERNEL.frames().free_page(&KERNEL, held, page));
         }
     }
 }
@@ -122,20 +119,21 @@ impl Node {
         let rest = bytes % PAGE_SIZE;
         if rest > 0 {
             let sector = part.sector + (whole * PAGE_SIZE / SECTOR) as u64;
-            self.disk.transfer_bytes(op, sector, KERNEL.address(frames[whole]), rest)?;
+            // SAFETY: the frame is the caller's.
+            let bytes = unsafe { blk::Bytes::new(KERNEL.address(frames[whole]), rest) };
+            self.disk.transfer_bytes(op, sector, bytes)?;
         }
         Ok(())
     }
 }
 
 /// Calls `each` with the bytes of a part, page by page, until it takes less than it is given; returns how many it took.
-fn walk(part: &Part, frames: &[PageNo], mut each: impl FnMut(&mut [u8]) -> Result<usize>) -> Result<usize> {
+fn walk(part: &Part, frames: &[PageNo], mut each: impl FnMut(PageBytes) -> Result<usize>) -> Result<usize> {
     let (mut at, end) = (part.skip, part.skip + part.len);
     while at < end {
         let inside = at % PAGE_SIZE;
         let len = (PAGE_SIZE - inside).min(end - at);
-        let taken = KERNEL.with_bytes(frames[at / PAGE_SIZE], |bytes| each(&mut bytes[inside..inside + len]));
-        match taken {
+        match each(KERNEL.bytes(frames[at / PAGE_SIZE]).part(inside, len)) {
             Ok(taken) => at += taken,
             Err(error) if at == part.skip => return Err(error),
             Err(_) => break,
@@ -174,7 +172,7 @@ impl Inode for Node {
                 let frames = Frames::take(part.pages)?;
                 part.len = part.len.min(frames.0.len() * PAGE_SIZE - part.skip);
                 self.transfer(Op::Read, &part, &frames.0)?;
-                walk(&part, &frames.0, |bytes| to.put(bytes))
+                walk(&part, &frames.0, |bytes| to.put_page(bytes))
             })();
             match moved {
                 Ok(moved) if moved == part.len => {}
@@ -283,7 +281,7 @@ impl Node {
             self.transfer(Op::Read, &part, &frames.0)?;
         }
         let offered = part.len;
-        let moved = walk(&part, &frames.0, |bytes| from.get(bytes))?;
+        let moved = walk(&part, &frames.0, |bytes| from.get_page(bytes))?;
         if moved < offered {
             // A bad pointer on the way: what had come is written, in whole sectors or as far as they were read before.
             part.len = if ragged { moved } else { moved / SECTOR * SECTOR };

@@ -14,7 +14,7 @@
 use alloc::boxed::Box;
 
 use arrayvec::ArrayVec;
-use machine::{Machine, PageNo, Reserve, ThreadCtx, PAGE_SIZE};
+use machine::{Machine, PageNo, Reserve, PAGE_SIZE};
 use virtio_drivers::queue::VirtQueue;
 use virtio_drivers::transport::{SomeTransport, Transport};
 use virtio_drivers::Error;
@@ -22,7 +22,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use super::{Found, KernelHal};
 use crate::arch::irq::Vector;
-use crate::arch::machine::KERNEL;
+use crate::arch::machine::{unlocked, KERNEL};
 use crate::arch::tables;
 use crate::errno::{Result, EIO, EOPNOTSUPP};
 use crate::mem::layout;
@@ -85,11 +85,39 @@ pub fn of_pages(pages: &[PageNo]) -> Segments {
     list
 }
 
+/// Kernel memory for a transfer.
+#[derive(Clone, Copy)]
+pub struct Bytes {
+    at: u64,
+    len: usize,
+}
+
+impl Bytes {
+    /// `len` bytes at `at`.
+    ///
+    /// # Safety
+    /// They are the caller's until all requests for them have ended; and nobody else's, if a disk is to write there.
+    pub unsafe fn new(at: u64, len: usize) -> Bytes {
+        Bytes { at, len }
+    }
+
+    /// How many they are.
+    pub fn len(self) -> usize {
+        self.len
+    }
+
+    /// `len` of them from `start` on.
+    pub fn part(self, start: usize, len: usize) -> Bytes {
+        assert!(start <= self.len && len <= self.len - start, "{len} bytes at {start} of {}", self.len);
+        Bytes { at: self.at + start as u64, len }
+    }
+}
+
 /// The segments of kernel memory, at most 128 pages of it.
-pub fn of_bytes(at: u64, len: usize) -> Segments {
+pub fn of_bytes(bytes: Bytes) -> Segments {
     let mut list = Segments::new();
-    let end = at + len as u64;
-    let mut from = at;
+    let end = bytes.at + bytes.len as u64;
+    let mut from = bytes.at;
     while from < end {
         let next = (from + 1).next_multiple_of(PAGE_SIZE as u64).min(end);
         let pa = tables::physical(from).expect("a buffer of the kernel's is mapped");
@@ -143,9 +171,8 @@ impl Queue {
     pub fn new(found: Found, vector: Vector) -> core::result::Result<(Queue, Geometry), Error> {
         let Found { mut transport, mut interrupt } = found;
         let features = transport.begin_init(Feature::all());
-        let mut held = ThreadCtx::new();
-        let page =
-            KERNEL.frames().alloc(&KERNEL, &mut held.held(), Reserve::Kernel).map_err(|_| Error::DmaError)?;
+        let page = unlocked(|held| KERNEL.frames().alloc(&KERNEL, held, Reserve::Kernel))
+            .map_err(|_| Error::DmaError)?;
         const { assert!(SLOTS * size_of::<Envelope>() <= PAGE_SIZE && SLOTS <= u8::MAX as usize) };
         interrupt.connect(vector);
         let ring = make_ring(&mut transport)?;

@@ -15,13 +15,13 @@ mod pci;
 
 use core::ptr::NonNull;
 
-use machine::{Machine, ThreadCtx, PAGE_SHIFT};
+use machine::{Machine, PAGE_SHIFT};
 use virtio_drivers::transport::{DeviceType, SomeTransport};
 use virtio_drivers::{BufferDirection, Hal, PhysAddr};
 
 use super::block;
 use crate::arch::irq::Vector;
-use crate::arch::machine::KERNEL;
+use crate::arch::machine::{unlocked, KERNEL};
 use crate::arch::tables;
 use crate::mem::layout;
 use crate::println;
@@ -79,9 +79,8 @@ pub struct KernelHal;
 // SAFETY: memory comes from the frame allocator, whole, zeroed and for nobody else, through the direct map, which never moves.
 unsafe impl Hal for KernelHal {
     fn dma_alloc(pages: usize, _direction: BufferDirection) -> (PhysAddr, NonNull<u8>) {
-        let mut thread = ThreadCtx::new();
         let frames = KERNEL.frames();
-        let Ok(first) = frames.alloc_run(&mut thread.held(), pages as u32) else {
+        let Ok(first) = unlocked(|held| frames.alloc_run(held, pages as u32)) else {
             return (0, NonNull::dangling());
         };
         for page in first.0..first.0 + pages as u32 {
@@ -95,10 +94,9 @@ unsafe impl Hal for KernelHal {
     }
 
     unsafe fn dma_dealloc(pa: PhysAddr, _va: NonNull<u8>, pages: usize) -> i32 {
-        let mut thread = ThreadCtx::new();
         for n in 0..pages as u64 {
             if let Some(page) = KERNEL.frames().page_at(machine::Pa(pa + (n << PAGE_SHIFT))) {
-                KERNEL.frames().free_page(&KERNEL, &mut thread.held(), page);
+                unlocked(|held| KERNEL.frames().free_page(&KERNEL, held, page));
             }
         }
         0

@@ -42,15 +42,32 @@ pub fn probe() {
     }
 }
 
-/// Where a device keeps what has to be written for its first message to arrive. The addresses are of the direct map.
+/// Registers of a device, in the direct map.
+#[derive(Clone, Copy)]
+struct Registers {
+    at: u64,
+    length: u64,
+}
+
+impl Registers {
+    /// Writes one of them, `place` bytes behind the first.
+    fn write<T>(self, place: u64, value: T) {
+        let end = place + size_of::<T>() as u64;
+        assert!(end <= self.length && place.is_multiple_of(size_of::<T>() as u64), "no register at {place}");
+        // SAFETY: mapped by `registers`, which has made this, and never unmapped; they are no memory.
+        unsafe { ((self.at + place) as *mut T).write_volatile(value) };
+    }
+}
+
+/// Where a device keeps what has to be written for its first message to arrive.
 pub struct Messages {
     function: DeviceFunction,
     /// The capability, in configuration space.
     control: u8,
     /// The first entry of the table of messages.
-    entry: u64,
+    entry: Registers,
     /// The common configuration.
-    common: u64,
+    common: Registers,
 }
 
 impl Messages {
@@ -80,9 +97,9 @@ impl Messages {
     /// See [`Interrupt::connect`].
     pub fn connect(&mut self, vector: Vector) {
         point(self.entry, vector);
-        for (place, value) in [(QUEUE_SELECT, 0), (QUEUE_MESSAGE, 0)] {
-            // SAFETY: the device's common configuration, mapped by `registers`; its transport is not in use during this call.
-            unsafe { ((self.common + place) as *mut u16).write_volatile(value) };
+        // The transport is not in use during this call.
+        for place in [QUEUE_SELECT, QUEUE_MESSAGE] {
+            self.common.write(place, 0u16);
         }
         // Messages on, none masked.
         let control = read(self.function, self.control);
@@ -93,7 +110,7 @@ impl Messages {
 }
 
 /// Entries of devices' tables of messages, and the vectors that they lead to.
-static CONNECTED: SpinLock<ArrayVec<(u64, Vector), 32>> = SpinLock::new(ArrayVec::new_const());
+static CONNECTED: SpinLock<ArrayVec<(Registers, Vector), 32>> = SpinLock::new(ArrayVec::new_const());
 
 /// Points the devices at all CPUs that run by now, in turn: until then they interrupt the first. Start-up only.
 pub fn spread() {
@@ -101,13 +118,12 @@ pub fn spread() {
 }
 
 /// Writes an entry of a table of messages. It is masked meanwhile: what comes then is sent afterwards.
-fn point(entry: u64, vector: Vector) {
+fn point(entry: Registers, vector: Vector) {
     const MASKED: u32 = 1;
     let (address, word) = vector.message();
     for (place, value) in [(12, MASKED), (0, address as u32), (4, (address >> 32) as u32), (8, word), (12, 0)]
     {
-        // SAFETY: an entry of the table of messages of a device, mapped by `registers`; nothing else writes there.
-        unsafe { ((entry + place) as *mut u32).write_volatile(value) };
+        entry.write(place, value);
     }
 }
 
@@ -121,18 +137,18 @@ fn write(function: DeviceFunction, register: u8, value: u32) {
     Ports.write_word(function, register, value);
 }
 
-/// Where `length` bytes at `offset` of one of the device's regions are mapped.
+/// Maps `length` bytes of registers at `offset` of one of the device's regions.
 fn registers(
     root: &mut PciRoot<Ports>,
     function: DeviceFunction,
     bar: u8,
     offset: u64,
     length: u64,
-) -> Option<u64> {
+) -> Option<Registers> {
     let (start, size) = root.bar_info(function, bar).ok()??.memory_address_size()?;
-    if start == 0 || offset + length > size {
+    if start == 0 || offset.checked_add(length).is_none_or(|end| end > size) {
         return None;
     }
     tables::map_device(start + offset, length).ok()?;
-    Some(layout::direct(start + offset))
+    Some(Registers { at: layout::direct(start + offset), length })
 }

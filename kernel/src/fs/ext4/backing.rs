@@ -345,7 +345,7 @@ impl Backing {
             }
         }
         let keep = self.size().saturating_sub(at).min(PAGE) as usize;
-        KERNEL.with_bytes(page, |to| to[..keep].copy_from_slice(&bytes[..keep]));
+        KERNEL.write(page, 0, &bytes[..keep]);
         self.page_read(runs, at, page);
     }
 
@@ -357,7 +357,7 @@ impl Backing {
     /// Writes the bytes of a range of the file in one page, which a frame holds, to where they lie, part by part, with waiting.
     fn put_parts(&self, runs: &[Run], range: Range<u64>, page: PageNo) -> Result<()> {
         let mut bytes = alloc::vec![0; PAGE_SIZE];
-        KERNEL.with_bytes(page, |from| bytes.copy_from_slice(from));
+        KERNEL.read(page, 0, &mut bytes);
         parts(runs, range).try_for_each(|(offset, disk, len)| {
             self.fs.data.disk.write(disk / SECTOR as u64, &bytes[offset..offset + len])
         })
@@ -400,8 +400,8 @@ impl Backing {
         let placed =
             placed.map(|run| run.at.max(at)..(run.at + run.len).min(end)).chain(core::iter::once(end..end));
         for part in placed {
-            let gap = (next - at) as usize..(part.start - at) as usize;
-            if KERNEL.with_bytes(page, |bytes| bytes[gap].iter().any(|&byte| byte != 0)) {
+            let gap = KERNEL.bytes(page).part((next - at) as usize, (part.start - next) as usize);
+            if !gap.are_zero() {
                 return Err(ENOSPC);
             }
             next = part.end;

@@ -97,7 +97,7 @@ impl Data {
 /// The end of a read, where a disk's interrupt is answered: behind a file's end there are zeroes.
 fn read_ended(keep: u64, pages: &[PageNo], result: Result<()>) {
     if let Some(&last) = pages.last().filter(|_| keep < PAGE_SIZE as u64) {
-        KERNEL.with_bytes(last, |bytes| bytes[keep as usize..].fill(0));
+        KERNEL.bytes(last).part(keep as usize, PAGE_SIZE - keep as usize).zero();
     }
     vm::pages_read(pages, result.is_ok());
 }
@@ -111,6 +111,7 @@ fn write_ended(token: u64, pages: &[PageNo], result: Result<()>) {
 }
 
 /// The disk as a volume sees it.
+#[derive(Clone)]
 pub(super) struct Metadata(pub(super) Data);
 
 impl Device for Metadata {
@@ -138,6 +139,7 @@ impl Device for Metadata {
 }
 
 /// The time of day, for a volume.
+#[derive(Clone)]
 pub(super) struct Now;
 
 impl volume::Clock for Now {

@@ -21,11 +21,17 @@ use volume::{Cursor, New, Rename};
 use super::node::{Body, Node};
 use super::{errno, Volume};
 use crate::errno::*;
+use crate::fs::access;
 use crate::fs::inode::*;
+use crate::mem::fault::Room;
+use crate::mem::heap;
+use crate::proc::cred::Cred;
 use crate::sync::SpinLock;
 
 /// Entries taken from the volume at once.
 const BATCH: usize = 128;
+/// More heap than so many take.
+const PART: usize = BATCH * 512;
 /// The first position behind `.` and `..`.
 const FIRST: u64 = 2;
 
@@ -34,7 +40,7 @@ type Above = (Arc<Node>, Box<[u8]>);
 
 pub(super) struct Dir {
     names: SpinLock<BTreeMap<Box<[u8]>, u32>>,
-    listing: SpinLock<Option<Arc<[Listed]>>>,
+    listing: SpinLock<Option<Arc<Vec<Listed>>>>,
     above: SpinLock<Option<Above>>,
     covered: AtomicBool,
 }
@@ -89,21 +95,6 @@ impl Dir {
     }
 }
 
-/// Whether `node` may take the name that `target` has, or nobody.
-fn may_replace(mode: RenameMode, node: &Node, target: Option<&Node>) -> Result<()> {
-    match (mode, target) {
-        (RenameMode::NoReplace, Some(_)) => Err(EEXIST),
-        (RenameMode::Exchange, None) => Err(ENOENT),
-        (RenameMode::Replace, Some(target)) => match (node.kind(), target.kind()) {
-            (Kind::Dir, Kind::Dir) => Ok(()),
-            (Kind::Dir, _) => Err(ENOTDIR),
-            (_, Kind::Dir) => Err(EISDIR),
-            _ => Ok(()),
-        },
-        _ => Ok(()),
-    }
-}
-
 fn position(name: &[u8]) -> u64 {
     // Fixed seeds: positions mean the same for as long as the machine runs.
     static HASH: spin::Lazy<DefaultHashBuilder> = spin::Lazy::new(DefaultHashBuilder::default);
@@ -141,9 +132,15 @@ impl Node {
         Ok(node)
     }
 
-    pub(super) fn make(&self, name: &[u8], new: NewNode<'_>, perm: u32) -> Result<Arc<Node>> {
+    pub(super) fn make(&self, name: &[u8], new: NewNode<'_>, perm: u32, by: &Cred) -> Result<Arc<Node>> {
         let dir = self.dir()?;
         let number = |rdev: u64| ((rdev >> 8 & 0xfff) as u32, (rdev & 0xff | rdev >> 12 & 0xf_ff00) as u32);
+        let kind = match new {
+            NewNode::File => Kind::File,
+            NewNode::Dir => Kind::Dir,
+            NewNode::Symlink(_) => Kind::Symlink,
+            NewNode::Special(kind, _) => kind,
+        };
         let new = match new {
             NewNode::File => New::File,
             NewNode::Dir => New::Dir,
@@ -157,7 +154,13 @@ impl Node {
         if self.is_unlinked() {
             return Err(ENOENT);
         }
-        let made = volume.create(self.ino, name, new, perm, (0, 0));
+        let above = self.ownership();
+        let born = access::birth(by, &above, kind, perm);
+        // What is there already is told first.
+        if let Err(refused) = access::may_create(by, &above) {
+            return Err(if self.find_in(&mut volume, name).is_ok() { EEXIST } else { refused });
+        }
+        let made = volume.create(self.ino, name, new, born.perm, (born.uid, born.gid));
         self.fs().changed(&volume);
         made.map_err(errno)?;
         dir.changed(name);
@@ -166,7 +169,7 @@ impl Node {
         self.find_in(&mut volume, name)
     }
 
-    pub(super) fn give_name(&self, name: &[u8], node: &InodeRef) -> Result<()> {
+    pub(super) fn give_name(&self, name: &[u8], node: &InodeRef, by: &Cred) -> Result<()> {
         let node = self.local(node)?;
         if node.kind() == Kind::Dir {
             return Err(EPERM);
@@ -176,6 +179,7 @@ impl Node {
         if self.is_unlinked() || node.is_unlinked() {
             return Err(ENOENT);
         }
+        access::may_create(by, &self.ownership())?;
         let linked = volume.link(node.ino, self.ino, name);
         self.fs().changed(&volume);
         linked.map_err(errno)?;
@@ -185,11 +189,12 @@ impl Node {
         Ok(())
     }
 
-    pub(super) fn take_name(&self, name: &[u8], what: Unlink) -> Result<()> {
+    pub(super) fn take_name(&self, name: &[u8], what: Unlink, by: &Cred) -> Result<()> {
         let dir = self.dir()?;
         self.fs().reap_closed();
         let mut volume = self.fs().volume_with_room()?;
         let node = self.find_in(&mut volume, name)?;
+        access::may_remove(by, &self.ownership(), &node.ownership())?;
         node.may_lose_names()?;
         let unwritten = node.unwritten(&mut volume);
         let taken = match (what, node.kind() == Kind::Dir) {
@@ -230,6 +235,7 @@ impl Node {
         to_dir: &InodeRef,
         to_name: &[u8],
         mode: RenameMode,
+        by: &Cred,
     ) -> Result<()> {
         let to_node = self.local(to_dir)?;
         let (from, to) = (self.dir()?, to_node.dir()?);
@@ -252,9 +258,10 @@ impl Node {
         if mode == RenameMode::Replace && target.as_ref().is_some_and(|target| Arc::ptr_eq(target, &node)) {
             return Ok(());
         }
+        let replaced = target.as_deref().map(|target| target as &dyn Inode);
+        access::may_rename(by, (self, &*node), (to_node, replaced), mode)?;
         node.may_lose_names()?;
         target.as_ref().map_or(Ok(()), |target| target.may_lose_names())?;
-        may_replace(mode, &node, target.as_deref())?;
         let unwritten = target.as_ref().map_or(Vec::new(), |target| target.unwritten(&mut volume));
         let moved = volume.rename(self.ino, name, to_node.ino, to_name, how);
         self.fs().changed(&volume);
@@ -308,7 +315,7 @@ impl Node {
         Ok(())
     }
 
-    fn listing(&self) -> Result<Arc<[Listed]>> {
+    fn listing(&self) -> Result<Arc<Vec<Listed>>> {
         let dir = self.dir()?;
         if let Some(listing) = &*dir.listing.lock() {
             return Ok(listing.clone());
@@ -320,6 +327,9 @@ impl Node {
             let part = volume.list(self.ino, from, BATCH).map_err(errno)?;
             let Some(last) = part.last() else { break };
             from = last.next;
+            all.room(part.len())?;
+            // What the names take, and the next part.
+            heap::reserve(PART)?;
             for entry in part.into_iter().filter(|entry| !matches!(entry.name.as_slice(), b"." | b"..")) {
                 let kind = match Kind::from_mode(entry.file_type) {
                     Some(kind) => kind,
@@ -329,7 +339,7 @@ impl Node {
             }
         }
         all.sort_unstable_by_key(|entry| entry.position);
-        let listing: Arc<[Listed]> = all.into();
+        let listing = Arc::new(all);
         *dir.listing.lock() = Some(listing.clone());
         Ok(listing)
     }

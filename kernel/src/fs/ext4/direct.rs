@@ -117,7 +117,7 @@ impl Contents {
             return Ok(());
         }
         let part = (PAGE - at % PAGE).min(len);
-        vm::object_io(&self.object, at, part, Dir::Read, &mut |_, bytes| to.put(bytes))
+        vm::object_io(&self.object, at, part, Dir::Read, &mut |_, bytes| to.put_page(bytes))
     }
 
     /// Writes past the cache; with `writer` held alone, room promised and the size as it will be. What could not be written has no
@@ -149,7 +149,7 @@ impl Contents {
                 }
             }
         }
-        self.change(at, part, &mut |bytes| from.get(bytes))?;
+        self.change(at, part, &mut |bytes| from.get_page(bytes))?;
         self.object.clean_range(at, part)
     }
 }

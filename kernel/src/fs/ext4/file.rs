@@ -17,10 +17,12 @@ use super::backing::Backing;
 use super::direct::{self, Through};
 use super::node::Node;
 use super::{errno, Fs};
+use crate::arch::bytes::PageBytes;
 use crate::dev::block::SECTOR;
 use crate::errno::*;
 use crate::fs::inode::{Allocate, Extent, Position, Seek};
 use crate::fs::io::{outcome, Sink, Source};
+use crate::proc::limits;
 use crate::sync::{Gate, Mutex, MutexGuard};
 use crate::vm::{self, Dir, Object, Usage};
 
@@ -47,6 +49,8 @@ pub(super) struct Contents {
     /// Failed writes that somebody has been told of, and that a mapping has been told of.
     errors_seen: AtomicU64,
     errors_told_by_msync: AtomicU64,
+    /// The object's count of pages changed through mappings, as of the last time that the file's times followed it.
+    stores_seen: AtomicU64,
 }
 
 impl Contents {
@@ -64,6 +68,7 @@ impl Contents {
             swapped: AtomicBool::new(false),
             errors_seen: AtomicU64::new(0),
             errors_told_by_msync: AtomicU64::new(0),
+            stores_seen: AtomicU64::new(0),
         })
     }
 
@@ -106,6 +111,12 @@ impl Contents {
         Err(self.take_failure())
     }
 
+    /// Whether write-backs have found stores of mappings that the file's times don't show; they are about to.
+    pub(super) fn take_stores(&self) -> bool {
+        let stores = self.object.stored_to();
+        self.stores_seen.swap(stores, Ordering::Relaxed) != stores
+    }
+
     /// Whether anything of it must go to the disk before it may be forgotten.
     pub(super) fn is_dirty(&self) -> bool {
         self.backing.is_dirty() || self.backing.size_differs()
@@ -117,7 +128,7 @@ impl Contents {
         if len == 0 {
             return Ok(0);
         }
-        let mut copy = |_, bytes: &mut [u8]| to.put(bytes);
+        let mut copy = |_, bytes: PageBytes| to.put_page(bytes);
         let result = vm::object_io_as(&self.object, at, len, Dir::Read, usage, &mut copy);
         outcome(to.done() - start, result)
     }
@@ -149,13 +160,14 @@ impl Contents {
         }
         // The bytes may come from a mapping of this very file: growing must not bring them into being.
         from.probe()?;
-        let len = self.promise(at, (from.left() as u64).min(self.max_size - at))?;
+        let len = limits::file_room(at, (from.left() as u64).min(self.max_size - at))?;
+        let len = self.promise(at, len)?;
         if at + len > size {
             self.resize(at + len)?;
         }
         let start = from.done();
         let result = match through {
-            Through::Cache => self.change(at, len, &mut |bytes| from.get(bytes)),
+            Through::Cache => self.change(at, len, &mut |bytes| from.get_page(bytes)),
             Through::Past => self.write_past(at, len, from),
         };
         let done = (from.done() - start) as u64;
@@ -286,6 +298,9 @@ impl Contents {
         }
         let _writer = self.begin_change()?;
         let size = self.size();
+        if len > size {
+            limits::file_may_grow_to(len)?;
+        }
         if len != size {
             self.resize(len)?;
         }
@@ -306,6 +321,9 @@ impl Contents {
         let end = at.checked_add(len).filter(|&end| end <= self.max_size).ok_or(EFBIG)?;
         let _writer = self.begin_change()?;
         let size = self.size();
+        if end > size && matches!(how, Allocate::Extend | Allocate::ZeroRange) {
+            limits::file_may_grow_to(end)?;
+        }
         if matches!(how, Allocate::PunchHole | Allocate::ZeroRange) {
             self.clear(at.min(size), end.min(size))?;
         } else {
@@ -344,7 +362,7 @@ impl Contents {
         }
         self.backing.promise(from, to - from)?;
         self.change(from, to - from, &mut |bytes| {
-            bytes.fill(0);
+            bytes.zero();
             Ok(bytes.len())
         })
     }
@@ -354,7 +372,7 @@ impl Contents {
         &self,
         at: u64,
         len: u64,
-        put: &mut dyn FnMut(&mut [u8]) -> Result<usize>,
+        put: &mut dyn FnMut(PageBytes) -> Result<usize>,
     ) -> Result<()> {
         self.backing.mark_dirty();
         let result = vm::object_io(&self.object, at, len, Dir::Write, &mut |_, bytes| put(bytes));
@@ -400,6 +418,10 @@ impl Node {
     pub(super) fn write_back(&self) -> Result<()> {
         if let Ok(contents) = self.contents() {
             contents.clean();
+            // Stores through mappings move the times when they are found.
+            if contents.take_stores() {
+                self.modified();
+            }
             contents.write_size()?;
         }
         self.write_times()

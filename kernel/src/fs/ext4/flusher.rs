@@ -10,6 +10,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 
 use super::node::{Body, Node};
 use super::{errno, Fs, MOUNTED};
+use crate::arch::io::interrupt_window;
 use crate::errno::*;
 use crate::fs::inode::{Inode, InodeRef, Kind};
 use crate::sched;
@@ -118,6 +119,37 @@ pub fn sync_object(id: u32) -> Result<bool> {
     Ok(false)
 }
 
+/// Drops pages of files that are clean and that nobody maps or uses.
+pub fn drop_pages() {
+    /// Bytes of a file with whose object locked.
+    const STEP: u64 = 1 << 20;
+    for node in mounted().iter().flat_map(|fs| fs.all_nodes()) {
+        let Ok(contents) = node.contents() else { continue };
+        for at in (0..contents.object().size()).step_by(STEP as usize) {
+            contents.object().drop_clean(at, STEP);
+            interrupt_window();
+        }
+    }
+}
+
+/// Forgets names of directories, and nodes that nobody needs and that have no pages.
+pub fn drop_nodes() {
+    for fs in mounted() {
+        fs.reap_closed();
+        let mut left = usize::MAX;
+        // A node that goes lets go of the directory above it.
+        while fs.nodes.lock().len() < left {
+            left = fs.nodes.lock().len();
+            let nodes = fs.all_nodes();
+            nodes.iter().filter_map(|node| node.dir().ok()).for_each(|dir| dir.forget());
+            let inos: Vec<u32> = nodes.iter().map(|node| node.ino).collect();
+            drop(nodes);
+            let is_idle = |node: &Arc<Node>| !node.is_unlinked() && is_idle(node);
+            inos.into_iter().for_each(|ino| drop(fs.take_unused(ino, is_idle)));
+        }
+    }
+}
+
 impl Fs {
     fn all_nodes(&self) -> Vec<Arc<Node>> {
         self.nodes.lock().values().cloned().collect()
@@ -142,7 +174,7 @@ impl Fs {
 
     /// Whether a program has a file mapped so that stores come through, though it may have closed it.
     pub(super) fn is_mapped_for_writing(&self) -> bool {
-        let spaces: Vec<_> = crate::proc::processes().iter().filter_map(|process| process.space()).collect();
+        let spaces: Vec<_> = crate::proc::processes().filter_map(|process| process.space()).collect();
         self.all_nodes().iter().any(|node| {
             let object = node.contents().map(|contents| contents.object());
             object.is_ok_and(|object| {
@@ -208,11 +240,27 @@ impl Fs {
         true
     }
 
-    /// Empties the table, for an unmount.
+    /// Empties the table, for an unmount. A node that the kernel itself holds for a moment, for a read ahead or a look at its pages, is
+    /// not in use: it is asked for again.
     ///
     /// # Errors
     /// `EBUSY`: some node is in use; the others may have gone.
     pub(super) fn forget_all(&self, root: &InodeRef) -> Result<()> {
+        /// Looks, and the time between two.
+        const LOOKS: u32 = 10;
+        const MOMENT: sched::Nanos = 2_000_000;
+        let pause = WaitQueue::new();
+        for _ in 0..LOOKS {
+            if self.forget_unused() && Arc::strong_count(root) <= HOLD_ROOT {
+                return Ok(());
+            }
+            let _ = pause.wait_until(sched::now() + MOMENT, || None::<()>);
+        }
+        Err(EBUSY)
+    }
+
+    /// Takes all nodes out of the table that nobody uses; whether none but the root is left.
+    fn forget_unused(&self) -> bool {
         loop {
             let nodes = self.all_nodes();
             nodes.iter().filter_map(|node| node.dir().ok()).for_each(|dir| dir.forget());
@@ -222,12 +270,8 @@ impl Fs {
             inos.iter()
                 .for_each(|&ino| drop(self.take_unused(ino, |node| !node.is_unlinked() && !is_dirty(node))));
             let left = self.nodes.lock().len();
-            if left <= 1 {
-                let busy = Arc::strong_count(root) > HOLD_ROOT;
-                return if busy { Err(EBUSY) } else { Ok(()) };
-            }
-            if left == before {
-                return Err(EBUSY);
+            if left <= 1 || left == before {
+                return left <= 1;
             }
         }
     }

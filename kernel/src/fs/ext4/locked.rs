@@ -2,6 +2,9 @@
 //!
 //! The crate behind it copies inodes, superblocks and descriptors about and calls deeply; under a page fault in a system call there
 //! is not that much left of a thread's stack. As one thread at a time uses a volume, one large stack for each is enough.
+//!
+//! It also allocates as it likes: a mount and its journal take pieces of up to 128 KiB that can't fail. What an operation takes is
+//! announced (`Ext4::volume_with_room`).
 
 use alloc::vec::Vec;
 
@@ -9,6 +12,7 @@ use volume::{Attributes, Change, Cursor, Entry, ErrorKind, Mode, New, Rename, Re
 
 use super::device::{Metadata, Now};
 use crate::arch::switch::on_stack;
+use crate::mem::fault;
 use crate::mem::stack::{Large, Stack};
 
 /// `volume::Volume`, with the same calls.
@@ -22,7 +26,7 @@ macro_rules! calls {
         impl Volume {
             $(pub(super) fn $name(&mut self, $($arg: $type),*) -> $result {
                 let Volume { inner, stack } = self;
-                on_stack(stack, || inner.$name($($arg),*))
+                fault::excused(|| on_stack(stack, || inner.$name($($arg),*)))
             })*
         }
     };
@@ -53,7 +57,8 @@ calls! {
 impl Volume {
     pub(super) fn mount(device: Metadata, clock: Now, mode: Mode, cache_lines: usize) -> Result<Volume> {
         let mut stack = Stack::large().map_err(|_| ErrorKind::NoMemory)?;
-        let inner = on_stack(&mut stack, || volume::Volume::mount(device, clock, mode, cache_lines))?;
+        let mount = || volume::Volume::mount(device, clock, mode, cache_lines);
+        let inner = fault::excused(|| on_stack(&mut stack, mount))?;
         Ok(Volume { inner, stack })
     }
 

@@ -49,7 +49,7 @@ use device::{Data, Metadata, Now};
 use locked::Volume;
 use node::Node;
 
-pub use flusher::{shut_down, sync_all, sync_object};
+pub use flusher::{drop_nodes, drop_pages, shut_down, sync_all, sync_object};
 
 /// What `statfs` calls it.
 const MAGIC: u64 = 0xef53;
@@ -153,6 +153,8 @@ pub fn unmount(root: &InodeRef) -> Result<bool> {
     fs.flush();
     // Whoever writes nodes back holds them, and they would seem to be in use.
     let _walk = fs.walk.lock();
+    // What it kept from being freed meanwhile.
+    fs.reap_closed();
     fs.forget_all(root)?;
     fs.volume().unmount().map_err(errno)?;
     let gone = {
@@ -162,6 +164,8 @@ pub fn unmount(root: &InodeRef) -> Result<bool> {
     };
     if let Some(fs) = gone {
         fs.data.disk.release_claim();
+        // The root's node, which has the file system.
+        drop(core::mem::take(&mut *fs.nodes.lock()));
     }
     Ok(true)
 }

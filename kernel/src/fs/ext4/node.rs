@@ -17,12 +17,14 @@ use super::direct::Through;
 use super::file::Contents;
 use super::{errno, Fs, Volume};
 use crate::errno::*;
+use crate::fs::access;
 use crate::fs::cpio::device_number;
 use crate::fs::devfs;
 use crate::fs::file::File;
 use crate::fs::inode::*;
 use crate::fs::io::{Sink, Source};
 use crate::ipc::pipe::Pipe;
+use crate::proc::cred::Cred;
 use crate::sched::{self, Nanos};
 use crate::sync::SpinLock;
 use crate::vm;
@@ -67,7 +69,7 @@ impl Node {
         let body = match kind {
             Kind::Dir => Body::Dir(Dir::new()),
             Kind::File => Body::File(Contents::new(fs, found)?),
-            Kind::Fifo => Body::Fifo(Pipe::fifo()),
+            Kind::Fifo => Body::Fifo(Pipe::fifo(found.uid)?),
             _ => Body::Other,
         };
         let time = |seconds: u32| Nanos::from(seconds) * SECOND;
@@ -158,6 +160,14 @@ impl Node {
         attr.stale = true;
     }
 
+    /// After a change of the contents: takes set-id bits away.
+    fn strip(&self) -> Result<()> {
+        if access::mode_after_write(&self.ownership()).is_none() {
+            return Ok(());
+        }
+        self.set_attr(&|now| Ok(SetAttr { perm: access::mode_after_write(now), ..SetAttr::default() }))
+    }
+
     /// The access time follows at most once per change, as with `relatime`.
     fn accessed(&self) {
         let mut attr = self.attr.lock();
@@ -188,7 +198,12 @@ impl Node {
 impl Inode for Node {
     fn stat(&self) -> Stat {
         let file = match &self.body {
-            Body::File(contents) => Some((contents.size(), contents.sectors())),
+            Body::File(contents) => {
+                if contents.take_stores() {
+                    self.modified();
+                }
+                Some((contents.size(), contents.sectors()))
+            }
             _ => None,
         };
         let attr = self.attr.lock();
@@ -214,8 +229,15 @@ impl Inode for Node {
         self.kind
     }
 
-    fn set_attr(&self, change: &SetAttr) -> Result<()> {
-        let now = self.stat();
+    fn ownership(&self) -> Ownership {
+        let attr = self.attr.lock();
+        Ownership { kind: self.kind, perm: attr.perm, uid: attr.uid, gid: attr.gid }
+    }
+
+    fn set_attr(&self, change: Decide<'_>) -> Result<()> {
+        let mut volume = self.fs.volume_with_room()?;
+        let now = self.ownership();
+        let change = change(&now)?;
         let owner = (change.uid.is_some() || change.gid.is_some())
             .then(|| (change.uid.unwrap_or(now.uid), change.gid.unwrap_or(now.gid)));
         let on_disk = Change {
@@ -224,7 +246,6 @@ impl Inode for Node {
             atime: change.atime.map(timestamp),
             mtime: change.mtime.map(timestamp),
         };
-        let mut volume = self.fs.volume_with_room()?;
         volume.change(self.ino, &on_disk).map_err(errno)?;
         self.fs.changed(&volume);
         let mut attr = self.attr.lock();
@@ -244,20 +265,27 @@ impl Inode for Node {
         Ok(self.find(name)?)
     }
 
-    fn create(&self, name: &[u8], new: NewNode<'_>, perm: u32) -> Result<InodeRef> {
-        Ok(self.make(name, new, perm)?)
+    fn create(&self, name: &[u8], new: NewNode<'_>, perm: u32, by: &Cred) -> Result<InodeRef> {
+        Ok(self.make(name, new, perm, by)?)
     }
 
-    fn link(&self, name: &[u8], node: &InodeRef) -> Result<()> {
-        self.give_name(name, node)
+    fn link(&self, name: &[u8], node: &InodeRef, by: &Cred) -> Result<()> {
+        self.give_name(name, node, by)
     }
 
-    fn unlink(&self, name: &[u8], what: Unlink) -> Result<()> {
-        self.take_name(name, what)
+    fn unlink(&self, name: &[u8], what: Unlink, by: &Cred) -> Result<()> {
+        self.take_name(name, what, by)
     }
 
-    fn rename(&self, name: &[u8], to_dir: &InodeRef, to_name: &[u8], mode: RenameMode) -> Result<()> {
-        self.move_name(name, to_dir, to_name, mode)
+    fn rename(
+        &self,
+        name: &[u8],
+        to_dir: &InodeRef,
+        to_name: &[u8],
+        mode: RenameMode,
+        by: &Cred,
+    ) -> Result<()> {
+        self.move_name(name, to_dir, to_name, mode, by)
     }
 
     fn list(&self, from: u64, each: &mut dyn FnMut(DirEntry<'_>) -> Flow) -> Result<()> {
@@ -333,9 +361,11 @@ impl Inode for Node {
     fn write(&self, file: &File, at: Position, from: &mut Source<'_>) -> Result<(usize, u64)> {
         let contents = self.contents()?;
         let written = contents.write(at, from, Through::of(file))?;
+        self.strip()?;
         self.modified();
         if file.flags() & abi::O_DSYNC != 0 {
-            self.sync()?;
+            // With the errors of the pages' writes, which the node alone doesn't tell.
+            file.sync()?;
         } else {
             contents.hold_back()?;
         }
@@ -344,12 +374,14 @@ impl Inode for Node {
 
     fn truncate(&self, len: u64) -> Result<()> {
         self.contents()?.truncate(len)?;
+        self.strip()?;
         self.modified();
         Ok(())
     }
 
     fn allocate(&self, how: Allocate, at: u64, len: u64) -> Result<()> {
         self.contents().map_err(|_| ENODEV)?.allocate(how, at, len)?;
+        self.strip()?;
         self.modified();
         Ok(())
     }

@@ -1,13 +1,13 @@
 //! A process's memory: `maps`, `smaps`, `uvm`, and the totals that `status` and `statm` show.
 
-use alloc::string::String;
-use alloc::vec::Vec;
-use core::fmt::Write;
+use core::fmt::{self, Write};
 
+use super::text::{Spot, Text};
 use crate::errno::*;
 use crate::mem::layout::USER_END;
 use crate::proc::Process;
-use crate::vm::{self, MapLine, Prot, Sharing, Tally};
+use crate::sched;
+use crate::vm::{self, MapLine, Prot, Sharing, Space, Tally};
 
 const PAGE: u64 = 4096;
 
@@ -38,7 +38,8 @@ pub(super) fn totals(process: &Process) -> Totals {
     totals.file = tally.mapped as u64;
     totals.shared = totals.file;
     totals.swapped = tally.swapped as u64;
-    vm::describe(&space, &mut |line| {
+    let mut at = 0;
+    while let Some(end) = vm::line(&space, at, &mut |line| {
         let pages = (line.end - line.start) / PAGE;
         if line.name == "[stack]" {
             totals.stack += pages;
@@ -47,14 +48,17 @@ pub(super) fn totals(process: &Process) -> Totals {
         } else if line.prot.contains(Prot::WRITE) && line.sharing == Sharing::Private {
             totals.data += pages;
         }
-    });
+    }) {
+        at = end;
+        sched::give_way();
+    }
     totals
 }
 
-fn put_line(out: &mut String, line: &MapLine<'_>) {
+fn put_line(out: &mut Text, line: &MapLine<'_>) -> fmt::Result {
     let flag = |prot, letter| if line.prot.contains(prot) { letter } else { '-' };
     let start = out.len();
-    let _ = write!(
+    write!(
         out,
         "{:08x}-{:08x} {}{}{}{} {:08x} 00:{:02x} {} ",
         line.start,
@@ -66,76 +70,74 @@ fn put_line(out: &mut String, line: &MapLine<'_>) {
         line.offset,
         if line.object == 0 { 0 } else { 1 },
         line.object,
-    );
+    )?;
     if !line.name.is_empty() {
         const NAME_COLUMN: usize = 73;
-        while out.len() - start < NAME_COLUMN {
-            out.push(' ');
-        }
-        out.push_str(line.name);
+        let column = NAME_COLUMN.saturating_sub(out.len() - start);
+        write!(out, "{:column$}{}", "", line.name)?;
     }
-    out.push('\n');
+    out.write_char('\n')
 }
 
-pub(super) fn maps(process: &Process) -> Result<Vec<u8>> {
-    let mut out = String::new();
-    if let Some(space) = process.space() {
-        vm::describe(&space, &mut |line| put_line(&mut out, line));
-    }
-    Ok(out.into_bytes())
+pub(super) fn maps(space: &Space, spot: Spot, out: &mut Text) -> Result<Option<u64>> {
+    let mut put = Ok(());
+    let next = vm::line(space, spot.key, &mut |line| put = put_line(out, line));
+    put?;
+    Ok(next)
 }
 
 /// One mapping's numbers, or all of them.
-fn put_sizes(out: &mut String, tally: &Tally, locked: u64) {
+fn put_sizes(out: &mut Text, tally: &Tally, locked: u64) -> fmt::Result {
     let (anonymous, mapped, swapped) = (tally.anonymous as u64, tally.mapped as u64, tally.swapped as u64);
     for (name, pages) in [
-        ("Rss", anonymous + mapped),
-        ("Pss", anonymous + mapped),
-        ("Shared_Clean", 0),
-        ("Shared_Dirty", 0),
-        ("Private_Clean", mapped),
-        ("Private_Dirty", anonymous),
-        ("Referenced", anonymous + mapped),
-        ("Anonymous", anonymous),
-        ("Swap", swapped),
-        ("SwapPss", swapped),
-        ("Locked", locked / PAGE),
+        ("Rss:", anonymous + mapped),
+        ("Pss:", anonymous + mapped),
+        ("Shared_Clean:", 0),
+        ("Shared_Dirty:", 0),
+        ("Private_Clean:", mapped),
+        ("Private_Dirty:", anonymous),
+        ("Referenced:", anonymous + mapped),
+        ("Anonymous:", anonymous),
+        ("Swap:", swapped),
+        ("SwapPss:", swapped),
+        ("Locked:", locked / PAGE),
     ] {
-        let _ = writeln!(out, "{:<16}{:>8} kB", alloc::format!("{name}:"), pages * 4);
+        writeln!(out, "{name:<16}{:>8} kB", pages * 4)?;
     }
+    Ok(())
 }
 
 /// Shared pages count in full for each process that maps them, in `Pss` too: who else does is not looked for.
-pub(super) fn smaps(process: &Process) -> Result<Vec<u8>> {
-    let mut out = String::new();
-    if let Some(space) = process.space() {
-        vm::describe(&space, &mut |line| {
-            put_line(&mut out, line);
-            let length = line.end - line.start;
-            let _ = writeln!(out, "Size:           {:>8} kB", length / 1024);
-            let _ = writeln!(out, "KernelPageSize:        4 kB\nMMUPageSize:           4 kB");
-            let locked = if line.locked { length } else { 0 };
-            put_sizes(&mut out, &vm::tally(&space, line.start, line.end), locked);
-        });
+pub(super) fn smaps(space: &Space, spot: Spot, out: &mut Text) -> Result<Option<u64>> {
+    let (mut put, mut shown) = (Ok(()), (0, 0, false));
+    let next = vm::line(space, spot.key, &mut |line| {
+        put = put_line(out, line);
+        shown = (line.start, line.end, line.locked);
+    });
+    put?;
+    if next.is_none() {
+        return Ok(None);
     }
-    Ok(out.into_bytes())
+    let (start, end, is_locked) = shown;
+    writeln!(out, "Size:           {:>8} kB", (end - start) / 1024)?;
+    out.write_str("KernelPageSize:        4 kB\nMMUPageSize:           4 kB\n")?;
+    let locked = if is_locked { end - start } else { 0 };
+    put_sizes(out, &vm::tally(space, start, end), locked)?;
+    Ok(next)
 }
 
-pub(super) fn smaps_rollup(process: &Process) -> Result<Vec<u8>> {
-    let mut out = String::new();
-    if let Some(space) = process.space() {
-        let _ = writeln!(out, "{:08x}-{USER_END:08x} ---p 00000000 00:00 0 [rollup]", 0);
-        let locked = vm::sums(&space, 0, USER_END).locked;
-        put_sizes(&mut out, &vm::tally(&space, 0, USER_END), locked);
-    }
-    Ok(out.into_bytes())
+pub(super) fn smaps_rollup(space: &Space, _spot: Spot, out: &mut Text) -> Result<Option<u64>> {
+    writeln!(out, "{:08x}-{USER_END:08x} ---p 00000000 00:00 0 [rollup]", 0)?;
+    let locked = vm::sums(space, 0, USER_END).locked;
+    put_sizes(out, &vm::tally(space, 0, USER_END), locked)?;
+    Ok(None)
 }
 
 /// The address space as the VM system sees it.
-pub(super) fn uvm(process: &Process) -> Result<Vec<u8>> {
-    let mut out = String::new();
-    if let Some(space) = process.space() {
-        vm::dump(&space, &mut out).map_err(|_| EIO)?;
+pub(super) fn uvm(space: &Space, spot: Spot, out: &mut Text) -> Result<Option<u64>> {
+    if spot.line == 0 {
+        vm::dump_sums(space, out)?;
+        return Ok(Some(0));
     }
-    Ok(out.into_bytes())
+    Ok(vm::dump_line(space, spot.key, out)?)
 }

@@ -6,7 +6,7 @@ use core::fmt::Write;
 use core::sync::atomic::Ordering::Relaxed;
 
 use crate::arch::pmap;
-use crate::mem::{heap, stack};
+use crate::mem::{fault, heap, stack};
 use crate::proc::{oom, trap};
 use crate::sync::lock_times;
 use crate::vm;
@@ -88,8 +88,20 @@ pub(super) fn vmstat() -> String {
     for (name, value) in pages.iter().chain(&stats.events).chain(&pmap::counters()) {
         let _ = writeln!(out, "{name} {value}");
     }
+    for (name, value) in fault::counters().into_iter().chain(heap::counters()) {
+        let _ = writeln!(out, "{name} {value}");
+    }
     for (name, value) in lock_times::counters() {
         let _ = writeln!(out, "{name} {value}");
+    }
+    out
+}
+
+/// What memory is in use for, exactly: pages, and bytes of the heap by the sizes of its classes.
+pub(super) fn in_use() -> String {
+    let mut out = String::new();
+    for (name, count) in vm::in_use().unwrap_or_default() {
+        let _ = writeln!(out, "{name} {count}");
     }
     out
 }

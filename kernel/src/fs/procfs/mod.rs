@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Nodes are made when a path leads to them and hold only what they show, by number; nothing is cached. A
-//! file's text is made when it is opened, so that a reader sees one moment.
+//! file's text is made as it is read (text.rs), by rights that are judged when it is opened.
 
 mod cpus;
 mod maps;
@@ -15,6 +15,7 @@ mod memory;
 mod process;
 mod settings;
 mod system;
+pub mod text;
 
 use alloc::format;
 use alloc::string::String;
@@ -23,12 +24,18 @@ use alloc::vec::Vec;
 
 use linux_raw_sys::general as abi;
 
+use self::text::{Reader, Records, Set, SpaceRecords, Subject};
+use super::access;
 use super::file::File;
 use super::inode::*;
 use super::io::{IoVec, Sink, Source};
 use super::path::Place;
 use crate::errno::*;
-use crate::proc::{self, remote, Pid, Process};
+use crate::proc::access::By;
+use crate::proc::caps::Caps;
+use crate::proc::cred::Cred;
+use crate::proc::mm::Mm;
+use crate::proc::{self, remote, Pid, Process, Thread};
 
 /// A text of the whole system.
 type SystemText = fn() -> String;
@@ -41,6 +48,12 @@ struct Setting {
     set: fn(&str) -> Result<()>,
 }
 
+/// A text of one process that takes what is written to it.
+struct ProcessSetting {
+    show: ProcessText,
+    set: fn(&Process, &str) -> Result<()>,
+}
+
 /// What a node shows.
 #[derive(Clone, Copy)]
 enum Show {
@@ -50,15 +63,24 @@ enum Show {
     /// The directory of all CPUs.
     Cpus,
     System(SystemText),
+    /// A text of the whole system that grows with what programs do.
+    Records(Records),
     Setting(&'static Setting),
     Process(Pid),
+    /// One of its threads: as a process, without threads of its own, so that paths here have few components.
+    Thread(Pid),
     /// The threads of a process.
     Tasks(Pid),
     Fds(Pid),
     FdInfos(Pid),
     Text(Pid, ProcessText),
+    ProcessSetting(Pid, &'static ProcessSetting),
+    /// A text of the address space that a process has when it is opened.
+    SpaceText(Pid, SpaceRecords),
     /// A process's memory, at its addresses.
     Memory(Pid),
+    /// Which of a thread's next allocations is to fail.
+    FailNth(Pid),
     /// A link to what descriptor of a process.
     Fd(Pid, i32),
     Exe(Pid),
@@ -69,6 +91,10 @@ enum Show {
     MountsLink,
     /// What an audit of the VM system says.
     Audit,
+    /// What memory is in use for.
+    InUse,
+    /// Takes what caches are to be dropped.
+    DropCaches,
     /// Takes a letter that stands for a drastic act.
     Trigger,
 }
@@ -85,6 +111,10 @@ const fn dir(name: &'static str, members: &'static [Member]) -> Member {
 
 const fn text(name: &'static str, text: SystemText) -> Member {
     Member { name, show: Show::System(text) }
+}
+
+const fn records(name: &'static str, records: Records) -> Member {
+    Member { name, show: Show::Records(records) }
 }
 
 const fn setting(name: &'static str, setting: &'static Setting) -> Member {
@@ -150,27 +180,22 @@ impl ProcNode {
             Show::Fixed(members) => members.iter().map(|member| (member.name, member.show)).collect(),
             Show::Cpus => cpus::members(),
             Show::Process(pid) => process::members(pid),
+            Show::Thread(pid) => process::members_of_thread(pid),
             Show::Tasks(_) | Show::Fds(_) | Show::FdInfos(_) => Vec::new(),
             _ => return None,
         })
     }
 
-    /// The numbered entries of a directory.
-    fn numbers(&self) -> Vec<i32> {
+    /// The first numbered entry of a directory that isn't below `from`.
+    fn next_number(&self, from: i32) -> Option<i32> {
         match self.show {
-            Show::Root => proc::processes().iter().map(|process| process.pid).collect(),
-            Show::Tasks(pid) => process(pid).map_or_else(
-                |_| Vec::new(),
-                |process| process.threads().iter().map(|thread| thread.tid()).collect(),
-            ),
+            Show::Root => proc::table::next_process(from),
+            Show::Tasks(pid) => proc::table::next_thread_of(&process(pid).ok()?, from),
             Show::Fds(pid) | Show::FdInfos(pid) => {
-                let files = process(pid).and_then(|process| process.files());
-                files.map_or_else(
-                    |_| Vec::new(),
-                    |files| files.used_from(0, usize::MAX).iter().map(|&fd| fd as i32).collect(),
-                )
+                let files = process(pid).and_then(|process| process.files()).ok()?;
+                files.next_used(from as usize).map(|fd| fd as i32)
             }
-            _ => Vec::new(),
+            _ => None,
         }
     }
 
@@ -179,8 +204,8 @@ impl ProcNode {
             Show::Root => process(number).ok().map(|_| Show::Process(number)),
             Show::Tasks(pid) => {
                 let process = process(pid).ok()?;
-                let found = process.threads().iter().any(|thread| thread.tid() == number);
-                found.then_some(Show::Process(number))
+                let thread = proc::table::thread(number)?;
+                Arc::ptr_eq(&thread.process, &process).then_some(Show::Thread(number))
             }
             Show::Fds(pid) => open_file(pid, number).ok().map(|_| Show::Fd(pid, number)),
             Show::FdInfos(pid) => open_file(pid, number).ok().map(|_| Show::Text(pid, process::fdinfo)),
@@ -188,20 +213,35 @@ impl ProcNode {
         }
     }
 
-    fn text(&self) -> Option<Result<Vec<u8>>> {
-        match self.show {
-            Show::System(text) => Some(Ok(text().into_bytes())),
-            Show::Audit => Some(Ok(system::audit().into_bytes())),
-            Show::Setting(setting) => Some(Ok((setting.show)().into_bytes())),
-            Show::Text(pid, text) => Some(process(pid).and_then(|process| text(&process))),
-            _ => None,
-        }
+    /// What the file's text is about; `None` if this is no file of text.
+    fn subject(&self) -> Option<Result<Subject>> {
+        Some(match self.show {
+            Show::System(text) => Ok(Subject::System(text)),
+            Show::Records(records) => Ok(Subject::Records(records)),
+            Show::Audit => Ok(Subject::System(system::audit)),
+            Show::InUse => Ok(Subject::System(memory::in_use)),
+            Show::DropCaches => Ok(Subject::System(settings::DROP_CACHES.show)),
+            Show::Setting(setting) => Ok(Subject::System(setting.show)),
+            Show::Text(pid, text) => {
+                process(pid).map(|process| Subject::Process(Arc::downgrade(&process), text))
+            }
+            Show::ProcessSetting(pid, setting) => {
+                process(pid).map(|process| Subject::Process(Arc::downgrade(&process), setting.show))
+            }
+            Show::SpaceText(pid, records) => process(pid).map(|process| {
+                let mm = process.mm();
+                Subject::Space(Arc::downgrade(&process), mm.as_ref().map(Arc::downgrade), records)
+            }),
+            _ => return None,
+        })
     }
 }
 
-/// The memory behind `mem`, if the caller may look into it.
-fn memory_of(pid: Pid) -> Result<Arc<crate::vm::Space>> {
-    remote::space_of(process(pid)?.pid).map_err(|errno| if errno == EPERM { EACCES } else { errno })
+/// A process, if the caller may look into it.
+fn looked_into(pid: Pid) -> Result<Arc<Process>> {
+    let process = process(pid)?;
+    proc::access::may_look_into(&process, By::Files).map_err(|_| EACCES)?;
+    Ok(process)
 }
 
 fn open_file(pid: Pid, fd: i32) -> Result<Arc<File>> {
@@ -223,10 +263,12 @@ fn link_text(show: Show) -> Option<String> {
 fn link_place(show: Show) -> Option<Result<Place>> {
     let dir = |node: InodeRef| Place { inode: node, parent: None, name: Default::default() };
     Some(match show {
-        Show::Fd(pid, fd) => open_file(pid, fd).map(|file| described(&file, fd)),
-        Show::Cwd(pid) => process(pid).and_then(|process| process.fs()).map(|fs| dir(fs.cwd())),
-        Show::RootLink(pid) => process(pid).and_then(|process| process.fs()).map(|fs| dir(fs.root())),
-        Show::Exe(pid) => process(pid).and_then(|process| {
+        Show::Fd(pid, fd) => {
+            looked_into(pid).and_then(|_| open_file(pid, fd)).map(|file| described(&file, fd))
+        }
+        Show::Cwd(pid) => looked_into(pid).and_then(|process| process.fs()).map(|fs| dir(fs.cwd())),
+        Show::RootLink(pid) => looked_into(pid).and_then(|process| process.fs()).map(|fs| dir(fs.root())),
+        Show::Exe(pid) => looked_into(pid).and_then(|process| {
             let path = process.exe().ok_or(ENOENT)?;
             super::path::resolve(&super::root_start(), path.as_bytes(), super::path::Follow::Yes)
         }),
@@ -249,29 +291,104 @@ fn described(file: &File, fd: i32) -> Place {
     place
 }
 
+impl ProcNode {
+    fn name(&self) -> &[u8] {
+        self.above.as_ref().map_or(b"", |(_, name)| name)
+    }
+
+    /// The process that it is about.
+    fn about(&self) -> Option<Pid> {
+        match self.show {
+            Show::Process(pid)
+            | Show::Thread(pid)
+            | Show::Tasks(pid)
+            | Show::Fds(pid)
+            | Show::FdInfos(pid)
+            | Show::Text(pid, _)
+            | Show::ProcessSetting(pid, _)
+            | Show::SpaceText(pid, _)
+            | Show::Memory(pid)
+            | Show::FailNth(pid)
+            | Show::Fd(pid, _)
+            | Show::Exe(pid)
+            | Show::Cwd(pid)
+            | Show::RootLink(pid) => Some(pid),
+            _ => None,
+        }
+    }
+
+    /// A process owns its files, but those that tell of memory which others must not see.
+    fn owner(&self, perm: u32) -> (u32, u32) {
+        let Some(process) = self.about().and_then(|pid| process(pid).ok()) else { return (0, 0) };
+        let is_open = self.kind() == Kind::Dir && perm == 0o555;
+        if !is_open && !process.mm().is_some_and(|mm| mm.is_dumpable()) {
+            return (0, 0);
+        }
+        let cred = process.cred();
+        (cred.euid, cred.egid)
+    }
+
+    /// `EACCES` for the text of a process that the caller may not look into, if it tells what is in there.
+    fn check_secret(&self) -> Result<()> {
+        let (Show::Text(pid, _) | Show::SpaceText(pid, _)) = self.show else { return Ok(()) };
+        let of_descriptor = self
+            .above
+            .as_ref()
+            .and_then(|(above, _)| downcast::<ProcNode>(above))
+            .is_some_and(|above| matches!(above.show, Show::FdInfos(_)));
+        if of_descriptor || process::is_secret(self.name()) {
+            looked_into(pid)?;
+        }
+        Ok(())
+    }
+}
+
 impl Inode for ProcNode {
+    fn permits(&self, by: &Cred, mask: u32) -> Result<()> {
+        let permitted = access::check(by, &self.ownership(), mask);
+        match self.show {
+            Show::FdInfos(pid) => looked_into(pid).and(permitted),
+            // A process sees its own descriptors, whatever it has become.
+            Show::Fds(pid) if process(pid).is_ok_and(|p| Arc::ptr_eq(&p, proc::current_process())) => Ok(()),
+            _ => permitted,
+        }
+    }
+
     fn stat(&self) -> Stat {
         let kind = self.kind();
         let perm = match kind {
             Kind::Dir => 0o555,
             Kind::Symlink => 0o777,
-            _ if matches!(self.show, Show::Trigger) => 0o200,
-            // It stops all CPUs for a while.
-            _ if matches!(self.show, Show::Audit) => 0o400,
+            _ if matches!(self.show, Show::Trigger | Show::DropCaches) => 0o200,
+            // They stop all CPUs for a while.
+            _ if matches!(self.show, Show::Audit | Show::InUse) => 0o400,
             _ if matches!(self.show, Show::Memory(_)) => 0o600,
-            _ if matches!(self.show, Show::Setting(_)) => 0o644,
+            _ if matches!(self.show, Show::Setting(_) | Show::ProcessSetting(..) | Show::FailNth(_)) => 0o644,
             _ => 0o444,
         };
-        Stat { nlink: if kind == Kind::Dir { 2 } else { 1 }, ..Stat::plain(3, self.ino, kind, perm) }
+        let perm = match self.show {
+            Show::Text(..) | Show::SpaceText(..) => perm & !process::hidden_bits(self.name()),
+            Show::Fds(_) => 0o500,
+            _ => perm,
+        };
+        let nlink = if kind == Kind::Dir { 2 } else { 1 };
+        let (uid, gid) = self.owner(perm);
+        Stat { nlink, uid, gid, ..Stat::plain(3, self.ino, kind, perm) }
     }
 
     fn kind(&self) -> Kind {
         match self.show {
             Show::System(_)
+            | Show::Records(_)
             | Show::Setting(_)
             | Show::Text(..)
+            | Show::ProcessSetting(..)
+            | Show::SpaceText(..)
             | Show::Memory(_)
+            | Show::FailNth(_)
             | Show::Audit
+            | Show::InUse
+            | Show::DropCaches
             | Show::Trigger => Kind::File,
             Show::Fd(..) | Show::Exe(_) | Show::Cwd(_) | Show::RootLink(_) => Kind::Symlink,
             Show::SelfLink | Show::ThreadSelf | Show::MountsLink => Kind::Symlink,
@@ -292,10 +409,9 @@ impl Inode for ProcNode {
 
     fn list(&self, from: u64, each: &mut dyn FnMut(DirEntry<'_>) -> Flow) -> Result<()> {
         let members = self.members().ok_or(ENOTDIR)?;
-        let mut names: Vec<String> = [".", ".."].map(String::from).into();
-        names.extend(members.iter().map(|(name, _)| String::from(*name)));
-        let fixed = names.len() as u64;
-        for (index, name) in names.iter().enumerate().skip(from.min(fixed) as usize) {
+        let names = [".", ".."].into_iter().chain(members.iter().map(|(name, _)| *name));
+        let fixed = members.len() as u64 + 2;
+        for (index, name) in names.enumerate().skip(from.min(fixed) as usize) {
             let kind = if index < 2 {
                 Kind::Dir
             } else {
@@ -311,21 +427,20 @@ impl Inode for ProcNode {
                 return Ok(());
             }
         }
-        let mut numbers = self.numbers();
-        numbers.sort_unstable();
-        let first = from.saturating_sub(fixed);
+        let mut first = i32::try_from(from.saturating_sub(fixed)).unwrap_or(i32::MAX);
         let kind = match self.show {
             Show::Fds(_) => Kind::Symlink,
             Show::FdInfos(_) => Kind::File,
             _ => Kind::Dir,
         };
-        for number in numbers.into_iter().filter(|&number| number as u64 >= first) {
+        while let Some(number) = self.next_number(first) {
             let name = format!("{number}");
             let next = fixed + number as u64 + 1;
             let entry = DirEntry { ino: self.ino ^ next << 20, next, kind, name: name.as_bytes() };
             if each(entry) == Flow::Stop {
                 return Ok(());
             }
+            first = number + 1;
         }
         Ok(())
     }
@@ -347,38 +462,31 @@ impl Inode for ProcNode {
 
     fn open(&self, flags: u32) -> Result<Option<InodeRef>> {
         if let Show::Memory(pid) = self.show {
-            memory_of(pid)?;
+            let mm = looked_into(pid)?.mm();
+            return Ok(Some(Arc::new(Memory { mm: mm.as_ref().map(Arc::downgrade), stat: self.stat() })));
         }
-        match self.text() {
-            None => Ok(None),
-            Some(text) => {
-                let writes = flags & abi::O_ACCMODE != abi::O_RDONLY;
-                let set = match self.show {
-                    Show::Setting(setting) => setting.set,
-                    _ => |_: &str| Ok(()),
-                };
-                let set = writes.then_some(set);
-                Ok(Some(Arc::new(Snapshot { text: text?, stat: self.stat(), set })))
-            }
+        if let Show::FailNth(tid) = self.show {
+            let thread = proc::table::thread(tid).ok_or(ESRCH)?;
+            return Ok(Some(Arc::new(FailNth { thread: Arc::downgrade(&thread), stat: self.stat() })));
         }
+        self.check_secret()?;
+        let Some(subject) = self.subject() else { return Ok(None) };
+        let writes = flags & abi::O_ACCMODE != abi::O_RDONLY;
+        let set = match self.show {
+            Show::Setting(setting) => Set::System(setting.set),
+            Show::DropCaches => Set::System(settings::DROP_CACHES.set),
+            Show::ProcessSetting(_, setting) => Set::Process(setting.set),
+            _ => Set::System(|_: &str| Ok(())),
+        };
+        Ok(Some(Arc::new(Reader::new(subject?, self.stat(), writes.then_some(set)))))
     }
 
-    /// Only memory is read as it stands; every other file is a [`Snapshot`] once it is open.
-    fn read(&self, _file: &File, at: u64, to: &mut Sink<'_>) -> Result<usize> {
-        let Show::Memory(pid) = self.show else { return Err(EISDIR) };
-        let piece = IoVec { addr: at, len: to.left() };
-        remote::read(&*memory_of(pid)?, remote::As::Debugger, &[piece], to).map_err(|_| EIO)
+    /// Every file is something else once it is open, but the trigger.
+    fn read(&self, _file: &File, _at: u64, _to: &mut Sink<'_>) -> Result<usize> {
+        Err(EISDIR)
     }
 
-    /// Memory and the trigger are written to as they stand.
-    fn write(&self, _file: &File, at: Position, from: &mut Source<'_>) -> Result<(usize, u64)> {
-        if let Show::Memory(pid) = self.show {
-            let Position::At(addr) = at else { return Err(EINVAL) };
-            let piece = IoVec { addr, len: from.left() };
-            let done =
-                remote::write(&*memory_of(pid)?, remote::As::Debugger, &[piece], from).map_err(|_| EIO)?;
-            return Ok((done, addr + done as u64));
-        }
+    fn write(&self, _file: &File, _at: Position, from: &mut Source<'_>) -> Result<(usize, u64)> {
         let mut letter = [0];
         let n = from.get(&mut letter)?;
         if n == 1 && letter == *b"c" {
@@ -401,35 +509,64 @@ impl Inode for ProcNode {
     }
 }
 
-/// The longest setting.
-const SETTING_MAX: usize = 128;
-
-/// The text of an opened file. Some settings do what is written to them; the others accept it and stay as they are.
-struct Snapshot {
-    text: Vec<u8>,
+/// A process's memory, opened: what it had then. Of a process that runs another program since, nothing is left in it.
+struct Memory {
+    mm: Option<Weak<Mm>>,
     stat: Stat,
-    /// What takes writes; `None` if it was opened for reading.
-    set: Option<fn(&str) -> Result<()>>,
 }
 
-impl Inode for Snapshot {
+impl Memory {
+    fn mm(&self) -> Option<Arc<Mm>> {
+        self.mm.as_ref().and_then(Weak::upgrade).filter(|mm| !mm.is_left())
+    }
+}
+
+impl Inode for Memory {
     fn stat(&self) -> Stat {
         self.stat
     }
 
     fn read(&self, _file: &File, at: u64, to: &mut Sink<'_>) -> Result<usize> {
-        let from = usize::try_from(at).unwrap_or(usize::MAX).min(self.text.len());
-        to.put(&self.text[from..])
+        let Some(mm) = self.mm() else { return Ok(0) };
+        let piece = IoVec { addr: at, len: to.left() };
+        remote::read(&mm.space, remote::As::Debugger, &[piece], to).map_err(|_| EIO)
     }
 
     fn write(&self, _file: &File, at: Position, from: &mut Source<'_>) -> Result<(usize, u64)> {
-        let set = self.set.ok_or(EBADF)?;
-        let at = if let Position::At(at) = at { at } else { 0 };
-        let mut bytes = [0; SETTING_MAX];
+        let Position::At(addr) = at else { return Err(EINVAL) };
+        let Some(mm) = self.mm() else { return Ok((0, addr)) };
+        let piece = IoVec { addr, len: from.left() };
+        let done = remote::write(&mm.space, remote::As::Debugger, &[piece], from).map_err(|_| EIO)?;
+        Ok((done, addr + done as u64))
+    }
+}
+
+/// `fail-nth` of a thread, opened: see `mem::fault`.
+struct FailNth {
+    thread: Weak<Thread>,
+    stat: Stat,
+}
+
+impl Inode for FailNth {
+    fn stat(&self) -> Stat {
+        self.stat
+    }
+
+    fn read(&self, _file: &File, at: u64, to: &mut Sink<'_>) -> Result<usize> {
+        let nth = self.thread.upgrade().ok_or(ESRCH)?.fail_nth.get();
+        let text = format!("{nth}\n");
+        to.put(text.as_bytes().get(at as usize..).unwrap_or(&[]))
+    }
+
+    /// For who may do anything: a failure that the kernel doesn't expect would be everybody's.
+    fn write(&self, _file: &File, _at: Position, from: &mut Source<'_>) -> Result<(usize, u64)> {
+        super::current::cred().need(Caps::SYS_RESOURCE)?;
+        let mut bytes = [0; 16];
         let n = from.get(&mut bytes)?;
-        set(core::str::from_utf8(&bytes[..n]).map_err(|_| EINVAL)?)?;
-        let n = n + from.skip(from.left());
-        Ok((n, at.saturating_add(n as u64)))
+        let text = core::str::from_utf8(&bytes[..n]).map_err(|_| EINVAL)?;
+        let nth = text.trim_matches(['\n', '\0', ' ']).parse().map_err(|_| EINVAL)?;
+        self.thread.upgrade().ok_or(ESRCH)?.fail_nth.set(nth);
+        Ok((n, n as u64))
     }
 
     fn truncate(&self, _len: u64) -> Result<()> {

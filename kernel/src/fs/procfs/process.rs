@@ -4,13 +4,19 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt::Write;
+use core::sync::atomic::Ordering::Relaxed;
 
-use super::{maps, Show};
+use super::text::{Spot, Text};
+use super::{maps, ProcessSetting, Show};
+use crate::charge::Counted;
 use crate::dev::tty;
 use crate::errno::*;
-use crate::proc::{Pid, Process};
+use crate::proc::limits::RLIMIT_SIGPENDING;
+use crate::proc::{oom, Pid, Process};
 
 const TICK: u64 = 10_000_000;
+/// More groups than that are not shown.
+const GROUPS_SHOWN: usize = 256;
 
 /// The entries of `/proc/PID`.
 pub(super) fn members(pid: Pid) -> Vec<(&'static str, Show)> {
@@ -18,19 +24,20 @@ pub(super) fn members(pid: Pid) -> Vec<(&'static str, Show)> {
         ("status", Show::Text(pid, status)),
         ("stat", Show::Text(pid, stat)),
         ("statm", Show::Text(pid, statm)),
-        ("maps", Show::Text(pid, maps::maps)),
+        ("maps", Show::SpaceText(pid, maps::maps)),
         ("mem", Show::Memory(pid)),
-        ("smaps", Show::Text(pid, maps::smaps)),
-        ("smaps_rollup", Show::Text(pid, maps::smaps_rollup)),
-        ("uvm", Show::Text(pid, maps::uvm)),
+        ("smaps", Show::SpaceText(pid, maps::smaps)),
+        ("smaps_rollup", Show::SpaceText(pid, maps::smaps_rollup)),
+        ("uvm", Show::SpaceText(pid, maps::uvm)),
         ("cmdline", Show::Text(pid, |process| Ok(process.cmdline()))),
         ("comm", Show::Text(pid, |process| Ok(format!("{}\n", process.comm()).into_bytes()))),
         ("environ", Show::Text(pid, |_| Ok(Vec::new()))),
         ("limits", Show::Text(pid, limits)),
-        ("mounts", Show::Text(pid, |_| Ok(super::system::mounts().into_bytes()))),
-        ("mountinfo", Show::Text(pid, |_| Ok(mountinfo().into_bytes()))),
+        ("mounts", Show::Records(super::system::mounts)),
+        ("mountinfo", Show::Records(mountinfo)),
         ("cgroup", Show::Text(pid, |_| Ok(b"0::/\n".to_vec()))),
-        ("oom_score_adj", Show::Text(pid, |_| Ok(b"0\n".to_vec()))),
+        ("oom_score", Show::Text(pid, |process| Ok(format!("{}\n", oom::score(process)).into_bytes()))),
+        ("oom_score_adj", Show::ProcessSetting(pid, &OOM_SCORE_ADJ)),
         ("loginuid", Show::Text(pid, |_| Ok(b"4294967295".to_vec()))),
         ("wchan", Show::Text(pid, |_| Ok(b"0".to_vec()))),
         ("io", Show::Text(pid, |_| Ok(b"rchar: 0\nwchar: 0\n".to_vec()))),
@@ -43,18 +50,47 @@ pub(super) fn members(pid: Pid) -> Vec<(&'static str, Show)> {
     ])
 }
 
-fn mountinfo() -> String {
-    let mut out = String::from("1 1 0:16 / / rw - tmpfs rootfs rw\n");
-    for (index, mount) in crate::fs::mount::list().iter().enumerate() {
-        let path = crate::fs::path::dir_path(&mount.covered, None).unwrap_or_default();
-        let path = String::from_utf8_lossy(&path);
-        let id = index + 2;
-        let options = mount.options();
-        let (mode, _) = options.split_once(',').unwrap_or((&options, ""));
-        let (kind, source) = (mount.fs_type, &mount.source);
-        let _ = writeln!(out, "{id} 1 0:{} / {path} {mode} - {kind} {source} {options}", id + 16);
+static OOM_SCORE_ADJ: ProcessSetting = ProcessSetting {
+    show: |process| Ok(format!("{}\n", process.oom.get()).into_bytes()),
+    set: |process, text| process.oom.set(text.trim().parse().map_err(|_| EINVAL)?),
+};
+
+/// The entries of `/proc/PID/task/TID`.
+pub(super) fn members_of_thread(tid: Pid) -> Vec<(&'static str, Show)> {
+    let mut members = members(tid);
+    members.retain(|(name, _)| *name != "task");
+    members.push(("fail-nth", Show::FailNth(tid)));
+    members
+}
+
+/// Whether a file tells what is in a process, for those alone who may look into it.
+pub(super) fn is_secret(name: &[u8]) -> bool {
+    matches!(name, b"maps" | b"smaps" | b"smaps_rollup" | b"uvm" | b"environ" | b"io")
+}
+
+/// The permission bits that a file lacks which others have.
+pub(super) fn hidden_bits(name: &[u8]) -> u32 {
+    if matches!(name, b"environ" | b"io") {
+        0o044
+    } else {
+        0
     }
-    out
+}
+
+fn mountinfo(spot: Spot, out: &mut Text) -> Result<Option<u64>> {
+    if spot.key == 0 {
+        out.write_str("1 1 0:16 / / rw - tmpfs rootfs rw\n")?;
+        return Ok(Some(1));
+    }
+    let Some(mount) = crate::fs::mount::nth(spot.key as usize - 1) else { return Ok(None) };
+    let path = crate::fs::path::dir_path(&mount.covered, None).unwrap_or_default();
+    let path = String::from_utf8_lossy(&path);
+    let id = spot.key + 1;
+    let options = mount.options();
+    let (mode, _) = options.split_once(',').unwrap_or((&options, ""));
+    let (kind, source) = (mount.fs_type, &mount.source);
+    writeln!(out, "{id} 1 0:{} / {path} {mode} - {kind} {source} {options}", id + 16)?;
+    Ok(Some(id))
 }
 
 pub(super) fn fdinfo(_process: &Process) -> Result<Vec<u8>> {
@@ -73,7 +109,6 @@ fn state_name(state: char) -> &'static str {
 fn status(process: &Process) -> Result<Vec<u8>> {
     let cred = process.cred();
     let memory = maps::totals(process);
-    let threads = process.threads();
     let state = process.state();
     let mut out = String::new();
     let _ = writeln!(out, "Name:\t{}", process.comm());
@@ -84,7 +119,11 @@ fn status(process: &Process) -> Result<Vec<u8>> {
     let _ = writeln!(out, "TracerPid:\t{tracer}");
     let _ = writeln!(out, "Uid:\t{}\t{}\t{}\t{}", cred.uid, cred.euid, cred.suid, cred.fsuid);
     let _ = writeln!(out, "Gid:\t{}\t{}\t{}\t{}", cred.gid, cred.egid, cred.sgid, cred.fsgid);
-    let _ = writeln!(out, "FDSize:\t64\nGroups:\t");
+    let _ = write!(out, "FDSize:\t64\nGroups:\t");
+    for group in cred.groups.iter().take(GROUPS_SHOWN) {
+        let _ = write!(out, "{group} ");
+    }
+    out.push('\n');
     for (name, pages) in [
         ("VmPeak", memory.mapped),
         ("VmSize", memory.mapped),
@@ -104,7 +143,10 @@ fn status(process: &Process) -> Result<Vec<u8>> {
     ] {
         let _ = writeln!(out, "{name}:\t{:>8} kB", pages * 4);
     }
-    let _ = writeln!(out, "Threads:\t{}", threads.len());
+    let account = process.account();
+    let _ = writeln!(out, "KernelKept:\t{:>8} kB", account.kept() / 1024);
+    let _ = writeln!(out, "KernelKeptOfUser:\t{:>8} kB", account.user().kept() / 1024);
+    let _ = writeln!(out, "Threads:\t{}", process.thread_count());
     signals(process, &mut out);
     let _ = writeln!(out, "Seccomp:\t0\nCpus_allowed:\t1\nCpus_allowed_list:\t0");
     let _ = writeln!(out, "voluntary_ctxt_switches:\t0\nnonvoluntary_ctxt_switches:\t0");
@@ -119,13 +161,22 @@ fn signals(process: &Process, out: &mut String) {
     };
     let blocked = process.leader().map_or(0, |leader| leader.mask().0);
     let own = process.leader().map_or(0, |leader| leader.pending.lock().set().0);
-    let _ = writeln!(out, "SigQ:\t0/1024\nSigPnd:\t{own:016x}\nShdPnd:\t{:016x}", pending.0);
+    let queued = process.account().user().count(Counted::Signals);
+    let most = process.limit(RLIMIT_SIGPENDING);
+    let _ = writeln!(out, "SigQ:\t{queued}/{most}\nSigPnd:\t{own:016x}\nShdPnd:\t{:016x}", pending.0);
     let _ = writeln!(out, "SigBlk:\t{blocked:016x}\nSigIgn:\t{:016x}\nSigCgt:\t{:016x}", ignored.0, caught.0);
-    let all = (1u64 << 41) - 1;
-    for name in ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"] {
-        let set = if matches!(name, "CapInh" | "CapAmb") { 0 } else { all };
-        let _ = writeln!(out, "{name}:\t{set:016x}");
+    let cred = process.cred();
+    let caps = &cred.caps;
+    for (name, set) in [
+        ("CapInh", caps.inheritable),
+        ("CapPrm", caps.permitted),
+        ("CapEff", caps.effective),
+        ("CapBnd", caps.bounding),
+        ("CapAmb", caps.ambient),
+    ] {
+        let _ = writeln!(out, "{name}:\t{:016x}", set.bits());
     }
+    let _ = writeln!(out, "NoNewPrivs:\t{}", u8::from(process.no_new_privileges.load(Relaxed)));
 }
 
 fn stat(process: &Process) -> Result<Vec<u8>> {
@@ -157,7 +208,7 @@ fn stat(process: &Process) -> Result<Vec<u8>> {
         children.user_ns / TICK,
         children.kernel_ns / TICK,
         process.nice.load(core::sync::atomic::Ordering::Relaxed),
-        process.threads().len(),
+        process.thread_count(),
         process.started / TICK,
         memory.mapped * 4096,
         memory.resident,

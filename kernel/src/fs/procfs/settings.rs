@@ -3,10 +3,14 @@
 use alloc::format;
 use alloc::string::String;
 use core::fmt::Write;
+use core::sync::atomic::Ordering::Relaxed;
 
-use super::{text, Member, Setting};
+use super::text::{Spot, Text};
+use super::{records, Member, Setting};
 use crate::errno::*;
-use crate::ipc::shm;
+use crate::fs::{ext4, file};
+use crate::ipc::{pipe, shm};
+use crate::mem::heap;
 use crate::net::moving;
 use crate::vm::{self, Class};
 
@@ -57,6 +61,30 @@ pub(super) static OVERCOMMIT: Setting = Setting {
 /// Linux's one number for what the shares below say in six: shown for programs that look, and not to be set.
 pub(super) static SWAPPINESS: Setting = Setting { show: || String::from("60\n"), set: |_| Err(EINVAL) };
 
+/// Files open at most, but for those of the privileged.
+pub(super) static FILE_MAX_OPEN: Setting = Setting {
+    show: || format!("{}\n", file::counts().1),
+    set: |text| number(text).map(|most| file::set_most(most as usize)),
+};
+
+/// Pages that a user's pipes may hold: before they become small, and at most.
+pub(super) static PIPE_SOFT: Setting = Setting {
+    show: || format!("{}\n", pipe::SOFT.load(Relaxed)),
+    set: |text| number(text).map(|most| pipe::SOFT.store(most as usize, Relaxed)),
+};
+
+/// See [`PIPE_SOFT`].
+pub(super) static PIPE_HARD: Setting = Setting {
+    show: || format!("{}\n", pipe::HARD.load(Relaxed)),
+    set: |text| number(text).map(|most| pipe::HARD.store(most as usize, Relaxed)),
+};
+
+/// Mappings of a process at most.
+pub(super) static MOST_MAPPINGS: Setting = Setting {
+    show: || format!("{}\n", vm::most_mappings()),
+    set: |text| number(text).map(|most| vm::set_most_mappings(most as usize)),
+};
+
 /// The low water mark; the high one stays as far above it as it is.
 pub(super) static MIN_FREE: Setting = Setting {
     show: || format!("{}\n", vm::stats().low_water * 4),
@@ -105,6 +133,23 @@ pub(super) static TIER: Setting = Setting {
     set: |text| vm::set_tier(u8::try_from(number(text)?).map_err(|_| EINVAL)?),
 };
 
+/// Drops what is kept for its next use and can be had again: 1 pages of files, 2 names, nodes and the heap's free blocks, 3 both.
+pub(super) static DROP_CACHES: Setting = Setting {
+    show: || String::from("0\n"),
+    set: |text| {
+        let what @ 1..=3 = number(text)? else { return Err(EINVAL) };
+        if what & 1 != 0 {
+            ext4::drop_pages();
+        }
+        if what & 2 != 0 {
+            ext4::drop_nodes();
+            crate::net::rights::sweep();
+            heap::trim();
+        }
+        Ok(())
+    },
+};
+
 /// Whether a fault brings in and maps what lies around its page.
 pub(super) static NEIGHBOURS: Setting = Setting {
     show: || String::from(if vm::neighbours() { "1\n" } else { "0\n" }),
@@ -115,35 +160,37 @@ pub(super) static NEIGHBOURS: Setting = Setting {
 };
 
 /// `/proc/sysvipc`.
-pub(super) static SYSVIPC: &[Member] = &[text("shm", segments)];
+pub(super) static SYSVIPC: &[Member] = &[records("shm", segments)];
 
-fn segments() -> String {
-    let mut out = String::from(
-        "       key      shmid perms                  size  cpid  lpid nattch   uid   gid  cuid  cgid      \
-         atime      dtime      ctime                   rss                  swap\n",
-    );
-    for info in shm::list() {
-        let owner = &info.owner;
-        let _ = writeln!(
-            out,
-            "{:10} {:10}  {:4o} {:21} {:5} {:5}  {:5} {:5} {:5} {:5} {:5} {:10} {:10} {:10} {:21} {:21}",
-            info.key,
-            info.id,
-            owner.mode,
-            info.size,
-            info.creator,
-            info.last,
-            info.attachments,
-            owner.uid,
-            owner.gid,
-            owner.creator_uid,
-            owner.creator_gid,
-            info.attached,
-            info.detached,
-            info.changed,
-            info.resident * 4096,
-            info.swapped * 4096,
-        );
+fn segments(spot: Spot, out: &mut Text) -> Result<Option<u64>> {
+    if spot.line == 0 {
+        out.write_str(
+            "       key      shmid perms                  size  cpid  lpid nattch   uid   gid  cuid  cgid      \
+             atime      dtime      ctime                   rss                  swap\n",
+        )?;
+        return Ok(Some(0));
     }
-    out
+    let Some((slot, info)) = shm::next(spot.key as usize) else { return Ok(None) };
+    let owner = &info.owner;
+    writeln!(
+        out,
+        "{:10} {:10}  {:4o} {:21} {:5} {:5}  {:5} {:5} {:5} {:5} {:5} {:10} {:10} {:10} {:21} {:21}",
+        info.key,
+        info.id,
+        owner.mode,
+        info.size,
+        info.creator,
+        info.last,
+        info.attachments,
+        owner.uid,
+        owner.gid,
+        owner.creator_uid,
+        owner.creator_gid,
+        info.attached,
+        info.detached,
+        info.changed,
+        info.resident * 4096,
+        info.swapped * 4096,
+    )?;
+    Ok(Some(slot as u64 + 1))
 }

@@ -4,10 +4,12 @@ use alloc::format;
 use alloc::string::String;
 use core::fmt::Write;
 
-use super::{dir, link, memory, setting, settings, text, Member, Show};
+use super::text::{Spot, Text};
+use super::{dir, link, memory, records, setting, settings, text, Member, Show};
 use crate::arch::cpu;
 use crate::dev::block;
-use crate::fs::{mount, random, swap};
+use crate::errno::Result;
+use crate::fs::{file, mount, random, swap};
 use crate::net::address::Kind;
 use crate::net::show::{self, Version};
 use crate::proc;
@@ -38,17 +40,18 @@ pub(super) static ROOT: &[Member] = &[
     text("swaps", swap::table),
     link("sysrq-trigger", Show::Trigger),
     link("audit", Show::Audit),
+    link("inuse", Show::InUse),
     dir("sysvipc", settings::SYSVIPC),
     dir("net", NET),
     dir("sys", &[dir("kernel", KERNEL), dir("vm", VM), dir("fs", FS)]),
 ];
 
 static NET: &[Member] = &[
-    text("unix", show::unix),
-    text("tcp", || show::inet(Kind::Stream, Version::Four)),
-    text("tcp6", || show::inet(Kind::Stream, Version::Six)),
-    text("udp", || show::inet(Kind::Datagram, Version::Four)),
-    text("udp6", || show::inet(Kind::Datagram, Version::Six)),
+    records("unix", show::unix),
+    records("tcp", |spot, out| show::inet(Kind::Stream, Version::Four, spot, out)),
+    records("tcp6", |spot, out| show::inet(Kind::Stream, Version::Six, spot, out)),
+    records("udp", |spot, out| show::inet(Kind::Datagram, Version::Four, spot, out)),
+    records("udp6", |spot, out| show::inet(Kind::Datagram, Version::Six, spot, out)),
 ];
 
 static KERNEL: &[Member] = &[
@@ -61,7 +64,7 @@ static KERNEL: &[Member] = &[
     text("threads-max", || String::from("32768\n")),
     text("ngroups_max", || String::from("65536\n")),
     text("cap_last_cap", || String::from("40\n")),
-    text("randomize_va_space", || String::from("2\n")),
+    text("randomize_va_space", || String::from("0\n")),
     text("sched_autogroup_enabled", || String::from("0\n")),
     setting("shmmax", &settings::SHMMAX),
     setting("shmall", &settings::SHMALL),
@@ -79,7 +82,7 @@ static RANDOM: &[Member] = &[
 static VM: &[Member] = &[
     setting("overcommit_memory", &settings::OVERCOMMIT),
     text("overcommit_ratio", || String::from("50\n")),
-    text("max_map_count", || String::from("1048576\n")),
+    setting("max_map_count", &settings::MOST_MAPPINGS),
     text("mmap_min_addr", || String::from("65536\n")),
     setting("swappiness", &settings::SWAPPINESS),
     setting("min_free_kbytes", &settings::MIN_FREE),
@@ -93,14 +96,17 @@ static VM: &[Member] = &[
     setting("pipe_loan_bytes", &settings::PIPE_LOAN),
     setting("receive_bytes", &settings::RECEIVE),
     setting("compressed_percent", &settings::TIER),
+    link("drop_caches", Show::DropCaches),
     setting("uvm_neighbours", &settings::NEIGHBOURS),
 ];
 
 static FS: &[Member] = &[
-    text("file-max", || String::from("65536\n")),
+    setting("file-max", &settings::FILE_MAX_OPEN),
     text("nr_open", || String::from("65536\n")),
     text("pipe-max-size", || String::from("1048576\n")),
-    text("file-nr", || String::from("0\t0\t65536\n")),
+    setting("pipe-user-pages-soft", &settings::PIPE_SOFT),
+    setting("pipe-user-pages-hard", &settings::PIPE_HARD),
+    text("file-nr", || format!("{}\t0\t{}\n", file::counts().0, file::counts().1)),
 ];
 
 fn interrupts() -> String {
@@ -147,15 +153,14 @@ fn stat() -> String {
         let _ = write!(out, "cpu{cpu} {}", stat_line(sched::times(cpu)));
     }
     let boot = sched::wall().saturating_sub(sched::now()) / SECOND;
-    let processes = proc::processes();
-    let running = processes.iter().filter(|process| process.state() == 'R').count();
+    let (processes, running, _) = proc::table::load();
     let mut interrupts = 0;
     crate::arch::irq::list(|_, taken, _| interrupts += taken.iter().sum::<u64>());
     let _ = write!(
         out,
         "intr {interrupts}\nctxt {}\nbtime {boot}\nprocesses {}\nprocs_running {running}\nprocs_blocked 0\n",
         sched::switches(),
-        processes.len()
+        processes
     );
     out
 }
@@ -167,10 +172,8 @@ fn uptime() -> String {
 }
 
 fn loadavg() -> String {
-    let processes = proc::processes();
-    let running = processes.iter().filter(|process| process.state() == 'R').count();
-    let last = processes.iter().map(|process| process.pid).max().unwrap_or(0);
-    format!("0.00 0.00 0.00 {running}/{} {last}\n", processes.len())
+    let (processes, running, last) = proc::table::load();
+    format!("0.00 0.00 0.00 {running}/{processes} {last}\n")
 }
 
 /// All CPUs are alike, and each is a socket of its own.
@@ -216,14 +219,16 @@ fn uuid() -> String {
 }
 
 /// The table of mounts as `/proc/PID/mounts` shows it.
-pub(super) fn mounts() -> String {
-    let mut out = String::from("rootfs / tmpfs rw 0 0\n");
-    for mount in mount::list() {
-        let path = crate::fs::path::dir_path(&mount.covered, None).unwrap_or_default();
-        let path = String::from_utf8_lossy(&path);
-        let _ = writeln!(out, "{} {path} {} {} 0 0", mount.source, mount.fs_type, mount.options());
+pub(super) fn mounts(spot: Spot, out: &mut Text) -> Result<Option<u64>> {
+    if spot.key == 0 {
+        out.write_str("rootfs / tmpfs rw 0 0\n")?;
+        return Ok(Some(1));
     }
-    out
+    let Some(mount) = mount::nth(spot.key as usize - 1) else { return Ok(None) };
+    let path = crate::fs::path::dir_path(&mount.covered, None).unwrap_or_default();
+    let path = String::from_utf8_lossy(&path);
+    writeln!(out, "{} {path} {} {} 0 0", mount.source, mount.fs_type, mount.options())?;
+    Ok(Some(spot.key + 1))
 }
 
 /// Whether all that the VM system has counted is right, or what isn't.

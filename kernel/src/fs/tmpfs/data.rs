@@ -15,6 +15,8 @@ use uvm::Quota;
 use crate::errno::*;
 use crate::fs::inode::{Allocate, Position, Seek};
 use crate::fs::io::{outcome, Sink, Source};
+use crate::proc::limits;
+use crate::sched;
 use crate::sync::Mutex;
 use crate::vm::{self, Asks, Dir, Object};
 
@@ -55,7 +57,7 @@ impl Data {
         if len == 0 {
             return Ok(0);
         }
-        let result = vm::object_io(&self.object, at, len, Dir::Read, &mut |_, bytes| to.put(bytes));
+        let result = vm::object_io(&self.object, at, len, Dir::Read, &mut |_, bytes| to.put_page(bytes));
         outcome(to.done() - start, result)
     }
 
@@ -73,7 +75,7 @@ impl Data {
         if at >= MAX_SIZE {
             return Err(EFBIG);
         }
-        let len = (from.left() as u64).min(MAX_SIZE - at);
+        let len = limits::file_room(at, (from.left() as u64).min(MAX_SIZE - at))?;
         let seals = self.seals();
         if seals & (abi::F_SEAL_WRITE | abi::F_SEAL_FUTURE_WRITE) != 0 {
             return Err(EPERM);
@@ -89,7 +91,7 @@ impl Data {
         let start = from.done();
         let result = vm::object_io(&self.object, at, len, Dir::Write, &mut |_, bytes| {
             vm::leave_memory(Asks::File)?;
-            from.get(bytes)
+            from.get_page(bytes)
         });
         // Memory is this file system's disk.
         let result = result.map_err(|errno| if errno == ENOMEM { ENOSPC } else { errno });
@@ -119,6 +121,9 @@ impl Data {
         if len < size && seals & abi::F_SEAL_SHRINK != 0 || len > size && seals & abi::F_SEAL_GROW != 0 {
             return Err(EPERM);
         }
+        if len > size {
+            limits::file_may_grow_to(len)?;
+        }
         self.object.set_size(len)
     }
 
@@ -138,6 +143,7 @@ impl Data {
             if seals & abi::F_SEAL_GROW != 0 {
                 return Err(EPERM);
             }
+            limits::file_may_grow_to(end)?;
             self.object.set_size(end)?;
         }
         if clears {
@@ -152,8 +158,11 @@ impl Data {
 
     /// Gives a range pages where it has none. What it got before it failed it keeps.
     fn fill_holes(&self, from: u64, to: u64) -> Result<()> {
-        let holes =
-            || (from & !(PAGE - 1)..to).step_by(PAGE as usize).filter(|&at| !self.object.has_page(at));
+        let is_hole = |&at: &u64| {
+            sched::work_done(256);
+            !self.object.has_page(at)
+        };
+        let holes = || (from & !(PAGE - 1)..to).step_by(PAGE as usize).filter(is_hole);
         if let Some(quota) = &self.quota {
             let room = quota.most().saturating_sub(quota.used());
             if holes().take(room.saturating_add(1)).count() > room {
@@ -161,6 +170,7 @@ impl Data {
             }
         }
         for at in holes() {
+            sched::work_done(PAGE as usize);
             vm::leave_memory(Asks::File).map_err(|_| ENOSPC)?;
             let touched = vm::object_io(&self.object, at, 1, Dir::Write, &mut |_, bytes| Ok(bytes.len()));
             touched.map_err(|errno| if errno == ENOMEM { ENOSPC } else { errno })?;
@@ -185,7 +195,7 @@ impl Data {
             return Ok(());
         }
         vm::object_io(&self.object, from, to - from, Dir::Write, &mut |_, bytes| {
-            bytes.fill(0);
+            bytes.zero();
             Ok(bytes.len())
         })
     }
@@ -239,7 +249,7 @@ impl Data {
 
     /// Whether any process has it mapped so that stores come through.
     fn is_mapped_for_writing(&self) -> bool {
-        let spaces = crate::proc::processes().into_iter().filter_map(|process| process.space());
+        let spaces = crate::proc::processes().filter_map(|process| process.space());
         spaces.into_iter().any(|space| vm::writes_through(&space, &self.object))
     }
 }

@@ -4,7 +4,8 @@
 //! listing in progress neither skips nor repeats entries while others come and go.
 //!
 //! Invariants: I1: both maps hold the same entries. I2: a directory in the tree has exactly one name, and
-//! its `above` says where; a removed one has `dead` set and takes no new entries.
+//! its `above` says where; a removed one has `dead` set and takes no new entries. I3: letting a tree go costs no more stack than
+//! letting one node go ([`Dir::empty`]).
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -15,8 +16,12 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use hashbrown::HashMap;
 
 use super::TmpNode;
+use crate::charge::Charge;
 use crate::errno::*;
+use crate::fs::access;
 use crate::fs::inode::*;
+use crate::mem::fault::{self, Room};
+use crate::proc::cred::Cred;
 use crate::sync::SpinLock;
 
 /// Positions 0 and 1 of a listing are `.` and `..`.
@@ -27,13 +32,30 @@ pub(super) struct Dir {
     covered: AtomicBool,
 }
 
+/// What a name costs besides its bytes: its places in both maps.
+const NAME: usize = 160;
+
+/// Charges a user for a name, in which it outlives the process that makes it.
+fn name_charge(uid: u32, name: &[u8]) -> Result<Charge> {
+    Charge::lasting(uid, NAME + name.len()).map_err(|_| ENOSPC)
+}
+
+/// A node by a name.
+struct Entry {
+    name: Arc<[u8]>,
+    node: Arc<TmpNode>,
+    _charge: Charge,
+}
+
 struct Entries {
     by_name: HashMap<Arc<[u8]>, u64>,
-    by_cookie: BTreeMap<u64, (Arc<[u8]>, Arc<TmpNode>)>,
+    by_cookie: BTreeMap<u64, Entry>,
     next_cookie: u64,
     above: Option<Weak<TmpNode>>,
     name: Box<[u8]>,
     dead: bool,
+    /// Of a tree that goes: the directory that is emptied after this one.
+    next: Option<Arc<TmpNode>>,
 }
 
 impl Dir {
@@ -45,6 +67,7 @@ impl Dir {
             above,
             name: name.into(),
             dead: false,
+            next: None,
         };
         Dir { entries: SpinLock::new(entries), covered: AtomicBool::new(false) }
     }
@@ -60,7 +83,7 @@ impl Dir {
     fn find(&self, name: &[u8]) -> Option<Arc<TmpNode>> {
         let entries = self.entries.lock();
         let cookie = entries.by_name.get(name)?;
-        entries.by_cookie.get(cookie).map(|(_, node)| node.clone())
+        entries.by_cookie.get(cookie).map(|entry| entry.node.clone())
     }
 
     pub(super) fn parent(&self) -> Option<(InodeRef, Vec<u8>)> {
@@ -80,20 +103,27 @@ impl Dir {
         self.covered.store(covered, Ordering::Relaxed);
     }
 
-    fn add(&self, name: &[u8], node: Arc<TmpNode>) {
+    /// Makes room for a name.
+    fn room(&self) -> Result<()> {
+        Ok(self.entries.lock().by_name.room(1)?)
+    }
+
+    /// Enters a name, for which there is room.
+    fn add(&self, name: &[u8], node: Arc<TmpNode>, charge: Charge) {
         let name: Arc<[u8]> = name.into();
         let mut entries = self.entries.lock();
         let cookie = entries.next_cookie;
         entries.next_cookie += 1;
         entries.by_name.insert(name.clone(), cookie);
-        entries.by_cookie.insert(cookie, (name, node));
+        entries.by_cookie.insert(cookie, Entry { name, node, _charge: charge });
     }
 
     /// Takes an entry out; the caller lets the node go without a lock.
-    fn take(&self, name: &[u8]) -> Option<Arc<TmpNode>> {
+    fn take(&self, name: &[u8]) -> Option<Entry> {
         let mut entries = self.entries.lock();
         let cookie = entries.by_name.remove(name)?;
-        entries.by_cookie.remove(&cookie).map(|(_, node)| node)
+        fault::shrink(&mut entries.by_name);
+        entries.by_cookie.remove(&cookie)
     }
 
     fn is_dead(&self) -> bool {
@@ -104,6 +134,44 @@ impl Dir {
         let mut entries = self.entries.lock();
         entries.above = Some(above.me.clone());
         entries.name = name.into();
+    }
+
+    /// Lets all that is below go, in a loop: directories that only their entries hold are put in a row and emptied one after the other.
+    /// For whoever comes to one of them meanwhile by a directory below that is in use, it is a removed one.
+    pub(super) fn empty(&self) {
+        let mut row = None;
+        self.move_below(&mut row);
+        while let Some(node) = row {
+            let Ok(dir) = node.dir() else { return };
+            row = dir.entries.lock().next.take();
+            dir.move_below(&mut row);
+        }
+    }
+
+    /// Empties a directory that goes; the directories in it come to the front of the row.
+    fn move_below(&self, row: &mut Option<Arc<TmpNode>>) {
+        loop {
+            let Entry { name, node, .. } = {
+                let mut entries = self.entries.lock();
+                entries.dead = true;
+                match entries.by_cookie.pop_first() {
+                    Some((_, entry)) => entry,
+                    None => {
+                        let names = core::mem::take(&mut entries.by_name);
+                        drop(entries);
+                        return drop(names);
+                    }
+                }
+            };
+            drop(name);
+            if Arc::strong_count(&node) > 1 {
+                continue;
+            }
+            if let Ok(dir) = node.dir() {
+                dir.entries.lock().next = row.take();
+                *row = Some(node);
+            }
+        }
     }
 
     /// Marks an empty directory as removed.
@@ -121,8 +189,16 @@ impl Dir {
 }
 
 impl TmpNode {
-    pub(super) fn add_entry(&self, name: &[u8], node: Arc<TmpNode>) -> Result<()> {
+    /// Enters a node for a user who is charged for the name, unless `may` says no, which is asked when nothing is in the way.
+    pub(super) fn add_entry(
+        &self,
+        name: &[u8],
+        node: Arc<TmpNode>,
+        uid: u32,
+        may: impl FnOnce(&TmpNode, &TmpNode) -> Result<()>,
+    ) -> Result<()> {
         let dir = self.dir()?;
+        let charge = name_charge(uid, name)?;
         let _tree = self.fs.tree.lock();
         if dir.is_dead() {
             return Err(ENOENT);
@@ -130,15 +206,17 @@ impl TmpNode {
         if dir.find(name).is_some() {
             return Err(EEXIST);
         }
+        may(self, &node)?;
+        dir.room()?;
         if node.kind == Kind::Dir {
             self.count_links(1);
         }
-        dir.add(name, node);
+        dir.add(name, node, charge);
         self.modified();
         Ok(())
     }
 
-    pub(super) fn link_entry(&self, name: &[u8], node: &InodeRef) -> Result<()> {
+    pub(super) fn link_entry(&self, name: &[u8], node: &InodeRef, by: &Cred) -> Result<()> {
         let node = self.local(node)?;
         if node.kind == Kind::Dir {
             return Err(EPERM);
@@ -146,15 +224,31 @@ impl TmpNode {
         if node.attr.lock().nlink == u32::MAX {
             return Err(EMLINK);
         }
-        self.add_entry(name, node.me.upgrade().ok_or(ENOENT)?)?;
-        node.count_links(1);
-        Ok(())
+        // A name takes memory as a node does, and counts as one: so does Linux.
+        let limits = &self.fs.limits;
+        limits.add_node()?;
+        let entered = self.add_entry(name, node.me.upgrade().ok_or(ENOENT)?, by.uid, |dir, node| {
+            access::may_create(by, &dir.ownership())?;
+            let mut attr = node.attr.lock();
+            if attr.nlink == 0 && !attr.linkable {
+                return Err(ENOENT);
+            }
+            // The name of one without names comes with the node.
+            if core::mem::take(&mut attr.linkable) && attr.nlink == 0 {
+                limits.remove_node();
+            }
+            drop(attr);
+            node.count_links(1);
+            Ok(())
+        });
+        entered.inspect_err(|_| limits.remove_node())
     }
 
-    pub(super) fn remove_entry(&self, name: &[u8], what: Unlink) -> Result<()> {
+    pub(super) fn remove_entry(&self, name: &[u8], what: Unlink, by: &Cred) -> Result<()> {
         let dir = self.dir()?;
         let tree = self.fs.tree.lock();
         let node = dir.find(name).ok_or(ENOENT)?;
+        access::may_remove(by, &self.ownership(), &node.ownership())?;
         match (what, &node.body) {
             (Unlink::File, super::Body::Dir(_)) => return Err(EISDIR),
             (Unlink::File, _) => {}
@@ -174,6 +268,9 @@ impl TmpNode {
             node.count_links(-2);
             self.count_links(-1);
         } else {
+            if node.attr.lock().nlink > 1 {
+                self.fs.limits.remove_node();
+            }
             node.count_links(-1);
         }
     }
@@ -184,10 +281,12 @@ impl TmpNode {
         to_dir: &InodeRef,
         to_name: &[u8],
         mode: RenameMode,
+        by: &Cred,
     ) -> Result<()> {
         let from = self.dir()?;
         let to_node = self.local(to_dir)?;
         let to = to_node.dir()?;
+        let charges = (name_charge(by.uid, name)?, name_charge(by.uid, to_name)?);
         let tree = self.fs.tree.lock();
         let node = from.find(name).ok_or(ENOENT)?;
         let target = to.find(to_name);
@@ -197,33 +296,31 @@ impl TmpNode {
         if node.kind == Kind::Dir && to_node.is_below(&node) {
             return Err(EINVAL);
         }
-        let target = match (mode, target) {
-            (RenameMode::NoReplace, Some(_)) => return Err(EEXIST),
-            (RenameMode::Exchange, None) => return Err(ENOENT),
-            (RenameMode::Exchange, Some(target)) => {
-                if target.kind == Kind::Dir && self.is_below(&target) {
+        if mode == RenameMode::Replace && target.as_ref().is_some_and(|target| Arc::ptr_eq(target, &node)) {
+            return Ok(());
+        }
+        let replaced = target.as_deref().map(|target| target as &dyn Inode);
+        access::may_rename(by, (self, &*node), (to_node, replaced), mode)?;
+        to.room()?;
+        if mode == RenameMode::Exchange {
+            from.room()?;
+        }
+        if let Some(target) = &target {
+            if mode == RenameMode::Exchange {
+                if target.kind == Kind::Dir && self.is_below(target) {
                     return Err(EINVAL);
                 }
-                self.exchange(name, &node, to_node, to_name, &target);
+                self.exchange((name, &node), to_node, (to_name, target), charges);
                 return Ok(());
             }
-            (_, target) => target,
-        };
-        if let Some(target) = &target {
-            if Arc::ptr_eq(target, &node) {
-                return Ok(());
-            }
-            match (node.kind == Kind::Dir, &target.body) {
-                (true, super::Body::Dir(dir)) => dir.bury()?,
-                (true, _) => return Err(ENOTDIR),
-                (false, super::Body::Dir(_)) => return Err(EISDIR),
-                (false, _) => {}
+            if let super::Body::Dir(dir) = &target.body {
+                dir.bury()?;
             }
             to_node.unlinked(target);
         }
         let replaced = to.take(to_name);
         let moved = from.take(name);
-        to.add(to_name, node.clone());
+        to.add(to_name, node.clone(), charges.1);
         self.settle(&node, to_node, to_name);
         self.modified();
         to_node.modified();
@@ -235,16 +332,15 @@ impl TmpNode {
     /// Swaps two entries.
     fn exchange(
         &self,
-        name: &[u8],
-        node: &Arc<TmpNode>,
+        (name, node): (&[u8], &Arc<TmpNode>),
         to_node: &TmpNode,
-        to_name: &[u8],
-        target: &Arc<TmpNode>,
+        (to_name, target): (&[u8], &Arc<TmpNode>),
+        charges: (Charge, Charge),
     ) {
         if let (Ok(from), Ok(to)) = (self.dir(), to_node.dir()) {
             let taken = (from.take(name), to.take(to_name));
-            from.add(name, target.clone());
-            to.add(to_name, node.clone());
+            from.add(name, target.clone(), charges.0);
+            to.add(to_name, node.clone(), charges.1);
             self.settle(node, to_node, to_name);
             to_node.settle(target, self, name);
             self.modified();
@@ -304,7 +400,7 @@ impl TmpNode {
             let batch: Vec<(u64, Arc<[u8]>, u64, Kind)> = {
                 let entries = dir.entries.lock();
                 let range = entries.by_cookie.range(cookie..).take(BATCH);
-                range.map(|(at, (name, node))| (*at, name.clone(), node.ino, node.kind)).collect()
+                range.map(|(at, e)| (*at, e.name.clone(), e.node.ino, e.node.kind)).collect()
             };
             if batch.is_empty() {
                 return Ok(());

@@ -126,8 +126,14 @@ impl Limits {
         (nodes, self.most_nodes.load(Relaxed).saturating_sub(nodes))
     }
 
-    pub(super) fn add_node(&self) {
-        self.nodes.fetch_add(1, Relaxed);
+    /// Counts one more node, or one more name of a node.
+    ///
+    /// # Errors
+    /// `ENOSPC`: there are as many as there may be.
+    pub(super) fn add_node(&self) -> Result<()> {
+        let most = self.most_nodes.load(Relaxed);
+        let more = |nodes: u64| (nodes < most).then_some(nodes + 1);
+        self.nodes.fetch_update(Relaxed, Relaxed, more).map(|_| ()).map_err(|_| ENOSPC)
     }
 
     pub(super) fn remove_node(&self) {

@@ -29,12 +29,15 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use linux_raw_sys::general as abi;
 
+use super::access;
 use super::file::File;
 use super::inode::*;
 use super::io::{Sink, Source};
+use crate::charge::{self, Charge};
 use crate::dev::block;
 use crate::errno::*;
 use crate::ipc::pipe::Pipe;
+use crate::proc::cred::Cred;
 use crate::sched::{self, Nanos};
 use crate::sync::{Mutex, SpinLock};
 use crate::vm::{self, Asks};
@@ -51,6 +54,14 @@ pub struct TmpFs {
     tree: Mutex<()>,
 }
 
+/// What a node costs: with what its file's memory is known by, or the heads of a folder.
+const NODE: usize = size_of::<TmpNode>() + 512;
+
+/// Charges a user for a node with so many bytes behind it, in which it outlives the process that makes it.
+fn node_charge(uid: u32, bytes: usize) -> Result<Charge> {
+    Charge::lasting(uid, NODE + bytes).map_err(|_| ENOSPC)
+}
+
 /// A file, directory or other node.
 pub struct TmpNode {
     fs: Arc<TmpFs>,
@@ -59,6 +70,7 @@ pub struct TmpNode {
     attr: SpinLock<Attr>,
     body: Body,
     me: Weak<TmpNode>,
+    _charge: Charge,
 }
 
 struct Attr {
@@ -69,6 +81,14 @@ struct Attr {
     atime: Nanos,
     mtime: Nanos,
     ctime: Nanos,
+    /// It has no name yet, and may get one.
+    linkable: bool,
+}
+
+impl Attr {
+    fn ownership(&self, kind: Kind) -> Ownership {
+        Ownership { kind, perm: self.perm, uid: self.uid, gid: self.gid }
+    }
 }
 
 enum Body {
@@ -82,24 +102,31 @@ enum Body {
 
 impl TmpFs {
     /// A new file system with the usual limits; returns its root directory.
-    pub fn create(perm: u32) -> Arc<TmpNode> {
+    ///
+    /// # Errors
+    /// `ENOSPC`: the user has all that it may.
+    pub fn create(perm: u32) -> Result<Arc<TmpNode>> {
         TmpFs::mount(&Options { perm: Some(perm), ..Options::default() })
     }
 
     /// A new file system as the options of a mount ask for; returns its root directory.
-    pub fn mount(options: &Options) -> Arc<TmpNode> {
+    ///
+    /// # Errors
+    /// As [`create`](Self::create).
+    pub fn mount(options: &Options) -> Result<Arc<TmpNode>> {
         let fs = Arc::new(TmpFs {
             dev: super::new_device(),
             next_ino: AtomicU64::new(1),
             limits: Limits::new(options),
             tree: Mutex::new(()),
         });
-        let root =
-            TmpNode::new(&fs, Kind::Dir, Body::Dir(Dir::new(None, &[])), options.perm.unwrap_or(0o1777));
+        let perm = options.perm.unwrap_or(0o1777);
+        let charge = node_charge(Cred::kernel().uid, 0)?;
+        let root = TmpNode::new(&fs, Kind::Dir, Body::Dir(Dir::new(None, &[])), perm, charge)?;
         let mut attr = root.attr.lock();
         (attr.uid, attr.gid) = (options.uid.unwrap_or(0), options.gid.unwrap_or(0));
         drop(attr);
-        root
+        Ok(root)
     }
 }
 
@@ -124,35 +151,60 @@ impl TmpNode {
         self.fs.limits.begin();
     }
 
-    fn new(fs: &Arc<TmpFs>, kind: Kind, body: Body, perm: u32) -> Arc<TmpNode> {
+    fn new(fs: &Arc<TmpFs>, kind: Kind, body: Body, perm: u32, charge: Charge) -> Result<Arc<TmpNode>> {
         let now = sched::wall();
-        fs.limits.add_node();
+        fs.limits.add_node()?;
         let nlink = if kind == Kind::Dir { 2 } else { 1 };
-        let attr = Attr { perm: perm & 0o7777, nlink, uid: 0, gid: 0, atime: now, mtime: now, ctime: now };
-        Arc::new_cyclic(|me| TmpNode {
+        let attr = Attr {
+            perm: perm & 0o7777,
+            nlink,
+            uid: 0,
+            gid: 0,
+            atime: now,
+            mtime: now,
+            ctime: now,
+            linkable: false,
+        };
+        Ok(Arc::new_cyclic(|me| TmpNode {
             ino: fs.next_ino.fetch_add(1, Ordering::Relaxed),
             fs: fs.clone(),
             kind,
             attr: SpinLock::new(attr),
             body,
             me: me.clone(),
-        })
+            _charge: charge,
+        }))
     }
 
-    /// A file that no directory holds, for `memfd_create` and `O_TMPFILE`.
-    pub fn unnamed(perm: u32, seals: u32) -> Result<Arc<TmpNode>> {
+    /// Whom a node that nobody knows yet belongs to.
+    fn belong(&self, to: &Ownership) {
+        let mut attr = self.attr.lock();
+        (attr.perm, attr.uid, attr.gid) = (to.perm, to.uid, to.gid);
+    }
+
+    /// A file of `by` that no directory holds, for `memfd_create`.
+    pub fn unnamed(perm: u32, seals: u32, by: &Cred) -> Result<Arc<TmpNode>> {
         static UNNAMED: spin::Once<Arc<TmpFs>> = spin::Once::new();
-        let fs = UNNAMED.call_once(|| TmpFs::mount(&Options::UNLIMITED).fs.clone());
-        let node = TmpNode::new(fs, Kind::File, Body::File(Data::new(seals, None)?), perm);
-        node.attr.lock().nlink = 0;
+        let fs = UNNAMED.try_call_once(|| TmpFs::mount(&Options::UNLIMITED).map(|root| root.fs.clone()))?;
+        let account = charge::account();
+        let charge = Charge::to(account.clone(), NODE).map_err(|_| ENFILE)?;
+        let data = Data::new(seals, Some(account.memory()))?;
+        let node = TmpNode::new(fs, Kind::File, Body::File(data), perm, charge)?;
+        let mut attr = node.attr.lock();
+        (attr.nlink, attr.uid, attr.gid) = (0, by.fsuid, by.fsgid);
+        drop(attr);
         Ok(node)
     }
 
-    /// As [`TmpNode::unnamed`], on this node's file system.
-    pub fn unnamed_here(&self, perm: u32) -> Result<Arc<TmpNode>> {
+    /// `O_TMPFILE`: a file without a name on the file system of this directory; `linkable` if it may get one.
+    pub fn unnamed_here(&self, perm: u32, linkable: bool, by: &Cred) -> Result<Arc<TmpNode>> {
+        access::may_create(by, &self.ownership())?;
         let data = self.new_data()?;
-        let node = TmpNode::new(&self.fs, Kind::File, Body::File(data), perm);
-        node.attr.lock().nlink = 0;
+        let node = TmpNode::new(&self.fs, Kind::File, Body::File(data), perm, node_charge(by.uid, 0)?)?;
+        node.belong(&access::birth(by, &self.ownership(), Kind::File, perm));
+        let mut attr = node.attr.lock();
+        (attr.nlink, attr.linkable) = (0, linkable);
+        drop(attr);
         Ok(node)
     }
 
@@ -176,10 +228,13 @@ impl TmpNode {
         }
     }
 
-    /// The contents changed.
+    /// The contents changed, and with them what a program in them may do.
     fn modified(&self) {
         let now = sched::wall();
         let mut attr = self.attr.lock();
+        if let Some(perm) = access::mode_after_write(&attr.ownership(self.kind)) {
+            attr.perm = perm;
+        }
         attr.mtime = now;
         attr.ctime = now;
     }
@@ -208,6 +263,9 @@ impl TmpNode {
 
 impl Drop for TmpNode {
     fn drop(&mut self) {
+        if let Body::Dir(dir) = &self.body {
+            dir.empty();
+        }
         self.fs.limits.remove_node();
     }
 }
@@ -243,9 +301,16 @@ impl Inode for TmpNode {
         self.kind
     }
 
-    fn set_attr(&self, change: &SetAttr) -> Result<()> {
+    fn ownership(&self) -> Ownership {
+        self.attr.lock().ownership(self.kind)
+    }
+
+    fn set_attr(&self, change: Decide<'_>) -> Result<()> {
         let now = sched::wall();
+        // What may be done to names in a folder doesn't change while it is done (I1).
+        let _tree = (self.kind == Kind::Dir).then(|| self.fs.tree.lock());
         let mut attr = self.attr.lock();
+        let change = change(&attr.ownership(self.kind))?;
         attr.perm = change.perm.map_or(attr.perm, |perm| perm & 0o7777);
         attr.uid = change.uid.unwrap_or(attr.uid);
         attr.gid = change.gid.unwrap_or(attr.gid);
@@ -276,33 +341,43 @@ impl Inode for TmpNode {
         self.dir()?.lookup(name)
     }
 
-    fn create(&self, name: &[u8], new: NewNode<'_>, perm: u32) -> Result<InodeRef> {
+    fn create(&self, name: &[u8], new: NewNode<'_>, perm: u32, by: &Cred) -> Result<InodeRef> {
         vm::leave_memory(Asks::Process).map_err(|_| ENOSPC)?;
-        if self.fs.limits.nodes().1 == 0 {
-            return Err(ENOSPC);
-        }
+        let long = if let NewNode::Symlink(target) = &new { target.len() } else { 0 };
+        let charge = node_charge(by.uid, long)?;
         let (kind, body) = match new {
             NewNode::File => (Kind::File, Body::File(self.new_data()?)),
             NewNode::Dir => (Kind::Dir, Body::Dir(Dir::new(Some(self.me.clone()), name))),
             NewNode::Symlink(target) => (Kind::Symlink, Body::Symlink(target.into())),
-            NewNode::Special(Kind::Fifo, _) => (Kind::Fifo, Body::Fifo(Pipe::fifo())),
+            NewNode::Special(Kind::Fifo, _) => (Kind::Fifo, Body::Fifo(Pipe::fifo(by.uid)?)),
             NewNode::Special(kind, rdev) => (kind, Body::Special(rdev)),
         };
-        let node = TmpNode::new(&self.fs, kind, body, perm);
-        self.add_entry(name, node.clone())?;
+        let node = TmpNode::new(&self.fs, kind, body, perm, charge)?;
+        self.add_entry(name, node.clone(), by.uid, |dir, node| {
+            access::may_create(by, &dir.ownership())?;
+            node.belong(&access::birth(by, &dir.ownership(), kind, perm));
+            Ok(())
+        })?;
         Ok(node)
     }
 
-    fn link(&self, name: &[u8], node: &InodeRef) -> Result<()> {
-        self.link_entry(name, node)
+    fn link(&self, name: &[u8], node: &InodeRef, by: &Cred) -> Result<()> {
+        self.link_entry(name, node, by)
     }
 
-    fn unlink(&self, name: &[u8], what: Unlink) -> Result<()> {
-        self.remove_entry(name, what)
+    fn unlink(&self, name: &[u8], what: Unlink, by: &Cred) -> Result<()> {
+        self.remove_entry(name, what, by)
     }
 
-    fn rename(&self, name: &[u8], to_dir: &InodeRef, to_name: &[u8], mode: RenameMode) -> Result<()> {
-        self.rename_entry(name, to_dir, to_name, mode)
+    fn rename(
+        &self,
+        name: &[u8],
+        to_dir: &InodeRef,
+        to_name: &[u8],
+        mode: RenameMode,
+        by: &Cred,
+    ) -> Result<()> {
+        self.rename_entry(name, to_dir, to_name, mode, by)
     }
 
     fn list(&self, from: u64, each: &mut dyn FnMut(DirEntry<'_>) -> Flow) -> Result<()> {

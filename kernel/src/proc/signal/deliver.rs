@@ -13,7 +13,7 @@ use crate::arch::UserRegs;
 use crate::errno::{Errno, EINTR, ERESTARTNOHAND, ERESTARTNOINTR, ERESTARTSYS, ERESTART_RESTARTBLOCK};
 use crate::proc::process::{Change, ExitStatus, Group, Process};
 use crate::proc::thread::Thread;
-use crate::proc::{current_thread, exit, table, trace};
+use crate::proc::{current_thread, exit, table, timer, trace};
 use core::sync::atomic::Ordering;
 
 /// `vector` of registers that come from a system call.
@@ -116,10 +116,11 @@ fn next(thread: &Thread) -> Next {
         }
         let wanted = SigSet(!thread.mask().0);
         let own = thread.pending.lock().take(wanted);
-        let Some(info) = own.or_else(|| group.pending.take(wanted)) else {
+        let Some(mut info) = own.or_else(|| group.pending.take(wanted)) else {
             thread.signalled.store(false, Ordering::Release);
             return Next::Nothing;
         };
+        timer::taken(&thread.process, &mut info);
         if thread.is_traced() {
             return Next::Ask(info);
         }

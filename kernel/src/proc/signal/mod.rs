@@ -19,7 +19,11 @@ pub mod send;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
+use super::limits::RLIMIT_SIGPENDING;
+use super::process::Process;
+use crate::charge::{Count, Counted};
 use crate::errno::{Result, EAGAIN, EINVAL};
+use crate::mem::fault;
 
 /// A signal number, 1 to 64.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -267,14 +271,14 @@ impl SigInfo {
     }
 }
 
-/// How many real-time signals one queue holds before `sigqueue` fails.
-const QUEUE_MAX: usize = 1024;
+/// Signals of one queue at most, whatever limits say.
+const QUEUE_MAX: usize = 1 << 16;
 
 /// Signals that have come and wait to be taken.
 #[derive(Default)]
 pub struct Pending {
     set: SigSet,
-    queue: Vec<SigInfo>,
+    queue: Vec<(SigInfo, Count)>,
 }
 
 impl Pending {
@@ -286,32 +290,49 @@ impl Pending {
         self.set
     }
 
-    /// Adds a signal; a standard one that is pending already is merged, a real-time one that finds the queue full
-    /// is refused with `EAGAIN`. A standard signal without room loses its detail only.
-    pub fn push(&mut self, info: SigInfo) -> Result<()> {
+    /// Adds a signal for a process; a standard one that is pending already is merged. A real-time one is refused with `EAGAIN` if the
+    /// queues of the process's user have as many as `RLIMIT_SIGPENDING` allows it, unless it came by `kill`, which loses its detail
+    /// then; so does a standard one without room. A timer's is merged with another of that timer alone. Says whether it will be taken
+    /// as it is.
+    pub fn push(&mut self, info: SigInfo, process: &Process) -> Result<bool> {
         let signal = info.signal;
-        if !signal.is_realtime() && self.set.has(signal) {
-            return Ok(());
+        let merges = match info.detail {
+            Detail::Timer { id, .. } => self.has_of_timer(id, signal),
+            _ => !signal.is_realtime() && self.set.has(signal),
+        };
+        if merges {
+            return Ok(true);
         }
-        let room = self.queue.len() < QUEUE_MAX && self.queue.try_reserve(1).is_ok();
-        if room {
-            self.queue.push(info);
-        } else if signal.is_realtime() {
-            return Err(EAGAIN);
-        }
+        let most = if signal.is_realtime() { process.limit(RLIMIT_SIGPENDING) as usize } else { usize::MAX };
+        let count = Count::of(process.account().user().clone(), Counted::Signals, 1, most);
+        let room = self.queue.len() < QUEUE_MAX && fault::attempt(|| self.queue.try_reserve(1)).is_ok();
+        let queued = match count {
+            Ok(count) if room => {
+                self.queue.push((info, count));
+                true
+            }
+            _ if signal.is_realtime() && info.code != code::SI_USER => return Err(EAGAIN),
+            _ => false,
+        };
         self.set = self.set.with(SigSet::of(&[signal]));
-        Ok(())
+        Ok(queued)
+    }
+
+    /// A timer that has gone may have had the same number, and another signal.
+    fn has_of_timer(&self, id: i32, signal: Signal) -> bool {
+        let is_its = |detail: &Detail| matches!(detail, Detail::Timer { id: other, .. } if *other == id);
+        self.queue.iter().any(|(info, _)| info.signal == signal && is_its(&info.detail))
     }
 
     /// Takes the next signal that is in `wanted`.
     pub fn take(&mut self, wanted: SigSet) -> Option<SigInfo> {
         let signal = SigSet(self.set.0 & wanted.0).first()?;
-        let found = self.queue.iter().position(|info| info.signal == signal);
+        let found = self.queue.iter().position(|(info, _)| info.signal == signal);
         let info = match found {
-            Some(at) => self.queue.remove(at),
+            Some(at) => self.queue.remove(at).0,
             None => SigInfo { signal, code: code::SI_USER, detail: Detail::None },
         };
-        if !self.queue.iter().any(|other| other.signal == signal) {
+        if !self.queue.iter().any(|(other, _)| other.signal == signal) {
             self.set = self.set.without(SigSet::of(&[signal]));
         }
         Some(info)
@@ -321,7 +342,7 @@ impl Pending {
     pub fn discard(&mut self, which: SigSet) {
         if self.set.0 & which.0 != 0 {
             self.set = self.set.without(which);
-            self.queue.retain(|info| !which.has(info.signal));
+            self.queue.retain(|(info, _)| !which.has(info.signal));
         }
     }
 }

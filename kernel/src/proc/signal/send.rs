@@ -8,12 +8,16 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 
+use machine::NoMemory;
+
 use super::{code, Actions, Detail, SigInfo, SigSet, Signal, SIGCHLD, SIGCONT, SIGKILL, SIG_DFL};
-use crate::errno::{Result, EPERM, ESRCH};
+use crate::errno::{Result, ESRCH};
 use crate::fs::signalfd;
+use crate::mem::fault::Room;
 use crate::proc::process::{Change, ExitStatus, Group, Process};
+use crate::proc::table::Tree;
 use crate::proc::thread::Thread;
-use crate::proc::{current_process, current_thread, table, wait, Pid};
+use crate::proc::{access, current_process, current_thread, table, timer, wait, Pid};
 
 /// Sends a signal to a process; nothing happens to one that has ended.
 pub fn send_to_process(process: &Arc<Process>, info: SigInfo) -> Result<()> {
@@ -27,26 +31,32 @@ pub fn send_to_thread(thread: &Arc<Thread>, info: SigInfo) -> Result<()> {
 
 /// Sends a signal of the kernel's own to a whole process group (`^C`, hang-up). Returns whether there is such a group.
 pub fn send_to_group(pgid: Pid, signal: Signal) -> bool {
-    send_to_all(|process| process.pgid() == pgid, Some(SigInfo::kernel(signal)), |_| Ok(())).is_ok()
+    send_to_all(|tree| tree.members(pgid), Some(SigInfo::kernel(signal)), |_| Ok(())).is_ok()
 }
 
-/// Sends a signal to all processes that `wanted` names and `allowed` lets through, in one look at the table, and to the children that
+/// Sends a signal to all processes that `wanted` finds and `allowed` lets through, in one look at the table, and to the children that
 /// they are about to have; `None` only asks. `allowed` takes no lock above a process's own.
 ///
 /// # Errors
 /// `ESRCH` if there is none, or what the last one said if none was sent it.
 fn send_to_all(
-    wanted: impl Fn(&Process) -> bool,
+    wanted: impl FnOnce(&Tree) -> core::result::Result<Vec<Arc<Process>>, NoMemory>,
     info: Option<SigInfo>,
     allowed: impl Fn(&Process) -> Result<()>,
 ) -> Result<()> {
     let mut outcome = Err(ESRCH);
     let mut reports = Vec::new();
     table::with(|tree| {
-        for process in tree.matching(wanted) {
+        let targets = wanted(tree)?;
+        if info.is_some_and(|info| info.signal == SIGCONT) {
+            // What it changes, parents are told.
+            reports.room(targets.len())?;
+        }
+        for process in targets {
             let result = allowed(&process).and_then(|()| match info {
                 Some(info) => {
                     let (sent, report) = post(&process, None, info);
+                    let sent = sent.map(|_| ());
                     tree.send_to_unborn(process.pid, info);
                     reports.extend(report.map(|change| (process.clone(), change)));
                     sent
@@ -57,7 +67,8 @@ fn send_to_all(
                 outcome = result;
             }
         }
-    });
+        Ok::<(), NoMemory>(())
+    })?;
     for (process, change) in reports {
         report_change(&process, change);
     }
@@ -65,6 +76,15 @@ fn send_to_all(
 }
 
 fn send(process: &Arc<Process>, target: Option<&Arc<Thread>>, info: SigInfo) -> Result<()> {
+    send_queued(process, target, info).map(|_| ())
+}
+
+/// Sends a timer's signal; says whether it is queued, so that somebody will take it.
+pub fn send_by_timer(process: &Arc<Process>, target: Option<&Arc<Thread>>, info: SigInfo) -> bool {
+    send_queued(process, target, info) == Ok(true)
+}
+
+fn send_queued(process: &Arc<Process>, target: Option<&Arc<Thread>>, info: SigInfo) -> Result<bool> {
     let (sent, report) = post(process, target, info);
     if let Some(change) = report {
         report_change(process, change);
@@ -72,18 +92,22 @@ fn send(process: &Arc<Process>, target: Option<&Arc<Thread>>, info: SigInfo) -> 
     sent
 }
 
-/// Sends a signal, but leaves it to the caller to report what changed by it: the table may be locked.
-pub fn post(process: &Process, target: Option<&Arc<Thread>>, info: SigInfo) -> (Result<()>, Option<Change>) {
+/// Sends a signal, but leaves it to the caller to report what changed by it: the table may be locked. Says whether it is queued.
+pub fn post(
+    process: &Arc<Process>,
+    target: Option<&Arc<Thread>>,
+    info: SigInfo,
+) -> (Result<bool>, Option<Change>) {
     let mut group = process.group.lock();
     if group.threads.is_empty() {
-        return (Ok(()), None);
+        return (Ok(false), None);
     }
     let was_stopped = settle_stop(process, &mut group, info.signal);
     let sent = if info.signal == SIGKILL {
         kill_all(&mut group, ExitStatus::Killed(SIGKILL));
-        Ok(())
+        Ok(false)
     } else {
-        enqueue(&mut group, target, info)
+        enqueue(process, &mut group, target, info)
     };
     let report = (was_stopped && info.signal == SIGCONT).then_some(Change::Continued);
     if report.is_some() {
@@ -92,32 +116,37 @@ pub fn post(process: &Process, target: Option<&Arc<Thread>>, info: SigInfo) -> (
     (sent, report)
 }
 
-/// Queues a signal that is not ignored and wakes a thread for it.
-fn enqueue(group: &mut Group, target: Option<&Arc<Thread>>, info: SigInfo) -> Result<()> {
+/// Queues a signal that is not ignored and wakes a thread for it; says whether it is queued.
+fn enqueue(
+    process: &Process,
+    group: &mut Group,
+    target: Option<&Arc<Thread>>,
+    info: SigInfo,
+) -> Result<bool> {
     let signal = info.signal;
     let judge = target.unwrap_or(&group.threads[0]);
     let nobody_cares = wants(judge, signal) && !waits_for(judge, signal) && !judge.is_traced();
     if nobody_cares && group.actions.ignores(signal) {
-        return Ok(());
+        return Ok(false);
     }
+    let queued = match target {
+        Some(thread) => thread.pending.lock().push(info, process)?,
+        None => group.pending.push(info, process)?,
+    };
     match target {
         Some(thread) => {
-            thread.pending.lock().push(info)?;
             if wants(thread, signal) {
                 thread.poke();
             } else {
                 signalfd::signal_came();
             }
         }
-        None => {
-            group.pending.push(info)?;
-            match group.threads.iter().find(|thread| wants(thread, signal)) {
-                Some(thread) => thread.poke(),
-                None => signalfd::signal_came(),
-            }
-        }
+        None => match group.threads.iter().find(|thread| wants(thread, signal)) {
+            Some(thread) => thread.poke(),
+            None => signalfd::signal_came(),
+        },
     }
-    Ok(())
+    Ok(queued)
 }
 
 /// Whether a thread would take this signal now: it isn't blocked, or `sigtimedwait` asks for it.
@@ -130,15 +159,15 @@ fn waits_for(thread: &Thread, signal: Signal) -> bool {
 }
 
 /// What a signal does to a stop at the time it is sent. Returns whether the process had come to rest and goes on now.
-fn settle_stop(process: &Process, group: &mut Group, signal: Signal) -> bool {
+fn settle_stop(process: &Arc<Process>, group: &mut Group, signal: Signal) -> bool {
     if SigSet::STOPS.has(signal) {
-        discard(group, SigSet::of(&[SIGCONT]));
+        discard(process, group, SigSet::of(&[SIGCONT]));
         return false;
     }
     if signal != SIGCONT && signal != SIGKILL {
         return false;
     }
-    discard(group, SigSet::STOPS);
+    discard(process, group, SigSet::STOPS);
     let was_stopped = group.stop.is_some() && group.stopped >= group.threads.len();
     if group.stop.take().is_some() {
         group.stopped = 0;
@@ -148,11 +177,13 @@ fn settle_stop(process: &Process, group: &mut Group, signal: Signal) -> bool {
     was_stopped
 }
 
-fn discard(group: &mut Group, which: SigSet) {
+/// Forgets the signals of a set that are pending.
+pub fn discard(process: &Arc<Process>, group: &mut Group, which: SigSet) {
     group.pending.discard(which);
     for thread in &group.threads {
         thread.pending.lock().discard(which);
     }
+    timer::discarded(process, which);
 }
 
 /// Sends every thread of the group away; the first reason given is the one that counts.
@@ -195,7 +226,7 @@ pub fn force(info: SigInfo) {
         reset_action(&mut group, signal);
         thread.store_mask(thread.mask().without(SigSet::of(&[signal])));
     }
-    let _ = thread.pending.lock().push(info);
+    let _ = thread.pending.lock().push(info, &thread.process);
     thread.poke();
 }
 
@@ -230,23 +261,12 @@ pub fn sender(value: u64) -> Detail {
     Detail::Sender { pid: process.pid, uid: process.cred().uid, value }
 }
 
-/// Whether the running process may send this signal to that one; SIGCONT may go anywhere in the session.
-pub fn check_permission(target: &Process, signal: Option<Signal>) -> Result<()> {
-    let own = current_process();
-    let same_session = signal == Some(SIGCONT) && own.sid() == target.sid();
-    if core::ptr::eq(&**own, target) || same_session || own.cred().may_signal(&target.cred()) {
-        Ok(())
-    } else {
-        Err(EPERM)
-    }
-}
-
 /// The whole of `kill(pid, signal)`; `None` only checks.
 pub fn kill(pid: i64, signal: Option<Signal>) -> Result<()> {
     let own = current_process();
     let info = signal.map(|signal| SigInfo { signal, code: code::SI_USER, detail: sender(0) });
-    let allowed = |target: &Process| check_permission(target, signal);
-    let of_group = |pgid: Pid| send_to_all(|process| process.pgid() == pgid, info, allowed);
+    let allowed = |target: &Process| access::may_signal(target, signal);
+    let of_group = |pgid: Pid| send_to_all(|tree| tree.members(pgid), info, allowed);
     match pid {
         1.. => {
             let target = table::process(pid as Pid).ok_or(ESRCH)?;
@@ -254,7 +274,10 @@ pub fn kill(pid: i64, signal: Option<Signal>) -> Result<()> {
             info.map_or(Ok(()), |info| send_to_process(&target, info))
         }
         0 => of_group(own.pgid()),
-        -1 => send_to_all(|process| process.pid != 1 && process.pid != own.pid, info, allowed),
+        -1 => {
+            let is_other = |process: &Process| process.pid != 1 && process.pid != own.pid;
+            send_to_all(|tree| tree.matching(is_other), info, allowed)
+        }
         _ => of_group(pid.unsigned_abs().try_into().map_err(|_| ESRCH)?),
     }
 }

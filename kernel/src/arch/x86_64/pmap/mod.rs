@@ -33,8 +33,7 @@
 //! accessed bit set (x86 caches no translation without), or had it when the page daemon cleared it, which a software bit remembers.
 //! Raising is never noted: a CPU that remembers less walks the tables again before it faults.
 //!
-//! The kernel's half of the tables needs none of this. It only grows (`tables`): the direct map shows every page for ever, so a
-//! window on a page is an address, made and dropped without an entry; stacks and heap are never unmapped.
+//! The kernel's half of the tables needs none of this: see `tables`.
 
 mod audit;
 mod record;
@@ -117,6 +116,16 @@ pub fn idle() {
 /// Frames that hold programs' page tables.
 pub fn tables() -> usize {
     space::TABLES.load(Relaxed)
+}
+
+/// Of these: those in use. All other CPUs stand still.
+pub fn tables_in_use() -> usize {
+    space::in_use()
+}
+
+/// Frames that hold nodes of the reverse map; none is given back.
+pub fn node_frames() -> usize {
+    reverse::FRAMES.load(Relaxed) as usize
 }
 
 /// Whether any space maps a page.
@@ -465,8 +474,13 @@ impl Pmap for X86Pmap {
         let was = reverse::gather(page, &lock) & DIRTY != 0;
         if was {
             reverse::clear(page, &lock, DIRTY, 0, |mapping, old| note(mapping, page, old | ACCESSED, down));
+            overtake_nobody_by_page(page, down);
         }
         was
+    }
+
+    fn forget_modified(&self, page: PageNo) {
+        reverse::clear(page, &lock_page(page), DIRTY, 0, |_, _| {});
     }
 
     fn flush(&self, down: &Shootdown) {

@@ -23,6 +23,7 @@ use alloc::vec::Vec;
 use machine::{NoMemory, PageNo};
 
 use super::NIL;
+use crate::mem::fault;
 use crate::sync::{Once, RawSpin};
 
 /// One frame's record: 32 bytes, so that it lies in one cache line.
@@ -99,7 +100,8 @@ impl Record {
 impl<const RANK: u32> Drop for Locked<RANK> {
     #[inline]
     fn drop(&mut self) {
-        self.0.lock.unlock();
+        // SAFETY: this was made with the lock taken, and ends here.
+        unsafe { self.0.lock.unlock() }
         witness::gave_back(RANK);
     }
 }
@@ -112,7 +114,7 @@ static RECORDS: Once<Box<[Record]>> = Once::new();
 /// [`NoMemory`].
 pub(super) fn init(pages: usize) -> Result<(), NoMemory> {
     let mut records = Vec::new();
-    records.try_reserve_exact(pages).map_err(|_| NoMemory)?;
+    fault::attempt(|| records.try_reserve_exact(pages)).map_err(|_| NoMemory)?;
     records.resize_with(pages, Record::plain);
     RECORDS.call_once(|| records.into_boxed_slice());
     Ok(())

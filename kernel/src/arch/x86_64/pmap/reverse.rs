@@ -31,6 +31,7 @@ use crate::arch::tables::{table, ACCESSED, DIRTY};
 pub(super) use nodes::take_node;
 pub use nodes::FreeNodes;
 use nodes::Node;
+pub(super) use nodes::FRAMES;
 pub(super) use own::link as link_own;
 pub(super) use windows::{audit, enter_ahead, init, put_with, raise};
 
@@ -64,7 +65,9 @@ impl Mapping {
 
     /// Its entry.
     pub(super) fn slot(&self) -> &'static AtomicU64 {
-        &table(KERNEL.frames().pa(self.table).0)[self.at]
+        // SAFETY: a mapping is found in its page's record or list, under the page's lock, and its table lives as long as it is there.
+        let entries = unsafe { table(KERNEL.frames().pa(self.table).0) };
+        &entries[self.at]
     }
 }
 

@@ -15,7 +15,7 @@ mod tables;
 mod walk;
 mod walkers;
 
-use core::sync::atomic::{AtomicBool, Ordering::Relaxed, Ordering::SeqCst};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 
 use machine::order::{Before, Held, PageCache};
 use machine::{CpuSet, Machine, NoMemory, Pa, PageNo, VaRange, PAGE_SHIFT};
@@ -24,9 +24,9 @@ use super::record::{self, record, Locked, Record, IN_BUCKET, NOTHING};
 use super::NIL;
 use crate::arch::cpu;
 use crate::arch::machine::KERNEL;
-use crate::arch::tables::{index, table, Table, ADDRESS, PRESENT, USER, WRITE};
+use crate::arch::tables::{index, place, table, Missing, Root, Table, ADDRESS, PRESENT, USER, WRITE};
 pub(super) use moving::SERVES;
-pub(super) use tables::{free_space, new_space, Stack, TABLES};
+pub(super) use tables::{free_space, in_use, new_space, Stack, TABLES};
 pub(super) use walk::{Part, Tree};
 pub(super) use walkers::{cpus_at, APART};
 
@@ -70,7 +70,7 @@ const fn key(root: PageNo, va: u64) -> u64 {
 /// One address space's tables.
 pub struct Space {
     pub(super) root: PageNo,
-    pub(super) root_pa: u64,
+    top: Root,
     /// Whether CPUs get roots of their own when they fault (`walkers`).
     apart: AtomicBool,
 }
@@ -109,8 +109,16 @@ impl Record {
 
 impl Last {
     /// Locks a table that is known to be the right one: the space's lock is held.
-    fn known(page: PageNo, at: u64) -> Last {
-        Last { page, entries: table(at), record: record(page).lock() }
+    fn known(page: PageNo) -> Last {
+        Last::of(page, record(page).lock())
+    }
+
+    /// The table in a frame whose record is locked, and says that it is a last table's.
+    #[inline]
+    fn of(page: PageNo, record: Locked<{ record::TABLE }>) -> Last {
+        debug_assert!(record.has_key() && record.level() == 0, "{page:?} is no last table");
+        // SAFETY: I4: it is a live last table, and stays one while the lock is held.
+        Last { page, entries: unsafe { table(pa(page)) }, record }
     }
 
     /// Counts new entries, of which `at` is one and the others are in its group.
@@ -154,6 +162,14 @@ fn va_of(table: &Record, at: usize) -> u64 {
     (table.wide.load(Relaxed) & u64::from(u32::MAX)) << SPAN | (at as u64) << PAGE_SHIFT
 }
 
+/// The entry that leads to a table of a space whose lock is held, or which is torn down.
+fn in_parent(own: &Record) -> &'static AtomicU64 {
+    let parent = PageNo(own.words[PARENT].load(Relaxed));
+    // SAFETY: a table in a space names its parent, which holds a table as long as that.
+    let entries = unsafe { table(pa(parent)) };
+    &entries[(own.words[SHAPE].load(Relaxed) & IN_PARENT) as usize]
+}
+
 /// Which space's root and which address entry `at` of a last table is for. The lock of a page that is mapped by it is held: so the
 /// table lives.
 pub(super) fn whose(table: PageNo, at: usize) -> (PageNo, u64) {
@@ -174,7 +190,7 @@ pub(super) fn wait_for_table(page: PageNo) -> bool {
 pub(super) fn lock_if_table(page: PageNo) -> Option<Last> {
     let record = record(page).lock();
     let is_table = record.has_key() && record.level() == 0;
-    is_table.then(|| Last { page, entries: table(pa(page)), record })
+    is_table.then(|| Last::of(page, record))
 }
 
 /// CPUs that have a root of the space loaded: those that may hold translations of it (I1 of `machine::notes`).
@@ -184,8 +200,11 @@ pub(super) fn cpus_of(root: PageNo) -> CpuSet {
 }
 
 impl Space {
-    pub(super) fn new(root: PageNo) -> Space {
-        Space { root, root_pa: pa(root), apart: AtomicBool::new(false) }
+    /// # Safety
+    /// The page holds a root without tables below it in its lower half, and does until `free_space`.
+    unsafe fn new(root: PageNo) -> Space {
+        // SAFETY: by the caller's promise; who walks holds the space's lock.
+        Space { root, top: unsafe { Root::at(pa(root)) }, apart: AtomicBool::new(false) }
     }
 
     #[inline]
@@ -205,7 +224,7 @@ impl Space {
         let page = PageNo(self.memory(va).get());
         let record = record(page).lock();
         let is_it = record.wide.load(Relaxed) == key(self.root, va) && record.level() == 0;
-        is_it.then(|| Last { page, entries: table(pa(page)), record })
+        is_it.then(|| Last::of(page, record))
     }
 
     /// The last table that serves an address, if there is one.
@@ -217,21 +236,13 @@ impl Space {
     #[cold]
     fn find_table(&self, va: u64) -> Option<Last> {
         let _tree = self.lock();
-        let mut at = self.root_pa;
-        for level in (1..4).rev() {
-            let entry = table(at)[index(va, level)].load(Relaxed);
-            if entry & PRESENT == 0 {
-                return None;
-            }
-            at = entry & ADDRESS;
-        }
-        Some(self.found(va, at))
+        self.top.walk(va, 0).ok().map(|table| self.found(va, table))
     }
 
     /// Locks a table that a walk has found, and remembers it. The space's lock is held.
     #[inline]
-    fn found(&self, va: u64, at: u64) -> Last {
-        let last = Last::known(page_at(at), at);
+    fn found(&self, va: u64, table: &'static Table) -> Last {
+        let last = Last::known(page_at(place(table)));
         self.memory(va).set(last.page.0);
         last
     }
@@ -252,29 +263,26 @@ impl Space {
     #[cold]
     fn make_table<P: Before<PageCache>>(&self, held: &mut Held<'_, P>, va: u64) -> Result<Last, NoMemory> {
         let _tree = self.lock();
-        let at = self.walk_or_make(held, va, 1)?;
-        Ok(self.found(va, at))
+        let table = self.walk_or_make(held, va, 0)?;
+        Ok(self.found(va, table))
     }
 
-    /// Where the table lies that an entry of `lowest` for `va` leads to, after those that are missing were made. The space's lock
-    /// is held.
+    /// The table of level `lowest` that serves `va`, after those that are missing were made. The space's lock is held.
     fn walk_or_make<P: Before<PageCache>>(
         &self,
         held: &mut Held<'_, P>,
         va: u64,
         lowest: u32,
-    ) -> Result<u64, NoMemory> {
-        let mut at = self.root_pa;
-        for level in (lowest..4).rev() {
-            let entry = &table(at)[index(va, level)];
-            let mut value = entry.load(Relaxed);
-            if value & PRESENT == 0 {
-                value = self.new_table(held, page_at(at), va, level)?;
-                entry.store(value, Relaxed);
+    ) -> Result<&'static Table, NoMemory> {
+        loop {
+            match self.top.walk(va, lowest) {
+                Ok(table) => return Ok(table),
+                Err(Missing { table, level, .. }) => {
+                    let entry = self.new_table(held, page_at(place(table)), va, level)?;
+                    table[index(va, level)].store(entry, Relaxed);
+                }
             }
-            at = value & ADDRESS;
         }
-        Ok(at)
     }
 
     /// An entry that leads to a new table for `va`, below the table `parent` of `level`. The space's lock is held.
@@ -314,9 +322,8 @@ impl Space {
             if parent == self.root && self.has_walkers() {
                 break;
             }
-            let place = (own.words[SHAPE].load(Relaxed) & IN_PARENT) as usize;
             // Whoever holds the way through is read after this.
-            table(pa(parent))[place].swap(0, SeqCst);
+            in_parent(own).swap(0, SeqCst);
             record(parent).add_count(u32::MAX);
             let (next, prev) = (own.words[NEXT].load(Relaxed), own.words[PREV].load(Relaxed));
             record(PageNo(prev)).words[NEXT].store(next, Relaxed);
@@ -326,6 +333,18 @@ impl Space {
             retired.push(page);
             page = parent;
         }
+    }
+
+    /// Tables of the space, its root included. Cost: by tables.
+    pub fn tables(&self) -> usize {
+        let _tree = self.lock();
+        let mut sum = 1;
+        let mut next = record(self.root).words[NEXT].load(Relaxed);
+        while next != NIL {
+            sum += 1;
+            next = record(PageNo(next)).words[NEXT].load(Relaxed);
+        }
+        sum
     }
 
     /// Pages mapped. Cost: by tables.

@@ -35,7 +35,7 @@ use super::space::{cpus_at, cpus_of, Space};
 use super::CACHED;
 use crate::arch::cpu::NO_SPACE;
 use crate::arch::ipi::{self, Ipi};
-use crate::arch::tables::ACCESSED;
+use crate::arch::tables::{Root, ACCESSED};
 use crate::arch::{cpu, io, tables};
 
 /// Pages forgotten one by one at most.
@@ -119,12 +119,12 @@ pub(super) fn leave(space: &Space) {
 }
 
 /// Loads a root of a space whose set this CPU has joined, and leaves the set of the one before.
-pub(super) fn load(root: u64, space: u32) {
+pub(super) fn load(root: Root, space: u32) {
     let left = active();
-    cpu::this().root.set(root);
+    cpu::use_root(root);
     cpu::this().space.set(space);
     // SAFETY: roots map the kernel, and none is freed while a CPU is in its space's set.
-    unsafe { io::write_cr3(root) };
+    unsafe { io::write_cr3(root.place()) };
     if left != NO_SPACE && left != space {
         record(PageNo(left)).wide.fetch_and(!CpuSet::one(cpu::index()).0, SeqCst);
     }

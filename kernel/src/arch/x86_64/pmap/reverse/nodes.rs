@@ -46,6 +46,8 @@ impl FreeNodes {
     }
 }
 
+/// Frames of nodes.
+pub static FRAMES: AtomicU32 = AtomicU32::new(0);
 /// Full batches that no CPU has.
 static DEPOT: SpinLock<u32> = SpinLock::new(NIL);
 
@@ -110,6 +112,7 @@ fn refill<P: Before<PageCache>>(free: &FreeNodes, held: &mut Held<'_, P>) -> Res
     }
     if batch == NIL {
         let frame = KERNEL.frames().alloc(&KERNEL, held, Reserve::Kernel)?;
+        FRAMES.fetch_add(1, Relaxed);
         // A number must fit 32 bits and not be NIL: frames up to 64 GiB.
         batch = frame.0.checked_mul(NODES).filter(|n| n < &(NIL - NODES)).ok_or(NoMemory)?;
         for number in batch..batch + NODES {

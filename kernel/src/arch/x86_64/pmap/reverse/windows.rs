@@ -34,6 +34,7 @@ use crate::arch::pmap::record::{witness, IN_BUCKET, NOTHING, WINDOW};
 use crate::arch::pmap::space::Last;
 use crate::arch::pmap::{entry_for, page_of};
 use crate::arch::tables::{ADDRESS, NO_EXECUTE, PRESENT, WRITE};
+use crate::mem::fault;
 use crate::sync::{Once, RawSpin};
 
 /// Pages in a window, and entries that a node can mean.
@@ -66,7 +67,7 @@ static BUCKETS: Once<Box<[Bucket]>> = Once::new();
 pub(in super::super) fn init(pages: usize) -> Result<(), NoMemory> {
     let count = (pages / PAGES).next_power_of_two().max(1 << FEWEST);
     let mut buckets = Vec::new();
-    buckets.try_reserve_exact(count).map_err(|_| NoMemory)?;
+    fault::attempt(|| buckets.try_reserve_exact(count)).map_err(|_| NoMemory)?;
     let empty = || Bucket { lock: RawSpin::new(), newest: AtomicU32::new(NIL), oldest: AtomicU32::new(NIL) };
     buckets.resize_with(count, empty);
     BUCKETS.call_once(|| buckets.into_boxed_slice());
@@ -89,7 +90,8 @@ pub(super) struct Locked {
 impl Drop for Locked {
     #[inline]
     fn drop(&mut self) {
-        self.bucket.lock.unlock();
+        // SAFETY: this was made with the lock taken, and ends here.
+        unsafe { self.bucket.lock.unlock() }
         witness::gave_back(WINDOW);
     }
 }

@@ -23,13 +23,13 @@ impl Space {
     ) {
         let _tree = self.lock();
         let Some(parent) = self.parent(va) else { return };
-        let slot = &table(parent)[index(va, 1)];
+        let slot = &parent[index(va, 1)];
         let entry = slot.load(Relaxed);
         if entry & PRESENT == 0 {
             return;
         }
         slot.swap(0, SeqCst);
-        record(page_at(parent)).add_count(u32::MAX);
+        record(page_at(place(parent))).add_count(u32::MAX);
         let page = page_at(entry & ADDRESS);
         let own = record(page);
         let (next, prev) = (own.words[NEXT].load(Relaxed), own.words[PREV].load(Relaxed));
@@ -48,20 +48,20 @@ impl Space {
         va: u64,
     ) -> Result<(), NoMemory> {
         let _tree = self.lock();
-        self.walk_or_make(held, va, 2).map(|_| ())
+        self.walk_or_make(held, va, 1).map(|_| ())
     }
 
     /// Puts a detached table where the way to it has been made and no table is.
     pub(in super::super) fn adopt(&self, page: PageNo, va: u64) {
         let _tree = self.lock();
         let Some(parent) = self.parent(va) else { unreachable!("the way to a table was not made") };
-        let slot = &table(parent)[index(va, 1)];
+        let slot = &parent[index(va, 1)];
         debug_assert!(slot.load(Relaxed) == 0, "a table comes where another is");
         {
             let own: Locked<{ record::TABLE }> = record(page).lock();
             let head = &record(self.root).words[NEXT];
             let first = head.load(Relaxed);
-            own.words[PARENT].store(page_at(parent).0, Relaxed);
+            own.words[PARENT].store(page_at(place(parent)).0, Relaxed);
             let shape = own.words[SHAPE].load(Relaxed);
             own.words[SHAPE].store(shape & !IN_PARENT | index(va, 1) as u32, Relaxed);
             own.words[NEXT].store(first, Relaxed);
@@ -72,7 +72,7 @@ impl Space {
             }
             head.store(page.0, Relaxed);
         }
-        record(page_at(parent)).add_count(1);
+        record(page_at(place(parent))).add_count(1);
         slot.store(pa(page) | PRESENT | WRITE | USER, SeqCst);
     }
 
@@ -82,15 +82,7 @@ impl Space {
     }
 
     /// The table that has the entry for the last table of an address. The space's lock is held.
-    fn parent(&self, va: u64) -> Option<u64> {
-        let mut at = self.root_pa;
-        for level in (2..4).rev() {
-            let entry = table(at)[index(va, level)].load(Relaxed);
-            if entry & PRESENT == 0 {
-                return None;
-            }
-            at = entry & ADDRESS;
-        }
-        Some(at)
+    fn parent(&self, va: u64) -> Option<&'static Table> {
+        self.top.walk(va, 1).ok()
     }
 }

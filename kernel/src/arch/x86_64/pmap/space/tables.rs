@@ -80,6 +80,15 @@ impl Stack {
     }
 }
 
+/// Frames that hold tables in use.
+pub(in super::super) fn in_use() -> usize {
+    let kept = KEPT.iter().map(|kept| {
+        let kept = kept.0.lock();
+        (kept.zeroed.len + kept.roots.len) as usize
+    });
+    TABLES.load(Relaxed) - kept.sum::<usize>()
+}
+
 /// How many this CPU keeps of what all may keep so many of.
 fn most(of_all: usize) -> u32 {
     (of_all / cpu::count()).max(KEPT_AT_LEAST) as u32
@@ -112,7 +121,8 @@ pub(super) fn kept_root() -> Option<PageNo> {
 
 /// Makes a zeroed table one with the kernel's half of a root.
 fn with_kernel_half(page: PageNo) -> PageNo {
-    let entries = table(pa(page));
+    // SAFETY: the zeroed table is the caller's alone.
+    let entries = unsafe { table(pa(page)) };
     for (to, from) in entries[256..].iter().zip(kernel_tables::kernel_half()) {
         to.store(from.load(Relaxed), Relaxed);
     }
@@ -145,7 +155,8 @@ pub(in super::super) fn new_space<P: Before<PageCache>>(held: &mut Held<'_, P>) 
     record.words[SHAPE].store(3 << LEVEL, Relaxed);
     record.words[NEXT].store(NIL, Relaxed);
     record.wide.store(CpuSet::NONE.0, Relaxed);
-    Ok(Space::new(root))
+    // SAFETY: `new_root` has made it one, for this space alone.
+    Ok(unsafe { Space::new(root) })
 }
 
 /// Frees a space's tables, which hold no mappings and which no CPU uses. Each clears its entry in its parent, so all end up zero.
@@ -157,8 +168,7 @@ pub(in super::super) fn free_space<P: Before<PageCache>>(held: &mut Held<'_, P>,
     while next != NIL {
         let page = PageNo(next);
         let own = record(page);
-        let parent = PageNo(own.words[PARENT].load(Relaxed));
-        table(pa(parent))[(own.words[SHAPE].load(Relaxed) & IN_PARENT) as usize].store(0, Relaxed);
+        in_parent(own).store(0, Relaxed);
         own.wide.store(NOTHING, Relaxed);
         next = own.words[NEXT].load(Relaxed);
         all.push(page);

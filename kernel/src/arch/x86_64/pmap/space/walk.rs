@@ -94,24 +94,11 @@ impl Space {
         }
         while !range.is_empty() {
             let va = range.start.0;
-            let mut at = self.root_pa;
-            let mut level = 3;
-            loop {
-                let entry = table(at)[index(va, level)].load(Relaxed);
-                if entry & PRESENT == 0 {
-                    break;
-                }
-                at = entry & ADDRESS;
-                level -= 1;
-                if level == 0 {
-                    break;
-                }
-            }
-            // `level` is 0 if a last table was found, else that of the table whose entry is missing.
-            let shift = if level == 0 { SPAN } else { PAGE_SHIFT + 9 * level };
+            let found = self.top.walk(va, 0);
+            let shift = found.as_ref().map_or_else(|missing| PAGE_SHIFT + 9 * missing.level, |_| SPAN);
             let next = ((va >> shift) + 1) << shift;
-            if level == 0 {
-                f(part(self.found(va, at), va, next.min(range.end.0)), Tree::Locked);
+            if let Ok(table) = found {
+                f(part(self.found(va, table), va, next.min(range.end.0)), Tree::Locked);
             }
             range.start.0 = next;
         }
@@ -131,7 +118,7 @@ impl Space {
             let start = base.max(range.start.0);
             let end = (base + (1 << SPAN)).min(range.end.0);
             if start < end {
-                f(part(Last::known(page, pa(page)), start, end), Tree::Stays);
+                f(part(Last::known(page), start, end), Tree::Stays);
             }
         }
     }

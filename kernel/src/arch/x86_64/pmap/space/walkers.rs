@@ -23,6 +23,7 @@ use core::sync::atomic::AtomicU64;
 use super::tables::{free, free_root, new_root, zeroed};
 use super::*;
 use crate::arch::pmap::tlb;
+use crate::arch::tables::active;
 
 /// Words of the page of walkers: CPUs that have the space's own root, or none yet; each CPU's own root, by page number; and for each entry
 /// that programs have in a root, its walkers.
@@ -42,7 +43,8 @@ pub(in super::super) const APART: u64 = 1 << 39;
 #[inline]
 fn walkers_of(root: PageNo) -> Option<&'static Table> {
     let page = record(root).words[PAGE].load(SeqCst);
-    (page != NIL).then(|| table(pa(PageNo(page))))
+    // SAFETY: the page that a root's record names holds atomics, zeroed or more, until the space's end.
+    (page != NIL).then(|| unsafe { table(pa(PageNo(page))) })
 }
 
 /// CPUs that may hold translations for an address in the space of a root (I1 of `machine::notes`).
@@ -53,6 +55,13 @@ pub(in super::super) fn cpus_at(root: PageNo, va: u64) -> CpuSet {
         None => cpus,
         Some(walkers) => cpus.intersection(among(walkers, va)),
     }
+}
+
+/// The root that a word of the page of walkers names as a CPU's own.
+#[inline]
+fn own_root(page: u64) -> Root {
+    // SAFETY: such a page holds a root till the space's end, and what it leads to is the space's.
+    unsafe { Root::at(pa(PageNo(page as u32))) }
 }
 
 #[inline(never)]
@@ -80,7 +89,7 @@ impl Space {
     #[inline]
     pub(in super::super) fn load(&self) {
         match walkers_of(self.root) {
-            None => tlb::load(self.root_pa, self.root.0),
+            None => tlb::load(self.top, self.root.0),
             Some(walkers) => self.load_own(walkers),
         }
     }
@@ -89,18 +98,18 @@ impl Space {
     fn load_own(&self, walkers: &Table) {
         let own = walkers[ROOTS + cpu::index()].load(Relaxed);
         if own != 0 {
-            return tlb::load(pa(PageNo(own as u32)), self.root.0);
+            return tlb::load(own_root(own), self.root.0);
         }
         match tables::kept_root() {
             Some(root) => self.begin(walkers, root),
-            None => tlb::load(self.root_pa, self.root.0),
+            None => tlb::load(self.top, self.root.0),
         }
     }
 
     /// Makes a root this CPU's own, and loads it.
     fn begin(&self, walkers: &Table, root: PageNo) {
         walkers[ROOTS + cpu::index()].store(u64::from(root.0), Relaxed);
-        tlb::load(pa(root), self.root.0);
+        tlb::load(own_root(u64::from(root.0)), self.root.0);
         walkers[ALL].fetch_and(!CpuSet::one(cpu::index()).0, SeqCst);
     }
 
@@ -118,8 +127,8 @@ impl Space {
     /// Whether this CPU has no root of its own, or one without an entry for an address.
     #[inline(always)]
     pub(in super::super) fn lacks(&self, va: u64) -> bool {
-        let root = cpu::this().root.get();
-        root == self.root_pa || table(root)[index(va, 3)].load(Relaxed) & PRESENT == 0
+        let root = active();
+        root == self.top || root.entries()[index(va, 3)].load(Relaxed) & PRESENT == 0
     }
 
     /// Lets this CPU walk where an address lies, if the space is the one that it has loaded. Says whether it couldn't before.
@@ -128,17 +137,17 @@ impl Space {
             return false;
         }
         // Without memory it goes on with the space's root.
-        if cpu::this().root.get() == self.root_pa && self.begin_own(held).is_err() {
+        if active() == self.top && self.begin_own(held).is_err() {
             return false;
         }
         let at = index(va, 3);
-        let slot = &table(cpu::this().root.get())[at];
+        let slot = &active().entries()[at];
         if at >= ENTRIES || slot.load(Relaxed) & PRESENT != 0 {
             return false;
         }
         let Some(walkers) = walkers_of(self.root) else { return false };
         let _tree = self.lock();
-        let entry = table(self.root_pa)[at].load(Relaxed);
+        let entry = self.top.entries()[at].load(Relaxed);
         if entry & PRESENT == 0 {
             return false;
         }
@@ -164,7 +173,8 @@ impl Space {
         held: &mut Held<'_, P>,
     ) -> Result<&'static Table, NoMemory> {
         let page = zeroed(held)?;
-        let made = table(pa(page));
+        // SAFETY: the zeroed page is this call's, and from below the space's.
+        let made = unsafe { table(pa(page)) };
         made[ALL].store(u64::MAX, Relaxed);
         let walkers = {
             let _tree = self.lock();
@@ -191,7 +201,7 @@ impl Space {
         for own in &walkers[ROOTS..ROOTS + cpu::MAX_CPUS] {
             let own = own.load(Relaxed) as u32;
             if own != 0 {
-                let entries = &table(pa(PageNo(own)))[..ENTRIES];
+                let entries = &own_root(u64::from(own)).entries()[..ENTRIES];
                 entries.iter().filter(|e| e.load(Relaxed) != 0).for_each(|e: &AtomicU64| e.store(0, Relaxed));
                 free_root(held, PageNo(own));
             }

@@ -1,0 +1,95 @@
+//! Programs that no order explained once, each with the bug that it found. They run under many schedules.
+
+use uvm_check::op::{At::*, Back::*, Kind, Op, Op::*, Span};
+
+use crate::program::{Program, THREADS};
+use crate::run;
+
+/// Schedules of each kind for one program.
+const SCHEDULES: usize = 3000;
+
+/// A program over a space, an anonymous object 0 and a file 1.
+fn program(then: &[Op], threads: [&[Op]; THREADS]) -> Program {
+    let mut beginning = vec![
+        SwapOn { d: 0 },
+        Spawn { s: 0 },
+        NewObject { o: 0, kind: Kind::Anon, len: 4 },
+        NewObject { o: 1, kind: Kind::File, len: 4 },
+    ];
+    beginning.extend(then);
+    Program { beginning, opens_locks: false, threads: threads.map(<[Op]>::to_vec) }
+}
+
+fn explain(program: &Program) {
+    run(program, 1, SCHEDULES).unwrap_or_else(|why| panic!("{program:?}\n{why}"));
+}
+
+/// A clean page was dropped from memory while another CPU could still store to it: an unmapping had taken its translation
+/// from the tables, and not told that CPU yet.
+#[test]
+fn a_page_is_dropped_as_it_is_unmapped() {
+    let map = |first| Map { s: 0, at: Fixed(0), len: 2, back: Shared(1, first), rights: 3, inherit: None };
+    explain(&program(
+        &[map(0), Read { s: 0, page: 1, cpu: 2 }],
+        [&[Sync { o: 1 }], &[Write { s: 0, page: 1, cpu: 1, word: 0 }], &[map(1)]],
+    ));
+}
+
+/// A page was cleaned while another CPU could still store to it by a translation that had left the tables: nothing
+/// marked it as modified again, and the store was never written to the file.
+#[test]
+fn a_page_is_cleaned_as_it_is_unmapped() {
+    let map = |s, rights| Map { s, at: Fixed(0), len: 4, back: Shared(1, 1), rights, inherit: None };
+    explain(&program(
+        &[map(0, 3), Spawn { s: 1 }, map(1, 1), Write { s: 0, page: 0, cpu: 1, word: 0 }],
+        [
+            &[Unmap { s: 0, span: Span(0, 1) }],
+            &[Write { s: 0, page: 0, cpu: 1, word: 0 }],
+            &[PageOutRange { s: 1, span: Span(0, 4) }],
+        ],
+    ));
+}
+
+/// A fork copied a wired page before it took the right to write from the other pages: the child had a later store and
+/// not an earlier one.
+#[test]
+fn a_fork_of_wired_memory_is_one_moment() {
+    let write = |page, word| Write { s: 0, page, cpu: 2, word };
+    let map = Map { s: 0, at: Fixed(0), len: 4, back: Zero, rights: 7, inherit: None };
+    explain(&program(
+        &[map, Wire { s: 0, span: Span(2, 1) }, write(3, 3)],
+        [&[], &[Fork { s: 0, child: 3 }], &[write(2, 3), write(3, 0)]],
+    ));
+}
+
+/// A fault mapped a neighbour along, writable, whose page was lent, transferred and shared by a fork between the fault's
+/// look at the anon and the entry: the lender's later stores showed in two other programs.
+#[test]
+fn a_neighbour_is_mapped_along_as_it_is_shared() {
+    let write = |page| Write { s: 0, page, cpu: 2, word: 0 };
+    let map = |s| Map { s, at: Fixed(0), len: 4, back: Zero, rights: 3, inherit: None };
+    let program = program(
+        &[map(0), write(0), write(1), Spawn { s: 1 }, map(1), Forget],
+        [
+            &[Read { s: 0, page: 0, cpu: 0 }, Write { s: 0, page: 1, cpu: 0, word: 0 }],
+            &[
+                Lend { l: 1, s: 0, span: Span(1, 1) },
+                Transfer { l: 1, s: 1, page: 1 },
+                Fork { s: 1, child: 3 },
+            ],
+            &[],
+        ],
+    );
+    explain(&Program { opens_locks: true, ..program });
+}
+
+/// A fork gave its child a copy of a page that the parent rewrites, mapped, though the mapping allowed no access by then.
+#[test]
+fn a_fork_copies_what_no_access_is_allowed_to() {
+    let map = Map { s: 0, at: Fixed(0), len: 4, back: Zero, rights: 7, inherit: None };
+    let write = Write { s: 0, page: 0, cpu: 0, word: 3 };
+    explain(&program(
+        &[map, write, Fork { s: 0, child: 2 }, write, Protect { s: 0, span: Span(0, 2), rights: 0 }],
+        [&[Fork { s: 0, child: 3 }], &[], &[]],
+    ));
+}

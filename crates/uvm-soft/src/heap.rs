@@ -1,0 +1,201 @@
+//! A heap that holds operations to what they have reserved.
+//!
+//! [`Machine::reserve_heap`](machine::Machine::reserve_heap) is a promise with two sides: the host has the bytes, and the
+//! library allocates no more of them, and none in pieces over [`PIECE`]. A host sees the second
+//! broken only when its heap is empty. Here each byte that an operation allocates is charged to its
+//! last reservation, and the first allocation that goes too far is kept with its place in the
+//! program:
+//!
+//! ```text
+//!   charged(|| uvm.fork(...))      reserve_heap(900) -> 900 left
+//!                                  alloc(200)        -> 700 left
+//!                                  SoftMachine's, a pager's own allocations: not charged (`host`)
+//!                                  free(200)         -> 700 left
+//!                                  alloc(800)        -> the operation is at fault
+//! ```
+//!
+//! What is freed isn't given back: a host promises bytes, and those that are freed are anybody's.
+//! Another thread may have them a moment later, and an allocator needn't be able to make one piece
+//! of two.
+//!
+//! The allocator counts by thread of the host. Tasks of shuttle share one, and switch only in code
+//! of the host: there the count is [put aside](aside).
+//!
+//! A test's binary names the allocator, as those do that link `uvm-check`:
+//!
+//! ```
+//! #[global_allocator]
+//! static HEAP: uvm_soft::ChargedHeap = uvm_soft::ChargedHeap;
+//!
+//! let fault = uvm_soft::charged(|| drop(std::hint::black_box(Box::new(7)))).1;
+//! assert!(fault.unwrap().contains("4 bytes"));
+//! ```
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::backtrace::Backtrace;
+use std::cell::Cell;
+use std::ops::{Deref, DerefMut};
+use std::sync::{Mutex, PoisonError};
+
+/// Bytes of one allocation, at most.
+pub const PIECE: usize = 16 * 1024;
+
+/// The system's allocator, which charges what is allocated inside [`charged`].
+pub struct ChargedHeap;
+
+/// What a thread may allocate. It has no destructor, so that an allocator may look at it at any
+/// time.
+#[derive(Clone, Copy)]
+struct Charge {
+    /// Bytes that are left of the last reservation; `None` outside of operations.
+    left: Option<usize>,
+    /// How deep the thread is in code of the host.
+    host: usize,
+    /// What was allocated wrongly first. It ends a test, so nobody frees it.
+    fault: Option<&'static str>,
+}
+
+const NOTHING: Charge = Charge { left: None, host: 0, fault: None };
+
+thread_local! {
+    static CHARGE: Cell<Charge> = const { Cell::new(NOTHING) };
+}
+
+/// What was there before, which comes back when this is dropped.
+struct Before(Charge);
+
+impl Before {
+    fn replace(charge: Charge) -> Before {
+        Before(CHARGE.replace(charge))
+    }
+}
+
+impl Drop for Before {
+    fn drop(&mut self) {
+        CHARGE.set(self.0);
+    }
+}
+
+/// Code of the host runs in an operation as long as this lives: what it allocates isn't the
+/// library's.
+pub struct Host(());
+
+/// The thread enters code of the host.
+#[must_use]
+pub fn host() -> Host {
+    let charge = CHARGE.get();
+    CHARGE.set(Charge { host: charge.host + 1, ..charge });
+    Host(())
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        let charge = CHARGE.get();
+        CHARGE.set(Charge { host: charge.host - 1, ..charge });
+    }
+}
+
+/// A guard of the host's, which allocates as the host while it lives.
+pub(crate) struct Own<G>(G, Host);
+
+impl<G> Own<G> {
+    /// The guard that `lock` returns.
+    pub(crate) fn new(lock: impl FnOnce() -> G) -> Own<G> {
+        let host = host();
+        Own(lock(), host)
+    }
+}
+
+impl<G: Deref> Deref for Own<G> {
+    type Target = G::Target;
+
+    fn deref(&self) -> &G::Target {
+        &self.0
+    }
+}
+
+impl<G: DerefMut> DerefMut for Own<G> {
+    fn deref_mut(&mut self) -> &mut G::Target {
+        &mut self.0
+    }
+}
+
+/// Runs an operation with nothing reserved, and says which allocation was the first that it had not
+/// reserved, or was too large.
+pub fn charged<T>(operation: impl FnOnce() -> T) -> (T, Option<&'static str>) {
+    let _before = Before::replace(Charge { left: Some(0), ..NOTHING });
+    let result = operation();
+    (result, CHARGE.get().fault)
+}
+
+/// The result of an operation that allocates no more than it reserves.
+///
+/// # Panics
+/// If it does.
+pub fn within_reservation<T>(operation: impl FnOnce() -> T) -> T {
+    let (result, fault) = charged(operation);
+    if let Some(fault) = fault {
+        panic!("{fault}");
+    }
+    result
+}
+
+/// Runs code of the host in which another task may come to the thread, or an operation begin.
+pub(crate) fn aside<T>(switch: impl FnOnce() -> T) -> T {
+    let _before = Before::replace(NOTHING);
+    switch()
+}
+
+/// Bytes have been promised: they are all that the thread may allocate before its next reservation.
+pub(crate) fn allow(bytes: usize) {
+    let charge = CHARGE.get();
+    CHARGE.set(Charge { left: charge.left.map(|_| bytes), ..charge });
+}
+
+fn charge(bytes: usize) {
+    let Ok(charge) = CHARGE.try_with(Cell::get) else { return };
+    let Charge { left: Some(left), host: 0, fault: None } = charge else { return };
+    match left.checked_sub(bytes).filter(|_| bytes <= PIECE) {
+        Some(left) => CHARGE.set(Charge { left: Some(left), ..charge }),
+        None => {
+            let why = {
+                let _host = host();
+                let why = if bytes > PIECE { "in one piece" } else { "unreserved" };
+                keep(format!("{bytes} bytes allocated {why}, {left} left, by\n{}", callers()))
+            };
+            CHARGE.set(Charge { fault: Some(why), ..charge });
+        }
+    }
+}
+
+/// Keeps a text for ever, where a search for leaks finds it.
+fn keep(text: String) -> &'static str {
+    static KEPT: Mutex<Vec<&'static str>> = Mutex::new(Vec::new());
+    let text: &'static str = text.leak();
+    KEPT.lock().unwrap_or_else(PoisonError::into_inner).push(text);
+    text
+}
+
+/// The functions on the stack that aren't of `std`, innermost first.
+fn callers() -> String {
+    let stack = Backtrace::force_capture().to_string();
+    let is_ours = |line: &&str| {
+        [": uvm", ": <uvm", ": machine", ": <machine"].iter().any(|name| line.contains(name))
+            && !line.contains("uvm_soft::heap")
+    };
+    stack.lines().filter(is_ours).take(12).collect::<Vec<_>>().join("\n")
+}
+
+// SAFETY: the system's allocator does all the work.
+unsafe impl GlobalAlloc for ChargedHeap {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        charge(layout.size());
+        // SAFETY: as the caller of this says.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        // SAFETY: as the caller of this says.
+        unsafe { System.dealloc(at, layout) }
+    }
+}

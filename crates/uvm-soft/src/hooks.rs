@@ -1,0 +1,57 @@
+//! Code of a test that runs in the middle of an operation: what another thread may do there, done there once, whatever the
+//! schedule.
+//!
+//! A hook is taken out before it runs, and runs with no lock of the machine's held. It may start a thread and wait for its end: what
+//! the operation has locked, that thread must not want.
+
+use std::sync::{Mutex, PoisonError};
+
+use crate::heap::aside;
+
+/// Where a hook can run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Moment {
+    /// Pages have been chosen to be mapped ahead of use; none is entered yet.
+    MappingAhead,
+    /// A page has been chosen to be mapped; it is not entered yet.
+    Mapping,
+    /// Translations have left the tables; no CPU has been told yet.
+    Flushing,
+    /// A CPU has found notes in its box; it has not done yet as they say.
+    Forgetting,
+}
+
+type Hook = Box<dyn FnOnce() + Send>;
+
+/// The hooks of a machine, of each moment one at most.
+#[derive(Default)]
+pub struct Hooks {
+    ahead: Mutex<Option<Hook>>,
+    mapping: Mutex<Option<Hook>>,
+    flushing: Mutex<Option<Hook>>,
+    forgetting: Mutex<Option<Hook>>,
+}
+
+impl Hooks {
+    /// Runs `hook` when the moment comes next.
+    pub fn at_next(&self, moment: Moment, hook: impl FnOnce() + Send + 'static) {
+        *self.of(moment).lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(hook));
+    }
+
+    /// The moment has come.
+    pub(crate) fn come(&self, moment: Moment) {
+        let hook = self.of(moment).lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(hook) = hook {
+            aside(hook);
+        }
+    }
+
+    fn of(&self, moment: Moment) -> &Mutex<Option<Hook>> {
+        match moment {
+            Moment::MappingAhead => &self.ahead,
+            Moment::Mapping => &self.mapping,
+            Moment::Flushing => &self.flushing,
+            Moment::Forgetting => &self.forgetting,
+        }
+    }
+}

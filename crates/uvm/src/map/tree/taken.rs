@@ -1,0 +1,116 @@
+//! Entries that were taken out of a tree, or made to be put in.
+//!
+//! One is the common case, of an unmapping, and needs no node.
+
+use machine::{Va, VaRange};
+
+use super::build::Builder;
+use super::{Span, Tree};
+
+/// See the module. Either of both is empty.
+pub(crate) struct Taken<E> {
+    pub(super) one: Option<E>,
+    pub(super) more: Tree<E>,
+}
+
+/// Entries that are made in order.
+pub(crate) struct Making<E> {
+    one: Option<E>,
+    more: Option<Builder<E>>,
+}
+
+impl<E: Span> Making<E> {
+    pub(crate) const fn new() -> Self {
+        Making { one: None, more: None }
+    }
+
+    /// Adds an entry behind all others. Heap for [more than one](super::built_bytes) has been reserved.
+    pub(crate) fn push(&mut self, entry: E) {
+        match (self.one.take(), &mut self.more) {
+            (None, None) => self.one = Some(entry),
+            (Some(one), more) => {
+                let more = more.insert(Builder::new());
+                more.push(one);
+                more.push(entry);
+            }
+            (None, Some(more)) => more.push(entry),
+        }
+    }
+
+    /// All of them.
+    pub(crate) fn finish(self) -> Taken<E> {
+        Taken { one: self.one, more: self.more.map_or_else(Tree::new, Builder::finish) }
+    }
+}
+
+impl<E> Default for Taken<E> {
+    fn default() -> Self {
+        Taken::new()
+    }
+}
+
+impl<E> From<Tree<E>> for Taken<E> {
+    fn from(more: Tree<E>) -> Self {
+        Taken { one: None, more }
+    }
+}
+
+impl<E> Taken<E> {
+    pub(crate) const fn new() -> Self {
+        Taken { one: None, more: Tree::new() }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.one.is_none() && self.more.is_empty()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        usize::from(self.one.is_some()) + self.more.len()
+    }
+}
+
+impl<E> Taken<E> {
+    /// Drops all entries.
+    pub(crate) fn clear(&mut self) {
+        self.one = None;
+        if !self.more.is_empty() {
+            self.more = Tree::new();
+        }
+    }
+}
+
+impl<E: Span> Taken<E> {
+    /// As a tree; one entry needs heap for a node.
+    pub(crate) fn into_tree(self) -> Tree<E> {
+        let Taken { one, mut more } = self;
+        one.into_iter().for_each(|entry| more.insert(entry));
+        more
+    }
+
+    /// Calls `each` on every entry, in order.
+    pub(crate) fn each(&self, mut each: impl FnMut(&E)) {
+        if let Some(one) = &self.one {
+            return each(one);
+        }
+        self.more.each(ALL, each);
+    }
+
+    /// Calls `each` on every entry, in order, to change; ranges must stay.
+    pub(crate) fn each_mut(&mut self, mut each: impl FnMut(&mut E)) {
+        if let Some(one) = &mut self.one {
+            return each(one);
+        }
+        self.more.each_mut(ALL, each);
+    }
+
+    /// Moves all entries by as many bytes as lie between two addresses.
+    pub(crate) fn shift(&mut self, from: Va, to: Va) {
+        self.one.iter_mut().for_each(|e| e.move_to(Va(e.range().start.0 - from.0 + to.0)));
+        if let Some(root) = &mut self.more.root {
+            root.shift(from, to);
+        }
+    }
+}
+
+/// All addresses.
+const ALL: VaRange = VaRange::new(Va(0), Va(u64::MAX));

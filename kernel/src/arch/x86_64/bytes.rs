@@ -1,0 +1,114 @@
+//! Bytes of a page frame that programs and other CPUs may read and write at the same time.
+//!
+//! Rust's references promise that nobody else writes meanwhile, which nobody can promise here. So no reference to such bytes is made:
+//! instructions that the compiler doesn't look into copy them in and out, and a reader takes each byte as it was at some moment.
+
+use core::arch::asm;
+
+use machine::{PageNo, PAGE_SIZE};
+
+use super::machine::KERNEL;
+
+/// Bytes that lie together in one page, which is kept from being freed by whoever has this.
+#[derive(Clone, Copy)]
+pub struct PageBytes {
+    /// In the direct map; so are the `len` bytes from there on.
+    at: *mut u8,
+    len: usize,
+}
+
+impl PageBytes {
+    /// All bytes of a page.
+    ///
+    /// # Panics
+    /// If the machine has no such page.
+    #[inline]
+    pub fn of(page: PageNo) -> PageBytes {
+        PageBytes { at: KERNEL.address(page) as *mut u8, len: PAGE_SIZE }
+    }
+
+    /// How many they are.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Where they lie in the direct map.
+    #[inline]
+    pub fn address(&self) -> u64 {
+        self.at as u64
+    }
+
+    /// `len` of them from `start` on.
+    ///
+    /// # Panics
+    /// If there are not so many.
+    #[inline]
+    pub fn part(self, start: usize, len: usize) -> PageBytes {
+        assert!(start <= self.len && len <= self.len - start, "{len} bytes at {start} of {}", self.len);
+        PageBytes { at: self.at.wrapping_add(start), len }
+    }
+
+    /// Copies them to `to`, which is as long.
+    #[inline]
+    pub fn copy_to(self, to: &mut [u8]) {
+        assert!(to.len() == self.len, "{} bytes are copied to {}", self.len, to.len());
+        // SAFETY: both are `len` bytes long, by this type and the check; what is exclusively borrowed overlaps with no page's bytes.
+        unsafe { copy(self.at, to.as_mut_ptr(), self.len) };
+    }
+
+    /// Copies `from`, which is as long, to them.
+    #[inline]
+    pub fn copy_from(self, from: &[u8]) {
+        assert!(from.len() == self.len, "{} bytes are copied from {}", self.len, from.len());
+        // SAFETY: as in `copy_to`; no Rust object lies in a page that has such bytes.
+        unsafe { copy(from.as_ptr(), self.at, self.len) };
+    }
+
+    /// Makes them zero.
+    pub fn zero(self) {
+        // SAFETY: as in `copy_from`.
+        unsafe {
+            asm!(
+                "rep stosq",
+                "mov ecx, {rest:e}",
+                "rep stosb",
+                rest = in(reg) self.len % 8,
+                in("rax") 0u64,
+                inout("rdi") self.at => _,
+                inout("rcx") self.len / 8 => _,
+                options(nostack, preserves_flags)
+            );
+        }
+    }
+
+    /// Whether all are zero.
+    pub fn are_zero(self) -> bool {
+        const STEP: usize = 64;
+        let mut here = [0; STEP];
+        (0..self.len).step_by(STEP).all(|start| {
+            let here = &mut here[..STEP.min(self.len - start)];
+            self.part(start, here.len()).copy_to(here);
+            here.iter().all(|&byte| byte == 0)
+        })
+    }
+}
+
+/// # Safety
+/// `len` bytes can be read at `from` and written at `to`, and the two don't overlap. Others may write them meanwhile.
+#[inline]
+unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
+    // SAFETY: by the caller's promise.
+    unsafe {
+        asm!(
+            "rep movsq",
+            "mov ecx, {rest:e}",
+            "rep movsb",
+            rest = in(reg) len % 8,
+            inout("rsi") from => _,
+            inout("rdi") to => _,
+            inout("rcx") len / 8 => _,
+            options(nostack, preserves_flags)
+        );
+    }
+}

@@ -1,0 +1,359 @@
+//! What programs make the kernel keep: bytes of its heap and of its stacks, charged to a process and to its user.
+//!
+//! ```text
+//!   File, Pipe, Thread, ... --Charge--> Account (a process's) --> User --> all users but root
+//!   a name in tmpfs, ...    --Charge------------------------------^
+//! ```
+//! What a program can have the kernel keep has a [`Charge`] for about so many bytes, as long as it lives. Most of it goes with the
+//! process that made it, and is charged to that: who takes most is ended when memory runs out (`proc::oom`). What outlives the
+//! process (names and nodes in memory, shared segments) is charged to the user alone: nobody's end gives it back.
+//!
+//! Each user may have a quarter of what was free when the first process started, all but root together half, root three quarters.
+//! Beyond that the call fails by the error that Linux has for it. Memory of a process itself (pages, page tables, map entries) has no
+//! such bound; it is counted when somebody asks (`proc::oom`). Pages of unnamed objects (memfds, shared memory) are counted by a
+//! [`Quota`] for each process within one for its user, pages in queues of pipes and sockets by [`User::changed`].
+//!
+//! I1: an account's sum is that of its charges; a user's that of accounts and charges that refer to it. I2: a process that changes its
+//! real user gets a new account and takes its threads along; other charges stay with the user who made them.
+
+use alloc::sync::{Arc, Weak};
+use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use hashbrown::HashMap;
+use machine::PAGE_SIZE;
+use uvm::Quota;
+
+use crate::arch::machine::frames;
+use crate::fs::file;
+use crate::sync::{Once, SpinLock};
+use crate::{sched, vm};
+
+/// The part of memory that pages in one user's queues may take.
+const QUEUES: usize = 8;
+
+/// Bytes that root, another user, and all others together may have kept; no bound before [`begin`].
+static ROOT: AtomicUsize = AtomicUsize::new(usize::MAX);
+static EACH: AtomicUsize = AtomicUsize::new(usize::MAX);
+static OTHERS: AtomicUsize = AtomicUsize::new(usize::MAX);
+
+/// What all users but root have.
+static KEPT_BY_OTHERS: AtomicUsize = AtomicUsize::new(0);
+
+/// There is as much as there may be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Full;
+
+static USERS: SpinLock<Option<HashMap<u32, Weak<User>>>> = SpinLock::new(None);
+
+/// One user's totals.
+pub struct User {
+    uid: u32,
+    kept: AtomicUsize,
+    /// Bytes in queues of pipes and sockets.
+    queued: AtomicUsize,
+    /// Processes and threads.
+    tasks: AtomicUsize,
+    /// Signals with their details in queues.
+    signals: AtomicUsize,
+    /// Pages that pipes may hold.
+    pipe_pages: AtomicUsize,
+    /// Pages of unnamed objects.
+    memory: Arc<Quota>,
+}
+
+/// One process's totals.
+pub struct Account {
+    user: Arc<User>,
+    kept: AtomicUsize,
+    /// Pages of unnamed objects that it made.
+    memory: Arc<Quota>,
+}
+
+/// A quarter of what is free may be each user's from now on.
+pub fn begin() {
+    let free = vm::stats().free_pages as usize * PAGE_SIZE;
+    EACH.store(free / 4, Relaxed);
+    ROOT.store(free / 4 * 3, Relaxed);
+    OTHERS.store(free / 2, Relaxed);
+    // As on Linux: one for each 10 KiB.
+    file::set_most(free / 10240);
+}
+
+impl User {
+    /// The totals of a user.
+    pub fn of(uid: u32) -> Arc<User> {
+        let mut users = USERS.lock();
+        let users = users.get_or_insert_with(HashMap::new);
+        if let Some(user) = users.get(&uid).and_then(Weak::upgrade) {
+            return user;
+        }
+        let user = Arc::new(User {
+            uid,
+            kept: AtomicUsize::new(0),
+            queued: AtomicUsize::new(0),
+            tasks: AtomicUsize::new(0),
+            signals: AtomicUsize::new(0),
+            pipe_pages: AtomicUsize::new(0),
+            memory: Arc::new(Quota::new(usize::MAX)),
+        });
+        users.retain(|_, user| user.strong_count() > 0);
+        users.insert(uid, Arc::downgrade(&user));
+        user
+    }
+
+    /// The user's number.
+    pub fn uid(&self) -> u32 {
+        self.uid
+    }
+
+    /// Bytes that are kept for the user.
+    pub fn kept(&self) -> usize {
+        self.kept.load(Relaxed)
+    }
+
+    fn take(&self, bytes: usize) -> Result<(), Full> {
+        let is_root = self.uid == 0;
+        let most = if is_root { &ROOT } else { &EACH };
+        let kept = self.kept.fetch_add(bytes, Relaxed) + bytes;
+        let others = if is_root { 0 } else { KEPT_BY_OTHERS.fetch_add(bytes, Relaxed) + bytes };
+        if kept > most.load(Relaxed) || others > OTHERS.load(Relaxed) {
+            self.give(bytes);
+            return Err(Full);
+        }
+        Ok(())
+    }
+
+    fn give(&self, bytes: usize) {
+        self.kept.fetch_sub(bytes, Relaxed);
+        if self.uid != 0 {
+            KEPT_BY_OTHERS.fetch_sub(bytes, Relaxed);
+        }
+    }
+
+    /// A queue of the user's has changed from one size to another. Bytes in queues are pages that can't be paged out, lent ones among
+    /// them. From an eighth of memory on, sends to the user's sockets fail with `ENOBUFS` until something is received, and each pipe
+    /// takes no more than a page.
+    pub fn changed(&self, from: usize, to: usize) {
+        if to > from {
+            self.queued.fetch_add(to - from, Relaxed);
+        } else if to < from {
+            self.queued.fetch_sub(from - to, Relaxed);
+        }
+    }
+
+    /// Whether the user's queues have all that they may.
+    pub fn is_full(&self) -> bool {
+        let pages = frames().map_or(0, |frames| frames.total());
+        self.queued.load(Relaxed) >= pages / QUEUES * PAGE_SIZE
+    }
+
+    /// What counts the pages of objects that outlive the process that made them.
+    pub fn memory(&self) -> &Arc<Quota> {
+        let stats = vm::stats();
+        if self.uid != 0 {
+            // Who has made much of it goes when memory runs out; what is left then is for others to go on.
+            self.memory.set_most(((stats.total_pages + stats.swap_pages) / 8 * 7) as usize);
+        }
+        &self.memory
+    }
+
+    /// How many of something the user has.
+    pub fn count(&self, what: Counted) -> usize {
+        self.counter(what).load(Relaxed)
+    }
+
+    fn counter(&self, what: Counted) -> &AtomicUsize {
+        match what {
+            Counted::Tasks => &self.tasks,
+            Counted::Signals => &self.signals,
+            Counted::PipePages => &self.pipe_pages,
+        }
+    }
+}
+
+impl Account {
+    /// An account for a process of a user.
+    pub fn new(user: Arc<User>) -> Arc<Account> {
+        let memory = Arc::new(Quota::within(user.memory.clone()));
+        Arc::new(Account { user, kept: AtomicUsize::new(0), memory })
+    }
+
+    /// Whose process it is.
+    pub fn user(&self) -> &Arc<User> {
+        &self.user
+    }
+
+    /// Bytes that are kept for the process.
+    pub fn kept(&self) -> usize {
+        self.kept.load(Relaxed)
+    }
+
+    /// Pages of unnamed objects that the process has made.
+    pub fn pages(&self) -> usize {
+        self.memory.used()
+    }
+
+    /// What counts the pages of unnamed objects that the process makes.
+    pub fn memory(&self) -> &Arc<Quota> {
+        self.user.memory();
+        &self.memory
+    }
+
+    fn take(&self, bytes: usize) -> Result<(), Full> {
+        self.user.take(bytes)?;
+        self.kept.fetch_add(bytes, Relaxed);
+        Ok(())
+    }
+
+    fn give(&self, bytes: usize) {
+        self.kept.fetch_sub(bytes, Relaxed);
+        self.user.give(bytes);
+    }
+}
+
+/// Whom a charge is to.
+enum Holder {
+    Process(Arc<Account>),
+    User(Arc<User>),
+}
+
+impl Holder {
+    fn take(&self, bytes: usize) -> Result<(), Full> {
+        match self {
+            Holder::Process(account) => account.take(bytes),
+            Holder::User(user) => user.take(bytes),
+        }
+    }
+
+    fn give(&self, bytes: usize) {
+        match self {
+            Holder::Process(account) => account.give(bytes),
+            Holder::User(user) => user.give(bytes),
+        }
+    }
+}
+
+/// Bytes that are kept for somebody, until it is dropped.
+pub struct Charge {
+    to: Holder,
+    bytes: usize,
+}
+
+impl Charge {
+    /// Charges a process.
+    ///
+    /// # Errors
+    /// [`Full`].
+    pub fn to(account: Arc<Account>, bytes: usize) -> Result<Charge, Full> {
+        account.take(bytes)?;
+        Ok(Charge { to: Holder::Process(account), bytes })
+    }
+
+    /// Charges a user for what outlives a process.
+    ///
+    /// # Errors
+    /// [`Full`].
+    pub fn lasting(uid: u32, bytes: usize) -> Result<Charge, Full> {
+        let user = User::of(uid);
+        user.take(bytes)?;
+        Ok(Charge { to: Holder::User(user), bytes })
+    }
+
+    /// Charges as many bytes more.
+    ///
+    /// # Errors
+    /// [`Full`]; nothing has changed.
+    pub fn grow(&mut self, bytes: usize) -> Result<(), Full> {
+        self.to.take(bytes)?;
+        self.bytes += bytes;
+        Ok(())
+    }
+
+    /// Gives back as many bytes as are charged beyond `bytes`.
+    pub fn shrink_to(&mut self, bytes: usize) {
+        if bytes < self.bytes {
+            self.to.give(self.bytes - bytes);
+            self.bytes = bytes;
+        }
+    }
+
+    /// Charges another process in place of the one, whatever it has: the same process under another user.
+    pub fn move_to(&mut self, account: &Arc<Account>) {
+        account.user.kept.fetch_add(self.bytes, Relaxed);
+        if account.user.uid != 0 {
+            KEPT_BY_OTHERS.fetch_add(self.bytes, Relaxed);
+        }
+        account.kept.fetch_add(self.bytes, Relaxed);
+        core::mem::replace(&mut self.to, Holder::Process(account.clone())).give(self.bytes);
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.to.give(self.bytes);
+    }
+}
+
+/// Charges the running process; the kernel's own threads are root's.
+///
+/// # Errors
+/// [`Full`].
+pub fn take(bytes: usize) -> Result<Charge, Full> {
+    Charge::to(account(), bytes)
+}
+
+/// The account of the running process.
+pub fn account() -> Arc<Account> {
+    static KERNEL: Once<Arc<Account>> = Once::new();
+    match sched::current().user() {
+        Some(thread) => thread.process.account(),
+        None => KERNEL.call_once(|| Account::new(User::of(0))).clone(),
+    }
+}
+
+/// What a user may have so many of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Counted {
+    /// Processes and threads.
+    Tasks,
+    /// Signals with their details in queues.
+    Signals,
+    /// Pages that pipes may hold.
+    PipePages,
+}
+
+/// So many of something that a user has, until it is dropped.
+pub struct Count {
+    user: Arc<User>,
+    what: Counted,
+    many: usize,
+}
+
+impl Count {
+    /// Counts `many` for a user who has at most `most` then.
+    ///
+    /// # Errors
+    /// [`Full`].
+    pub fn of(user: Arc<User>, what: Counted, many: usize, most: usize) -> Result<Count, Full> {
+        let count = Count { user, what, many };
+        let now = count.user.counter(what).fetch_add(many, Relaxed) + many;
+        // Dropped where it is too much.
+        if now > most {
+            return Err(Full);
+        }
+        Ok(count)
+    }
+
+    /// Makes them another user's, whatever that has.
+    pub fn move_to(&mut self, user: &Arc<User>) {
+        user.counter(self.what).fetch_add(self.many, Relaxed);
+        self.user.counter(self.what).fetch_sub(self.many, Relaxed);
+        self.user = user.clone();
+    }
+}
+
+impl Drop for Count {
+    fn drop(&mut self) {
+        self.user.counter(self.what).fetch_sub(self.many, Relaxed);
+    }
+}

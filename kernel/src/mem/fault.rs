@@ -1,0 +1,253 @@
+//! Allocations that can fail: where they do, and failures on purpose.
+//!
+//! ```text
+//!   large pieces    what a program chooses the size of: `attempt`           may fail
+//!   announced       what the VM system needs for an operation: `reserve`    may fail, before anything changes
+//!   frames          tables, stacks, pages of pipes and sockets              may fail
+//!   small pieces    all else, up to `SMALL` bytes each                      never fail: see `heap`'s cushion
+//! ```
+//! A thread may ask for the failure of one of its next allocations that can fail, by number: `/proc/PID/task/TID/fail-nth`, after
+//! Linux's `Documentation/fault-injection/fault-injection.rst`. So a test sees each such place of a system call fail once.
+//!
+//! Builds with debug assertions check the other half: that no large piece is asked for outside [`attempt`], and how much small pieces
+//! come to in a system call. `/proc/vmstat` tells: `heap_unannounced`, `heap_call_peak`.
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use core::hash::Hash;
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+
+use hashbrown::HashMap;
+use machine::NoMemory;
+
+use crate::arch::cpu;
+use crate::proc;
+
+/// The largest piece that can't fail.
+pub const SMALL: usize = 16 * 1024;
+
+/// Threads that have asked for a failure.
+static ARMED: AtomicU32 = AtomicU32::new(0);
+/// Large pieces asked for outside `attempt`.
+static UNANNOUNCED: AtomicU64 = AtomicU64::new(0);
+/// The most bytes of small pieces, less those freed, that a system call has taken without announcing them.
+static PEAK: AtomicU64 = AtomicU64::new(0);
+
+/// Which of a thread's next allocations that can fail is to: 1 for the first, 0 for none.
+#[derive(Default)]
+pub struct Nth {
+    nth: AtomicU32,
+    /// One has failed, and nobody has looked for memory since.
+    has_struck: AtomicBool,
+}
+
+impl Nth {
+    pub fn get(&self) -> u32 {
+        self.nth.load(Relaxed)
+    }
+
+    pub fn set(&self, nth: u32) {
+        ARMED.fetch_add(u32::from(nth != 0), Relaxed);
+        let old = self.nth.swap(nth, Relaxed);
+        self.has_struck.store(false, Relaxed);
+        ARMED.fetch_sub(u32::from(old != 0), Relaxed);
+    }
+
+    /// Counts one. Others set it, at worst a moment too late to be heeded.
+    fn strikes(&self) -> bool {
+        match self.get() {
+            0 => false,
+            1 => {
+                self.set(0);
+                self.has_struck.store(true, Relaxed);
+                true
+            }
+            n => {
+                let _ = self.nth.compare_exchange(n, n - 1, Relaxed, Relaxed);
+                false
+            }
+        }
+    }
+}
+
+impl Drop for Nth {
+    fn drop(&mut self) {
+        self.set(0);
+    }
+}
+
+/// Fails if the running thread has asked for that. Each place where an allocation can fail comes here first.
+///
+/// # Errors
+/// [`NoMemory`].
+#[inline]
+pub fn point() -> Result<(), NoMemory> {
+    if ARMED.load(Relaxed) != 0 && proc::running_thread().is_some_and(|thread| thread.fail_nth.strikes()) {
+        return Err(NoMemory);
+    }
+    Ok(())
+}
+
+/// Whether the running thread has been refused memory on purpose, since this was asked last: then there is some, and nobody is to be
+/// killed for it.
+pub fn has_struck() -> bool {
+    proc::running_thread().is_some_and(|thread| thread.fail_nth.has_struck.swap(false, Relaxed))
+}
+
+/// Whether a CPU is in [`attempt`].
+static ATTEMPTS: [AtomicBool; cpu::MAX_CPUS] = [const { AtomicBool::new(false) }; cpu::MAX_CPUS];
+
+/// Runs `grow`, an allocation that can fail and doesn't sleep: `try_reserve` of a size that a program chooses.
+///
+/// # Errors
+/// [`NoMemory`] for any error of `grow`.
+#[inline]
+pub fn attempt<T, E>(grow: impl FnOnce() -> Result<T, E>) -> Result<T, NoMemory> {
+    point()?;
+    let attempts = &ATTEMPTS[cpu::index()];
+    attempts.store(true, Relaxed);
+    let result = grow();
+    attempts.store(false, Relaxed);
+    result.map_err(|_| NoMemory)
+}
+
+/// Collections that a program chooses the size of.
+pub trait Room {
+    /// Makes room for `more` elements: that many additions won't allocate.
+    ///
+    /// # Errors
+    /// [`NoMemory`]; nothing has changed.
+    fn room(&mut self, more: usize) -> Result<(), NoMemory>;
+}
+
+macro_rules! room {
+    ($([$($generics:tt)*] $type:ty);* $(;)?) => {$(
+        impl<$($generics)*> Room for $type {
+            #[inline]
+            fn room(&mut self, more: usize) -> Result<(), NoMemory> {
+                if self.capacity() - self.len() >= more {
+                    return Ok(());
+                }
+                attempt(|| self.try_reserve(more))
+            }
+        }
+    )*};
+}
+room! { [T] Vec<T>; [T] VecDeque<T>; [K: Eq + Hash, V] HashMap<K, V> }
+
+/// Gives back most of a table that is far too large for what is left in it; without memory it stays as it is.
+pub fn shrink<K: Eq + Hash, V>(table: &mut HashMap<K, V>) {
+    const SMALL: usize = 32;
+    if table.capacity() <= SMALL || table.len() > table.capacity() / 8 {
+        return;
+    }
+    let mut smaller = HashMap::new();
+    if table.is_empty() || attempt(|| smaller.try_reserve(2 * table.len())).is_ok() {
+        smaller.extend(table.drain());
+        *table = smaller;
+    }
+}
+
+/// What an iterator yields, in a piece that can fail.
+///
+/// # Errors
+/// [`NoMemory`].
+pub fn gather<T>(from: impl Iterator<Item = T>) -> Result<Vec<T>, NoMemory> {
+    let mut all = Vec::new();
+    all.room(from.size_hint().0)?;
+    for one in from {
+        all.room(1)?;
+        all.push(one);
+    }
+    Ok(all)
+}
+
+/// Whether this CPU is in [`attempt`].
+#[inline]
+pub(super) fn is_attempt() -> bool {
+    ATTEMPTS[cpu::index()].load(Relaxed)
+}
+
+/// A large piece is asked for outside [`attempt`]: whoever does can't do without it.
+#[cold]
+pub(super) fn unannounced(bytes: usize) {
+    /// So many are told of.
+    const TOLD: u64 = 20;
+    if proc::running_thread().is_none_or(|thread| thread.taken.is_excused.load(Relaxed)) {
+        return;
+    }
+    if UNANNOUNCED.fetch_add(1, Relaxed) < TOLD && cfg!(debug_assertions) {
+        crate::control!("trace heap: a piece of {bytes} bytes that can't fail");
+        crate::panic::show_here();
+    }
+}
+
+/// What a system call takes of small pieces (debug builds).
+#[derive(Default)]
+pub struct Taken {
+    /// Bytes since the last announcement, less those freed.
+    bytes: core::sync::atomic::AtomicI64,
+    /// Bytes announced.
+    announced: core::sync::atomic::AtomicI64,
+    /// The most by which earlier ones were exceeded, together.
+    exceeded: core::sync::atomic::AtomicI64,
+    is_excused: AtomicBool,
+}
+
+impl Taken {
+    fn announce(&self, bytes: i64) {
+        let excess = (self.bytes.swap(0, Relaxed) - self.announced.swap(bytes, Relaxed)).max(0);
+        self.exceeded.fetch_add(excess, Relaxed);
+    }
+}
+
+/// Runs code of others that allocates as it likes, for a reason that its caller gives: it isn't told of. It may sleep.
+pub fn excused<T>(code: impl FnOnce() -> T) -> T {
+    let excuse = |is| proc::running_thread().is_some_and(|thread| thread.taken.is_excused.swap(is, Relaxed));
+    let before = excuse(true);
+    let result = code();
+    excuse(before);
+    result
+}
+
+/// A small piece was taken (or freed, below zero) by the running thread.
+#[inline]
+pub(super) fn took(bytes: i64) {
+    if let Some(thread) = proc::running_thread() {
+        thread.taken.bytes.fetch_add(bytes, Relaxed);
+    }
+}
+
+/// So much was announced.
+#[inline]
+pub(super) fn announced(bytes: usize) {
+    if let Some(thread) = proc::running_thread() {
+        thread.taken.announce(bytes as i64);
+    }
+}
+
+/// A system call begins.
+pub fn call_begins() {
+    if let Some(thread) = proc::running_thread() {
+        thread.taken.announce(0);
+        thread.taken.exceeded.store(0, Relaxed);
+    }
+}
+
+/// It ends.
+pub fn call_ends(number: u64) {
+    /// What is worth telling.
+    const MUCH: u64 = 16 * 1024;
+    let Some(thread) = proc::running_thread() else { return };
+    thread.taken.announce(0);
+    let taken = thread.taken.exceeded.load(Relaxed) as u64;
+    let before = PEAK.fetch_max(taken, Relaxed);
+    if taken > before && taken > MUCH {
+        crate::control!("trace heap: system call {number} has taken {taken} bytes without notice");
+    }
+}
+
+/// For `/proc/vmstat`.
+pub fn counters() -> [(&'static str, u64); 2] {
+    [("heap_unannounced", UNANNOUNCED.load(Relaxed)), ("heap_call_peak", PEAK.load(Relaxed))]
+}

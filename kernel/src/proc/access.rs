@@ -1,0 +1,143 @@
+//! What the running process may do to another one: the only place where the ids of two processes are compared.
+//!
+//! ```text
+//!   look into     memory, descriptors, registers: ptrace, process_vm_*, get_robust_list, /proc/PID/{mem,maps,fd,cwd,exe,...}
+//!   signal        kill and its kin
+//!   schedule      setpriority, sched_set*
+//!   limit         prlimit
+//! ```
+//! I1: a process may do everything to itself. I2: memory that is not dumpable is for itself and for `SYS_PTRACE` only, whoever asks;
+//! memory stops being dumpable before its process gets the credentials that it is to be kept from others for (`change_cred`).
+
+use core::sync::atomic::Ordering;
+
+use super::caps::Caps;
+use super::cred::Cred;
+use super::process::Process;
+use super::signal::{Signal, SIGCONT};
+use super::{current_process, current_thread};
+use crate::errno::{Result, EACCES, EPERM};
+use crate::proc::limits::RLIMIT_NICE;
+
+/// Which ids of the caller count when it looks into another process.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum By {
+    /// Those of files, for the files of `/proc`.
+    Files,
+    /// The real ones, for system calls: a program that acts for its user isn't to be talked into it.
+    Real,
+}
+
+fn is_self(target: &Process) -> bool {
+    core::ptr::eq(&**current_process(), target)
+}
+
+fn allowed(is: bool) -> Result<()> {
+    if is {
+        Ok(())
+    } else {
+        Err(EPERM)
+    }
+}
+
+/// Whether all user and group ids of `target` are these two.
+fn all_ids_are(target: &Cred, uid: u32, gid: u32) -> bool {
+    [target.uid, target.euid, target.suid] == [uid; 3] && [target.gid, target.egid, target.sgid] == [gid; 3]
+}
+
+/// Whether the running process may read and change what is in another one.
+///
+/// # Errors
+/// `EPERM`.
+pub fn may_look_into(target: &Process, by: By) -> Result<()> {
+    if is_self(target) {
+        return Ok(());
+    }
+    let own = current_process().cred();
+    if own.has(Caps::SYS_PTRACE) {
+        return Ok(());
+    }
+    let (uid, gid, caps) = match by {
+        By::Files => (own.fsuid, own.fsgid, own.caps.effective),
+        By::Real => (own.uid, own.gid, own.caps.permitted),
+    };
+    let other = target.cred();
+    let is_dumpable = target.mm().is_none_or(|mm| mm.is_dumpable());
+    allowed(all_ids_are(&other, uid, gid) && is_dumpable && caps.contains(other.caps.permitted))
+}
+
+/// Whether the running process may send this signal; `None` stands for a question.
+///
+/// # Errors
+/// `EPERM`.
+pub fn may_signal(target: &Process, signal: Option<Signal>) -> Result<()> {
+    let own = current_process();
+    if is_self(target) || signal == Some(SIGCONT) && own.sid() == target.sid() {
+        return Ok(());
+    }
+    let (own, other) = (own.cred(), target.cred());
+    let same = [other.uid, other.suid].iter().any(|&uid| uid == own.euid || uid == own.uid);
+    allowed(same || own.has(Caps::KILL))
+}
+
+/// Whether the running process may change where and how often the threads of another one run.
+///
+/// # Errors
+/// `EPERM`.
+pub fn may_schedule(target: &Process) -> Result<()> {
+    may_renice(target, None)
+}
+
+/// Whether the running process may schedule another one, or itself, and give it this niceness.
+///
+/// # Errors
+/// `EPERM` if it may not schedule it; `EACCES` if that is more than it may have.
+pub fn may_renice(target: &Process, nice: Option<i32>) -> Result<()> {
+    let (own, other) = (current_process().cred(), target.cred());
+    if own.has(Caps::SYS_NICE) {
+        return Ok(());
+    }
+    allowed([other.uid, other.euid].contains(&own.euid))?;
+    let lowest = 20 - target.limit(RLIMIT_NICE).min(40) as i32;
+    if nice.is_some_and(|nice| nice < target.nice.load(Ordering::Relaxed) && nice < lowest) {
+        return Err(EACCES);
+    }
+    // A process that may do more than the caller isn't slowed down by it.
+    allowed(own.caps.permitted.contains(other.caps.permitted))
+}
+
+/// Whether the running process may read and change the limits of another one.
+///
+/// # Errors
+/// `EPERM`.
+pub fn may_limit(target: &Process) -> Result<()> {
+    let own = current_process().cred();
+    let same = is_self(target) || all_ids_are(&target.cred(), own.uid, own.gid);
+    allowed(same || own.has(Caps::SYS_RESOURCE))
+}
+
+/// Gives the running process other credentials.
+///
+/// # Errors
+/// Those of `change`, after which nothing has changed.
+pub fn change_cred(change: impl FnOnce(&mut Cred) -> Result<()>) -> Result<()> {
+    let thread = current_thread();
+    // Kept until they are changed: another thread's change, made meanwhile, would be undone, a drop of privileges even.
+    let mut own = thread.process.cred.lock();
+    let mut cred = Cred::clone(&own);
+    change(&mut cred)?;
+    if cred.hides_from(&own) {
+        if let Some(mm) = thread.mm() {
+            mm.set_dumpable(false);
+        }
+        thread.parent_death_signal.store(0, Ordering::Relaxed);
+    }
+    let old = core::mem::replace(&mut *own, alloc::sync::Arc::new(cred));
+    let is_other = old.uid != own.uid;
+    drop(own);
+    drop(old);
+    if is_other {
+        thread.process.follow_user();
+    }
+    Ok(())
+}

@@ -1,0 +1,360 @@
+// Users who take all that a call gives them, each of one kind: the call refuses in time, with an error that it has on Linux, and
+// root can still start programs and touch memory beside it. When a hog is ended, and what it left is removed, the next has as much.
+#include "check.h"
+#include <limits.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/shm.h>
+#include <sys/socket.h>
+
+enum { USER = 1000, HOGS = 3, MEGABYTE = 1 << 20 };
+
+static int me;
+
+static void in_own_folder(void) {
+    char path[64];
+    sprintf(path, "/tmp/hog%d", me);
+    CHECK(mkdir(path, 0700) == 0 && chdir(path) == 0);
+}
+
+// A long name of its own for each number.
+static const char *name_of(long number) {
+    static char name[NAME_MAX + 1];
+    memset(name, 'n', NAME_MAX);
+    name[200 + sprintf(name + 200, "%ld", number)] = 0;
+    return name;
+}
+
+static long links(void) {
+    long n = 0;
+    in_own_folder();
+    close(open("x", O_CREAT | O_WRONLY, 0600));
+    while (link("x", name_of(n)) == 0) n++;
+    return n;
+}
+
+static long symlinks(void) {
+    static char target[4095];
+    long n = 0;
+    in_own_folder();
+    memset(target, 't', sizeof target - 1);
+    while (symlink(target, name_of(n)) == 0) n++;
+    return n;
+}
+
+static long files(void) {
+    long n = 0;
+    in_own_folder();
+    for (int fd; (fd = open(name_of(n), O_CREAT | O_WRONLY, 0600)) >= 0; n++) close(fd);
+    return n;
+}
+
+static long folders(void) {
+    long n = 0;
+    in_own_folder();
+    while (mkdir(name_of(0), 0700) == 0 && chdir(name_of(0)) == 0) n++;
+    return n;
+}
+
+static long locks(void) {
+    long n = 0;
+    for (int file = 0; file < 1000; file++) {
+        char path[64];
+        sprintf(path, "/tmp/lock%d.%d", me, file);
+        int fd = open(path, O_CREAT | O_RDWR, 0600);
+        if (fd < 0) return n;
+        unlink(path);
+        for (int i = 0; i < 4000; i++, n++) {
+            struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = 2 * i, .l_len = 1};
+            if (fcntl(fd, F_SETLK, &lock)) return n;
+        }
+    }
+    return n;
+}
+
+static long timers(void) {
+    long n = 0;
+    struct sigevent event = {.sigev_notify = SIGEV_NONE};
+    for (timer_t timer; timer_create(CLOCK_MONOTONIC, &event, &timer) == 0;) n++;
+    return n;
+}
+
+static long signals(void) {
+    long n = 0;
+    sigset_t all;
+    sigfillset(&all);
+    sigprocmask(SIG_BLOCK, &all, 0);
+    while (sigqueue(getpid(), SIGRTMIN, (union sigval){0}) == 0) n++;
+    return n;
+}
+
+static long events(void) {
+    long n = 0;
+    int watched[1000], count = 0;
+    while (count < 1000 && (watched[count] = eventfd(0, 0)) >= 0) count++;
+    for (int set; (set = epoll_create1(0)) >= 0;)
+        for (int i = 0; i < count; i++, n++) {
+            struct epoll_event event = {.events = EPOLLIN};
+            if (epoll_ctl(set, EPOLL_CTL_ADD, watched[i], &event)) return n;
+        }
+    return n;
+}
+
+static long pipes(void) {
+    static char bytes[65536];
+    long n = 0;
+    for (int ends[2]; pipe2(ends, O_NONBLOCK) == 0;) {
+        fcntl(ends[1], F_SETPIPE_SZ, MEGABYTE);
+        while (write(ends[1], bytes, sizeof bytes) > 0) n++;
+    }
+    return n;
+}
+
+static long sockets_of(int kind, int size) {
+    static char bytes[65536];
+    long n = 0;
+    for (int ends[2]; socketpair(AF_UNIX, kind, 0, ends) == 0;)
+        while (send(ends[0], bytes, size, MSG_DONTWAIT) > 0) n++;
+    return n;
+}
+
+static long streams(void) { return sockets_of(SOCK_STREAM, 65536); }
+static long messages(void) { return sockets_of(SOCK_DGRAM, 1); }
+
+static long connections(void) {
+    long n = 0;
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t length = sizeof address;
+    int server = socket(AF_INET, SOCK_STREAM, 0);
+    // The others may have all by now: then this is what it is refused.
+    if (server < 0) return 0;
+    if (bind(server, (void *)&address, length) || listen(server, 4096)) return 0;
+    getsockname(server, (void *)&address, &length);
+    for (int client; (client = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0)) >= 0; n++)
+        if (connect(client, (void *)&address, length) && errno != EINPROGRESS) break;
+    return n;
+}
+
+static long rights(void) {
+    long n = 0;
+    int file = open("/dev/null", O_RDONLY), ends[2];
+    while (socketpair(AF_UNIX, SOCK_DGRAM, 0, ends) == 0)
+        for (;; n++) {
+            union { char bytes[CMSG_SPACE(200 * sizeof(int))]; struct cmsghdr align; } control = {0};
+            struct iovec part = {"x", 1};
+            struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
+            struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+            header->cmsg_level = SOL_SOCKET;
+            header->cmsg_type = SCM_RIGHTS;
+            header->cmsg_len = CMSG_LEN(200 * sizeof(int));
+            for (int i = 0; i < 200; i++) ((int *)CMSG_DATA(header))[i] = file;
+            if (sendmsg(ends[0], &message, MSG_DONTWAIT) < 0) break;
+        }
+    return n;
+}
+
+static void *sleeps(void *none) {
+    pause();
+    return none;
+}
+
+static long threads(void) {
+    long n = 0;
+    pthread_attr_t attributes;
+    pthread_attr_init(&attributes);
+    pthread_attr_setstacksize(&attributes, 16384);
+    int error;
+    for (pthread_t thread; !(error = pthread_create(&thread, &attributes, sleeps, 0));) n++;
+    errno = error;
+    return n;
+}
+
+static long processes(void) {
+    long n = 0;
+    for (pid_t child; (child = fork()) >= 0; n++)
+        if (child == 0) for (;;) pause();
+    return n;
+}
+
+// Each waits for many files: the kernel keeps their list.
+static long polls(void) {
+    static struct pollfd wanted[1000];
+    long n = 0;
+    int count = 0;
+    while (count < 1000 && (wanted[count].fd = eventfd(0, 0)) >= 0) wanted[count++].events = POLLIN;
+    for (pid_t child; (child = fork()) >= 0; n++)
+        if (child == 0) {
+            poll(wanted, count, -1);
+            for (;;) pause();
+        }
+    return n;
+}
+
+static long tables(void) {
+    long n = 0;
+    int file = open("/dev/null", O_RDONLY);
+    for (int fd = 64; fd < 4096; fd++) dup2(file, fd);
+    for (pid_t child; (child = fork()) >= 0; n++)
+        if (child == 0) for (;;) pause();
+    return n;
+}
+
+static long segments(void) {
+    long n = 0;
+    while (shmget(IPC_PRIVATE, PAGE, IPC_CREAT | 0600) >= 0) n++;
+    return n;
+}
+
+struct hog {
+    const char *name;
+    long (*take)(void);
+    // How it may be refused.
+    int errors[3];
+};
+
+static const struct hog hogs[] = {
+    {"links", links, {ENOSPC, ENOMEM, EMLINK}},
+    {"symlinks", symlinks, {ENOSPC, ENOMEM}},
+    {"files", files, {ENOSPC, ENOMEM}},
+    {"folders", folders, {ENOSPC, ENOMEM}},
+    {"locks", locks, {ENOLCK, EMFILE, 0}},
+    {"timers", timers, {EAGAIN}},
+    {"signals", signals, {EAGAIN}},
+    {"events", events, {EMFILE, ENOSPC, ENFILE}},
+    {"pipes", pipes, {EMFILE, ENFILE}},
+    {"streams", streams, {EMFILE, ENFILE}},
+    {"messages", messages, {EMFILE, ENFILE}},
+    {"connections", connections, {EMFILE, ENFILE, EAGAIN}},
+    {"rights", rights, {EMFILE, ENFILE}},
+    {"threads", threads, {EAGAIN}},
+    {"processes", processes, {EAGAIN, ENOMEM}},
+    {"polls", polls, {EAGAIN, ENOMEM}},
+    {"tables", tables, {EAGAIN, ENOMEM}},
+    {"segments", segments, {ENOSPC, ENOMEM}},
+};
+
+// Starts one; it says in `out` how much it got and by what it was refused, and keeps it.
+static pid_t start(const struct hog *hog, int number, int out) {
+    pid_t child = fork();
+    if (child != 0) return child;
+    me = number;
+    struct rlimit most = {4096, 4096};
+    setrlimit(RLIMIT_NOFILE, &most);
+    setpgid(0, 0);
+    if (setgid(USER) || setuid(USER)) _exit(1);
+    errno = 0;
+    long said[2] = {hog->take(), errno};
+    if (write(out, said, sizeof said) != sizeof said) _exit(1);
+    for (;;) pause();
+}
+
+// Whether root can start a program that needs some memory.
+static void root_goes_on(void) {
+    pid_t child = fork();
+    NEED(child >= 0);
+    if (child == 0) {
+        char *some = mmap(0, 2 * MEGABYTE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (some == MAP_FAILED) _exit(1);
+        for (int i = 0; i < 2 * MEGABYTE; i += PAGE) some[i] = 1;
+        execl("/bin/busybox", "true", (char *)0);
+        _exit(2);
+    }
+    int status = -1;
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+}
+
+// What hogs left in the file system, and segments.
+static void clean(void) {
+    struct shmid_ds info;
+    for (int slot = 0; slot < 5000; slot++) {
+        int id = shmctl(slot, SHM_STAT, &info);
+        if (id >= 0) shmctl(id, IPC_RMID, 0);
+    }
+    CHECK(umount2("/tmp", MNT_DETACH) == 0);
+}
+
+static int may_refuse(const struct hog *hog, long error) {
+    for (int i = 0; i < 3; i++)
+        if (error && hog->errors[i] == error) return 1;
+    return 0;
+}
+
+// All that hogs of a kind get between them, or -1 if one was ended: nothing that they ask for is worth a process.
+static long round_of(const struct hog *hog) {
+    int said[2];
+    pid_t pids[HOGS];
+    NEED(pipe(said) == 0 && mount("tmpfs", "/tmp", "tmpfs", 0, "mode=1777") == 0);
+    for (int i = 0; i < HOGS; i++) NEED((pids[i] = start(hog, i, said[1])) > 0);
+    close(said[1]);
+    long sum = 0;
+    for (int i = 0; i < HOGS; i++) {
+        long answer[2];
+        if (read(said[0], answer, sizeof answer) != sizeof answer) {
+            printf("  %s: %d were ended\n", hog->name, HOGS - i);
+            sum = -1;
+            break;
+        }
+        sum += answer[0];
+        if (!CHECK(may_refuse(hog, answer[1]))) printf("  %s: %ld, then error %ld\n", hog->name, answer[0], answer[1]);
+    }
+    close(said[0]);
+    root_goes_on();
+    for (int i = 0; i < HOGS; i++) kill(-pids[i], SIGKILL);
+    while (wait(0) > 0) {}
+    clean();
+    return sum;
+}
+
+// Where memory is, in KiB, for whoever reads of a failure.
+static void show_memory(void) {
+    static char text[4096];
+    int fd = open("/proc/meminfo", O_RDONLY);
+    NEED(fd >= 0 && read(fd, text, sizeof text - 1) > 0);
+    close(fd);
+    const char *names[] = {"MemFree:", "AnonPages:", "Shmem:", "Slab:", "KernelStack:", "PageTables:"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        char *line = strstr(text, names[i]);
+        if (line) printf("  %s %ld", names[i], atol(line + strlen(names[i])));
+    }
+    printf("\n");
+}
+
+// All that was kept for the hogs has been given back: a process of their user is charged all that the user is.
+static void nothing_is_left(void) {
+    NEED(setgid(USER) == 0 && setuid(USER) == 0);
+    CHECK(number_after("/proc/self/status", "KernelKept:") == number_after("/proc/self/status", "KernelKeptOfUser:"));
+}
+
+static void of_kind(const char *name) {
+    mkdir("/tmp", 01777);
+    // What hogs have started is to be collected here.
+    NEED(prctl(PR_SET_CHILD_SUBREAPER, 1) == 0);
+    for (size_t i = 0; i < sizeof hogs / sizeof *hogs; i++) {
+        if (strcmp(hogs[i].name, name)) continue;
+        long first = round_of(&hogs[i]), second = round_of(&hogs[i]);
+        printf("  %s: %ld, then %ld\n", name, first, second);
+        CHECK(in_child(nothing_is_left) == 0);
+        show_memory();
+        CHECK(first > 0 && second >= first - first / 4);
+    }
+}
+
+#define KIND(name) static void hogs_of_##name(void) { of_kind(#name); }
+KIND(links) KIND(symlinks) KIND(files) KIND(folders) KIND(locks) KIND(timers) KIND(signals) KIND(events) KIND(pipes)
+KIND(streams) KIND(messages) KIND(connections) KIND(rights) KIND(threads) KIND(processes) KIND(polls) KIND(tables)
+KIND(segments)
+
+#define CASE(name) {"hogs_of_" #name, hogs_of_##name}
+static const struct test_case cases[] = {
+    CASE(threads), CASE(processes), CASE(polls), CASE(tables), CASE(links), CASE(symlinks), CASE(files), CASE(folders), CASE(locks), CASE(timers), CASE(signals), CASE(events), CASE(pipes),
+    CASE(streams), CASE(messages), CASE(connections), CASE(rights),
+    CASE(segments),
+};
+
+int main(int argc, char **argv) { return RUN(cases, argc, argv); }

@@ -1,0 +1,389 @@
+// A program that sleeps a millisecond at a time runs on, whatever one call of another program has to do. Time is virtual: run with
+// instructions for a clock, on one CPU.
+#include "check.h"
+#include <poll.h>
+#include <sched.h>
+#include <sys/ipc.h>
+#include <sys/resource.h>
+#include <sys/sendfile.h>
+#include <sys/shm.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+enum { MEGA = 1 << 20, MUCH = 48 * MEGA, PAGES = MUCH / PAGE, ENTRIES = 20000, MANY = 1500, RW = PROT_READ | PROT_WRITE };
+static const int64_t MILLI = 1000000, MOST = 3 * 1000000, LATEST = 12 * 1000000;
+
+static int64_t now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec * 1000000000ll + t.tv_nsec;
+}
+
+// --- the sleeper --------------------------------------------------------------------------------------------------------
+
+static volatile int64_t *worst;
+static pid_t sleeper;
+
+static void sleeps(void) {
+    for (;;) {
+        int64_t due = now() + MILLI;
+        nanosleep(&(struct timespec){.tv_nsec = MILLI}, 0);
+        int64_t late = now() - due;
+        if (late > *worst) *worst = late;
+    }
+}
+
+static void start(void) {
+    worst = mmap(0, PAGE, RW, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    NEED(worst != MAP_FAILED && (sleeper = fork()) >= 0);
+    if (sleeper == 0) sleeps();
+    usleep(5000);
+    *worst = 0;
+}
+
+static void stop(const char *what, int64_t most) {
+    usleep(4000);
+    int64_t late = *worst;
+    NEED(!kill(sleeper, SIGKILL) && waitpid(sleeper, 0, 0) == sleeper);
+    if (!CHECK(late <= most)) printf("  beside %s a sleep of 1 ms ended %lld us late\n", what, (long long)late / 1000);
+}
+
+#define WITHIN(most, what, call) do { start(); int64_t begun_ = now(); call; begun_ = now() - begun_; stop(what, most); \
+    if (getenv("TIMES")) printf("  %-40s took %lld us\n", what, (long long)begun_ / 1000); } while (0)
+#define BESIDE(what, call) WITHIN(MOST, what, call)
+// What is known to take longer in one piece.
+#define LATE_BESIDE(what, call) WITHIN(LATEST, what, call)
+
+// --- what calls work on -------------------------------------------------------------------------------------------------
+
+static char *memory(void) {
+    char *at = mmap(0, MUCH, RW, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    NEED(at != MAP_FAILED);
+    for (size_t i = 0; i < MUCH; i += PAGE) at[i] = 1;
+    return at;
+}
+
+// Entries that can't be one: every second page may not be written.
+static char *entries(void) {
+    char *at = mmap(0, (size_t)ENTRIES * PAGE, RW, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    NEED(at != MAP_FAILED);
+    for (int i = 0; i < ENTRIES; i += 2) NEED(!mprotect(at + (size_t)i * PAGE, PAGE, PROT_READ));
+    return at;
+}
+
+static int file(size_t size) {
+    int fd = memfd_create("file", 0);
+    NEED(fd >= 0);
+    static char chunk[MEGA] = {1};
+    for (size_t at = 0; at < size; at += MEGA) NEED(pwrite(fd, chunk, MEGA, at) == MEGA);
+    return fd;
+}
+
+// --- data ---------------------------------------------------------------------------------------------------------------
+
+static void data_is_copied(void) {
+    char *at = memory();
+    int from = file(MUCH), to = file(0), zero = open("/dev/zero", O_RDONLY), null = open("/dev/null", O_WRONLY);
+    NEED(zero >= 0 && null >= 0);
+    BESIDE("read of a file", CHECK(pread(from, at, MUCH, 0) == MUCH));
+    BESIDE("write of a file", CHECK(pwrite(to, at, MUCH, 0) == MUCH));
+    BESIDE("read of /dev/zero", CHECK(read(zero, at, MUCH) == MUCH));
+    BESIDE("write to /dev/null", CHECK(write(null, at, MUCH) == MUCH));
+    struct iovec parts[MANY / 2];
+    for (int i = 0; i < MANY / 2; i++) parts[i] = (struct iovec){at + (size_t)i * 16 * PAGE, 16 * PAGE};
+    BESIDE("preadv", CHECK(preadv(from, parts, MANY / 2, 0) == (ssize_t)(MANY / 2) * 16 * PAGE));
+    NEED(!ftruncate(to, 0) && !lseek(from, 0, SEEK_SET) && !lseek(to, 0, SEEK_SET));
+    BESIDE("sendfile", CHECK(sendfile(to, from, 0, MUCH) == MUCH));
+    NEED(!ftruncate(to, 0) && !lseek(from, 0, SEEK_SET) && !lseek(to, 0, SEEK_SET));
+    BESIDE("copy_file_range", CHECK(syscall(SYS_copy_file_range, from, 0, to, 0, (size_t)MUCH, 0) == MUCH));
+    struct iovec whole = {at, MUCH}, there = {memory(), MUCH};
+    BESIDE("process_vm_readv", CHECK(process_vm_readv(getpid(), &whole, 1, &there, 1, 0) == MUCH));
+    BESIDE("process_vm_writev", CHECK(process_vm_writev(getpid(), &whole, 1, &there, 1, 0) == MUCH));
+}
+
+static void random_bytes(void) {
+    char *at = memory();
+    int random = open("/dev/urandom", O_RDONLY);
+    NEED(random >= 0);
+    BESIDE("read of /dev/urandom", CHECK(read(random, at, 8 * MEGA) == 8 * MEGA));
+    BESIDE("getrandom", CHECK(getentropy(at, 256) == 0 && syscall(SYS_getrandom, at, 8 * MEGA, 0) > 0));
+}
+
+static void data_through_pipes_and_sockets(void) {
+    char *at = memory();
+    int ends[2];
+    NEED(!socketpair(AF_UNIX, SOCK_STREAM, 0, ends));
+    int size = 4 * MEGA;
+    setsockopt(ends[0], SOL_SOCKET, SO_SNDBUF, &size, sizeof size);
+    BESIDE("send", CHECK(send(ends[0], at, MEGA, MSG_DONTWAIT) > 0));
+    BESIDE("close of a socket with data", CHECK(!close(ends[1]) && !close(ends[0])));
+}
+
+// --- memory -------------------------------------------------------------------------------------------------------------
+
+static void memory_is_unmapped(void) {
+    char *at = memory();
+    BESIDE("madvise(MADV_DONTNEED)", CHECK(!madvise(at, MUCH, MADV_DONTNEED)));
+    NEED(!munmap(at, MUCH));
+    at = memory();
+    BESIDE("munmap", CHECK(!munmap(at, MUCH)));
+    at = memory();
+    BESIDE("mmap(MAP_FIXED) over memory", CHECK(mmap(at, MUCH, RW, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == at));
+    NEED(!munmap(at, MUCH));
+    at = memory();
+    BESIDE("mremap to a smaller size", CHECK(mremap(at, MUCH, PAGE, 0) == at));
+    char *top = (char *)syscall(SYS_brk, 0);
+    NEED(syscall(SYS_brk, top + MUCH) == (long)(top + MUCH));
+    for (size_t i = 0; i < MUCH; i += PAGE) top[i] = 1;
+    BESIDE("brk", CHECK(syscall(SYS_brk, top) == (long)top));
+}
+
+static void memory_is_changed(void) {
+    char *at = memory();
+    BESIDE("mprotect(PROT_READ)", CHECK(!mprotect(at, MUCH, PROT_READ)));
+    BESIDE("mprotect(PROT_READ | PROT_WRITE)", CHECK(!mprotect(at, MUCH, RW)));
+    char *to = mmap(0, MUCH, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    BESIDE("mremap to another place", CHECK(mremap(at, MUCH, MUCH, MREMAP_MAYMOVE | MREMAP_FIXED, to) == to));
+    BESIDE("madvise(MADV_COLD)", CHECK(!madvise(to, MUCH, MADV_COLD)));
+    BESIDE("madvise(MADV_FREE)", CHECK(!madvise(to, MUCH, MADV_FREE)));
+    unsigned char *is_there = malloc(PAGES);
+    NEED(is_there);
+    BESIDE("mincore", CHECK(!mincore(to, MUCH, is_there)));
+    BESIDE("msync", CHECK(!msync(to, MUCH, MS_SYNC)));
+}
+
+static void memory_is_made(void) {
+    char *at;
+    BESIDE("mmap(MAP_POPULATE)", at = mmap(0, MUCH, RW, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0));
+    NEED(at != MAP_FAILED && !munmap(at, MUCH));
+    at = mmap(0, MUCH, RW, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    struct rlimit all = {RLIM_INFINITY, RLIM_INFINITY};
+    NEED(at != MAP_FAILED && !setrlimit(RLIMIT_MEMLOCK, &all));
+    BESIDE("mlock", CHECK(!mlock(at, MUCH)));
+    BESIDE("munlock", CHECK(!munlock(at, MUCH)));
+    BESIDE("mlockall", CHECK(!mlockall(MCL_CURRENT)));
+    BESIDE("munlockall", CHECK(!munlockall()));
+    NEED(!mlock(at, MUCH));
+    LATE_BESIDE("munmap of locked memory", CHECK(!munmap(at, MUCH)));
+    at = mmap(0, MUCH, RW, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    BESIDE("madvise(MADV_POPULATE_WRITE)", CHECK(!madvise(at, MUCH, 23)));
+}
+
+// Half a terabyte of which nothing is there.
+static void spans_are_looked_at(void) {
+    size_t span = 1ul << 36;
+    char *at = mmap(0, span, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    unsigned char *is_there = mmap(0, span / PAGE, RW, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    NEED(at != MAP_FAILED && is_there != MAP_FAILED);
+    for (size_t i = 0; i < 512; i++) (void)*(volatile char *)(at + i * (span / 512));
+    BESIDE("mincore of a large span", CHECK(!mincore(at, span, is_there)));
+    BESIDE("mprotect of a large span", CHECK(!mprotect(at, span, PROT_NONE)));
+    BESIDE("munmap of a large span", CHECK(!munmap(at, span)));
+}
+
+// --- entries ------------------------------------------------------------------------------------------------------------
+
+static void read_whole(const char *path) {
+    static char text[64 * 1024];
+    int fd = open(path, O_RDONLY);
+    NEED(fd >= 0);
+    while (read(fd, text, sizeof text) > 0) continue;
+    close(fd);
+}
+
+static void many_entries(void) {
+    char *at = entries();
+    size_t size = (size_t)ENTRIES * PAGE;
+    for (size_t i = PAGE; i < size; i += 2 * PAGE) at[i] = 1;
+    BESIDE("reading maps", read_whole("/proc/self/maps"));
+    BESIDE("reading smaps", read_whole("/proc/self/smaps"));
+    BESIDE("reading smaps_rollup", read_whole("/proc/self/smaps_rollup"));
+    BESIDE("reading status", read_whole("/proc/self/status"));
+    BESIDE("madvise of many mappings", CHECK(!madvise(at, size, MADV_RANDOM)));
+    BESIDE("mprotect of many mappings", CHECK(!mprotect(at, size, PROT_READ)));
+    BESIDE("mprotect of one mapping that was many", CHECK(!mprotect(at, size, RW)));
+    NEED(!munmap(at, size));
+    at = entries();
+    BESIDE("munmap of many mappings", CHECK(!munmap(at, size)));
+    at = entries();
+    BESIDE("mremap of many mappings", CHECK(mremap(at, PAGE, PAGE, MREMAP_MAYMOVE) == at));
+}
+
+// --- processes ----------------------------------------------------------------------------------------------------------
+
+static void is_there(void) {
+    for (;;) pause();
+}
+
+// A child that has run `before`, and sleeps.
+static pid_t child(char *(*before)(void)) {
+    int ready[2];
+    char byte;
+    NEED(!pipe(ready));
+    pid_t it = fork();
+    NEED(it >= 0);
+    if (it == 0) {
+        before();
+        if (write(ready[1], "", 1) == 1) is_there();
+        _exit(1);
+    }
+    NEED(read(ready[0], &byte, 1) == 1);
+    close(ready[0]);
+    close(ready[1]);
+    return it;
+}
+
+static void processes_end(void) {
+    pid_t it = child(memory);
+    BESIDE("the end of a large process", CHECK(!kill(it, SIGKILL) && waitpid(it, 0, 0) == it));
+    it = child(entries);
+    BESIDE("the end of a process with many mappings", CHECK(!kill(it, SIGKILL) && waitpid(it, 0, 0) == it));
+}
+
+static void forked(void) {
+    pid_t it = fork();
+    if (it == 0) _exit(0);
+    CHECK(it > 0 && waitpid(it, 0, 0) == it);
+}
+
+static void processes_fork(void) {
+    memory();
+    BESIDE("fork of a large process", forked());
+}
+
+static char *descriptors(void) {
+    struct rlimit most = {ENTRIES + 100, ENTRIES + 100};
+    NEED(!setrlimit(RLIMIT_NOFILE, &most));
+    int fd = open("/dev/null", O_RDONLY);
+    for (int i = 0; i < ENTRIES; i++) NEED(dup(fd) >= 0);
+    return 0;
+}
+
+static void many_descriptors(void) {
+    pid_t it = child(descriptors);
+    BESIDE("the end of a process with many descriptors", CHECK(!kill(it, SIGKILL) && waitpid(it, 0, 0) == it));
+    descriptors();
+    struct pollfd *wanted = calloc(ENTRIES, sizeof *wanted);
+    for (int i = 0; i < ENTRIES; i++) wanted[i] = (struct pollfd){.fd = 10 + i, .events = POLLPRI};
+    BESIDE("poll of many descriptors", CHECK(poll(wanted, ENTRIES, 0) >= 0));
+    BESIDE("fork with many descriptors", forked());
+    BESIDE("close_range", CHECK(!syscall(SYS_close_range, 10, ~0u, 0)));
+}
+
+// Each of them in the next one's queue.
+static void sockets_in_sockets(void) {
+    int before = -1;
+    struct rlimit most = {ENTRIES + 100, ENTRIES + 100};
+    NEED(!setrlimit(RLIMIT_NOFILE, &most));
+    for (int i = 0; i < MANY; i++) {
+        int ends[2];
+        NEED(!socketpair(AF_UNIX, SOCK_DGRAM, 0, ends));
+        if (before >= 0) {
+            char room[CMSG_SPACE(sizeof(int))] = {0}, byte = 0;
+            struct iovec data = {&byte, 1};
+            struct msghdr message = {.msg_iov = &data, .msg_iovlen = 1, .msg_control = room, .msg_controllen = sizeof room};
+            struct cmsghdr *control = CMSG_FIRSTHDR(&message);
+            *control = (struct cmsghdr){.cmsg_len = CMSG_LEN(sizeof(int)), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS};
+            memcpy(CMSG_DATA(control), &before, sizeof before);
+            if (sendmsg(ends[0], &message, MSG_DONTWAIT) != 1) break;
+            close(before);
+        }
+        close(ends[0]);
+        before = ends[1];
+    }
+    BESIDE("close of a chain of sockets", CHECK(!close(before)));
+}
+
+// --- files --------------------------------------------------------------------------------------------------------------
+
+static void files_are_cut(void) {
+    int fd = file(MUCH);
+    BESIDE("ftruncate", CHECK(!ftruncate(fd, 0)));
+    close(fd);
+    fd = file(MUCH);
+    char *at = mmap(0, MUCH, RW, MAP_SHARED, fd, 0);
+    NEED(at != MAP_FAILED);
+    for (size_t i = 0; i < MUCH; i += PAGE) at[i] = 1;
+    BESIDE("ftruncate of a mapped file", CHECK(!ftruncate(fd, PAGE)));
+    NEED(!ftruncate(fd, MUCH));
+    for (size_t i = 0; i < MUCH; i += PAGE) at[i] = 1;
+    BESIDE("fallocate of a hole", CHECK(!fallocate(fd, 3, 0, MUCH)));
+    for (size_t i = 0; i < MUCH; i += PAGE) at[i] = 1;
+    BESIDE("munmap of a shared file", CHECK(!munmap(at, MUCH)));
+    BESIDE("close of a large file", CHECK(!close(fd)));
+    fd = file(0);
+    BESIDE("fallocate", CHECK(!fallocate(fd, 0, 0, MUCH)));
+    int segment = shmget(IPC_PRIVATE, MUCH, 0600);
+    NEED(segment >= 0 && (at = shmat(segment, 0, 0)) != (void *)-1);
+    for (size_t i = 0; i < MUCH; i += PAGE) at[i] = 1;
+    NEED(!shmctl(segment, IPC_RMID, 0));
+    BESIDE("shmdt of the last reference", CHECK(!shmdt(at)));
+}
+
+static void folders(void) {
+    char name[64];
+    NEED(!mkdir("/tmp/many", 0700));
+    for (int i = 0; i < ENTRIES / 2; i++) {
+        snprintf(name, sizeof name, "/tmp/many/%d", i);
+        int fd = open(name, O_CREAT | O_WRONLY, 0600);
+        NEED(fd >= 0);
+        close(fd);
+    }
+    int fd = open("/tmp/many", O_RDONLY | O_DIRECTORY);
+    static char names[4 * MEGA];
+    BESIDE("getdents", CHECK(syscall(SYS_getdents64, fd, names, sizeof names) > 0));
+    for (int i = 0; i < ENTRIES / 2; i++) {
+        snprintf(name, sizeof name, "/tmp/many/%d", i);
+        NEED(!unlink(name));
+    }
+    NEED(!rmdir("/tmp/many"));
+}
+
+// --- signals ------------------------------------------------------------------------------------------------------------
+
+static void reads_random_bytes(void) {
+    char *at = memory();
+    int random = open("/dev/urandom", O_RDONLY);
+    for (;;) if (read(random, at, MUCH) < 0) _exit(1);
+}
+
+static void looks_at_a_span(void) {
+    size_t span = 1ul << 36;
+    char *at = mmap(0, span, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    unsigned char *is_there = mmap(0, span / PAGE, RW, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    for (;;) if (mincore(at, span, is_there)) _exit(1);
+}
+
+// A fatal signal ends a call that would go on for long.
+static void calls_are_cut_short(void) {
+    void (*calls[])(void) = {reads_random_bytes, looks_at_a_span};
+    for (int i = 0; i < 2; i++) {
+        pid_t it = fork();
+        if (it == 0) calls[i]();
+        int status;
+        usleep(200000);
+        int64_t begun = now();
+        NEED(it > 0 && !kill(it, SIGKILL) && waitpid(it, &status, 0) == it);
+        CHECK(WIFSIGNALED(status) && now() - begun < LATEST);
+    }
+}
+
+static const struct test_case cases[] = {
+    {"data_is_copied", data_is_copied},
+    {"random_bytes", random_bytes},
+    {"data_through_pipes_and_sockets", data_through_pipes_and_sockets},
+    {"memory_is_unmapped", memory_is_unmapped},
+    {"memory_is_changed", memory_is_changed},
+    {"memory_is_made", memory_is_made},
+    {"spans_are_looked_at", spans_are_looked_at},
+    {"many_entries", many_entries},
+    {"processes_end", processes_end},
+    {"processes_fork", processes_fork},
+    {"many_descriptors", many_descriptors},
+    {"sockets_in_sockets", sockets_in_sockets},
+    {"files_are_cut", files_are_cut},
+    {"folders", folders},
+    {"calls_are_cut_short", calls_are_cut_short},
+};
+
+int main(int argc, char **argv) { return RUN(cases, argc, argv); }

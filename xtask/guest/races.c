@@ -1,0 +1,231 @@
+// What two threads or processes do at once is as if one had come first. Run with several CPUs.
+#include "check.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <sys/ipc.h>
+#include <sys/resource.h>
+#include <sys/shm.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+enum { ROUNDS = 2000, KEEP = 4 };
+
+static volatile int stop;
+static int *shared;
+
+static void share(void) {
+    shared = mmap(0, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    NEED(shared != MAP_FAILED);
+}
+
+// Both come here before either goes on.
+static void meet(int round) {
+    __atomic_add_fetch(&shared[0], 1, __ATOMIC_SEQ_CST);
+    for (int n = 0; __atomic_load_n(&shared[0], __ATOMIC_SEQ_CST) < 2 * (round + 1); n++)
+        if (n > 1000) sched_yield();
+}
+
+// One makes the file, the other opens it; neither is told that it exists.
+static void open_creates_or_opens(void) {
+    share();
+    pid_t child = fork();
+    NEED(child >= 0);
+    for (int i = 0; i < ROUNDS; i++) {
+        char name[64];
+        snprintf(name, sizeof name, "/tmp/race%d", i);
+        meet(i);
+        int fd = open(name, O_CREAT | O_RDWR, 0600);
+        if (fd < 0) __atomic_add_fetch(&shared[1], 1, __ATOMIC_SEQ_CST);
+        else close(fd);
+        if (child && i >= KEEP) {
+            snprintf(name, sizeof name, "/tmp/race%d", i - KEEP);
+            unlink(name);
+        }
+    }
+    if (!child) _exit(0);
+    waitpid(child, 0, 0);
+    CHECK(shared[1] == 0);
+}
+
+static volatile int round_of[2], segment[2], go;
+
+static void *gets(void *argument) {
+    long own = (long)argument;
+    for (int i = 1; i <= ROUNDS; i++) {
+        for (int n = 0; go < i; n++) if (n > 1000) sched_yield();
+        segment[own] = shmget(7000 + i, PAGE, IPC_CREAT | IPC_EXCL | 0600);
+        round_of[own] = i;
+    }
+    return 0;
+}
+
+static void one_key_is_one_segment(void) {
+    pthread_t threads[2];
+    for (long i = 0; i < 2; i++) pthread_create(&threads[i], 0, gets, (void *)i);
+    int both = 0, neither = 0;
+    for (int i = 1; i <= ROUNDS; i++) {
+        go = i;
+        while (round_of[0] < i || round_of[1] < i) sched_yield();
+        both += segment[0] >= 0 && segment[1] >= 0;
+        neither += segment[0] < 0 && segment[1] < 0;
+        for (int k = 0; k < 2; k++) if (segment[k] >= 0) shmctl(segment[k], IPC_RMID, 0);
+    }
+    for (int i = 0; i < 2; i++) pthread_join(threads[i], 0);
+    CHECK(both == 0);
+    CHECK(neither == 0);
+}
+
+static void *maps(void *argument) {
+    long lost = 0;
+    while (!stop) {
+        int *at = mmap(0, 16 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (at == MAP_FAILED) continue;
+        *at = 1;
+        for (volatile int n = 0; n < 200; n++) {}
+        lost += *at != 1;
+        munmap(at, 16 * PAGE);
+    }
+    *(long *)argument = lost;
+    return 0;
+}
+
+// What moves and stays takes no place from what others map meanwhile.
+static void mappings_that_stay_destroy_nothing(void) {
+    pthread_t threads[2];
+    long lost[2];
+    for (int i = 0; i < 2; i++) pthread_create(&threads[i], 0, maps, &lost[i]);
+    for (int i = 0; i < 3 * ROUNDS; i++) {
+        int *at = mmap(0, 16 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        NEED(at != MAP_FAILED);
+        *at = i + 1;
+        int *moved = mremap(at, 16 * PAGE, 16 * PAGE, MREMAP_MAYMOVE | MREMAP_DONTUNMAP, 0);
+        NEED(moved != MAP_FAILED);
+        if (!CHECK(*moved == i + 1 && *at == 0)) break;
+        munmap(at, 16 * PAGE);
+        munmap(moved, 16 * PAGE);
+    }
+    stop = 1;
+    for (int i = 0; i < 2; i++) pthread_join(threads[i], 0);
+    CHECK(lost[0] == 0 && lost[1] == 0);
+}
+
+static void what_is_shared_stays_shared(void) {
+    int flags = MREMAP_MAYMOVE | MREMAP_DONTUNMAP;
+    int *at = mmap(0, 4 * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    NEED(at != MAP_FAILED);
+    *at = 1;
+    int *moved = mremap(at, 4 * PAGE, 4 * PAGE, flags, 0);
+    NEED(moved != MAP_FAILED);
+    CHECK(*at == 1 && *moved == 1);
+    *at = 2;
+    CHECK(*moved == 2);
+    // A private file mapping's copies go along, and its file stays.
+    int fd = open("/tmp/stays", O_CREAT | O_RDWR, 0600);
+    NEED(fd >= 0 && ftruncate(fd, PAGE) == 0 && pwrite(fd, "file", 4, 0) == 4);
+    char *file = mmap(0, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE, fd, 0);
+    NEED(file != MAP_FAILED);
+    memcpy(file, "mine", 4);
+    char *copies = mremap(file, PAGE, PAGE, flags, 0);
+    NEED(copies != MAP_FAILED);
+    CHECK(!memcmp(file, "file", 4) && !memcmp(copies, "mine", 4));
+    // At a place of its own, in place of what is there; and with another length not at all.
+    char *place = mmap(0, PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(mremap(copies, PAGE, PAGE, flags | MREMAP_FIXED, place) == place && !memcmp(place, "mine", 4));
+    FAILS((long)mremap(place, PAGE, 2 * PAGE, flags, 0), EINVAL);
+    unlink("/tmp/stays");
+}
+
+static void *looks(void *argument) {
+    long seen = 0;
+    int first = *(int *)argument;
+    while (!stop)
+        for (int fd = first; fd < first + 4; fd++) seen += fcntl(fd, F_GETFD) >= 0;
+    return (void *)seen;
+}
+
+// A call that can't say a number opens none: no thread sees one that is taken back.
+static void numbers_are_told_before_they_are_open(void) {
+    int pair[2], got = 0;
+    NEED(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0);
+    int first = dup(0);
+    close(first);
+    pthread_t thread;
+    NEED(pthread_create(&thread, 0, looks, &first) == 0);
+    void *bad = (void *)16;
+    for (int i = 0; i < 3 * ROUNDS; i++) {
+        got += syscall(SYS_pipe2, bad, 0) == 0;
+        got += syscall(SYS_socketpair, AF_UNIX, SOCK_STREAM, 0, bad) == 0;
+        char byte = 1, room[CMSG_SPACE(sizeof(int))];
+        struct iovec piece = {&byte, 1};
+        struct msghdr message = {.msg_iov = &piece, .msg_iovlen = 1, .msg_control = room, .msg_controllen = sizeof room};
+        struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+        header->cmsg_level = SOL_SOCKET;
+        header->cmsg_type = SCM_RIGHTS;
+        header->cmsg_len = CMSG_LEN(sizeof(int));
+        memcpy(CMSG_DATA(header), &pair[0], sizeof(int));
+        NEED(sendmsg(pair[0], &message, 0) == 1);
+        message.msg_control = bad;
+        message.msg_controllen = sizeof room;
+        recvmsg(pair[1], &message, MSG_DONTWAIT);
+    }
+    stop = 1;
+    void *seen;
+    pthread_join(thread, &seen);
+    CHECK(got == 0);
+    CHECK(seen == 0);
+}
+
+// A number that a call waits to open is nobody else's, and not open.
+static void *accepts(void *argument) { return (void *)(long)accept(*(int *)argument, 0, 0); }
+
+static void a_number_waits_for_its_file(void) {
+    struct sockaddr name = {AF_UNIX, "/tmp/waits"};
+    int listener = socket(AF_UNIX, SOCK_STREAM, 0), client = socket(AF_UNIX, SOCK_STREAM, 0);
+    unlink("/tmp/waits");
+    NEED(bind(listener, &name, sizeof name) == 0 && listen(listener, 1) == 0);
+    int next = dup(0);
+    close(next);
+    pthread_t thread;
+    NEED(pthread_create(&thread, 0, accepts, &listener) == 0);
+    usleep(200000);
+    FAILS(fcntl(next, F_GETFD), EBADF);
+    FAILS(close(next), EBADF);
+    // The library's own call would try again.
+    FAILS(syscall(SYS_dup2, 0, next), EBUSY);
+    int other = dup(0);
+    CHECK(other == next + 1);
+    // In a child it is free.
+    pid_t child = fork();
+    if (child == 0) _exit(dup(0) != next);
+    int status;
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    NEED(connect(client, &name, sizeof name) == 0);
+    void *accepted;
+    pthread_join(thread, &accepted);
+    CHECK((long)accepted == next && fcntl(next, F_GETFD) == 0);
+    unlink("/tmp/waits");
+}
+
+// A call that gets no number makes no file.
+static void no_file_without_a_number(void) {
+    unlink("/tmp/unmade");
+    struct rlimit few = {32, 32};
+    NEED(setrlimit(RLIMIT_NOFILE, &few) == 0);
+    while (dup(0) >= 0) {}
+    CHECK(errno == EMFILE);
+    FAILS(open("/tmp/unmade", O_CREAT | O_WRONLY, 0600), EMFILE);
+    FAILS(access("/tmp/unmade", F_OK), ENOENT);
+}
+
+static const struct test_case cases[] = {
+    {"open_creates_or_opens", open_creates_or_opens},
+    {"one_key_is_one_segment", one_key_is_one_segment},
+    {"mappings_that_stay_destroy_nothing", mappings_that_stay_destroy_nothing},
+    {"what_is_shared_stays_shared", what_is_shared_stays_shared},
+    {"numbers_are_told_before_they_are_open", numbers_are_told_before_they_are_open},
+    {"a_number_waits_for_its_file", a_number_waits_for_its_file},
+    {"no_file_without_a_number", no_file_without_a_number},
+};
+
+int main(int argc, char **argv) { return RUN(cases, argc, argv); }

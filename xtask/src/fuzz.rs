@@ -1,0 +1,154 @@
+//! `./uvm fuzz`: random system calls by two users, guided by what parts of the kernel they reach.
+//!
+//! The kernel is built with counters at every edge of its control flow, and shows them as `/dev/coverage`; the programs are
+//! made, run and kept inside the machine (`xtask/guest/fuzzer.c`). This side boots the machine again and again, keeps what
+//! reached something new in `target/fuzz/corpus`, and writes what ran last before a panic into a file that `--replay` runs.
+
+use crate::qemu::{Board, Clock, Display, Ending, Kernel, Machine};
+use crate::run::{self, Root};
+use crate::session::{self, Finished, Input};
+use crate::{build, guest, symbols, ui};
+use anyhow::{Context, Result};
+use clap::Args;
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+#[derive(Args)]
+pub struct FuzzArgs {
+    /// How long, in minutes.
+    #[arg(long, default_value_t = 10, value_name = "N")]
+    minutes: u64,
+    /// How many CPUs the machine has.
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    cpus: u32,
+    /// The guest's memory.
+    #[arg(long, default_value = "128M", value_name = "SIZE")]
+    mem: String,
+    /// Where the random numbers begin; the time of day if it isn't said.
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+    /// Run the programs of a file, which an earlier search has written.
+    #[arg(long, value_name = "FILE")]
+    replay: Option<PathBuf>,
+}
+
+/// Minutes that one machine lives: what a search leaves behind in memory is compared at its end.
+const LIFE_MINUTES: u64 = 10;
+/// Workers beside each other in a machine.
+const WORKERS: &str = "2";
+/// Programs that are kept of those that ran last.
+const LAST: usize = 40;
+/// How often a replay runs each program: some need a lucky moment.
+const ROUNDS: &str = "20";
+
+pub fn fuzz(args: &FuzzArgs) -> Result<u8> {
+    let kernel = build::kernel_with_coverage()?;
+    if let Some(file) = &args.replay {
+        return replay(args, &kernel, file);
+    }
+    let folder = build::scratch("fuzz")?;
+    let corpus = folder.join("corpus");
+    let started = Instant::now();
+    let seed =
+        args.seed.unwrap_or_else(|| std::time::UNIX_EPOCH.elapsed().map_or(1, |since| since.as_secs()));
+    let mut findings = 0;
+    for round in 0.. {
+        let left = (args.minutes * 60).saturating_sub(started.elapsed().as_secs());
+        if left == 0 {
+            break;
+        }
+        let seconds = left.min(LIFE_MINUTES * 60);
+        let seed = seed + round;
+        ui::say(&format!("seed {seed}, {seconds} s, {} s left, {findings} findings so far", left - seconds));
+        let words = ["/bin/fuzzer", "explore", &seconds.to_string(), &seed.to_string(), WORKERS];
+        let finished = boot(args, &kernel, &words, &[(&corpus, "/fuzz/corpus")], seconds + 120)?;
+        keep(&corpus, &finished.output)?;
+        findings += u64::from(!report(&folder, &kernel, seed, &finished)?);
+    }
+    println!("{} minutes, {findings} findings", args.minutes);
+    Ok(u8::from(findings != 0))
+}
+
+fn replay(args: &FuzzArgs, kernel: &Path, file: &Path) -> Result<u8> {
+    let words = ["/bin/fuzzer", "replay", "/fuzz/replay", ROUNDS];
+    let finished = boot(args, kernel, &words, &[(file, "/fuzz/replay")], 3600)?;
+    print!("{}", finished.output);
+    run::explain(&finished.ending, &finished.report, kernel);
+    Ok(finished.ending.code())
+}
+
+/// Boots a machine with these files in it, those that are there, and runs a program to its end.
+fn boot(
+    args: &FuzzArgs,
+    kernel: &Path,
+    words: &[&str],
+    files: &[(&Path, &str)],
+    seconds: u64,
+) -> Result<Finished> {
+    let folder = tempfile::tempdir().context("can't make a temporary folder")?;
+    let fuzzer = guest::compile("fuzzer", guest::Libc::Musl)?;
+    let mut add = vec![format!("{}:/bin/fuzzer", fuzzer.display())];
+    add.extend(
+        files.iter().filter(|(file, _)| file.exists()).map(|(file, to)| format!("{}:{to}", file.display())),
+    );
+    let command: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
+    let root: Root = run::pack(None, &add, &command)?;
+    let mut machine = Machine {
+        board: Board::Q35,
+        clock: Clock::Wall,
+        cpu: "max,-erms",
+        memory: args.mem.clone(),
+        cpus: args.cpus,
+        kernel: kernel.to_owned(),
+        initrd: folder.path().join("root.cpio"),
+        command_line: String::new(),
+        plugin: None,
+        display: Display::Absent,
+        disks: Vec::new(),
+    };
+    let mut kernel_words = Input::Nothing.words();
+    kernel_words.push("audit".to_owned());
+    run::prepare(&mut machine, Kernel::Uvm, root, &kernel_words)?;
+    session::capture(&machine, Input::Nothing, Duration::from_secs(seconds))
+}
+
+/// Adds the programs that reached something new to the corpus, a line each.
+fn keep(corpus: &Path, output: &str) -> Result<()> {
+    let old = fs::read_to_string(corpus).unwrap_or_default();
+    let mut lines: BTreeSet<&str> = old.lines().collect();
+    let before = lines.len();
+    lines.extend(output.lines().filter_map(|line| line.strip_prefix('k')));
+    let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
+    fs::write(corpus, text).with_context(|| format!("can't write {}", corpus.display()))?;
+    let status = output.lines().rev().find(|line| line.starts_with("s ")).unwrap_or("no status");
+    ui::say(&format!("{status}; corpus {before} -> {}", lines.len()));
+    Ok(())
+}
+
+/// Says how a machine ended, and writes down what ran last if it ended badly. Whether it ended well.
+fn report(folder: &Path, kernel: &Path, seed: u64, finished: &Finished) -> Result<bool> {
+    if let Some(memory) = finished.output.lines().rev().find(|line| line.starts_with("memory ")) {
+        ui::say(memory);
+    }
+    if matches!(finished.ending, Ending::Exited(0)) {
+        return Ok(true);
+    }
+    let is_program =
+        |line: &&str| line.get(1..2) == Some("p") && line.starts_with(|c: char| c.is_ascii_digit());
+    let mut last: Vec<&str> = finished.output.lines().rev().filter(is_program).take(LAST).collect();
+    last.reverse();
+    let path = folder.join(format!("found-{seed}.txt"));
+    let text: String = last.iter().map(|line| format!("{}\n", &line[1..])).collect();
+    fs::write(&path, text).with_context(|| format!("can't write {}", path.display()))?;
+    println!("seed {seed}: the machine ended with {:?}", finished.ending);
+    for line in symbols::story(kernel, &finished.report) {
+        println!("    {line}");
+    }
+    if let Some(line) = finished.output.lines().rev().find(|line| line.starts_with("FAILED")) {
+        println!("    {line}");
+    }
+    println!("    the last programs: ./uvm fuzz --cpus N --replay {}", path.display());
+    Ok(false)
+}
