@@ -30,7 +30,7 @@ pub struct Case {
     /// What the guest's time counts: with instructions it is the same in each run, whatever the host does besides.
     pub clock: Clock,
     pub board: Board,
-    /// It has failed if it runs longer than this.
+    /// It hangs if it runs several times longer than this.
     pub seconds: u64,
     /// Linux does not have what it tests.
     pub ours_only: bool,
