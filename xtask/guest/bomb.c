@@ -155,9 +155,9 @@ static void a_fork_bomb(void) {
     }
     long killed = kills() - before;
     double stop = now();
-    // Until none is left: those that were being born when the signal came are caught by the next.
-    while (!kill(-leader, SIGKILL)) usleep(20000);
-    while (waitpid(leader, 0, WNOHANG) == 0) usleep(1000);
+    // Until none is left: a child that was being made as the signal came is caught by the next signal. A group has its zombies, too, so
+    // its leader is waited for on the way.
+    for (; !kill(-leader, SIGKILL); usleep(20000)) waitpid(leader, 0, WNOHANG);
     // How late it wakes up is told, not judged: hundreds of programs are ready to run.
     printf("  %ld killed in %.1f s, at worst %.2f s to wake up; all ended in %.1f s\n", killed, stop - began, late, now() - stop);
     memory_is_back(pages);

@@ -303,7 +303,8 @@ static int run(char **words) {
         _exit(error == ENOENT ? 127 : 126);
     }
     int status = 0;
-    while (waitpid(child, &status, 0) != child) {
+    // As the first process it has every orphan's end to collect, too.
+    while (wait(&status) != child) {
     }
     return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
 }
