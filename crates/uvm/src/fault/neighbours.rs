@@ -19,7 +19,7 @@ use crate::anon::AnonNo;
 use crate::borrowed::borrowed;
 use crate::map::{Advice, Entry, ORef, Writes};
 use crate::object::{resident, ObjectBody};
-use crate::slots::Slots;
+use crate::slots::{Slots, LEAF};
 use crate::Uvm;
 
 pub(super) const WINDOW: usize = 16;
@@ -78,6 +78,8 @@ impl<M: Machine> Uvm<M> {
         let frames = self.machine().frames();
         let mut found = [None; WINDOW];
         let mut any = false;
+        // A mark is a leaf's: one for each leaf that the window touches, not for each page.
+        let mut unmarked = 0;
         // Who comes to a marked page must be noticed.
         let special = PageFlags::BUSY | PageFlags::ERROR | PageFlags::AHEAD;
         for i in 0..w.len {
@@ -88,8 +90,10 @@ impl<M: Machine> Uvm<M> {
                 continue;
             }
             let own = if self.is_to_ask(page) { prot.without_write() } else { prot };
-            if own.contains(Prot::WRITE) {
-                body.mark(first + Pages(i as u64));
+            let index = first.0 + i as u64;
+            if own.contains(Prot::WRITE) && index >= unmarked {
+                body.mark(Pages(index));
+                unmarked = (index / LEAF + 1) * LEAF;
             }
             found[i] = Some((page, own));
             any = true;

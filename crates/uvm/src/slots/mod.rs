@@ -33,7 +33,7 @@ use crate::counted::{fence, Arc, AtomicU32, AtomicU64};
 use leaves::{Branch, Leaves, PLACE_BYTES};
 
 /// Numbers in a leaf. The model's address spaces are a few dozen pages long, and must cross leaves.
-const LEAF: u64 = if cfg!(feature = "small-leaves") { 4 } else { 64 };
+pub(crate) const LEAF: u64 = if cfg!(feature = "small-leaves") { 4 } else { 64 };
 
 struct Leaf {
     slots: [AtomicU32; LEAF as usize],
