@@ -254,6 +254,46 @@ static void memory_files_reach_as_far(void) {
     close(file), munmap(none, PAGE), munmap(shared, PAGE);
 }
 
+// A program that may be run and not read is not read through a debugger either: whoever traces the process before has no right to
+// what it becomes.
+static void programs_that_may_not_be_read_are_not_read(void) {
+    static char bytes[1 << 16];
+    int from = open("/proc/self/exe", O_RDONLY), to = open("/unreadable", O_CREAT | O_WRONLY, 0711);
+    NEED(from >= 0 && to >= 0);
+    for (ssize_t n; (n = read(from, bytes, sizeof bytes)) > 0;) NEED(write(to, bytes, n) == n);
+    close(from), close(to);
+    NEED(!setresgid(1000, 1000, 1000) && !setresuid(1000, 1000, 1000));
+    FAILS(open("/unreadable", O_RDONLY), EACCES);
+    fflush(stdout);
+    pid_t child = fork();
+    NEED(child >= 0);
+    if (child == 0) {
+        if (ptrace(PTRACE_TRACEME, 0, 0, 0)) _exit(99);
+        execl("/unreadable", "unreadable", "none", (char *)0);
+        _exit(98);
+    }
+    int status = next(child);
+    NEED(WIFSTOPPED(status) && WSTOPSIG(status) == SIGTRAP);
+    struct user_regs_struct registers;
+    CHECK(!ptrace(PTRACE_GETREGS, child, 0, &registers));
+    FAILS(ptrace(PTRACE_PEEKDATA, child, registers.rip, 0), EIO);
+    FAILS(ptrace(PTRACE_POKEDATA, child, registers.rsp & ~7UL, 0), EIO);
+    struct iovec here = {bytes, 8}, there = {(void *)registers.rip, 8};
+    FAILS(process_vm_readv(child, &here, 1, &there, 1, 0), EPERM);
+    char name[64];
+    snprintf(name, sizeof name, "/proc/%d/mem", child);
+    FAILS(open(name, O_RDONLY), EACCES);
+    snprintf(name, sizeof name, "/proc/%d/maps", child);
+    FAILS(open(name, O_RDONLY), EACCES);
+    kill(child, SIGKILL);
+    CHECK(WTERMSIG(next(child)) == SIGKILL);
+}
+
+static void unreadable_programs(void) {
+    CHECK(in_child(programs_that_may_not_be_read_are_not_read) == 0);
+    unlink("/unreadable");
+}
+
 int main(int argc, char **argv) {
     static const struct test_case tests[] = {
         {"memory_is_read_and_written", memory_is_read_and_written},
@@ -263,6 +303,7 @@ int main(int argc, char **argv) {
         {"programs_are_seen", programs_are_seen},
         {"others_are_attached_to", others_are_attached_to},
         {"memory_files_reach_as_far", memory_files_reach_as_far},
+        {"unreadable_programs", unreadable_programs},
     };
     return RUN(tests, argc, argv);
 }

@@ -8,11 +8,15 @@
 //! ```
 //! I1: a process may do everything to itself. I2: memory that is not dumpable is for itself and for `SYS_PTRACE` only, whoever asks;
 //! memory stops being dumpable before its process gets the credentials that it is to be kept from others for (`change_cred`).
+//! I3: memory is reached through `memory_of` or `may_debug`, which judge that memory; a process that was judged may have other memory by
+//! then. I4: a new program's memory becomes dumpable when the descriptors that the old one's exec closes are closed (`exec`).
 
+use alloc::sync::Arc;
 use core::sync::atomic::Ordering;
 
 use super::caps::Caps;
 use super::cred::Cred;
+use super::mm::Mm;
 use super::process::Process;
 use super::signal::{Signal, SIGCONT};
 use super::{current_process, current_thread};
@@ -50,20 +54,39 @@ fn all_ids_are(target: &Cred, uid: u32, gid: u32) -> bool {
 /// # Errors
 /// `EPERM`.
 pub fn may_look_into(target: &Process, by: By) -> Result<()> {
-    if is_self(target) {
-        return Ok(());
-    }
+    memory_of(target, by).map(|_| ())
+}
+
+/// The memory of a process that the running process may read and change: the very memory that was
+/// judged, whatever program the process runs meanwhile (I3). `None` if it is past its end.
+///
+/// # Errors
+/// `EPERM`.
+pub fn memory_of(target: &Process, by: By) -> Result<Option<Arc<Mm>>> {
+    // Before the ids: those that memory is to be kept from come after it is made to be kept (I2).
+    let mm = target.mm();
     let own = current_process().cred();
-    if own.has(Caps::SYS_PTRACE) {
-        return Ok(());
+    if is_self(target) || own.has(Caps::SYS_PTRACE) {
+        return Ok(mm);
     }
     let (uid, gid, caps) = match by {
         By::Files => (own.fsuid, own.fsgid, own.caps.effective),
         By::Real => (own.uid, own.gid, own.caps.permitted),
     };
     let other = target.cred();
-    let is_dumpable = target.mm().is_none_or(|mm| mm.is_dumpable());
-    allowed(all_ids_are(&other, uid, gid) && is_dumpable && caps.contains(other.caps.permitted))
+    let is_dumpable = mm.as_ref().is_none_or(|mm| mm.is_dumpable());
+    allowed(all_ids_are(&other, uid, gid) && is_dumpable && caps.contains(other.caps.permitted))?;
+    Ok(mm)
+}
+
+/// Whether the running process may read and change the memory that a tracee of its runs in now. To
+/// trace it was allowed for the program of that time; what it runs since may be a program that the
+/// tracer may run and not read.
+///
+/// # Errors
+/// `EPERM`.
+pub fn may_debug(mm: &Mm) -> Result<()> {
+    allowed(mm.is_dumpable() || current_process().cred().has(Caps::SYS_PTRACE))
 }
 
 /// Whether the running process may send this signal; `None` stands for a question.
@@ -132,7 +155,7 @@ pub fn change_cred(change: impl FnOnce(&mut Cred) -> Result<()>) -> Result<()> {
         }
         thread.parent_death_signal.store(0, Ordering::Relaxed);
     }
-    let old = core::mem::replace(&mut *own, alloc::sync::Arc::new(cred));
+    let old = core::mem::replace(&mut *own, Arc::new(cred));
     let is_other = old.uid != own.uid;
     drop(own);
     drop(old);

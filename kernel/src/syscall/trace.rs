@@ -1,5 +1,7 @@
 //! `ptrace`: stops, registers and memory of another process, for debuggers. What it doesn't do is refused with `EIO`.
 
+use alloc::sync::Arc;
+
 use linux_raw_sys::ptrace as request;
 use zerocopy::IntoBytes;
 
@@ -8,11 +10,13 @@ use crate::arch::UserRegs;
 use crate::errno::*;
 use crate::fs::io::{IoVec, Sink, Source};
 use crate::mem::layout::USER_END;
+use crate::proc::access;
 use crate::proc::remote::{self, As};
 use crate::proc::signal::{deliver, send, SigInfo, Signal, SIGKILL};
 use crate::proc::trace::{self, Resume};
 use crate::proc::Pid;
 use crate::user;
+use crate::vm::Space;
 
 pub const CALLS: Calls = calls! {
     __NR_ptrace => ptrace[4],
@@ -120,8 +124,10 @@ fn poke(pid: Pid, addr: u64, word: u64) -> Result<()> {
     }
 }
 
-fn space(pid: Pid) -> Result<alloc::sync::Arc<crate::vm::Space>> {
-    trace::with_stopped(pid, |thread, _| thread.space().ok_or(ESRCH))
+fn space(pid: Pid) -> Result<Arc<Space>> {
+    let mm = trace::with_stopped(pid, |thread, _| thread.mm().ok_or(ESRCH))?;
+    access::may_debug(&mm).map_err(|_| EIO)?;
+    Ok(mm.space.clone())
 }
 
 /// A tracee's registers in their order.
