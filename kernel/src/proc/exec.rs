@@ -135,6 +135,14 @@ struct Program {
     interpreter: Option<(Arc<File>, Image)>,
 }
 
+/// Whether others may look into a new program's memory, if their ids allow it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Openness {
+    Dumpable,
+    /// A program that may be run and not read, or one that runs with other ids.
+    Hidden,
+}
+
 /// Runs `file` in the running process. `path` is what the program is told it was started as. On success the registers
 /// are those of the new program; on failure nothing has changed.
 pub fn exec(regs: &mut UserRegs, file: Arc<File>, path: &[u8], mut arguments: Arguments) -> Result<()> {
@@ -148,7 +156,7 @@ pub fn exec(regs: &mut UserRegs, file: Arc<File>, path: &[u8], mut arguments: Ar
     let mut name = path.to_vec();
     let program = find(file, &mut name, &mut arguments)?;
     let thread = current_thread();
-    let (mm, loaded, sp) = build(thread, &program, path, &arguments)?;
+    let (mm, openness, loaded, sp) = build(thread, &program, path, &arguments)?;
     let files = match own_files(thread) {
         Ok(files) => files,
         Err(errno) => {
@@ -161,7 +169,7 @@ pub fn exec(regs: &mut UserRegs, file: Arc<File>, path: &[u8], mut arguments: Ar
         return Err(errno);
     }
     let old = thread.pending_mm.lock().take();
-    commit(thread, &name, files);
+    commit(thread, &name, files, (&mm, openness));
     if let Some(old) = old {
         old.leave();
     }
@@ -268,7 +276,7 @@ fn build(
     program: &Program,
     path: &[u8],
     arguments: &Arguments,
-) -> Result<(Arc<Mm>, Loaded, u64)> {
+) -> Result<(Arc<Mm>, Openness, Loaded, u64)> {
     let space = vm::space_new()?;
     let stack_limit = thread.process.limit(RLIMIT_STACK);
     let interpreter = program.interpreter.as_ref().map(|(file, image)| (&**file, image));
@@ -284,7 +292,9 @@ fn build(
     let cred = before.after_exec(gains(thread));
     let mm = Mm::new(space, layout);
     let readable = fs::access::check(&cred, &program.file.inode().ownership(), fs::access::READ).is_ok();
-    mm.set_dumpable(readable && !before.has_other_ids());
+    // Not while descriptors are open that the old program's end closes.
+    mm.set_dumpable(false);
+    let openness = if readable && !before.has_other_ids() { Openness::Dumpable } else { Openness::Hidden };
     let old = thread.replace_mm(Some(mm.clone()));
     vm::activate(&mm.space);
     *thread.pending_mm.lock() = old;
@@ -293,7 +303,7 @@ fn build(
     let written = image::clear_tails(&program.image, interpreter.map(|(_, image)| image), &loaded)
         .and_then(|()| image::write_stack(&loaded, &startup));
     match written {
-        Ok(sp) => Ok((mm, loaded, sp)),
+        Ok(sp) => Ok((mm, openness, loaded, sp)),
         Err(errno) => {
             switch_back(thread, Some(mm));
             Err(errno)
@@ -361,7 +371,7 @@ fn own_files(thread: &Thread) -> Result<Option<Arc<FdTable>>> {
 }
 
 /// Everything that a new program finds fresh.
-fn commit(thread: &Thread, name: &[u8], files: Option<Arc<FdTable>>) {
+fn commit(thread: &Thread, name: &[u8], files: Option<Arc<FdTable>>, (mm, openness): (&Mm, Openness)) {
     let process = &thread.process;
     exit::finish_vfork(thread);
     {
@@ -370,6 +380,7 @@ fn commit(thread: &Thread, name: &[u8], files: Option<Arc<FdTable>>) {
             Arc::make_mut(&mut group.actions).reset_caught();
         }
     }
+    let before = process.cred();
     // The memory is the new program's already.
     let _ = access::change_cred(|cred| {
         *cred = cred.after_exec(gains(thread));
@@ -383,8 +394,11 @@ fn commit(thread: &Thread, name: &[u8], files: Option<Arc<FdTable>>) {
     timer::exec(process);
     if let Some(own) = files {
         own.close_on_exec();
-        let before = process.files.lock().replace(own);
-        drop(before);
+        let old = process.files.lock().replace(own);
+        drop(old);
+    }
+    if openness == Openness::Dumpable && !process.cred().hides_from(&before) {
+        mm.set_dumpable(true);
     }
     process.exit_signal.store(SIGCHLD.number(), Ordering::Relaxed);
     process.has_execed.store(true, Ordering::Relaxed);

@@ -22,10 +22,8 @@ use crate::vm::{Access, Pins, Space};
 /// `ESRCH`, `EPERM`.
 pub fn space_of(pid: Pid) -> Result<Arc<Space>> {
     let process = table::process(pid).ok_or(ESRCH)?;
-    // The space first: what a process runs in after an exec is judged anew.
-    let space = process.space().ok_or(ESRCH)?;
-    access::may_look_into(&process, By::Real)?;
-    Ok(space)
+    let mm = access::memory_of(&process, By::Real)?.ok_or(ESRCH)?;
+    Ok(mm.space.clone())
 }
 
 /// On whose behalf another's memory is accessed.

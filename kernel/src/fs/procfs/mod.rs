@@ -228,8 +228,7 @@ impl ProcNode {
             Show::ProcessSetting(pid, setting) => {
                 process(pid).map(|process| Subject::Process(Arc::downgrade(&process), setting.show))
             }
-            Show::SpaceText(pid, records) => process(pid).map(|process| {
-                let mm = process.mm();
+            Show::SpaceText(pid, records) => memory_of(pid).map(|(process, mm)| {
                 Subject::Space(Arc::downgrade(&process), mm.as_ref().map(Arc::downgrade), records)
             }),
             _ => return None,
@@ -239,9 +238,14 @@ impl ProcNode {
 
 /// A process, if the caller may look into it.
 fn looked_into(pid: Pid) -> Result<Arc<Process>> {
+    memory_of(pid).map(|(process, _)| process)
+}
+
+/// A process and its memory, if the caller may look into that.
+fn memory_of(pid: Pid) -> Result<(Arc<Process>, Option<Arc<Mm>>)> {
     let process = process(pid)?;
-    proc::access::may_look_into(&process, By::Files).map_err(|_| EACCES)?;
-    Ok(process)
+    let mm = proc::access::memory_of(&process, By::Files).map_err(|_| EACCES)?;
+    Ok((process, mm))
 }
 
 fn open_file(pid: Pid, fd: i32) -> Result<Arc<File>> {
@@ -462,7 +466,7 @@ impl Inode for ProcNode {
 
     fn open(&self, flags: u32) -> Result<Option<InodeRef>> {
         if let Show::Memory(pid) = self.show {
-            let mm = looked_into(pid)?.mm();
+            let (_, mm) = memory_of(pid)?;
             return Ok(Some(Arc::new(Memory { mm: mm.as_ref().map(Arc::downgrade), stat: self.stat() })));
         }
         if let Show::FailNth(tid) = self.show {
