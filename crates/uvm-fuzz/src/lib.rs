@@ -1,0 +1,108 @@
+//! What a fuzzer runs on the desk: functions of bytes that panic when something is wrong, and no fuzzer.
+//!
+//! ```text
+//!   corpus/TARGET/*  --->  tests/replay.rs: each file, and random bytes by seed (cargo test)
+//!         ^      |
+//!         |      +------>  search/: libFuzzer, a workspace of its own (./uvm fuzz --desk TARGET)
+//!         +------ what reaches something new ---+
+//! ```
+//!
+//! The kernel's files are taken in by their paths, as `xtask/tests/kernel_parts.rs` does; what they name of the kernel
+//! stands below.
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+
+pub mod ext4;
+pub mod library;
+pub mod parsers;
+
+#[path = "../../../kernel/src/fs/cpio.rs"]
+#[allow(dead_code, missing_docs)]
+mod cpio;
+#[path = "../../../kernel/src/proc/elf.rs"]
+#[allow(dead_code, missing_docs)]
+mod elf;
+#[path = "../../../kernel/src/errno.rs"]
+#[allow(dead_code, missing_docs)]
+mod errno;
+#[path = "../../../kernel/src/fs/swap/header.rs"]
+#[allow(missing_docs)]
+mod header;
+#[path = "../../../kernel/src/dev/tty"]
+#[allow(dead_code, missing_docs)]
+mod tty {
+    pub mod line;
+    pub mod termios;
+}
+use tty::termios;
+
+/// What they name of the kernel's files: bytes.
+mod fs {
+    pub mod file {
+        use crate::errno::Result;
+
+        pub struct File(pub Vec<u8>);
+
+        impl File {
+            pub fn read_kernel(&self, offset: u64, to: &mut [u8]) -> Result<usize> {
+                let from = usize::try_from(offset).ok().and_then(|at| self.0.get(at..)).unwrap_or(&[]);
+                let n = from.len().min(to.len());
+                to[..n].copy_from_slice(&from[..n]);
+                Ok(n)
+            }
+        }
+    }
+}
+
+/// What they name of the kernel's memory: allocations that can fail, of which none does on purpose here.
+mod mem {
+    pub mod layout {
+        pub const USER_END: u64 = 0x7fff_ffff_f000;
+    }
+
+    pub mod fault {
+        use machine::NoMemory;
+
+        pub trait Room {
+            fn room(&mut self, more: usize) -> Result<(), NoMemory>;
+        }
+
+        impl<T> Room for Vec<T> {
+            fn room(&mut self, more: usize) -> Result<(), NoMemory> {
+                self.try_reserve(more).map_err(|_| NoMemory)
+            }
+        }
+
+        pub fn gather<T>(from: impl Iterator<Item = T>) -> Result<Vec<T>, NoMemory> {
+            Ok(from.collect())
+        }
+    }
+}
+
+/// A function to be tried on all kinds of bytes.
+pub struct Target {
+    /// Its name, and that of its folder in `corpus/`.
+    pub name: &'static str,
+    /// Panics when something is wrong.
+    pub run: fn(&[u8]),
+    /// Bytes that make sense, at most.
+    pub longest: usize,
+    /// Random inputs that a replay tries.
+    pub random: u64,
+}
+
+/// All of them.
+pub const TARGETS: &[Target] = &[
+    Target { name: "library", run: library::target, longest: 1000, random: 1000 },
+    Target { name: "ext4", run: ext4::target, longest: 200, random: 200 },
+    Target { name: "elf", run: parsers::elf, longest: 2000, random: 3000 },
+    Target { name: "cpio", run: parsers::cpio, longest: 1000, random: 3000 },
+    Target { name: "swap", run: parsers::swap, longest: 300, random: 3000 },
+    Target { name: "tty", run: parsers::tty, longest: 6000, random: 3000 },
+];
+
+/// The one of this name.
+pub fn target(name: &str) -> Option<&'static Target> {
+    TARGETS.iter().find(|target| target.name == name)
+}
