@@ -3,11 +3,12 @@
 //! The kernel is built with counters at every edge of its control flow, and shows them as `/dev/coverage`; the programs are
 //! made, run and kept inside the machine (`xtask/guest/fuzzer.c`). This side boots the machine again and again, keeps what
 //! reached something new in `target/fuzz/corpus`, and writes what ran last before a panic into a file that `--replay` runs.
+//! What needs no machine is searched by `desk`.
 
 use crate::qemu::{Board, Clock, Display, Ending, Kernel, Machine};
 use crate::run::{self, Root};
 use crate::session::{self, Finished, Input};
-use crate::{build, guest, symbols, ui};
+use crate::{build, desk, guest, symbols, ui};
 use anyhow::{Context, Result};
 use clap::Args;
 use std::collections::BTreeSet;
@@ -32,6 +33,10 @@ pub struct FuzzArgs {
     /// Run the programs of a file, which an earlier search has written.
     #[arg(long, value_name = "FILE")]
     replay: Option<PathBuf>,
+    /// Search on the desk, without a machine: library, ext4, elf, cpio, swap or tty (crates/uvm-fuzz); --replay FILE
+    /// runs an input of such a search.
+    #[arg(long, value_name = "TARGET", conflicts_with_all = ["cpus", "mem"])]
+    desk: Option<String>,
 }
 
 /// Minutes that one machine lives: what a search leaves behind in memory is compared at its end.
@@ -44,6 +49,12 @@ const LAST: usize = 40;
 const ROUNDS: &str = "20";
 
 pub fn fuzz(args: &FuzzArgs) -> Result<u8> {
+    if let Some(target) = &args.desk {
+        return match &args.replay {
+            Some(file) => desk::replay(target, file),
+            None => desk::search(target, args.minutes, args.seed),
+        };
+    }
     let kernel = build::kernel_with_coverage()?;
     if let Some(file) = &args.replay {
         return replay(args, &kernel, file);

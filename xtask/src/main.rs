@@ -15,6 +15,7 @@ mod console;
 mod control;
 mod cpio;
 mod debian;
+mod desk;
 mod disk;
 mod fuzz;
 mod guest;
@@ -68,6 +69,7 @@ Examples:
                                                 which of them move cache lines between two CPUs
   ./uvm fuzz --minutes 120 --cpus 2             random system calls; what breaks the kernel goes to target/fuzz
   ./uvm fuzz --replay target/fuzz/found-1.txt   the programs that ran last before it broke
+  ./uvm fuzz --desk library --minutes 10        the library, the volume or a parser, by libFuzzer
 
 Exit codes: the program's own; 1 a check failed; 2 wrong command line; 69 something needed is missing;
 70 kernel panic; 71 the machine stopped without a word; 72 out of time.";
