@@ -20,9 +20,14 @@ use core::ops::Range;
 
 /// Heap bytes of one of the tree's nodes, at most: eleven keys and values, twelve edges.
 const NODE_BYTES: usize = 400;
-/// Heap bytes that one change of any cover needs, at most: two new nodes on each level of a tree of 6^10 runs, as many
-/// as no machine has entries.
-pub(crate) const CHANGE_BYTES: usize = 2 * 12 * NODE_BYTES;
+/// Heap bytes that one change of any cover needs, at most: that of 6^10 runs, as many as no machine has entries.
+pub(crate) const CHANGE_BYTES: usize = change_bytes(6usize.pow(10));
+
+/// Heap bytes that one change of a tree of so many runs needs, at most: two new nodes on each level. Every node but the
+/// root has six children at least, or five keys.
+const fn change_bytes(runs: usize) -> usize {
+    2 * (runs.ilog(6) as usize + 2) * NODE_BYTES
+}
 
 /// The count lies first: see [`Cover`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -167,8 +172,7 @@ impl Cover {
         match &self.runs {
             Runs::One(run) if run.start == range.start && run.end == range.end => 0,
             Runs::One(_) => 4 * NODE_BYTES,
-            // Every node but the root has six children at least, or five keys.
-            Runs::Many(runs) => 2 * (runs.len().ilog(6) as usize + 2) * NODE_BYTES,
+            Runs::Many(runs) => change_bytes(runs.len()),
         }
     }
 
@@ -244,6 +248,8 @@ impl Cover {
     /// The runs as a tree. [`lessen`](Self::lessen) follows.
     fn many(&mut self) -> &mut BTreeMap<u64, Rest> {
         if let Runs::One(run) = self.runs {
+            #[cfg(test)]
+            tests::TREES.set(tests::TREES.get() + 1);
             let mut runs = BTreeMap::new();
             if run.count != 0 {
                 runs.insert(run.start, Rest { end: run.end, count: run.count });
@@ -297,6 +303,11 @@ mod tests {
 
     use super::*;
 
+    std::thread_local! {
+        /// Trees made.
+        pub(super) static TREES: core::cell::Cell<usize> = const { core::cell::Cell::new(0) };
+    }
+
     fn counts(c: &Cover) -> Vec<(Range<u64>, u32)> {
         c.runs().collect()
     }
@@ -327,43 +338,140 @@ mod tests {
         assert_eq!(counts(&c), [(0..3, 1), (3..8, 2)]);
     }
 
+    /// Runs of equal counts in an array.
+    fn runs_of(array: &[u32; 40]) -> Vec<(Range<u64>, u32)> {
+        let mut runs: Vec<(Range<u64>, u32)> = Vec::new();
+        for (at, &count) in (0..).zip(array) {
+            match runs.last_mut() {
+                Some((run, of)) if *of == count => run.end = at + 1,
+                _ => runs.push((at..at + 1, count)),
+            }
+        }
+        runs
+    }
+
+    /// Every question about a range has the array's answer.
+    fn assert_agrees(c: &Cover, array: &[u32; 40], range: Range<u64>) {
+        let all = runs_of(array);
+        let used: Vec<_> = all.iter().filter(|run| run.1 != 0).cloned().collect();
+        assert_eq!(counts(c), used);
+        let slots = &array[range.start as usize..range.end as usize];
+        assert_eq!(c.is_empty(), used.is_empty());
+        assert_eq!(c.is_whole(&range), used.len() == 1 && used[0].0 == range);
+        assert_eq!(c.is_exclusive(range.clone()), slots.iter().all(|&count| count == 1));
+        assert_eq!(c.is_unused(range.clone()), slots.iter().all(|&count| count == 0));
+        let meets = |run: &Range<u64>| run.start < range.end && range.start < run.end;
+        let met: Vec<_> = used.iter().filter(|run| meets(&run.0)).cloned().collect();
+        assert_eq!(c.runs_in(range.clone()).collect::<Vec<_>>(), met);
+        let mut gaps: Vec<_> = all.iter().filter(|run| run.1 == 0).map(|run| run.0.clone()).collect();
+        gaps.retain(|gap| gap.end > range.start && gap.end != 40);
+        gaps.iter_mut().for_each(|gap| gap.start = gap.start.max(range.start));
+        let end = used.last().map_or(0, |run| run.0.end).max(range.start);
+        gaps.push(end..u64::MAX >> 1);
+        assert_eq!(c.gaps(range.start).collect::<Vec<_>>(), gaps);
+    }
+
+    /// Trees that the work makes.
+    fn trees(work: impl FnOnce()) -> usize {
+        let before = TREES.get();
+        work();
+        TREES.get() - before
+    }
+
+    /// Adds a first reference, and sees that it takes heap when it was to be expected.
+    fn insert_as_foretold(c: &mut Cover, array: &[u32; 40], range: Range<u64>) {
+        let used: Vec<_> = runs_of(array).into_iter().filter(|run| run.1 != 0).collect();
+        let follows = used.iter().any(|(run, count)| run.end == range.start && *count == 1);
+        let has_room = match &used[..] {
+            [] => true,
+            [(run, count)] => follows || run.start == range.end && *count == 1,
+            _ => follows,
+        };
+        assert_eq!(c.has_room_for(&range), has_room);
+        assert_eq!(trees(|| c.insert(range)), usize::from(!has_room && used.len() == 1));
+    }
+
+    #[test]
+    fn a_change_needs_two_nodes_on_each_level() {
+        let mut c = Cover::new();
+        c.insert(0..2000);
+        assert_eq!((c.add_bytes(&(0..2000)), c.add_bytes(&(0..1999))), (0, 4 * NODE_BYTES));
+        assert_eq!((c.add_bytes(&(1..2000)), c.add_bytes(&(1..3))), (4 * NODE_BYTES, 4 * NODE_BYTES));
+        let mut at = 0;
+        for (runs, levels) in [(2, 2), (4, 2), (6, 3), (34, 3), (36, 4), (216, 5)] {
+            while counts(&c).len() < runs && at < 1000 {
+                c.add(at..at + 1);
+                at += 2;
+            }
+            assert_eq!((counts(&c).len(), c.add_bytes(&(0..1))), (runs, 2 * levels * NODE_BYTES));
+        }
+        assert_eq!(CHANGE_BYTES, 2 * 12 * NODE_BYTES);
+    }
+
+    #[test]
+    fn an_empty_range_changes_nothing() {
+        let mut c = Cover::new();
+        c.insert(3..3);
+        assert!(c.is_empty() && counts(&c).is_empty());
+        c.insert(2..6);
+        c.add(2..4);
+        let before = counts(&c);
+        assert_eq!(trees(|| c.insert(9..9)), 0);
+        c.add(3..3);
+        assert_eq!(c.sub_some(3..3, 1, |_| panic!("nothing is unused")), 3);
+        assert_eq!(counts(&c), before);
+    }
+
     #[test]
     fn random_ranges_agree_with_an_array() {
         let mut c = Cover::new();
         let mut array = [0u32; 40];
         let mut held: Vec<Range<u64>> = Vec::new();
         let mut seed = 7u64;
-        for _ in 0..5000 {
+        for step in 0..20_000 {
+            if step % 40 == 0 {
+                // Small covers are the common ones.
+                (c, array) = (Cover::new(), [0; 40]);
+                held.clear();
+            }
             seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
             let (a, b) = ((seed >> 33) % 40, (seed >> 43) % 41);
             if seed >> 60 < 8 && a < b {
                 // What has references gets one more, what has none its first.
-                let has_any = |i: u64| array[i as usize] != 0;
                 let mut at = a;
                 while at < b {
+                    let has_any = |i: u64| array[i as usize] != 0;
                     let end = (at..b).find(|&i| has_any(i) != has_any(at)).unwrap_or(b);
                     if has_any(at) {
-                        c.add(at..end);
+                        let takes_tree = counts(&c).len() == 1 && !c.is_whole(&(at..end));
+                        assert_eq!(trees(|| c.add(at..end)), usize::from(takes_tree));
                     } else {
-                        c.insert(at..end);
+                        insert_as_foretold(&mut c, &array, at..end);
                     }
+                    (at..end).for_each(|i| array[i as usize] += 1);
                     at = end;
                 }
-                (a..b).for_each(|i| array[i as usize] += 1);
                 held.push(a..b);
             } else if !held.is_empty() {
                 let r = held.swap_remove((seed >> 20) as usize % held.len());
                 let mut gone = Vec::new();
                 let (mut at, most) = (r.start, (seed >> 50) as usize % 3 + 1);
                 while at < r.end {
-                    at = c.sub_some(at..r.end, most, |g| gone.extend(g));
+                    let (takes_tree, mut parts) = (counts(&c).len() == 1 && !c.is_whole(&(at..r.end)), 0);
+                    let mut unused = |part: Range<u64>| {
+                        parts += 1;
+                        gone.extend(part);
+                    };
+                    let made = trees(|| at = c.sub_some(at..r.end, most, &mut unused));
+                    assert!(made == usize::from(takes_tree) && (parts == most || at == r.end));
+                    assert!(parts <= most);
                 }
                 r.clone().for_each(|i| array[i as usize] -= 1);
                 assert!(r.filter(|&i| array[i as usize] == 0).eq(gone));
             }
-            let mut seen = [0u32; 40];
-            c.runs().for_each(|(r, n)| r.for_each(|i| seen[i as usize] = n));
-            assert_eq!(seen, array);
+            if a < b {
+                assert_agrees(&c, &array, a..b);
+            }
         }
     }
 }

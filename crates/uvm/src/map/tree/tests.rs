@@ -95,6 +95,17 @@ fn one_entry_is_taken_without_a_node() {
 }
 
 #[test]
+fn cleared_entries_are_gone() {
+    let mut t = tens(100);
+    for (range, count) in [(r(200, 210), 1), (r(300, 500), 20)] {
+        let mut taken = t.take(range);
+        assert_eq!((taken.len(), taken.is_empty()), (count, false));
+        taken.clear();
+        assert_eq!((taken.len(), taken.is_empty()), (0, true));
+    }
+}
+
+#[test]
 fn a_derived_tree_has_the_same_places() {
     for count in [0, 1, 7, 8, 9, 100, 500, 5000] {
         let mut t = tens(count);
