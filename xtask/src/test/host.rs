@@ -40,6 +40,7 @@ pub const LONG: &[Check] = &[
     Check { name: "host/ten million concurrent programs", run: many_concurrent_programs },
     Check { name: "host/planted bugs", run: planted_bugs },
     Check { name: "host/a million fork patterns", run: million_forks },
+    Check { name: "host/mutants", run: super::mutants::check },
     Check { name: "host/a hundred machines that go off while they write", run: super::crashes::a_hundred },
     Check { name: "host/ten thousand boots of four CPUs", run: super::boots::ten_thousand },
 ];
@@ -51,11 +52,11 @@ fn cargo(arguments: &[&str]) -> Command {
     command
 }
 
-fn output(command: &mut Command) -> Result<Output> {
+pub fn output(command: &mut Command) -> Result<Output> {
     command.output().with_context(|| format!("can't run {command:?}"))
 }
 
-fn text(output: &Output) -> String {
+pub fn text(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }
 

@@ -10,6 +10,7 @@ mod damaged;
 mod disks;
 mod host;
 mod kernel;
+mod mutants;
 mod prepare;
 mod pressure;
 mod stress;
