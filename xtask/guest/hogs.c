@@ -350,6 +350,50 @@ KIND(links) KIND(symlinks) KIND(files) KIND(folders) KIND(locks) KIND(timers) KI
 KIND(streams) KIND(messages) KIND(connections) KIND(rights) KIND(threads) KIND(processes) KIND(polls) KIND(tables)
 KIND(segments)
 
+// Children that store where their parent has: each needs page tables and copies of its own, until memory has run out.
+static void inherits(void) {
+    enum { PLACES = 400 };
+    size_t apart = 2 * MEGABYTE;
+    char *memory = mmap(0, PLACES * apart, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory == MAP_FAILED || setgid(USER) || setuid(USER)) _exit(1);
+    for (int i = 0; i < PLACES; i++) {
+        memory[i * apart] = 1;
+        mprotect(memory + i * apart + PAGE, PAGE, PROT_READ);
+    }
+    for (pid_t child; (child = fork()) >= 0;)
+        if (child == 0) {
+            for (int i = 0; i < PLACES; i++) memory[i * apart] = 2;
+            for (;;) pause();
+        }
+    for (;;) pause();
+}
+
+// Who is to go is looked for while others run: counting what processes with many mappings have takes many turns. The first process
+// starts others meanwhile and waits for them.
+static void many_large_processes_are_judged(void) {
+    long killed = vmstat("oom_kill");
+    pid_t pids[2];
+    NEED(prctl(PR_SET_CHILD_SUBREAPER, 1) == 0);
+    for (int i = 0; i < 2; i++) {
+        NEED((pids[i] = fork()) >= 0);
+        if (pids[i] == 0) {
+            setpgid(0, 0);
+            inherits();
+        }
+    }
+    for (int i = 0; i < 500 && vmstat("oom_kill") < killed + 2; i++) {
+        pid_t other = fork();
+        if (other == 0) _exit(0);
+        if (other > 0) waitpid(other, 0, 0);
+        usleep(10000);
+    }
+    for (int i = 0; i < 2; i++) kill(-pids[i], SIGKILL);
+    while (wait(0) > 0) {}
+    CHECK(vmstat("oom_kill") > killed);
+    root_goes_on();
+    CHECK(in_child(nothing_is_left) == 0);
+}
+
 #define CASE(name) {"hogs_of_" #name, hogs_of_##name}
 static const struct test_case cases[] = {
     CASE(threads), CASE(processes), CASE(polls), CASE(tables), CASE(links), CASE(symlinks), CASE(files), CASE(folders), CASE(locks), CASE(timers), CASE(signals), CASE(events), CASE(pipes),
@@ -357,4 +401,7 @@ static const struct test_case cases[] = {
     CASE(segments),
 };
 
-int main(int argc, char **argv) { return RUN(cases, argc, argv); }
+static const struct test_case judged[] = {{"many_large_processes_are_judged", many_large_processes_are_judged}};
+
+// With a word, the case that takes memory itself until it has run out.
+int main(int argc, char **argv) { return argc > 1 && !strcmp(argv[1], "memory") ? RUN(judged, 1, argv) : RUN(cases, argc, argv); }

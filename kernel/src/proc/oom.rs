@@ -195,14 +195,12 @@ pub fn score(process: &Process) -> i64 {
     badness(process, all).map_or(0, |points| (1000 + points * 1000 / all.max(1)) * 2 / 3)
 }
 
-/// The worst that is not on its way out.
+/// The worst that is not on its way out. Judged with the table unlocked: counting what a process has gives way to others.
 fn worst() -> Option<Arc<Process>> {
     let all = all_pages();
-    table::with(|tree| {
-        let others = tree.nodes().map(|node| &node.process).filter(|process| !is_leaving(process));
-        let judged = others.filter_map(|process| Some((badness(process, all)?, process)));
-        judged.max_by_key(|(points, _)| *points).map(|(_, process)| process.clone())
-    })
+    let others = table::processes().filter(|process| !is_leaving(process));
+    let judged = others.filter_map(|process| Some((badness(&process, all)?, process)));
+    judged.max_by_key(|(points, _)| *points).map(|(_, process)| process)
 }
 
 /// One that was told to go and has not gone yet.
