@@ -9,12 +9,18 @@ use crate::ui;
 use anyhow::{bail, Context, Result};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::OnceLock;
 
 pub const TARGET: &str = "x86_64-unknown-none";
 
-/// The top of the source tree.
+/// The top of the source tree: what `./uvm` hands over in `UVM_ROOT`, since the place that was compiled into this program
+/// is another one after the tree was copied or moved; without it, the tree that this program was built in.
 pub fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies inside the tree")
+    static ROOT: OnceLock<PathBuf> = OnceLock::new();
+    ROOT.get_or_init(|| match std::env::var_os("UVM_ROOT") {
+        Some(root) => PathBuf::from(root),
+        None => Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies inside the tree").into(),
+    })
 }
 
 /// A folder under `target/` for what xtask makes; created when missing.

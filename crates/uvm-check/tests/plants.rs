@@ -924,7 +924,10 @@ const PLANTS: &[Plant] = &[
 ];
 
 fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("the workspace is there")
+    Path::new(&std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it"))
+        .join("../..")
+        .canonicalize()
+        .expect("the workspace is there")
 }
 
 /// Makes a folder the copy of another. What is the same already is left alone, so that a build is not thrown away.

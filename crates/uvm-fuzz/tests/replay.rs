@@ -55,7 +55,8 @@ fn replay(name: &str) {
         return run_seed(target, seed);
     }
     let started = Instant::now();
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus").join(name);
+    let folder =
+        Path::new(&std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it")).join("corpus").join(name);
     let entries = std::fs::read_dir(&folder).unwrap_or_else(|e| panic!("no {}: {e}", folder.display()));
     let mut files: Vec<_> = entries.map(|entry| entry.expect("the folder can be read").path()).collect();
     files.sort();
