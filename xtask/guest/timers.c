@@ -3,6 +3,8 @@
 // The machine's clock counts instructions, so the CPU's share is the same in each run.
 #include "check.h"
 #include <poll.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/time.h>
 #include <sys/timerfd.h>
 
@@ -111,8 +113,6 @@ static void start_cpu_time(void) {
 }
 static void timers_on_cpu_time_leave_the_cpu(void) { CHECK(share("CPU time", start_cpu_time) >= 58); }
 
-// --- what is counted ----------------------------------------------------------------------------------------------
-
 static int take(int number, siginfo_t *info) {
     sigset_t set;
     sigemptyset(&set);
@@ -120,6 +120,75 @@ static int take(int number, siginfo_t *info) {
     struct timespec now = {0, 0};
     return sigtimedwait(&set, info, &now);
 }
+
+static const int PROCESSES = 30;
+
+// A user's processes that wait, each with as many timers of a nanosecond as it is given.
+static void start_processes(clockid_t clock, int blocked) {
+    int ready[2], made;
+    long all = 0;
+    NEED(!pipe(ready));
+    for (int i = 0; i < PROCESSES; i++) {
+        pid_t pid = fork();
+        NEED(pid >= 0);
+        if (pid) continue;
+        struct itimerspec setting = {{0, 1}, {0, 1}};
+        struct sigevent event = {.sigev_notify = SIGEV_SIGNAL, .sigev_signo = SIGRTMIN};
+        timer_t id;
+        NEED(!setgid(1000) && !setuid(1000) && !prctl(PR_SET_PDEATHSIG, SIGKILL));
+        if (blocked) block(SIGRTMIN);
+        else signal(SIGRTMIN, SIG_IGN);
+        for (made = 0; !timer_create(clock, &event, &id); made++) timer_settime(id, 0, &setting, 0);
+        CHECK(errno == EAGAIN);
+        NEED(write(ready[1], &made, sizeof made) == sizeof made);
+        for (;;) pause();
+    }
+    for (int i = 0; i < PROCESSES; i++, all += made) NEED(read(ready[0], &made, sizeof made) == sizeof made);
+    struct rlimit limit;
+    NEED(!getrlimit(RLIMIT_SIGPENDING, &limit));
+    printf("  %ld timers of %d processes\n", all, PROCESSES);
+    CHECK(all == (long)limit.rlim_cur);
+}
+static void start_blocked_processes(void) { start_processes(CLOCK_MONOTONIC, 1); }
+static void start_ignored_processes(void) { start_processes(CLOCK_MONOTONIC, 0); }
+static void start_processes_of_cpu_time(void) { start_processes(CLOCK_PROCESS_CPUTIME_ID, 0); }
+static void a_users_timers_leave_the_cpu(void) {
+    CHECK(share("blocked in many processes", start_blocked_processes) >= 95);
+}
+static void a_users_ignored_timers_leave_the_cpu(void) {
+    CHECK(share("ignored in many processes", start_ignored_processes) >= 58);
+}
+static void a_users_timers_on_cpu_time_leave_the_cpu(void) {
+    CHECK(share("on CPU time in many processes", start_processes_of_cpu_time) >= 58);
+}
+
+// The places are `RLIMIT_SIGPENDING`'s, which signals of `sigqueue` take as well; a timer has its own until it is
+// deleted and its last signal is taken.
+static void timers_have_places_among_pending_signals(void) {
+    enum { PLACES = 10 };
+    struct rlimit limit = {PLACES, PLACES};
+    struct sigevent event = {.sigev_notify = SIGEV_SIGNAL, .sigev_signo = SIGRTMIN};
+    struct itimerspec stop = {{0, 0}, {0, 0}};
+    union sigval value = {0};
+    siginfo_t info;
+    timer_t ids[PLACES], more;
+    NEED(!setrlimit(RLIMIT_SIGPENDING, &limit));
+    block(SIGRTMIN);
+    for (int i = 0; i < PLACES; i++) ids[i] = timer(SIGRTMIN, 1, 1);
+    FAILS(timer_create(CLOCK_MONOTONIC, &event, &more), EAGAIN);
+    FAILS(sigqueue(getpid(), SIGRTMIN + 1, value), EAGAIN);
+    usleep(1000);
+    for (int i = 0; i < PLACES; i++) NEED(!timer_settime(ids[i], 0, &stop, 0));
+    NEED(!timer_delete(ids[0]));
+    FAILS(timer_create(CLOCK_MONOTONIC, &event, &more), EAGAIN);
+    for (int i = 0; i < PLACES; i++) CHECK(take(SIGRTMIN, &info) == SIGRTMIN);
+    CHECK(take(SIGRTMIN, &info) == -1);
+    CHECK(!timer_create(CLOCK_MONOTONIC, &event, &more));
+    event.sigev_notify = SIGEV_NONE;
+    FAILS(timer_create(CLOCK_MONOTONIC, &event, &more), EAGAIN);
+}
+
+// --- what is counted ----------------------------------------------------------------------------------------------
 
 static void overruns_are_counted_when_the_signal_is_taken(void) {
     siginfo_t info;
@@ -223,6 +292,10 @@ static const struct test_case cases[] = {
     {"timers as files leave the CPU", timers_as_files_leave_the_cpu},
     {"interval timers leave the CPU", interval_timers_leave_the_cpu},
     {"timers on CPU time leave the CPU", timers_on_cpu_time_leave_the_cpu},
+    {"a user's timers leave the CPU", a_users_timers_leave_the_cpu},
+    {"a user's ignored timers leave the CPU", a_users_ignored_timers_leave_the_cpu},
+    {"a user's timers on CPU time leave the CPU", a_users_timers_on_cpu_time_leave_the_cpu},
+    {"timers have places among pending signals", timers_have_places_among_pending_signals},
     {"overruns are counted when the signal is taken", overruns_are_counted_when_the_signal_is_taken},
     {"overruns have a most", overruns_have_a_most},
     {"a fired timer says what is left", a_fired_timer_says_what_is_left},

@@ -177,7 +177,7 @@ fn notify_parent(process: &Arc<Process>, status: ExitStatus) {
             tree.set_ended(process.pid, status);
         }
         let report = match (&parent, info) {
-            (Some(parent), Some(info)) if !(quiet && is_usual) => send::post(parent, None, info).1,
+            (Some(parent), Some(info)) if !(quiet && is_usual) => send::post(parent, None, info, None).1,
             _ => None,
         };
         (parent, report)

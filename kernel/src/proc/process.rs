@@ -98,6 +98,8 @@ pub struct Process {
     pub usage: SpinLock<Usage>,
     pub child_usage: SpinLock<Usage>,
     pub timers: SpinLock<Option<Box<Timers>>>,
+    /// A timer on CPU time is set (TM3): ticks look at it.
+    pub counts_cpu_time: AtomicBool,
     /// Threads of this process that wait for any child of a kind, or for a tracee that is none.
     pub child_queue: WaitQueue,
     /// Threads that wait for this very process, as its parent's or its tracer's: they don't meet those who wait for others.
@@ -191,6 +193,7 @@ impl Process {
             usage: SpinLock::new(Usage::default()),
             child_usage: SpinLock::new(Usage::default()),
             timers: SpinLock::new(None),
+            counts_cpu_time: AtomicBool::new(false),
             child_queue: WaitQueue::new(),
             watchers: WaitQueue::new(),
             tracees: SpinLock::new(Tracees::new()),

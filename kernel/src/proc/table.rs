@@ -326,7 +326,7 @@ pub fn insert(process: Arc<Process>, thread: Arc<Thread>, parent: Pid, birth: Op
         let Some(at) = tree.unborn.iter().position(|unborn| unborn.pid == pid) else { return };
         for info in tree.unborn.swap_remove(at).sent {
             // It has stopped for nobody yet, so nobody hears that it goes on.
-            let _ = send::post(&process, None, info);
+            let _ = send::post(&process, None, info, None);
         }
     });
 }

@@ -1,35 +1,43 @@
 //! Timers of a process: the three of `setitimer` and those of `timer_create`.
 //!
-//! A timer on a real clock is one kernel timer at its deadline. If it repeats, its next one is set when its signal is taken, and what
-//! has passed meanwhile counts as overruns: so a timer costs no more than the program is ready to handle. If its signal is not queued (it
-//! is ignored, or there is no room), or thrown away, the next one comes a tick later at the earliest.
+//! A timer on a real clock is one kernel timer at its deadline. If it repeats, its next kernel timer is set when its signal
+//! is taken, and what has passed meanwhile counts as overruns: so a timer costs no more than the program is ready to handle.
+//! If the signal is ignored, the timer rests until the program stops ignoring the signal; if the signal is thrown away, or
+//! the kernel has no memory to queue it, the next one comes a tick later at the earliest.
 //!
-//! A timer on CPU time is a kernel timer at the first tick at which it can have run out; when that comes the time used is looked at, and
-//! the rest is waited for anew. All ticks of all such timers coincide.
+//! A timer on CPU time has no kernel timer: the ticks that come upon a thread of its process look at it ([`tick`]), so that
+//! timers of a process that waits cost nothing.
 //!
-//! Invariants: TM1: a timer that is set has exactly one kernel timer with its current `serial`, older ones find theirs stale; or it has
-//! `fired` and its signal is queued; or it notifies nobody. TM2: a process has one signal of each timer in its queues at most.
+//! A POSIX timer has a place among the pending signals of its user from its making on, so `RLIMIT_SIGPENDING` bounds how
+//! many a user has, and its signal is always queued but where the kernel has no memory.
+//!
+//! Invariants: TM1: a timer on a real clock that is set has exactly one kernel timer with its current `serial`, older ones
+//! find theirs stale; or it has `fired`, and its signal is queued or ignored; or it notifies nobody. TM2: a process has one
+//! signal of each timer in its queues at most. TM3: `Process::counts_cpu_time` while a timer on CPU time is set.
 //! Locks: `Process::timers` is a leaf: usage is read before it is taken, signals are sent after it is dropped. Signals are taken with
 //! `Group` locked.
 
 use alloc::boxed::Box;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
+use core::sync::atomic::Ordering;
 
 use super::process::Process;
-use super::signal::{code, send, Detail, SigInfo, SigSet, Signal, SIGALRM, SIGPROF, SIGVTALRM};
+use super::signal::{
+    code, send, Detail, Pending, Sent, SigInfo, SigSet, Signal, SIGALRM, SIGPROF, SIGVTALRM,
+};
 use super::table::{self, Pid};
-use crate::charge::Charge;
+use crate::charge::{Charge, Count};
 use crate::errno::{Result, EAGAIN, EINVAL};
 use crate::mem::fault::Room;
-use crate::sched::{self, Nanos, TimerId};
+use crate::sched::{self, clock, Nanos, TimerId};
 
 /// How many POSIX timers a process can have.
 const POSIX_MAX: usize = 256;
-/// How often time used is looked at, and a signal sent that nobody takes: Debian's Linux has as many ticks.
-const TICK: Nanos = 4_000_000;
+/// How soon a timer comes again whose signal was thrown away: as often as Debian's Linux has ticks.
+const TICK: Nanos = clock::TICK;
 /// What one costs, with the kernel timer that it arms.
-const TIMER: usize = size_of::<Timer>() + 192;
+const TIMER: usize = size_of::<Timer>() + size_of::<Count>() + 16 + 192;
 
 /// What a timer counts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -70,7 +78,8 @@ pub struct Timer {
     /// It has run out at `target`, repeats, and its signal has not been taken since.
     fired: bool,
     overrun: i32,
-    /// Of one that `timer_create` made.
+    /// Of one that `timer_create` made: its place among the pending signals of its user, and its memory.
+    place: Option<Arc<Count>>,
     _charge: Option<Charge>,
 }
 
@@ -90,7 +99,7 @@ pub struct Setting {
 }
 
 impl Timer {
-    fn new(clock: Clock, notify: Notify, charge: Option<Charge>) -> Timer {
+    fn new(clock: Clock, notify: Notify) -> Timer {
         Timer {
             clock,
             notify,
@@ -100,7 +109,8 @@ impl Timer {
             armed: None,
             fired: false,
             overrun: 0,
-            _charge: charge,
+            place: None,
+            _charge: None,
         }
     }
 
@@ -129,12 +139,10 @@ impl Timer {
         matches!(self.clock, Clock::UserTime | Clock::CpuTime)
     }
 
-    /// Starts the kernel timer for a target that is `span` away.
+    /// Starts the kernel timer, of a timer on a real clock, for a target that is `span` away.
     fn start(&mut self, process: &Weak<Process>, slot: Slot, span: Nanos) {
         let (process, serial) = (process.clone(), self.serial);
         let deadline = sched::now().saturating_add(span);
-        let deadline =
-            if self.uses_cpu_time() { deadline.div_ceil(TICK).saturating_mul(TICK) } else { deadline };
         self.armed = Some(sched::timer_at(deadline, Box::new(move || expire(&process, slot, serial))));
     }
 
@@ -151,11 +159,18 @@ impl Timer {
         self.overrun = self.forward(from);
         self.start(process, slot, self.target.saturating_sub(sched::now()));
     }
+
+    /// Sets a timer that has fired and whose signal nobody takes anew, for a tick later at the earliest.
+    fn start_later(&mut self, process: &Weak<Process>, slot: Slot) {
+        if self.fired {
+            self.start_again(process, slot, sched::now() + TICK);
+        }
+    }
 }
 
 impl Timers {
     fn new() -> Timers {
-        let itimer = |clock, signal| Timer::new(clock, Notify::Process { signal, value: 0 }, None);
+        let itimer = |clock, signal| Timer::new(clock, Notify::Process { signal, value: 0 });
         Timers {
             real: itimer(Clock::Monotonic, SIGALRM),
             virt: itimer(Clock::UserTime, SIGVTALRM),
@@ -227,7 +242,10 @@ pub fn set(process: &Arc<Process>, slot: Slot, setting: Setting) -> Result<Setti
     timer.interval = setting.interval;
     if setting.value != 0 {
         timer.target = now.saturating_add(setting.value);
-        if !matches!(timer.notify, Notify::Nothing) {
+        if timer.uses_cpu_time() {
+            process.counts_cpu_time.store(true, Ordering::Relaxed);
+            clock::tick_soon();
+        } else if !matches!(timer.notify, Notify::Nothing) {
             timer.start(&Arc::downgrade(process), slot, setting.value);
         }
     }
@@ -235,8 +253,13 @@ pub fn set(process: &Arc<Process>, slot: Slot, setting: Setting) -> Result<Setti
 }
 
 /// Makes a POSIX timer. Returns its number.
+///
+/// # Errors
+/// `EAGAIN` if the process has as many as it can have, if its user has as many signals pending and timers as
+/// `RLIMIT_SIGPENDING` allows, and without memory.
 pub fn create(process: &Process, clock: Clock, notify: Option<Notify>) -> Result<usize> {
     let charge = Charge::to(process.account(), TIMER).map_err(|_| EAGAIN)?;
+    let place = Arc::new(Pending::count(process, true)?);
     let mut timers = process.timers.lock();
     let posix = &mut timers.get_or_insert_with(|| Box::new(Timers::new())).posix;
     let id = posix.iter().position(Option::is_none).unwrap_or(posix.len());
@@ -248,7 +271,7 @@ pub fn create(process: &Process, clock: Clock, notify: Option<Notify>) -> Result
         posix.push(None);
     }
     let notify = notify.unwrap_or(Notify::Process { signal: SIGALRM, value: id as u64 });
-    posix[id] = Some(Timer::new(clock, notify, Some(charge)));
+    posix[id] = Some(Timer { place: Some(place), _charge: Some(charge), ..Timer::new(clock, notify) });
     Ok(id)
 }
 
@@ -289,41 +312,69 @@ pub fn stop_all(process: &Process) {
 /// A kernel timer went off: in interrupt context.
 fn expire(process: &Weak<Process>, slot: Slot, serial: u64) {
     let Some(process) = process.upgrade() else { return };
-    let Ok(clock) = clock_of(&process, slot) else { return };
-    let now = clock_now(&process, clock);
-    let fired = {
+    let now = sched::now();
+    let weak = Arc::downgrade(&process);
+    let (notify, place) = {
         let mut timers = process.timers.lock();
         let Some(timer) = timers.as_mut().and_then(|timers| timers.get(slot)) else { return };
         if timer.serial != serial || timer.target == 0 {
             return;
         }
-        advance(timer, &Arc::downgrade(&process), slot, now)
+        if now < timer.target {
+            let rest = timer.target - now;
+            return timer.start(&weak, slot, rest);
+        }
+        timer.armed = None;
+        timer.fired = timer.interval != 0;
+        if !timer.fired {
+            timer.target = 0;
+            timer.overrun = 0;
+        }
+        (timer.notify, timer.place.clone())
     };
-    let Some((notify, overrun)) = fired else { return };
-    if !notify_of(&process, slot, notify, overrun) {
-        later(&process, |at, timer| at == slot && timer.serial == serial);
+    // Without memory for the signal, the timer comes again.
+    if let Ok(Sent::Queued | Sent::Ignored) = notify_of(&process, slot, notify, 0, place) {
+        return;
+    }
+    let mut timers = process.timers.lock();
+    if let Some(timer) = timers.as_mut().and_then(|timers| timers.get(slot)) {
+        if timer.serial == serial {
+            timer.start_later(&weak, slot);
+        }
     }
 }
 
-/// Moves a timer on; returns whom to notify if it has run out.
-fn advance(timer: &mut Timer, process: &Weak<Process>, slot: Slot, now: Nanos) -> Option<(Notify, i32)> {
-    if now < timer.target {
-        let rest = timer.target - now;
-        timer.start(process, slot, rest);
-        return None;
+/// A tick has come upon a thread of a process that counts CPU time, in interrupt context: timers that have run out by it
+/// notify. Costs by the process's threads and its timers.
+pub fn tick(process: &Arc<Process>) {
+    let usage = process.total_usage();
+    for slot in [Slot::Virtual, Slot::Prof].into_iter().chain((0..POSIX_MAX).map(Slot::Posix)) {
+        let (notify, overrun, place) = {
+            let mut timers = process.timers.lock();
+            let Some(timers) = timers.as_mut() else { break };
+            if matches!(slot, Slot::Posix(id) if id >= timers.posix.len()) {
+                break;
+            }
+            let Some(timer) = timers.get(slot).filter(|timer| timer.uses_cpu_time()) else { continue };
+            let now = if timer.clock == Clock::UserTime { usage.user_ns } else { usage.cpu_ns() };
+            if timer.target == 0 || now < timer.target {
+                continue;
+            }
+            timer.overrun = timer.forward(now);
+            if timer.interval == 0 {
+                timer.target = 0;
+            }
+            (timer.notify, timer.overrun, timer.place.clone())
+        };
+        // The next tick sends what finds no memory now.
+        let _ = notify_of(process, slot, notify, overrun, place);
     }
-    timer.armed = None;
-    if timer.interval != 0 && !timer.uses_cpu_time() {
-        timer.fired = true;
-        return Some((timer.notify, 0));
-    }
-    timer.overrun = timer.forward(now);
-    if timer.interval == 0 {
-        timer.target = 0;
-    } else {
-        timer.start(process, slot, timer.target - now);
-    }
-    Some((timer.notify, timer.overrun))
+    let mut timers = process.timers.lock();
+    let is_set = |timer: &Timer| timer.uses_cpu_time() && timer.target != 0;
+    let any = timers.as_mut().is_some_and(|timers| {
+        is_set(&timers.virt) || is_set(&timers.prof) || timers.posix.iter().flatten().any(is_set)
+    });
+    process.counts_cpu_time.store(any, Ordering::Relaxed);
 }
 
 /// A signal is being taken, with `Group` locked: if it is a timer's, that goes on, and the signal says how often it has run out.
@@ -347,30 +398,36 @@ pub fn taken(process: &Arc<Process>, info: &mut SigInfo) {
     }
 }
 
-/// Signals have been thrown away, with `Group` locked: timers that wait for one to be taken go on.
-pub fn discarded(process: &Arc<Process>, which: SigSet) {
-    later(process, |_, timer| match timer.notify {
-        Notify::Nothing => false,
-        Notify::Process { signal, .. } | Notify::Thread { signal, .. } => which.has(signal),
-    });
+/// A signal is ignored no more, with `Group` locked: timers that rest because of it go on.
+pub fn heeded(process: &Arc<Process>, signal: Signal) {
+    discarded(process, SigSet::of(&[signal]));
 }
 
-/// Has timers that have fired go on, a tick later at the earliest.
-fn later(process: &Arc<Process>, which: impl Fn(Slot, &Timer) -> bool) {
+/// Signals have been thrown away, with `Group` locked: timers that wait for one to be taken go on.
+pub fn discarded(process: &Arc<Process>, which: SigSet) {
     let mut timers = process.timers.lock();
     let Some(timers) = timers.as_mut() else { return };
-    let from = sched::now() + TICK;
     let posix = timers.posix.iter_mut().enumerate();
     let posix = posix.filter_map(|(id, timer)| Some((Slot::Posix(id), timer.as_mut()?)));
     for (slot, timer) in posix.chain([(Slot::Real, &mut timers.real)]) {
-        if timer.fired && which(slot, timer) {
-            timer.start_again(&Arc::downgrade(process), slot, from);
+        let thrown = match timer.notify {
+            Notify::Nothing => false,
+            Notify::Process { signal, .. } | Notify::Thread { signal, .. } => which.has(signal),
+        };
+        if thrown {
+            timer.start_later(&Arc::downgrade(process), slot);
         }
     }
 }
 
-/// Sends the signal; says whether somebody will take it.
-fn notify_of(process: &Arc<Process>, slot: Slot, notify: Notify, overrun: i32) -> bool {
+/// Sends the signal in the timer's place.
+fn notify_of(
+    process: &Arc<Process>,
+    slot: Slot,
+    notify: Notify,
+    overrun: i32,
+    place: Option<Arc<Count>>,
+) -> Result<Sent> {
     let info = |signal, value| match slot {
         Slot::Posix(id) => {
             let detail = Detail::Timer { id: id as i32, overrun, value };
@@ -379,9 +436,11 @@ fn notify_of(process: &Arc<Process>, slot: Slot, notify: Notify, overrun: i32) -
         _ => SigInfo::kernel(signal),
     };
     match notify {
-        Notify::Nothing => false,
-        Notify::Process { signal, value } => send::send_by_timer(process, None, info(signal, value)),
-        Notify::Thread { tid, signal, value } => table::thread(tid)
-            .is_some_and(|thread| send::send_by_timer(&thread.process, Some(&thread), info(signal, value))),
+        Notify::Nothing => Ok(Sent::Ignored),
+        Notify::Process { signal, value } => send::send_by_timer(process, None, info(signal, value), place),
+        Notify::Thread { tid, signal, value } => match table::thread(tid) {
+            Some(thread) => send::send_by_timer(&thread.process, Some(&thread), info(signal, value), place),
+            None => Ok(Sent::Ignored),
+        },
     }
 }

@@ -24,6 +24,8 @@ pub type Nanos = u64;
 
 /// How long a program runs while others wait.
 const SLICE: Nanos = 10_000_000;
+/// How often CPU time is looked at while a thread runs whose process has timers on it; all such ticks coincide.
+pub const TICK: Nanos = 4_000_000;
 /// How late an alarm may be before its CPU is taken to hang; and how often the others look.
 const HANG: Nanos = 10_000_000_000;
 const LOOK: Nanos = 1_000_000_000;
@@ -149,6 +151,29 @@ pub fn wake_at(deadline: Nanos, task: &Arc<Task>) -> TimerId {
     insert(deadline, Action::Wake(task.clone()))
 }
 
+/// Makes sure of a tick for a process that has begun to count its CPU time.
+pub fn tick_soon() {
+    let (now, local) = (now(), local());
+    let deadline = next_tick(now);
+    if deadline < local.armed.load(Relaxed) {
+        arm(deadline, now);
+    }
+}
+
+fn next_tick(now: Nanos) -> Nanos {
+    (now / TICK + 1) * TICK
+}
+
+/// Until when a task may run without a tick.
+#[inline]
+fn tick_of(task: &Task, now: Nanos) -> Nanos {
+    if task.counts_cpu_time() {
+        next_tick(now)
+    } else {
+        now + SLICE
+    }
+}
+
 /// Makes sure that a timer doesn't go off any more; says whether it still would have. One that doesn't may be going off at this
 /// moment, on the CPU that set it.
 pub fn timer_cancel(timer: TimerId) -> bool {
@@ -194,9 +219,14 @@ pub fn timer_interrupt(origin: Origin) {
     let task = super::current();
     let since = now.saturating_sub(local.charged.swap(now, Relaxed));
     charge(local, task, origin, since);
+    if task.counts_cpu_time() {
+        if let Some(thread) = task.user() {
+            crate::proc::timer::tick(&thread.process);
+        }
+    }
     let mut next = local.timers.lock().pending.first_key_value().map_or(u64::MAX, |(id, _)| id.deadline);
     if !task.is_idle() {
-        next = next.min(now + SLICE);
+        next = next.min(tick_of(task, now));
     }
     if task.user().is_some() && now.saturating_sub(local.slice.load(Relaxed)) >= SLICE {
         if cpu::count() > 1 {
@@ -254,8 +284,9 @@ pub(super) fn charge_switch(from: &Task, to: &Task) {
     charge(local, from, Origin::Kernel, since);
     local.slice.store(now, Relaxed);
     add(&local.switches, 1);
-    if !to.is_idle() && local.armed.load(Relaxed) > now + SLICE {
-        arm(now + SLICE, now);
+    let tick = tick_of(to, now);
+    if !to.is_idle() && local.armed.load(Relaxed) > tick {
+        arm(tick, now);
     }
 }
 

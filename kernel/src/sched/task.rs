@@ -236,6 +236,12 @@ impl Task {
         }
     }
 
+    /// Whether its process has timers on CPU time.
+    #[inline]
+    pub(super) fn counts_cpu_time(&self) -> bool {
+        self.user().is_some_and(|thread| thread.process.counts_cpu_time.load(Relaxed))
+    }
+
     #[inline]
     pub(super) fn is_idle(&self) -> bool {
         matches!(self.kind, Idle)

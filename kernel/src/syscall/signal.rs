@@ -16,7 +16,7 @@ use crate::proc::signal::frame::{self, StackT};
 use crate::proc::signal::{
     code, flag, send, Actions, AltStack, Detail, SigAction, SigInfo, SigSet, Signal, SIGKILL, SIGSTOP,
 };
-use crate::proc::{access, current_process, current_thread, table, Pid};
+use crate::proc::{access, current_process, current_thread, table, timer, Pid};
 use crate::sync::{WaitQueue, Woken};
 use crate::user;
 use core::sync::atomic::Ordering;
@@ -68,6 +68,8 @@ fn rt_sigaction(number: i32, new: u64, old: u64, size: usize) -> Result<()> {
             Arc::<Actions>::make_mut(&mut group.actions).set(signal, action);
             if group.actions.ignores(signal) {
                 send::discard(process, &mut group, SigSet::of(&[signal]));
+            } else {
+                timer::heeded(process, signal);
             }
         }
         before

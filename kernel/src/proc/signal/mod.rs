@@ -271,6 +271,17 @@ impl SigInfo {
     }
 }
 
+/// What has become of a signal that was sent.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Sent {
+    /// It is pending with its detail, or was already.
+    Queued,
+    /// It is pending without its detail: there was no room.
+    Bare,
+    /// It is ignored, or the process has ended.
+    Ignored,
+}
+
 /// Signals of one queue at most, whatever limits say.
 const QUEUE_MAX: usize = 1 << 16;
 
@@ -278,7 +289,15 @@ const QUEUE_MAX: usize = 1 << 16;
 #[derive(Default)]
 pub struct Pending {
     set: SigSet,
-    queue: Vec<(SigInfo, Count)>,
+    queue: Vec<Queued>,
+}
+
+/// A signal in a queue, with what counts it among the pending signals of its user: a count of its own,
+/// or that of the timer that sent it, which may be gone meanwhile.
+struct Queued {
+    info: SigInfo,
+    _count: Option<Count>,
+    _timer: Option<Arc<Count>>,
 }
 
 impl Pending {
@@ -290,49 +309,58 @@ impl Pending {
         self.set
     }
 
-    /// Adds a signal for a process; a standard one that is pending already is merged. A real-time one is refused with `EAGAIN` if the
-    /// queues of the process's user have as many as `RLIMIT_SIGPENDING` allows it, unless it came by `kill`, which loses its detail
-    /// then; so does a standard one without room. A timer's is merged with another of that timer alone. Says whether it will be taken
-    /// as it is.
-    pub fn push(&mut self, info: SigInfo, process: &Process) -> Result<bool> {
+    /// Adds a signal for a process; a standard signal that is pending already is merged. A real-time signal is
+    /// refused with `EAGAIN` if the queues of the process's user have as many as `RLIMIT_SIGPENDING` allows,
+    /// unless it came by `kill`, which loses its detail then; so does a standard signal without room. The signal
+    /// of a timer has its place since the timer was made, `timer`, and is merged with another of that timer
+    /// alone.
+    pub fn push(&mut self, info: SigInfo, process: &Process, timer: Option<Arc<Count>>) -> Result<Sent> {
         let signal = info.signal;
         let merges = match info.detail {
             Detail::Timer { id, .. } => self.has_of_timer(id, signal),
             _ => !signal.is_realtime() && self.set.has(signal),
         };
         if merges {
-            return Ok(true);
+            return Ok(Sent::Queued);
         }
-        let most = if signal.is_realtime() { process.limit(RLIMIT_SIGPENDING) as usize } else { usize::MAX };
-        let count = Count::of(process.account().user().clone(), Counted::Signals, 1, most);
+        let count = match &timer {
+            Some(_) => Ok(None),
+            None => Pending::count(process, signal.is_realtime()).map(Some),
+        };
         let room = self.queue.len() < QUEUE_MAX && fault::attempt(|| self.queue.try_reserve(1)).is_ok();
         let queued = match count {
             Ok(count) if room => {
-                self.queue.push((info, count));
-                true
+                self.queue.push(Queued { info, _count: count, _timer: timer });
+                Sent::Queued
             }
             _ if signal.is_realtime() && info.code != code::SI_USER => return Err(EAGAIN),
-            _ => false,
+            _ => Sent::Bare,
         };
         self.set = self.set.with(SigSet::of(&[signal]));
         Ok(queued)
     }
 
+    /// Counts one more pending signal of a process's user: within `RLIMIT_SIGPENDING` if `limited`.
+    pub fn count(process: &Process, limited: bool) -> Result<Count> {
+        let most = if limited { process.limit(RLIMIT_SIGPENDING) as usize } else { usize::MAX };
+        Count::of(process.account().user().clone(), Counted::Signals, 1, most).map_err(|_| EAGAIN)
+    }
+
     /// A timer that has gone may have had the same number, and another signal.
     fn has_of_timer(&self, id: i32, signal: Signal) -> bool {
         let is_its = |detail: &Detail| matches!(detail, Detail::Timer { id: other, .. } if *other == id);
-        self.queue.iter().any(|(info, _)| info.signal == signal && is_its(&info.detail))
+        self.queue.iter().any(|Queued { info, .. }| info.signal == signal && is_its(&info.detail))
     }
 
     /// Takes the next signal that is in `wanted`.
     pub fn take(&mut self, wanted: SigSet) -> Option<SigInfo> {
         let signal = SigSet(self.set.0 & wanted.0).first()?;
-        let found = self.queue.iter().position(|(info, _)| info.signal == signal);
+        let found = self.queue.iter().position(|queued| queued.info.signal == signal);
         let info = match found {
-            Some(at) => self.queue.remove(at).0,
+            Some(at) => self.queue.remove(at).info,
             None => SigInfo { signal, code: code::SI_USER, detail: Detail::None },
         };
-        if !self.queue.iter().any(|(other, _)| other.signal == signal) {
+        if !self.queue.iter().any(|other| other.info.signal == signal) {
             self.set = self.set.without(SigSet::of(&[signal]));
         }
         Some(info)
@@ -342,7 +370,7 @@ impl Pending {
     pub fn discard(&mut self, which: SigSet) {
         if self.set.0 & which.0 != 0 {
             self.set = self.set.without(which);
-            self.queue.retain(|(info, _)| !which.has(info.signal));
+            self.queue.retain(|queued| !which.has(queued.info.signal));
         }
     }
 }

@@ -10,7 +10,8 @@ use core::sync::atomic::Ordering;
 
 use machine::NoMemory;
 
-use super::{code, Actions, Detail, SigInfo, SigSet, Signal, SIGCHLD, SIGCONT, SIGKILL, SIG_DFL};
+use super::{code, Actions, Detail, Sent, SigInfo, SigSet, Signal, SIGCHLD, SIGCONT, SIGKILL, SIG_DFL};
+use crate::charge::Count;
 use crate::errno::{Result, ESRCH};
 use crate::fs::signalfd;
 use crate::mem::fault::Room;
@@ -55,7 +56,7 @@ fn send_to_all(
         for process in targets {
             let result = allowed(&process).and_then(|()| match info {
                 Some(info) => {
-                    let (sent, report) = post(&process, None, info);
+                    let (sent, report) = post(&process, None, info, None);
                     let sent = sent.map(|_| ());
                     tree.send_to_unborn(process.pid, info);
                     reports.extend(report.map(|change| (process.clone(), change)));
@@ -76,38 +77,49 @@ fn send_to_all(
 }
 
 fn send(process: &Arc<Process>, target: Option<&Arc<Thread>>, info: SigInfo) -> Result<()> {
-    send_queued(process, target, info).map(|_| ())
+    send_queued(process, target, info, None).map(|_| ())
 }
 
-/// Sends a timer's signal; says whether it is queued, so that somebody will take it.
-pub fn send_by_timer(process: &Arc<Process>, target: Option<&Arc<Thread>>, info: SigInfo) -> bool {
-    send_queued(process, target, info) == Ok(true)
+/// Sends a timer's signal in the place that the timer has among its user's pending signals, if it has one.
+pub fn send_by_timer(
+    process: &Arc<Process>,
+    target: Option<&Arc<Thread>>,
+    info: SigInfo,
+    place: Option<Arc<Count>>,
+) -> Result<Sent> {
+    send_queued(process, target, info, place)
 }
 
-fn send_queued(process: &Arc<Process>, target: Option<&Arc<Thread>>, info: SigInfo) -> Result<bool> {
-    let (sent, report) = post(process, target, info);
+fn send_queued(
+    process: &Arc<Process>,
+    target: Option<&Arc<Thread>>,
+    info: SigInfo,
+    place: Option<Arc<Count>>,
+) -> Result<Sent> {
+    let (sent, report) = post(process, target, info, place);
     if let Some(change) = report {
         report_change(process, change);
     }
     sent
 }
 
-/// Sends a signal, but leaves it to the caller to report what changed by it: the table may be locked. Says whether it is queued.
+/// Sends a signal, but leaves it to the caller to report what changed by it: the table may be locked.
 pub fn post(
     process: &Arc<Process>,
     target: Option<&Arc<Thread>>,
     info: SigInfo,
-) -> (Result<bool>, Option<Change>) {
+    place: Option<Arc<Count>>,
+) -> (Result<Sent>, Option<Change>) {
     let mut group = process.group.lock();
     if group.threads.is_empty() {
-        return (Ok(false), None);
+        return (Ok(Sent::Ignored), None);
     }
     let was_stopped = settle_stop(process, &mut group, info.signal);
     let sent = if info.signal == SIGKILL {
         kill_all(&mut group, ExitStatus::Killed(SIGKILL));
-        Ok(false)
+        Ok(Sent::Ignored)
     } else {
-        enqueue(process, &mut group, target, info)
+        enqueue(process, &mut group, target, info, place)
     };
     let report = (was_stopped && info.signal == SIGCONT).then_some(Change::Continued);
     if report.is_some() {
@@ -116,22 +128,23 @@ pub fn post(
     (sent, report)
 }
 
-/// Queues a signal that is not ignored and wakes a thread for it; says whether it is queued.
+/// Queues a signal that is not ignored and wakes a thread for it.
 fn enqueue(
     process: &Process,
     group: &mut Group,
     target: Option<&Arc<Thread>>,
     info: SigInfo,
-) -> Result<bool> {
+    place: Option<Arc<Count>>,
+) -> Result<Sent> {
     let signal = info.signal;
     let judge = target.unwrap_or(&group.threads[0]);
     let nobody_cares = wants(judge, signal) && !waits_for(judge, signal) && !judge.is_traced();
     if nobody_cares && group.actions.ignores(signal) {
-        return Ok(false);
+        return Ok(Sent::Ignored);
     }
     let queued = match target {
-        Some(thread) => thread.pending.lock().push(info, process)?,
-        None => group.pending.push(info, process)?,
+        Some(thread) => thread.pending.lock().push(info, process, place)?,
+        None => group.pending.push(info, process, place)?,
     };
     match target {
         Some(thread) => {
@@ -226,7 +239,7 @@ pub fn force(info: SigInfo) {
         reset_action(&mut group, signal);
         thread.store_mask(thread.mask().without(SigSet::of(&[signal])));
     }
-    let _ = thread.pending.lock().push(info, &thread.process);
+    let _ = thread.pending.lock().push(info, &thread.process, None);
     thread.poke();
 }
 
