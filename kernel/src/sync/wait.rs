@@ -103,26 +103,35 @@ impl WaitQueue {
         sleep(&[self], deadline, Signals::Heeded, cond)
     }
 
-    /// Allocates with nothing locked: an allocation may wake the page daemon, whose queue may be of those that are locked together.
     fn enter(&self, task: &Arc<Task>) {
-        let mut larger = VecDeque::new();
-        loop {
-            let mut waiters = self.waiters.lock();
-            if waiters.iter().any(|t| Arc::ptr_eq(t, task)) {
-                return;
-            }
-            let wanted = 2 * waiters.len();
-            if waiters.len() == waiters.capacity() && larger.capacity() > waiters.len() {
-                larger.append(&mut waiters);
-                core::mem::swap(&mut *waiters, &mut larger);
-            }
-            if waiters.len() < waiters.capacity() {
-                waiters.push_back(task.clone());
-                self.is_any.store(true, Relaxed);
-                return;
-            }
-            drop(waiters);
-            larger.reserve_exact(wanted.max(KEPT));
+        while let Some(wanted) = self.enter_if_room(task) {
+            self.grow(wanted);
+        }
+    }
+
+    /// Adds a task; returns how large the queue must be for it where it isn't.
+    fn enter_if_room(&self, task: &Arc<Task>) -> Option<usize> {
+        let mut waiters = self.waiters.lock();
+        if waiters.iter().any(|t| Arc::ptr_eq(t, task)) {
+            return None;
+        }
+        if waiters.len() == waiters.capacity() {
+            return Some((2 * waiters.len()).max(KEPT));
+        }
+        waiters.push_back(task.clone());
+        self.is_any.store(true, Relaxed);
+        None
+    }
+
+    /// Makes room for so many waiters. It allocates with nothing locked: an allocation may wake the page daemon, whose
+    /// queue may be of those that are locked together.
+    #[cold]
+    fn grow(&self, wanted: usize) {
+        let mut larger = VecDeque::with_capacity(wanted);
+        let mut waiters = self.waiters.lock();
+        if waiters.capacity() < larger.capacity() {
+            larger.append(&mut waiters);
+            core::mem::swap(&mut *waiters, &mut larger);
         }
     }
 
