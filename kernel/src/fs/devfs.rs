@@ -137,7 +137,7 @@ pub fn create() -> Result<InodeRef> {
         ("ttyS0", TTY_S0, 0o620),
     ];
     #[cfg(feature = "coverage")]
-    root.create(b"coverage", NewNode::Special(Kind::Char, COVERAGE), 0o400)?;
+    root.create(b"coverage", NewNode::Special(Kind::Char, COVERAGE), 0o400, by)?;
     for (name, rdev, perm) in nodes {
         root.create(name.as_bytes(), NewNode::Special(Kind::Char, rdev), perm, by)?;
     }
