@@ -4,7 +4,7 @@
 
 use core::num::NonZeroU32;
 
-use machine::{order, Before, Held, Machine, Pages, Pmap, VaRange};
+use machine::{order, Before, Held, Machine, Pages, Pmap, VaRange, PAGE_SIZE};
 
 use crate::borrowed::Content;
 use crate::map::{tree::entry_bytes, Entry};
@@ -17,9 +17,13 @@ pub struct Tally {
     pub anonymous: usize,
     /// Pages of anonymous memory in the range's amaps that are on swap alone.
     pub swapped: usize,
+    /// Bytes of `anonymous`, each page divided by the entries of all spaces that show it.
+    pub anonymous_share: usize,
+    /// Bytes of `swapped`, divided likewise.
+    pub swapped_share: usize,
     /// Pages of objects that translations in the range lead to.
     pub mapped: usize,
-    /// Heap bytes of the entries that reach into the range, and of their amaps' slots; what is shared counts for each.
+    /// Heap bytes of the entries that reach into the range, and of their amaps' slots, divided likewise.
     pub heap: usize,
 }
 
@@ -45,13 +49,22 @@ impl<M: Machine> Uvm<M> {
         let Some(aref) = &e.amap else { return };
         let part = e.range.intersect(range);
         let first = e.slot(aref, part.start);
+        let slots = first..first + part.pages().0;
         let (body, mut h) = aref.amap.body.lock(held);
-        sum.heap += body.slots.heap_bytes();
-        for (_, number) in body.slots.range(first..first + part.pages().0) {
-            if self.is_resident(&mut h, number) {
-                sum.anonymous += 1;
-            } else {
-                sum.swapped += 1;
+        for (run, entries) in body.cover.runs_in(slots.clone()) {
+            let (run, entries) = (run.start.max(slots.start)..run.end.min(slots.end), entries as usize);
+            for (number, tables, heap) in body.slots.shares(run) {
+                sum.heap += heap / entries;
+                let (is_resident, leaves) = self.holds(&mut h, number);
+                // A page's leaves, each one's tables, each slot's entries.
+                let share = PAGE_SIZE / leaves.saturating_mul(tables).saturating_mul(entries);
+                if is_resident {
+                    sum.anonymous += 1;
+                    sum.anonymous_share += share;
+                } else {
+                    sum.swapped += 1;
+                    sum.swapped_share += share;
+                }
             }
         }
     }
@@ -91,7 +104,7 @@ impl<M: Machine> Uvm<M> {
                 let anon = e.amap.as_ref().and_then(|a| {
                     let (body, mut h) = a.amap.body.lock(&mut h);
                     let number = body.slots.get(e.slot(a, va))?;
-                    Some(self.is_resident(&mut h, number))
+                    Some(self.holds(&mut h, number).0)
                 });
                 let is_in_object = |h: &mut Held<'_, order::Map>| {
                     e.object.as_ref().is_some_and(|o| {
@@ -109,11 +122,14 @@ impl<M: Machine> Uvm<M> {
         tree.is_covered(range)
     }
 
-    /// Whether what a slot holds is in memory.
-    fn is_resident<P: Before<order::Anon>>(&self, held: &mut Held<'_, P>, number: NonZeroU32) -> bool {
+    /// Whether what a slot holds is in memory, and how many leaves hold it.
+    fn holds<P: Before<order::Anon>>(&self, held: &mut Held<'_, P>, number: NonZeroU32) -> (bool, usize) {
         match Content::of(number) {
-            Content::Anon(no) => self.anons.get(no).lock(held).0.page().is_some(),
-            Content::Borrowed(_) => true,
+            Content::Anon(no) => {
+                let (anon, _) = self.anons.get(no).lock(held);
+                (anon.page().is_some(), anon.refs().max(1) as usize)
+            }
+            Content::Borrowed(_) => (true, 1),
         }
     }
 }

@@ -244,8 +244,9 @@ impl Leaves {
         }
     }
 
-    /// Heap bytes of places in use.
-    pub(super) fn heap_bytes(&self) -> usize {
-        self.branches(0..u64::MAX).count() * (size_of::<Branch>() + 24)
+    /// Heap bytes of the places around a leaf's, spread over the leaves that are there.
+    pub(super) fn place_bytes(&self, key: u64) -> usize {
+        let leaves = self.branch(key).map_or(0, |branch| branch.used.load(Relaxed).count_ones());
+        (size_of::<Branch>() + 24) / leaves.max(1) as usize
     }
 }

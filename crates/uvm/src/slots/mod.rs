@@ -595,9 +595,16 @@ impl Slots {
         self.leaves.get(index / LEAF).map_or(0, |leaf| Arc::as_ptr(leaf) as usize)
     }
 
-    /// Heap bytes in use, shared leaves counted in full.
-    pub(crate) fn heap_bytes(&self) -> usize {
-        self.leaves.range(0..1 << 58).count() * LEAF_BYTES + self.leaves.heap_bytes()
+    /// What is set in a range, in order, each with the number of tables that hold its leaf; the first of a leaf with the heap bytes
+    /// that the leaf and its place take here, shared leaves by a part for each table.
+    pub(crate) fn shares(&self, range: Range<u64>) -> impl Iterator<Item = (NonZeroU32, usize, usize)> + '_ {
+        self.leaves.range(keys_of(&range)).flat_map(move |(key, leaf)| {
+            let holders = Arc::strong_count(leaf);
+            let first = leaf.used.load(Relaxed).trailing_zeros() as usize;
+            let bytes = LEAF_BYTES / holders + self.leaves.place_bytes(key);
+            let numbers = leaf.numbers(part_of(key, &range));
+            numbers.map(move |(at, number)| (number, holders, if at == first { bytes } else { 0 }))
+        })
     }
 }
 
@@ -694,6 +701,7 @@ mod tests {
         for i in 0..1000u64 {
             s.set(i.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 36, n(1));
         }
-        assert!(s.heap_bytes() < 600 << 10, "{}", s.heap_bytes());
+        let bytes: usize = s.shares(0..u64::MAX).map(|(_, _, bytes)| bytes).sum();
+        assert!(bytes < 600 << 10, "{bytes}");
     }
 }

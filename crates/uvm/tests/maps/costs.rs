@@ -79,6 +79,39 @@ fn a_fork_costs_by_entries_and_not_by_pages() {
     assert_eq!((uvm.stat().get(Counter::FaultsAnonCopied), uvm.stat().get(Counter::AmapCopies)), (0, 0));
 }
 
+#[test]
+fn a_tally_divides_what_is_shared_by_those_who_have_it() {
+    const PAGES: u64 = 240;
+    let (uvm, mut ctx) = (world(2048), ThreadCtx::new());
+    let held = &mut ctx.held();
+    let s = space(&uvm, held);
+    let range = zeroes(&uvm, held, &s, PAGES);
+    (0..PAGES).for_each(|n| store(&uvm, &s, range.start + Pages(n), 1).unwrap());
+    let alone = uvm.tally(held, &s, range);
+    assert_eq!((alone.anonymous as u64, alone.anonymous_share as u64), (PAGES, range.pages().bytes()));
+    // Entries that refer to one amap: its leaves count once, not for each.
+    for n in (0..PAGES).step_by(2) {
+        uvm.protect(held, &s, part(range, n..n + 1), Prot::READ).unwrap();
+    }
+    let cut = uvm.tally(held, &s, range);
+    let each = (cut.heap - alone.heap) as u64 / (PAGES - 1);
+    assert!(each < 400, "{each} bytes for each new entry");
+    assert_eq!((cut.anonymous, cut.anonymous_share), (alone.anonymous, alone.anonymous_share));
+    // Children that share the amap, its leaves, and its pages.
+    let mut all: Vec<_> = (0..7).map(|_| uvm.fork(held, &s).unwrap()).collect();
+    all.push(s);
+    for (n, child) in all[..4].iter().enumerate() {
+        store(&uvm, child, range.start + Pages(1 + 2 * n as u64), 2).unwrap();
+    }
+    let tallies: Vec<_> = all.iter().map(|s| uvm.tally(held, s, range)).collect();
+    assert!(tallies.iter().all(|tally| tally.anonymous as u64 == PAGES));
+    let sum: usize = tallies.iter().map(|tally| tally.anonymous_share).sum();
+    let pages = uvm.anons() * machine::PAGE_SIZE;
+    // Each share is rounded down to a byte.
+    assert!(sum <= pages && sum + PAGES as usize * 8 >= pages, "{sum} of {pages} bytes");
+    end(&uvm, held, all);
+}
+
 // Small leaves end runs sooner.
 #[cfg(not(feature = "small-leaves"))]
 #[test]

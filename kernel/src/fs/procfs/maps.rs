@@ -89,9 +89,10 @@ pub(super) fn maps(space: &Space, spot: Spot, out: &mut Text) -> Result<Option<u
 /// One mapping's numbers, or all of them.
 fn put_sizes(out: &mut Text, tally: &Tally, locked: u64) -> fmt::Result {
     let (anonymous, mapped, swapped) = (tally.anonymous as u64, tally.mapped as u64, tally.swapped as u64);
+    let share = |bytes: usize| bytes as u64 / PAGE;
     for (name, pages) in [
         ("Rss:", anonymous + mapped),
-        ("Pss:", anonymous + mapped),
+        ("Pss:", share(tally.anonymous_share) + mapped),
         ("Shared_Clean:", 0),
         ("Shared_Dirty:", 0),
         ("Private_Clean:", mapped),
@@ -99,7 +100,7 @@ fn put_sizes(out: &mut Text, tally: &Tally, locked: u64) -> fmt::Result {
         ("Referenced:", anonymous + mapped),
         ("Anonymous:", anonymous),
         ("Swap:", swapped),
-        ("SwapPss:", swapped),
+        ("SwapPss:", share(tally.swapped_share)),
         ("Locked:", locked / PAGE),
     ] {
         writeln!(out, "{name:<16}{:>8} kB", pages * 4)?;
@@ -107,7 +108,7 @@ fn put_sizes(out: &mut Text, tally: &Tally, locked: u64) -> fmt::Result {
     Ok(())
 }
 
-/// Shared pages count in full for each process that maps them, in `Pss` too: who else does is not looked for.
+/// `Pss` divides anonymous pages by those who have them. Pages of files count in full for each who maps them.
 pub(super) fn smaps(space: &Space, spot: Spot, out: &mut Text) -> Result<Option<u64>> {
     let (mut put, mut shown) = (Ok(()), (0, 0, false));
     let next = vm::line(space, spot.key, &mut |line| {
