@@ -11,13 +11,15 @@
 //! Each user may have a quarter of what was free when the first process started, all but root together half, root three quarters.
 //! Beyond that the call fails by the error that Linux has for it. Memory of a process itself (pages, page tables, map entries) has no
 //! such bound; it is counted when somebody asks (`proc::oom`). Pages of unnamed objects (memfds, shared memory) are counted by a
-//! [`Quota`] for each process within one for its user, pages in queues of pipes and sockets by [`User::changed`].
+//! [`Quota`] for each process within one for its user, and all users but root may have half of memory and swap so: beyond that
+//! `write` and `fallocate` of a memfd say ENOSPC, a store to one or to a segment gets SIGBUS, and `shmget` of a segment that could
+//! never be filled says ENOSPC. Pages in queues of pipes and sockets are counted by [`User::changed`].
 //!
 //! I1: an account's sum is that of its charges; a user's that of accounts and charges that refer to it. I2: a process that changes its
 //! real user gets a new account and takes its threads along; other charges stay with the user who made them.
 
 use alloc::sync::{Arc, Weak};
-use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use core::sync::atomic::{AtomicI64, AtomicUsize, Ordering::Relaxed};
 
 use hashbrown::HashMap;
 use machine::PAGE_SIZE;
@@ -45,6 +47,12 @@ pub struct Full;
 
 static USERS: SpinLock<Option<HashMap<u32, Weak<User>>>> = SpinLock::new(None);
 
+/// Pages of unnamed objects of all users but root.
+fn shared_memory() -> &'static Arc<Quota> {
+    static SHARED: Once<Arc<Quota>> = Once::new();
+    SHARED.call_once(|| Arc::new(Quota::new(usize::MAX)))
+}
+
 /// One user's totals.
 pub struct User {
     uid: u32,
@@ -59,6 +67,8 @@ pub struct User {
     pipe_pages: AtomicUsize,
     /// Pages of unnamed objects.
     memory: Arc<Quota>,
+    /// What its processes had together when somebody had to go last (`proc::oom`).
+    pub judged: AtomicI64,
 }
 
 /// One process's totals.
@@ -94,7 +104,12 @@ impl User {
             tasks: AtomicUsize::new(0),
             signals: AtomicUsize::new(0),
             pipe_pages: AtomicUsize::new(0),
-            memory: Arc::new(Quota::new(usize::MAX)),
+            memory: Arc::new(if uid == 0 {
+                Quota::new(usize::MAX)
+            } else {
+                Quota::within(shared_memory().clone())
+            }),
+            judged: AtomicI64::new(0),
         });
         users.retain(|_, user| user.strong_count() > 0);
         users.insert(uid, Arc::downgrade(&user));
@@ -150,11 +165,20 @@ impl User {
     /// What counts the pages of objects that outlive the process that made them.
     pub fn memory(&self) -> &Arc<Quota> {
         let stats = vm::stats();
-        if self.uid != 0 {
-            // Who has made much of it goes when memory runs out; what is left then is for others to go on.
-            self.memory.set_most(((stats.total_pages + stats.swap_pages) / 8 * 7) as usize);
-        }
+        // As a tmpfs on Linux: nobody's end gives back what has a name, so half is for private memory.
+        shared_memory().set_most(((stats.total_pages + stats.swap_pages) / 2) as usize);
         &self.memory
+    }
+
+    /// Whether one object of the user's may have so many pages, if nobody else has any.
+    pub fn may_fill(&self, pages: u64) -> bool {
+        self.memory();
+        self.uid == 0 || pages <= shared_memory().most() as u64
+    }
+
+    /// Pages of all that is kept for the user, and of unnamed objects.
+    pub fn pages(&self) -> usize {
+        self.kept() / PAGE_SIZE + self.memory.used()
     }
 
     /// How many of something the user has.

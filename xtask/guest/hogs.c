@@ -394,6 +394,124 @@ static void many_large_processes_are_judged(void) {
     CHECK(in_child(nothing_is_left) == 0);
 }
 
+// A process of another user that stores to all its memory again and again, until `go` says not to.
+static pid_t innocent(int megabytes, volatile int *go) {
+    pid_t child = fork();
+    NEED(child >= 0);
+    if (child) return child;
+    if (setgid(USER + 1) || setuid(USER + 1)) _exit(1);
+    char *own = mmap(0, megabytes * MEGABYTE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (own == MAP_FAILED) _exit(1);
+    for (*go = 2; *go; usleep(1000))
+        for (int i = 0; i < megabytes * MEGABYTE; i += PAGE) own[i]++;
+    _exit(0);
+}
+
+// Whether it has all its memory and is still there at the end.
+static void innocent_lives(pid_t child, volatile int *go) {
+    int status = -1;
+    *go = 0;
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+}
+
+static volatile int *shared_word(void) {
+    volatile int *word = mmap(0, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    NEED(word != MAP_FAILED);
+    return word;
+}
+
+// A user whose processes have little each goes before another's single process that has more than any of them.
+static void users_are_judged_by_all_they_have(void) {
+    enum { COMMON = 8 * MEGABYTE, OWN = 4 * MEGABYTE };
+    long killed = vmstat("oom_kill");
+    volatile int *go = shared_word();
+    pid_t other = innocent(16, go), hog = fork();
+    NEED(hog >= 0);
+    if (hog == 0) {
+        setpgid(0, 0);
+        char *common = mmap(0, COMMON, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (common == MAP_FAILED || setgid(USER) || setuid(USER)) _exit(1);
+        memset(common, 1, COMMON);
+        for (;;) {
+            if (fork() == 0) {
+                char *own = mmap(0, OWN, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+                if (own == MAP_FAILED) _exit(1);
+                for (int i = 0; i < OWN; i += PAGE) {
+                    own[i] = 1;
+                    if (i % (16 * PAGE) == 0) usleep(10000);
+                }
+                for (;;) pause();
+            }
+            usleep(10000);
+        }
+    }
+    for (int i = 0; i < 2000 && vmstat("oom_kill") < killed + 5; i++) usleep(10000);
+    kill(-hog, SIGKILL);
+    CHECK(vmstat("oom_kill") >= killed + 5);
+    innocent_lives(other, go);
+    while (wait(0) > 0) {}
+}
+
+static sigjmp_buf refused;
+
+static void on_bus(int signal) {
+    (void)signal;
+    siglongjmp(refused, 1);
+}
+
+// Segments of a user, until a store is refused; how many mebibytes they have.
+static int fill_segments(void) {
+    volatile int count = 0;
+    signal(SIGBUS, on_bus);
+    if (sigsetjmp(refused, 1)) return count;
+    for (; count < 1000; count++) {
+        int id = shmget(IPC_PRIVATE, MEGABYTE, IPC_CREAT | 0600);
+        char *at = shmat(id, 0, 0);
+        if (id < 0 || at == (char *)-1) return -1;
+        for (int i = 0; i < MEGABYTE; i += PAGE) at[i] = 1;
+    }
+    return -1;
+}
+
+// Half of memory is what a user's segments and memfds come to, and whoever else needs memory has what he needs.
+static void shared_memory_has_a_bound(void) {
+    long killed = vmstat("oom_kill"), all = number_after("/proc/meminfo", "MemTotal:") >> 10;
+    volatile int *go = shared_word();
+    pid_t hog = fork();
+    NEED(hog >= 0);
+    if (hog == 0) {
+        static char bytes[MEGABYTE];
+        NEED(setgid(USER) == 0 && setuid(USER) == 0);
+        FAILS(shmget(IPC_PRIVATE, all * MEGABYTE, IPC_CREAT | 0600), ENOSPC);
+        int file = memfd_create("hog", 0), segments;
+        for (int i = 0; i < all / 4; i++) CHECK(write(file, bytes, sizeof bytes) == sizeof bytes);
+        segments = fill_segments();
+        if (!CHECK(segments > all / 8 && segments <= all / 4 + 8)) printf("  %d of %ld MiB\n", segments, all);
+        CHECK(write(file, bytes, sizeof bytes) < (ssize_t)sizeof bytes);
+        FAILS(write(file, bytes, sizeof bytes), ENOSPC);
+        FAILS(fallocate(file, 0, 0, all * MEGABYTE), ENOSPC);
+        *go = 1;
+        for (;;) {
+            if (failed_checks) _exit(1);
+            pause();
+        }
+    }
+    for (int i = 0; i < 1000 && *go == 0 && waitpid(hog, 0, WNOHANG) == 0; i++) usleep(10000);
+    NEED(*go == 1);
+    pid_t other = innocent(27, go);
+    for (int i = 0; i < 100 && *go != 2; i++) usleep(10000);
+    usleep(500000);
+    innocent_lives(other, go);
+    CHECK(kill(hog, 0) == 0 && vmstat("oom_kill") == killed);
+    kill(hog, SIGKILL);
+    while (wait(0) > 0) {}
+    struct shmid_ds info;
+    for (int slot = 0; slot < 5000; slot++) {
+        int id = shmctl(slot, SHM_STAT, &info);
+        if (id >= 0) shmctl(id, IPC_RMID, 0);
+    }
+}
+
 #define CASE(name) {"hogs_of_" #name, hogs_of_##name}
 static const struct test_case cases[] = {
     CASE(threads), CASE(processes), CASE(polls), CASE(tables), CASE(links), CASE(symlinks), CASE(files), CASE(folders), CASE(locks), CASE(timers), CASE(signals), CASE(events), CASE(pipes),
@@ -401,7 +519,14 @@ static const struct test_case cases[] = {
     CASE(segments),
 };
 
-static const struct test_case judged[] = {{"many_large_processes_are_judged", many_large_processes_are_judged}};
+#undef CASE
+#define CASE(name) {#name, name}
+static const struct test_case judged[] = {CASE(many_large_processes_are_judged), CASE(users_are_judged_by_all_they_have)};
+static const struct test_case bounded[] = {CASE(shared_memory_has_a_bound)};
 
-// With a word, the case that takes memory itself until it has run out.
-int main(int argc, char **argv) { return argc > 1 && !strcmp(argv[1], "memory") ? RUN(judged, 1, argv) : RUN(cases, argc, argv); }
+// With a word, cases that take memory itself: until it has run out, or until they are refused.
+int main(int argc, char **argv) {
+    if (argc > 1 && !strcmp(argv[1], "memory")) return RUN(judged, 1, argv);
+    if (argc > 1 && !strcmp(argv[1], "shared")) return RUN(bounded, 1, argv);
+    return RUN(cases, argc, argv);
+}

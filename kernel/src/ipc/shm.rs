@@ -304,7 +304,11 @@ pub fn get(request: &Request, cred: &Cred, pid: Pid) -> Result<i32> {
         return Ok(found);
     }
     let charge = Charge::lasting(cred.uid, SEGMENT).map_err(|_| ENOSPC)?;
-    let segment = Segment::new(request.size, User::of(cred.uid).memory())?;
+    let user = User::of(cred.uid);
+    if !user.may_fill(request.size.div_ceil(PAGE)) {
+        return Err(ENOSPC);
+    }
+    let segment = Segment::new(request.size, user.memory())?;
     let (remnant, object) = (segment.remnant(), segment.id());
     let mut table = TABLE.lock();
     // Another call may have made it meanwhile; the lock goes before the segment that is one too many.

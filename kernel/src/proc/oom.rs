@@ -1,14 +1,16 @@
 //! Memory and swap have run out: somebody has to go.
 //!
-//! The process is killed that gives most back ([`Size`]): its memory, in pages and on swap, its page tables and map, and what it has the
-//! kernel keep; `oom_score_adj` adds to that or takes from it. Never the first process. It may be the one that asks. Who asks is the head of
+//! What a process has ([`Size`]): its memory, in pages and on swap, its page tables and map, and what it has the kernel keep; what
+//! several have, each by its share, so that the sizes of all add up to what there is. `oom_score_adj` adds to that or takes from it.
+//! The user is looked for who has most, by processes and by what outlives them, and of that one's the process that has most is killed: to
+//! spread memory over many processes is no gain. Root's processes count each for itself. Never the first process. It may be the one that asks. Who asks is the head of
 //! the library's line of those who wait for memory, so there is one at a time: it waits until its victim has left its
 //! memory, and tries again; all others sleep meanwhile. A victim waits for memory no longer (`Machine::gives_up`) and may
 //! take of the kernel's reserve to leave. One line on the debug console says who it was. Nothing here allocates more than
 //! a place in a wait queue.
 
 use alloc::sync::Arc;
-use core::sync::atomic::{AtomicI32, AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{AtomicI32, AtomicI64, AtomicU64, Ordering::Relaxed};
 
 use super::caps::Caps;
 use super::process::{ExitStatus, Process};
@@ -46,7 +48,8 @@ pub fn make_room() -> bool {
     if leaving().is_some_and(|going| wait_for(&going)) {
         return !super::is_leaving();
     }
-    let Some(victim) = worst().map(kill).or_else(leaving) else {
+    let end = |worst: Arc<Process>| if is_leaving(&worst) { worst } else { kill(worst) };
+    let Some(victim) = worst().map(end).or_else(leaving) else {
         // The first process is alone, or all others are excepted: it waits for one of them to end, or for ever.
         crate::control!("trace out of memory: no process can be killed");
         let _ = GONE.wait_until(sched::now() + PATIENCE, || None::<()>);
@@ -101,6 +104,8 @@ pub struct Adjustment {
     now: AtomicI32,
     /// What may be set without privilege: as little as was set with it last.
     least: AtomicI32,
+    /// How good it would have been to end the process when somebody had to go last; for who chooses, one at a time.
+    judged: AtomicI64,
 }
 
 /// What a process that is never chosen has.
@@ -139,10 +144,10 @@ impl Adjustment {
     }
 }
 
-/// Pages that the end of a process gives back.
+/// A process's part of all that is in use, in pages. What it shares with others is divided by those who have it.
 #[derive(Clone, Copy, Default)]
 pub struct Size {
-    /// Its private memory.
+    /// Its anonymous memory.
     resident: u64,
     /// The same on swap.
     swapped: u64,
@@ -160,8 +165,8 @@ impl Size {
         let Some(space) = process.space() else { return Size { kept, ..Size::default() } };
         let tally = vm::tally(&space, 0, USER_END);
         Size {
-            resident: tally.anonymous as u64,
-            swapped: tally.swapped as u64,
+            resident: tally.anonymous_share as u64 / PAGE,
+            swapped: tally.swapped_share as u64 / PAGE,
             map: vm::tables(&space) + tally.heap as u64 / PAGE,
             kept,
         }
@@ -178,28 +183,48 @@ fn all_pages() -> i64 {
     (stats.total_pages + stats.swap_pages) as i64
 }
 
-/// How good it would be to end a process; `None` if that is out of the question: the first process, with which the machine would go,
-/// one that runs in its parent's memory yet, and those that were excepted.
-fn badness(process: &Process, all: i64) -> Option<i64> {
+/// How good it would be to end a process, and its size; `None` if that is out of the question: the first process, with which the
+/// machine would go, one that runs in its parent's memory yet, and those that were excepted.
+fn badness(process: &Process, all: i64) -> Option<(i64, Size)> {
     let adjustment = process.oom.get();
     let borrows = process.leader().is_some_and(|thread| thread.vfork.lock().is_some());
     if process.pid == 1 || adjustment == NEVER || borrows {
         return None;
     }
-    Some(Size::of(process).total() as i64 + i64::from(adjustment) * (all / 1000))
+    let size = Size::of(process);
+    Some((size.total() as i64 + i64::from(adjustment) * (all / 1000), size))
 }
 
 /// `/proc/PID/oom_score`, as Linux computes it: 0 for who is never chosen, 667 for who has nothing, up to 2000.
 pub fn score(process: &Process) -> i64 {
     let all = all_pages();
-    badness(process, all).map_or(0, |points| (1000 + points * 1000 / all.max(1)) * 2 / 3)
+    badness(process, all).map_or(0, |(points, _)| (1000 + points * 1000 / all.max(1)) * 2 / 3)
 }
 
-/// The worst that is not on its way out. Judged with the table unlocked: counting what a process has gives way to others.
+/// The worst of those who were not on their way out when they were judged. With the table unlocked: counting what a process has gives
+/// way to others, who may end some meanwhile. These stay what they are, lest somebody small is taken for the worst.
 fn worst() -> Option<Arc<Process>> {
     let all = all_pages();
-    let others = table::processes().filter(|process| !is_leaving(process));
-    let judged = others.filter_map(|process| Some((badness(&process, all)?, process)));
+    for process in table::processes() {
+        let account = process.account();
+        account.user().judged.store(account.user().pages() as i64, Relaxed);
+    }
+    for process in table::processes() {
+        let judged = if is_leaving(&process) { None } else { badness(&process, all) };
+        process.oom.judged.store(judged.map_or(i64::MIN, |(points, _)| points), Relaxed);
+        // What is kept for it is among its user's already.
+        let (points, size) = judged.unwrap_or_default();
+        process.account().user().judged.fetch_add(points - size.kept as i64, Relaxed);
+    }
+    let judged = table::processes().filter_map(|process| {
+        let own = process.oom.judged.load(Relaxed);
+        let account = process.account();
+        let of_user = match account.user().uid() {
+            0 => own,
+            _ => account.user().judged.load(Relaxed),
+        };
+        (own != i64::MIN).then_some(((of_user, own), process))
+    });
     judged.max_by_key(|(points, _)| *points).map(|(_, process)| process)
 }
 

@@ -244,6 +244,11 @@ pub const CASES: &[Case] = &[
         leftover: Leftover::Unwatched,
         ..guest("large processes are judged", &[("hogs", Libc::Musl)], &["/bin/hogs", "memory"])
     },
+    Case {
+        memory: "128M",
+        ours_only: true,
+        ..guest("shared memory of users has a bound", &[("hogs", Libc::Musl)], &["/bin/hogs", "shared"])
+    },
     guest("signals", &[("signals", Libc::Musl)], &["/bin/signals"]),
     guest("threads", &[("threads", Libc::Musl)], &["/bin/threads"]),
     guest("a debugger's calls", &[("traces", Libc::Musl)], &["/bin/traces"]),

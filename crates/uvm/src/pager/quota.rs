@@ -3,7 +3,8 @@
 //! A page is counted when its object gets it and until the object gives it up, wherever it lies meanwhile: in memory or
 //! on swap. A hole costs nothing until it is touched.
 //!
-//! A quota may lie within another, as what a process has does within what its user has: a page counts in both.
+//! A quota may lie within another, as what a process has does within what its user has, and that within what all users have: a page
+//! counts in each.
 //!
 //! I1: `used` is the sum of what the objects with this quota, or one within it, store, and of pages that are being made for them.
 
@@ -18,7 +19,7 @@ use super::GetError;
 pub struct Quota {
     most: AtomicUsize,
     used: AtomicUsize,
-    /// What it lies within. Only one level: nothing lies within a quota that has one itself.
+    /// What it lies within. The host makes two levels, so a drop recurses as often.
     outer: Option<Arc<Quota>>,
 }
 
@@ -29,7 +30,7 @@ impl Quota {
         Quota { most: AtomicUsize::new(most), used: AtomicUsize::new(0), outer: None }
     }
 
-    /// A quota without a bound of its own within another, which lies in none.
+    /// A quota without a bound of its own within another.
     #[must_use]
     pub fn within(outer: Arc<Quota>) -> Quota {
         Quota { outer: Some(outer), ..Quota::new(usize::MAX) }
@@ -58,10 +59,18 @@ impl Quota {
         if pages == 0 {
             return Ok(());
         }
-        if let Some(outer) = &self.outer {
-            outer.count(pages)?;
+        for (at, quota) in self.chain().enumerate() {
+            if let Err(full) = quota.count(pages) {
+                self.chain().take(at).for_each(|counted| counted.forget(pages));
+                return Err(full);
+            }
         }
-        self.count(pages).inspect_err(|_| self.outer.iter().for_each(|outer| outer.forget(pages)))
+        Ok(())
+    }
+
+    /// It and all that it lies within.
+    fn chain(&self) -> impl Iterator<Item = &Quota> {
+        core::iter::successors(Some(self), |quota| quota.outer.as_deref())
     }
 
     fn count(&self, pages: usize) -> Result<(), GetError> {
@@ -81,14 +90,11 @@ impl Quota {
 
     /// Counts a page that takes the place of one that was just given back.
     pub(crate) fn retake(&self) {
-        for quota in self.outer.as_deref().into_iter().chain([self]) {
-            quota.used.fetch_add(1, Relaxed);
-        }
+        self.chain().for_each(|quota| _ = quota.used.fetch_add(1, Relaxed));
     }
 
     /// Gives back what was taken for pages.
     pub(crate) fn give_back(&self, pages: usize) {
-        self.outer.iter().for_each(|outer| outer.forget(pages));
-        self.forget(pages);
+        self.chain().for_each(|quota| quota.forget(pages));
     }
 }
