@@ -124,6 +124,28 @@ static void tasks_of_one_user(void) {
     FAILS(fork(), EAGAIN);
 }
 
+// A refused fork takes no number: else a user could have numbers come round, to one that a timer or a debugger has kept.
+static void refused_forks_take_no_numbers(void) {
+    pid_t before = fork();
+    if (before == 0) _exit(0);
+    NEED(before > 0 && waitpid(before, 0, 0) == before);
+    pid_t child = fork();
+    NEED(child >= 0);
+    if (child == 0) {
+        NEED(setgid(4713) == 0);
+        limit(RLIMIT_NPROC, 1);
+        NEED(setuid(4713) == 0);
+        for (int i = 0; i < 1000; i++) FAILS(fork(), EAGAIN);
+        _exit(failed_checks != 0);
+    }
+    int status = -1;
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    pid_t after = fork();
+    if (after == 0) _exit(0);
+    NEED(after > 0 && waitpid(after, 0, 0) == after);
+    CHECK(after - before < 100);
+}
+
 static void too_many_to_become(void) {
     enum { USER = 4712 };
     pid_t others[2];
@@ -310,6 +332,7 @@ static void who_goes_first(void) {
 static const struct test_case cases[] = {
     {"mappings_end_with_enomem", mappings_end_with_enomem},
     {"a_child_has_as_many_mappings", a_child_has_as_many_mappings},
+    {"refused_forks_take_no_numbers", refused_forks_take_no_numbers},
     {"tasks_of_one_user", tasks_of_one_user},
     {"too_many_to_become", too_many_to_become},
     {"sizes_of_files", sizes_of_files},

@@ -116,12 +116,15 @@ pub fn clone(regs: &mut UserRegs, request: &Request) -> Result<Pid> {
         let child = new_thread(caller, request)?;
         return start(caller, child, regs, request, None);
     }
+    // Before a number is taken: a user who may have no more must not wear numbers out.
+    let account = Account::new(caller.process.account().user().clone());
+    let holding = Holding::new(&account, PROCESS, most_tasks(&caller.process))?;
     let birth = table::expect(caller.process.pid, Asker::of(&caller.process))?;
     // What comes from now on the child gets as well (`table`, N4).
     if super::signal::deliver::must_attend() {
         return Err(ERESTARTNOINTR);
     }
-    let child = new_process(caller, request, birth.pid())?;
+    let child = new_process(caller, request, birth.pid(), account, holding)?;
     start(caller, child, regs, request, Some(birth))
 }
 
@@ -143,12 +146,16 @@ fn new_thread(caller: &Arc<Thread>, request: &Request) -> Result<Arc<Thread>> {
     Ok(Arc::new(Thread::new(tid, process.clone(), mm, mask, comm, Some(holding))))
 }
 
-fn new_process(caller: &Arc<Thread>, request: &Request, pid: Pid) -> Result<Arc<Thread>> {
+fn new_process(
+    caller: &Arc<Thread>,
+    request: &Request,
+    pid: Pid,
+    account: Arc<Account>,
+    holding: Holding,
+) -> Result<Arc<Thread>> {
     let parent = &caller.process;
     let (files, fs) = (parent.files()?, parent.fs()?);
     let flags = request.flags;
-    let account = Account::new(parent.account().user().clone());
-    let holding = Holding::new(&account, PROCESS, most_tasks(parent))?;
     let from = Inherited {
         files: if flags.contains(Flags::FILES) { files } else { Arc::new(files.fork(&account)?) },
         fs: if flags.contains(Flags::FS) { fs } else { Arc::new(fs.fork()) },

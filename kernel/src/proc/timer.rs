@@ -27,6 +27,7 @@ use super::signal::{
     code, send, Detail, Pending, Sent, SigInfo, SigSet, Signal, SIGALRM, SIGPROF, SIGVTALRM,
 };
 use super::table::{self, Pid};
+use super::thread::Thread;
 use crate::charge::{Charge, Count};
 use crate::errno::{Result, EAGAIN, EINVAL};
 use crate::mem::fault::Room;
@@ -438,9 +439,14 @@ fn notify_of(
     match notify {
         Notify::Nothing => Ok(Sent::Ignored),
         Notify::Process { signal, value } => send::send_by_timer(process, None, info(signal, value), place),
-        Notify::Thread { tid, signal, value } => match table::thread(tid) {
+        // The number may have gone to a thread of another process meanwhile.
+        Notify::Thread { tid, signal, value } => match own_thread(process, tid) {
             Some(thread) => send::send_by_timer(&thread.process, Some(&thread), info(signal, value), place),
             None => Ok(Sent::Ignored),
         },
     }
+}
+
+fn own_thread(process: &Arc<Process>, tid: Pid) -> Option<Arc<Thread>> {
+    table::thread(tid).filter(|thread| Arc::ptr_eq(&thread.process, process))
 }
