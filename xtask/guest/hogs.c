@@ -6,6 +6,7 @@
 #include <poll.h>
 #include <pthread.h>
 #include <sys/epoll.h>
+#include <sched.h>
 #include <sys/eventfd.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
@@ -452,6 +453,30 @@ static void users_are_judged_by_all_they_have(void) {
     while (wait(0) > 0) {}
 }
 
+// A child that its parent waits for as after vfork, but which has memory of its own, is not spared.
+static void a_child_with_its_own_memory_is_judged(void) {
+    volatile int *go = shared_word();
+    pid_t other = innocent(4, go), parent = fork();
+    NEED(parent >= 0);
+    if (parent == 0) {
+        int status = -1;
+        NEED(setgid(USER) == 0 && setuid(USER) == 0);
+        pid_t hog = (pid_t)syscall(SYS_clone, CLONE_VFORK | SIGCHLD, 0, 0, 0, 0);
+        if (hog == 0) {
+            for (;;) {
+                char *own = mmap(0, MEGABYTE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+                if (own == MAP_FAILED) _exit(1);
+                memset(own, 1, MEGABYTE);
+            }
+        }
+        waitpid(hog, &status, 0);
+        _exit(!(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL));
+    }
+    int status = -1;
+    CHECK(waitpid(parent, &status, 0) == parent && status == 0);
+    innocent_lives(other, go);
+}
+
 static sigjmp_buf refused;
 
 static void on_bus(int signal) {
@@ -521,7 +546,8 @@ static const struct test_case cases[] = {
 
 #undef CASE
 #define CASE(name) {#name, name}
-static const struct test_case judged[] = {CASE(many_large_processes_are_judged), CASE(users_are_judged_by_all_they_have)};
+static const struct test_case judged[] = {CASE(many_large_processes_are_judged), CASE(users_are_judged_by_all_they_have),
+                                         CASE(a_child_with_its_own_memory_is_judged)};
 static const struct test_case bounded[] = {CASE(shared_memory_has_a_bound)};
 
 // With a word, cases that take memory itself: until it has run out, or until they are refused.

@@ -187,12 +187,19 @@ fn all_pages() -> i64 {
 /// machine would go, one that runs in its parent's memory yet, and those that were excepted.
 fn badness(process: &Process, all: i64) -> Option<(i64, Size)> {
     let adjustment = process.oom.get();
-    let borrows = process.leader().is_some_and(|thread| thread.vfork.lock().is_some());
-    if process.pid == 1 || adjustment == NEVER || borrows {
+    if process.pid == 1 || adjustment == NEVER || borrows_memory(process) {
         return None;
     }
     let size = Size::of(process);
     Some((size.total() as i64 + i64::from(adjustment) * (all / 1000), size))
+}
+
+/// Whether a process runs in the memory of its parent, which waits for that in vfork. A child with memory of its own may have
+/// such a parent too.
+fn borrows_memory(process: &Process) -> bool {
+    let is_waited_for = process.leader().is_some_and(|thread| thread.vfork.lock().is_some());
+    let parents = || table::process(process.parent())?.space();
+    is_waited_for && process.space().zip(parents()).is_some_and(|(own, parents)| Arc::ptr_eq(&own, &parents))
 }
 
 /// `/proc/PID/oom_score`, as Linux computes it: 0 for who is never chosen, 667 for who has nothing, up to 2000.
