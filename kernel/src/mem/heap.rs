@@ -629,9 +629,13 @@ impl Back {
         true
     }
 
-    /// Gives talc `bytes` more, or `STEP` if that is more and there.
+    /// Gives talc `bytes` more, or `STEP` if that is more and there. What may be refused leaves what is promised to all CPUs.
     fn claim(&mut self, bytes: u64, refusal: Refusal) -> Result<(), NoMemory> {
-        if self.map_to(bytes.max(STEP) + self.cushion, Reserve::Kernel).is_err() {
+        let kept = match refusal {
+            Refusal::Taken => OWED.load(Relaxed),
+            _ => self.cushion,
+        };
+        if self.map_to(bytes.max(STEP) + kept, Reserve::Kernel).is_err() {
             if refusal == Refusal::Taken {
                 return Err(NoMemory);
             }
