@@ -174,6 +174,9 @@ pub fn walk(start: &Start, path: &[u8], follow: Follow) -> Result<Found> {
             return Ok(Found { inode: Some(dir.clone()), dir, name: None, wants_dir: true, jumped: None });
         };
         at = step.after;
+        if restricted && dir.kind() == Kind::Dir {
+            dir.permits(&start.by, access::EXECUTE)?;
+        }
         if step.name == b".." {
             dir = above(&dir, &start.root)?;
             continue;
@@ -186,9 +189,6 @@ pub fn walk(start: &Start, path: &[u8], follow: Follow) -> Result<Found> {
         }
         if step.name.len() > NAME_MAX {
             return Err(ENAMETOOLONG);
-        }
-        if restricted && dir.kind() == Kind::Dir {
-            dir.permits(&start.by, access::EXECUTE)?;
         }
         let inode = match dir.lookup(step.name) {
             Ok(inode) => mount::top(inode),
