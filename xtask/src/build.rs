@@ -68,8 +68,16 @@ pub fn cargo(verb: &str, profile: &str) -> Result<Command> {
             command.args([verb, "-Zbuild-std=core,alloc"]);
         }
     }
-    // The flags of a cargo that runs us are not the kernel's.
-    for name in ["RUSTFLAGS", "CARGO_ENCODED_RUSTFLAGS", "CARGO_MANIFEST_DIR"] {
+    // The flags of a cargo that runs us are not the kernel's. Nor is a target folder of the user's: QEMU loads the kernel
+    // from ours, and would load an old one.
+    for name in [
+        "RUSTFLAGS",
+        "CARGO_ENCODED_RUSTFLAGS",
+        "CARGO_MANIFEST_DIR",
+        "CARGO_TARGET_DIR",
+        "CARGO_BUILD_TARGET_DIR",
+        "CARGO_BUILD_TARGET",
+    ] {
         command.env_remove(name);
     }
     command.args(["--profile", profile]).current_dir(root().join("kernel"));

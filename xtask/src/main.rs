@@ -57,7 +57,7 @@ Examples:
   ./uvm run --root some/folder -- /bin/sh       a whole folder as the root file system
   ./uvm run --disk image.ext4 --swap 1G         a disk on /mnt (image.ext4:ro to read only), and swap
   ./uvm run --disk disk.img -- ls -l /mnt       an ext4 image as a disk; --disk disk.img:ro leaves it as it is
-  ./uvm run --mem 64M --swap 256M -- python3    little memory, and a disk to swap on, made for this run
+  ./uvm run --mem 64M --swap 256M -- sh         little memory, and a disk to swap on, made for this run
   ./uvm run --kernel linux -- /bin/ls           the same on Debian's Linux, for comparison
   ./uvm test                                    every check; ./uvm test pipe runs those with `pipe` in their name
   ./uvm bench micro                             instructions per operation, ours beside Linux

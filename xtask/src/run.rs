@@ -16,10 +16,10 @@ use std::sync::Arc;
 #[derive(Args)]
 pub struct RunArgs {
     /// The guest's memory.
-    #[arg(long, default_value = "512M", value_parser = memory, value_name = "SIZE")]
+    #[arg(long, default_value = "512M", value_parser = guest_memory, value_name = "SIZE")]
     mem: String,
     /// How many CPUs the machine has.
-    #[arg(long, default_value_t = 1, value_name = "N")]
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
     cpus: u32,
     /// Use a whole folder as the root file system.
     #[arg(long, value_name = "DIR")]
@@ -57,7 +57,7 @@ pub struct Root {
 }
 
 pub fn run(args: &RunArgs) -> Result<u8> {
-    let kernel = kernel_path(args.kernel)?;
+    // What the command line names is looked at before the kernel is built, which takes minutes.
     let root = pack(args.root.as_deref(), &args.add, &args.program)?;
     let folder = tempfile::tempdir().context("can't make a temporary folder")?;
     let initrd = folder.path().join("root.cpio");
@@ -67,6 +67,7 @@ pub fn run(args: &RunArgs) -> Result<u8> {
     }
     let disks = disks(args, folder.path())?;
     words.extend(disks.words);
+    let kernel = kernel_path(args.kernel)?;
     let mut machine = Machine {
         board: args.machine,
         clock: if args.icount { Clock::Instructions } else { Clock::Wall },
@@ -121,6 +122,16 @@ fn memory(size: &str) -> std::result::Result<String, String> {
     }
 }
 
+/// The least memory that the kernel starts with.
+const LEAST_MEMORY: u64 = 16 << 20;
+
+fn guest_memory(size: &str) -> std::result::Result<String, String> {
+    match disk::bytes(&memory(size)?) {
+        Some(LEAST_MEMORY..) => Ok(size.to_owned()),
+        _ => Err("a machine needs 16M at least".to_owned()),
+    }
+}
+
 /// Says on standard error what a run's unusual end was.
 pub fn explain(ending: &Ending, report: &crate::control::Report, kernel: &Path) {
     for line in symbols::story(kernel, report) {
@@ -151,6 +162,20 @@ pub fn prepare(machine: &mut Machine, kernel: Kernel, mut root: Root, words: &[S
     }
     root.image.write(&machine.initrd)?;
     machine.command_line = command_line(kernel, words, &root.command);
+    let most = match kernel {
+        Kernel::Uvm => 4000,
+        Kernel::Linux => 2047,
+    };
+    let bytes = machine.command_line.len();
+    if bytes > most {
+        bail!("the kernel's command line takes {most} bytes, and the program with its arguments makes it {bytes}: \
+               put them in a script, and --add that");
+    }
+    let root_bytes = std::fs::metadata(&machine.initrd)?.len();
+    if disk::bytes(&machine.memory).is_some_and(|memory| memory < root_bytes + LEAST_MEMORY) {
+        let (root, memory) = (root_bytes >> 20, &machine.memory);
+        bail!("the root file system takes {root} MiB, and the machine has {memory} of memory: say more by --mem");
+    }
     Ok(())
 }
 

@@ -18,7 +18,8 @@ pub fn red(text: &str) -> String {
 }
 
 fn paint(code: &str, text: &str) -> String {
-    if std::io::stdout().is_terminal() {
+    let unwanted = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    if !unwanted && std::io::stdout().is_terminal() {
         format!("\x1b[{code}m{text}\x1b[0m")
     } else {
         text.to_owned()
