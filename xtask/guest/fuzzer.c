@@ -2,7 +2,8 @@
 // reach parts of the kernel that none has reached before.
 //
 //     fuzzer explore SECONDS SEED WORKERS     prints each program before it runs
-//     fuzzer replay FILE ROUNDS               runs the programs of a file, a line each
+//     fuzzer replay PATH ROUNDS WORKERS       runs the programs of a file, a line each, or of a folder's files
+//     fuzzer measure PATH                     prints those that reach an edge which none before them has reached; then all edges
 //
 // Workers run beside each other, each as two users in turns. A program is up to 12 calls, in one process or by two threads
 // of it. A line is `p USER THREADS CALL ARGUMENT... ; CALL ...`; an argument is a letter and a hexadecimal number: n a number,
@@ -20,7 +21,7 @@
 #include <sys/uio.h>
 #include <sys/un.h>
 
-enum { CALLS = 12, CORPUS = 2048, LIFE_MILLISECONDS = 1500, LINE = 4096 };
+enum { CALLS = 12, CORPUS = 4096, LINE = 4096, EDGES = 1 << 18 };
 
 static char *const arena = (char *)0x10000000;
 
@@ -42,6 +43,8 @@ struct program {
 static struct program corpus[CORPUS];
 static int kept, worker;
 static uint64_t state;
+// How long a program may run, in milliseconds.
+static int life = 1500;
 
 static uint64_t next(void) {
     state ^= state << 13, state ^= state >> 7, state ^= state << 17;
@@ -54,6 +57,8 @@ static const char *const paths[] = {
     "a", "b", "d", "d/c", "d/e", ".", "..", "/", "l", "d/..", "/proc/self/maps", "/proc/self/smaps", "/proc/self/mem",
     "/proc/self/fd/3", "/proc/1/maps", "/proc/self/status", "/proc/self/task", "/dev/null", "/dev/zero", "/dev/urandom",
     "/bin/busybox", "/proc/meminfo", "/dev/ptmx", "/proc/self/pagemap", "/proc/self/uvm", "/mnt/a", "/dev/shm/a", "",
+    "/proc/self/oom_score_adj", "/proc/thread-self/status", "/proc/self/fdinfo/3", "/proc/self/fail-nth", "/proc/sysvipc/shm",
+    "/proc/self/exe", "/proc/self/limits", "/proc/self/stat", "/proc/sys/vm/drop_caches", "/proc/self/environ",
 };
 enum { PATHS = sizeof paths / sizeof *paths, PATH_STEP = 48 };
 
@@ -127,7 +132,7 @@ static struct argument argument(const struct program *p, int at, int kind) {
     case PAIR: return place(AT_PAIRS + 8 * below(4));
     case ADVICE: return number(below(5) ? below(26) : 100 + below(4));
     case KEY: return number(one_of(3, 0ul, 77ul, 78ul));
-    case FAMILY: return number(one_of(3, 1ul, 1ul, 2ul));
+    case FAMILY: return number(one_of(5, 1ul, 1ul, 2ul, 10ul, below(64)));
     case TYPE: return number((1 + below(5)) | (below(3) ? 0 : 04000));
     case COMMAND: return number(below(3) ? below(17) : 1024 + below(16));
     case ACTION: return place(AT_SIGNALS + 256 + 32 * below(3));
@@ -138,6 +143,11 @@ static struct argument argument(const struct program *p, int at, int kind) {
     case TREE: return number(one_of(4, 0ul, 0x100ul, 0x1000ul, 0x200ul));
     case WORD: return number(one_of(5, below(16), below(256), edge(), 1ul << below(32), next()));
     case SMALL: return number(below(12));
+    case LEVEL: return number(one_of(6, 1ul, 1ul, 1ul, 0ul, 6ul, below(64)));
+    case OPTION: return number(below(8) ? below(50) : below(100));
+    case CONTROL_LENGTH: return number(one_of(5, 24ul, 20ul, 16 + below(16), CONTROL_STEP * below(CONTROLS + 1), below(300)));
+    case CONTROL_TYPE: return number(below(6) ? 1 + below(2) : below(50));
+    case NAME: return number(one_of(4, 'a' + below(4), below(4) << 8, 0x0100007f0000 | (0xa0 + 256 * (15 + below(3))) << 8, next()));
     default: return number(0);
     }
 }
@@ -214,6 +224,34 @@ static int read_line(char *line, struct program *p) {
     return p->length > 0;
 }
 
+static void make_message(const uint64_t v[6]) {
+    *(struct msghdr *)(arena + AT_MESSAGES + 64 * (v[0] % 3)) = (struct msghdr){
+        .msg_name = (void *)v[1], .msg_namelen = v[2], .msg_iov = (struct iovec *)(arena + AT_IOV), .msg_iovlen = v[3],
+        .msg_control = v[4] ? arena + AT_CONTROL : 0, .msg_controllen = v[4]};
+}
+
+// Its length may reach into the next one, or be none.
+static void make_control(const uint64_t v[6]) {
+    struct cmsghdr *control = (struct cmsghdr *)(arena + AT_CONTROL + CONTROL_STEP * (v[0] % CONTROLS));
+    *control = (struct cmsghdr){.cmsg_len = v[1], .cmsg_level = v[2], .cmsg_type = v[3]};
+    memcpy(CMSG_DATA(control), (int[2]){v[4], v[5]}, 8);
+}
+
+static void make_address(const uint64_t v[6]) {
+    char *address = arena + AT_ADDRESSES + 128 * (v[0] % 6);
+    memset(address, v[4], 128);
+    memcpy(address, &(uint16_t){v[1]}, 2), memcpy(address + 2, &v[2], 8), memcpy(address + 10, &v[3], 8);
+}
+
+static long write_text(const uint64_t v[6]) {
+    static const char *const forms[] = {
+        "%llu", "%lld", "%llu\n", "  %llu \n", "-%llu", "+%llu", "0x%llx", "%llu %llu\n", "%llu.0", "\n", "%08191llu", "\xff%llu",
+    };
+    static char text[8200];
+    int length = sprintf(text, forms[v[1] % 12], (unsigned long long)v[2], (unsigned long long)v[1]);
+    return syscall(SYS_write, v[0], text, length + v[1] % 2);
+}
+
 // What structures there are in the arena.
 static void furnish(void) {
     if (mmap(arena, ARENA_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) != arena) _exit(1);
@@ -232,14 +270,8 @@ static void furnish(void) {
     actions[0] = 1, actions[4] = 0, actions[8] = 0x800000000000; // ignored, default, an address that can't be
     for (int i = 0; i < 64; i++) ((int *)(arena + AT_POLL))[2 * i] = i % 16, ((short *)(arena + AT_POLL))[4 * i + 2] = 7;
     for (int i = 0; i < 16; i++) *(uint32_t *)(arena + AT_EVENTS + 12 * i) = 1u << i | 5 | (i % 3 == 0) << 31;
-    for (int i = 0; i < 3; i++) {
-        struct msghdr *message = (struct msghdr *)(arena + AT_MESSAGES + 64 * i);
-        *message = (struct msghdr){.msg_iov = (struct iovec *)(arena + AT_IOV), .msg_iovlen = 2 + i};
-        struct cmsghdr *rights = (struct cmsghdr *)(arena + AT_MESSAGES + 512 + 64 * i);
-        *rights = (struct cmsghdr){.cmsg_len = CMSG_LEN(8), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS};
-        memcpy(CMSG_DATA(rights), (int[2]){3, 4}, 8);
-        if (i) message->msg_control = rights, message->msg_controllen = CMSG_SPACE(8);
-    }
+    for (int i = 0; i < 3; i++) make_message((uint64_t[6]){i, 0, 0, 2 + i, CONTROL_STEP * i});
+    for (int i = 0; i < CONTROLS; i++) make_control((uint64_t[6]){i, CMSG_LEN(8), SOL_SOCKET, SCM_RIGHTS, 3, 4});
     char **strings = (char **)(arena + AT_STRINGS);
     strings[0] = arena + AT_PATHS, strings[1] = arena + AT_PATHS + PATH_STEP, strings[2] = 0;
     munmap(arena + AT_GONE, PAGE);
@@ -271,6 +303,14 @@ static void do_call(int at) {
         // A store that may fault: the kernel makes it, so that the program goes on.
         for (uint64_t n = 0; n < v[1] && n < 64 * PAGE; n += PAGE)
             syscall(SYS_getrandom, v[0] + n, 1, 0);
+    } else if (d->number == MAKE_ADDRESS) {
+        make_address(v);
+    } else if (d->number == MAKE_CONTROL) {
+        make_control(v);
+    } else if (d->number == MAKE_MESSAGE) {
+        make_message(v);
+    } else if (d->number == TEXT) {
+        results[at] = write_text(v);
     } else {
         results[at] = syscall(d->number, v[0], v[1], v[2], v[3], v[4], v[5]);
     }
@@ -340,7 +380,7 @@ static void run(const struct program *p) {
     pid_t child = fork();
     if (child == 0) run_in_child(p);
     if (child < 0) printf("FAILED: fork: %s\n", strerror(errno)), fflush(stdout), exit(1);
-    long long limit = milliseconds() + LIFE_MILLISECONDS;
+    long long limit = milliseconds() + life;
     while (waitpid(child, 0, WNOHANG) != child) {
         if (milliseconds() > limit) {
             kill(child, SIGKILL), kill(-child, SIGKILL);
@@ -360,7 +400,7 @@ static void run(const struct program *p) {
             if (children) fclose(children);
             usleep(300);
         }
-        if (milliseconds() > limit + 5 * LIFE_MILLISECONDS) {
+        if (milliseconds() > limit + 5 * life) {
             printf("FAILED: a killed process does not end\n"), fflush(stdout), exit(1);
         }
     }
@@ -372,7 +412,7 @@ static int coverage = -1;
 // Parts of the kernel that were reached for the first time since the last call.
 static long news(void) {
     uint64_t count = 0;
-    return coverage >= 0 && read(coverage, &count, 8) == 8 ? (long)count : 0;
+    return coverage >= 0 && pread(coverage, &count, 8, 0) == 8 ? (long)count : 0;
 }
 
 static void explore(int seconds) {
@@ -401,20 +441,75 @@ static void explore(int seconds) {
     }
 }
 
+static void become_worker(int n, uint64_t seed) {
+    worker = n;
+    state = (seed + n) * 0x9e3779b97f4a7c15 | 1;
+    for (int i = 0; i < 8; i++) next();
+    prctl(PR_SET_CHILD_SUBREAPER, 1);
+    coverage = open("/dev/coverage", O_RDWR | O_CLOEXEC);
+}
+
 static void read_corpus(const char *path) {
     char line[LINE];
+    DIR *folder = opendir(path);
+    for (struct dirent *entry; folder && (entry = readdir(folder));) {
+        if (entry->d_name[0] == '.') continue;
+        snprintf(line, sizeof line, "%s/%s", path, entry->d_name);
+        read_corpus(line);
+    }
+    if (folder) return (void)closedir(folder);
     FILE *file = fopen(path, "r");
     while (file && kept < CORPUS && fgets(line, sizeof line, file))
         if (read_line(line, &corpus[kept])) kept++;
     if (file) fclose(file);
 }
 
-static void become_worker(int n, uint64_t seed) {
-    worker = n;
-    state = (seed + n) * 0x9e3779b97f4a7c15 | 1;
-    for (int i = 0; i < 8; i++) next();
-    prctl(PR_SET_CHILD_SUBREAPER, 1);
-    coverage = open("/dev/coverage", O_RDONLY | O_CLOEXEC);
+// Edges that a program takes each of two times: what a timer does in between is not its own.
+static long edges_of(const struct program *p, char *edges) {
+    static char again[EDGES];
+    long count = 0;
+    memset(edges, 0, EDGES), memset(again, 0, EDGES);
+    for (int i = 0; i < 2; i++) {
+        if (write(coverage, "", 1) != 1) return 0;
+        run(p), news();
+        count = pread(coverage, i ? again : edges, EDGES, 8);
+    }
+    for (long i = 0; i < count; i++) edges[i] = edges[i] && again[i];
+    return count;
+}
+
+// The edges are printed as hexadecimal digits, four a digit, 128 digits a line.
+static int measure(const char *path) {
+    static char edges[EDGES], all[EDGES];
+    char line[LINE];
+    long count = 0, wide = 0;
+    life = 300;
+    become_worker(0, 1);
+    read_corpus(path);
+    for (int i = 0; i < kept; i++) {
+        long new = 0;
+        count = edges_of(&corpus[i], edges);
+        for (long e = 0; e < count; e++) new += edges[e] && !all[e], all[e] |= edges[e];
+        wide += new;
+        int n = write_line(line, &corpus[i]);
+        if (new) printf("k%.*s", n, line), fflush(stdout);
+        if (i % 64 == 0) drop_segments();
+    }
+    for (long e = 0; e < count; e += 4) {
+        if (e % 512 == 0) printf(e ? "\ne" : "e");
+        int digit = 0;
+        for (int bit = 0; bit < 4; bit++) digit |= (all[e + bit] != 0) << bit;
+        printf("%x", digit);
+    }
+    printf("\n%d programs reach %ld of %ld edges\n", kept, wide, count);
+    return count == 0;
+}
+
+// Of the programs each worker runs its own.
+static void replay(int rounds, int workers) {
+    for (int round = 0; round < rounds; round++) {
+        for (int i = worker; i < kept; i += workers) run(&corpus[i]);
+    }
 }
 
 static long free_kilobytes(void) {
@@ -427,26 +522,26 @@ static long free_kilobytes(void) {
 }
 
 int main(int argc, char **argv) {
-    if (argc == 4 && !strcmp(argv[1], "replay")) {
-        become_worker(0, 1);
-        read_corpus(argv[2]);
-        for (int round = 0; round < atoi(argv[3]); round++)
-            for (int i = 0; i < kept; i++) run(&corpus[i]);
-        printf("%d programs ran %s times; the kernel stands\n", kept, argv[3]);
-        return kept == 0;
+    if (argc == 3 && !strcmp(argv[1], "measure")) return measure(argv[2]);
+    int replays = argc == 5 && !strcmp(argv[1], "replay");
+    if (argc != 5 || (!replays && strcmp(argv[1], "explore"))) {
+        fputs("fuzzer explore SECONDS SEED WORKERS\nfuzzer replay PATH ROUNDS WORKERS\nfuzzer measure PATH\n", stderr);
+        return 2;
     }
-    if (argc != 5 || strcmp(argv[1], "explore")) return fputs("fuzzer explore SECONDS SEED WORKERS\nfuzzer replay FILE ROUNDS\n", stderr), 2;
     int workers = atoi(argv[4]), failed = 0;
-    read_corpus("/fuzz/corpus");
+    read_corpus(replays ? argv[2] : "/fuzz/corpus");
+    if (replays && kept == 0) return puts("there is no program"), 1;
     long before = free_kilobytes();
     for (int n = 0; n < workers; n++) {
         if (fork() == 0) {
             become_worker(n, strtoull(argv[3], 0, 0));
-            explore(atoi(argv[2]));
+            if (replays) replay(atoi(argv[3]), workers);
+            else explore(atoi(argv[2]));
             exit(0);
         }
     }
     for (int status; wait(&status) > 0;) failed |= status != 0;
+    if (replays) printf("%d programs ran %s times\n", kept, argv[3]);
     drop_segments();
     sleep(1);
     printf("memory %ld kB available before, %ld after\n", before, free_kilobytes());

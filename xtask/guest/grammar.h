@@ -7,14 +7,14 @@
 // The arena: 16 pages at a fixed address. What lies where is made anew for each program (`furnish`).
 enum {
     AT_PATHS = 0x0000, AT_IOV = 0x1000, AT_ADDRESSES = 0x1400, AT_TIMES = 0x1800, AT_SIGNALS = 0x1c00, AT_POLL = 0x2000,
-    AT_EVENTS = 0x2400, AT_MESSAGES = 0x2800, AT_STRINGS = 0x3000, AT_NUMBERS = 0x3400, AT_PAIRS = 0x3800,
+    AT_EVENTS = 0x2400, AT_MESSAGES = 0x2800, AT_CONTROL = 0x2a00, AT_STRINGS = 0x3000, AT_NUMBERS = 0x3400, AT_PAIRS = 0x3800,
     AT_DATA = 0x4000, AT_GONE = 0xd000, AT_READ_ONLY = 0xe000, AT_FORBIDDEN = 0xf000, ARENA_BYTES = 0x10000,
 };
 
 enum kind {
     NONE, FD, NEW_FD, PATH, DATA, SIZE, OFFSET, PLACE, SPAN, RIGHTS, MAP_KIND, OPEN_FLAGS, MODE, SMALL, WORD, PID, SIGNAL, USER,
     IOV, COUNT, ADDRESS, ADDRESS_SIZE, TIME, SIGNALS, POLL, EVENTS, MESSAGE, STRINGS, NUMBER, PAIR, ADVICE, SEGMENT, KEY,
-    FAMILY, TYPE, COMMAND, ACTION, LIMIT, CLOCK, REMAP, SPLICE, TREE,
+    FAMILY, TYPE, COMMAND, ACTION, LIMIT, CLOCK, REMAP, SPLICE, TREE, LEVEL, OPTION, CONTROL_LENGTH, CONTROL_TYPE, NAME,
 };
 
 struct description {
@@ -24,11 +24,19 @@ struct description {
     uint8_t arguments[6];
 };
 
-enum { POKE = -1, TOUCH = -2 };
+// What stands in the arena comes from these too: an address's family and bytes; a control message's length, level, type and two
+// descriptors, at one of eight places behind each other; a `msghdr` with an address and so many bytes of control messages. `text`
+// writes a number as text, as settings are written, or something like one.
+enum { POKE = -1, TOUCH = -2, MAKE_ADDRESS = -3, MAKE_CONTROL = -4, MAKE_MESSAGE = -5, TEXT = -6 };
+enum { CONTROLS = 8, CONTROL_STEP = 24 };
 
 static const struct description grammar[] = {
     {POKE, "poke", NONE, {DATA, WORD}},
     {TOUCH, "touch", NONE, {PLACE, SPAN}},
+    {MAKE_ADDRESS, "address", NONE, {SMALL, FAMILY, NAME, WORD, SMALL}},
+    {MAKE_CONTROL, "control", NONE, {SMALL, CONTROL_LENGTH, LEVEL, CONTROL_TYPE, FD, FD}},
+    {MAKE_MESSAGE, "message", NONE, {SMALL, ADDRESS, ADDRESS_SIZE, COUNT, CONTROL_LENGTH}},
+    {TEXT, "text", NONE, {FD, SMALL, WORD}},
     {SYS_read, "read", NONE, {FD, DATA, SIZE}},
     {SYS_write, "write", NONE, {FD, DATA, SIZE}},
     {SYS_pread64, "pread", NONE, {FD, DATA, SIZE, OFFSET}},
@@ -75,10 +83,13 @@ static const struct description grammar[] = {
     {SYS_recvfrom, "recvfrom", NONE, {FD, DATA, SIZE, WORD, ADDRESS, NUMBER}},
     {SYS_sendmsg, "sendmsg", NONE, {FD, MESSAGE, WORD}},
     {SYS_recvmsg, "recvmsg", NONE, {FD, MESSAGE, WORD}},
+    {SYS_sendmmsg, "sendmmsg", NONE, {FD, MESSAGE, COUNT, WORD}},
+    {SYS_recvmmsg, "recvmmsg", NONE, {FD, MESSAGE, COUNT, WORD, TIME}},
     {SYS_shutdown, "shutdown", NONE, {FD, SMALL}},
-    {SYS_getsockopt, "getsockopt", NONE, {FD, SMALL, SMALL, DATA, NUMBER}},
-    {SYS_setsockopt, "setsockopt", NONE, {FD, SMALL, SMALL, DATA, SIZE}},
+    {SYS_getsockopt, "getsockopt", NONE, {FD, LEVEL, OPTION, DATA, NUMBER}},
+    {SYS_setsockopt, "setsockopt", NONE, {FD, LEVEL, OPTION, DATA, SIZE}},
     {SYS_getsockname, "getsockname", NONE, {FD, ADDRESS, NUMBER}},
+    {SYS_getpeername, "getpeername", NONE, {FD, ADDRESS, NUMBER}},
     {SYS_poll, "poll", NONE, {POLL, COUNT, SMALL}},
     {SYS_ppoll, "ppoll", NONE, {POLL, COUNT, TIME, SIGNALS, SIZE}},
     {SYS_epoll_create1, "epoll_create1", FD, {OPEN_FLAGS}},

@@ -92,7 +92,7 @@ pub fn profile() -> String {
 /// Flags for code that counts how often each edge of its control flow is taken.
 const COVERAGE: &str = concat!(
     r#"target.x86_64-unknown-none.rustflags=["-Cpasses=sancov-module","-Cllvm-args=-sanitizer-coverage-level=3","#,
-    r#""-Cllvm-args=-sanitizer-coverage-inline-8bit-counters"]"#
+    r#""-Cllvm-args=-sanitizer-coverage-inline-8bit-counters","-Cllvm-args=-sanitizer-coverage-pc-table"]"#
 );
 
 /// Builds a kernel that counts which of its parts have run, with what it asserts checked.

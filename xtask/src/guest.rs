@@ -31,6 +31,7 @@ pub fn compile(name: &str, libc: Libc) -> Result<PathBuf> {
     let headers = [
         guest.join("check.h"),
         guest.join("callers.h"),
+        guest.join("grammar.h"),
         build::root().join("bench/count.h"),
         build::root().join("bench/drain.h"),
         calls.join("uvm.h"),

@@ -2,6 +2,9 @@
 
 use crate::control::Report;
 use addr2line::Loader;
+use anyhow::{bail, Context, Result};
+use object::{Object, ObjectSection, ObjectSymbol};
+use std::collections::BTreeMap;
 use std::path::Path;
 
 /// What a report says about a panic, and about CPUs that hung, ready to be printed.
@@ -50,4 +53,68 @@ fn frame(loader: &Loader, depth: usize, address: u64) -> Vec<String> {
         lines.push(format!("{address:#x} {}", name.unwrap_or_else(|| "?".to_owned())));
     }
     lines
+}
+
+/// Which edges of a kernel with counters were taken, by the table of addresses in its file.
+pub struct Reached {
+    /// Edges of each line of each file, and how many of them were taken.
+    lines: BTreeMap<(String, u32), (usize, usize)>,
+}
+
+impl Reached {
+    /// `bits` says which edges, in hexadecimal digits, the first edge in a digit's lowest bit.
+    pub fn new(kernel: &Path, bits: &str) -> Result<Reached> {
+        let bytes = std::fs::read(kernel)?;
+        let file = object::File::parse(&*bytes)?;
+        let symbol = |name: &str| {
+            let symbol = file.symbols().find(|symbol| symbol.name() == Ok(name));
+            symbol.map(|symbol| symbol.address()).with_context(|| format!("the kernel has no {name}"))
+        };
+        let (start, end) = (symbol("__start___sancov_pcs")?, symbol("__stop___sancov_pcs")?);
+        let table = file.sections().find_map(|section| section.data_range(start, end - start).ok().flatten());
+        let table = table.context("the kernel has no table of edges")?;
+        let Ok(loader) = Loader::new(kernel) else { bail!("the kernel has no debug information") };
+        let mut lines = BTreeMap::new();
+        // A record is an address and flags.
+        for (edge, record) in table.chunks_exact(16).enumerate() {
+            let address = u64::from_le_bytes(std::array::from_fn(|at| record[at]));
+            let digit = bits.get(edge / 4..=edge / 4).and_then(|digit| u8::from_str_radix(digit, 16).ok());
+            let taken = digit.unwrap_or(0) >> (edge % 4) & 1 != 0;
+            let Ok(Some(place)) = loader.find_location(address) else { continue };
+            let name = place.file.unwrap_or("?");
+            let short = ["/kernel/src/", "/crates/"]
+                .iter()
+                .find_map(|part| name.find(part))
+                .map(|at| &name[at + 1..]);
+            let of = lines
+                .entry((short.unwrap_or("others").to_owned(), place.line.unwrap_or(0)))
+                .or_insert((0, 0));
+            of.0 += 1;
+            of.1 += usize::from(taken);
+        }
+        Ok(Reached { lines })
+    }
+
+    /// A line for each line of code: edges taken, edges, place.
+    pub fn lines(&self) -> String {
+        let line = |((file, line), (edges, taken)): (&(String, u32), &(usize, usize))| {
+            format!("{taken}/{edges} {file}:{line}\n")
+        };
+        self.lines.iter().map(line).collect()
+    }
+
+    /// The same by files.
+    pub fn files(&self) -> String {
+        let mut files: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
+        for ((file, _), (edges, taken)) in &self.lines {
+            let of = files.entry(file).or_default();
+            *of = (of.0 + edges, of.1 + taken);
+        }
+        files
+            .iter()
+            .map(|(file, (edges, taken))| {
+                format!("{:5.1} % {taken:5} of {edges:5} {file}\n", *taken as f64 * 100.0 / *edges as f64)
+            })
+            .collect()
+    }
 }

@@ -58,7 +58,8 @@ enum Memory {
     Random,
     /// `/dev/kmsg`: writes go to the debug console.
     Log,
-    /// `/dev/coverage`: a read of eight bytes says how many edges of the kernel were taken as often as never before.
+    /// `/dev/coverage`: a read of the first eight bytes says how many edges of the kernel were taken as often as never before;
+    /// behind them stands a byte for each edge, not zero if it was. A write has all forgotten.
     #[cfg(feature = "coverage")]
     Coverage,
 }
@@ -88,7 +89,7 @@ impl Inode for MemoryDevice {
             Memory::Zero | Memory::Full => to.zero(to.left()),
             Memory::Random => random::read(to),
             #[cfg(feature = "coverage")]
-            Memory::Coverage => to.put(&crate::arch::coverage::news().to_ne_bytes()),
+            Memory::Coverage => read_coverage(_at, to),
         }
     }
 
@@ -100,6 +101,11 @@ impl Inode for MemoryDevice {
                 let n = from.get(&mut text)?;
                 crate::arch::serial::console(&text[..n]);
                 n
+            }
+            #[cfg(feature = "coverage")]
+            Memory::Coverage => {
+                crate::arch::coverage::forget();
+                from.skip(from.left())
             }
             _ => from.skip(from.left()),
         };
@@ -118,6 +124,20 @@ impl Inode for MemoryDevice {
         } else {
             None
         }
+    }
+}
+
+#[cfg(feature = "coverage")]
+fn read_coverage(at: u64, to: &mut Sink<'_>) -> Result<usize> {
+    use crate::arch::coverage;
+    let Some(mut edge) = at.checked_sub(8) else { return to.put(&coverage::news().to_ne_bytes()) };
+    let mut part = [0; 256];
+    loop {
+        let some = coverage::taken(edge as usize, &mut part);
+        if some == 0 || to.put(&part[..some])? == 0 {
+            return Ok(to.done());
+        }
+        edge += some as u64;
     }
 }
 

@@ -145,6 +145,17 @@ pub const CASES: &[Case] = &[
         ..guest("system call fuzzer", &[("fuzz", Libc::Musl)], &["/bin/fuzz", "60"])
     },
     Case {
+        seconds: 60,
+        prepare: prepare::kept_programs,
+        memory: "128M",
+        expect: &[Matches(r"[1-9]\d+ programs ran"), Contains("the kernel stands"), Lacks("FAILED")],
+        ..guest(
+            "the fuzzer's corpus",
+            &[("fuzzer", Libc::Musl)],
+            &["/bin/fuzzer", "replay", "/fuzz/corpus", "1", "8"],
+        )
+    },
+    Case {
         name: "system calls from many processes at once",
         guests: &[("storm", Libc::Musl)],
         command: &["/bin/storm", "30"],

@@ -1,7 +1,7 @@
 //! What some cases need from this machine before they can run: data files, a compiler's files in a folder of their own.
 
-use crate::build;
 use crate::image::{self, Image, Libraries};
+use crate::{build, fuzz};
 use anyhow::{Context, Result};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -22,6 +22,12 @@ pub type Preparation = fn() -> Result<Result<Prepared, String>>;
 
 pub fn nothing() -> Result<Result<Prepared, String>> {
     Ok(Ok(Prepared::default()))
+}
+
+/// Programs of system calls that reached different parts of the kernel.
+pub fn kept_programs() -> Result<Result<Prepared, String>> {
+    let add = vec![format!("{}:/fuzz/corpus", fuzz::tree_corpus().display())];
+    Ok(Ok(Prepared { add, ..Prepared::default() }))
 }
 
 /// Ten million bytes of random words, and what sorting them here gives.

@@ -16,6 +16,10 @@ extern "C" {
 #[no_mangle]
 extern "C" fn __sanitizer_cov_8bit_counters_init(_start: *mut u8, _end: *mut u8) {}
 
+/// So with the table of addresses, which `./uvm fuzz --coverage` reads from the kernel's file.
+#[no_mangle]
+extern "C" fn __sanitizer_cov_pcs_init(_start: *const u8, _end: *const u8) {}
+
 fn counters() -> (&'static [AtomicU8], &'static [AtomicU8]) {
     let start = &raw const coverage_start;
     let len = (&raw const coverage_end).addr() - start.addr();
@@ -52,4 +56,18 @@ pub fn news() -> u64 {
         }
     }
     news
+}
+
+/// How often each edge from the one numbered `at` on was taken since [`forget`], as far as [`news`] has looked: a bit for each
+/// class, none for an edge that wasn't taken. Returns how many of `to` it has set.
+pub fn taken(at: usize, to: &mut [u8]) -> usize {
+    let (_, seen) = counters();
+    let from = seen.get(at..).unwrap_or(&[]);
+    from.iter().zip(to).map(|(seen, to)| *to = seen.load(Relaxed)).count()
+}
+
+/// As if no edge had been taken yet.
+pub fn forget() {
+    let (counters, seen) = counters();
+    counters.iter().chain(seen).for_each(|count| count.store(0, Relaxed));
 }
