@@ -56,6 +56,7 @@ fn fuzzer() -> Result<PathBuf> {
 fn longest(target: &str) -> &'static str {
     match target {
         "library" => "1000",
+        "raw" => "900",
         "ext4" => "200",
         "tty" => "6000",
         _ => "2000",

@@ -16,6 +16,7 @@ extern crate alloc;
 pub mod ext4;
 pub mod library;
 pub mod parsers;
+pub mod raw;
 
 #[path = "../../../kernel/src/fs/cpio.rs"]
 #[allow(dead_code, missing_docs)]
@@ -95,6 +96,7 @@ pub struct Target {
 /// All of them.
 pub const TARGETS: &[Target] = &[
     Target { name: "library", run: library::target, longest: 1000, random: 1000 },
+    Target { name: "raw", run: raw::target, longest: 900, random: 3000 },
     Target { name: "ext4", run: ext4::target, longest: 200, random: 200 },
     Target { name: "elf", run: parsers::elf, longest: 2000, random: 3000 },
     Target { name: "cpio", run: parsers::cpio, longest: 1000, random: 3000 },

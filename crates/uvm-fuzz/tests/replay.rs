@@ -72,6 +72,11 @@ fn library() {
 }
 
 #[test]
+fn raw() {
+    replay("raw");
+}
+
+#[test]
 fn ext4() {
     replay("ext4");
 }

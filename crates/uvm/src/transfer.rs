@@ -376,10 +376,8 @@ impl<M: Machine> Uvm<M> {
     ) -> Result<Option<usize>, Stop<GetError>> {
         let (machine, frames, object) = (self.machine(), self.frames(), pager.object());
         let (mut body, mut h) = object.lock(held);
-        let indices = index.0..index.0 + lent.len() as u64;
-        if indices.end > body.length().0 {
-            return Err(Stop::Fail(GetError::PastEnd));
-        }
+        let end = index.0.checked_add(lent.len() as u64).filter(|&end| end <= body.length().0);
+        let indices = index.0..end.ok_or(Stop::Fail(GetError::PastEnd))?;
         for (_, old) in body.pages(indices.clone()) {
             busy_check(machine, old).map_err(Stop::Wait)?;
             let _gone_before_others_come = down.unmap(machine, &mut h, old);

@@ -89,6 +89,7 @@ pub(super) fn range_errno(e: RangeError) -> crate::errno::Errno {
     match e {
         RangeError::NoMapping | RangeError::NoMemory | RangeError::TooMany | RangeError::Fault => ENOMEM,
         RangeError::Access => EACCES,
+        RangeError::Invalid => EINVAL,
     }
 }
 

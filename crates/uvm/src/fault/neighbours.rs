@@ -42,7 +42,8 @@ impl<M: Machine> Uvm<M> {
         let aligned = Va(fault.va.0 & !(Pages(WINDOW as u64).bytes() - 1));
         let start =
             if entry.advice == Advice::Sequential { fault.va } else { aligned.max(entry.range.start) };
-        let end = (aligned + Pages(WINDOW as u64)).min(entry.range.end);
+        // The addresses may end before the window does.
+        let end = aligned + (entry.range.end - aligned).min(Pages(WINDOW as u64));
         let len = (end - start).0 as usize;
         (len > 1).then(|| Window { start, len, fault: (fault.va - start).0 as usize })
     }

@@ -50,7 +50,8 @@ impl<M: Machine> Uvm<M> {
         range: VaRange,
     ) -> Result<Option<Lent>, FaultError> {
         let mut lent = Lent::new();
-        let range = VaRange::new(range.start, range.start + range.pages().min(Pages(lent.room() as u64)));
+        let start = range.start.page_floor();
+        let range = VaRange::new(start, start + range.pages().min(Pages(lent.room() as u64)));
         self.make_lent_room(&mut lent, range.pages().0 as usize)?;
         for _ in 0..=MISSES {
             match self.give_at_once(held, space, range, &mut lent)? {

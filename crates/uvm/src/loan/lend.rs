@@ -41,7 +41,7 @@ impl<'a, M: Machine> Lending<'a, M> {
 }
 
 impl<M: Machine> Uvm<M> {
-    /// Lends the pages of a range to the kernel, at most [`Lent::MOST`] from its start, as a load from each would see them at this moment: anonymous memory, pages of
+    /// Lends the pages of a range to the kernel, at most [`Lent::MOST`] from that of its start on, as a load from each would see them at this moment: anonymous memory, pages of
     /// files, shared memory, memory that nobody has touched, in any mixture. What isn't resident is brought in. The lender's
     /// next store to a page that is lent yet gets it a copy.
     ///
@@ -75,7 +75,8 @@ impl<M: Machine> Uvm<M> {
     ) -> Result<(), FaultError> {
         let before = lent.len();
         let pages = range.pages().min(Pages(lent.room() as u64));
-        let range = VaRange::new(range.start, range.start + pages);
+        let start = range.start.page_floor();
+        let range = VaRange::new(start, start + pages);
         self.make_lent_room(lent, pages.0 as usize)?;
         let mut down = Shootdown::new();
         let mut lending = Lending::new(space, lent, &mut down);

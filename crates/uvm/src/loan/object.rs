@@ -90,6 +90,9 @@ impl<M: Machine> Uvm<M> {
         let numbers = &mut numbers[..pages.min(AT_ONCE)];
         let (frames, before) = (self.frames(), lent.len());
         let (body, mut h) = oref.pager.object().lock(held);
+        if index >= body.length() {
+            return 0;
+        }
         body.window(index.0, numbers);
         for &number in &*numbers {
             let is_plain = |page: &PageNo| !frames.flags(*page).intersects(SPECIAL);

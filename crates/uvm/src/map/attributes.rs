@@ -6,7 +6,7 @@
 use machine::{order, Held, Machine, Pmap, Prot, Shootdown, Va, VaRange};
 
 use super::tree::Tree;
-use super::{clip, may_cut, Advice, Change, Entry, Inherit, RangeError};
+use super::{check_pages, clip, may_cut, Advice, Change, Entry, Inherit, RangeError};
 use crate::steps::first_part;
 use crate::{Space, Uvm};
 
@@ -15,7 +15,7 @@ impl<M: Machine> Uvm<M> {
     /// next fault.
     ///
     /// # Errors
-    /// [`RangeError::NoMapping`] for a hole, [`RangeError::Access`] beyond a mapping's maximum, or
+    /// [`RangeError::Invalid`], [`RangeError::NoMapping`] for a hole, [`RangeError::Access`] beyond a mapping's maximum, or
     /// [`RangeError::NoMemory`] or [`RangeError::TooMany`]: nothing has changed. A range of many entries is changed in steps: where another
     /// thread unmaps or cuts the rest meanwhile, the first of these have changed.
     pub fn protect(
@@ -25,6 +25,7 @@ impl<M: Machine> Uvm<M> {
         range: VaRange,
         prot: Prot,
     ) -> Result<(), RangeError> {
+        check_pages(range)?;
         let mut rest = range;
         while !rest.is_empty() {
             rest.start = self.protect_first(held, space, rest, prot, rest == range)?;
@@ -84,7 +85,8 @@ impl<M: Machine> Uvm<M> {
     /// Sets what a child will get of a range: minherit. Source: 1999, section 5.4.
     ///
     /// # Errors
-    /// [`RangeError::NoMapping`] for a hole, [`RangeError::NoMemory`] or [`RangeError::TooMany`]: nothing has changed.
+    /// [`RangeError::Invalid`], [`RangeError::NoMapping`] for a hole, [`RangeError::NoMemory`] or [`RangeError::TooMany`]: nothing
+    /// has changed.
     pub fn inherit(
         &self,
         held: &mut Held<'_, order::Nothing>,
@@ -98,7 +100,8 @@ impl<M: Machine> Uvm<M> {
     /// Says how a range will be used: which neighbours a fault brings along.
     ///
     /// # Errors
-    /// [`RangeError::NoMapping`] for a hole, [`RangeError::NoMemory`] or [`RangeError::TooMany`]: nothing has changed.
+    /// [`RangeError::Invalid`], [`RangeError::NoMapping`] for a hole, [`RangeError::NoMemory`] or [`RangeError::TooMany`]: nothing
+    /// has changed.
     pub fn advise(
         &self,
         held: &mut Held<'_, order::Nothing>,
@@ -116,6 +119,7 @@ impl<M: Machine> Uvm<M> {
         range: VaRange,
         mut change: impl FnMut(&mut Entry<M>),
     ) -> Result<(), RangeError> {
+        check_pages(range)?;
         self.attempt(held, Change::CLIP.bytes::<M>(), |held, reserved| {
             let (mut tree, mut h) = space.map.lock(held, range);
             covered(&tree, range)?;

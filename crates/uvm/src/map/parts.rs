@@ -177,7 +177,7 @@ impl<M: Machine> Map<M> {
 
     #[inline]
     fn part_at(&self, va: Va) -> Option<Part<'_, M>> {
-        self.part(VaRange::new(va, Va(va.0 + 1)))
+        self.part(VaRange::new(va, Va(va.0.saturating_add(1))))
     }
 
     /// Takes the lock of the entries in a range, to change them: a part's, where one has all of it, else the map's own.

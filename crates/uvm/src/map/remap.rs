@@ -92,14 +92,18 @@ impl<M: Machine> Uvm<M> {
         let mut wired = false;
         let concerned = match place {
             RemapPlace::Fixed(_) => space.map.bounds,
-            RemapPlace::Stay | RemapPlace::MayMove => VaRange::new(old.start, old.start + new_len),
+            // Where it would end behind all addresses it can't stay.
+            RemapPlace::Stay | RemapPlace::MayMove => {
+                VaRange::sized(old.start, new_len).unwrap_or(space.map.bounds)
+            }
         };
         let result = self.attempt(held, Change::MOVE.bytes::<M>() + CHANGE_BYTES, |held, reserved| {
             let (mut tree, mut h) = space.map.lock_whole(held, concerned);
             if !tree.is_covered(old) {
                 return Err(Stop::Fail(MapError::NoMapping));
             }
-            let tail = VaRange::new(old.end, old.end + (new_len - old.pages()));
+            let tail = VaRange::sized(old.end, new_len - old.pages());
+            let tail = tail.unwrap_or(VaRange::new(old.end, Va(u64::MAX)));
             let stays = behind == Behind::Nothing && !matches!(place, RemapPlace::Fixed(_));
             let fits = tail.is_empty() || tail.intersect(space.map.bounds) == tail && tree.is_free(tail);
             if stays && fits {

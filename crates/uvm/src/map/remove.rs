@@ -6,7 +6,7 @@
 use machine::{order, Held, Machine, Pages, Pmap, Shootdown, VaRange};
 
 use super::tree::{Taken, Tree};
-use super::{clip, has_room, Change, Entry, RangeError};
+use super::{check_pages, clip, has_room, Change, Entry, RangeError};
 use crate::pager::Pager;
 use crate::{Space, Stop, Uvm};
 
@@ -17,7 +17,7 @@ impl<M: Machine> Uvm<M> {
     /// Source: UVM's `uvm_unmap_remove` and `uvm_unmap_detach`.
     ///
     /// # Errors
-    /// [`RangeError::NoMemory`] if an entry at the range's ends can't be cut, [`RangeError::TooMany`] if a hole in one would make the
+    /// [`RangeError::Invalid`], or [`RangeError::NoMemory`] if an entry at the range's ends can't be cut, [`RangeError::TooMany`] if a hole in one would make the
     /// map have too many: nothing has changed.
     pub fn unmap(
         &self,
@@ -25,6 +25,7 @@ impl<M: Machine> Uvm<M> {
         space: &Space<M>,
         range: VaRange,
     ) -> Result<(), RangeError> {
+        check_pages(range)?;
         let mut down = Shootdown::new();
         let mut old = Taken::new();
         let result = self.attempt(held, Change::TAKE.bytes::<M>(), |held, reserved| {
@@ -109,13 +110,14 @@ impl<M: Machine> Uvm<M> {
     ///
     /// # Errors
     /// [`RangeError::NoMapping`] if part of the range is a hole (the rest was discarded); [`RangeError::Access`] if
-    /// part is wired: nothing was discarded.
+    /// part is wired, [`RangeError::Invalid`], [`RangeError::NoMemory`]: nothing was discarded.
     pub fn discard(
         &self,
         held: &mut Held<'_, order::Nothing>,
         space: &Space<M>,
         range: VaRange,
     ) -> Result<(), RangeError> {
+        check_pages(range)?;
         let mut down = Shootdown::new();
         let result = self.attempt(held, 0, |held, reserved| {
             let (mut tree, mut h) = space.map.lock(held, range);

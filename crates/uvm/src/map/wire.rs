@@ -10,7 +10,7 @@ use machine::{order, Held, Machine, Pmap, Prot, VaRange};
 
 use super::attributes::covered;
 use super::tree::{Taken, Tree};
-use super::{clip, may_cut, Change, Entry, RangeError};
+use super::{check_pages, clip, may_cut, Change, Entry, RangeError};
 use crate::fault::FaultError;
 use crate::map::Writes;
 use crate::{Space, Uvm};
@@ -52,7 +52,7 @@ impl<M: Machine> Uvm<M> {
     /// MLOCK_ONFAULT. Brings nothing in. Cost: by pages of the range.
     ///
     /// # Errors
-    /// [`RangeError::NoMapping`] for a hole, or [`RangeError::NoMemory`]: nothing has changed.
+    /// [`RangeError::Invalid`], [`RangeError::NoMapping`] for a hole, or [`RangeError::NoMemory`]: nothing has changed.
     pub fn wire_as_touched(
         &self,
         held: &mut Held<'_, order::Nothing>,
@@ -91,6 +91,7 @@ impl<M: Machine> Uvm<M> {
         space: &Space<M>,
         range: VaRange,
     ) -> Result<Fresh, RangeError> {
+        check_pages(range)?;
         let reserve = Change::CLIP.bytes::<M>() + 4 * FRESH_BYTES;
         self.attempt(held, reserve, |held, reserved| {
             let (mut tree, _) = space.map.lock(held, range);
@@ -142,13 +143,14 @@ impl<M: Machine> Uvm<M> {
     /// Takes a range's wiring back; parts that are not wired stay as they are.
     ///
     /// # Errors
-    /// [`RangeError::NoMapping`] for a hole, or [`RangeError::NoMemory`]: nothing has changed.
+    /// [`RangeError::Invalid`], [`RangeError::NoMapping`] for a hole, or [`RangeError::NoMemory`]: nothing has changed.
     pub fn unwire(
         &self,
         held: &mut Held<'_, order::Nothing>,
         space: &Space<M>,
         range: VaRange,
     ) -> Result<(), RangeError> {
+        check_pages(range)?;
         self.attempt(held, Change::CLIP.bytes::<M>(), |held, reserved| {
             let (mut tree, mut h) = space.map.lock(held, range);
             covered(&tree, range)?;

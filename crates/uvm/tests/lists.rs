@@ -1,0 +1,159 @@
+//! Lists of lent pages, memory that is given away, and ranges that aren't of whole pages.
+
+mod lending;
+
+use lending::{audit, load, store, world, written, BOUNDS};
+use machine::{Pages, Prot, ThreadCtx, Va, VaRange};
+use uvm::{Advice, AnonObject, GetError, Inherit, Lent, MapRequest, Pager, RangeError, Sharing};
+use uvm_soft::within_reservation;
+
+/// What an operation allocates beyond its reservation fails the test.
+#[global_allocator]
+static HEAP: uvm_soft::ChargedHeap = uvm_soft::ChargedHeap;
+
+#[test]
+fn a_list_is_cut_and_joined_without_losing_a_page() {
+    let ((uvm, _), mut ctx) = (world(1024), ThreadCtx::new());
+    let held = &mut ctx.held();
+    let (space, range) = written(&uvm, held, 8);
+    let mut lent = uvm.loan_to_kernel(held, &space, range).unwrap();
+    let all: Vec<_> = lent.pages().iter().map(|page| page.page()).collect();
+    let numbers = |lent: &Lent| lent.pages().iter().map(|page| page.page()).collect::<Vec<_>>();
+    assert!(!lent.is_empty() && Lent::new().is_empty());
+    assert_eq!((lent.len(), lent.room(), Lent::MOST), (8, Lent::MOST - 8, 4096));
+    let rest = lent.try_split_off(3).unwrap();
+    assert_eq!((numbers(&lent), numbers(&rest)), (all[..3].to_vec(), all[3..].to_vec()));
+    lent.append(rest);
+    assert_eq!(numbers(&lent), all);
+    let again = uvm.lend_again(&lent.pages()[7]).unwrap();
+    lent.push(again);
+    assert_eq!((lent.len(), lent.pages()[8].page()), (9, all[7]));
+    uvm.return_others(held, &mut lent, 2..4);
+    assert_eq!(numbers(&lent), all[2..4]);
+    audit(&uvm, held, &[&space], &[&lent]);
+    uvm.return_loan(held, lent);
+    uvm.space_destroy(held, space);
+}
+
+#[test]
+fn what_a_list_allocates_is_reserved_by_its_bytes() {
+    for pages in [1, 2, 3, 4, 100, 128, 129, Lent::MOST] {
+        // A list that doubles has twice a power of two at most, in pieces of an allocator.
+        let least = pages.next_power_of_two() * size_of::<uvm::LentPage>();
+        assert!((2 * least..=2 * least + 64).contains(&Lent::bytes(pages)), "{pages} pages");
+    }
+    let ((uvm, _), mut ctx) = (world(1024), ThreadCtx::new());
+    let held = &mut ctx.held();
+    let (space, range) = written(&uvm, held, 20);
+    let mut lent = within_reservation(|| uvm.loan_to_kernel(held, &space, range)).unwrap();
+    within_reservation(|| uvm.new_pages(held, 100, &mut lent)).unwrap();
+    assert_eq!(lent.len(), 120);
+    let two = VaRange::new(range.start, range.start + Pages(2));
+    uvm.return_others(held, &mut lent, 0..2);
+    within_reservation(|| uvm.lend_range(held, &space, two, &mut lent)).unwrap();
+    uvm.return_loan(held, lent);
+    uvm.space_destroy(held, space);
+}
+
+#[test]
+fn only_private_memory_that_may_be_read_and_written_is_given_away() {
+    let ((uvm, _), mut ctx) = (world(1024), ThreadCtx::new());
+    let held = &mut ctx.held();
+    let (space, range) = written(&uvm, held, 4);
+    let given = within_reservation(|| uvm.give_to_kernel(held, &space, range)).unwrap().unwrap();
+    assert_eq!((given.len(), load(&uvm, &space, range.start)), (4, 0));
+    uvm.return_loan(held, given);
+    // What isn't there is fetched, up to some pages.
+    let holes = VaRange::new(range.start, range.start + Pages(2));
+    store(&uvm, &space, range.start, 7);
+    let given = uvm.give_to_kernel(held, &space, holes).unwrap().unwrap();
+    assert_eq!(given.len(), 2);
+    uvm.return_loan(held, given);
+    for prot in [Prot::READ, Prot::NONE] {
+        store(&uvm, &space, range.start, 7);
+        uvm.protect(held, &space, range, prot).unwrap();
+        assert!(uvm.give_to_kernel(held, &space, range).unwrap().is_none(), "{prot:?}");
+        uvm.protect(held, &space, range, Prot::READ_WRITE).unwrap();
+        assert_eq!(load(&uvm, &space, range.start), 7);
+    }
+    uvm.wire(held, &space, range).unwrap();
+    assert!(uvm.give_to_kernel(held, &space, range).unwrap().is_none(), "locked in memory");
+    uvm.unwire(held, &space, range).unwrap();
+    let over = VaRange::new(range.start, range.end + Pages(1));
+    assert!(uvm.give_to_kernel(held, &space, over).unwrap().is_none(), "a hole");
+    let object = AnonObject::new(&uvm, held, Pages(4)).unwrap();
+    let shared = MapRequest::object(object.clone(), Pages(0), Pages(4), Sharing::Shared);
+    object.object().attach();
+    let va = uvm.map(held, &space, &shared).unwrap();
+    store(&uvm, &space, va, 9);
+    let range = VaRange::new(va, va + Pages(4));
+    assert!(uvm.give_to_kernel(held, &space, range).unwrap().is_none(), "shared");
+    assert_eq!(load(&uvm, &space, va), 9);
+    audit(&uvm, held, &[&space], &[]);
+    uvm.space_destroy(held, space);
+    uvm.detach(held, &*object);
+    uvm.detach(held, &*object);
+}
+
+#[test]
+fn a_range_that_ends_inside_a_page_or_before_its_start_is_refused() {
+    let ((uvm, _), mut ctx) = (world(1024), ThreadCtx::new());
+    let held = &mut ctx.held();
+    let (space, range) = written(&uvm, held, 4);
+    let (start, end) = (range.start.0, range.end.0);
+    for (from, to) in [(start + 1, end), (start, end - 1), (end, start), (end - 4096, start + 4096)] {
+        let bad = VaRange::new(Va(from), Va(to));
+        let answers = [
+            uvm.unmap(held, &space, bad),
+            uvm.protect(held, &space, bad, Prot::READ),
+            uvm.inherit(held, &space, bad, Inherit::None),
+            uvm.advise(held, &space, bad, Advice::Random),
+            uvm.discard(held, &space, bad),
+            uvm.wire(held, &space, bad),
+            uvm.wire_as_touched(held, &space, bad),
+            uvm.unwire(held, &space, bad),
+        ];
+        assert!(answers.iter().all(|&answer| answer == Err(RangeError::Invalid)), "{bad:?}: {answers:?}");
+        audit(&uvm, held, &[&space], &[]);
+    }
+    assert_eq!((space.map().entries(held), load(&uvm, &space, range.start)), (1, 1));
+    // A loan is of whole pages, from that of its start on.
+    let lent =
+        uvm.loan_to_kernel(held, &space, VaRange::new(Va(start + 100), Va(start + 8192 + 100))).unwrap();
+    assert_eq!(lent.len(), 2);
+    audit(&uvm, held, &[&space], &[&lent]);
+    uvm.return_loan(held, lent);
+    uvm.space_destroy(held, space);
+}
+
+#[test]
+fn places_at_the_end_of_all_numbers_are_refused() {
+    let ((uvm, free), mut ctx) = (world(1024), ThreadCtx::new());
+    let held = &mut ctx.held();
+    let top = Va(0u64.wrapping_sub(4096));
+    let space = uvm.space_create(held, VaRange::new(BOUNDS.start, top)).unwrap();
+    // The run of pages around a fault ends where addresses do.
+    let va = uvm.map(held, &space, &MapRequest::zero(Pages(4))).unwrap();
+    assert_eq!(va + Pages(4), top);
+    (0..4).for_each(|n| store(&uvm, &space, va + Pages(n), 5));
+    assert!(uvm.entry_at(held, &space, Va(u64::MAX)).is_none());
+    let range = VaRange::new(va, top);
+    let mut lent = uvm.loan_to_kernel(held, &space, range).unwrap();
+    let object = AnonObject::new(&uvm, held, Pages(4)).unwrap();
+    let pager: std::sync::Arc<dyn Pager<_>> = object.clone();
+    for index in [1, 4, u64::MAX - 4, u64::MAX - 3, u64::MAX - 2, u64::MAX] {
+        let (error, back) = uvm.give_to_object(held, &pager, Pages(index), lent).unwrap_err();
+        assert!(matches!(error, GetError::PastEnd), "{index}");
+        lent = back;
+        let mut more = Lent::new();
+        if index >= 4 {
+            assert!(uvm.lend_object(held, &pager, Pages(index), 64, &mut more).is_err(), "{index}");
+        }
+        assert!(more.is_empty());
+    }
+    audit(&uvm, held, &[&space], &[&lent]);
+    uvm.return_loan(held, lent);
+    uvm.space_destroy(held, space);
+    uvm.detach(held, &*object);
+    assert_eq!(uvm.frames().free(), free);
+}
