@@ -35,7 +35,7 @@ struct Part {
 const PARTS: &[Part] = &[
     Part {
         files: &["crates/uvm/src/cover.rs"],
-        names: "change_bytes|Cover::insert|Cover::has_room_for",
+        names: ".",
         packages: "uvm",
         cargo: &["--lib"],
         tests: &["cover::"],
