@@ -18,6 +18,9 @@ pub mod library;
 pub mod parsers;
 pub mod raw;
 
+#[path = "../../../kernel/src/net/address.rs"]
+#[allow(dead_code, missing_docs)]
+mod address;
 #[path = "../../../kernel/src/fs/cpio.rs"]
 #[allow(dead_code, missing_docs)]
 mod cpio;
@@ -53,6 +56,48 @@ mod fs {
                 Ok(n)
             }
         }
+    }
+}
+
+/// What they name of programs' memory: bytes from address 0 on, by thread.
+mod user {
+    use std::cell::RefCell;
+
+    use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+    use crate::errno::{Result, EFAULT};
+
+    thread_local! {
+        pub static MEMORY: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+    }
+
+    fn range(start: u64, len: usize) -> std::ops::Range<usize> {
+        let start = usize::try_from(start).unwrap_or(usize::MAX);
+        start..start.saturating_add(len)
+    }
+
+    pub fn copy_in(to: &mut [u8], from: u64) -> Result<()> {
+        MEMORY.with_borrow(|memory| {
+            to.copy_from_slice(memory.get(range(from, to.len())).ok_or(EFAULT)?);
+            Ok(())
+        })
+    }
+
+    pub fn copy_out(to: u64, from: &[u8]) -> Result<()> {
+        MEMORY.with_borrow_mut(|memory| {
+            memory.get_mut(range(to, from.len())).ok_or(EFAULT)?.copy_from_slice(from);
+            Ok(())
+        })
+    }
+
+    pub fn get<T: FromBytes + IntoBytes>(from: u64) -> Result<T> {
+        let mut value = T::new_zeroed();
+        copy_in(value.as_mut_bytes(), from)?;
+        Ok(value)
+    }
+
+    pub fn put<T: IntoBytes + Immutable>(to: u64, value: &T) -> Result<()> {
+        copy_out(to, value.as_bytes())
     }
 }
 
@@ -101,6 +146,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "elf", run: parsers::elf, longest: 2000, random: 3000 },
     Target { name: "cpio", run: parsers::cpio, longest: 1000, random: 3000 },
     Target { name: "swap", run: parsers::swap, longest: 300, random: 3000 },
+    Target { name: "address", run: parsers::address, longest: 200, random: 3000 },
     Target { name: "tty", run: parsers::tty, longest: 6000, random: 3000 },
 ];
 

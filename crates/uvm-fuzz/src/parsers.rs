@@ -1,8 +1,9 @@
 //! The kernel's readers of what comes from outside, on any bytes: none panics, and what one lets through is what its users
 //! rely on.
 
+use crate::address::{Address, Family, ADDRESS_MAX};
 use crate::fs::file::File;
-use crate::{cpio, elf, header, mem, termios, tty};
+use crate::{cpio, elf, header, mem, termios, tty, user};
 
 const PAGE: u64 = 4096;
 
@@ -25,6 +26,43 @@ pub fn elf(bytes: &[u8]) {
     assert!(first <= image.entry && image.entry < end && end <= mem::layout::USER_END);
     assert!(image.headers_va == 0 || (first..end).contains(&image.headers_va));
     assert!(image.interpreter.is_none_or(|path| !path.is_empty() && !path.contains(&0)));
+}
+
+/// A socket's address in a program's memory, as its first bytes say where and how long: what is taken is given back as it
+/// was meant, no further than there is room.
+///
+/// # Panics
+/// If it isn't.
+pub fn address(bytes: &[u8]) {
+    const ROOM: usize = 160;
+    let Some((&[family, at, len, room], rest)) = bytes.split_first_chunk::<4>() else { return };
+    let family = [Family::Unix, Family::Inet4, Family::Inet6, Family::Null][usize::from(family) % 4];
+    // Most lengths are those of what is there; 255 and the like are those of enemies.
+    let len = match len {
+        0..=140 => u32::from(len),
+        141..=200 => rest.len() as u32,
+        _ => u32::from(len).rotate_right(u32::from(room) & 31),
+    };
+    user::MEMORY.set(rest.to_vec());
+    let Ok(Some(address)) = Address::get(family, u64::from(at) / 16, len) else { return };
+    assert!(len as usize <= ADDRESS_MAX && u64::from(at) / 16 + u64::from(len) <= rest.len() as u64);
+    let told = address.encode(family);
+    assert!(told.len() <= ADDRESS_MAX);
+    user::MEMORY.set(told.clone());
+    let again = Address::get(family, 0, told.len() as u32).ok().flatten();
+    assert!(again.is_some_and(|again| again == address), "{told:?} is read as something else");
+    // Where it is written, with the room that there is said behind.
+    let signed = i32::from(room as i8);
+    let mut memory = vec![0xee; ROOM + 4];
+    memory[ROOM..].copy_from_slice(&signed.to_ne_bytes());
+    user::MEMORY.set(memory);
+    let put = address.put(family, 0, ROOM as u64);
+    let memory = user::MEMORY.take();
+    let room = usize::try_from(signed).unwrap_or(0).min(told.len());
+    assert_eq!((put.is_ok(), &memory[..room]), (signed >= 0, &told[..room]));
+    assert!(memory[room..ROOM].iter().all(|&byte| byte == 0xee), "more than there is room for");
+    let said = i32::from_ne_bytes(std::array::from_fn(|n| memory[ROOM + n]));
+    assert_eq!(said, if put.is_ok() { told.len() as i32 } else { signed });
 }
 
 /// An archive: members lie in it one behind the other.

@@ -97,6 +97,11 @@ fn swap() {
 }
 
 #[test]
+fn address() {
+    replay("address");
+}
+
+#[test]
 fn tty() {
     replay("tty");
 }
