@@ -480,7 +480,7 @@ fn place(how: u8, at: u64) -> Place {
 }
 
 fn rights(bits: u8) -> Prot {
-    Prot::from_bits_truncate(bits.into())
+    Prot::from_bits_truncate(bits)
 }
 
 /// An access has one right.

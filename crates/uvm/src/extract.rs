@@ -322,8 +322,10 @@ impl<M: Machine> Uvm<M> {
         place: Place,
     ) -> Result<Va, Stop<MapError>> {
         let (range, bounds) = (passing.range, passing.to.bounds());
-        if matches!(place, Place::Anywhere | Place::Common | Place::Hint(_)) && range.pages() >= TABLE {
-            if let Some(wide) = tree.find_space(bounds, (range.pages() + TABLE).bytes()) {
+        let (anywhere, room) =
+            (matches!(place, Place::Anywhere | Place::Common | Place::Hint(_)), range.pages() + TABLE);
+        if anywhere && range.pages() >= TABLE && room <= bounds.pages() {
+            if let Some(wide) = tree.find_space(bounds, room.bytes()) {
                 let skip = range.start.0.wrapping_sub(wide.0) % TABLE.bytes();
                 return Ok(Va(wide.0 + skip));
             }
