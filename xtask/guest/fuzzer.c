@@ -415,10 +415,12 @@ static long news(void) {
     return coverage >= 0 && pread(coverage, &count, 8, 0) == 8 ? (long)count : 0;
 }
 
-static void explore(int seconds) {
+static void explore(int seconds, int workers) {
     char line[LINE];
     long long end = milliseconds() + seconds * 1000ll, told = 0;
     long programs = 0, reached = 0;
+    // What the corpus reaches is not new.
+    for (int i = worker; i < kept && milliseconds() < end; i += workers) run(&corpus[i]);
     news();
     while (milliseconds() < end) {
         struct program p = make();
@@ -536,7 +538,7 @@ int main(int argc, char **argv) {
         if (fork() == 0) {
             become_worker(n, strtoull(argv[3], 0, 0));
             if (replays) replay(atoi(argv[3]), workers);
-            else explore(atoi(argv[2]));
+            else explore(atoi(argv[2]), workers);
             exit(0);
         }
     }
