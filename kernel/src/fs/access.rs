@@ -53,6 +53,18 @@ fn owns(by: &Cred, node: &Ownership) -> bool {
     by.fsuid == node.uid || by.has(Caps::FOWNER)
 }
 
+/// Whether the node may be read with no trace of that in its access time.
+///
+/// # Errors
+/// `EPERM`.
+pub fn may_hide_reads(by: &Cred, node: &Ownership) -> Result<()> {
+    if owns(by, node) {
+        Ok(())
+    } else {
+        Err(EPERM)
+    }
+}
+
 /// Whether names may be made in `dir`.
 ///
 /// # Errors

@@ -72,6 +72,15 @@ impl Owner {
         }
     }
 
+    /// Whether the caller may lock the segment in memory, and let it go again.
+    fn check_lock(&self, cred: &Cred) -> Result<()> {
+        if cred.has(Caps::IPC_LOCK) || [self.uid, self.creator_uid].contains(&cred.euid) {
+            Ok(())
+        } else {
+            Err(EPERM)
+        }
+    }
+
     fn check_owner(&self, cred: &Cred) -> Result<()> {
         if cred.has(Caps::SYS_ADMIN) || cred.euid == self.uid || cred.euid == self.creator_uid {
             Ok(())
@@ -470,7 +479,7 @@ pub fn lock(id: i32, cred: &Cred, limit: u64) -> Result<()> {
     let segment = {
         let mut table = TABLE.lock();
         let (_, shm) = table.find(id)?;
-        shm.owner.check_owner(cred)?;
+        shm.owner.check_lock(cred)?;
         match &shm.segment {
             _ if limit == 0 && !cred.has(Caps::IPC_LOCK) => return Err(EPERM),
             _ if shm.size > limit && !cred.has(Caps::IPC_LOCK) => return Err(ENOMEM),
@@ -501,7 +510,7 @@ pub fn unlock(id: i32, cred: &Cred) -> Result<()> {
     let (segment, locked) = {
         let mut table = TABLE.lock();
         let (_, shm) = table.find(id)?;
-        shm.owner.check_owner(cred)?;
+        shm.owner.check_lock(cred)?;
         let Some(segment) = &shm.segment else { return Ok(()) };
         let Some(locked) = shm.locked.take() else { return Ok(()) };
         (segment.clone(), locked)

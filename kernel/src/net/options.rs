@@ -11,13 +11,17 @@ use linux_raw_sys::net;
 use super::address::{Family, Kind};
 use super::socket::Socket;
 use crate::errno::*;
+use crate::fs::current;
 use crate::mem::fault;
+use crate::proc::caps::Caps;
 use crate::sched::Nanos;
 use crate::sync::SpinLock;
 use crate::user;
 
 /// The size of a buffer in each direction, and the most that may be asked for (what is kept is twice that, as on Linux).
 const BUFFER: usize = 212_992;
+/// The most for those who may ask for more.
+const FORCED_MAX: usize = i32::MAX as usize / 2;
 const SEND_MIN: usize = 4608;
 const RECEIVE_MIN: usize = 2304;
 
@@ -203,6 +207,7 @@ impl Value {
 pub fn set(socket: &Socket, level: u32, name: u32, addr: u64, len: i32) -> Result<()> {
     let value = Value { addr, len: usize::try_from(len).map_err(|_| EINVAL)? };
     let options = &socket.options;
+    may_set(level, name, &value)?;
     match (level, name) {
         (SOL_SOCKET, net::SO_REUSEADDR) => options.reuse_address.store(value.flag()?, Relaxed),
         (SOL_SOCKET, net::SO_REUSEPORT) => options.reuse_port.store(value.flag()?, Relaxed),
@@ -210,11 +215,13 @@ pub fn set(socket: &Socket, level: u32, name: u32, addr: u64, len: i32) -> Resul
             options.passes_cred.store(value.flag()?, Relaxed);
         }
         (SOL_SOCKET, net::SO_SNDBUF | net::SO_SNDBUFFORCE) => {
-            options.send_buffer.store(buffer(value.int()?, SEND_MIN), Relaxed);
+            let most = if name == net::SO_SNDBUF { BUFFER } else { FORCED_MAX };
+            options.send_buffer.store(buffer(value.int()?, SEND_MIN, most), Relaxed);
             socket.writers.wake_all();
         }
         (SOL_SOCKET, net::SO_RCVBUF | net::SO_RCVBUFFORCE) => {
-            options.receive_buffer.store(buffer(value.int()?, RECEIVE_MIN), Relaxed);
+            let most = if name == net::SO_RCVBUF { BUFFER } else { FORCED_MAX };
+            options.receive_buffer.store(buffer(value.int()?, RECEIVE_MIN, most), Relaxed);
             socket.room.wake_all();
         }
         (SOL_SOCKET, net::SO_RCVTIMEO) => options.receive_timeout.store(value.time()?, Relaxed),
@@ -240,8 +247,30 @@ pub fn set(socket: &Socket, level: u32, name: u32, addr: u64, len: i32) -> Resul
     Ok(())
 }
 
-fn buffer(asked: i32, least: usize) -> usize {
-    (usize::try_from(asked).unwrap_or(BUFFER).min(BUFFER) * 2).max(least)
+fn buffer(asked: i32, least: usize, most: usize) -> usize {
+    (usize::try_from(asked).unwrap_or(BUFFER).min(most) * 2).max(least)
+}
+
+/// Whether the running process may give an option this value.
+fn may_set(level: u32, name: u32, value: &Value) -> Result<()> {
+    const PRIORITIES: core::ops::RangeInclusive<i32> = 0..=6;
+    if level != SOL_SOCKET {
+        return Ok(());
+    }
+    let by = current::cred();
+    let administers = by.has(Caps::NET_ADMIN);
+    match name {
+        net::SO_SNDBUFFORCE | net::SO_RCVBUFFORCE if !administers => Err(EPERM),
+        net::SO_DEBUG if !administers && value.flag()? => Err(EACCES),
+        net::SO_MARK if !administers && !by.has(Caps::NET_RAW) => Err(EPERM),
+        net::SO_PRIORITY if !PRIORITIES.contains(&value.int()?) => {
+            by.need(Caps::NET_ADMIN).or_else(|_| by.need(Caps::NET_RAW))
+        }
+        // More of it than there was, which is nothing unless somebody asked.
+        net::SO_BUSY_POLL if !administers && value.int()? != 0 => Err(EPERM),
+        net::SO_BUSY_POLL if value.int()? < 0 => Err(EINVAL),
+        _ => Ok(()),
+    }
 }
 
 /// `getsockopt`: writes as much of the value as there is room for, and its length.

@@ -6,10 +6,12 @@
 //!   schedule      setpriority, sched_set*
 //!   limit         prlimit
 //! ```
-//! I1: a process may do everything to itself. I2: memory that is not dumpable is for itself and for `SYS_PTRACE` only, whoever asks;
-//! memory stops being dumpable before its process gets the credentials that it is to be kept from others for (`change_cred`).
-//! I3: memory is reached through `memory_of` or `may_debug`, which judge that memory; a process that was judged may have other memory by
-//! then. I4: a new program's memory becomes dumpable when the descriptors that the old one's exec closes are closed (`exec`).
+//! I1: a process may do everything to itself. I2: memory that is not dumpable is for itself and for
+//! `SYS_PTRACE` only, whoever asks; memory stops being dumpable before its process gets the
+//! credentials that it is to be kept from others for (`change_cred`). I3: memory is reached through
+//! `memory_of` or `may_debug`, which judge that memory; a process that was judged may have other
+//! memory by then. I4: a new program's memory becomes dumpable when the descriptors that the old
+//! one's exec closes are closed (`exec`).
 
 use alloc::sync::Arc;
 use core::sync::atomic::Ordering;
@@ -19,6 +21,7 @@ use super::cred::Cred;
 use super::mm::Mm;
 use super::process::Process;
 use super::signal::{Signal, SIGCONT};
+use super::thread::{Thread, IDLE, RESETS_AT_FORK};
 use super::{current_process, current_thread};
 use crate::errno::{Result, EACCES, EPERM};
 use crate::proc::limits::RLIMIT_NICE;
@@ -111,6 +114,31 @@ pub fn may_schedule(target: &Process) -> Result<()> {
     may_renice(target, None)
 }
 
+/// Gives a thread another scheduling policy. One that is to run when nothing else does goes on so, and
+/// one whose children begin anew keeps that.
+///
+/// # Errors
+/// `EPERM`.
+pub fn change_policy(thread: &Thread, policy: i32) -> Result<()> {
+    let target = &thread.process;
+    may_schedule(target)?;
+    let change = |old: i32| {
+        let was_idle = old & !RESETS_AT_FORK == IDLE && policy & !RESETS_AT_FORK != IDLE;
+        let keeps_on = old & RESETS_AT_FORK != 0 && policy & RESETS_AT_FORK == 0;
+        let nice = target.nice.load(Ordering::Relaxed);
+        let may_run = !was_idle || nice >= lowest_nice(target);
+        let is_free = may_run && !keeps_on || current_process().cred().has(Caps::SYS_NICE);
+        is_free.then_some(policy)
+    };
+    let changed = thread.policy.fetch_update(Ordering::Relaxed, Ordering::Relaxed, change);
+    changed.map(|_| ()).map_err(|_| EPERM)
+}
+
+/// The lowest niceness that a process may give itself.
+fn lowest_nice(process: &Process) -> i32 {
+    20 - process.limit(RLIMIT_NICE).min(40) as i32
+}
+
 /// Whether the running process may schedule another one, or itself, and give it this niceness.
 ///
 /// # Errors
@@ -121,8 +149,8 @@ pub fn may_renice(target: &Process, nice: Option<i32>) -> Result<()> {
         return Ok(());
     }
     allowed([other.uid, other.euid].contains(&own.euid))?;
-    let lowest = 20 - target.limit(RLIMIT_NICE).min(40) as i32;
-    if nice.is_some_and(|nice| nice < target.nice.load(Ordering::Relaxed) && nice < lowest) {
+    let now = target.nice.load(Ordering::Relaxed);
+    if nice.is_some_and(|nice| nice < now && nice < lowest_nice(target)) {
         return Err(EACCES);
     }
     // A process that may do more than the caller isn't slowed down by it.

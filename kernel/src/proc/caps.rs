@@ -20,6 +20,8 @@ bitflags! {
         const SETPCAP = 1 << 8;
         const LINUX_IMMUTABLE = 1 << 9;
         const NET_BIND_SERVICE = 1 << 10;
+        const NET_ADMIN = 1 << 12;
+        const NET_RAW = 1 << 13;
         const IPC_LOCK = 1 << 14;
         const IPC_OWNER = 1 << 15;
         const SYS_RAWIO = 1 << 17;
@@ -30,6 +32,7 @@ bitflags! {
         const SYS_RESOURCE = 1 << 24;
         const MKNOD = 1 << 27;
         const MAC_OVERRIDE = 1 << 32;
+        const WAKE_ALARM = 1 << 35;
         const ALL = (1 << COUNT) - 1;
     }
 }

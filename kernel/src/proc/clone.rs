@@ -12,7 +12,7 @@ use super::mm::Mm;
 use super::process::{Holding, Inherited, Process};
 use super::signal::{Actions, AltStack, SIGCHLD};
 use super::table::{self, Asker, Birth, Pid};
-use super::thread::{Completion, Thread};
+use super::thread::{Completion, Thread, RESETS_AT_FORK};
 use super::{current_thread, wait};
 use crate::arch::UserRegs;
 use crate::charge::Account;
@@ -114,6 +114,7 @@ pub fn clone(regs: &mut UserRegs, request: &Request) -> Result<Pid> {
     }
     if request.flags.contains(Flags::THREAD) {
         let child = new_thread(caller, request)?;
+        inherit_policy(caller, &child);
         return start(caller, child, regs, request, None);
     }
     // Before a number is taken: a user who may have no more must not wear numbers out.
@@ -125,7 +126,14 @@ pub fn clone(regs: &mut UserRegs, request: &Request) -> Result<Pid> {
         return Err(ERESTARTNOINTR);
     }
     let child = new_process(caller, request, birth.pid(), account, holding)?;
+    inherit_policy(caller, &child);
     start(caller, child, regs, request, Some(birth))
+}
+
+fn inherit_policy(caller: &Thread, child: &Thread) {
+    let policy = caller.policy.load(Ordering::Relaxed);
+    let inherited = if policy & RESETS_AT_FORK == 0 { policy } else { 0 };
+    child.policy.store(inherited, Ordering::Relaxed);
 }
 
 fn mm_for(caller: &Thread, flags: Flags) -> Result<Arc<Mm>> {

@@ -59,6 +59,11 @@ impl Completion {
 /// A thread's reference to its address space. Its count changes in each fault, so it has a line of its own.
 pub type OwnMm = Arc<Line<Arc<Mm>>>;
 
+/// In a policy: the children of the thread begin with `SCHED_OTHER`.
+pub const RESETS_AT_FORK: i32 = 0x4000_0000;
+/// The policy of what runs when nothing else does.
+pub const IDLE: i32 = 5;
+
 pub struct Thread {
     tid: AtomicI32,
     pub process: Arc<Process>,
@@ -95,6 +100,9 @@ pub struct Thread {
     comm: SpinLock<[u8; 16]>,
     /// What it wants to be sent when its parent ends; 0 for nothing.
     pub parent_death_signal: AtomicI32,
+    /// The policy that it says it wants, of those that are taken for the one there is, and whether
+    /// its children begin with that one.
+    pub policy: AtomicI32,
     pub trace: SpinLock<Trace>,
     pub minor_faults: AtomicU64,
     pub major_faults: AtomicU64,
@@ -138,6 +146,7 @@ impl Thread {
             vfork: SpinLock::new(None),
             comm: SpinLock::new(comm),
             parent_death_signal: AtomicI32::new(0),
+            policy: AtomicI32::new(0),
             trace: SpinLock::new(Trace::default()),
             minor_faults: AtomicU64::new(0),
             major_faults: AtomicU64::new(0),

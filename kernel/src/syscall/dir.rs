@@ -372,9 +372,9 @@ fn mode(flags: u64) -> ext4::Mode {
 }
 
 fn umount2(target: u64, _flags: u32) -> Result<()> {
-    current::cred().need(Caps::SYS_ADMIN)?;
     let path = path(target)?;
     let root = resolve(&start(CWD, &path)?, &path, Follow::Yes)?.inode;
+    current::cred().need(Caps::SYS_ADMIN)?;
     if !mount::is_root(&root) {
         return Err(EINVAL);
     }

@@ -12,7 +12,7 @@ use crate::fs::fdtable::OnExec;
 use crate::fs::file::File;
 use crate::fs::lock::{self, Mode, Owner, Range};
 use crate::fs::path::Place;
-use crate::fs::{current, eventfd, random, tmpfs::TmpNode};
+use crate::fs::{access, current, eventfd, random, tmpfs::TmpNode};
 use crate::ipc::pipe::Pipe;
 use crate::user;
 
@@ -72,7 +72,11 @@ fn fcntl(fd: i32, command: u32, arg: u64) -> Result<u64> {
         abi::F_GETFL => Ok(u64::from(file.flags())),
         _ if file.is_path_only() => Err(EBADF),
         abi::F_SETFL => {
-            file.set_flags(arg as u32);
+            let flags = arg as u32;
+            if flags & !file.flags() & abi::O_NOATIME != 0 {
+                access::may_hide_reads(&current::cred(), &file.inode().ownership())?;
+            }
+            file.set_flags(flags);
             Ok(0)
         }
         abi::F_GETLK | abi::F_OFD_GETLK => get_lock(&file, command, arg),

@@ -167,6 +167,9 @@ fn find_or_create_once(start: &Start, path: &[u8], how: &How) -> Result<Place> {
     }
     if !how.has(abi::O_PATH) && place.inode.kind() != Kind::Symlink {
         place.inode.permits(&start.by, how.access())?;
+        if how.has(abi::O_NOATIME) {
+            access::may_hide_reads(&start.by, &place.inode.ownership())?;
+        }
     }
     match place.inode.kind() {
         Kind::Dir => {}

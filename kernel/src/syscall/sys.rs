@@ -9,7 +9,7 @@ use crate::errno::{Result, EINVAL, ENAMETOOLONG, ENODEV, ENOSYS, EPERM, ESRCH};
 use crate::mem::fault;
 use crate::proc::caps::Caps;
 use crate::proc::signal::Signal;
-use crate::proc::{access, current_process, current_thread, table, Pid, Process, Thread};
+use crate::proc::{access, current_process, current_thread, table, thread, Pid, Process, Thread};
 use crate::sync::SpinLock;
 use crate::{sched, user, vm};
 use linux_raw_sys::prctl;
@@ -174,10 +174,11 @@ fn sched_setaffinity(tid: Pid, size: usize, at: u64) -> Result<()> {
     Ok(())
 }
 
-/// The only policy: `SCHED_OTHER`; `SCHED_BATCH` and `SCHED_IDLE` are taken for it.
+/// Policies: `SCHED_OTHER` is the only one; `SCHED_BATCH` and `SCHED_IDLE` are taken for it, and
+/// kept.
 fn check_policy(policy: i32, param: u64) -> Result<()> {
     let priority: i32 = user::get(param)?;
-    match policy & !0x4000_0000 {
+    match policy & !thread::RESETS_AT_FORK {
         0 | 3 | 5 if priority == 0 => Ok(()),
         1 | 2 if (1..=99).contains(&priority) => Err(EPERM),
         _ => Err(EINVAL),
@@ -185,13 +186,16 @@ fn check_policy(policy: i32, param: u64) -> Result<()> {
 }
 
 fn sched_getscheduler(tid: Pid) -> Result<i32> {
-    thread_or_self(tid).map(|_| 0)
+    thread_or_self(tid).map(|thread| thread.policy.load(Ordering::Relaxed))
 }
 
 fn sched_setscheduler(tid: Pid, policy: i32, param: u64) -> Result<()> {
+    if policy < 0 {
+        return Err(EINVAL);
+    }
     let thread = thread_or_self(tid)?;
     check_policy(policy, param)?;
-    access::may_schedule(&thread.process)
+    access::change_policy(&thread, policy)
 }
 
 fn sched_getparam(tid: Pid, param: u64) -> Result<()> {

@@ -8,6 +8,7 @@ use crate::errno::{Result, EFAULT, EINTR, EINVAL, EOPNOTSUPP, EPERM, ERESTARTNOH
 use crate::fs::current;
 use crate::fs::fdtable::OnExec;
 use crate::fs::timerfd::{self, TimerFd};
+use crate::proc::caps::Caps;
 use crate::proc::signal::Signal;
 use crate::proc::thread::Restart;
 use crate::proc::timer::{self, Clock, Notify, Setting, Slot};
@@ -25,7 +26,7 @@ pub const CALLS: Calls = calls! {
     __NR_nanosleep => nanosleep[2],
     __NR_restart_syscall => restart_syscall[0],
     __NR_gettimeofday => gettimeofday[2],
-    __NR_settimeofday => clock_settime[2],
+    __NR_settimeofday => settimeofday[2],
     __NR_time => time[1],
     __NR_alarm => alarm[1],
     __NR_getitimer => getitimer[2],
@@ -150,7 +151,16 @@ fn clock_getres(id: i32, at: u64) -> Result<()> {
     Ok(())
 }
 
-fn clock_settime(_id: i32, _at: u64) -> Result<()> {
+/// The wall clock is the machine's, whoever asks; no other may be set at all.
+fn clock_settime(id: i32, at: u64) -> Result<()> {
+    if id != clock::REALTIME {
+        return Err(EINVAL);
+    }
+    read_timespec(at)?;
+    Err(EPERM)
+}
+
+fn settimeofday(_at: u64, _zone: u64) -> Result<()> {
     Err(EPERM)
 }
 
@@ -205,6 +215,7 @@ fn clock_nanosleep(id: i32, flags: i32, at: u64, rest: u64) -> Result<u64> {
         clock::PROCESS_CPU => return Err(EOPNOTSUPP),
         _ => return Err(EINVAL),
     };
+    may_use_clock(id)?;
     let given = read_timespec(at)?;
     if flags & TIMER_ABSTIME == 0 {
         return sleep_span(sched::now().saturating_add(given), rest);
@@ -273,6 +284,14 @@ struct SigEvent {
     pad: [i32; 11],
 }
 
+/// Clocks that go on waking the machine when it sleeps are for those who may keep it awake.
+fn may_use_clock(id: i32) -> Result<()> {
+    match id {
+        clock::REALTIME_ALARM | clock::BOOTTIME_ALARM => current_process().cred().need(Caps::WAKE_ALARM),
+        _ => Ok(()),
+    }
+}
+
 fn timer_create(id: i32, event: u64, out: u64) -> Result<()> {
     const SIGEV_SIGNAL: i32 = 0;
     const SIGEV_NONE: i32 = 1;
@@ -283,6 +302,7 @@ fn timer_create(id: i32, event: u64, out: u64) -> Result<()> {
         clock::PROCESS_CPU | clock::THREAD_CPU => Clock::CpuTime,
         _ => return Err(EINVAL),
     };
+    may_use_clock(id)?;
     let process = current_process();
     let notify = match event {
         0 => None,
@@ -337,6 +357,7 @@ fn timerfd_create(id: i32, flags: u32) -> Result<i32> {
         clock::REALTIME | clock::REALTIME_ALARM => timerfd::Clock::Wall,
         _ => return Err(EINVAL),
     };
+    may_use_clock(id)?;
     current::files()?.insert(TimerFd::create(clock, flags)?, OnExec::from_flags(flags))
 }
 

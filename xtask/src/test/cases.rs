@@ -227,6 +227,11 @@ pub const CASES: &[Case] = &[
         ..guest("rights to processes", &[("trust", Libc::Musl)], &["/bin/trust"])
     },
     Case {
+        expect: &[Exactly(include_str!("../../guest/asks.linux"))],
+        seconds: 300,
+        ..guest("capabilities that calls ask for", &[("asks", Libc::Musl)], &["/bin/asks"])
+    },
+    Case {
         expect: &[Exactly(include_str!("../../guest/ids.linux"))],
         seconds: 300,
         ..guest("ids and capabilities", &[("ids", Libc::Musl)], &["/bin/ids"])
