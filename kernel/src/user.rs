@@ -28,6 +28,11 @@ fn check(va: u64, len: usize) -> Result<UserRange> {
     UserRange::new(va, len).ok_or(EFAULT)
 }
 
+/// Whether a piece of memory lies in the program's half of addresses, as far as it goes.
+pub fn is_within(va: u64, len: usize) -> bool {
+    UserRange::new(va, len).is_some()
+}
+
 /// Fewer bytes than these are not counted as work: their call has more to do than to copy.
 const FEW: usize = 256;
 

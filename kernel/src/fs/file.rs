@@ -180,6 +180,7 @@ impl File {
             return self.io.read(self, 0, to);
         }
         let mut position = self.position.lock();
+        check_span(*position, to.left())?;
         let n = self.io.read(self, *position, to)?;
         *position += n as u64;
         Ok(n)
@@ -194,6 +195,7 @@ impl File {
             return self.io.write(self, Position::At(0), from).map(|(n, _)| n);
         }
         let mut position = self.position.lock();
+        check_span(*position, from.left())?;
         let append = self.flags() & abi::O_APPEND != 0;
         let at = if append { Position::Append } else { Position::At(*position) };
         let (n, end) = self.io.write(self, at, from)?;
@@ -231,24 +233,36 @@ impl File {
     }
 
     pub fn read_at(&self, at: u64, to: &mut Sink<'_>) -> Result<usize> {
+        self.check_start(at)?;
         if !self.is_readable() {
             return Err(EBADF);
         }
-        if !self.seekable {
-            return Err(ESPIPE);
-        }
-        check_offset(at)?;
+        check_span(at, to.left())?;
         self.io.read(self, at, to)
     }
 
     pub fn write_at(&self, at: u64, from: &mut Source<'_>) -> Result<usize> {
+        self.check_start(at)?;
         if !self.is_writable() {
             return Err(EBADF);
         }
-        if !self.seekable {
-            return Err(ESPIPE);
+        check_span(at, from.left())?;
+        self.put_at(at, from)
+    }
+
+    /// Whether a transfer may begin at `at`: what is asked before its pieces are looked at.
+    pub fn check_start(&self, at: u64) -> Result<()> {
+        check_span(at, 0)?;
+        if self.seekable || self.is_dir() {
+            Ok(())
+        } else {
+            Err(ESPIPE)
         }
-        check_offset(at)?;
+    }
+
+    /// As [`write_at`](Self::write_at), as far as the file can go, for who has made sure that it
+    /// may be written to there.
+    pub fn put_at(&self, at: u64, from: &mut Source<'_>) -> Result<usize> {
         let append = self.flags() & abi::O_APPEND != 0;
         let at = if append { Position::Append } else { Position::At(at) };
         self.io.write(self, at, from).map(|(n, _)| n)
@@ -367,10 +381,11 @@ impl Drop for File {
     }
 }
 
-/// Offsets are signed in the interface.
-fn check_offset(at: u64) -> Result<()> {
-    if at > i64::MAX as u64 {
-        return Err(EINVAL);
-    }
-    Ok(())
+/// Offsets are signed in the interface, and so is the one behind `len` bytes from `at` on.
+///
+/// # Errors
+/// `EINVAL`.
+pub fn check_span(at: u64, len: usize) -> Result<()> {
+    let end = at.checked_add(len as u64).filter(|&end| end <= i64::MAX as u64);
+    end.map(|_| ()).ok_or(EINVAL)
 }

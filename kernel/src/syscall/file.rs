@@ -32,7 +32,7 @@ pub const CALLS: Calls = calls! {
 };
 
 /// The most pieces of one vector.
-const IOV_MAX: usize = 1024;
+pub const IOV_MAX: usize = 1024;
 
 /// What `open` and its kin ask for, after decoding.
 struct How {
@@ -223,16 +223,28 @@ fn pwrite64(fd: i32, buf: u64, len: usize, at: u64) -> Result<usize> {
     current::file(fd)?.write_at(at, &mut Source::user(buf, len))
 }
 
-/// Copies an `iovec` array in and checks its lengths.
+/// Copies an `iovec` array of the program's own memory in: each piece lies in user memory, whole.
 pub fn vector(addr: u64, count: usize) -> Result<Vec<IoVec>> {
+    let vector = foreign_vector(addr, count)?;
+    let is_here = |piece: &IoVec| user::is_within(piece.addr, piece.len);
+    if vector.iter().all(is_here) {
+        Ok(vector)
+    } else {
+        Err(EFAULT)
+    }
+}
+
+/// Copies an `iovec` array of another's memory in, and checks its lengths.
+pub fn foreign_vector(addr: u64, count: usize) -> Result<Vec<IoVec>> {
     if count > IOV_MAX {
         return Err(EINVAL);
     }
     let mut vector = Vec::with_capacity(count);
-    let mut total = 0u64;
     for index in 0..count as u64 {
         let [base, len]: [u64; 2] = user::get(addr.wrapping_add(index * 16))?;
-        total = total.checked_add(len).filter(|&total| total <= i64::MAX as u64).ok_or(EINVAL)?;
+        if len > i64::MAX as u64 {
+            return Err(EINVAL);
+        }
         vector.push(IoVec { addr: base, len: len as usize });
     }
     Ok(vector)
@@ -250,11 +262,13 @@ fn writev(fd: i32, addr: u64, count: usize) -> Result<usize> {
 
 fn preadv(fd: i32, addr: u64, count: usize, at: u64) -> Result<usize> {
     let file = current::file(fd)?;
+    file.check_start(at)?;
     file.read_at(at, &mut Sink::vector(&vector(addr, count)?))
 }
 
 fn pwritev(fd: i32, addr: u64, count: usize, at: u64) -> Result<usize> {
     let file = current::file(fd)?;
+    file.check_start(at)?;
     file.write_at(at, &mut Source::vector(&vector(addr, count)?))
 }
 
@@ -278,6 +292,9 @@ fn pwritev2(fd: i32, addr: u64, count: usize, at: u64, _high: u64, flags: u32) -
         return Err(EOPNOTSUPP);
     }
     let file = current::file(fd)?;
+    if at != u64::MAX {
+        file.check_start(at)?;
+    }
     let vector = vector(addr, count)?;
     let mut from = Source::vector(&vector);
     let written = if at == u64::MAX { file.write(&mut from)? } else { file.write_at(at, &mut from)? };
@@ -320,7 +337,7 @@ fn truncate(addr: u64, len: i64) -> Result<()> {
 fn ftruncate(fd: i32, len: i64) -> Result<()> {
     let len = u64::try_from(len).map_err(|_| EINVAL)?;
     let file = current::file(fd)?;
-    if !file.is_writable() {
+    if !file.is_writable() || file.inode().kind() != Kind::File {
         return Err(EINVAL);
     }
     file.io().truncate(len)
@@ -398,7 +415,7 @@ fn sync_file_range(fd: i32, at: i64, len: i64, flags: u32) -> Result<()> {
 
 fn fadvise(fd: i32, at: u64, len: i64, advice: u32) -> Result<()> {
     let file = current::file(fd)?;
-    if matches!(file.inode().kind(), Kind::Fifo | Kind::Socket) {
+    if file.inode().kind() == Kind::Fifo {
         return Err(ESPIPE);
     }
     let len = match u64::try_from(len).map_err(|_| EINVAL)? {
@@ -425,12 +442,12 @@ fn fadvise(fd: i32, at: u64, len: i64, advice: u32) -> Result<()> {
     Ok(())
 }
 
-fn readahead(fd: i32, at: u64, len: u64) -> Result<()> {
+fn readahead(fd: i32, at: u64, len: i64) -> Result<()> {
     let file = current::file(fd)?;
     if !file.is_readable() {
         return Err(EBADF);
     }
     let object = file.io().object().filter(|_| matches!(file.inode().kind(), Kind::File | Kind::Block));
-    object.ok_or(EINVAL)?.read_ahead(at, len);
+    object.ok_or(EINVAL)?.read_ahead(at, u64::try_from(len).map_err(|_| EINVAL)?);
     Ok(())
 }

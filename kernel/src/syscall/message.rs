@@ -6,14 +6,14 @@ use alloc::vec::Vec;
 use linux_raw_sys::net;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-use super::file::vector;
+use super::file::{vector, IOV_MAX};
 use super::socket::{receive, send, socket_of};
 use super::{calls, Calls};
 use crate::errno::*;
 use crate::fs::current;
 use crate::fs::fdtable::OnExec;
 use crate::fs::file::File;
-use crate::fs::io::{Sink, Source};
+use crate::fs::io::{IoVec, Sink, Source};
 use crate::mem::fault;
 use crate::net::address::{Address, Family};
 use crate::net::queue::Got;
@@ -64,7 +64,7 @@ fn sendmsg(fd: i32, addr: u64, flags: u32) -> Result<usize> {
 fn send_one(file: &File, addr: u64, flags: u32) -> Result<usize> {
     let socket = socket_of(file)?;
     let message: Message = user::get(addr)?;
-    let pieces = vector(message.pieces, message.count as usize).map_err(too_many)?;
+    let pieces = pieces_of(&message)?;
     let dest = match (message.name, message.name_len) {
         (0, _) | (_, 0) => None,
         (name, len) => Address::get(socket.family, name, len)?,
@@ -73,12 +73,11 @@ fn send_one(file: &File, addr: u64, flags: u32) -> Result<usize> {
     send(file, dest.as_ref(), &mut Source::vector(&pieces), control, flags)
 }
 
-/// A vector that is too long is a message that is.
-fn too_many(errno: Errno) -> Errno {
-    if errno == EINVAL {
-        EMSGSIZE
-    } else {
-        errno
+/// Where the bytes of a message are. A vector that is too long is a message that is.
+fn pieces_of(message: &Message) -> Result<Vec<IoVec>> {
+    match usize::try_from(message.count) {
+        Ok(count) if count <= IOV_MAX => vector(message.pieces, count),
+        _ => Err(EMSGSIZE),
     }
 }
 
@@ -163,7 +162,7 @@ fn recvmsg(fd: i32, addr: u64, flags: u32) -> Result<usize> {
 fn receive_one(file: &File, addr: u64, flags: u32) -> Result<usize> {
     let socket = socket_of(file)?;
     let message: Message = user::get(addr)?;
-    let pieces = vector(message.pieces, message.count as usize).map_err(too_many)?;
+    let pieces = pieces_of(&message)?;
     let mut got = Got::default();
     let received = receive(file, &mut Sink::vector(&pieces), flags, &mut got);
     let mut control = PutControl { at: message.control, left: message.control_len, flags: 0 };

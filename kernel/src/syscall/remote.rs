@@ -3,7 +3,7 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use super::file::vector;
+use super::file::{foreign_vector, vector};
 use super::{calls, Calls};
 use crate::errno::*;
 use crate::fs::io::{IoVec, Sink, Source};
@@ -29,8 +29,9 @@ fn operands(
     if flags != 0 {
         return Err(EINVAL);
     }
-    let [local, there] = [local, there].map(|(at, len)| vector(at, len as usize));
-    Ok((local?, there?, remote::space_of(pid)?))
+    let local = vector(local.0, local.1 as usize)?;
+    let there = foreign_vector(there.0, there.1 as usize)?;
+    Ok((local, there, remote::space_of(pid)?))
 }
 
 fn process_vm_readv(pid: Pid, to: u64, to_len: u64, there: u64, there_len: u64, flags: u64) -> Result<usize> {

@@ -14,7 +14,7 @@ use super::path_args::only;
 use super::{calls, Calls};
 use crate::errno::*;
 use crate::fs::current;
-use crate::fs::file::File;
+use crate::fs::file::{check_span, File};
 use crate::fs::inode::Kind;
 use crate::fs::io::{outcome, Sink, Source, MAX_TRANSFER};
 use crate::ipc::pipe::{Blocking, Pipe};
@@ -49,6 +49,15 @@ impl Side {
 
     fn pipe(&self) -> Option<&Arc<Pipe>> {
         self.file.io().pipe()
+    }
+
+    /// Whether so many bytes may be moved from or to the position.
+    fn check_span(&self, len: usize) -> Result<()> {
+        match self.at {
+            Some(at) => check_span(at, len),
+            None if self.is_channel() => Ok(()),
+            None => self.file.with_position(|at| check_span(*at, len)),
+        }
     }
 
     /// Whether bytes move in chains here, and not through a position.
@@ -100,7 +109,7 @@ impl Side {
             let mut source = Source::kernel(bytes);
             match &mut self.at {
                 None => self.file.write(&mut source),
-                Some(at) => self.file.write_at(*at, &mut source).inspect(|&n| *at += n as u64),
+                Some(at) => self.file.put_at(*at, &mut source).inspect(|&n| *at += n as u64),
             }
         });
         outcome(before - chain.len(), result)
@@ -210,9 +219,11 @@ fn sendfile(out: i32, input: i32, offset: u64, len: usize) -> Result<usize> {
         return Err(EBADF);
     }
     if !from.is_seekable() {
-        return Err(EINVAL);
+        return Err(if offset == 0 || from.is_dir() { EINVAL } else { ESPIPE });
     }
     let (mut from, mut to) = (Side::new(from, offset)?, Side::new(to, 0)?);
+    from.check_span(len)?;
+    to.check_span(len)?;
     let done = transfer(&mut from, &mut to, len.min(MAX_TRANSFER), Until::All)?;
     from.finish()?;
     Ok(done)
@@ -236,6 +247,9 @@ fn copy_file_range(
     }
     if from.inode().kind() != Kind::File || to.inode().kind() != Kind::File {
         return Err(EINVAL);
+    }
+    for addr in [in_offset, out_offset].into_iter().filter(|&addr| addr != 0) {
+        user::get::<u64>(addr)?.checked_add(len as u64).ok_or(EOVERFLOW)?;
     }
     let (mut from, mut to) = (Side::new(from, in_offset)?, Side::new(to, out_offset)?);
     let done = transfer(&mut from, &mut to, len.min(MAX_TRANSFER), Until::All)?;
@@ -266,11 +280,11 @@ fn splice(input: i32, in_offset: u64, out: i32, out_offset: u64, len: usize, fla
         return Err(EBADF);
     }
     let pipes = (from.io().pipe().cloned(), to.io().pipe().cloned());
-    let misplaced = |pipe: &Option<Arc<Pipe>>, file: &File, offset| {
-        offset != 0 && (pipe.is_some() || !file.is_seekable())
-    };
-    if misplaced(&pipes.0, &from, in_offset) || misplaced(&pipes.1, &to, out_offset) {
+    if pipes.0.is_some() && in_offset != 0 || pipes.1.is_some() && out_offset != 0 {
         return Err(ESPIPE);
+    }
+    if in_offset != 0 && !from.is_seekable() || out_offset != 0 && !to.is_seekable() {
+        return Err(EINVAL);
     }
     match &pipes {
         (None, None) => return Err(EINVAL),
@@ -282,6 +296,8 @@ fn splice(input: i32, in_offset: u64, out: i32, out_offset: u64, len: usize, fla
     }
     let (mut from, mut to) = (Side::new(from, in_offset)?, Side::new(to, out_offset)?);
     let mut most = len.min(MAX_TRANSFER);
+    from.check_span(most)?;
+    to.check_span(most)?;
     // A pipe that has no room now is waited for, as flags have it; what has room is all that is taken from the other side.
     if let Some(pipe) = &pipes.1 {
         most = most.min(pipe.wait_for_room(blocking(&to.file, flags))?);
@@ -344,8 +360,8 @@ fn vmsplice(fd: i32, pieces: u64, count: usize, flags: u32) -> Result<usize> {
         return Err(EINVAL);
     }
     let file = current::file(fd)?;
-    let Some(pipe) = file.io().pipe() else { return Err(EBADF) };
     let vector = vector(pieces, count)?;
+    let Some(pipe) = file.io().pipe() else { return Err(EBADF) };
     let nonblocking = flags & abi::SPLICE_F_NONBLOCK != 0;
     if file.is_writable() {
         let mut from = Source::vector(&vector);

@@ -232,6 +232,10 @@ pub const CASES: &[Case] = &[
         ..guest("capabilities that calls ask for", &[("asks", Libc::Musl)], &["/bin/asks"])
     },
     Case {
+        expect: &[Exactly(include_str!("../../guest/edges.linux"))],
+        ..guest("numbers at the edges", &[("edges", Libc::Musl)], &["/bin/edges"])
+    },
+    Case {
         expect: &[Exactly(include_str!("../../guest/ids.linux"))],
         seconds: 300,
         ..guest("ids and capabilities", &[("ids", Libc::Musl)], &["/bin/ids"])
