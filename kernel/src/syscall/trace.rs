@@ -12,7 +12,7 @@ use crate::fs::io::{IoVec, Sink, Source};
 use crate::mem::layout::USER_END;
 use crate::proc::access;
 use crate::proc::remote::{self, As};
-use crate::proc::signal::{deliver, send, SigInfo, Signal, SIGKILL};
+use crate::proc::signal::{deliver, Signal, SIGKILL};
 use crate::proc::trace::{self, Resume};
 use crate::proc::Pid;
 use crate::user;
@@ -76,10 +76,7 @@ fn ptrace(what: u64, pid: Pid, addr: u64, data: u64) -> Result<u64> {
         request::PTRACE_CONT => trace::resume(pid, Resume::On, signal(data)?)?,
         request::PTRACE_SINGLESTEP => trace::resume(pid, Resume::Step, signal(data)?)?,
         request::PTRACE_DETACH => trace::resume(pid, Resume::Free, signal(data)?)?,
-        request::PTRACE_KILL => {
-            let thread = trace::with_stopped(pid, |thread, _| Ok(thread.clone()))?;
-            send::send_to_process(&thread.process, SigInfo::kernel(SIGKILL))?;
-        }
+        request::PTRACE_KILL => trace::resume(pid, Resume::On, Some(SIGKILL))?,
         _ => return Err(EIO),
     }
     Ok(0)
@@ -145,9 +142,9 @@ fn change(pid: Pid, f: impl FnOnce(&mut Registers)) -> Result<()> {
         let mut new = shown(&stop.regs);
         f(&mut new);
         let r = &mut stop.regs;
-        let [r15, r14, r13, r12, rbp, rbx, r11, r10, r9, r8, rax, rcx, rdx, rsi, rdi, call, rip, _, flags, rsp, _, fs, gs, ..] =
-            new;
-        if fs >= USER_END || gs >= USER_END {
+        let [r15, r14, r13, r12, rbp, rbx, r11, r10, r9, r8, rax, rcx, rdx, rsi, rdi, call, rip, ..] = new;
+        let [.., cs, flags, rsp, ss, fs, gs, _, _, _, _] = new;
+        if fs >= USER_END || gs >= USER_END || !UserRegs::are_selectors(cs, ss) {
             return Err(EIO);
         }
         (r.r15, r.r14, r.r13, r.r12, r.rbp, r.rbx) = (r15, r14, r13, r12, rbp, rbx);

@@ -14,15 +14,51 @@ struct Format {
     size: usize,
     /// What `xsave` saves; zero where only `fxsave` exists.
     mask: u64,
+    /// The bits of MXCSR that the CPU has.
+    control: u32,
+}
+
+/// Where states have MXCSR, and the CPU's word on which of its bits there are.
+const MXCSR: usize = 24;
+const MXCSR_MASK: usize = 28;
+/// The header behind the part that every CPU has: components, and what must be zero.
+const HEADER: usize = 512;
+const HEADER_END: usize = 576;
+/// The bytes of the header, behind the components, that the CPU asks to be zero.
+const HEADER_ZERO: core::ops::Range<usize> = HEADER + 8..HEADER + 24;
+/// The bits of MXCSR where the CPU's word is 0.
+const FIRST_CONTROL: u32 = 0xffbf;
+
+/// The bits of MXCSR that this CPU has.
+fn control_bits() -> u32 {
+    #[repr(C, align(16))]
+    struct Area([u8; 512]);
+    let mut area = Area([0; 512]);
+    // SAFETY: the area has the size and alignment that `fxsave` asks for.
+    unsafe { asm!("fxsave64 [{}]", in(reg) area.0.as_mut_ptr(), options(nostack, preserves_flags)) };
+    match word(&area.0, MXCSR_MASK) {
+        0 => FIRST_CONTROL,
+        bits => bits,
+    }
+}
+
+fn word(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(core::array::from_fn(|i| bytes[at + i]))
+}
+
+/// The components that a state with a header has.
+fn components(bytes: &[u8]) -> u64 {
+    u64::from_le_bytes(core::array::from_fn(|i| bytes[HEADER + i]))
 }
 
 static FORMAT: spin::Once<Format> = spin::Once::new();
 
 /// Finds out what the first CPU has; the others have the same.
 pub fn init() {
-    FORMAT.call_once(|| match cpu::xsave_size() {
-        Some((size, mask)) => Format { size: size.next_multiple_of(64), mask },
-        None => Format { size: 512, mask: 0 },
+    FORMAT.call_once(|| {
+        let (size, mask) =
+            cpu::xsave_size().map_or((HEADER, 0), |(size, mask)| (size.next_multiple_of(64), mask));
+        Format { size, mask, control: control_bits() }
     });
 }
 
@@ -77,7 +113,16 @@ impl State {
         let bytes = self.bytes_mut();
         bytes.fill(0);
         bytes[0..2].copy_from_slice(&0x037fu16.to_le_bytes());
-        bytes[24..28].copy_from_slice(&0x1f80u32.to_le_bytes());
+        bytes[MXCSR..MXCSR + 4].copy_from_slice(&0x1f80u32.to_le_bytes());
+    }
+
+    /// Whether the CPU loads such bytes: the first ones of a state, or all of one.
+    pub fn accepts(bytes: &[u8]) -> bool {
+        let format = format();
+        let fits = word(bytes, MXCSR) & !format.control == 0;
+        let has_header = bytes.len() >= HEADER_END;
+        let zeroes = || bytes[HEADER_ZERO].iter().all(|&byte| byte == 0);
+        fits && (!has_header || components(bytes) & !format.mask == 0 && zeroes())
     }
 
     /// The state as the CPU lays it out: what a signal frame holds.
@@ -94,20 +139,14 @@ impl State {
 
     /// Clears what the CPU would refuse to load: reserved MXCSR bits, unknown components, header padding.
     pub fn sanitize(&mut self) {
-        let mask = format().mask;
+        let format = format();
         let bytes = self.bytes_mut();
-        let allowed = match u32::from_le_bytes([bytes[28], bytes[29], bytes[30], bytes[31]]) {
-            0 => 0xffbf,
-            mask => mask & 0xffff,
-        };
-        let csr = u32::from_le_bytes([bytes[24], bytes[25], bytes[26], bytes[27]]) & allowed;
-        bytes[24..28].copy_from_slice(&csr.to_le_bytes());
-        if bytes.len() > 512 {
-            let mut used = [0; 8];
-            used.copy_from_slice(&bytes[512..520]);
-            let used = u64::from_le_bytes(used) & mask;
-            bytes[512..520].copy_from_slice(&used.to_le_bytes());
-            bytes[520..576].fill(0);
+        let control = word(bytes, MXCSR) & format.control;
+        bytes[MXCSR..MXCSR + 4].copy_from_slice(&control.to_le_bytes());
+        if bytes.len() >= HEADER_END {
+            let used = components(bytes) & format.mask;
+            bytes[HEADER..HEADER + 8].copy_from_slice(&used.to_le_bytes());
+            bytes[HEADER + 8..HEADER_END].fill(0);
         }
     }
 

@@ -4,11 +4,16 @@ use core::arch::asm;
 
 pub const KERNEL_CODE: u16 = 0x08;
 pub const KERNEL_DATA: u16 = 0x10;
-/// `sysret` takes the stack selector 8 above and the code selector 16 above this.
-pub const USER_BASE: u16 = 0x1b;
-pub const USER_DATA: u16 = 0x23;
-pub const USER_CODE: u16 = 0x2b;
-const TSS: u16 = 0x30;
+/// `sysret` takes the stack selector 8 above and the code selector 16 above this. Nothing is there:
+/// 32-bit code of a program's could get into the kernel by `syscall` at an address that no register
+/// of ours names.
+pub const USER_BASE: u16 = 0x23;
+/// The selectors of programs are those of Linux: debuggers know 64-bit programs by them.
+pub const USER_DATA: u16 = 0x2b;
+pub const USER_CODE: u16 = 0x33;
+const TSS: u16 = 0x38;
+/// Where the descriptor of `TSS` is in the table.
+const TSS_AT: usize = TSS as usize / 8;
 
 #[repr(C, packed(4))]
 struct TaskState {
@@ -24,7 +29,7 @@ struct TaskState {
 /// One CPU's descriptor table and task state.
 #[repr(C, align(16))]
 pub struct Tables {
-    gdt: [u64; 8],
+    gdt: [u64; TSS_AT + 2],
     tss: TaskState,
 }
 
@@ -34,7 +39,8 @@ impl Tables {
             0,
             0x00af_9b00_0000_ffff,
             0x00cf_9300_0000_ffff,
-            0x00cf_fb00_0000_ffff,
+            0,
+            0,
             0x00cf_f300_0000_ffff,
             0x00af_fb00_0000_ffff,
             0,
@@ -75,9 +81,10 @@ pub unsafe fn load(tables: &mut Tables, ist_top: u64) {
     let tss = core::ptr::from_ref(&tables.tss) as u64;
     tables.tss.ist[0] = ist_top;
     let limit = core::mem::size_of::<TaskState>() as u64 - 1;
-    tables.gdt[6] = limit | (tss & 0xff_ffff) << 16 | 0x89 << 40 | (tss >> 24 & 0xff) << 56;
-    tables.gdt[7] = tss >> 32;
-    let pointer = Pointer { limit: 63, base: tables.gdt.as_ptr() as u64 };
+    tables.gdt[TSS_AT] = limit | (tss & 0xff_ffff) << 16 | 0x89 << 40 | (tss >> 24 & 0xff) << 56;
+    tables.gdt[TSS_AT + 1] = tss >> 32;
+    let size = core::mem::size_of_val(&tables.gdt) as u16;
+    let pointer = Pointer { limit: size - 1, base: tables.gdt.as_ptr() as u64 };
     // SAFETY: the table holds valid descriptors and lives for ever by the caller's promise; the far return reloads CS.
     unsafe {
         asm!(

@@ -96,6 +96,12 @@ impl UserRegs {
         end == super::cpu::this().kernel_stack.get() + BASES
     }
 
+    /// Whether these two selectors, which a program chose, are the ones that programs run with: the
+    /// only ones that the way back takes.
+    pub fn are_selectors(cs: u64, ss: u64) -> bool {
+        [cs, ss] == [super::gdt::USER_CODE, super::gdt::USER_DATA].map(u64::from)
+    }
+
     /// Whether the registers are a program's.
     pub fn is_user(&self) -> bool {
         self.cs & 3 != 0

@@ -10,13 +10,14 @@
 //!   low    return address: sa_restorer                         <-- rsp: 16-aligned plus 8
 //! ```
 //!
-//! `rt_sigreturn` reads the same frame back. Nothing in it is trusted: segment registers are not taken, flags are
-//! masked, an address outside user space faults in user mode, and the FPU image has reserved bits cleared.
+//! `rt_sigreturn` reads the same frame back. Nothing in it is trusted: selectors must be those of
+//! every program, flags are masked, an address outside user space faults in user mode, and an FPU
+//! image must be one that the CPU loads.
 
 use super::{AltStack, SigAction, SigInfo, SigSet};
 use alloc::vec::Vec;
 
-use crate::arch::UserRegs;
+use crate::arch::{fpu, UserRegs};
 use crate::errno::{Result, EFAULT};
 use crate::proc::thread::Thread;
 use crate::{sched, user};
@@ -31,6 +32,8 @@ const MAGIC_START: u32 = 0x4650_5853;
 const MAGIC_END: u32 = 0x4650_5845;
 /// `UC_SIGCONTEXT_SS | UC_STRICT_RESTORE_SS`: the frame holds a valid `ss`.
 const UC_FLAGS: u64 = 0x6;
+/// The frame's `ss` is to be taken as it is.
+const UC_STRICT_RESTORE_SS: u64 = 0x4;
 /// `UC_FP_XSTATE`: the image goes beyond `FXSAVE_SIZE`.
 const UC_FLAG_XSTATE: u64 = 1;
 /// The two components of `FXSAVE_SIZE` in XSAVE's bit set.
@@ -156,6 +159,15 @@ impl SigContext {
         }
     }
 
+    /// Whether the way back takes the selectors. `ss` counts where the frame says so: older ones
+    /// hold none.
+    fn has_selectors(&self, uc_flags: u64) -> bool {
+        const RPL: u64 = 3;
+        let ss =
+            if uc_flags & UC_STRICT_RESTORE_SS == 0 { UserRegs::new(0, 0).ss } else { u64::from(self.ss) };
+        UserRegs::are_selectors(u64::from(self.cs) | RPL, ss | RPL)
+    }
+
     fn restore(&self, regs: &mut UserRegs) {
         regs.r8 = self.r8;
         regs.r9 = self.r9;
@@ -261,6 +273,9 @@ fn restore_fpu(at: u64) -> Result<()> {
             own[FXSAVE_SIZE] = X87_AND_SSE;
         }
     }
+    if !fpu::State::accepts(&own) {
+        return Err(EFAULT);
+    }
     sched::fpu_set(&own);
     Ok(())
 }
@@ -276,6 +291,9 @@ pub fn min_stack() -> u64 {
 /// word into the frame, since the handler's `ret` has taken the return address.
 pub fn pop(thread: &Thread, regs: &mut UserRegs) -> Result<SigSet> {
     let frame: Frame = user::get(regs.rsp.wrapping_sub(8))?;
+    if !frame.context.has_selectors(frame.uc_flags) {
+        return Err(EFAULT);
+    }
     if frame.context.fpstate != 0 {
         restore_fpu(frame.context.fpstate)?;
     }
