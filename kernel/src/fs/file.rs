@@ -15,13 +15,15 @@ use core::sync::atomic::{AtomicU32, AtomicU64, AtomicU8, AtomicUsize, Ordering};
 use linux_raw_sys::general as abi;
 
 use super::current;
-use super::inode::{InodeRef, Kind, Position};
+use super::epoll::Watch;
+use super::inode::{InodeRef, Kind, Position, QUEUES};
 use super::io::{Sink, Source};
 use super::path::Place;
 use crate::charge::{self, Charge};
 use crate::errno::*;
+use crate::mem::fault::Room;
 use crate::net::pages::Chain;
-use crate::sync::{Mutex, WaitQueue};
+use crate::sync::{Mutex, SpinLock, WaitQueue, Watcher};
 use crate::vm;
 
 /// The status flags that `F_SETFL` changes.
@@ -29,6 +31,9 @@ const SETTABLE: u32 = abi::O_APPEND | abi::O_NONBLOCK | abi::O_DIRECT | abi::O_N
 
 const RANDOM: u8 = 1;
 const SEQUENTIAL: u8 = 2;
+
+/// Entries of poll sets that one open file has at most.
+const WATCHES: usize = 1024;
 
 /// What an open file costs besides itself and its node: its place, names, counts.
 const BESIDES: usize = 128;
@@ -79,6 +84,8 @@ pub struct File {
     errors_told: AtomicU64,
     /// How a program has said that it reads the file: a [`vm::Usage`] as a number.
     usage: AtomicU8,
+    /// Who is told of its wake-ups.
+    watched: SpinLock<Vec<Arc<Watch>>>,
     _charge: Charge,
     _count: Opened,
 }
@@ -114,6 +121,7 @@ impl File {
             seekable,
             errors_told,
             usage: AtomicU8::new(0),
+            watched: SpinLock::new(Vec::new()),
             _charge: charge,
             _count: count,
         })
@@ -329,6 +337,48 @@ impl File {
         self.io.queues(self, out);
     }
 
+    /// Tells a watcher of changes of what [`poll`](Self::poll) says, and of the file's end.
+    ///
+    /// # Errors
+    /// `ENOSPC`: so many watch it that it would take too long; `ENOMEM`.
+    pub fn watch(&self, watch: &Arc<Watch>) -> Result<()> {
+        {
+            let mut watched = self.watched.lock();
+            if watched.len() >= WATCHES {
+                return Err(ENOSPC);
+            }
+            watched.room(1)?;
+            watched.push(watch.clone());
+        }
+        if self.io.depends_on_caller() {
+            return Ok(());
+        }
+        let mut queues = Vec::new();
+        let told = queues.room(QUEUES).map_err(Errno::from).and_then(|()| {
+            self.queues(&mut queues);
+            queues.iter().try_for_each(|queue| queue.watch(watch.clone()).map_err(|_| ENOSPC))
+        });
+        told.inspect_err(|_| self.unwatch(watch))
+    }
+
+    /// Tells a watcher no longer.
+    pub fn unwatch(&self, watch: &Arc<Watch>) {
+        let taken = {
+            let mut watched = self.watched.lock();
+            let at = watched.iter().position(|one| Arc::ptr_eq(one, watch));
+            at.map(|at| watched.swap_remove(at))
+        };
+        self.leave_queues(watch);
+        drop(taken);
+    }
+
+    fn leave_queues(&self, watch: &Arc<Watch>) {
+        let mut queues = Vec::new();
+        self.queues(&mut queues);
+        let watcher: Arc<dyn Watcher> = watch.clone();
+        queues.iter().for_each(|queue| queue.unwatch(&watcher));
+    }
+
     /// The memory that a mapping of this file shows.
     ///
     /// Fails with `EACCES` if the file isn't open for reading, or not for writing and `writable_share`
@@ -373,6 +423,11 @@ pub enum MapAccess {
 
 impl Drop for File {
     fn drop(&mut self) {
+        let watched = core::mem::take(&mut *self.watched.lock());
+        for watch in watched {
+            self.leave_queues(&watch);
+            watch.file_gone();
+        }
         if !self.is_path_only() {
             let io = self.io.clone();
             super::lock::release_file(self);

@@ -460,6 +460,11 @@ pub trait Inode: Any + Send + Sync {
     /// Where a change of that is announced, in up to [`QUEUES`] places; nothing if it never changes.
     fn queues<'a>(&'a self, _file: &File, _out: &mut Vec<&'a WaitQueue>) {}
 
+    /// Whether it depends on who asks, so that no announcement is for all.
+    fn depends_on_caller(&self) -> bool {
+        false
+    }
+
     /// The pipe behind a fifo or pipe end, for its `fcntl` calls.
     fn pipe(&self) -> Option<&Arc<Pipe>> {
         None

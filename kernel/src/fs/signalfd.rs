@@ -92,6 +92,10 @@ impl Inode for SignalFd {
         }
     }
 
+    fn depends_on_caller(&self) -> bool {
+        true
+    }
+
     fn queues<'a>(&'a self, _file: &File, out: &mut Vec<&'a WaitQueue>) {
         out.push(&WAITERS);
     }

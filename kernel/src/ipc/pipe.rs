@@ -456,7 +456,7 @@ impl Pipe {
             let result = put(&mut held, limit);
             self.len.store(held.len(), Ordering::Release);
             drop(held);
-            if before == 0 {
+            if before == 0 || self.readers.wait.is_watched() {
                 self.readers.wait.wake_all();
             }
             return result;

@@ -175,9 +175,9 @@ impl Socket {
                 if receiver.incoming.is_over_account() {
                     return Err(ENOBUFS);
                 }
-                let was_empty = queue.is_empty();
+                let is_news = queue.is_empty() || receiver.readers.is_watched();
                 queue.push(record)?;
-                Ok(was_empty)
+                Ok(is_news)
             });
             match tried {
                 Ok(true) => {

@@ -91,7 +91,7 @@ impl Socket {
             let was_empty = queue.is_empty();
             (fill(queue, room).map(|()| Put::There), was_empty)
         });
-        if was_empty {
+        if was_empty || peer.readers.is_watched() {
             peer.readers.wake_all();
         }
         match result {

@@ -26,6 +26,6 @@ pub use channels::Channels;
 pub use gate::Gate;
 pub use mutex::{Mutex, MutexGuard};
 pub use spin_lock::{assert_none_held, assert_none_ordered, RawSpin, SpinGuard, SpinLock};
-pub use wait::{wait_any, WaitQueue, Woken};
+pub use wait::{wait_any, WaitQueue, Watcher, Woken};
 
 pub use ::spin::Once;

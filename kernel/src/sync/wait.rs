@@ -4,8 +4,11 @@
 //! after the look finds the task in the queue and takes the announcement back, so `sched::block` returns at once. No wake-up is lost,
 //! and wake-ups without cause are harmless since the condition decides.
 
+use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::ptr;
 
 use super::word::{AtomicBool, Ordering::Relaxed};
 use super::SpinLock;
@@ -20,11 +23,42 @@ pub enum Woken {
     Timeout,
 }
 
+/// Somebody who is told of each wake-up that is for all, and goes on being told.
+pub trait Watcher: Send + Sync {
+    /// May be called from interrupt handlers and with spin locks held, the queue's among them.
+    fn notice(&self);
+}
+
+/// Watchers of a queue, at most: whoever wakes tells them all.
+const WATCHERS: usize = 1024;
+
+/// There are [`WATCHERS`].
+#[derive(Debug)]
+pub struct Crowded;
+
 /// Threads that wait for the same thing.
 pub struct WaitQueue {
-    waiters: SpinLock<VecDeque<Arc<Task>>>,
-    /// Whether there are any. Changes with the waiters locked.
+    waiters: SpinLock<Waiters>,
+    /// Whether there are any waiters or watchers. Changes with these locked.
     is_any: AtomicBool,
+    /// Whether there are any watchers.
+    is_watched: AtomicBool,
+}
+
+struct Waiters {
+    tasks: VecDeque<Arc<Task>>,
+    /// Most queues never have any.
+    watchers: Option<Box<Watchers>>,
+}
+
+type Watched = Arc<dyn Watcher>;
+
+struct Watchers(Vec<Watched>);
+
+impl Waiters {
+    fn is_any(&self) -> bool {
+        !self.tasks.is_empty() || self.watchers.is_some()
+    }
 }
 
 impl Default for WaitQueue {
@@ -46,7 +80,11 @@ enum Signals {
 impl WaitQueue {
     /// No waiters.
     pub const fn new() -> WaitQueue {
-        WaitQueue { waiters: SpinLock::new(VecDeque::new()), is_any: AtomicBool::new(false) }
+        WaitQueue {
+            waiters: SpinLock::new(Waiters { tasks: VecDeque::new(), watchers: None }),
+            is_any: AtomicBool::new(false),
+            is_watched: AtomicBool::new(false),
+        }
     }
 
     /// Wakes all waiters, and leaves a queue without any to the CPUs that have its line. Only for conditions that waiters look at with
@@ -60,10 +98,68 @@ impl WaitQueue {
     /// Wakes all waiters, each to look at its condition. May be called from interrupt handlers and with spin locks held.
     pub fn wake_all(&self) {
         let mut waiters = self.waiters.lock();
-        self.is_any.store(false, Relaxed);
-        while let Some(task) = waiters.pop_front() {
+        self.is_any.store(waiters.watchers.is_some(), Relaxed);
+        while let Some(task) = waiters.tasks.pop_front() {
             sched::wake(&task);
         }
+        if let Some(watchers) = &waiters.watchers {
+            watchers.0.iter().for_each(|watcher| watcher.notice());
+        }
+    }
+
+    /// Whether somebody wants to be told of each change, though it makes nothing ready that wasn't.
+    pub fn is_watched(&self) -> bool {
+        self.is_watched.load(Relaxed)
+    }
+
+    /// Tells a watcher of each [`wake_all`](Self::wake_all) from now on.
+    ///
+    /// # Errors
+    /// [`Crowded`].
+    pub fn watch(&self, watcher: Arc<dyn Watcher>) -> Result<(), Crowded> {
+        // Allocates with nothing locked, as `grow`.
+        let (mut first, mut larger) = (None, Vec::new());
+        loop {
+            let mut waiters = self.waiters.lock();
+            if waiters.watchers.is_none() {
+                waiters.watchers = first.take();
+            }
+            let mut wanted = KEPT;
+            if let Some(watchers) = &mut waiters.watchers {
+                let watchers = &mut watchers.0;
+                if watchers.len() >= WATCHERS {
+                    return Err(Crowded);
+                }
+                wanted = wanted.max(2 * watchers.len());
+                if watchers.len() == watchers.capacity() && larger.capacity() > watchers.len() {
+                    larger.append(watchers);
+                    core::mem::swap(watchers, &mut larger);
+                }
+                if watchers.len() < watchers.capacity() {
+                    watchers.push(watcher);
+                    self.is_any.store(true, Relaxed);
+                    self.is_watched.store(true, Relaxed);
+                    return Ok(());
+                }
+            }
+            drop(waiters);
+            first = Some(Box::new(Watchers(Vec::new())));
+            larger.reserve_exact(wanted);
+        }
+    }
+
+    /// Tells a watcher no longer, if it was told.
+    pub fn unwatch(&self, watcher: &Arc<dyn Watcher>) {
+        let is_it = |one: &Watched| ptr::addr_eq(Arc::as_ptr(one), Arc::as_ptr(watcher));
+        let mut waiters = self.waiters.lock();
+        let Some(Watchers(watchers)) = waiters.watchers.as_deref_mut() else { return };
+        let gone = watchers.iter().position(is_it).map(|at| watchers.swap_remove(at));
+        let empty = if watchers.is_empty() { waiters.watchers.take() } else { None };
+        self.is_any.store(waiters.is_any(), Relaxed);
+        self.is_watched.store(waiters.watchers.is_some(), Relaxed);
+        drop(waiters);
+        // With nothing locked.
+        drop((gone, empty));
     }
 
     /// Wakes the waiter that came first.
@@ -75,8 +171,8 @@ impl WaitQueue {
     pub fn wake_first(&self, tell: impl FnOnce(&Task)) -> bool {
         let first = {
             let mut waiters = self.waiters.lock();
-            let first = waiters.pop_front();
-            self.is_any.store(!waiters.is_empty(), Relaxed);
+            let first = waiters.tasks.pop_front();
+            self.is_any.store(waiters.is_any(), Relaxed);
             first
         };
         let Some(task) = first else { return false };
@@ -112,13 +208,14 @@ impl WaitQueue {
     /// Adds a task; returns how large the queue must be for it where it isn't.
     fn enter_if_room(&self, task: &Arc<Task>) -> Option<usize> {
         let mut waiters = self.waiters.lock();
-        if waiters.iter().any(|t| Arc::ptr_eq(t, task)) {
+        let tasks = &mut waiters.tasks;
+        if tasks.iter().any(|t| Arc::ptr_eq(t, task)) {
             return None;
         }
-        if waiters.len() == waiters.capacity() {
-            return Some((2 * waiters.len()).max(KEPT));
+        if tasks.len() == tasks.capacity() {
+            return Some((2 * tasks.len()).max(KEPT));
         }
-        waiters.push_back(task.clone());
+        tasks.push_back(task.clone());
         self.is_any.store(true, Relaxed);
         None
     }
@@ -129,20 +226,21 @@ impl WaitQueue {
     fn grow(&self, wanted: usize) {
         let mut larger = VecDeque::with_capacity(wanted);
         let mut waiters = self.waiters.lock();
-        if waiters.capacity() < larger.capacity() {
-            larger.append(&mut waiters);
-            core::mem::swap(&mut *waiters, &mut larger);
+        let tasks = &mut waiters.tasks;
+        if tasks.capacity() < larger.capacity() {
+            larger.append(tasks);
+            core::mem::swap(tasks, &mut larger);
         }
     }
 
     /// Takes a task off; says whether it was still there, that is, whether nobody has woken it through this queue.
     fn leave(&self, task: &Arc<Task>) -> bool {
         let mut waiters = self.waiters.lock();
-        let at = waiters.iter().position(|t| Arc::ptr_eq(t, task));
-        let was_there = at.and_then(|at| waiters.remove(at)).is_some();
-        self.is_any.store(!waiters.is_empty(), Relaxed);
-        if waiters.is_empty() && waiters.capacity() > KEPT {
-            *waiters = VecDeque::new();
+        let at = waiters.tasks.iter().position(|t| Arc::ptr_eq(t, task));
+        let was_there = at.and_then(|at| waiters.tasks.remove(at)).is_some();
+        self.is_any.store(waiters.is_any(), Relaxed);
+        if waiters.tasks.is_empty() && waiters.tasks.capacity() > KEPT {
+            waiters.tasks = VecDeque::new();
         }
         was_there
     }

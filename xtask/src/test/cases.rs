@@ -289,6 +289,8 @@ pub const CASES: &[Case] = &[
         cpus: 4,
         ..guest("timers, signals and memory as files, several CPUs", &[("asfiles", Libc::Host)], &["/bin/asfiles"])
     },
+    guest("sets of files", &[("polls", Libc::Musl)], &["/bin/polls"]),
+    Case { cpus: 4, ..guest("sets of files, several CPUs", &[("polls", Libc::Musl)], &["/bin/polls"]) },
     Case { cpus: 4, ..guest("several CPUs", &[("cpus", Libc::Musl)], &["/bin/cpus"]) },
     Case {
         cpus: 4,
