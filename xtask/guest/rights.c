@@ -76,7 +76,15 @@ static int enters(void) { return chdir(victim); }
 static int enters_open(void) { int fd = open(victim, O_PATH); return fd < 0 ? -1 : fchdir(fd); }
 static int roots(void) { return chroot(victim); }
 static int lists(void) { return opened(O_RDONLY | O_DIRECTORY); }
-static int looks(void) { char path[300]; struct stat stat; snprintf(path, sizeof path, "%s/f", victim); return lstat(path, &stat); }
+static int looks_at(const char *name) {
+    char path[300];
+    struct stat stat;
+    snprintf(path, sizeof path, "%s/%s", victim, name);
+    return lstat(path, &stat);
+}
+static int looks_here(void) { return looks_at("."); }
+static int looks_above(void) { return looks_at(".."); }
+static int looks(void) { return looks_at("f"); }
 static int moves_out(void) { return rename(victim, elsewhere); }
 static int unnamed(void) { int fd = open(victim, O_TMPFILE | O_WRONLY, 0600); return fd < 0 ? -1 : 0; }
 
@@ -87,7 +95,7 @@ static const struct call { const char *name; int (*make)(void); int shows; } on_
     CALL(owner_own, 1), CALL(owner_1001, 1), CALL(group_1000, 1), CALL(group_1001, 1), CALL(times_now, 0), CALL(times_set, 0),
     CALL(times_half, 0), CALL(times_omit, 0), CALL(links, 0), CALL(links_open, 0), CALL(links_proc, 0),
 }, on_folders[] = {
-    CALL(lists, 0), CALL(looks, 0), CALL(enters, 0), CALL(enters_open, 0), CALL(roots, 0), CALL(asks_w, 0), CALL(asks_x, 0),
+    CALL(lists, 0), CALL(looks, 0), CALL(looks_here, 0), CALL(looks_above, 0), CALL(enters, 0), CALL(enters_open, 0), CALL(roots, 0), CALL(asks_w, 0), CALL(asks_x, 0),
     CALL(mode_6777, 1), CALL(owner_1001, 1), CALL(group_1000, 1), CALL(times_set, 0), CALL(moves_out, 0), CALL(unnamed, 0),
 };
 
