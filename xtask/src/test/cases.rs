@@ -257,11 +257,9 @@ pub const CASES: &[Case] = &[
         seconds: 300,
         ..guest("users who take all they get", &[("hogs", Libc::Musl)], &["/bin/hogs"])
     },
-    // Up to nine of the kernel's own pages are left of it, in one run of three: not understood yet.
     Case {
         memory: "64M",
         ours_only: true,
-        leftover: Leftover::Unwatched,
         ..guest("large processes are judged", &[("hogs", Libc::Musl)], &["/bin/hogs", "memory"])
     },
     Case {
