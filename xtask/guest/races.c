@@ -218,6 +218,67 @@ static void no_file_without_a_number(void) {
     FAILS(access("/tmp/unmade", F_OK), ENOENT);
 }
 
+// Descriptors in messages, as many as there are; how many came along.
+static void send_with(int to, const int *fds, int count) {
+    static char room[CMSG_SPACE(250 * sizeof(int))];
+    struct iovec piece = {"x", 1};
+    struct msghdr message = {.msg_iov = &piece, .msg_iovlen = 1, .msg_control = room};
+    message.msg_controllen = CMSG_LEN(count * sizeof(int));
+    struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET, header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = message.msg_controllen;
+    memcpy(CMSG_DATA(header), fds, count * sizeof(int));
+    NEED(sendmsg(to, &message, 0) == 1);
+}
+
+static int receive_with(int from, int flags) {
+    char byte, room[CMSG_SPACE(sizeof(int))];
+    struct iovec piece = {&byte, 1};
+    struct msghdr message = {.msg_iov = &piece, .msg_iovlen = 1, .msg_control = room};
+    message.msg_controllen = sizeof room;
+    if (recvmsg(from, &message, flags | MSG_DONTWAIT) != 1 || !message.msg_controllen) return -1;
+    int fd;
+    memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof fd);
+    return fd;
+}
+
+static void *close_sockets(void *none) {
+    while (!stop) close(socket(AF_UNIX, SOCK_DGRAM, 0));
+    return none;
+}
+
+// A socket's ring is looked for while one who holds an end peeks at the other and lets the first go: the
+// ring is his all the time. Many others lie between the two for a look to pass.
+static void peeked_rings_are_alive(void) {
+    enum { OTHERS = 200, TIMES = 4, RINGS = 300 };
+    pthread_t closer;
+    int others[OTHERS], fill[2], lost = 0;
+    NEED(!socketpair(AF_UNIX, SOCK_DGRAM, 0, fill) && !pthread_create(&closer, 0, close_sockets, 0));
+    for (int i = 0; i < OTHERS; i++) others[i] = fill[1];
+    for (int i = 0; i < RINGS; i++) {
+        int a[2], b[2];
+        NEED(!socketpair(AF_UNIX, SOCK_DGRAM, 0, a) && !socketpair(AF_UNIX, SOCK_DGRAM, 0, b));
+        send_with(a[1], &b[0], 1);
+        for (int n = 0; n < TIMES; n++) send_with(fill[1], others, OTHERS);
+        send_with(b[1], &a[0], 1);
+        close(b[0]), close(a[1]), close(b[1]);
+        for (volatile int n = i * 37 % 1000; n > 0; n--) {}
+        int peeked = receive_with(a[0], MSG_PEEK);
+        close(a[0]);
+        NEED(peeked >= 0);
+        usleep(300);
+        int back = receive_with(peeked, 0);
+        if (back < 0) lost++;
+        else close(back);
+        close(peeked);
+        for (char byte; recv(fill[0], &byte, 1, MSG_DONTWAIT) == 1;) {}
+    }
+    stop = 1;
+    pthread_join(closer, 0);
+    CHECK(lost == 0);
+    if (lost) printf("  %d of %d rings were emptied under their owner\n", lost, RINGS);
+}
+
 static const struct test_case cases[] = {
     {"open_creates_or_opens", open_creates_or_opens},
     {"one_key_is_one_segment", one_key_is_one_segment},
@@ -226,6 +287,7 @@ static const struct test_case cases[] = {
     {"numbers_are_told_before_they_are_open", numbers_are_told_before_they_are_open},
     {"a_number_waits_for_its_file", a_number_waits_for_its_file},
     {"no_file_without_a_number", no_file_without_a_number},
+    {"peeked_rings_are_alive", peeked_rings_are_alive},
 };
 
 int main(int argc, char **argv) { return RUN(cases, argc, argv); }

@@ -17,7 +17,7 @@ use crate::ipc::pipe::Blocking;
 use crate::net::address::{Address, TYPE_FLAGS};
 use crate::net::options;
 use crate::net::queue::{Got, Peek};
-use crate::net::rights::{bury, Control};
+use crate::net::rights::{self, bury, Control};
 use crate::net::socket::{How, Received, Socket};
 
 pub const CALLS: Calls = calls! {
@@ -157,7 +157,11 @@ pub fn receive(file: &File, to: &mut Sink<'_>, flags: u32, got: &mut Got) -> Res
     }
     let peek = if flags & net::MSG_PEEK != 0 { Peek::Yes } else { Peek::No };
     let how = How { blocking: blocking(file, flags), peek, wait_all: flags & net::MSG_WAITALL != 0 };
-    socket.receive(to, how, got)
+    let received = socket.receive(to, how, got);
+    if !got.files.is_empty() {
+        rights::seen();
+    }
+    received
 }
 
 fn sendto(fd: i32, buf: u64, len: usize, flags: u32, addr: u64, addr_len: u32) -> Result<usize> {
