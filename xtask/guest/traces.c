@@ -254,8 +254,8 @@ static void memory_files_reach_as_far(void) {
     close(file), munmap(none, PAGE), munmap(shared, PAGE);
 }
 
-// A program that may be run and not read is not read through a debugger either: whoever traces the process before has no right to
-// what it becomes.
+// A program that may be run and not read is not read through a debugger either: whoever traces the
+// process before has no right to what it becomes.
 static void programs_that_may_not_be_read_are_not_read(void) {
     static char bytes[1 << 16];
     int from = open("/proc/self/exe", O_RDONLY), to = open("/unreadable", O_CREAT | O_WRONLY, 0711);
@@ -294,7 +294,64 @@ static void unreadable_programs(void) {
     unlink("/unreadable");
 }
 
+// The effective capabilities of the running process, of the first 32.
+static unsigned capabilities(void) {
+    unsigned header[2] = {0x20080522, 0}, sets[6];
+    NEED(!syscall(SYS_capget, header, sets));
+    return sets[0];
+}
+
+static void lose_capabilities(void) {
+    unsigned header[2] = {0x20080522, 0}, sets[6] = {0};
+    NEED(!syscall(SYS_capset, header, sets));
+}
+
+// The superuser's id brings capabilities at exec; not to a program that one without them traces.
+static void gain_by_exec(int traced) {
+    lose_capabilities();
+    fflush(stdout);
+    pid_t child = fork();
+    NEED(child >= 0);
+    if (child == 0) {
+        if (traced && ptrace(PTRACE_TRACEME, 0, 0, 0)) _exit(99);
+        execl("/proc/self/exe", "traces", "capabilities", (char *)0);
+        _exit(98);
+    }
+    int status = next(child);
+    if (traced) {
+        NEED(WIFSTOPPED(status) && WSTOPSIG(status) == SIGTRAP && !ptrace(PTRACE_CONT, child, 0, 0));
+        status = next(child);
+    }
+    CHECK(status == (traced ? 0 : 1 << 8));
+}
+static void gain_alone(void) { gain_by_exec(0); }
+static void gain_traced(void) { gain_by_exec(1); }
+
+// Nobody has himself traced by a parent that may do less.
+static void offer_to_a_lesser_parent(void) {
+    int ready[2];
+    char byte;
+    NEED(!pipe(ready));
+    fflush(stdout);
+    pid_t child = fork();
+    NEED(child >= 0);
+    if (child == 0) {
+        if (read(ready[0], &byte, 1) != 1) _exit(99);
+        _exit(ptrace(PTRACE_TRACEME, 0, 0, 0) == 0 ? 1 : errno == EPERM ? 0 : 2);
+    }
+    lose_capabilities();
+    NEED(write(ready[1], "x", 1) == 1);
+    CHECK(next(child) == 0);
+}
+
+static void tracing_brings_no_rights(void) {
+    CHECK(in_child(gain_alone) == 0);
+    CHECK(in_child(gain_traced) == 0);
+    CHECK(in_child(offer_to_a_lesser_parent) == 0);
+}
+
 int main(int argc, char **argv) {
+    if (argc > 1 && !strcmp(argv[1], "capabilities")) return capabilities() != 0;
     static const struct test_case tests[] = {
         {"memory_is_read_and_written", memory_is_read_and_written},
         {"breakpoints_are_hit", breakpoints_are_hit},
@@ -304,6 +361,7 @@ int main(int argc, char **argv) {
         {"others_are_attached_to", others_are_attached_to},
         {"memory_files_reach_as_far", memory_files_reach_as_far},
         {"unreadable_programs", unreadable_programs},
+        {"tracing_brings_no_rights", tracing_brings_no_rights},
     };
     return RUN(tests, argc, argv);
 }

@@ -82,6 +82,15 @@ pub fn memory_of(target: &Process, by: By) -> Result<Option<Arc<Mm>>> {
     Ok(mm)
 }
 
+/// Whether another process may trace the running one, which asks for it: not one that may do less.
+///
+/// # Errors
+/// `EPERM`.
+pub fn may_be_traced_by(tracer: &Process) -> Result<()> {
+    let (own, other) = (current_process().cred(), tracer.cred());
+    allowed(other.caps.permitted.contains(own.caps.permitted) || other.has(Caps::SYS_PTRACE))
+}
+
 /// Whether the running process may read and change the memory that a tracee of its runs in now. To
 /// trace it was allowed for the program of that time; what it runs since may be a program that the
 /// tracer may run and not read.

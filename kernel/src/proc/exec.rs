@@ -355,7 +355,8 @@ fn detach_threads(thread: &Arc<Thread>) -> Result<()> {
 }
 
 fn gains(thread: &Thread) -> Gains {
-    if thread.process.no_new_privileges.load(Ordering::Relaxed) {
+    let is_refused = thread.process.no_new_privileges.load(Ordering::Relaxed);
+    if is_refused || super::trace::keeps_from_gains(thread) {
         Gains::Refused
     } else {
         Gains::Allowed
@@ -382,10 +383,16 @@ fn commit(thread: &Thread, name: &[u8], files: Option<Arc<FdTable>>, (mm, openne
     }
     let before = process.cred();
     // The memory is the new program's already.
-    let _ = access::change_cred(|cred| {
-        *cred = cred.after_exec(gains(thread));
-        Ok(())
-    });
+    let change = || {
+        let gains = gains(thread);
+        let _ = access::change_cred(|cred| {
+            *cred = before.after_exec(gains);
+            Ok(())
+        });
+    };
+    change();
+    // Who began to trace meanwhile has seen what rights there are now, or is seen here.
+    change();
     *thread.altstack.lock() = AltStack::default();
     thread.clear_child_tid.store(0, Ordering::Relaxed);
     thread.robust_list.store(0, Ordering::Relaxed);

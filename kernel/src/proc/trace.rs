@@ -16,6 +16,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use super::access::{self, By};
+use super::caps::Caps;
 use super::process::{Change, ExitStatus, Process};
 use super::signal::{code, deliver, send, Detail, SigInfo, Signal, SIGCHLD, SIGSTOP, SIGTRAP};
 use super::table::{self, Pid};
@@ -35,6 +36,8 @@ const TRAP_FLAG: u64 = 0x100;
 #[derive(Default)]
 pub struct Trace {
     tracer: Option<Arc<Process>>,
+    /// It was found, with its tracer in place, that this one may trace it.
+    is_sure: bool,
     stop: Option<Stop>,
     /// The tracer asked for one instruction.
     steps: bool,
@@ -59,11 +62,21 @@ pub struct Tracees {
     threads: Vec<Arc<Thread>>,
     /// Those that ended and aren't its children, until it waits for them.
     ended: Vec<(Pid, u32, ExitStatus)>,
+    /// The process has ended: nobody would let go of another one.
+    is_over: bool,
+}
+
+impl Trace {
+    /// The stop at which a thread is, if `tracer` may use it.
+    fn stop_for(&mut self, tracer: &Arc<Process>) -> Result<&mut Stop> {
+        let is_own = self.is_sure && self.tracer.as_ref().is_some_and(|own| Arc::ptr_eq(own, tracer));
+        self.stop.as_mut().filter(|stop| is_own && stop.on.is_none()).ok_or(ESRCH)
+    }
 }
 
 impl Tracees {
     pub const fn new() -> Tracees {
-        Tracees { threads: Vec::new(), ended: Vec::new() }
+        Tracees { threads: Vec::new(), ended: Vec::new(), is_over: false }
     }
 }
 
@@ -81,17 +94,41 @@ impl Thread {
     }
 }
 
-/// Makes a thread a tracee (R1).
-fn begin(tracer: &Arc<Process>, thread: &Arc<Thread>) -> Result<()> {
+/// Makes a thread a tracee (R1), if `may_be` allows it; that is asked with the tracer in place,
+/// since an exec that sees no tracer may give the thread's process more rights than it had.
+fn begin(tracer: &Arc<Process>, thread: &Arc<Thread>, may_be: impl FnOnce() -> Result<()>) -> Result<()> {
+    enter(tracer, thread)?;
+    let outcome = may_be();
     let mut tracees = tracer.tracees.lock();
     let mut trace = thread.trace.lock();
-    if trace.tracer.is_some() || thread.is_dying() {
+    if outcome.is_ok() {
+        trace.is_sure = true;
+        return Ok(());
+    }
+    if trace.tracer.as_ref().is_some_and(|own| Arc::ptr_eq(own, tracer)) {
+        trace.tracer = None;
+        tracees.threads.retain(|other| !Arc::ptr_eq(other, thread));
+        if let Some(stop) = &mut trace.stop {
+            stop.on = Some(GoOn(Some(stop.info.signal)));
+        }
+    }
+    drop(trace);
+    drop(tracees);
+    thread.process.stop_queue.wake_all();
+    outcome
+}
+
+fn enter(tracer: &Arc<Process>, thread: &Arc<Thread>) -> Result<()> {
+    let mut tracees = tracer.tracees.lock();
+    let mut trace = thread.trace.lock();
+    if trace.tracer.is_some() || thread.is_dying() || tracees.is_over {
         return Err(EPERM);
     }
     fault::attempt(|| tracees.threads.try_reserve(1)).map_err(|_| EPERM)?;
     ANYBODY.store(true, Ordering::Release);
     tracees.threads.push(thread.clone());
     trace.tracer = Some(tracer.clone());
+    trace.is_sure = false;
     Ok(())
 }
 
@@ -101,7 +138,7 @@ fn begin(tracer: &Arc<Process>, thread: &Arc<Thread>) -> Result<()> {
 /// `EPERM` if it is.
 pub fn begin_by_parent() -> Result<()> {
     let parent = table::process(current_process().parent()).ok_or(EPERM)?;
-    begin(&parent, current_thread())
+    begin(&parent, current_thread(), || access::may_be_traced_by(&parent))
 }
 
 /// The running process traces another's thread, which is stopped if `stops` says so.
@@ -114,8 +151,9 @@ pub fn attach(tid: Pid, stops: bool) -> Result<()> {
     if Arc::ptr_eq(own, &thread.process) || thread.process.pid == 1 {
         return Err(EPERM);
     }
-    access::may_look_into(&thread.process, By::Real)?;
-    begin(own, &thread)?;
+    let may_be = || access::may_look_into(&thread.process, By::Real);
+    may_be()?;
+    begin(own, &thread, may_be)?;
     if stops {
         send::send_to_thread(&thread, SigInfo::kernel(SIGSTOP))?;
     }
@@ -129,9 +167,14 @@ pub fn attach(tid: Pid, stops: bool) -> Result<()> {
 pub fn with_stopped<T>(tid: Pid, f: impl FnOnce(&Arc<Thread>, &mut Stop) -> Result<T>) -> Result<T> {
     let thread = table::thread(tid).ok_or(ESRCH)?;
     let mut trace = thread.trace.lock();
-    let is_own = trace.tracer.as_ref().is_some_and(|tracer| Arc::ptr_eq(tracer, current_process()));
-    let stop = trace.stop.as_mut().filter(|stop| is_own && stop.on.is_none()).ok_or(ESRCH)?;
-    f(&thread, stop)
+    f(&thread, trace.stop_for(current_process())?)
+}
+
+/// Whether a thread is traced by somebody who may not trace everybody: what it runs gets no more rights
+/// than it had.
+pub fn keeps_from_gains(thread: &Thread) -> bool {
+    let tracer = thread.trace.lock().tracer.clone();
+    tracer.is_some_and(|tracer| !tracer.cred().has(Caps::SYS_PTRACE))
 }
 
 /// How a tracee goes on.
@@ -149,19 +192,16 @@ pub enum Resume {
 /// # Errors
 /// `ESRCH`.
 pub fn resume(tid: Pid, how: Resume, signal: Option<Signal>) -> Result<()> {
-    let thread = with_stopped(tid, |thread, stop| {
-        if how == Resume::Step {
-            stop.regs.rflags |= TRAP_FLAG;
-        }
-        Ok(thread.clone())
-    })?;
+    let thread = table::thread(tid).ok_or(ESRCH)?;
     let own = current_process();
     let mut tracees = own.tracees.lock();
     let mut trace = thread.trace.lock();
-    trace.steps = how == Resume::Step;
-    if let Some(stop) = &mut trace.stop {
-        stop.on = Some(GoOn(signal));
+    let stop = trace.stop_for(own)?;
+    if how == Resume::Step {
+        stop.regs.rflags |= TRAP_FLAG;
     }
+    stop.on = Some(GoOn(signal));
+    trace.steps = how == Resume::Step;
     if how == Resume::Free {
         trace.tracer = None;
         tracees.threads.retain(|other| !Arc::ptr_eq(other, &thread));
@@ -254,7 +294,7 @@ pub fn tracer_gone(process: &Process) {
                 stop.on.get_or_insert(GoOn((!stop.is_told).then_some(stop.info.signal)));
             }
         }
-        core::mem::take(&mut *tracees)
+        core::mem::replace(&mut *tracees, Tracees { is_over: true, ..Tracees::new() })
     };
     gone.threads.iter().for_each(|thread| thread.process.stop_queue.wake_all());
 }
@@ -283,13 +323,13 @@ pub fn look(tracer: &Process, which: Which, options: Options) -> Option<Option<R
     let mut any = None;
     for thread in tracees.threads.iter().filter(|t| wants(t.tid(), Some(t.process.pgid()))) {
         any = Some(None);
+        let uid = thread.process.cred().uid;
         let mut trace = thread.trace.lock();
         let Some(stop) = trace.stop.as_mut().filter(|stop| !stop.is_told && stop.on.is_none()) else {
             continue;
         };
         stop.is_told = !options.contains(Options::NOWAIT);
         let event = Event::Changed(Change::Stopped(stop.info.signal));
-        let uid = thread.process.cred().uid;
         return Some(Some(Report { pid: thread.tid(), uid, event, usage: Usage::default() }));
     }
     any
