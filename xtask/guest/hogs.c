@@ -351,11 +351,13 @@ KIND(links) KIND(symlinks) KIND(files) KIND(folders) KIND(locks) KIND(timers) KI
 KIND(streams) KIND(messages) KIND(connections) KIND(rights) KIND(threads) KIND(processes) KIND(polls) KIND(tables)
 KIND(segments)
 
-// Children that store where their parent has: each needs page tables and copies of its own, until memory has run out.
+// Children that store where their parent has: each needs page tables and copies of its own, until
+// memory has run out.
 static void inherits(void) {
     enum { PLACES = 400 };
     size_t apart = 2 * MEGABYTE;
-    char *memory = mmap(0, PLACES * apart, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    int kind = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+    char *memory = mmap(0, PLACES * apart, PROT_READ | PROT_WRITE, kind, -1, 0);
     if (memory == MAP_FAILED || setgid(USER) || setuid(USER)) _exit(1);
     for (int i = 0; i < PLACES; i++) {
         memory[i * apart] = 1;
@@ -369,8 +371,8 @@ static void inherits(void) {
     for (;;) pause();
 }
 
-// Who is to go is looked for while others run: counting what processes with many mappings have takes many turns. The first process
-// starts others meanwhile and waits for them.
+// Who is to go is looked for while others run: counting what processes with many mappings have
+// takes many turns. The first process starts others meanwhile and waits for them.
 static void many_large_processes_are_judged(void) {
     long killed = vmstat("oom_kill");
     pid_t pids[2];

@@ -208,8 +208,9 @@ pub fn score(process: &Process) -> i64 {
     badness(process, all).map_or(0, |(points, _)| (1000 + points * 1000 / all.max(1)) * 2 / 3)
 }
 
-/// The worst of those who were not on their way out when they were judged. With the table unlocked: counting what a process has gives
-/// way to others, who may end some meanwhile. These stay what they are, lest somebody small is taken for the worst.
+/// The worst of the processes that were not on their way out when they were judged. The table is unlocked: counting
+/// what a process has gives way to others, which may end some meanwhile. These stay what they were judged to be, lest a
+/// small process is taken for the worst.
 fn worst() -> Option<Arc<Process>> {
     let all = all_pages();
     for process in table::processes() {

@@ -305,6 +305,11 @@ pub const CASES: &[Case] = &[
         ..guest("shootdowns", &[("shootdowns", Libc::Musl)], &["/bin/shootdowns"])
     },
     Case { cpus: 4, ..guest("windows of mappings", &[("windows", Libc::Musl)], &["/bin/windows"]) },
+    Case {
+        cpus: 2,
+        seconds: 300,
+        ..guest("spies on programs that may not be read", &[("spies", Libc::Musl)], &["/bin/spies"])
+    },
     Case { cpus: 3, seconds: 300, ..guest("races", &[("races", Libc::Musl)], &["/bin/races"]) },
     Case {
         clock: Clock::Instructions,
