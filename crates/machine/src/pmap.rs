@@ -186,8 +186,13 @@ pub trait Pmap: Send + Sync + Sized {
         down: &mut Shootdown,
     );
 
-    /// Makes a wired mapping pageable and says whether there was one.
-    fn unwire(&self, space: &Self::Space, va: Va) -> bool;
+    /// Makes the first wired mapping in the range pageable, and says where it is and what it maps. Cost: by mappings
+    /// and table pages up to there, not by span.
+    fn unwire(&self, space: &Self::Space, range: VaRange) -> Option<(Va, PageNo)>;
+
+    /// The end of the first part of a range that takes about so much to remove, as many mappings would that share
+    /// few tables; the range's end if all of it takes less. Cost: by table pages up to there.
+    fn part(&self, space: &Self::Space, range: VaRange, mappings: usize) -> Va;
 
     /// What is mapped at `va`, as tables say (a CPU's TLB may know less).
     fn extract(&self, space: &Self::Space, va: Va) -> Option<(PageNo, Prot)>;

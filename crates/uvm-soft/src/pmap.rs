@@ -434,11 +434,18 @@ impl Pmap for SoftPmap {
         state.overtake_nobody(space.id, range, down);
     }
 
-    fn unwire(&self, space: &SoftSpace, va: Va) -> bool {
-        let was = self.enter_call().tables.unwire(spot(space, va));
+    fn unwire(&self, space: &SoftSpace, range: VaRange) -> Option<(Va, PageNo)> {
+        let was = self.enter_call().tables.unwire(space.id, range);
         // What the caller makes of the answer comes later than the answer.
         (self.pause)();
         was
+    }
+
+    fn part(&self, space: &SoftSpace, range: VaRange, mappings: usize) -> Va {
+        self.lock()
+            .spots_in(space.id, range)
+            .get(mappings)
+            .map_or(range.end, |&(_, vpn)| Va(vpn << PAGE_SHIFT))
     }
 
     fn extract(&self, space: &SoftSpace, va: Va) -> Option<(PageNo, Prot)> {

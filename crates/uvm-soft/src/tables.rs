@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use machine::{CpuSet, PageNo, Prot};
+use machine::{CpuSet, PageNo, Prot, Va, VaRange, PAGE_SHIFT};
 
 /// Pages of addresses under one table page.
 const TABLE_SPAN: u64 = 512;
@@ -83,9 +83,15 @@ impl Tables {
         }
     }
 
-    pub(crate) fn unwire(&mut self, (space, vpn): Spot) -> bool {
-        let pte = self.space_mut(space).ptes.get_mut(&vpn);
-        pte.is_some_and(|pte| core::mem::replace(&mut pte.wired, false))
+    /// Makes the first wired mapping in a range pageable; where it is and what it maps.
+    pub(crate) fn unwire(&mut self, space: u64, range: VaRange) -> Option<(Va, PageNo)> {
+        if range.is_empty() {
+            return None;
+        }
+        let vpns = (range.start.0 >> PAGE_SHIFT)..(range.end.0 >> PAGE_SHIFT);
+        let (vpn, pte) = self.space_mut(space).ptes.range_mut(vpns).find(|(_, pte)| pte.wired)?;
+        pte.wired = false;
+        Some((Va(vpn << PAGE_SHIFT), pte.page))
     }
 
     /// Unmaps; the table page stays.

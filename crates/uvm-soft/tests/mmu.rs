@@ -180,7 +180,8 @@ fn a_wired_mapping_is_not_forgotten() {
     down.perform(&m, h);
     m.pmap().forget_all();
     assert_eq!((m.pmap().extract(&s, VA), m.pmap().extract(&s, wired)), (None, Some((p, Prot::READ))));
-    assert!(m.pmap().unwire(&s, wired) && !m.pmap().unwire(&s, wired));
+    let around = VaRange::new(VA, wired + Pages(1));
+    assert_eq!((m.pmap().unwire(&s, around), m.pmap().unwire(&s, around)), (Some((wired, p)), None));
     m.pmap().forget_all();
     assert_eq!(m.pmap().resident(&s), 0);
 }

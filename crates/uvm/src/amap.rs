@@ -37,7 +37,7 @@ use crate::fault::ReadAhead;
 use crate::left::Left;
 use crate::map::Writes;
 use crate::rewritten::{self, Forking, Rewritten};
-use crate::slots::{Emptied, Heap, Holders, Slots, LEAF_BYTES};
+use crate::slots::{Emptied, Heap, Holders, Slots, LEAF, LEAF_BYTES};
 use crate::Uvm;
 
 /// Numbers that are released together at most: a leaf's.
@@ -47,6 +47,8 @@ const MOST: usize = 64;
 pub(crate) const NEW_BYTES: usize = 512;
 /// Parts of an amap that lose their last reference with the amap locked, at most.
 const PARTS: usize = 16;
+/// Numbers that are dropped before others get a turn: more than a leaf has.
+const FEW: usize = 1024;
 /// Heap bytes that [`ARef::release_some`] may need: a leaf at both ends of each part.
 const RELEASE_BYTES: usize = PARTS * 2 * LEAF_BYTES + CHANGE_BYTES;
 
@@ -196,6 +198,13 @@ impl<M: Machine> ARef<M> {
             uvm.1.borrowers.leave(&mut h, &mut body);
         }
         true
+    }
+
+    /// The end of a range's first leaves that have some thousands of numbers.
+    fn few<P: Before<order::Amap>>(&self, held: &mut Held<'_, P>, range: Range<u64>) -> u64 {
+        let (body, _) = self.amap.body.lock(held);
+        let next = body.slots.range(range.clone()).nth(FEW);
+        next.map_or(range.end, |(index, _)| index / LEAF * LEAF)
     }
 
     /// Drops a reference to some of the slots of a range, from its start on, and says where the rest begins. Where `heap`
@@ -382,11 +391,17 @@ impl<M: Machine> Uvm<M> {
         len: Pages,
         down: &mut Shootdown,
     ) {
-        if aref.release_whole(self.parts(), held, len, down) {
+        let Range { start: mut at, end: all } = aref.range(len);
+        let mut end = aref.few(held, at..all);
+        if end == all && aref.release_whole(self.parts(), held, len, down) {
             return;
         }
-        let Range { start: mut at, end } = aref.range(len);
-        while at < end {
+        while at < all {
+            if at == end {
+                down.perform(self.machine(), held);
+                self.machine().pause(held);
+                end = aref.few(held, at..all);
+            }
             let is_reserved = self.machine().reserve_heap(RELEASE_BYTES).is_ok();
             let heap = if is_reserved { Heap::Reserved } else { Heap::Unreserved };
             let emptied;

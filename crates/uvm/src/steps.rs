@@ -3,16 +3,19 @@
 //! A step holds the map's lock for some tens of entries, or some thousands of translations. Between two steps others may change the map,
 //! so an operation is cut only where that is no more than what they could do before it or after it.
 
-use machine::{order, Held, Machine, Pages, Pmap, Shootdown, Va, VaRange};
+use machine::lines::Ordering::Relaxed;
+use machine::{order, Held, Machine, Pmap, Shootdown, VaRange};
 
 use crate::map::tree::Tree;
 use crate::map::Entry;
 use crate::{Space, Uvm};
 
 /// Entries of a step.
-const ENTRIES: usize = 64;
+pub(crate) const ENTRIES: usize = 64;
 /// Translations of a step, about.
 const TRANSLATIONS: usize = 2048;
+/// Wired ones, whose pages are unwired one by one.
+const WIRED: usize = 512;
 
 /// The part of a range that one step takes: up to the end of its last entry.
 pub(crate) fn first_part<M: Machine>(tree: &Tree<Entry<M>>, range: VaRange) -> VaRange {
@@ -29,6 +32,11 @@ pub(crate) fn first_part<M: Machine>(tree: &Tree<Entry<M>>, range: VaRange) -> V
         }
     });
     VaRange::new(range.start, last.err().map_or(range.end, |end| end.min(range.end)))
+}
+
+/// The first part of a range that is wired, and is one entry's.
+fn first_wired<M: Machine>(tree: &Tree<Entry<M>>, range: VaRange) -> Option<VaRange> {
+    tree.try_each(range, &mut |e| if e.wired { Err(e.range.intersect(range)) } else { Ok(()) }).err()
 }
 
 impl<M: Machine> Uvm<M> {
@@ -55,29 +63,44 @@ impl<M: Machine> Uvm<M> {
         }
     }
 
-    /// Forgets most of a space's translations, before what they show goes, so that the step that takes it finds few. Nobody may rely on
-    /// one that isn't wired (pmap law P1). A space with a wired one is left as it is.
-    pub(crate) fn forget_ahead(&self, held: &mut Held<'_, order::Nothing>, space: &Space<M>) {
-        let pmap = self.machine().pmap();
-        let end = space.map.bounds.end;
-        let (mut at, mut pages) = (space.map.bounds.start, Pages(TRANSLATIONS as u64));
-        let mut before = pmap.resident(&space.pmap);
-        while before > TRANSLATIONS
-            && at < end
-            && !space.map.was_wired.load(machine::lines::Ordering::Relaxed)
-        {
-            let part = VaRange::new(at, end.min(Va(at.0.saturating_add(pages.bytes()))));
+    /// Takes back the wiring of a range's pages, and their translations, a part at a time, before the range goes: the
+    /// step that takes it finds few. The entries stay wired, so what is touched meanwhile is wired then.
+    pub(crate) fn unwire_ahead(&self, held: &mut Held<'_, order::Nothing>, space: &Space<M>, range: VaRange) {
+        let mut rest = range;
+        while space.map.was_wired.load(Relaxed) && rest.pages().0 > WIRED as u64 {
             let mut down = Shootdown::new();
             {
-                let (_tree, mut h) = space.map.lock(held, part);
+                let (tree, mut h) = space.map.lock(held, rest);
+                let Some(mut part) = first_wired(&tree, rest) else { return };
+                part.end = self.unwire_some(&mut h, space, part, WIRED);
                 self.forget_range(&mut h, space, part, &mut down);
+                rest.start = part.end;
             }
             down.perform(self.machine(), held);
             self.machine().pause(held);
-            let now = pmap.resident(&space.pmap);
-            let is_sparse = before.saturating_sub(now) < TRANSLATIONS / 4;
-            pages = if is_sparse { Pages(pages.0 * 2) } else { Pages(TRANSLATIONS as u64) };
-            (at, before) = (part.end, now);
+        }
+    }
+
+    /// Forgets most of a range's translations, before what they show goes, so that the step that takes it finds few. Nobody may rely on
+    /// one that isn't wired (pmap law P1), and none is left that is but by who wires it now.
+    pub(crate) fn forget_ahead(&self, held: &mut Held<'_, order::Nothing>, space: &Space<M>, range: VaRange) {
+        self.unwire_ahead(held, space, range);
+        let mut rest = range;
+        while rest.pages().0 > TRANSLATIONS as u64 {
+            let mut down = Shootdown::new();
+            {
+                let (tree, mut h) = space.map.lock(held, rest);
+                let end = self.machine().pmap().part(&space.pmap, rest, TRANSLATIONS);
+                let part = VaRange::new(rest.start, end);
+                let may_be_wired = space.map.was_wired.load(Relaxed) && first_wired(&tree, part).is_some();
+                if part.end == rest.end || may_be_wired {
+                    return;
+                }
+                self.forget_range(&mut h, space, part, &mut down);
+                rest.start = part.end;
+            }
+            down.perform(self.machine(), held);
+            self.machine().pause(held);
         }
     }
 }

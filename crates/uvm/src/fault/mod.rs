@@ -589,10 +589,9 @@ impl<M: Machine> Uvm<M> {
         P: machine::Before<order::PageQueues> + machine::Before<order::PageCache>,
     {
         let (machine, pmap) = (self.machine(), self.machine().pmap());
-        if let Some((old, _)) = pmap.extract(&fault.space.pmap, fault.va) {
-            if pmap.unwire(&fault.space.pmap, fault.va) {
-                machine.frames().unwire(machine, held, old);
-            }
+        let one = VaRange::new(fault.va, fault.va + Pages(1));
+        if let Some((_, old)) = pmap.unwire(&fault.space.pmap, one) {
+            machine.frames().unwire(machine, held, old);
         }
     }
 

@@ -26,9 +26,16 @@ impl<M: Machine> Uvm<M> {
         prot: Prot,
     ) -> Result<(), RangeError> {
         check_pages(range)?;
+        if prot == Prot::NONE {
+            self.unwire_ahead(held, space, range);
+        }
         let mut rest = range;
         while !rest.is_empty() {
-            rest.start = self.protect_first(held, space, rest, prot, rest == range)?;
+            let done = self.protect_first(held, space, rest, prot, rest == range);
+            if done.is_err() && prot == Prot::NONE {
+                self.wire_again(held, space, rest);
+            }
+            rest.start = done?;
             if !rest.is_empty() {
                 self.machine().pause(held);
             }

@@ -190,6 +190,11 @@ impl<M: Machine> Uvm<M> {
         let mut down = Shootdown::new();
         let mut old = Taken::new();
         let mut is_full = false;
+        let replaced = match request.place {
+            Place::Fixed(va) => request.range_at(va, &space.map),
+            _ => NOWHERE,
+        };
+        self.forget_ahead(held, space, replaced);
         let made = self.attempt(held, Change::REPLACE.bytes::<M>() + CHANGE_BYTES, |held, reserved| {
             if let Some(start) = self.map_own(held, space, request, reserved) {
                 return Ok(start);
@@ -235,6 +240,9 @@ impl<M: Machine> Uvm<M> {
         });
         self.release_entries(held, &mut old, &mut down);
         down.perform(self.machine(), held);
+        if made.is_err() {
+            self.wire_again(held, space, replaced);
+        }
         made
     }
 

@@ -97,16 +97,22 @@ impl<M: Machine> Uvm<M> {
                 VaRange::sized(old.start, new_len).unwrap_or(space.map.bounds)
             }
         };
+        let tail = VaRange::sized(old.end, new_len - old.pages());
+        let tail = tail.unwrap_or(VaRange::new(old.end, Va(u64::MAX)));
+        if behind == Behind::Emptied || !Self::may_stay(held, space, tail, place) {
+            self.unwire_ahead(held, space, old);
+        }
+        let target = match place {
+            RemapPlace::Fixed(va) => VaRange::new(va, va + new_len),
+            RemapPlace::Stay | RemapPlace::MayMove => VaRange::new(old.start, old.start),
+        };
+        self.forget_ahead(held, space, target);
         let result = self.attempt(held, Change::MOVE.bytes::<M>() + CHANGE_BYTES, |held, reserved| {
             let (mut tree, mut h) = space.map.lock_whole(held, concerned);
             if !tree.is_covered(old) {
                 return Err(Stop::Fail(MapError::NoMapping));
             }
-            let tail = VaRange::sized(old.end, new_len - old.pages());
-            let tail = tail.unwrap_or(VaRange::new(old.end, Va(u64::MAX)));
-            let stays = behind == Behind::Nothing && !matches!(place, RemapPlace::Fixed(_));
-            let fits = tail.is_empty() || tail.intersect(space.map.bounds) == tail && tree.is_free(tail);
-            if stays && fits {
+            if behind == Behind::Nothing && fits(&tree, space, tail, place) {
                 Change::ADD.ensure(&tree, CHANGE_BYTES, reserved)?;
                 self.grow(&mut tree, &mut h, tail);
                 wired = tree.get(old.start).is_some_and(|e| e.wired);
@@ -150,7 +156,22 @@ impl<M: Machine> Uvm<M> {
             // The mapping is where it should be; locking it again is best effort, as in mremap(2).
             let _ = self.wire(held, space, VaRange::new(start, start + new_len));
         }
+        if result.is_err() {
+            self.wire_again(held, space, old);
+            self.wire_again(held, space, target);
+        }
         result
+    }
+
+    /// Whether a mapping that grows by `tail` need not move, as things are.
+    fn may_stay(
+        held: &mut Held<'_, order::Nothing>,
+        space: &Space<M>,
+        tail: VaRange,
+        place: RemapPlace,
+    ) -> bool {
+        let (tree, _) = space.map.lock_whole(held, tail);
+        fits(&tree, space, tail, place)
     }
 
     fn check_remap(
@@ -229,4 +250,10 @@ impl<M: Machine> Uvm<M> {
         };
         self.add(tree, held, more, Growth::Any);
     }
+}
+
+/// Whether a mapping that grows by `tail` stays where it is.
+fn fits<M: Machine>(tree: &Tree<Entry<M>>, space: &Space<M>, tail: VaRange, place: RemapPlace) -> bool {
+    let is_free = || tail.intersect(space.map.bounds) == tail && tree.is_free(tail);
+    !matches!(place, RemapPlace::Fixed(_)) && (tail.is_empty() || is_free())
 }

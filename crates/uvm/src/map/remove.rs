@@ -8,6 +8,7 @@ use machine::{order, Held, Machine, Pages, Pmap, Shootdown, VaRange};
 use super::tree::{Taken, Tree};
 use super::{check_pages, clip, has_room, Change, Entry, RangeError};
 use crate::pager::Pager;
+use crate::steps::ENTRIES;
 use crate::{Space, Stop, Uvm};
 
 impl<M: Machine> Uvm<M> {
@@ -28,6 +29,7 @@ impl<M: Machine> Uvm<M> {
         check_pages(range)?;
         let mut down = Shootdown::new();
         let mut old = Taken::new();
+        self.forget_ahead(held, space, range);
         let result = self.attempt(held, Change::TAKE.bytes::<M>(), |held, reserved| {
             let (mut tree, mut h) = space.map.lock(held, range);
             Change::TAKE.ensure(&tree, 0, reserved)?;
@@ -50,13 +52,16 @@ impl<M: Machine> Uvm<M> {
         self.release_entries(held, &mut old, &mut down);
         down.perform(self.machine(), held);
         self.clear_left(held);
+        if result.is_err() {
+            self.wire_again(held, space, range);
+        }
         result
     }
 
     /// Removes every mapping of a space: at exec and exit. Never fails: where a part of what it shares with others must be
     /// cut out and no heap is to be had, which is rare, it is [cut](Self::clear_left) once there is.
     pub fn space_clear(&self, held: &mut Held<'_, order::Nothing>, space: &Space<M>) {
-        self.forget_ahead(held, space);
+        self.forget_ahead(held, space, space.map.bounds);
         let mut down = Shootdown::new();
         let mut old = Taken::new();
         {
@@ -94,7 +99,13 @@ impl<M: Machine> Uvm<M> {
         if entries.is_empty() {
             return;
         }
+        let mut count = 0;
         entries.each(|entry| {
+            count += 1;
+            if count % ENTRIES == 0 {
+                down.perform(self.machine(), held);
+                self.machine().pause(held);
+            }
             if let Some(aref) = &entry.amap {
                 self.release_amap(held, aref, entry.len(), down);
             }

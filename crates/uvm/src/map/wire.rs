@@ -6,7 +6,7 @@
 use alloc::collections::LinkedList;
 
 use machine::lines::Ordering::Relaxed;
-use machine::{order, Held, Machine, Pmap, Prot, VaRange};
+use machine::{order, Held, Machine, Pages, Pmap, Prot, Va, VaRange};
 
 use super::attributes::covered;
 use super::tree::{Taken, Tree};
@@ -202,13 +202,39 @@ impl<M: Machine> Uvm<M> {
         space: &Space<M>,
         range: VaRange,
     ) {
-        let pmap = self.machine().pmap();
-        for va in range.iter_pages() {
-            if let Some((page, _)) = pmap.extract(&space.pmap, va) {
-                if pmap.unwire(&space.pmap, va) {
-                    self.unwire_page(held, page);
-                }
-            }
+        self.unwire_some(held, space, range, usize::MAX);
+    }
+
+    /// Takes back the wiring of at most so many of the range's pages, and says up to where no other is wired.
+    pub(crate) fn unwire_some(
+        &self,
+        held: &mut Held<'_, order::Map>,
+        space: &Space<M>,
+        range: VaRange,
+        most: usize,
+    ) -> Va {
+        let mut rest = range;
+        for _ in 0..most {
+            let Some((va, page)) = self.machine().pmap().unwire(&space.pmap, rest) else { return range.end };
+            self.unwire_page(held, page);
+            rest.start = va + Pages(1);
+        }
+        rest.start
+    }
+
+    /// Wires the wired parts of a range again whose pages were unwired ahead of a change that was then refused. What
+    /// can't be had is wired when it is touched.
+    pub(crate) fn wire_again(&self, held: &mut Held<'_, order::Nothing>, space: &Space<M>, range: VaRange) {
+        let mut rest = range;
+        while space.map.was_wired.load(Relaxed) && !rest.is_empty() {
+            let part = {
+                let (tree, _) = space.map.lock(held, rest);
+                let of = |e: &Entry<M>| (e.range.intersect(rest), e.prot);
+                tree.try_each(rest, &mut |e| if e.wired { Err(of(e)) } else { Ok(()) }).err()
+            };
+            let Some((part, prot)) = part else { return };
+            let _ = self.wire_range(held, space, part, prot);
+            rest.start = part.end;
         }
     }
 }

@@ -395,16 +395,31 @@ impl Pmap for X86Pmap {
         overtake_nobody(space, range, down);
     }
 
-    fn unwire(&self, space: &Space, va: Va) -> bool {
-        let Some(last) = space.last_table(va.0) else { return false };
-        let slot = &last.entries[index(va.0, 0)];
-        let entry = slot.load(Relaxed);
-        if entry & WIRED == 0 {
-            return false;
+    fn unwire(&self, space: &Space, range: VaRange) -> Option<(Va, PageNo)> {
+        let mut rest = range;
+        while let Some(part) = space.first_part(&mut rest) {
+            if let Some((at, va)) = part.find(|entry| entry & WIRED != 0) {
+                let slot = &part.table.entries[at];
+                let page = page_of(slot.load(Relaxed));
+                let _page = lock_page(page);
+                change(slot, |entry| entry & !WIRED);
+                return Some((Va(va), page));
+            }
         }
-        let _page = lock_page(page_of(entry));
-        change(slot, |entry| entry & !WIRED);
-        true
+        None
+    }
+
+    fn part(&self, space: &Space, range: VaRange, mappings: usize) -> Va {
+        /// Mappings that take as long to remove as a table.
+        const TABLE: usize = 8;
+        let (mut rest, mut left) = (range, mappings);
+        while let Some(part) = space.first_part(&mut rest) {
+            match left.checked_sub(part.table.count() as usize + TABLE) {
+                Some(few) => left = few,
+                None => return rest.start,
+            }
+        }
+        range.end
     }
 
     fn extract(&self, space: &Space, va: Va) -> Option<(PageNo, Prot)> {

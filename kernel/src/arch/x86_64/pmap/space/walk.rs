@@ -54,6 +54,13 @@ impl Part {
         }
     }
 
+    /// Where the part's first entry is that is as wished, and its address.
+    pub(in super::super) fn find(&self, is_wished: impl Fn(u64) -> bool) -> Option<(usize, u64)> {
+        let entries = &self.table.entries[self.first..self.end()];
+        let n = entries.iter().position(|slot| is_wished(slot.load(Relaxed)))?;
+        Some((self.first + n, self.va + (n << PAGE_SHIFT) as u64))
+    }
+
     /// Forgets the groups that lie in the part: all their entries have been removed.
     #[inline]
     pub(in super::super) fn emptied(&self) {
@@ -92,16 +99,40 @@ impl Space {
         if range.end.0 - range.start.0 >= BY_LIST {
             return self.walk_list(range, f);
         }
-        while !range.is_empty() {
+        while let Some(part) = self.walk_to_part(&mut range) {
+            f(part, Tree::Locked);
+        }
+    }
+
+    /// The first part of a range that a last table serves, and takes it off the range with the hole before it.
+    pub(in super::super) fn first_part(&self, range: &mut VaRange) -> Option<Part> {
+        let start = range.start.0;
+        if range.is_empty() {
+            return None;
+        }
+        if let Some(last) = self.recent(start) {
+            let end = (((start >> SPAN) + 1) << SPAN).min(range.end.0);
+            range.start.0 = end;
+            return Some(part(last, start, end));
+        }
+        let _tree = self.lock();
+        self.walk_to_part(range)
+    }
+
+    /// The same by the tree, whose lock is held.
+    #[inline(always)]
+    fn walk_to_part(&self, range: &mut VaRange) -> Option<Part> {
+        while range.start < range.end {
             let va = range.start.0;
             let found = self.top.walk(va, 0);
             let shift = found.as_ref().map_or_else(|missing| PAGE_SHIFT + 9 * missing.level, |_| SPAN);
             let next = ((va >> shift) + 1) << shift;
+            range.start.0 = next.min(range.end.0);
             if let Ok(table) = found {
-                f(part(self.found(va, table), va, next.min(range.end.0)), Tree::Locked);
+                return Some(part(self.found(va, table), va, range.start.0));
             }
-            range.start.0 = next;
         }
+        None
     }
 
     #[cold]
