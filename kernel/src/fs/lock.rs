@@ -61,6 +61,10 @@ pub struct Range {
 }
 
 impl Range {
+    fn is_within(&self, other: &Range) -> bool {
+        other.start <= self.start && self.end <= other.end
+    }
+
     fn conflicts(&self, other: &Range) -> bool {
         self.owner != other.owner
             && self.owner.is_flock() == other.owner.is_flock()
@@ -114,7 +118,9 @@ pub fn set(file: &File, wanted: Range) -> Result<()> {
         if ranges.iter().any(|held| held.range.conflicts(&wanted)) {
             return Err(EAGAIN);
         }
-        if ranges.len() >= MAX_RANGES {
+        // One that takes the place of another is no more.
+        let is_replaced = |held: &Held| held.range.owner == wanted.owner && held.range.is_within(&wanted);
+        if ranges.len() >= MAX_RANGES && !ranges.iter().any(is_replaced) {
             return Err(ENOLCK);
         }
     }

@@ -10,7 +10,7 @@ use core::sync::atomic::Ordering;
 
 use super::caps::Gains;
 use super::elf::{self, Image, Placement};
-use super::image::{self, Loaded, Startup};
+use super::image::{self, Loaded, Startup, WORK};
 use super::limits::{RLIMIT_NPROC, RLIMIT_STACK};
 use super::mm::{Layout, Mm, CMDLINE_MAX};
 use super::signal::{AltStack, SIGCHLD};
@@ -19,7 +19,8 @@ use super::{access, current_thread, exit, table, timer};
 use crate::arch::UserRegs;
 use crate::charge::{self, Charge, Counted};
 use crate::errno::{
-    Result, E2BIG, EACCES, EAGAIN, EFAULT, ELIBBAD, ELOOP, ENAMETOOLONG, ENOEXEC, ENOMEM, ERESTARTNOINTR,
+    Result, E2BIG, EACCES, EAGAIN, EFAULT, EINTR, ELIBBAD, ELOOP, ENAMETOOLONG, ENOEXEC, ENOMEM,
+    ERESTARTNOINTR,
 };
 use crate::fs::fdtable::FdTable;
 use crate::fs::file::File;
@@ -27,7 +28,7 @@ use crate::fs::inode::Kind;
 use crate::fs::path::{Follow, Start};
 use crate::fs::{self, current};
 use crate::mem::fault::Room;
-use crate::{user, vm};
+use crate::{sched, user, vm};
 
 /// The longest single argument, with its zero byte.
 const STRING_MAX: usize = 128 << 10;
@@ -121,6 +122,9 @@ fn read_strings(mut list: u64, limit: u64) -> Result<Strings> {
             other => other,
         })?;
         strings.push(&string)?;
+        if sched::work_done(string.len() + WORK) && super::is_leaving() {
+            return Err(EINTR);
+        }
         if strings.cost() > limit {
             return Err(E2BIG);
         }
@@ -176,7 +180,7 @@ pub fn exec(regs: &mut UserRegs, file: Arc<File>, path: &[u8], mut arguments: Ar
     *regs = UserRegs::new(loaded.entry, sp);
     regs.load_bases();
     super::signal::deliver::forget_call(regs);
-    crate::sched::fpu_reset();
+    sched::fpu_reset();
     super::trace::execed(thread);
     Ok(())
 }

@@ -21,8 +21,8 @@ use crate::errno::{Result, E2BIG, ENOMEM};
 use crate::fs::file::{File, MapAccess};
 use crate::mem::fault;
 use crate::mem::layout::USER_END;
-use crate::user;
 use crate::vm::{self, Backing, MapArgs, Place, Populate, Prot, Sharing, Space};
+use crate::{sched, user};
 use linux_raw_sys::auxvec;
 
 const PAGE: u64 = 4096;
@@ -35,6 +35,10 @@ const STACK_TOP: u64 = USER_END;
 /// Bounds of the room for the stack, whatever its limit says.
 const STACK_MIN: u64 = 128 << 10;
 const STACK_MAX: u64 = 64 << 20;
+/// Bytes of the stack that are written at once.
+const PART: usize = 1 << 16;
+/// What looking at a string is, in bytes that are copied meanwhile.
+pub const WORK: usize = 64;
 const PLATFORM: &[u8] = b"x86_64\0";
 
 /// Where everything went.
@@ -210,7 +214,11 @@ pub fn write_stack(loaded: &Loaded, startup: &Startup<'_>) -> Result<u64> {
     for part in [PLATFORM, &random, &startup.argv.bytes, &startup.envp.bytes, startup.path, &[0]] {
         image.extend_from_slice(part);
     }
-    user::copy_out(sp, &image)?;
+    sched::give_way();
+    for (at, part) in (sp..).step_by(PART).zip(image.chunks(PART)) {
+        user::copy_out(at, part)?;
+        sched::work_done(part.len());
+    }
     Ok(sp)
 }
 
@@ -222,6 +230,7 @@ fn pointers(strings: &Strings, mut at: u64, word: &mut impl FnMut(u64)) {
         let length = rest.iter().position(|&byte| byte == 0).map_or(rest.len(), |end| end + 1);
         at += length as u64;
         rest = &rest[length..];
+        sched::work_done(length + WORK);
     }
     word(0);
 }
