@@ -304,6 +304,16 @@ static int adjust(const char *text) {
     return done > 0 ? 0 : -1;
 }
 
+// What /proc/sys says is what holds.
+static void bounds_that_are_told(void) {
+    rlim_t most = number_after("/proc/sys/fs/nr_open", "");
+    struct rlimit files = {most, most}, more = {most + 1, most + 1};
+    CHECK(!setrlimit(RLIMIT_NOFILE, &files));
+    FAILS(setrlimit(RLIMIT_NOFILE, &more), EPERM);
+    CHECK(number_after("/proc/sys/kernel/pid_max", "") > getpid());
+    CHECK(number_after("/proc/sys/kernel/threads-max", "") > 0);
+}
+
 static void who_goes_first(void) {
     CHECK(adjustment(getpid()) == 0);
     CHECK(adjust("300\n") == 0 && adjustment(getpid()) == 300);
@@ -339,6 +349,7 @@ static const struct test_case cases[] = {
     {"signals_in_queues", signals_in_queues},
     {"files_of_all", files_of_all},
     {"pages_of_pipes", pages_of_pipes},
+    {"bounds_that_are_told", bounds_that_are_told},
     {"who_goes_first", who_goes_first},
 };
 

@@ -295,7 +295,12 @@ pub fn set_limit(limit: usize) {
     with(|tree| tree.limit = limit);
 }
 
-/// A number for a new thread, or for process 1.
+/// How many threads there may be at a time.
+pub fn limit() -> usize {
+    with(|tree| tree.limit)
+}
+
+/// A number for process 1.
 pub fn allocate(asker: Asker) -> Result<Pid> {
     with(|tree| tree.allocate(asker))
 }

@@ -13,6 +13,7 @@ use crate::fs::{file, mount, random, swap};
 use crate::net::address::Kind;
 use crate::net::show::{self, Version};
 use crate::proc;
+use crate::proc::limits::NOFILE_MAX;
 use crate::sched;
 
 /// What `uname` and `/proc` say the kernel is.
@@ -60,8 +61,8 @@ static KERNEL: &[Member] = &[
     text("version", || format!("{VERSION}\n")),
     text("hostname", || String::from("uvm\n")),
     text("domainname", || String::from("(none)\n")),
-    text("pid_max", || String::from("32768\n")),
-    text("threads-max", || String::from("32768\n")),
+    text("pid_max", || format!("{}\n", proc::table::PID_MAX + 1)),
+    text("threads-max", || format!("{}\n", proc::table::limit())),
     text("ngroups_max", || String::from("65536\n")),
     text("cap_last_cap", || String::from("40\n")),
     text("randomize_va_space", || String::from("0\n")),
@@ -102,7 +103,7 @@ static VM: &[Member] = &[
 
 static FS: &[Member] = &[
     setting("file-max", &settings::FILE_MAX_OPEN),
-    text("nr_open", || String::from("65536\n")),
+    text("nr_open", || format!("{NOFILE_MAX}\n")),
     text("pipe-max-size", || String::from("1048576\n")),
     setting("pipe-user-pages-soft", &settings::PIPE_SOFT),
     setting("pipe-user-pages-hard", &settings::PIPE_HARD),
