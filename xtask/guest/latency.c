@@ -1,6 +1,7 @@
 // A program that sleeps a millisecond at a time runs on, whatever one call of another program has to do. Time is virtual: run with
 // instructions for a clock, on one CPU.
 #include "check.h"
+#include <limits.h>
 #include <poll.h>
 #include <pthread.h>
 #include <sched.h>
@@ -279,6 +280,43 @@ static void processes_end(void) {
     BESIDE("the end of a process with many mappings", CHECK(!kill(it, SIGKILL) && waitpid(it, 0, 0) == it));
 }
 
+// Each in a group of its own, which has its link to the session by the parent.
+static char *groups(void) {
+    for (int i = 0; i < MANY; i++) {
+        pid_t it = fork();
+        NEED(it >= 0);
+        if (it == 0) is_there();
+        NEED(!setpgid(it, it));
+    }
+    return 0;
+}
+
+static void parents_end(void) {
+    pid_t it = child(groups);
+    usleep(200000);
+    BESIDE("the end of a parent of many groups", CHECK(!kill(it, SIGKILL) && waitpid(it, 0, 0) == it));
+}
+
+static void *waits(void *word) {
+    syscall(SYS_futex, word, 0, 0, 0, 0, 0);
+    return 0;
+}
+
+// They are woken alone: those that were have their turns before the sleeper has its own.
+static void many_waiters(void) {
+    int words[2] = {0};
+    pthread_attr_t attributes;
+    pthread_attr_init(&attributes);
+    pthread_attr_setstacksize(&attributes, 16384);
+    for (int i = 0; i < MANY; i++) {
+        pthread_t thread;
+        NEED(!pthread_create(&thread, &attributes, waits, &words[0]));
+    }
+    usleep(300000);
+    BESIDE("moving many waiters", CHECK(syscall(SYS_futex, &words[0], 3, 0, MANY, &words[1], 0) == MANY));
+    CHECK(syscall(SYS_futex, &words[1], 1, INT_MAX, 0, 0, 0) == MANY);
+}
+
 static void forked(void) {
     pid_t it = fork();
     if (it == 0) _exit(0);
@@ -534,6 +572,26 @@ static void folders(void) {
     NEED(!rmdir("/tmp/at"));
 }
 
+// Links that lead to links, each by a path of as many components as there may be.
+static void long_paths(void) {
+    enum { LINKS = 38, AROUND = 810 };
+    static char text[4096], name[16];
+    struct stat stat_;
+    NEED(!mkdir("/tmp/links", 0700) && !chdir("/tmp/links") && !mkdir("d", 0700));
+    for (int i = 0; i < AROUND; i++) memcpy(text + 5 * i, "d/../", 5);
+    for (int i = 0; i < LINKS; i++) {
+        snprintf(text + 5 * AROUND, 16, i + 1 < LINKS ? "l%d" : "d", i + 1);
+        snprintf(name, sizeof name, "l%d", i);
+        NEED(!symlink(text, name));
+    }
+    BESIDE("a path through long links", CHECK(!stat("l0", &stat_) && S_ISDIR(stat_.st_mode)));
+}
+
+static void all_memory_is_counted(void) {
+    BESIDE("reading vmstat", read_whole("/proc/vmstat"));
+    BESIDE("reading meminfo", read_whole("/proc/meminfo"));
+}
+
 // --- signals ------------------------------------------------------------------------------------------------------------
 
 static void reads_random_bytes(void) {
@@ -574,11 +632,15 @@ static const struct test_case cases[] = {
     {"spans_are_looked_at", spans_are_looked_at},
     {"many_entries", many_entries},
     {"processes_end", processes_end},
+    {"parents_end", parents_end},
+    {"many_waiters", many_waiters},
     {"processes_fork", processes_fork},
     {"many_descriptors", many_descriptors},
     {"sockets_in_sockets", sockets_in_sockets},
     {"files_are_cut", files_are_cut},
     {"folders", folders},
+    {"long_paths", long_paths},
+    {"all_memory_is_counted", all_memory_is_counted},
     {"calls_are_cut_short", calls_are_cut_short},
     {"many_threads", many_threads},
     {"many_arguments", many_arguments},

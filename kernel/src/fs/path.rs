@@ -18,6 +18,7 @@ use super::inode::{same, InodeRef, Kind};
 use super::mount;
 use crate::errno::*;
 use crate::proc::cred::Cred;
+use crate::sched;
 
 /// The longest name and the longest path that a program may pass (with its terminator).
 pub const NAME_MAX: usize = 255;
@@ -26,6 +27,8 @@ pub const PATH_MAX: usize = 4096;
 const MAX_LINKS: u32 = 40;
 /// The most text that link targets may add to a path.
 const MAX_TEXT: usize = 16 * PATH_MAX;
+/// What a component takes, in bytes copied: links make a path that has tens of thousands.
+const COMPONENT: usize = 256;
 
 /// Where a node was found.
 #[derive(Clone)]
@@ -166,6 +169,7 @@ pub fn walk(start: &Start, path: &[u8], follow: Follow) -> Result<Found> {
     let mut links = 0;
     let restricted = access::restricts_paths(&start.by);
     loop {
+        sched::work_done(COMPONENT);
         let text: &[u8] = replaced.as_deref().unwrap_or(path);
         let Some(step) = Step::next(text, at) else {
             if dir.kind() != Kind::Dir {

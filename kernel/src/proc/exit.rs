@@ -117,45 +117,53 @@ fn end_process(process: &Arc<Process>, status: ExitStatus) {
     if hang_up {
         crate::dev::tty::session_ended(process.sid());
     }
-    for pgid in hand_over_children(process) {
-        release_orphans(pgid, process.pid);
-    }
+    hand_over_children(process);
     notify_parent(process, status);
 }
 
-/// Gives the children away. Returns the groups that lose a link to the session by the end of the process: its own, if its parent is in
-/// another one, and those of children that are in others.
-fn hand_over_children(process: &Arc<Process>) -> Vec<Pid> {
-    let (children, heir, groups) = table::with(|tree| {
-        let own = process.pgid();
-        let links = |other: &Process| other.pgid() != own && other.sid() == process.sid();
-        let is_link = tree.node(process.parent()).is_some_and(|parent| links(&parent.process));
-        let children = tree.orphan_children(process.pid);
-        let mut nodes =
-            children.iter().filter_map(|&pid| tree.node(pid)).map(|node| &node.process).peekable();
-        let heir = nodes.peek().and_then(|child| tree.node(child.parent()));
-        let heir = heir.map(|node| node.process.clone());
-        let mut groups = Vec::new();
-        groups.extend(is_link.then_some(own));
-        for child in nodes.filter(|child| links(child)) {
-            if !groups.contains(&child.pgid()) {
-                groups.push(child.pgid());
+/// Gives the children away, some at a time. Groups may lose a link to the session by the end of the
+/// process: its own, if its parent is in another one, and those of children that are in others. A
+/// group keeps its link until the last of these children is given away.
+fn hand_over_children(process: &Arc<Process>) {
+    let own = process.pgid();
+    let links = |other: &Process| other.pgid() != own && other.sid() == process.sid();
+    loop {
+        let (children, heir, mut groups) = table::with(|tree| {
+            let children = tree.orphan_children(process.pid);
+            let heir =
+                children.first().and_then(|&child| tree.node(child)).map(|child| child.process.parent());
+            let heir = heir.and_then(|heir| tree.node(heir)).map(|heir| heir.process.clone());
+            let nodes = children.iter().filter_map(|&child| tree.node(child));
+            let linked = nodes.filter(|node| links(&node.process)).map(|node| node.process.pgid());
+            let groups: Vec<Pid> = linked.collect();
+            (children, heir, groups)
+        });
+        if children.is_empty() {
+            break;
+        }
+        let found =
+            |pid| table::with(|tree| tree.node(pid).map(|node| (node.process.clone(), node.ended.is_some())));
+        for (child, ended) in children.into_iter().filter_map(found) {
+            let signal =
+                child.leader().map_or(0, |thread| thread.parent_death_signal.load(Ordering::Relaxed));
+            if let Ok(signal) = Signal::new(signal) {
+                let _ = send::send_to_process(&child, SigInfo::kernel(signal));
+            }
+            if let (true, Some(heir)) = (ended, &heir) {
+                heir.child_queue.wake_all();
             }
         }
-        (children, heir, groups)
-    });
-    let found =
-        |pid| table::with(|tree| tree.node(pid).map(|node| (node.process.clone(), node.ended.is_some())));
-    for (child, ended) in children.into_iter().filter_map(found) {
-        let signal = child.leader().map_or(0, |thread| thread.parent_death_signal.load(Ordering::Relaxed));
-        if let Ok(signal) = Signal::new(signal) {
-            let _ = send::send_to_process(&child, SigInfo::kernel(signal));
+        groups.sort_unstable();
+        groups.dedup();
+        for pgid in groups {
+            release_orphans(pgid, process.pid);
         }
-        if let (true, Some(heir)) = (ended, &heir) {
-            heir.child_queue.wake_all();
-        }
+        sched::give_way();
     }
-    groups
+    let parent = table::process(process.parent());
+    if parent.is_some_and(|parent| links(&parent)) {
+        release_orphans(own, process.pid);
+    }
 }
 
 /// Makes the process a zombie and tells the parent, or removes it at once if the parent ignores its children.

@@ -203,15 +203,17 @@ impl Tree {
         }
     }
 
-    /// Hands the children of a process that ends to its nearest living subreaper, or to pid 1. Returns them.
-    pub fn orphan_children(&mut self, pid: Pid) -> BTreeSet<Pid> {
-        let children = match self.nodes.get_mut(&pid) {
-            Some(node) => {
-                node.zombies.clear();
-                core::mem::take(&mut node.children)
-            }
-            None => BTreeSet::new(),
-        };
+    /// Hands some children of a process that ends to its nearest living subreaper, or to pid 1.
+    /// Returns them: none if none are left.
+    pub fn orphan_children(&mut self, pid: Pid) -> Vec<Pid> {
+        const SOME: usize = 64;
+        let mut children = Vec::new();
+        if let Some(node) = self.nodes.get_mut(&pid) {
+            children.extend(core::iter::from_fn(|| node.children.pop_first()).take(SOME));
+            children.iter().for_each(|child| {
+                node.zombies.remove(child);
+            });
+        }
         if children.is_empty() {
             return children;
         }

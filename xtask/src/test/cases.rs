@@ -313,7 +313,7 @@ pub const CASES: &[Case] = &[
     Case { cpus: 3, seconds: 300, ..guest("races", &[("races", Libc::Musl)], &["/bin/races"]) },
     Case {
         clock: Clock::Instructions,
-        memory: "384M",
+        memory: "1G",
         seconds: 300,
         ours_only: true,
         ..guest("latency beside long calls", &[("latency", Libc::Musl)], &["/bin/latency"])
