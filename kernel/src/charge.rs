@@ -368,6 +368,23 @@ impl Count {
         Ok(count)
     }
 
+    /// Makes them more for a user who has at most `most` then, or fewer.
+    ///
+    /// # Errors
+    /// [`Full`]; nothing has changed.
+    pub fn resize(&mut self, many: usize, most: usize) -> Result<(), Full> {
+        let counter = self.user.counter(self.what);
+        if many < self.many {
+            counter.fetch_sub(self.many - many, Relaxed);
+        } else if many > self.many {
+            let more = many - self.many;
+            let grown = |now: usize| Some(now + more).filter(|&sum| sum <= most);
+            counter.fetch_update(Relaxed, Relaxed, grown).map_err(|_| Full)?;
+        }
+        self.many = many;
+        Ok(())
+    }
+
     /// Makes them another user's, whatever that has.
     pub fn move_to(&mut self, user: &Arc<User>) {
         user.counter(self.what).fetch_add(self.many, Relaxed);

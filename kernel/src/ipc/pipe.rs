@@ -21,7 +21,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use linux_raw_sys::general as abi;
 
 use super::held::Held;
-use crate::charge::{self, Charge, Count, Counted, User};
+use crate::charge::{self, Charge, Count, Counted, Full, User};
 use crate::errno::*;
 use crate::fs::file::File;
 use crate::fs::inode::*;
@@ -234,18 +234,11 @@ impl Pipe {
         if size < held.len() {
             return Err(EBUSY);
         }
-        if size > self.capacity() && !may_exceed() {
-            let more = (size - self.capacity()) / PAGE;
-            let most = user_pages(&SOFT).min(user_pages(&HARD));
-            if self.user.count(Counted::PipePages) + more > most {
-                return Err(EPERM);
-            }
+        let most = if may_exceed() { usize::MAX } else { user_pages(&SOFT).min(user_pages(&HARD)) };
+        if size < self.capacity() {
+            held.shrink(size)?;
         }
-        let pages = Count::of(self.user.clone(), Counted::PipePages, size / PAGE, usize::MAX);
-        held.shrink(size)?;
-        if let Ok(pages) = pages {
-            *self.pages.lock() = pages;
-        }
+        self.pages.lock().resize(size / PAGE, most).map_err(|Full| EPERM)?;
         self.capacity.store(size, Ordering::Relaxed);
         self.over.store(0, Ordering::SeqCst);
         drop(held);

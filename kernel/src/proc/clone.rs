@@ -113,11 +113,13 @@ pub fn clone(regs: &mut UserRegs, request: &Request) -> Result<Pid> {
         regs.fs_base = request.tls;
     }
     if request.flags.contains(Flags::THREAD) {
-        let child = new_thread(caller, request)?;
+        // Before a number is taken: a user who may have no more must not wear numbers out.
+        let holding = Holding::new(&caller.process.account(), THREAD, most_tasks(&caller.process))?;
+        let birth = table::expect(table::NO_PARENT, Asker::of(&caller.process))?;
+        let child = new_thread(caller, request, birth.pid(), holding)?;
         inherit_policy(caller, &child);
-        return start(caller, child, regs, request, None);
+        return start(caller, child, regs, request, birth);
     }
-    // Before a number is taken: a user who may have no more must not wear numbers out.
     let account = Account::new(caller.process.account().user().clone());
     let holding = Holding::new(&account, PROCESS, most_tasks(&caller.process))?;
     let birth = table::expect(caller.process.pid, Asker::of(&caller.process))?;
@@ -127,7 +129,7 @@ pub fn clone(regs: &mut UserRegs, request: &Request) -> Result<Pid> {
     }
     let child = new_process(caller, request, birth.pid(), account, holding)?;
     inherit_policy(caller, &child);
-    start(caller, child, regs, request, Some(birth))
+    start(caller, child, regs, request, birth)
 }
 
 fn inherit_policy(caller: &Thread, child: &Thread) {
@@ -145,10 +147,8 @@ fn mm_for(caller: &Thread, flags: Flags) -> Result<Arc<Mm>> {
     }
 }
 
-fn new_thread(caller: &Arc<Thread>, request: &Request) -> Result<Arc<Thread>> {
+fn new_thread(caller: &Arc<Thread>, request: &Request, tid: Pid, holding: Holding) -> Result<Arc<Thread>> {
     let process = &caller.process;
-    let holding = Holding::new(&process.account(), THREAD, most_tasks(process))?;
-    let tid = table::allocate(Asker::of(process))?;
     let mm = mm_for(caller, request.flags)?;
     let (mask, comm) = (caller.mask(), caller.comm_bytes());
     Ok(Arc::new(Thread::new(tid, process.clone(), mm, mask, comm, Some(holding))))
@@ -215,7 +215,7 @@ fn start(
     child: Arc<Thread>,
     regs: UserRegs,
     request: &Request,
-    birth: Option<Birth>,
+    birth: Birth,
 ) -> Result<Pid> {
     let flags = request.flags;
     let tid = child.tid();
@@ -258,7 +258,7 @@ fn start(
 
 /// Enters the child in its group and in the table. A thread can't join a process that ends, or in which another thread is in exec:
 /// the caller is to go too, and its call isn't finished. A process that ends has no more children either.
-fn enter(caller: &Thread, child: &Arc<Thread>, flags: Flags, birth: Option<Birth>) -> Result<()> {
+fn enter(caller: &Thread, child: &Arc<Thread>, flags: Flags, birth: Birth) -> Result<()> {
     let process = &child.process;
     if flags.contains(Flags::THREAD) {
         let mut group = process.group.lock();
@@ -271,6 +271,7 @@ fn enter(caller: &Thread, child: &Arc<Thread>, flags: Flags, birth: Option<Birth
         group.threads.push(child.clone());
         drop(group);
         table::with(|tree| tree.insert_thread(child.clone()));
+        drop(birth);
         return Ok(());
     }
     let own = &caller.process;
@@ -279,7 +280,7 @@ fn enter(caller: &Thread, child: &Arc<Thread>, flags: Flags, birth: Option<Birth
     }
     process.group.lock().threads.push(child.clone());
     let parent = if flags.contains(Flags::PARENT) { own.parent() } else { own.pid };
-    table::insert(process.clone(), child.clone(), parent, birth);
+    table::insert(process.clone(), child.clone(), parent, Some(birth));
     Ok(())
 }
 

@@ -8,7 +8,7 @@
 //!
 //! Invariants: N1: a node's `children` are exactly the processes whose `parent` it is, its `zombies` those of them that have `ended` set;
 //! `groups` and `sessions` have each process in the table once, under the number it bears. N2: a number is not given out
-//! while a process, a thread, a group or a session bears it, or a process that is being made is to. N3: a process whose node has
+//! while a process, a thread, a group or a session bears it, or one that is being made is to. N3: a process whose node has
 //! `ended` set has no threads. N4: a signal that many processes are sent reaches the children that they have just then: those in the
 //! table, and those that are being made.
 
@@ -64,7 +64,7 @@ pub struct Node {
     pub ended: Option<ExitStatus>,
 }
 
-/// A process that is being made (N4).
+/// A process or a thread that is being made (N2, N4).
 struct Unborn {
     pid: Pid,
     parent: Pid,
@@ -72,7 +72,8 @@ struct Unborn {
     sent: Vec<SigInfo>,
 }
 
-/// The number of a process that is being made. Dropped, there won't be one.
+/// The number of a process or thread that is being made. Dropped, it is in the table, or there won't
+/// be one.
 pub struct Birth(Pid);
 
 impl Birth {
@@ -307,7 +308,10 @@ pub fn allocate(asker: Asker) -> Result<Pid> {
     with(|tree| tree.allocate(asker))
 }
 
-/// A number for a new process that `parent` makes.
+/// The parent of a thread that joins its process: none that could be sent something.
+pub const NO_PARENT: Pid = 0;
+
+/// A number for a new process that `parent` makes, or for a new thread.
 pub fn expect(parent: Pid, asker: Asker) -> Result<Birth> {
     with(|tree| {
         fault::attempt(|| tree.unborn.try_reserve(1)).map_err(|_| ENOMEM)?;
