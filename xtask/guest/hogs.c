@@ -10,9 +10,11 @@
 #include <sys/eventfd.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
+#include <sys/ptrace.h>
 #include <sys/resource.h>
 #include <sys/shm.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 
 enum { USER = 1000, HOGS = 3, MEGABYTE = 1 << 20 };
 
@@ -212,6 +214,13 @@ static long segments(void) {
     return n;
 }
 
+// Each is an object of its own.
+static long mappings(void) {
+    long n = 0;
+    while (mmap(0, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0) != MAP_FAILED) n++;
+    return n;
+}
+
 struct hog {
     const char *name;
     long (*take)(void);
@@ -238,6 +247,7 @@ static const struct hog hogs[] = {
     {"polls", polls, {EAGAIN, ENOMEM}},
     {"tables", tables, {EAGAIN, ENOMEM}},
     {"segments", segments, {ENOSPC, ENOMEM}},
+    {"mappings", mappings, {ENOMEM}},
 };
 
 // Starts one; it says in `out` how much it got and by what it was refused, and keeps it.
@@ -349,7 +359,63 @@ static void of_kind(const char *name) {
 #define KIND(name) static void hogs_of_##name(void) { of_kind(#name); }
 KIND(links) KIND(symlinks) KIND(files) KIND(folders) KIND(locks) KIND(timers) KIND(signals) KIND(events) KIND(pipes)
 KIND(streams) KIND(messages) KIND(connections) KIND(rights) KIND(threads) KIND(processes) KIND(polls) KIND(tables)
-KIND(segments)
+KIND(segments) KIND(mappings)
+
+static void *is_traced(void *none) {
+    if (ptrace(PTRACE_TRACEME, 0, 0, 0)) _exit(1);
+    return none;
+}
+
+// Sockets that wait for room at one that is full: their places are charged to who polls.
+static void waiting_senders_are_charged(void) {
+    enum { MANY = 1000, LEAST = 16 };
+    static struct pollfd wanted[MANY];
+    struct rlimit most = {MANY + 100, MANY + 100};
+    struct sockaddr_un name = {AF_UNIX, "\0full"};
+    socklen_t length = sizeof name.sun_family + 5;
+    int full = socket(AF_UNIX, SOCK_DGRAM, 0);
+    NEED(!setrlimit(RLIMIT_NOFILE, &most) && !bind(full, (struct sockaddr *)&name, length));
+    for (int i = 0; i < MANY; i++) {
+        wanted[i] = (struct pollfd){.fd = socket(AF_UNIX, SOCK_DGRAM, 0), .events = POLLOUT};
+        NEED(wanted[i].fd >= 0 && !connect(wanted[i].fd, (struct sockaddr *)&name, length));
+    }
+    while (send(wanted[0].fd, &name, sizeof name, MSG_DONTWAIT) > 0) {}
+    long before = number_after("/proc/self/status", "KernelKept:");
+    CHECK(poll(wanted, MANY, 0) == 0);
+    long kept = number_after("/proc/self/status", "KernelKept:") - before;
+    if (!CHECK(kept * 1024 >= MANY * LEAST)) printf("  %d senders: %ld KiB\n", MANY, kept);
+    // Each is woken when there is room, and has no place any more.
+    while (recv(full, &name, sizeof name, MSG_DONTWAIT) > 0) {}
+    CHECK(poll(wanted, MANY, 0) == MANY);
+    CHECK(number_after("/proc/self/status", "KernelKept:") <= before + 1);
+}
+
+// Threads of a child that end and that nobody waits for: what is known of them is charged to their tracer.
+static void ended_tracees_are_charged(void) {
+    enum { MANY = 1000, LEAST = 32 };
+    int ended[2];
+    char byte;
+    long before = number_after("/proc/self/status", "KernelKept:");
+    NEED(pipe(ended) == 0);
+    pid_t child = fork();
+    NEED(child >= 0);
+    if (child == 0) {
+        pthread_t thread;
+        for (int i = 0; i < MANY; i++)
+            if (pthread_create(&thread, 0, is_traced, 0) || pthread_join(thread, 0)) _exit(2);
+        if (write(ended[1], "", 1) == 1) pause();
+        _exit(3);
+    }
+    close(ended[1]);
+    CHECK(read(ended[0], &byte, 1) == 1);
+    long kept = number_after("/proc/self/status", "KernelKept:") - before;
+    if (!CHECK(kept * 1024 >= MANY * LEAST)) printf("  %d tracees: %ld KiB\n", MANY, kept);
+    for (int i = 0; i < MANY; i++) CHECK(waitpid(-1, 0, __WALL) > 0);
+    close(ended[0]);
+    kill(child, SIGKILL);
+    while (wait(0) > 0) {}
+    CHECK(number_after("/proc/self/status", "KernelKept:") <= before + 1);
+}
 
 // Children that store where their parent has: each needs page tables and copies of its own, until
 // memory has run out.
@@ -542,7 +608,8 @@ static void shared_memory_has_a_bound(void) {
 static const struct test_case cases[] = {
     CASE(threads), CASE(processes), CASE(polls), CASE(tables), CASE(links), CASE(symlinks), CASE(files), CASE(folders), CASE(locks), CASE(timers), CASE(signals), CASE(events), CASE(pipes),
     CASE(streams), CASE(messages), CASE(connections), CASE(rights),
-    CASE(segments),
+    CASE(segments), CASE(mappings), {"ended_tracees_are_charged", ended_tracees_are_charged},
+    {"waiting_senders_are_charged", waiting_senders_are_charged},
 };
 
 #undef CASE

@@ -92,7 +92,8 @@ pub use object::{Object, ObjectBody, ObjectGuard};
 pub use object_io::Intent;
 pub use pageout::{BadShare, Knobs, Progress};
 pub use pager::{
-    Access, AnonObject, DevicePager, GetError, IoError, Launder, Pager, Put, Quota, Vnode, VnodePager,
+    Access, AnonObject, Attached, DevicePager, GetError, IoError, Launder, Pager, Put, Quota, Vnode,
+    VnodePager,
 };
 pub use pin::Pinned;
 pub use space::Space;

@@ -251,7 +251,7 @@ fn objects_with_one_quota_hold_no_more_together() {
     let held = &mut ctx.held();
     let quota = Arc::new(Quota::new(300));
     let make = |held: &mut Held<'_, Nothing>| -> Arc<dyn Pager<SoftMachine>> {
-        AnonObject::within(&uvm, held, Pages(LEN), quota.clone()).unwrap()
+        AnonObject::within(&uvm, held, Pages(LEN), quota.clone(), None).unwrap()
     };
     let (one, other) = (make(held), make(held));
     let map = |held: &mut Held<'_, Nothing>, pager: &Arc<dyn Pager<SoftMachine>>| {

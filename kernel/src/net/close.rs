@@ -65,7 +65,7 @@ impl Socket {
                 peer.peer_went(had_bytes || self.options.resets_at_close());
             }
         }
-        for watcher in watchers.iter().filter_map(alloc::sync::Weak::upgrade) {
+        for watcher in watchers.values().filter_map(|watcher| watcher.socket.upgrade()) {
             watcher.writers.wake_all();
         }
         self.refuse_all(phase);

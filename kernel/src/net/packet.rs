@@ -9,11 +9,13 @@ use super::moving::{append, LOAN};
 use super::pages::{Chain, Clusters};
 use super::queue::{Got, Peek, Record};
 use super::rights::Control;
-use super::socket::{How, Received, Socket, SHUT_RECEIVE, SHUT_SEND};
+use super::socket::{How, Received, Socket, Watcher, SHUT_RECEIVE, SHUT_SEND};
 use super::{inet, unix};
+use crate::charge;
 use crate::errno::*;
 use crate::fs::io::{Sink, Source};
 use crate::ipc::pipe::Blocking;
+use crate::mem::fault::Room;
 
 /// The longest datagram of UDP over IP version 4.
 const UDP_MAX: usize = 65507;
@@ -294,7 +296,7 @@ impl Socket {
             peer.writers.wake_all();
         }
         let watchers = core::mem::take(&mut self.ends.lock().watchers);
-        for watcher in watchers.iter().filter_map(alloc::sync::Weak::upgrade) {
+        for watcher in watchers.values().filter_map(|watcher| watcher.socket.upgrade()) {
             watcher.writers.wake_all();
         }
     }
@@ -310,10 +312,8 @@ pub(super) fn poll(socket: &Socket) -> u32 {
     }
     let peer = if socket.family == Family::Unix { socket.peer() } else { None };
     let is_full = peer.is_some_and(|peer| {
-        is_full(socket, &peer) && {
-            watch(socket, &peer);
-            is_full(socket, &peer)
-        }
+        // Nobody would wake a socket that can't be noted: it tries, and finds out.
+        is_full(socket, &peer) && watch(socket, &peer).is_ok() && is_full(socket, &peer)
     });
     if !is_full {
         events |= abi::POLLOUT | abi::POLLWRNORM;
@@ -327,12 +327,23 @@ fn is_full(socket: &Socket, peer: &Socket) -> bool {
 }
 
 /// Has `socket` woken when `peer` has room.
-fn watch(socket: &Socket, peer: &Socket) {
+///
+/// # Errors
+/// `ENOBUFS`: there is no memory to note it, or the user has all that it may.
+fn watch(socket: &Socket, peer: &Socket) -> Result<()> {
+    /// Its place in a table that may be twice as large as it has to be.
+    const WATCHER: usize = 2 * (size_of::<u64>() + size_of::<Watcher>());
     let mut ends = peer.ends.lock();
-    if !ends.watchers.iter().any(|watcher| watcher.ptr_eq(&socket.weak())) {
-        ends.watchers.retain(|watcher| watcher.strong_count() > 0);
-        ends.watchers.push(socket.weak());
+    let watchers = &mut ends.watchers;
+    if !watchers.contains_key(&socket.number()) {
+        if watchers.len() == watchers.capacity() {
+            watchers.retain(|_, watcher| watcher.socket.strong_count() > 0);
+            watchers.room(1).map_err(|_| ENOBUFS)?;
+        }
+        let charge = charge::take(WATCHER).map_err(|_| ENOBUFS)?;
+        watchers.insert(socket.number(), Watcher { socket: socket.weak(), _charge: charge });
     }
     drop(ends);
     peer.incoming.want_room();
+    Ok(())
 }

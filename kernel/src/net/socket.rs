@@ -18,6 +18,7 @@ use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
+use hashbrown::HashMap;
 use linux_raw_sys::general as abi;
 use linux_raw_sys::ioctl::{FIONREAD, SIOCATMARK, TIOCOUTQ};
 
@@ -78,8 +79,14 @@ pub struct Ends {
     pub peer_cred: Ucred,
     /// Connected, but the program that didn't wait for it hasn't been told.
     pub is_news: bool,
-    /// Datagram sockets that poll for room here.
-    pub watchers: Vec<Weak<Socket>>,
+    /// Datagram sockets that poll for room here, by their numbers.
+    pub watchers: HashMap<u64, Watcher>,
+}
+
+/// A socket that is to be woken, charged to who polled it.
+pub struct Watcher {
+    pub socket: Weak<Socket>,
+    pub _charge: Charge,
 }
 
 pub struct Socket {
@@ -130,7 +137,7 @@ impl Socket {
                 bound: None,
                 peer_cred: Ucred { pid: 0, uid: u32::MAX, gid: u32::MAX },
                 is_news: false,
-                watchers: Vec::new(),
+                watchers: HashMap::new(),
             }),
             shut: AtomicU32::new(0),
             error: AtomicI32::new(0),

@@ -25,8 +25,9 @@ use super::usage::Usage;
 use super::wait::{self, Event, Options, Report, Which};
 use super::{current_process, current_thread};
 use crate::arch::UserRegs;
+use crate::charge::Charge;
 use crate::errno::{Result, EPERM, ESRCH};
-use crate::mem::fault;
+use crate::mem::fault::Room;
 use core::sync::atomic::{AtomicBool, Ordering};
 
 /// The trap flag: an exception after the next instruction.
@@ -59,9 +60,10 @@ struct GoOn(Option<Signal>);
 /// Whom a process traces.
 #[derive(Default)]
 pub struct Tracees {
-    threads: Vec<Arc<Thread>>,
-    /// Those that ended and aren't its children, until it waits for them.
-    ended: Vec<(Pid, u32, ExitStatus)>,
+    threads: Vec<Tracee>,
+    /// Those that ended and aren't its children, until it waits for them. There is room for all of
+    /// `threads`.
+    ended: Vec<Ended>,
     /// The process has ended: nobody would let go of another one.
     is_over: bool,
 }
@@ -73,6 +75,22 @@ impl Trace {
         self.stop.as_mut().filter(|stop| is_own && stop.on.is_none()).ok_or(ESRCH)
     }
 }
+
+struct Tracee {
+    thread: Arc<Thread>,
+    charge: Charge,
+}
+
+struct Ended {
+    tid: Pid,
+    uid: u32,
+    status: ExitStatus,
+    _charge: Charge,
+}
+
+/// What the tracer is charged for each: a place in both lists, which may be twice as long as they
+/// have to be.
+const TRACEE: usize = 2 * (size_of::<Tracee>() + size_of::<Ended>());
 
 impl Tracees {
     pub const fn new() -> Tracees {
@@ -107,7 +125,7 @@ fn begin(tracer: &Arc<Process>, thread: &Arc<Thread>, may_be: impl FnOnce() -> R
     }
     if trace.tracer.as_ref().is_some_and(|own| Arc::ptr_eq(own, tracer)) {
         trace.tracer = None;
-        tracees.threads.retain(|other| !Arc::ptr_eq(other, thread));
+        tracees.threads.retain(|other| !Arc::ptr_eq(&other.thread, thread));
         if let Some(stop) = &mut trace.stop {
             stop.on = Some(GoOn(Some(stop.info.signal)));
         }
@@ -124,9 +142,11 @@ fn enter(tracer: &Arc<Process>, thread: &Arc<Thread>) -> Result<()> {
     if trace.tracer.is_some() || thread.is_dying() || tracees.is_over {
         return Err(EPERM);
     }
-    fault::attempt(|| tracees.threads.try_reserve(1)).map_err(|_| EPERM)?;
+    let charge = Charge::to(tracer.account(), TRACEE).map_err(|_| EPERM)?;
+    let all = tracees.threads.len() + 1;
+    tracees.threads.room(1).and_then(|()| tracees.ended.room(all)).map_err(|_| EPERM)?;
     ANYBODY.store(true, Ordering::Release);
-    tracees.threads.push(thread.clone());
+    tracees.threads.push(Tracee { thread: thread.clone(), charge });
     trace.tracer = Some(tracer.clone());
     trace.is_sure = false;
     Ok(())
@@ -204,7 +224,7 @@ pub fn resume(tid: Pid, how: Resume, signal: Option<Signal>) -> Result<()> {
     trace.steps = how == Resume::Step;
     if how == Resume::Free {
         trace.tracer = None;
-        tracees.threads.retain(|other| !Arc::ptr_eq(other, &thread));
+        tracees.threads.retain(|other| !Arc::ptr_eq(&other.thread, &thread));
     }
     drop(trace);
     drop(tracees);
@@ -272,11 +292,12 @@ pub fn thread_gone(thread: &Arc<Thread>, status: ExitStatus) {
         // The tracer has just ended.
         return;
     }
-    tracees.threads.retain(|other| !Arc::ptr_eq(other, thread));
+    let at = tracees.threads.iter().position(|other| Arc::ptr_eq(&other.thread, thread));
+    let Some(Tracee { charge, .. }) = at.map(|at| tracees.threads.remove(at)) else { return };
     let process = &thread.process;
     let is_child = process.parent() == tracer.pid && thread.tid() == process.pid;
-    if !is_child && fault::attempt(|| tracees.ended.try_reserve(1)).is_ok() {
-        tracees.ended.push((thread.tid(), process.cred().uid, status));
+    if !is_child {
+        tracees.ended.push(Ended { tid: thread.tid(), uid: process.cred().uid, status, _charge: charge });
     }
     drop(tracees);
     wait::tell(&tracer, process);
@@ -286,7 +307,7 @@ pub fn thread_gone(thread: &Arc<Thread>, status: ExitStatus) {
 pub fn tracer_gone(process: &Process) {
     let gone = {
         let mut tracees = process.tracees.lock();
-        for thread in &tracees.threads {
+        for Tracee { thread, .. } in &tracees.threads {
             let mut trace = thread.trace.lock();
             trace.tracer = None;
             if let Some(stop) = &mut trace.stop {
@@ -296,7 +317,7 @@ pub fn tracer_gone(process: &Process) {
         }
         core::mem::replace(&mut *tracees, Tracees { is_over: true, ..Tracees::new() })
     };
-    gone.threads.iter().for_each(|thread| thread.process.stop_queue.wake_all());
+    gone.threads.iter().for_each(|tracee| tracee.thread.process.stop_queue.wake_all());
 }
 
 /// What there is to say about the tracees that a wait asks for; `None` if there are none.
@@ -310,18 +331,22 @@ pub fn look(tracer: &Process, which: Which, options: Options) -> Option<Option<R
         Which::Pid(pid) => tid == pid,
         Which::Group(group) => pgid == Some(group),
     };
-    if let Some(at) = tracees.ended.iter().position(|&(tid, ..)| wants(tid, None)) {
-        let (pid, uid, status) = tracees.ended[at];
+    if let Some(at) = tracees.ended.iter().position(|ended| wants(ended.tid, None)) {
+        let Ended { tid: pid, uid, status, .. } = tracees.ended[at];
         if options.contains(Options::EXITED) {
             if !options.contains(Options::NOWAIT) {
                 tracees.ended.remove(at);
+                if tracees.threads.is_empty() && tracees.ended.is_empty() {
+                    *tracees = Tracees::new();
+                }
             }
             return Some(Some(Report { pid, uid, event: Event::Ended(status), usage: Usage::default() }));
         }
         return Some(None);
     }
     let mut any = None;
-    for thread in tracees.threads.iter().filter(|t| wants(t.tid(), Some(t.process.pgid()))) {
+    let threads = tracees.threads.iter().map(|tracee| &tracee.thread);
+    for thread in threads.filter(|t| wants(t.tid(), Some(t.process.pgid()))) {
         any = Some(None);
         let uid = thread.process.cred().uid;
         let mut trace = thread.trace.lock();

@@ -4,7 +4,6 @@ use alloc::string::String;
 use alloc::sync::Arc;
 
 use super::{calls, mlock, Calls};
-use crate::charge;
 use crate::errno::{Result, EACCES, EAGAIN, EINVAL, ENODEV, ENOMEM, EOVERFLOW, ESRCH};
 use crate::fs::current;
 use crate::fs::file::{File, MapAccess};
@@ -215,7 +214,7 @@ fn anonymous_source(flags: u32, len: u64) -> Result<Source> {
     let (backing, name) = match sharing {
         Sharing::Private => (Backing::Anon, None),
         Sharing::Shared => {
-            let object = Object::anon_within(len, charge::account().memory())?;
+            let object = Object::shared(len)?;
             (Backing::Object { object, offset: 0 }, Some("/dev/zero (deleted)".into()))
         }
     };

@@ -13,18 +13,25 @@ use core::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Release};
 
 use machine::{Machine, Pa, PageNo, Pages, Reserve, PAGE_SIZE};
 use uvm::{
-    Access, Advice as Usage, AnonObject, DevicePager, GetError, Intent, Outcome, Pager, Quota, Vnode,
-    VnodePager,
+    Access, Advice as Usage, AnonObject, Attached, DevicePager, GetError, Intent, Outcome, Pager, Quota,
+    Vnode, VnodePager,
 };
 
 use super::uvm::{entry, shared_pager, with, Space};
 use crate::arch::bytes::PageBytes;
 use crate::arch::machine::{unlocked, KernelMachine, KERNEL};
+use crate::charge::{self, Charge};
 use crate::errno::{Errno, Result, EINVAL, EIO, ENODEV, ENOMEM, ENOSPC};
 use crate::sched;
 use crate::sync::Once;
 
 const PAGE: u64 = PAGE_SIZE as u64;
+
+/// What an object without a name is charged: its record, its place among all, the table of its first
+/// pages, what a mapping calls it.
+const OBJECT: usize = 512;
+
+impl Attached for Charge {}
 
 /// Which way bytes go.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -79,7 +86,21 @@ impl Object {
 
     /// The same within a quota that it shares with others: `ENOSPC` for new pages where that is used up.
     pub fn anon_within(len: u64, quota: &Arc<Quota>) -> Result<Object> {
-        let made = with(|uvm, held| AnonObject::within(uvm, held, Pages::ceil(len), quota.clone()));
+        Object::attached(len, quota, None)
+    }
+
+    /// Memory that the running process shares with others without a name: the process is charged for
+    /// the object as long as there is a handle or a mapping, and its pages count as made by it.
+    ///
+    /// # Errors
+    /// `ENOMEM`: the user has all that it may.
+    pub fn shared(len: u64) -> Result<Object> {
+        let charge = charge::take(OBJECT).map_err(|_| ENOMEM)?;
+        Object::attached(len, charge::account().memory(), Some(Box::new(charge)))
+    }
+
+    fn attached(len: u64, quota: &Arc<Quota>, attached: Option<Box<dyn Attached>>) -> Result<Object> {
+        let made = with(|uvm, held| AnonObject::within(uvm, held, Pages::ceil(len), quota.clone(), attached));
         let pager = made.map_err(|_| ENOMEM)?;
         Ok(Object { inner: Arc::new(Inner { kind: Kind::Anon(pager), size: AtomicU64::new(len) }) })
     }

@@ -42,7 +42,7 @@ impl Clone for Segment {
 impl Segment {
     /// A segment of `len` bytes of zeroes, whose pages count by a quota.
     pub fn new(len: u64, quota: &Arc<Quota>) -> Result<Segment> {
-        let made = with(|uvm, held| AnonObject::within(uvm, held, Pages::ceil(len), quota.clone()));
+        let made = with(|uvm, held| AnonObject::within(uvm, held, Pages::ceil(len), quota.clone(), None));
         let pager = made.map_err(|_| ENOMEM)?;
         Ok(Segment { pager })
     }

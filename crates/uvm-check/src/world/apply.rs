@@ -286,7 +286,7 @@ impl World {
         let number = self.objects.len();
         let object: Arc<dyn Pager<Soft>> = match kind {
             Kind::Anon => AnonObject::new(&self.uvm, held, len)?,
-            Kind::Within => AnonObject::within(&self.uvm, held, len, self.quota.clone())?,
+            Kind::Within => AnonObject::within(&self.uvm, held, len, self.quota.clone(), None)?,
             Kind::File => {
                 let file = File::new(&self.uvm, held, &self.line, number, len)?;
                 let pager = file.pager().clone();

@@ -10,6 +10,7 @@
 //!
 //! I1: pages and places on swap are freed when `refs` drops to none, and by [`Uvm::truncate`] and [`Uvm::punch`].
 
+use alloc::boxed::Box;
 use alloc::sync::Arc;
 
 use arrayvec::ArrayVec;
@@ -29,7 +30,12 @@ const AROUND: u64 = 16;
 /// See the module.
 pub struct AnonObject<M: Machine> {
     object: Object<M>,
+    /// What the host wants to be dropped with it.
+    _attached: Option<Box<dyn Attached>>,
 }
+
+/// Something of the host's that lives as long as an object. Its drop must not sleep.
+pub trait Attached: Send + Sync {}
 
 impl<M: Machine> AnonObject<M> {
     /// A new object of `len` pages, all zero, with one reference: the handle that the caller keeps and gives back by
@@ -38,11 +44,12 @@ impl<M: Machine> AnonObject<M> {
     /// # Errors
     /// [`NoMemory`] if the heap has no room for the head.
     pub fn new(uvm: &Uvm<M>, held: &mut Held<'_, order::Nothing>, len: Pages) -> Result<Arc<Self>, NoMemory> {
-        AnonObject::make(uvm, held, Object::new(uvm, len))
+        AnonObject::make(uvm, held, Object::new(uvm, len), None)
     }
 
     /// The same for one of several objects that together hold no more pages than a quota allows. Where it is used up a
-    /// new page is [`GetError::NoSpace`].
+    /// new page is [`GetError::NoSpace`]. `attached` goes with the object, at once if it can't be
+    /// made.
     ///
     /// # Errors
     /// As [`new`](Self::new).
@@ -51,17 +58,19 @@ impl<M: Machine> AnonObject<M> {
         held: &mut Held<'_, order::Nothing>,
         len: Pages,
         quota: Arc<Quota>,
+        attached: Option<Box<dyn Attached>>,
     ) -> Result<Arc<Self>, NoMemory> {
-        AnonObject::make(uvm, held, Object::within(uvm, len, quota))
+        AnonObject::make(uvm, held, Object::within(uvm, len, quota), attached)
     }
 
     fn make(
         uvm: &Uvm<M>,
         held: &mut Held<'_, order::Nothing>,
         object: Object<M>,
+        attached: Option<Box<dyn Attached>>,
     ) -> Result<Arc<Self>, NoMemory> {
         uvm.machine().reserve_heap(size_of::<Self>() + 64)?;
-        let pager = Arc::new(AnonObject { object });
+        let pager = Arc::new(AnonObject { object, _attached: attached });
         let known: Arc<dyn Pager<M>> = pager.clone();
         uvm.register(held, &known)?;
         Ok(pager)

@@ -11,7 +11,7 @@ mod device;
 mod quota;
 mod vnode;
 
-pub use anon_object::AnonObject;
+pub use anon_object::{AnonObject, Attached};
 pub use device::DevicePager;
 pub use quota::Quota;
 pub use vnode::{Vnode, VnodePager};
