@@ -4,7 +4,9 @@
 #include "check.h"
 #include <dirent.h>
 #include <grp.h>
+#include <netinet/in.h>
 #include <poll.h>
+#include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <stddef.h>
@@ -362,6 +364,86 @@ static void every_number_fails_cleanly(void) {
     }
 }
 
+// --- what many others make large ----------------------------------------------------------------------------------------
+
+static int *words;
+
+static long move_waiters(void) {
+    long moved = syscall(SYS_futex, &words[0], 3, 0, 100, &words[100], 0);
+    // None is left behind by a call that has failed.
+    if (moved >= 0 && moved != 6) errno = ESRCH;
+    return moved == 6 ? 0 : -1;
+}
+
+static void move_back(long result) {
+    (void)result;
+    CHECK(syscall(SYS_futex, &words[100], 3, 0, 100, &words[0], 0) == 6);
+}
+
+static void waiters_are_moved_or_not(void) {
+    words = mmap(0, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    NEED(words != MAP_FAILED);
+    for (int i = 0; i < 6; i++)
+        if (fork() == 0) _exit(syscall(SYS_futex, &words[0], 0, 0, 0, 0, 0) != 0);
+    usleep(200000);
+    begin();
+    points = 0;
+    sweep("futex(FUTEX_REQUEUE)", move_waiters, move_back);
+    CHECK(points > 0);
+    CHECK(syscall(SYS_futex, &words[0], 1, 6, 0, 0, 0) == 6);
+    for (int i = 0, status; i < 6; i++) CHECK(wait(&status) > 0 && status == 0);
+}
+
+enum { CROWD = 2048 };
+static int crowded[2];
+
+static void *reads(void *none) {
+    char byte;
+    CHECK(read(crowded[0], &byte, 1) == 0);
+    return none;
+}
+
+// The queue has to be larger for it, and can't be.
+static void *reads_nevertheless(void *none) {
+    char byte;
+    begin();
+    arm(1);
+    CHECK(read(crowded[0], &byte, 1) == 0);
+    CHECK(armed() == 0);
+    arm(0);
+    return none;
+}
+
+static void waits_in_a_crowd(void) {
+    static pthread_t threads[CROWD + 1];
+    long large = vmstat("heap_unannounced");
+    pthread_attr_t attributes;
+    pthread_attr_init(&attributes);
+    pthread_attr_setstacksize(&attributes, 16384);
+    NEED(pipe(crowded) == 0);
+    for (int i = 0; i < CROWD; i++) NEED(!pthread_create(&threads[i], &attributes, reads, 0));
+    usleep(500000);
+    NEED(!pthread_create(&threads[CROWD], &attributes, reads_nevertheless, 0));
+    usleep(500000);
+    close(crowded[1]);
+    for (int i = 0; i <= CROWD; i++) NEED(!pthread_join(threads[i], 0));
+    CHECK(vmstat("heap_unannounced") == large);
+}
+
+static void many_share_a_port(void) {
+    struct rlimit most = {MANY_FDS + 100, MANY_FDS + 100};
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons(5000), .sin_addr = {htonl(INADDR_LOOPBACK)}};
+    long large = vmstat("heap_unannounced");
+    int fd, one = 1;
+    NEED(!setrlimit(RLIMIT_NOFILE, &most));
+    for (int i = 0; i < MANY_FDS; i++) {
+        NEED((fd = socket(AF_INET, SOCK_DGRAM, 0)) >= 0);
+        NEED(!setsockopt(fd, SOL_SOCKET, SO_REUSEPORT, &one, sizeof one) && !bind(fd, (struct sockaddr *)&at, sizeof at));
+    }
+    CHECK(sendto(fd, "x", 1, 0, (struct sockaddr *)&at, sizeof at) == 1);
+    CHECK(vmstat("heap_unannounced") == large);
+}
+
 static void nobody_else_may(void) {
     if (setuid(1000) != 0) exit(1);
     int fd = open("/proc/thread-self/fail-nth", O_RDWR);
@@ -373,6 +455,9 @@ static const struct test_case cases[] = {
     {"programs start or do not", programs_start_or_do_not},
     {"texts fail cleanly", texts_fail_cleanly},
     {"every number fails cleanly", every_number_fails_cleanly},
+    {"waiters are moved or not", waiters_are_moved_or_not},
+    {"waits in a crowd", waits_in_a_crowd},
+    {"many share a port", many_share_a_port},
     {"nobody else may", nobody_else_may},
 };
 

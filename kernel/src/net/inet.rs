@@ -147,30 +147,30 @@ pub fn route(family: Family, ip: Ip) -> Result<Ip> {
 }
 
 /// The sockets on a port that packets to `ip` are for, those bound to exactly that address first.
-fn bound_to(kind: Kind, ip: Ip, port: u16) -> Vec<(bool, Arc<Socket>)> {
+fn bound_to(kind: Kind, ip: Ip, port: u16) -> Vec<Arc<Socket>> {
     let table = PORTS.lock();
     let Some(entries) = table.0.as_ref().and_then(|map| map.get(&(kind, port))) else { return Vec::new() };
-    let mut found: Vec<(bool, Arc<Socket>)> = Vec::new();
-    for entry in entries.iter().filter(|entry| entry.answers(ip)) {
+    let answering = || entries.iter().filter(|entry| entry.answers(ip));
+    let exact = answering().filter(|entry| entry.ip == ip);
+    let others = answering().filter(|entry| entry.ip != ip);
+    let mut found = Vec::new();
+    for entry in exact.chain(others) {
         // Without memory for all of them, some.
         let Ok(()) = found.room(1) else { break };
-        found.extend(entry.socket.upgrade().map(|socket| (entry.ip == ip, socket)));
+        found.extend(entry.socket.upgrade());
     }
-    drop(table);
-    found.sort_by_key(|(exact, _)| !exact);
     found
 }
 
 /// The socket that listens for connections to an address.
 pub fn listener(ip: Ip, port: u16) -> Option<Arc<Socket>> {
-    let mut found = bound_to(Kind::Stream, ip, port).into_iter().map(|(_, socket)| socket);
-    found.find(|socket| socket.is_listening())
+    bound_to(Kind::Stream, ip, port).into_iter().find(|socket| socket.is_listening())
 }
 
 /// The socket that gets datagrams from `from` to an address: the one connected to the sender before others.
 pub fn receiver(ip: Ip, port: u16, from: &Address) -> Option<Arc<Socket>> {
     let found = bound_to(Kind::Datagram, ip, port);
-    let mut sockets = found.iter().map(|(_, socket)| socket);
+    let mut sockets = found.iter();
     let connected = sockets.clone().find(|socket| socket.peer_name().is_ok_and(|peer| peer == *from));
     connected.or_else(|| sockets.find(|socket| socket.peer_name().is_err())).cloned()
 }

@@ -16,7 +16,7 @@ use super::current_thread;
 use super::thread::Restart;
 use crate::errno::{Result, EAGAIN, EFAULT, EINVAL, ENOSYS, ERESTARTSYS, ERESTART_RESTARTBLOCK, ETIMEDOUT};
 use crate::mem::fault::Room;
-use crate::sched::Nanos;
+use crate::sched::{self, Nanos};
 use crate::sync::{SpinGuard, SpinLock, WaitQueue, Woken};
 use crate::user;
 
@@ -71,20 +71,42 @@ struct Waiter {
     queue: WaitQueue,
 }
 
+impl Waiter {
+    fn is_for(&self, key: Key, bits: u32) -> bool {
+        self.bits & bits != 0 && *self.key.lock() == key
+    }
+}
+
 type Bucket = SpinLock<Vec<Arc<Waiter>>>;
 
 static TABLE: [Bucket; BUCKETS] = [const { SpinLock::new(Vec::new()) }; BUCKETS];
 
+/// Waiters that are woken with their bucket locked.
+const BATCH: usize = 64;
+
 /// Wakes up to `count` waiters whose bits meet `bits`. Returns how many.
 fn wake_key(key: Key, count: usize, bits: u32) -> usize {
-    wake_in(&mut TABLE[key.bucket()].lock(), key, count, bits)
+    let (mut woken, mut left) = (0, count);
+    loop {
+        let mut bucket = TABLE[key.bucket()].lock();
+        let batch = wake_in(&mut bucket, key, left.min(BATCH), bits);
+        woken += batch;
+        left -= batch;
+        if batch < BATCH || left == 0 {
+            return woken;
+        }
+        // Who comes while others have their turn is behind these, and isn't woken for them.
+        left = left.min(bucket.iter().filter(|waiter| waiter.is_for(key, bits)).count());
+        drop(bucket);
+        sched::give_way();
+    }
 }
 
 /// The same in the bucket of the key.
 fn wake_in(bucket: &mut Vec<Arc<Waiter>>, key: Key, count: usize, bits: u32) -> usize {
     let mut woken = 0;
     bucket.retain(|waiter| {
-        let hit = woken < count && waiter.bits & bits != 0 && *waiter.key.lock() == key;
+        let hit = woken < count && waiter.is_for(key, bits);
         if hit {
             woken += 1;
             waiter.woken.store(true, Ordering::Release);
@@ -235,7 +257,7 @@ impl Both {
 }
 
 /// Wakes `wake` waiters of one word and moves up to `requeue` others to another, if the first word is `expected`. Returns how many it
-/// touched.
+/// touched; `ENOMEM` where the other's bucket has no room for them.
 fn requeue(va: u64, keys: (Key, Key), wake: usize, requeue: usize, expected: Option<u32>) -> Result<usize> {
     let (from, to) = keys;
     let lock = || Both::lock(from, to);
@@ -243,23 +265,30 @@ fn requeue(va: u64, keys: (Key, Key), wake: usize, requeue: usize, expected: Opt
         Some(expected) => compared(va, expected, lock)?,
         None => lock(),
     };
-    let (source, target) = both.pair();
-    let woken = wake_in(source, from, wake, ANY);
+    let (source, mut target) = both.pair();
     if from == to {
-        return Ok(woken);
+        return Ok(wake_in(source, from, wake, ANY));
     }
-    let mut moved = Vec::new();
+    let waiting = source.iter().filter(|waiter| waiter.is_for(from, ANY)).count();
+    let moving = waiting.saturating_sub(wake).min(requeue);
+    // In one bucket they change their key and stay where they are.
+    if let Some(target) = &mut target {
+        target.room(moving)?;
+    }
+    let woken = wake_in(source, from, wake, ANY);
+    let mut moved = 0;
     source.retain(|waiter| {
-        let hit = moved.len() < requeue && *waiter.key.lock() == from;
-        if hit {
-            *waiter.key.lock() = to;
-            moved.push(waiter.clone());
+        if moved == moving || !waiter.is_for(from, ANY) {
+            return true;
         }
-        !hit
+        moved += 1;
+        *waiter.key.lock() = to;
+        let Some(target) = &mut target else { return true };
+        target.push(waiter.clone());
+        false
     });
-    let count = moved.len();
-    target.unwrap_or(source).append(&mut moved);
-    Ok(woken + count)
+    give_back(source);
+    Ok(woken + moved)
 }
 
 /// `FUTEX_WAKE_OP`: changes the second word atomically, wakes waiters of the first, and of the second if its old value
@@ -338,11 +367,11 @@ fn deadline(is_span: bool, is_wall: bool, timeout: u64) -> Result<Option<Nanos>>
         return Ok(None);
     }
     let given = crate::syscall::time::read_timespec(timeout)?;
-    let now = crate::sched::now();
+    let now = sched::now();
     Ok(Some(if is_span {
         now.saturating_add(given)
     } else if is_wall {
-        now.saturating_add(given.saturating_sub(crate::sched::wall()))
+        now.saturating_add(given.saturating_sub(sched::wall()))
     } else {
         given
     }))
