@@ -10,8 +10,11 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::ptr;
 
+use machine::NoMemory;
+
 use super::word::{AtomicBool, Ordering::Relaxed};
 use super::SpinLock;
+use crate::mem::fault::{self, Room};
 use crate::sched::{self, Nanos, Task};
 
 /// Why a sleep ended before its condition came true.
@@ -69,6 +72,9 @@ impl Default for WaitQueue {
 
 /// Room for waiters that a queue without any keeps.
 const KEPT: usize = 4;
+
+/// How long a waiter sleeps at a time for which a queue has no room.
+const NAP: Nanos = 10_000_000;
 
 /// Whether a signal ends a sleep.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -199,10 +205,14 @@ impl WaitQueue {
         sleep(&[self], deadline, Signals::Heeded, cond)
     }
 
-    fn enter(&self, task: &Arc<Task>) {
+    /// Adds a task; says whether there was room.
+    fn enter(&self, task: &Arc<Task>) -> bool {
         while let Some(wanted) = self.enter_if_room(task) {
-            self.grow(wanted);
+            if self.grow(wanted).is_err() {
+                return false;
+            }
         }
+        true
     }
 
     /// Adds a task; returns how large the queue must be for it where it isn't.
@@ -223,14 +233,20 @@ impl WaitQueue {
     /// Makes room for so many waiters. It allocates with nothing locked: an allocation may wake the page daemon, whose
     /// queue may be of those that are locked together.
     #[cold]
-    fn grow(&self, wanted: usize) {
-        let mut larger = VecDeque::with_capacity(wanted);
+    fn grow(&self, wanted: usize) -> Result<(), NoMemory> {
+        let mut larger = VecDeque::new();
+        if wanted * size_of::<Arc<Task>>() > fault::SMALL {
+            larger.room(wanted)?;
+        } else {
+            larger.reserve(wanted);
+        }
         let mut waiters = self.waiters.lock();
         let tasks = &mut waiters.tasks;
         if tasks.capacity() < larger.capacity() {
             larger.append(tasks);
             core::mem::swap(tasks, &mut larger);
         }
+        Ok(())
     }
 
     /// Takes a task off; says whether it was still there, that is, whether nobody has woken it through this queue.
@@ -269,8 +285,10 @@ fn sleep<T>(
     let mut alarm = None;
     let result = loop {
         sched::prepare_to_block(task);
+        // Who isn't in a queue isn't woken by it, and looks again after a while.
+        let mut is_known = true;
         for queue in queues {
-            queue.enter(task);
+            is_known &= queue.enter(task);
         }
         if let Some(value) = cond() {
             break Ok(value);
@@ -284,7 +302,11 @@ fn sleep<T>(
             }
             alarm.get_or_insert_with(|| sched::wake_at(deadline, task));
         }
+        let nap = (!is_known).then(|| sched::wake_at(sched::now() + NAP, task));
         sched::block();
+        if let Some(nap) = nap {
+            sched::timer_cancel(nap);
+        }
     };
     sched::cancel_block(task);
     for queue in queues {

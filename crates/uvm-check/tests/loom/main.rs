@@ -56,6 +56,27 @@ mod sync {
     pub use wait::WaitQueue;
 }
 
+/// What they name of the kernel's memory: there is always some.
+mod mem {
+    pub mod fault {
+        use std::collections::VecDeque;
+
+        use machine::NoMemory;
+
+        pub const SMALL: usize = 16 * 1024;
+
+        pub trait Room {
+            fn room(&mut self, more: usize) -> Result<(), NoMemory>;
+        }
+
+        impl<T> Room for VecDeque<T> {
+            fn room(&mut self, more: usize) -> Result<(), NoMemory> {
+                self.try_reserve(more).map_err(|_| NoMemory)
+            }
+        }
+    }
+}
+
 /// What the spin lock asks of the machine: that there is another CPU to wait for, and where it counts what is held.
 mod arch {
     pub fn return_address() -> u64 {
