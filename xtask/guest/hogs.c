@@ -5,8 +5,8 @@
 #include <netinet/in.h>
 #include <poll.h>
 #include <pthread.h>
-#include <sys/epoll.h>
 #include <sched.h>
+#include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
@@ -545,6 +545,32 @@ static void a_child_with_its_own_memory_is_judged(void) {
     innocent_lives(other, go);
 }
 
+// A user whose children fill files without a name in their parent's table, and end: nobody has much, and the user has it all.
+static void memory_of_the_dead_is_judged(void) {
+    volatile int *go = shared_word();
+    pid_t hog = fork();
+    NEED(hog >= 0);
+    if (hog == 0) {
+        if (setgid(USER) || setuid(USER)) _exit(1);
+        long child = syscall(SYS_clone, CLONE_FILES | SIGCHLD, 0, 0, 0, 0);
+        if (child == 0) {
+            static char chunk[MEGABYTE];
+            int file = memfd_create("file", 0);
+            while (write(file, chunk, sizeof chunk) > 0) {}
+            _exit(0);
+        }
+        if (child < 0 || waitpid(child, 0, 0) != child) _exit(1);
+        *go = 1;
+        for (;;) pause();
+    }
+    while (!*go) usleep(10000);
+    pid_t other = innocent(36, go);
+    int status = 0;
+    for (int i = 0; i < 1000 && waitpid(hog, &status, WNOHANG) == 0; i++) usleep(10000);
+    CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+    innocent_lives(other, go);
+}
+
 static sigjmp_buf refused;
 
 static void on_bus(int signal) {
@@ -615,7 +641,7 @@ static const struct test_case cases[] = {
 #undef CASE
 #define CASE(name) {#name, name}
 static const struct test_case judged[] = {CASE(many_large_processes_are_judged), CASE(users_are_judged_by_all_they_have),
-                                         CASE(a_child_with_its_own_memory_is_judged)};
+                                         CASE(a_child_with_its_own_memory_is_judged), CASE(memory_of_the_dead_is_judged)};
 static const struct test_case bounded[] = {CASE(shared_memory_has_a_bound)};
 
 // With a word, cases that take memory itself: until it has run out, or until they are refused.
