@@ -129,6 +129,45 @@ static void a_stopped_group_hears_that_it_is_orphaned(void) {
     close(ends[0]);
 }
 
+static volatile int *hung_up;
+
+static void counts_a_hang_up(int signal) {
+    (void)signal;
+    __atomic_add_fetch(hung_up, 1, __ATOMIC_SEQ_CST);
+}
+
+// The same with a group of many, none of whose members is the parent that ends: all hear of it, once.
+static void a_large_group_hears_that_it_is_orphaned(void) {
+    enum { MEMBERS = 100 };
+    hung_up = mmap(0, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    NEED(hung_up != MAP_FAILED);
+    pid_t shell = fork();
+    if (shell == 0) {
+        setsid();
+        signal(SIGHUP, counts_a_hang_up);
+        pid_t parent = fork();
+        if (parent == 0) {
+            setpgid(0, 0);
+            pid_t first = 0, member = 0;
+            for (int i = 0; i < MEMBERS; i++) {
+                if ((member = fork()) == 0) for (;;) pause();
+                if (!first) first = member;
+                if (member < 0 || setpgid(member, first)) _exit(1);
+            }
+            int status;
+            int is_stopped = !kill(member, SIGSTOP) && waitpid(member, &status, WUNTRACED) == member && WIFSTOPPED(status);
+            hung_up[1] = first;
+            _exit(is_stopped && hung_up[0] == 0 ? 0 : 1);
+        }
+        if (wait_for(parent)) _exit(2);
+        for (int i = 0; i < 500 && hung_up[0] < MEMBERS; i++) usleep(10000);
+        usleep(100000);
+        kill(-hung_up[1], SIGKILL);
+        _exit(hung_up[0] == MEMBERS ? 0 : 3);
+    }
+    CHECK(wait_for(shell) == 0);
+}
+
 static void vfork_lends_its_memory(void) {
     volatile int seen = 0;
     pid_t child = vfork();
@@ -317,6 +356,7 @@ int main(int argc, char **argv) {
         {"a_hundred_children", a_hundred_children},
         {"orphans_find_a_parent", orphans_find_a_parent},
         {"a_stopped_group_hears_that_it_is_orphaned", a_stopped_group_hears_that_it_is_orphaned},
+        {"a_large_group_hears_that_it_is_orphaned", a_large_group_hears_that_it_is_orphaned},
         {"vfork_lends_its_memory", vfork_lends_its_memory},
         {"broken_programs", broken_programs},
         {"corrupt_headers", corrupt_headers},

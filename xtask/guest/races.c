@@ -279,6 +279,48 @@ static void peeked_rings_are_alive(void) {
     if (lost) printf("  %d of %d rings were emptied under their owner\n", lost, RINGS);
 }
 
+static int growing[2][2];
+
+static void *grows(void *which) {
+    int pipe = growing[which != 0][1];
+    for (int i = 0; i < 10 * ROUNDS; i++) {
+        meet(3 * i);
+        if (fcntl(pipe, F_SETPIPE_SZ, 64 * PAGE) >= 0) __atomic_add_fetch(&shared[1], 1, __ATOMIC_SEQ_CST);
+        meet(3 * i + 1);
+        if (shared[1] > 1) shared[2]++;
+        fcntl(pipe, F_SETPIPE_SZ, 16 * PAGE);
+        meet(3 * i + 2);
+        if (!which) shared[1] = 0;
+    }
+    return 0;
+}
+
+static void set_pages_of_pipes(const char *soft) {
+    int fd = open("/proc/sys/fs/pipe-user-pages-soft", O_WRONLY);
+    NEED(fd >= 0 && write(fd, soft, strlen(soft)) > 0);
+    close(fd);
+}
+
+// Two pipes of a user who may have pages for one to grow.
+static void pipes_do_not_grow_together(void) {
+    share();
+    set_pages_of_pipes("100");
+    pid_t child = fork();
+    NEED(child >= 0);
+    if (child == 0) {
+        pthread_t other;
+        NEED(!setgid(4715) && !setuid(4715) && !pipe(growing[0]) && !pipe(growing[1]));
+        NEED(!pthread_create(&other, 0, grows, growing));
+        grows(0);
+        NEED(!pthread_join(other, 0));
+        _exit(0);
+    }
+    int status = -1;
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    if (!CHECK(shared[2] == 0)) printf("  both grew in %d rounds\n", shared[2] / 2);
+    set_pages_of_pipes("16384");
+}
+
 static const struct test_case cases[] = {
     {"open_creates_or_opens", open_creates_or_opens},
     {"one_key_is_one_segment", one_key_is_one_segment},
@@ -288,6 +330,7 @@ static const struct test_case cases[] = {
     {"a_number_waits_for_its_file", a_number_waits_for_its_file},
     {"no_file_without_a_number", no_file_without_a_number},
     {"peeked_rings_are_alive", peeked_rings_are_alive},
+    {"pipes_do_not_grow_together", pipes_do_not_grow_together},
 };
 
 int main(int argc, char **argv) { return RUN(cases, argc, argv); }
