@@ -314,7 +314,9 @@ static void many_waiters(void) {
     }
     usleep(300000);
     BESIDE("moving many waiters", CHECK(syscall(SYS_futex, &words[0], 3, 0, MANY, &words[1], 0) == MANY));
-    CHECK(syscall(SYS_futex, &words[1], 1, INT_MAX, 0, 0, 0) == MANY);
+    CHECK(syscall(SYS_futex, &words[1], 3, MANY / 2, MANY, &words[0], 0) == MANY);
+    CHECK(syscall(SYS_futex, &words[1], 1, INT_MAX, 0, 0, 0) == 0);
+    CHECK(syscall(SYS_futex, &words[0], 1, INT_MAX, 0, 0, 0) == MANY - MANY / 2);
 }
 
 static void forked(void) {

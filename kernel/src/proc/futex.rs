@@ -267,7 +267,8 @@ fn requeue(va: u64, keys: (Key, Key), wake: usize, requeue: usize, expected: Opt
     };
     let (source, mut target) = both.pair();
     if from == to {
-        return Ok(wake_in(source, from, wake, ANY));
+        drop(both);
+        return Ok(wake_key(from, wake, ANY));
     }
     let waiting = source.iter().filter(|waiter| waiter.is_for(from, ANY)).count();
     let moving = waiting.saturating_sub(wake).min(requeue);
@@ -275,10 +276,15 @@ fn requeue(va: u64, keys: (Key, Key), wake: usize, requeue: usize, expected: Opt
     if let Some(target) = &mut target {
         target.room(moving)?;
     }
-    let woken = wake_in(source, from, wake, ANY);
-    let mut moved = 0;
+    let woken = wake_in(source, from, wake.min(BATCH), ANY);
+    // The first of those that are left are woken when the buckets are given back.
+    let (mut left, mut moved) = (wake - woken, 0);
     source.retain(|waiter| {
         if moved == moving || !waiter.is_for(from, ANY) {
+            return true;
+        }
+        if left > 0 {
+            left -= 1;
             return true;
         }
         moved += 1;
@@ -288,6 +294,8 @@ fn requeue(va: u64, keys: (Key, Key), wake: usize, requeue: usize, expected: Opt
         false
     });
     give_back(source);
+    drop(both);
+    let woken = if woken < BATCH { woken } else { woken + wake_key(from, wake - woken, ANY) };
     Ok(woken + moved)
 }
 
