@@ -333,6 +333,7 @@ pub const CASES: &[Case] = &[
         ours_only: true,
         ..CASE
     },
+    Case { ours_only: true, ..guest("crowds without memory", &[("failnth", Libc::Musl)], &["/bin/failnth", "crowds"]) },
     Case { memory: "128M", ours_only: true, ..guest("the heap gives memory back", &[("givesback", Libc::Musl)], &["/bin/givesback"]) },
     Case {
         memory: "128M",
