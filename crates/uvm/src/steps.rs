@@ -15,7 +15,7 @@ pub(crate) const ENTRIES: usize = 64;
 /// Translations of a step, about.
 const TRANSLATIONS: usize = 2048;
 /// Wired ones, whose pages are unwired one by one.
-const WIRED: usize = 512;
+const WIRED: usize = if cfg!(feature = "small-leaves") { 2 } else { 512 };
 
 /// The part of a range that one step takes: up to the end of its last entry.
 pub(crate) fn first_part<M: Machine>(tree: &Tree<Entry<M>>, range: VaRange) -> VaRange {
@@ -64,14 +64,20 @@ impl<M: Machine> Uvm<M> {
     }
 
     /// Takes back the wiring of a range's pages, and their translations, a part at a time, before the range goes: the
-    /// step that takes it finds few. The entries stay wired, so what is touched meanwhile is wired then.
-    pub(crate) fn unwire_ahead(&self, held: &mut Held<'_, order::Nothing>, space: &Space<M>, range: VaRange) {
+    /// step that takes it finds few. The entries stay wired, so what is touched meanwhile is wired then. Returns what it
+    /// has looked at: if the change is refused, that is [wired again](Self::wire_again).
+    pub(crate) fn unwire_ahead(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        space: &Space<M>,
+        range: VaRange,
+    ) -> VaRange {
         let mut rest = range;
         while space.map.was_wired.load(Relaxed) && rest.pages().0 > WIRED as u64 {
             let mut down = Shootdown::new();
             {
                 let (tree, mut h) = space.map.lock(held, rest);
-                let Some(mut part) = first_wired(&tree, rest) else { return };
+                let Some(mut part) = first_wired(&tree, rest) else { break };
                 part.end = self.unwire_some(&mut h, space, part, WIRED);
                 self.forget_range(&mut h, space, part, &mut down);
                 rest.start = part.end;
@@ -79,12 +85,18 @@ impl<M: Machine> Uvm<M> {
             down.perform(self.machine(), held);
             self.machine().pause(held);
         }
+        VaRange::new(range.start, rest.start)
     }
 
     /// Forgets most of a range's translations, before what they show goes, so that the step that takes it finds few. Nobody may rely on
-    /// one that isn't wired (pmap law P1), and none is left that is but by who wires it now.
-    pub(crate) fn forget_ahead(&self, held: &mut Held<'_, order::Nothing>, space: &Space<M>, range: VaRange) {
-        self.unwire_ahead(held, space, range);
+    /// one that isn't wired (pmap law P1), and none is left that is but by who wires it now. Returns what was unwired.
+    pub(crate) fn forget_ahead(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        space: &Space<M>,
+        range: VaRange,
+    ) -> VaRange {
+        let unwired = self.unwire_ahead(held, space, range);
         let mut rest = range;
         while rest.pages().0 > TRANSLATIONS as u64 {
             let mut down = Shootdown::new();
@@ -94,7 +106,7 @@ impl<M: Machine> Uvm<M> {
                 let part = VaRange::new(rest.start, end);
                 let may_be_wired = space.map.was_wired.load(Relaxed) && first_wired(&tree, part).is_some();
                 if part.end == rest.end || may_be_wired {
-                    return;
+                    break;
                 }
                 self.forget_range(&mut h, space, part, &mut down);
                 rest.start = part.end;
@@ -102,5 +114,6 @@ impl<M: Machine> Uvm<M> {
             down.perform(self.machine(), held);
             self.machine().pause(held);
         }
+        unwired
     }
 }

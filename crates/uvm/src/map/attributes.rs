@@ -26,14 +26,15 @@ impl<M: Machine> Uvm<M> {
         prot: Prot,
     ) -> Result<(), RangeError> {
         check_pages(range)?;
+        let mut unwired = VaRange::new(range.start, range.start);
         if prot == Prot::NONE {
-            self.unwire_ahead(held, space, range);
+            unwired = self.unwire_ahead(held, space, range);
         }
         let mut rest = range;
         while !rest.is_empty() {
             let done = self.protect_first(held, space, rest, prot, rest == range);
-            if done.is_err() && prot == Prot::NONE {
-                self.wire_again(held, space, rest);
+            if done.is_err() {
+                self.wire_again(held, space, rest.intersect(unwired));
             }
             rest.start = done?;
             if !rest.is_empty() {

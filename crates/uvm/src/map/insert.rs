@@ -194,7 +194,7 @@ impl<M: Machine> Uvm<M> {
             Place::Fixed(va) => request.range_at(va, &space.map),
             _ => NOWHERE,
         };
-        self.forget_ahead(held, space, replaced);
+        let unwired = self.forget_ahead(held, space, replaced);
         let made = self.attempt(held, Change::REPLACE.bytes::<M>() + CHANGE_BYTES, |held, reserved| {
             if let Some(start) = self.map_own(held, space, request, reserved) {
                 return Ok(start);
@@ -241,7 +241,7 @@ impl<M: Machine> Uvm<M> {
         self.release_entries(held, &mut old, &mut down);
         down.perform(self.machine(), held);
         if made.is_err() {
-            self.wire_again(held, space, replaced);
+            self.wire_again(held, space, unwired);
         }
         made
     }

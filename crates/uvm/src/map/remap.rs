@@ -99,14 +99,15 @@ impl<M: Machine> Uvm<M> {
         };
         let tail = VaRange::sized(old.end, new_len - old.pages());
         let tail = tail.unwrap_or(VaRange::new(old.end, Va(u64::MAX)));
+        let mut unwired = VaRange::new(old.start, old.start);
         if behind == Behind::Emptied || !Self::may_stay(held, space, tail, place) {
-            self.unwire_ahead(held, space, old);
+            unwired = self.unwire_ahead(held, space, old);
         }
         let target = match place {
             RemapPlace::Fixed(va) => VaRange::new(va, va + new_len),
             RemapPlace::Stay | RemapPlace::MayMove => VaRange::new(old.start, old.start),
         };
-        self.forget_ahead(held, space, target);
+        let forgotten = self.forget_ahead(held, space, target);
         let result = self.attempt(held, Change::MOVE.bytes::<M>() + CHANGE_BYTES, |held, reserved| {
             let (mut tree, mut h) = space.map.lock_whole(held, concerned);
             if !tree.is_covered(old) {
@@ -157,8 +158,8 @@ impl<M: Machine> Uvm<M> {
             let _ = self.wire(held, space, VaRange::new(start, start + new_len));
         }
         if result.is_err() {
-            self.wire_again(held, space, old);
-            self.wire_again(held, space, target);
+            self.wire_again(held, space, unwired);
+            self.wire_again(held, space, forgotten);
         }
         result
     }

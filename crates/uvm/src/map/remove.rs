@@ -29,7 +29,7 @@ impl<M: Machine> Uvm<M> {
         check_pages(range)?;
         let mut down = Shootdown::new();
         let mut old = Taken::new();
-        self.forget_ahead(held, space, range);
+        let unwired = self.forget_ahead(held, space, range);
         let result = self.attempt(held, Change::TAKE.bytes::<M>(), |held, reserved| {
             let (mut tree, mut h) = space.map.lock(held, range);
             Change::TAKE.ensure(&tree, 0, reserved)?;
@@ -53,7 +53,7 @@ impl<M: Machine> Uvm<M> {
         down.perform(self.machine(), held);
         self.clear_left(held);
         if result.is_err() {
-            self.wire_again(held, space, range);
+            self.wire_again(held, space, unwired);
         }
         result
     }

@@ -222,8 +222,8 @@ impl<M: Machine> Uvm<M> {
         rest.start
     }
 
-    /// Wires the wired parts of a range again whose pages were unwired ahead of a change that was then refused. What
-    /// can't be had is wired when it is touched.
+    /// Wires those pages of a range again that are in memory, after they were unwired ahead of a change that was then
+    /// refused; no page is brought in or copied. What can't be wired now is wired when it is touched.
     pub(crate) fn wire_again(&self, held: &mut Held<'_, order::Nothing>, space: &Space<M>, range: VaRange) {
         let mut rest = range;
         while space.map.was_wired.load(Relaxed) && !rest.is_empty() {
@@ -233,7 +233,15 @@ impl<M: Machine> Uvm<M> {
                 tree.try_each(rest, &mut |e| if e.wired { Err(of(e)) } else { Ok(()) }).err()
             };
             let Some((part, prot)) = part else { return };
-            let _ = self.wire_range(held, space, part, prot);
+            let access = least_access(prot);
+            for (n, va) in part.iter_pages().enumerate() {
+                self.pause_after(held, n);
+                let mut is_there = false;
+                self.resident(held, space, VaRange::new(va, va + Pages(1)), |_| is_there = true);
+                if let (true, Some(access)) = (is_there, access) {
+                    let _ = self.fault(held, space, va, access);
+                }
+            }
             rest.start = part.end;
         }
     }
