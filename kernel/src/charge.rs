@@ -1,12 +1,14 @@
-//! What programs make the kernel keep: bytes of its heap and of its stacks, charged to a process and to its user.
+//! What programs make the kernel keep: bytes of its heap and of its stacks, charged to a process
+//! and to its user.
 //!
 //! ```text
 //!   File, Pipe, Thread, ... --Charge--> Account (a process's) --> User --> all users but root
 //!   a name in tmpfs, ...    --Charge------------------------------^
 //! ```
-//! What a program can have the kernel keep has a [`Charge`] for about so many bytes, as long as it lives. Most of it goes with the
-//! process that made it, and is charged to that: who takes most is ended when memory runs out (`proc::oom`). What outlives the
-//! process (names and nodes in memory, shared segments) is charged to the user alone: nobody's end gives it back.
+//! What a program can have the kernel keep has a [`Charge`] for about so many bytes, as long as it
+//! lives. Most of it goes with the process that made it, and is charged to that: who takes most is
+//! ended when memory runs out (`proc::oom`). What outlives the process (names and nodes in memory,
+//! shared segments) is charged to the user alone: nobody's end gives it back.
 //!
 //! Each user may have a quarter of what was free when the first process started, all but root together half, root three quarters.
 //! Beyond that the call fails by the error that Linux has for it. Memory of a process itself (pages, page tables, map entries) has no
@@ -15,8 +17,9 @@
 //! `write` and `fallocate` of a memfd say ENOSPC, a store to one or to a segment gets SIGBUS, and `shmget` of a segment that could
 //! never be filled says ENOSPC. Pages in queues of pipes and sockets are counted by [`User::changed`].
 //!
-//! I1: an account's sum is that of its charges; a user's that of accounts and charges that refer to it. I2: a process that changes its
-//! real user gets a new account and takes its threads along; other charges stay with the user who made them.
+//! I1: an account's sum is that of its charges; a user's that of accounts and charges that refer to
+//! it. I2: a process that changes its real user gets a new account and takes its threads along;
+//! other charges stay with the user who made them.
 
 use alloc::sync::{Arc, Weak};
 use core::sync::atomic::{AtomicI64, AtomicUsize, Ordering::Relaxed};
@@ -145,9 +148,10 @@ impl User {
         }
     }
 
-    /// A queue of the user's has changed from one size to another. Bytes in queues are pages that can't be paged out, lent ones among
-    /// them. From an eighth of memory on, sends to the user's sockets fail with `ENOBUFS` until something is received, and each pipe
-    /// takes no more than a page.
+    /// A queue of the user's has changed from one size to another. Bytes in queues are pages that
+    /// can't be paged out, lent ones among them. From an eighth of memory on, sends to the user's
+    /// sockets fail with `ENOBUFS` until something is received, and each pipe takes no more than a
+    /// page.
     pub fn changed(&self, from: usize, to: usize) {
         if to > from {
             self.queued.fetch_add(to - from, Relaxed);
@@ -301,7 +305,8 @@ impl Charge {
         }
     }
 
-    /// Charges another process in place of the one, whatever it has: the same process under another user.
+    /// Charges another process in place of the one, whatever it has: the same process under another
+    /// user.
     pub fn move_to(&mut self, account: &Arc<Account>) {
         account.user.kept.fetch_add(self.bytes, Relaxed);
         if account.user.uid != 0 {

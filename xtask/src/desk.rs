@@ -1,8 +1,9 @@
 //! `./uvm fuzz --desk`: libFuzzer on the targets of `crates/uvm-fuzz`, with their corpus.
 //!
-//! The search works on a copy in `target/desk`, and what reaches something new goes to the corpus when it ends, by
-//! libFuzzer's own merge: an input that reaches no more edges than those that are there is left out. How often an edge is
-//! taken doesn't count there, so that the corpus stays at some hundred files.
+//! The search works on a copy in `target/desk`, and what reaches something new goes to the corpus
+//! when it ends, by libFuzzer's own merge: an input that reaches no more edges than those that are
+//! there is left out. How often an edge is taken doesn't count there, so that the corpus stays at
+//! some hundred files.
 
 use crate::{build, ui};
 use anyhow::{bail, Context, Result};

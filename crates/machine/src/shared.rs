@@ -4,22 +4,25 @@
 //!   open lock:    reader --> its CPU's row | lock 7 |   -   |   -   |   -   |    then looks again: still open?
 //!   to change:    writer --> takes the lock, closes it, waits until no row names it
 //! ```
-//! A reader-writer lock counts its readers in one word, which then moves from CPU to CPU as a plain lock would. Here a
-//! reader says what it reads in its own CPU's [`Row`] and the lock's line stays where it is, in every CPU's cache. What
-//! this costs falls on the writer, who must look at each row; so a lock opens to readers only after it was read
-//! several times for each CPU without a change, and is an ordinary lock till then and on machines of one CPU.
+//! A reader-writer lock counts its readers in one word, which then moves from CPU to CPU as a plain
+//! lock would. Here a reader says what it reads in its own CPU's [`Row`] and the lock's line stays
+//! where it is, in every CPU's cache. What this costs falls on the writer, who must look at each
+//! row; so a lock opens to readers only after it was read several times for each CPU without a
+//! change, and is an ordinary lock till then and on machines of one CPU.
 //!
-//! Source: Dice and Kogan, BRAVO: biased locking for reader-writer locks (USENIX ATC 2019), with rows by CPU in place of
-//! their table by hash.
+//! Source: Dice and Kogan, BRAVO: biased locking for reader-writer locks (USENIX ATC 2019), with
+//! rows by CPU in place of their table by hash.
 //!
-//! I1: while `open`, nobody has a [`Guard`]: who takes the lock closes it and waits for those whose rows name it. I2: who names an
-//! open lock in a row and finds it still open may read until the place is empty again. Both follow from one order
-//! of four accesses that all CPUs agree on: the reader writes its place and then reads `open`; the writer writes `open` and
-//! then reads the places; so one of the two sees the other.
+//! I1: while `open`, nobody has a [`Guard`]: who takes the lock closes it and waits for those whose
+//! rows name it. I2: who names an open lock in a row and finds it still open may read until the
+//! place is empty again. Both follow from one order of four accesses that all CPUs agree on: the
+//! reader writes its place and then reads `open`; the writer writes `open` and then reads the
+//! places; so one of the two sees the other.
 //!
-//! A lock that is changed time and again stays closed. Who would hold it for long to read ([`Shared::read_beside_if`]) then counts itself in
-//! its word `inside`, with the lock held, and gives the lock back: those who read run beside each other there too, at the price of
-//! a line that moves. I3: who has the lock to change something waits until nobody is inside.
+//! A lock that is changed time and again stays closed. Who would hold it for long to read
+//! ([`Shared::read_beside_if`]) then counts itself in its word `inside`, with the lock held, and
+//! gives the lock back: those who read run beside each other there too, at the price of a line that
+//! moves. I3: who has the lock to change something waits until nobody is inside.
 
 use crate::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use crate::atomic::{AtomicBool, AtomicU32, AtomicUsize};
@@ -91,8 +94,8 @@ fn loom_fence() {
     loom::sync::atomic::fence(SeqCst);
 }
 
-/// A `T` behind a lock `R` of level `L` that several threads may read at once. What it keeps of itself and the beginning of `T` lie side by
-/// side, mostly in one cache line.
+/// A `T` behind a lock `R` of level `L` that several threads may read at once. What it keeps of
+/// itself and the beginning of `T` lie side by side, mostly in one cache line.
 #[repr(C)]
 pub struct Shared<L, R, T> {
     open: AtomicBool,
@@ -174,7 +177,8 @@ impl<T> Deref for Reading<'_, T> {
     type Target = T;
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: no one uses a guard while a row names the lock (I1) or somebody is inside (I3), and other readers have `&T` too.
+        // SAFETY: no one uses a guard while a row names the lock (I1) or somebody is inside (I3),
+        // and other readers have `&T` too.
         unsafe { &*self.cell.get() }
     }
 }
@@ -202,8 +206,8 @@ impl<L: Level, R: RawLock, T> Shared<L, R, T> {
         }
     }
 
-    /// Takes the lock to change what it guards, as [`Ordered::lock`] does. Cost where it was open: a look at each
-    /// CPU's row, and the wait for those who read.
+    /// Takes the lock to change what it guards, as [`Ordered::lock`] does. Cost where it was open:
+    /// a look at each CPU's row, and the wait for those who read.
     #[inline]
     #[cfg_attr(feature = "lines", track_caller)]
     pub fn lock<'a, P: Before<L>>(&'a self, held: &'a mut Held<'_, P>) -> (Guard<'a, R, T>, Held<'a, L>) {
@@ -237,7 +241,8 @@ impl<L: Level, R: RawLock, T> Shared<L, R, T> {
         guard
     }
 
-    /// Takes two different locks of one level to change what they guard, as [`Ordered::lock_pair`] does.
+    /// Takes two different locks of one level to change what they guard, as [`Ordered::lock_pair`]
+    /// does.
     ///
     /// # Panics
     /// If both are the same lock.
@@ -254,7 +259,8 @@ impl<L: Level, R: RawLock, T> Shared<L, R, T> {
         locked
     }
 
-    /// Takes the lock to read, among others if it has been quiet for long. Always in line: it is on the path of each fault, twice.
+    /// Takes the lock to read, among others if it has been quiet for long. Always in line: it is on
+    /// the path of each fault, twice.
     #[inline(always)]
     #[cfg_attr(feature = "lines", track_caller)]
     pub fn read<'a, P: Before<L>>(&'a self, held: &'a mut Held<'_, P>) -> (Access<'a, R, T>, Held<'a, L>) {
@@ -291,7 +297,8 @@ impl<L: Level, R: RawLock, T> Shared<L, R, T> {
         self.read_by_lock()
     }
 
-    /// The same for who reads for long: beside others even if it hasn't been quiet, unless there is one CPU alone.
+    /// The same for who reads for long: beside others even if it hasn't been quiet, unless there is
+    /// one CPU alone.
     ///
     /// # Errors
     /// The token.
@@ -363,7 +370,8 @@ impl<L: Level, R: RawLock, T> Shared<L, R, T> {
         Access::Alone(guard)
     }
 
-    /// Counts a read with the lock held. Where it is open, or opens now, it is this CPU's row that says who reads.
+    /// Counts a read with the lock held. Where it is open, or opens now, it is this CPU's row that
+    /// says who reads.
     #[inline(never)]
     fn read_once_more(&self, rows: &'static [Row]) -> Option<&'static AtomicUsize> {
         let quiet = self.quiet.load(Relaxed) + 1;

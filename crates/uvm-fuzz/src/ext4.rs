@@ -1,8 +1,9 @@
-//! A volume that an enemy has written: images with bytes changed as the input says, mounted, walked and changed.
+//! A volume that an enemy has written: images with bytes changed as the input says, mounted, walked
+//! and changed.
 //!
-//! The images are in `images/`: their blocks that aren't nothing, each behind its number. Two have no checksums, one
-//! of them a journal; the third has both. An input is records of four bytes: most change a byte of one of these blocks, the
-//! others are calls.
+//! The images are in `images/`: their blocks that aren't nothing, each behind its number. Two have
+//! no checksums, one of them a journal; the third has both. An input is records of four bytes: most
+//! change a byte of one of these blocks, the others are calls.
 
 use std::sync::{Arc, Mutex, OnceLock};
 
@@ -108,7 +109,8 @@ pub fn target(bytes: &[u8]) {
     let _ = volume.unmount();
 }
 
-/// What a walk has found: directories and other things, by number, and names with their directories.
+/// What a walk has found: directories and other things, by number, and names with their
+/// directories.
 #[derive(Default)]
 struct Seen {
     dirs: Vec<u32>,

@@ -1,4 +1,5 @@
-//! What a fuzzer runs on the desk: functions of bytes that panic when something is wrong, and no fuzzer.
+//! What a fuzzer runs on the desk: functions of bytes that panic when something is wrong, and no
+//! fuzzer.
 //!
 //! ```text
 //!   corpus/TARGET/*  --->  tests/replay.rs: each file, and random bytes by seed (cargo test)
@@ -7,8 +8,8 @@
 //!         +------ what reaches something new ---+
 //! ```
 //!
-//! The kernel's files are taken in by their paths, as `xtask/tests/kernel_parts.rs` does; what they name of the kernel
-//! stands below.
+//! The kernel's files are taken in by their paths, as `xtask/tests/kernel_parts.rs` does; what they
+//! name of the kernel stands below.
 #![forbid(unsafe_code)]
 
 extern crate alloc;

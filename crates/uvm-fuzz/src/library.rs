@@ -1,9 +1,10 @@
 //! The library beside the reference model, on lists of operations that bytes say.
 //!
-//! Three bytes choose the machine, then each eight are an operation: what it is, and its numbers. All records have one
-//! length, so that a byte that a fuzzer changes, or a piece that it moves, leaves the other operations as they are. Numbers
-//! that the world gives no meaning are taken modulo what it has; spans, lengths and places reach to the
-//! window's last page and over it, rights and orders are any.
+//! Three bytes choose the machine, then each eight are an operation: what it is, and its numbers.
+//! All records have one length, so that a byte that a fuzzer changes, or a piece that it moves,
+//! leaves the other operations as they are. Numbers that the world gives no meaning are taken
+//! modulo what it has; spans, lengths and places reach to the window's last page and over it,
+//! rights and orders are any.
 
 use machine::Pa;
 use uvm_check::model::{Expect, Model};
@@ -21,8 +22,8 @@ const RECORD: usize = 8;
 /// Operations of a list, at most.
 const OPERATIONS: usize = 120;
 
-/// Runs a list: each answer, each translation, the audit after each operation, and the memory at the end are
-/// the model's.
+/// Runs a list: each answer, each translation, the audit after each operation, and the memory at
+/// the end are the model's.
 ///
 /// # Panics
 /// If they aren't.
@@ -50,7 +51,8 @@ fn setup([machine, swap, seed]: [u8; HEADER]) -> Setup {
     Setup { shape, swaps, memory: Memory::MayRunOut, ..Setup::new(config, watch) }
 }
 
-/// The operations that these records say, but for those that find nothing to work on: a model runs along.
+/// The operations that these records say, but for those that find nothing to work on: a model runs
+/// along.
 fn list(records: &[u8]) -> Vec<Op> {
     let mut model = Model::default();
     let mut list = Vec::new();

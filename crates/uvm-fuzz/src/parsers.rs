@@ -1,5 +1,5 @@
-//! The kernel's readers of what comes from outside, on any bytes: none panics, and what one lets through is what its users
-//! rely on.
+//! The kernel's readers of what comes from outside, on any bytes: none panics, and what one lets
+//! through is what its users rely on.
 
 use crate::address::{Address, Family, ADDRESS_MAX};
 use crate::fs::file::File;

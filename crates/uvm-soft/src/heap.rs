@@ -1,10 +1,10 @@
 //! A heap that holds operations to what they have reserved.
 //!
-//! [`Machine::reserve_heap`](machine::Machine::reserve_heap) is a promise with two sides: the host has the bytes, and the
-//! library allocates no more of them, and none in pieces over [`PIECE`]. A host sees the second
-//! broken only when its heap is empty. Here each byte that an operation allocates is charged to its
-//! last reservation, and the first allocation that goes too far is kept with its place in the
-//! program:
+//! [`Machine::reserve_heap`](machine::Machine::reserve_heap) is a promise with two sides: the host
+//! has the bytes, and the library allocates no more of them, and none in pieces over [`PIECE`]. A
+//! host sees the second broken only when its heap is empty. Here each byte that an operation
+//! allocates is charged to its last reservation, and the first allocation that goes too far is kept
+//! with its place in the program:
 //!
 //! ```text
 //!   charged(|| uvm.fork(...))      reserve_heap(900) -> 900 left

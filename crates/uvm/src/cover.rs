@@ -5,26 +5,30 @@
 //!   counts  |---1----|----2----|----1----|       two entries, [0, 20) and [10, 30)
 //! ```
 //!
-//! UVM counts references to a whole amap, and adds an array of per-page counts once an entry is split. Here the
-//! counts are kept by range from the start. So splitting an entry changes nothing, an unmapped part frees its anons
-//! at once, and "may I write here without copying?" has an exact answer for just the range that asks: the paper's
-//! test of an amap's reference count against one (1999, section 5.2), range by range.
+//! UVM counts references to a whole amap, and adds an array of per-page counts once an entry is
+//! split. Here the counts are kept by range from the start. So splitting an entry changes nothing,
+//! an unmapped part frees its anons at once, and "may I write here without copying?" has an exact
+//! answer for just the range that asks: the paper's test of an amap's reference count against one
+//! (1999, section 5.2), range by range.
 //!
-//! A program chooses how many runs there are: children that unmap every second page of what they have inherited make
-//! one of each page. So they lie in a B-tree, whose nodes are small and whose changes cost O(log n).
+//! A program chooses how many runs there are: children that unmap every second page of what they
+//! have inherited make one of each page. So they lie in a B-tree, whose nodes are small and whose
+//! changes cost O(log n).
 //!
-//! I1: runs are disjoint, not empty, and have counts above zero; neighbours that touch differ in count.
+//! I1: runs are disjoint, not empty, and have counts above zero; neighbours that touch differ in
+//! count.
 
 use alloc::collections::BTreeMap;
 use core::ops::Range;
 
 /// Heap bytes of one of the tree's nodes, at most: eleven keys and values, twelve edges.
 const NODE_BYTES: usize = 400;
-/// Heap bytes that one change of any cover needs, at most: that of 6^10 runs, as many as no machine has entries.
+/// Heap bytes that one change of any cover needs, at most: that of 6^10 runs, as many as no machine
+/// has entries.
 pub(crate) const CHANGE_BYTES: usize = change_bytes(6usize.pow(10));
 
-/// Heap bytes that one change of a tree of so many runs needs, at most: two new nodes on each level. Every node but the
-/// root has six children at least, or five keys.
+/// Heap bytes that one change of a tree of so many runs needs, at most: two new nodes on each
+/// level. Every node but the root has six children at least, or five keys.
 const fn change_bytes(runs: usize) -> usize {
     2 * (runs.ilog(6) as usize + 2) * NODE_BYTES
 }
@@ -44,8 +48,8 @@ struct Rest {
     count: u32,
 }
 
-/// See the module. Most have one run, which lies in the amap's first cache line, with the lock: to count one more reference moves
-/// that line and no other.
+/// See the module. Most have one run, which lies in the amap's first cache line, with the lock: to
+/// count one more reference moves that line and no other.
 pub(crate) struct Cover {
     runs: Runs,
 }
@@ -123,14 +127,15 @@ impl Cover {
         self.lessen();
     }
 
-    /// Takes one reference from every slot of the range, all of which have one; `unused` gets each part that has
-    /// none left.
+    /// Takes one reference from every slot of the range, all of which have one; `unused` gets each
+    /// part that has none left.
     pub(crate) fn sub(&mut self, range: Range<u64>, unused: impl FnMut(Range<u64>)) {
         let end = self.sub_some(range.clone(), usize::MAX, unused);
         debug_assert_eq!(end, range.end);
     }
 
-    /// The same until `most` parts, at least one, have no reference left; says where the rest of the range begins.
+    /// The same until `most` parts, at least one, have no reference left; says where the rest of
+    /// the range begins.
     pub(crate) fn sub_some(
         &mut self,
         range: Range<u64>,
@@ -181,8 +186,8 @@ impl Cover {
         matches!(self.runs, Runs::One(Run { count: 0, .. }))
     }
 
-    /// Whether the range's slots are all that have references, each as many as the others: to count one reference more
-    /// or less takes no heap.
+    /// Whether the range's slots are all that have references, each as many as the others: to count
+    /// one reference more or less takes no heap.
     pub(crate) fn is_whole(&self, range: &Range<u64>) -> bool {
         matches!(&self.runs, Runs::One(run) if run.count != 0 && run.start == range.start && run.end == range.end)
     }
@@ -205,8 +210,8 @@ impl Cover {
         self.runs_in(range).next().is_none()
     }
 
-    /// What lies before, between and behind the runs from a slot on, in order: slots without a reference, up to the last
-    /// there can be. A run around `from` is passed over.
+    /// What lies before, between and behind the runs from a slot on, in order: slots without a
+    /// reference, up to the last there can be. A run around `from` is passed over.
     pub(crate) fn gaps(&self, from: u64) -> impl Iterator<Item = Range<u64>> + '_ {
         const LAST: u64 = u64::MAX >> 1;
         let starts = core::iter::once(from).chain(self.runs_in(from..LAST).map(|(run, _)| run.end));

@@ -1,7 +1,9 @@
-//! Long operations in steps: what a program has made long is done a part at a time, and the host sees to others in between.
+//! Long operations in steps: what a program has made long is done a part at a time, and the host
+//! sees to others in between.
 //!
-//! A step holds the map's lock for some tens of entries, or some thousands of translations. Between two steps others may change the map,
-//! so an operation is cut only where that is no more than what they could do before it or after it.
+//! A step holds the map's lock for some tens of entries, or some thousands of translations. Between
+//! two steps others may change the map, so an operation is cut only where that is no more than what
+//! they could do before it or after it.
 
 use machine::lines::Ordering::Relaxed;
 use machine::{order, Held, Machine, Pmap, Shootdown, VaRange};
@@ -40,7 +42,8 @@ fn first_wired<M: Machine>(tree: &Tree<Entry<M>>, range: VaRange) -> Option<VaRa
 }
 
 impl<M: Machine> Uvm<M> {
-    /// Calls `each` with every entry that overlaps the range, in order of address, under the map's lock, which isn't held all the time.
+    /// Calls `each` with every entry that overlaps the range, in order of address, under the map's
+    /// lock, which isn't held all the time.
     pub(crate) fn each_in_steps(
         &self,
         held: &mut Held<'_, order::Nothing>,

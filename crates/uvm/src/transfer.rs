@@ -6,14 +6,16 @@
 //!   any other page on loan                 a copy of it
 //!   the page of zeroes                     an empty slot
 //! ```
-//! The pages come from devices and sockets ([`Uvm::new_page`]), from programs that lent them, or whose they were. They go to
-//! addresses that the program names, in place of what is there, or into its *transfer area*: a mapping of zeroes whose empty
-//! slots are taken in turn. What the program has done with it gives back by [`Uvm::discard`], the paper's anflush, and the
-//! slots are empty again, in the same amap and the same entry; so no transfer makes either, and the map isn't fragmented.
-//! Or the pages go [down into an object](Uvm::give_to_object).
+//! The pages come from devices and sockets ([`Uvm::new_page`]), from programs that lent them, or
+//! whose they were. They go to addresses that the program names, in place of what is there, or into
+//! its *transfer area*: a mapping of zeroes whose empty slots are taken in turn. What the program
+//! has done with it gives back by [`Uvm::discard`], the paper's anflush, and the slots are empty
+//! again, in the same amap and the same entry; so no transfer makes either, and the map isn't
+//! fragmented. Or the pages go [down into an object](Uvm::give_to_object).
 //!
-//! The map is locked, looked at, and the pages put into slots as they are (`borrowed`); what can fail does so before anything has
-//! changed. What is drawn above comes to pass when they are touched.
+//! The map is locked, looked at, and the pages put into slots as they are (`borrowed`); what can
+//! fail does so before anything has changed. What is drawn above comes to pass when they are
+//! touched.
 //!
 //! Source: 1998, section 4.2.
 
@@ -52,7 +54,8 @@ pub enum TransferError {
     NoMapping,
     /// A part of the range may not be written.
     Protection,
-    /// A part of the range can't take pages: it is shared, locked in memory, or shows zeroes above an object. Copy.
+    /// A part of the range can't take pages: it is shared, locked in memory, or shows zeroes above
+    /// an object. Copy.
     Unsuitable,
     /// No addresses are free.
     NoSpace,
@@ -78,8 +81,9 @@ struct Transfer<'a, M: Machine> {
 }
 
 impl<M: Machine> Uvm<M> {
-    /// Makes pages on loan anonymous memory of a space, and says where they lie; the loan is the space's then. Cost: some steps a
-    /// page; what else they cost is paid by who touches them (`borrowed`).
+    /// Makes pages on loan anonymous memory of a space, and says where they lie; the loan is the
+    /// space's then. Cost: some steps a page; what else they cost is paid by who touches them
+    /// (`borrowed`).
     ///
     /// # Errors
     /// [`TransferError`], and the pages again.
@@ -130,7 +134,8 @@ impl<M: Machine> Uvm<M> {
         result
     }
 
-    /// Makes pages of their own of the page of zeroes, which an empty slot does not show above an object. Says whether there are any.
+    /// Makes pages of their own of the page of zeroes, which an empty slot does not show above an
+    /// object. Says whether there are any.
     fn make_zeroes_own(
         &self,
         held: &mut Held<'_, order::Nothing>,
@@ -254,7 +259,8 @@ impl<M: Machine> Uvm<M> {
         anons.borrowed.fetch_add(put, Relaxed);
     }
 
-    /// Where untouched addresses of the transfer area are; a new area, which is returned, if there is no room in the last.
+    /// Where untouched addresses of the transfer area are; a new area, which is returned, if there
+    /// is no room in the last.
     fn place_in_area(
         &self,
         tree: &mut Tree<Entry<M>>,
@@ -294,14 +300,16 @@ impl<M: Machine> Uvm<M> {
         Ok((start, Some(area)))
     }
 
-    /// Makes pages on loan the pages of an object from `index` on, in place of what it has there, and ends the loan: the
-    /// paper's pushing of pages down into the object layer. Mappings of the object show them. A page that is nobody's becomes the object's own,
-    /// on loan to those who have it too: so a program that [gives](Self::give_to_kernel) pages, which are lent again and
-    /// [transferred](Self::transfer) back to it, goes on reading what the object owns now. A page that somebody owns or has pinned is copied.
-    /// Waits for I/O of pages that go. Cost: by pages.
+    /// Makes pages on loan the pages of an object from `index` on, in place of what it has there,
+    /// and ends the loan: the paper's pushing of pages down into the object layer. Mappings of the
+    /// object show them. A page that is nobody's becomes the object's own, on loan to those who
+    /// have it too: so a program that [gives](Self::give_to_kernel) pages, which are lent again and
+    /// [transferred](Self::transfer) back to it, goes on reading what the object owns now. A page
+    /// that somebody owns or has pinned is copied. Waits for I/O of pages that go. Cost: by pages.
     ///
     /// # Errors
-    /// [`GetError`], `PastEnd` if the object is shorter, `NoSpace` or `NoMemory`, with nothing changed; and the pages.
+    /// [`GetError`], `PastEnd` if the object is shorter, `NoSpace` or `NoMemory`, with nothing
+    /// changed; and the pages.
     pub fn give_to_object(
         &self,
         held: &mut Held<'_, order::Nothing>,
@@ -347,7 +355,8 @@ impl<M: Machine> Uvm<M> {
         Ok(())
     }
 
-    /// Takes pages over that are nobody's, all or none: then says which can't be, since somebody has pinned it, or it comes twice.
+    /// Takes pages over that are nobody's, all or none: then says which can't be, since somebody
+    /// has pinned it, or it comes twice.
     fn take_over_all(&self, lent: &Lent) -> Option<usize> {
         let frames = self.frames();
         let refused = lent.pages().iter().position(|page| frames.take_over(page.page()) == Taken::Not)?;
@@ -365,7 +374,8 @@ impl<M: Machine> Uvm<M> {
         }
     }
 
-    /// One attempt to put pages that are nobody's into an object; or the number of one that must be copied before.
+    /// One attempt to put pages that are nobody's into an object; or the number of one that must be
+    /// copied before.
     fn give_pages(
         &self,
         held: &mut Held<'_, order::Nothing>,
@@ -439,7 +449,8 @@ fn indices(part: VaRange, range: VaRange) -> core::ops::Range<usize> {
     first..first + part.pages().0 as usize
 }
 
-/// Whether an entry is a map's transfer area, as it was made: pages can be put into its empty slots.
+/// Whether an entry is a map's transfer area, as it was made: pages can be put into its empty
+/// slots.
 fn is_area<M: Machine>(map: &Map<M>, entry: &Entry<M>) -> bool {
     let made = map.area_name.get().zip(entry.name.as_ref()).is_some_and(|(a, b)| Arc::ptr_eq(a, b));
     made && entry.object.is_none() && !entry.wired && entry.prot == Prot::READ_WRITE

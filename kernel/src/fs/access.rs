@@ -1,8 +1,8 @@
-//! What a process may do to a file: owners, permission bits, sticky and set-id bits, and the capabilities that overrule them. The only
-//! place where ids are compared with those of files.
+//! What a process may do to a file: owners, permission bits, sticky and set-id bits, and the
+//! capabilities that overrule them. The only place where ids are compared with those of files.
 //!
-//! Every function judges by the credentials and the ownership that it is given and looks at nothing else, so that a file system can ask
-//! with its own lock held, of what it is about to change.
+//! Every function judges by the credentials and the ownership that it is given and looks at nothing
+//! else, so that a file system can ask with its own lock held, of what it is about to change.
 
 use linux_raw_sys::general as abi;
 
@@ -99,12 +99,12 @@ pub fn may_remove(by: &Cred, dir: &Ownership, node: &Ownership) -> Result<()> {
     Ok(())
 }
 
-/// Whether a rename may move `node` from the directory `from` to `to`, where `target` has its new name. The file system has found them
-/// with its lock held.
+/// Whether a rename may move `node` from the directory `from` to `to`, where `target` has its new
+/// name. The file system has found them with its lock held.
 ///
 /// # Errors
-/// `EEXIST` and `ENOENT` for the mode; `EACCES`; `EPERM` for the sticky bit; `EISDIR` or `ENOTDIR` if a directory and another node would
-/// replace each other; `EBUSY` for a mount point.
+/// `EEXIST` and `ENOENT` for the mode; `EACCES`; `EPERM` for the sticky bit; `EISDIR` or `ENOTDIR`
+/// if a directory and another node would replace each other; `EBUSY` for a mount point.
 pub fn may_rename(
     by: &Cred,
     (from, node): (&dyn Inode, &dyn Inode),
@@ -142,8 +142,8 @@ pub fn may_rename(
     Ok(())
 }
 
-/// Whether a file may be given another name: by those who own it or could write the name's worth into a file of their own, so that a
-/// stranger can't keep what its owner removes.
+/// Whether a file may be given another name: by those who own it or could write the name's worth
+/// into a file of their own, so that a stranger can't keep what its owner removes.
 ///
 /// # Errors
 /// `EPERM`.
@@ -157,7 +157,8 @@ pub fn may_link(by: &Cred, node: &Ownership) -> Result<()> {
     }
 }
 
-/// Whether a symbolic link at the end of a path is followed: where everybody may put one, only its owner's own and the folder's owner's.
+/// Whether a symbolic link at the end of a path is followed: where everybody may put one, only its
+/// owner's own and the folder's owner's.
 ///
 /// # Errors
 /// `EACCES`.
@@ -212,8 +213,8 @@ fn set_ids_lost(by: &Cred, node: &Ownership) -> u32 {
     node.perm & if group_stays { abi::S_ISUID } else { SET_IDS }
 }
 
-/// The mode that is left of a file after the running process wrote to it or cut it; `None` if it stays. A program that anybody could
-/// have changed must not run with its owner's rights.
+/// The mode that is left of a file after the running process wrote to it or cut it; `None` if it
+/// stays. A program that anybody could have changed must not run with its owner's rights.
 pub fn mode_after_write(node: &Ownership) -> Option<u32> {
     if node.perm & SET_IDS == 0 || node.kind != Kind::File {
         return None;

@@ -6,11 +6,14 @@
 //!   frames          tables, stacks, pages of pipes and sockets              may fail
 //!   small pieces    all else, up to `SMALL` bytes each                      never fail: see `heap`'s cushion
 //! ```
-//! A thread may ask for the failure of one of its next allocations that can fail, by number: `/proc/PID/task/TID/fail-nth`, after
-//! Linux's `Documentation/fault-injection/fault-injection.rst`. So a test sees each such place of a system call fail once.
+//! A thread may ask for the failure of one of its next allocations that can fail, by number:
+//! `/proc/PID/task/TID/fail-nth`, after Linux's
+//! `Documentation/fault-injection/fault-injection.rst`. So a test sees each such place of a system
+//! call fail once.
 //!
-//! Builds with debug assertions check the other half: that no large piece is asked for outside [`attempt`], and how much small pieces
-//! come to in a system call. `/proc/vmstat` tells: `heap_unannounced`, `heap_call_peak`.
+//! Builds with debug assertions check the other half: that no large piece is asked for outside
+//! [`attempt`], and how much small pieces come to in a system call. `/proc/vmstat` tells:
+//! `heap_unannounced`, `heap_call_peak`.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -30,7 +33,8 @@ pub const SMALL: usize = 16 * 1024;
 static ARMED: AtomicU32 = AtomicU32::new(0);
 /// Large pieces asked for outside `attempt`.
 static UNANNOUNCED: AtomicU64 = AtomicU64::new(0);
-/// The most bytes of small pieces, less those freed, that a system call has taken without announcing them.
+/// The most bytes of small pieces, less those freed, that a system call has taken without
+/// announcing them.
 static PEAK: AtomicU64 = AtomicU64::new(0);
 
 /// Which of a thread's next allocations that can fail is to: 1 for the first, 0 for none.
@@ -76,7 +80,8 @@ impl Drop for Nth {
     }
 }
 
-/// Fails if the running thread has asked for that. Each place where an allocation can fail comes here first.
+/// Fails if the running thread has asked for that. Each place where an allocation can fail comes
+/// here first.
 ///
 /// # Errors
 /// [`NoMemory`].
@@ -88,8 +93,8 @@ pub fn point() -> Result<(), NoMemory> {
     Ok(())
 }
 
-/// Whether the running thread has been refused memory on purpose, since this was asked last: then there is some, and nobody is to be
-/// killed for it.
+/// Whether the running thread has been refused memory on purpose, since this was asked last: then
+/// there is some, and nobody is to be killed for it.
 pub fn has_struck() -> bool {
     proc::running_thread().is_some_and(|thread| thread.fail_nth.has_struck.swap(false, Relaxed))
 }
@@ -97,7 +102,8 @@ pub fn has_struck() -> bool {
 /// Whether a CPU is in [`attempt`].
 static ATTEMPTS: [AtomicBool; cpu::MAX_CPUS] = [const { AtomicBool::new(false) }; cpu::MAX_CPUS];
 
-/// Runs `grow`, an allocation that can fail and doesn't sleep: `try_reserve` of a size that a program chooses.
+/// Runs `grow`, an allocation that can fail and doesn't sleep: `try_reserve` of a size that a
+/// program chooses.
 ///
 /// # Errors
 /// [`NoMemory`] for any error of `grow`.
@@ -135,7 +141,8 @@ macro_rules! room {
 }
 room! { [T] Vec<T>; [T] VecDeque<T>; [K: Eq + Hash, V] HashMap<K, V> }
 
-/// Gives back most of a table that is far too large for what is left in it; without memory it stays as it is.
+/// Gives back most of a table that is far too large for what is left in it; without memory it stays
+/// as it is.
 pub fn shrink<K: Eq + Hash, V>(table: &mut HashMap<K, V>) {
     const SMALL: usize = 32;
     if table.capacity() <= SMALL || table.len() > table.capacity() / 8 {
@@ -201,7 +208,8 @@ impl Taken {
     }
 }
 
-/// Runs code of others that allocates as it likes, for a reason that its caller gives: it isn't told of. It may sleep.
+/// Runs code of others that allocates as it likes, for a reason that its caller gives: it isn't
+/// told of. It may sleep.
 pub fn excused<T>(code: impl FnOnce() -> T) -> T {
     let excuse = |is| proc::running_thread().is_some_and(|thread| thread.taken.is_excused.swap(is, Relaxed));
     let before = excuse(true);

@@ -7,29 +7,35 @@
 //!   | and pages   | `reserve`      |
 //!   | of the classes
 //! ```
-//! Sizes up to 2 KiB come from size classes: each CPU has lists of free blocks, filled a run of pages at a time; a dozen
-//! instructions each way. A run's worth of blocks that a CPU has too many goes to a depot, where all CPUs fill up first. There each
-//! block lies with the others of its run, and a run that is whole goes back to `talc`. Everything else comes from `talc`, behind a lock.
+//! Sizes up to 2 KiB come from size classes: each CPU has lists of free blocks, filled a run of
+//! pages at a time; a dozen instructions each way. A run's worth of blocks that a CPU has too many
+//! goes to a depot, where all CPUs fill up first. There each block lies with the others of its run,
+//! and a run that is whole goes back to `talc`. Everything else comes from `talc`, behind a lock.
 //!
 //! ```text
 //!   run     | Run | block | block | ...        aligned to its span, so that a block finds its run
 //!   depot   runs with blocks that no CPU has, of each class
 //! ```
-//! What `talc` has too much of goes back to all: the page daemon allocates free pages as blocks of a balloon, and takes their frames
-//! out of the tables ([`give_back`]). Who finds `talc` empty has a piece of the balloon filled with frames first.
+//! What `talc` has too much of goes back to all: the page daemon allocates free pages as blocks of
+//! a balloon, and takes their frames out of the tables ([`give_back`]). Who finds `talc` empty has
+//! a piece of the balloon filled with frames first.
 //!
-//! [`reserve`] is how the kernel gets by with containers that can't fail: it maps as much as the operation announces before the
-//! operation changes anything. I1: the stock, `mapped - claimed`, was at least the sum of all CPUs' promises when any of them
-//! was made, and each CPU has taken no more of it since its own. The kernel isn't preempted and an attempt never sleeps, so
-//! nobody else comes between on this CPU. A promise stands until the CPU makes another, so a CPU that asks for what it was
-//! promised before only looks whether the stock still has it all: that takes no lock, and writes nothing.
+//! [`reserve`] is how the kernel gets by with containers that can't fail: it maps as much as the
+//! operation announces before the operation changes anything. I1: the stock, `mapped - claimed`,
+//! was at least the sum of all CPUs' promises when any of them was made, and each CPU has taken no
+//! more of it since its own. The kernel isn't preempted and an attempt never sleeps, so nobody else
+//! comes between on this CPU. A promise stands until the CPU makes another, so a CPU that asks for
+//! what it was promised before only looks whether the stock still has it all: that takes no lock,
+//! and writes nothing.
 //!
-//! What announces nothing, in small pieces (a descriptor, a name), lives on a cushion that every `reserve` fills up again: so when
-//! memory runs out, faults and forks are refused first, while there still is enough to end a process in order.
-//! [`is_low`] says that it is being used, and the next system call makes room first. A piece whose size a program chooses is asked for
-//! in [`fault::attempt`], which may be refused and doesn't get the cushion.
+//! What announces nothing, in small pieces (a descriptor, a name), lives on a cushion that every
+//! `reserve` fills up again: so when memory runs out, faults and forks are refused first, while
+//! there still is enough to end a process in order. [`is_low`] says that it is being used, and the
+//! next system call makes room first. A piece whose size a program chooses is asked for in
+//! [`fault::attempt`], which may be refused and doesn't get the cushion.
 //!
-//! The road not taken is talc alone: 110 instructions for a small allocation and its release, where the classes take 25.
+//! The road not taken is talc alone: 110 instructions for a small allocation and its release, where
+//! the classes take 25.
 
 use core::alloc::{GlobalAlloc, Layout};
 use core::cell::UnsafeCell;
@@ -48,7 +54,8 @@ use crate::arch::{cpu, io, ipi, tables};
 use crate::sched;
 use crate::sync::SpinLock;
 
-/// Block sizes of the classes: multiples of 16; those of at least 64 that serve alignments up to 64 are multiples of 64.
+/// Block sizes of the classes: multiples of 16; those of at least 64 that serve alignments up to 64
+/// are multiples of 64.
 const SIZES: [usize; 14] = [16, 32, 48, 64, 96, 128, 192, 256, 320, 512, 768, 1024, 1344, 2048];
 const LARGEST: usize = 2048;
 /// Bytes claimed at once when talc has nothing that fits.
@@ -136,14 +143,15 @@ static RUNS_OF: [AtomicUsize; SIZES.len()] = [const { AtomicUsize::new(0) }; SIZ
 const KEPT_RUNS: usize = 2;
 
 impl Depot {
-    /// Puts a block to its run. Returns the run if all of its blocks are here and there are enough such: it has left the depot.
+    /// Puts a block to its run. Returns the run if all of its blocks are here and there are enough
+    /// such: it has left the depot.
     ///
     /// # Safety
     /// The block is free, of this class, and the caller's.
     unsafe fn put(&mut self, class: usize, block: *mut Block) -> Option<*mut Run> {
         let run = ((block as usize) & !(SPANS[class] - 1)) as *mut Run;
-        // SAFETY: each block lies in a run of its class, which begins with a `Run`; those are touched with the depot locked. Blocks are
-        // free memory of ours that holds a `Block`.
+        // SAFETY: each block lies in a run of its class, which begins with a `Run`; those are
+        // touched with the depot locked. Blocks are free memory of ours that holds a `Block`.
         unsafe {
             (*block).next = (*run).free;
             (*run).free = block;
@@ -263,7 +271,8 @@ struct Back {
     balloon: ArrayVec<Piece, BALLOON>,
     /// The sum of the balloon's pages.
     ballooned: u64,
-    /// Where the memory ends that start-up took, before page frames were handed over: it can't be given back.
+    /// Where the memory ends that start-up took, before page frames were handed over: it can't be
+    /// given back.
     floor: u64,
     /// Bytes free in talc that could not be given back the last time.
     stuck: u64,
@@ -277,13 +286,15 @@ struct Piece {
     pages: u32,
 }
 
-/// Pieces of the balloon at most, and pages of one. Beside each piece less than a page is left over, which is a part of what it gives back.
+/// Pieces of the balloon at most, and pages of one. Beside each piece less than a page is left
+/// over, which is a part of what it gives back.
 const BALLOON: usize = 16384;
 const PIECE: u32 = 1024;
 const LEAST_PIECE: u32 = 16;
 /// Pieces that lie where they can't be given back, put by for a while.
 const LOW_PIECES: usize = 64;
-/// Bytes that talc may have free beyond a quarter of what is in use before they are given back, and what it keeps of them.
+/// Bytes that talc may have free beyond a quarter of what is in use before they are given back, and
+/// what it keeps of them.
 const MUCH: u64 = 1 << 20;
 const ENOUGH: u64 = 512 * 1024;
 
@@ -345,7 +356,8 @@ pub fn lay_cushion(memory: usize) -> Result<(), NoMemory> {
     reserve(0)
 }
 
-/// Promises that allocations of up to `bytes` in all, none over 16 KiB, won't fail before this CPU's next call.
+/// Promises that allocations of up to `bytes` in all, none over 16 KiB, won't fail before this
+/// CPU's next call.
 ///
 /// # Errors
 /// [`NoMemory`]; nothing has changed but that some memory may be mapped ahead.
@@ -394,7 +406,8 @@ pub fn is_low() -> bool {
     LOW.load(Relaxed)
 }
 
-/// For `/proc/vmstat`: bytes that talc has handed out and has free, and the balloon's pages and pieces.
+/// For `/proc/vmstat`: bytes that talc has handed out and has free, and the balloon's pages and
+/// pieces.
 pub fn counters() -> [(&'static str, u64); 4] {
     let back = BACK.lock();
     [
@@ -405,7 +418,8 @@ pub fn counters() -> [(&'static str, u64); 4] {
     ]
 }
 
-/// What is allocated: blocks of each class, with their size, and bytes of all that no class has. All other CPUs stand still.
+/// What is allocated: blocks of each class, with their size, and bytes of all that no class has.
+/// All other CPUs stand still.
 pub fn in_use() -> ([(usize, usize); SIZES.len()], usize) {
     let mut runs = 0;
     let classes = core::array::from_fn(|class| {
@@ -419,7 +433,8 @@ pub fn in_use() -> ([(usize, usize); SIZES.len()], usize) {
     (classes, BACK.lock().used - runs)
 }
 
-/// Has each CPU give its free blocks to the depot, and the page daemon what the heap has too much of. Sleeps.
+/// Has each CPU give its free blocks to the depot, and the page daemon what the heap has too much
+/// of. Sleeps.
 pub fn trim() {
     let this = sched::current_owned();
     let allowed = this.allowed();
@@ -441,7 +456,8 @@ fn drain() {
     }
 }
 
-/// Has the page daemon give back what there is too much of. Who frees memory may hold any lock, so a system call does this.
+/// Has the page daemon give back what there is too much of. Who frees memory may hold any lock, so
+/// a system call does this.
 pub fn wake_daemon() {
     if FULL.swap(false, Relaxed) {
         drain();
@@ -449,7 +465,8 @@ pub fn wake_daemon() {
     }
 }
 
-/// Gives frames back that the heap has too many of. The page daemon's; it waits for all CPUs, with nothing locked.
+/// Gives frames back that the heap has too many of. The page daemon's; it waits for all CPUs, with
+/// nothing locked.
 pub fn give_back() {
     /// Frames given back at a time.
     const BATCH: usize = 256;
@@ -593,11 +610,13 @@ impl Back {
         }
     }
 
-    /// Gives talc `bytes`, or `STEP` if that is more, out of a piece of the balloon. False if there is none like it, or no frames.
+    /// Gives talc `bytes`, or `STEP` if that is more, out of a piece of the balloon. False if there
+    /// is none like it, or no frames.
     #[cold]
     fn deflate(&mut self, bytes: u64) -> bool {
         const SMALLEST: u64 = LEAST_PIECE as u64;
-        // The end of what stays takes a little of it; beside a whole piece there may be a little free already.
+        // The end of what stays takes a little of it; beside a whole piece there may be a little
+        // free already.
         let least = bytes.max(STEP) / PAGE_SIZE as u64 + 1;
         let Some(at) = self.balloon.iter().rposition(|piece| u64::from(piece.pages) + 2 >= least) else {
             return false;
@@ -615,7 +634,8 @@ impl Back {
             return false;
         }
         let start = piece.start() as *mut u8;
-        // SAFETY: the block is talc's with this layout; what becomes free has its frames, and so has the end of what stays, which lies in it.
+        // SAFETY: the block is talc's with this layout; what becomes free has its frames, and so
+        // has the end of what stays, which lies in it.
         unsafe {
             if kept == 0 {
                 self.balloon.swap_remove(at);
@@ -649,7 +669,8 @@ impl Back {
     /// Gives talc `bytes` of the stock.
     fn extend(&mut self, bytes: u64) {
         let end = (self.claimed + bytes) as *mut u8;
-        // SAFETY: the memory from `claimed` to `mapped` is mapped, follows what talc has, and is used by nobody.
+        // SAFETY: the memory from `claimed` to `mapped` is mapped, follows what talc has, and is
+        // used by nobody.
         self.end = unsafe {
             match self.end {
                 None => self.talc.claim(self.claimed as *mut u8, bytes as usize),
@@ -677,8 +698,8 @@ fn class_of(layout: Layout) -> Option<usize> {
     Some(usize::from(CLASS[size.div_ceil(16)]))
 }
 
-/// Bytes from one run of a class to the next, if they lie together: a power of two, the smallest of which the blocks leave no more than
-/// an eighth.
+/// Bytes from one run of a class to the next, if they lie together: a power of two, the smallest of
+/// which the blocks leave no more than an eighth.
 const fn span_of(size: usize) -> usize {
     let mut span = PAGE_SIZE;
     while (span - RUN_EDGES) % size > span / 8 {
@@ -740,7 +761,8 @@ fn large(layout: Layout) -> *mut u8 {
     BACK.lock().alloc(layout, if is_attempt { Refusal::Taken } else { Refusal::Fatal })
 }
 
-/// A class's block for a CPU that has none on its list: from its spare chain, the depot, or a new run.
+/// A class's block for a CPU that has none on its list: from its spare chain, the depot, or a new
+/// run.
 #[cold]
 fn refill(class: usize, lists: &mut Lists) -> *mut u8 {
     let mut chain = core::mem::replace(&mut lists.spare, ptr::null_mut());
@@ -768,7 +790,8 @@ fn new_run(class: usize) -> (*mut Block, usize) {
     }
     RUNS_OF[class].fetch_add(1, Relaxed);
     let mut next = ptr::null_mut();
-    // SAFETY: the run is ours, and a `Run` fits into its edge; block `n` lies in it, and a `Block` fits into the smallest class.
+    // SAFETY: the run is ours, and a `Run` fits into its edge; block `n` lies in it, and a `Block`
+    // fits into the smallest class.
     unsafe {
         let head = Run { free: ptr::null_mut(), count: 0, next: ptr::null_mut(), previous: ptr::null_mut() };
         run.cast::<Run>().write(head);
@@ -781,7 +804,8 @@ fn new_run(class: usize) -> (*mut Block, usize) {
     (next, blocks)
 }
 
-/// A CPU has a run's worth of blocks on its list: they become its spare chain, and the one before goes to the depot.
+/// A CPU has a run's worth of blocks on its list: they become its spare chain, and the one before
+/// goes to the depot.
 #[cold]
 fn overflow(class: usize, lists: &mut Lists) {
     let full = core::mem::replace(&mut lists.head, ptr::null_mut());
@@ -791,7 +815,8 @@ fn overflow(class: usize, lists: &mut Lists) {
     {
         let mut depot = DEPOT[class].lock();
         while !block.is_null() {
-            // SAFETY: blocks of a chain are free memory of ours, which holds a `Block`; a run that has left the depot is ours alone.
+            // SAFETY: blocks of a chain are free memory of ours, which holds a `Block`; a run that
+            // has left the depot is ours alone.
             unsafe {
                 let next = (*block).next;
                 if let Some(run) = depot.put(class, block) {
@@ -813,8 +838,9 @@ fn overflow(class: usize, lists: &mut Lists) {
     }
 }
 
-// SAFETY: blocks are disjoint: talc's by its contract, the classes' by `new_run`, which cuts runs into blocks of the class's size at
-// multiples of it behind the first 64 bytes, so that alignments up to 16, and up to 64 for sizes rounded to 64, are kept.
+// SAFETY: blocks are disjoint: talc's by its contract, the classes' by `new_run`, which cuts runs
+// into blocks of the class's size at multiples of it behind the first 64 bytes, so that alignments
+// up to 16, and up to 64 for sizes rounded to 64, are kept.
 unsafe impl GlobalAlloc for Heap {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
@@ -822,7 +848,8 @@ unsafe impl GlobalAlloc for Heap {
         if cfg!(debug_assertions) && !fault::is_attempt() {
             fault::took(SIZES[class] as i64);
         }
-        // SAFETY: this CPU's row; nothing else runs on it meanwhile, and `refill` doesn't come back here.
+        // SAFETY: this CPU's row; nothing else runs on it meanwhile, and `refill` doesn't come back
+        // here.
         let lists = unsafe { &mut (*FRONT.0.get())[cpu::index()].0[class] };
         let block = lists.head;
         if block.is_null() {

@@ -1,4 +1,5 @@
-//! What the running process may do to another one: the only place where the ids of two processes are compared.
+//! What the running process may do to another one: the only place where the ids of two processes
+//! are compared.
 //!
 //! ```text
 //!   look into     memory, descriptors, registers: ptrace, process_vm_*, get_robust_list, /proc/PID/{mem,maps,fd,cwd,exe,...}
@@ -31,7 +32,8 @@ use crate::proc::limits::RLIMIT_NICE;
 pub enum By {
     /// Those of files, for the files of `/proc`.
     Files,
-    /// The real ones, for system calls: a program that acts for its user isn't to be talked into it.
+    /// The real ones, for system calls: a program that acts for its user isn't to be talked into
+    /// it.
     Real,
 }
 
@@ -182,7 +184,8 @@ pub fn may_limit(target: &Process) -> Result<()> {
 /// Those of `change`, after which nothing has changed.
 pub fn change_cred(change: impl FnOnce(&mut Cred) -> Result<()>) -> Result<()> {
     let thread = current_thread();
-    // Kept until they are changed: another thread's change, made meanwhile, would be undone, a drop of privileges even.
+    // Kept until they are changed: another thread's change, made meanwhile, would be undone, a drop
+    // of privileges even.
     let mut own = thread.process.cred.lock();
     let mut cred = Cred::clone(&own);
     change(&mut cred)?;

@@ -1,5 +1,6 @@
-//! Capabilities: the parts that the superuser's power falls into, the five sets of a process, and what becomes of them when its ids
-//! change and when it runs another program. The rules are those of capabilities(7), for programs whose files carry none.
+//! Capabilities: the parts that the superuser's power falls into, the five sets of a process, and
+//! what becomes of them when its ids change and when it runs another program. The rules are those
+//! of capabilities(7), for programs whose files carry none.
 
 use super::cred::Cred;
 use crate::errno::{Result, EINVAL, EPERM};
@@ -83,14 +84,16 @@ bitflags! {
     }
 }
 
-/// Whether a program may get more than the one before it had: not once `PR_SET_NO_NEW_PRIVS` is set.
+/// Whether a program may get more than the one before it had: not once `PR_SET_NO_NEW_PRIVS` is
+/// set.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Gains {
     Allowed,
     Refused,
 }
 
-/// The sets of a process. Invariants: `effective` lies in `permitted`, and `ambient` in both `permitted` and `inheritable`.
+/// The sets of a process. Invariants: `effective` lies in `permitted`, and `ambient` in both
+/// `permitted` and `inheritable`.
 #[derive(Clone, Copy)]
 pub struct Sets {
     pub effective: Caps,
@@ -177,13 +180,14 @@ impl Cred {
         new
     }
 
-    /// Whether the effective ids are others than the real ones: a program that is started then has more rights than its user.
+    /// Whether the effective ids are others than the real ones: a program that is started then has
+    /// more rights than its user.
     pub fn has_other_ids(&self) -> bool {
         self.uid != self.euid || self.gid != self.egid
     }
 
-    /// Whether memory that `before` could be asked for must be kept from other processes under these: an id that counts has changed, or
-    /// there is more to be had.
+    /// Whether memory that `before` could be asked for must be kept from other processes under
+    /// these: an id that counts has changed, or there is more to be had.
     pub fn hides_from(&self, before: &Cred) -> bool {
         let ids = |cred: &Cred| [cred.euid, cred.egid, cred.fsuid, cred.fsgid];
         ids(self) != ids(before) || !before.caps.permitted.contains(self.caps.permitted)
@@ -233,7 +237,8 @@ impl Cred {
     /// Changes the secure bits.
     ///
     /// # Errors
-    /// `EPERM`: without the capability, for bits that there aren't, for what is locked, and to take a lock away.
+    /// `EPERM`: without the capability, for bits that there aren't, for what is locked, and to take
+    /// a lock away.
     pub fn set_secure(&mut self, bits: u64) -> Result<()> {
         let new = u32::try_from(bits).ok().and_then(Secure::from_bits).ok_or(EPERM)?;
         let locked = Secure::from_bits_retain((self.secure & Secure::LOCKS).bits() >> 1);

@@ -1,5 +1,5 @@
-//! Who a process acts for: its ids and capabilities. What they allow is judged in `proc::access` for processes and in `fs::access` for
-//! files; nothing else compares ids.
+//! Who a process acts for: its ids and capabilities. What they allow is judged in `proc::access`
+//! for processes and in `fs::access` for files; nothing else compares ids.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;

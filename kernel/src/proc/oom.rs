@@ -22,8 +22,8 @@ use crate::mem::layout::USER_END;
 use crate::sync::WaitQueue;
 use crate::{sched, vm};
 
-/// How long a victim is waited for before another is chosen: it may itself wait for something. One that had locked most of memory
-/// takes a second to let it go, on a slow machine.
+/// How long a victim is waited for before another is chosen: it may itself wait for something. One
+/// that had locked most of memory takes a second to let it go, on a slow machine.
 const PATIENCE: u64 = 3_000_000_000;
 
 /// Bytes of a page.
@@ -35,7 +35,8 @@ pub static KILLS: AtomicU64 = AtomicU64::new(0);
 /// Who waits for a victim to be gone.
 static GONE: WaitQueue = WaitQueue::new();
 
-/// Kills a process to make room and waits until it has gone. `false`: the one that asks has to go, and nobody else.
+/// Kills a process to make room and waits until it has gone. `false`: the one that asks has to go,
+/// and nobody else.
 pub fn make_room() -> bool {
     let is_program = sched::current().user().is_some();
     if !is_program || super::is_leaving() {
@@ -44,7 +45,8 @@ pub fn make_room() -> bool {
     if fault::has_struck() {
         return true;
     }
-    // What one that is on its way out has yet will be free: a victim that asked for itself doesn't wait for its own end.
+    // What one that is on its way out has yet will be free: a victim that asked for itself doesn't
+    // wait for its own end.
     if leaving().is_some_and(|going| wait_for(&going)) {
         return !super::is_leaving();
     }
@@ -62,7 +64,8 @@ pub fn make_room() -> bool {
     !super::is_leaving()
 }
 
-/// Waits until a process has gone, or the one that asks is to go itself; not for ever. Says whether that is so.
+/// Waits until a process has gone, or the one that asks is to go itself; not for ever. Says whether
+/// that is so.
 fn wait_for(process: &Process) -> bool {
     let is_over = || (has_gone(process) || super::is_leaving()).then_some(());
     GONE.wait_until(sched::now() + PATIENCE, is_over).is_some()
@@ -98,7 +101,8 @@ fn is_leaving(process: &Process) -> bool {
     process.leader().is_none_or(|thread| thread.is_dying())
 }
 
-/// How much more or less a process counts than what it has, in thousandths of memory and swap: `/proc/PID/oom_score_adj`.
+/// How much more or less a process counts than what it has, in thousandths of memory and swap:
+/// `/proc/PID/oom_score_adj`.
 #[derive(Default)]
 pub struct Adjustment {
     now: AtomicI32,
@@ -202,7 +206,8 @@ fn borrows_memory(process: &Process) -> bool {
     is_waited_for && process.space().zip(parents()).is_some_and(|(own, parents)| Arc::ptr_eq(&own, &parents))
 }
 
-/// `/proc/PID/oom_score`, as Linux computes it: 0 for who is never chosen, 667 for who has nothing, up to 2000.
+/// `/proc/PID/oom_score`, as Linux computes it: 0 for who is never chosen, 667 for who has nothing,
+/// up to 2000.
 pub fn score(process: &Process) -> i64 {
     let all = all_pages();
     badness(process, all).map_or(0, |(points, _)| (1000 + points * 1000 / all.max(1)) * 2 / 3)

@@ -1,21 +1,24 @@
 //! Timers of a process: the three of `setitimer` and those of `timer_create`.
 //!
-//! A timer on a real clock is one kernel timer at its deadline. If it repeats, its next kernel timer is set when its signal
-//! is taken, and what has passed meanwhile counts as overruns: so a timer costs no more than the program is ready to handle.
-//! If the signal is ignored, the timer rests until the program stops ignoring the signal; if the signal is thrown away, or
-//! the kernel has no memory to queue it, the next one comes a tick later at the earliest.
+//! A timer on a real clock is one kernel timer at its deadline. If it repeats, its next kernel
+//! timer is set when its signal is taken, and what has passed meanwhile counts as overruns: so a
+//! timer costs no more than the program is ready to handle. If the signal is ignored, the timer
+//! rests until the program stops ignoring the signal; if the signal is thrown away, or the kernel
+//! has no memory to queue it, the next one comes a tick later at the earliest.
 //!
-//! A timer on CPU time has no kernel timer: the ticks that come upon a thread of its process look at it ([`tick`]), so that
-//! timers of a process that waits cost nothing.
+//! A timer on CPU time has no kernel timer: the ticks that come upon a thread of its process look
+//! at it ([`tick`]), so that timers of a process that waits cost nothing.
 //!
-//! A POSIX timer has a place among the pending signals of its user from its making on, so `RLIMIT_SIGPENDING` bounds how
-//! many a user has, and its signal is always queued but where the kernel has no memory.
+//! A POSIX timer has a place among the pending signals of its user from its making on, so
+//! `RLIMIT_SIGPENDING` bounds how many a user has, and its signal is always queued but where the
+//! kernel has no memory.
 //!
-//! Invariants: TM1: a timer on a real clock that is set has exactly one kernel timer with its current `serial`, older ones
-//! find theirs stale; or it has `fired`, and its signal is queued or ignored; or it notifies nobody. TM2: a process has one
-//! signal of each timer in its queues at most. TM3: `Process::counts_cpu_time` while a timer on CPU time is set.
-//! Locks: `Process::timers` is a leaf: usage is read before it is taken, signals are sent after it is dropped. Signals are taken with
-//! `Group` locked.
+//! Invariants: TM1: a timer on a real clock that is set has exactly one kernel timer with its
+//! current `serial`, older ones find theirs stale; or it has `fired`, and its signal is queued or
+//! ignored; or it notifies nobody. TM2: a process has one signal of each timer in its queues at
+//! most. TM3: `Process::counts_cpu_time` while a timer on CPU time is set. Locks: `Process::timers`
+//! is a leaf: usage is read before it is taken, signals are sent after it is dropped. Signals are
+//! taken with `Group` locked.
 
 use alloc::boxed::Box;
 use alloc::sync::{Arc, Weak};
@@ -79,7 +82,8 @@ pub struct Timer {
     /// It has run out at `target`, repeats, and its signal has not been taken since.
     fired: bool,
     overrun: i32,
-    /// Of one that `timer_create` made: its place among the pending signals of its user, and its memory.
+    /// Of one that `timer_create` made: its place among the pending signals of its user, and its
+    /// memory.
     place: Option<Arc<Count>>,
     _charge: Option<Charge>,
 }
@@ -147,7 +151,8 @@ impl Timer {
         self.armed = Some(sched::timer_at(deadline, Box::new(move || expire(&process, slot, serial))));
     }
 
-    /// Moves the target on to the next after `now`; returns how many it has passed by beside the first.
+    /// Moves the target on to the next after `now`; returns how many it has passed by beside the
+    /// first.
     fn forward(&mut self, now: Nanos) -> i32 {
         let missed = now.saturating_sub(self.target).checked_div(self.interval).unwrap_or(0);
         self.target = self.target.saturating_add(self.interval.saturating_mul(missed + 1));
@@ -161,7 +166,8 @@ impl Timer {
         self.start(process, slot, self.target.saturating_sub(sched::now()));
     }
 
-    /// Sets a timer that has fired and whose signal nobody takes anew, for a tick later at the earliest.
+    /// Sets a timer that has fired and whose signal nobody takes anew, for a tick later at the
+    /// earliest.
     fn start_later(&mut self, process: &Weak<Process>, slot: Slot) {
         if self.fired {
             self.start_again(process, slot, sched::now() + TICK);
@@ -256,8 +262,8 @@ pub fn set(process: &Arc<Process>, slot: Slot, setting: Setting) -> Result<Setti
 /// Makes a POSIX timer. Returns its number.
 ///
 /// # Errors
-/// `EAGAIN` if the process has as many as it can have, if its user has as many signals pending and timers as
-/// `RLIMIT_SIGPENDING` allows, and without memory.
+/// `EAGAIN` if the process has as many as it can have, if its user has as many signals pending and
+/// timers as `RLIMIT_SIGPENDING` allows, and without memory.
 pub fn create(process: &Process, clock: Clock, notify: Option<Notify>) -> Result<usize> {
     let charge = Charge::to(process.account(), TIMER).map_err(|_| EAGAIN)?;
     let place = Arc::new(Pending::count(process, true)?);
@@ -345,8 +351,8 @@ fn expire(process: &Weak<Process>, slot: Slot, serial: u64) {
     }
 }
 
-/// A tick has come upon a thread of a process that counts CPU time, in interrupt context: timers that have run out by it
-/// notify. Costs by the process's threads and its timers.
+/// A tick has come upon a thread of a process that counts CPU time, in interrupt context: timers
+/// that have run out by it notify. Costs by the process's threads and its timers.
 pub fn tick(process: &Arc<Process>) {
     let usage = process.total_usage();
     for slot in [Slot::Virtual, Slot::Prof].into_iter().chain((0..POSIX_MAX).map(Slot::Posix)) {
@@ -378,7 +384,8 @@ pub fn tick(process: &Arc<Process>) {
     process.counts_cpu_time.store(any, Ordering::Relaxed);
 }
 
-/// A signal is being taken, with `Group` locked: if it is a timer's, that goes on, and the signal says how often it has run out.
+/// A signal is being taken, with `Group` locked: if it is a timer's, that goes on, and the signal
+/// says how often it has run out.
 pub fn taken(process: &Arc<Process>, info: &mut SigInfo) {
     let own = match info.detail {
         Detail::Timer { id, .. } => Some(Slot::Posix(id as usize)),

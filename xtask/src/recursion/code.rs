@@ -1,7 +1,8 @@
 //! Who calls whom in the kernel's own code, dependencies and the compiler's drops included.
 //!
-//! A function that the compiler has put into its caller isn't seen, nor a call that has become a jump: neither takes stack of its
-//! own each time round. A call through a `dyn` isn't seen either: for drops, where such circles lie, `owners.rs` looks at types.
+//! A function that the compiler has put into its caller isn't seen, nor a call that has become a
+//! jump: neither takes stack of its own each time round. A call through a `dyn` isn't seen either:
+//! for drops, where such circles lie, `owners.rs` looks at types.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! Circles in a graph: its strongly connected parts of more than one node, or of one that reaches itself (Tarjan 1972), in a
-//! loop of our own.
+//! Circles in a graph: its strongly connected parts of more than one node, or of one that reaches
+//! itself (Tarjan 1972), in a loop of our own.
 
 use std::collections::{BTreeMap, BTreeSet};
 

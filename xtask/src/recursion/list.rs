@@ -1,6 +1,7 @@
 //! The list of what is bounded, and why.
 //!
-//! Each entry is a line, and lines with the reason behind it, indented. `#` begins a remark; `*` at a name's end stands for any rest.
+//! Each entry is a line, and lines with the reason behind it, indented. `#` begins a remark; `*` at
+//! a name's end stands for any rest.
 //! ```text
 //! calls NAME        all circles of calls through this function are bounded
 //! never A -> B      a call that is in the code and can't be reached from a circle
@@ -54,8 +55,8 @@ impl List {
         Ok(List { entries })
     }
 
-    /// Compares a graph with the entries for it: `node` allows nodes, `edge` says which edges are none. `name` is a node's name in the
-    /// list. Returns sentences on what differs.
+    /// Compares a graph with the entries for it: `node` allows nodes, `edge` says which edges are
+    /// none. `name` is a node's name in the list. Returns sentences on what differs.
     pub fn compare(
         &self,
         node: &str,

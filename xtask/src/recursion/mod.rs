@@ -5,8 +5,9 @@
 //!   the source        --source.rs--> who owns whom       --cycles--> types that own their like
 //!                                    compared with recursion.txt, which has a reason for each
 //! ```
-//! The kernel's stacks are small, and what a program chooses is no bound. The road not taken is to find calls by names in the source:
-//! it sees through `dyn`, and finds circles everywhere, hundreds of functions long.
+//! The kernel's stacks are small, and what a program chooses is no bound. The road not taken is to
+//! find calls by names in the source: it sees through `dyn`, and finds circles everywhere, hundreds
+//! of functions long.
 
 mod code;
 mod cycles;
@@ -29,7 +30,8 @@ const LIST: &str = "xtask/recursion.txt";
 /// A set of functions, or of types, that reach each other.
 type Circle = BTreeSet<String>;
 
-/// Compares the kernel's code and the source with the list. Sentences on what differs; none if all is well.
+/// Compares the kernel's code and the source with the list. Sentences on what differs; none if all
+/// is well.
 ///
 /// # Errors
 /// A file can't be read or parsed.

@@ -1,8 +1,10 @@
-//! Disks with file systems that somebody has damaged on purpose: a machine mounts one after the other, asks for all that is there,
-//! writes, deletes, and unmounts. What it is told does not matter, as long as it is told, and the machine lives.
+//! Disks with file systems that somebody has damaged on purpose: a machine mounts one after the
+//! other, asks for all that is there, writes, deletes, and unmounts. What it is told does not
+//! matter, as long as it is told, and the machine lives.
 //!
-//! The host tests the volume alone with far more images (`crates/volume/tests/e2fsprogs/hostile.rs`); this tests what the kernel makes of
-//! the answers. `UVM_SEED` repeats a run.
+//! The host tests the volume alone with far more images
+//! (`crates/volume/tests/e2fsprogs/hostile.rs`); this tests what the kernel makes of the answers.
+//! `UVM_SEED` repeats a run.
 
 use std::path::Path;
 use std::process::Command;
@@ -88,7 +90,8 @@ fn base(folder: &Path, journal: &str) -> Result<Vec<u8>> {
     std::fs::read(&image).context("can't read an image")
 }
 
-/// Changes some bytes, most of them where the metadata lies; the superblock seldom, since most of its damages are found at once.
+/// Changes some bytes, most of them where the metadata lies; the superblock seldom, since most of
+/// its damages are found at once.
 fn damage(image: &mut [u8], seed: &mut u64) {
     let mut below = |n: usize| {
         *seed ^= *seed << 13;

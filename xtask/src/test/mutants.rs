@@ -1,14 +1,16 @@
 //! Mutants: small changes to the code, one at a time, each of which some test must notice.
 //!
-//! cargo-mutants makes them in a copy of the tree. Each part of the code is held against the tests that are meant for it, built
-//! with the profile `mutants`, so that one takes seconds. What survives must stand in `xtask/mutants.txt`:
+//! cargo-mutants makes them in a copy of the tree. Each part of the code is held against the tests
+//! that are meant for it, built with the profile `mutants`, so that one takes seconds. What
+//! survives must stand in `xtask/mutants.txt`:
 //! ```text
 //! crates/uvm/src/cover.rs: replace < with <= in join
 //!     The reason why it may survive, indented.
 //! 2x crates/uvm/src/cover.rs: replace < with <= in join       two of them, in different places of one function
 //! ```
 //! Places are left out, since every change above them would move them. `#` begins a remark.
-//! `UVM_MUTANTS='in join' ./uvm test --long host/mutants` makes those whose names the expression fits, and no others.
+//! `UVM_MUTANTS='in join' ./uvm test --long host/mutants` makes those whose names the expression
+//! fits, and no others.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -23,7 +25,8 @@ use crate::build;
 /// Files, and the tests that hold them.
 struct Part {
     files: &'static [&'static str],
-    /// Which mutants of them, as an expression that their names fit: of functions that have been gone through.
+    /// Which mutants of them, as an expression that their names fit: of functions that have been
+    /// gone through.
     names: &'static str,
     /// What cargo builds: packages as `--test-package` has them, and the rest of its arguments.
     packages: &'static str,
@@ -45,7 +48,8 @@ const PARTS: &[Part] = &[
         names: "Taken<E>::clear",
         packages: "uvm",
         cargo: &["--lib"],
-        // Those that count looks and levels of large trees take long, and call nothing of that file that others don't.
+        // Those that count looks and levels of large trees take long, and call nothing of that file
+        // that others don't.
         tests: &["map::tree::", "--", "--skip=no_order"],
     },
 ];
@@ -173,7 +177,8 @@ fn unlisted(survivors: &Mutants, listed: &Mutants) -> Vec<String> {
         .collect()
 }
 
-/// Sentences on those that may survive and don't. One that was late on a busy host may be such a one.
+/// Sentences on those that may survive and don't. One that was late on a busy host may be such a
+/// one.
 fn unneeded(survivors: &Mutants, late: &Mutants, listed: &Mutants) -> Vec<String> {
     let count = |mutant: &String| survivors.get(mutant).unwrap_or(&0) + late.get(mutant).unwrap_or(&0);
     listed

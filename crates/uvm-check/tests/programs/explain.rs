@@ -1,12 +1,14 @@
 //! Whether some order of the operations explains what was seen.
 //!
-//! The model runs the operations one after another, in every order that agrees with what is known: a thread's own order,
-//! and that an operation which had ended came before one that had not begun. An order explains a run if the model answers
-//! each operation as the system did, and shows in the end what the system showed (linearizability).
+//! The model runs the operations one after another, in every order that agrees with what is known:
+//! a thread's own order, and that an operation which had ended came before one that had not begun.
+//! An order explains a run if the model answers each operation as the system did, and shows in the
+//! end what the system showed (linearizability).
 //!
-//! A store to a private page that shows an object's is two moments: its fault copies the page, then the store is made.
-//! What is written to the object between them doesn't show in the copy, and a fork between them copies the copy. Wiring
-//! is two moments too: a mark, which keeps others from discarding the page, then a fault.
+//! A store to a private page that shows an object's is two moments: its fault copies the page, then
+//! the store is made. What is written to the object between them doesn't show in the copy, and a
+//! fork between them copies the copy. Wiring is two moments too: a mark, which keeps others from
+//! discarding the page, then a fault.
 
 use uvm::{FaultError, GetError, RangeError, TransferError};
 use uvm_check::model::{Contents, Expect, Model};
@@ -84,8 +86,9 @@ impl Seen {
         })
     }
 
-    /// Whether an operation was refused since a truncation was under way. Faults find the object shorter before its
-    /// pages have gone, and a CPU uses a translation until the truncation has ended: the truncation counts as made then.
+    /// Whether an operation was refused since a truncation was under way. Faults find the object
+    /// shorter before its pages have gone, and a CPU uses a translation until the truncation has
+    /// ended: the truncation counts as made then.
     fn is_refused_early(&self, model: &Model, event: &Event) -> bool {
         let past_end =
             [Got::Refused(FaultError::Bus), Got::Object(GetError::PastEnd), Got::Range(RangeError::Fault)];
@@ -100,8 +103,8 @@ impl Seen {
             })
     }
 
-    /// Whether a transfer found a reference to the page that another operation was about to drop: references go after
-    /// addresses, and a host that is told «unsuitable» copies.
+    /// Whether a transfer found a reference to the page that another operation was about to drop:
+    /// references go after addresses, and a host that is told «unsuitable» copies.
     fn is_unsuitable_for_a_while(&self, event: &Event) -> bool {
         let meets =
             |other: &Event| other.op != event.op && other.begin < event.end && event.begin < other.end;
@@ -168,7 +171,8 @@ fn first_moment(model: &Model, event: &Event) -> Option<Model> {
     (after != *model).then_some(after)
 }
 
-/// The world after an operation, or after its second moment, if the model answers as the system did.
+/// The world after an operation, or after its second moment, if the model answers as the system
+/// did.
 fn step(model: &Model, event: &Event, has_begun: bool) -> Option<Model> {
     let mut after = model.clone();
     after.number_next_store(event.number);

@@ -1,4 +1,5 @@
-//! Programs that no order explained once, each with the bug that it found. They run under many schedules.
+//! Programs that no order explained once, each with the bug that it found. They run under many
+//! schedules.
 
 use uvm_check::op::{At::*, Back::*, Kind, Op, Op::*, Span};
 
@@ -24,8 +25,8 @@ fn explain(program: &Program) {
     run(program, 1, SCHEDULES).unwrap_or_else(|why| panic!("{program:?}\n{why}"));
 }
 
-/// A clean page was dropped from memory while another CPU could still store to it: an unmapping had taken its translation
-/// from the tables, and not told that CPU yet.
+/// A clean page was dropped from memory while another CPU could still store to it: an unmapping had
+/// taken its translation from the tables, and not told that CPU yet.
 #[test]
 fn a_page_is_dropped_as_it_is_unmapped() {
     let map = |first| Map { s: 0, at: Fixed(0), len: 2, back: Shared(1, first), rights: 3, inherit: None };
@@ -35,8 +36,8 @@ fn a_page_is_dropped_as_it_is_unmapped() {
     ));
 }
 
-/// A page was cleaned while another CPU could still store to it by a translation that had left the tables: nothing
-/// marked it as modified again, and the store was never written to the file.
+/// A page was cleaned while another CPU could still store to it by a translation that had left the
+/// tables: nothing marked it as modified again, and the store was never written to the file.
 #[test]
 fn a_page_is_cleaned_as_it_is_unmapped() {
     let map = |s, rights| Map { s, at: Fixed(0), len: 4, back: Shared(1, 1), rights, inherit: None };
@@ -50,8 +51,8 @@ fn a_page_is_cleaned_as_it_is_unmapped() {
     ));
 }
 
-/// A fork copied a wired page before it took the right to write from the other pages: the child had a later store and
-/// not an earlier one.
+/// A fork copied a wired page before it took the right to write from the other pages: the child had
+/// a later store and not an earlier one.
 #[test]
 fn a_fork_of_wired_memory_is_one_moment() {
     let write = |page, word| Write { s: 0, page, cpu: 2, word };
@@ -62,8 +63,9 @@ fn a_fork_of_wired_memory_is_one_moment() {
     ));
 }
 
-/// A fault mapped a neighbour along, writable, whose page was lent, transferred and shared by a fork between the fault's
-/// look at the anon and the entry: the lender's later stores showed in two other programs.
+/// A fault mapped a neighbour along, writable, whose page was lent, transferred and shared by a
+/// fork between the fault's look at the anon and the entry: the lender's later stores showed in two
+/// other programs.
 #[test]
 fn a_neighbour_is_mapped_along_as_it_is_shared() {
     let write = |page| Write { s: 0, page, cpu: 2, word: 0 };
@@ -83,7 +85,8 @@ fn a_neighbour_is_mapped_along_as_it_is_shared() {
     explain(&Program { opens_locks: true, ..program });
 }
 
-/// A fork gave its child a copy of a page that the parent rewrites, mapped, though the mapping allowed no access by then.
+/// A fork gave its child a copy of a page that the parent rewrites, mapped, though the mapping
+/// allowed no access by then.
 #[test]
 fn a_fork_copies_what_no_access_is_allowed_to() {
     let map = Map { s: 0, at: Fixed(0), len: 4, back: Zero, rights: 7, inherit: None };

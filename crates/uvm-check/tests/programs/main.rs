@@ -1,10 +1,13 @@
-//! Random programs of three threads: whatever the schedule, some order of their operations explains what they saw.
+//! Random programs of three threads: whatever the schedule, some order of their operations explains
+//! what they saw.
 //!
-//! A program is made from a number: see `program`. It runs under several schedules, on a machine whose TLBs go stale; after
-//! each the VM system's own audit recounts everything, `explain` looks for an order by which the reference model answers
-//! the same, and all memory must come back. A program that fails is made shorter for as long as it fails, and printed.
+//! A program is made from a number: see `program`. It runs under several schedules, on a machine
+//! whose TLBs go stale; after each the VM system's own audit recounts everything, `explain` looks
+//! for an order by which the reference model answers the same, and all memory must come back. A
+//! program that fails is made shorter for as long as it fails, and printed.
 //!
-//! `UVM_PROGRAMS=n` says how many are tried, `UVM_SEED=n` from which number on. `found` keeps those that failed once.
+//! `UVM_PROGRAMS=n` says how many are tried, `UVM_SEED=n` from which number on. `found` keeps those
+//! that failed once.
 //!
 //! `cargo test -p uvm-check --features shuttle --test programs`
 

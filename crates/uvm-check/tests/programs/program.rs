@@ -6,10 +6,10 @@
 //!                                    └── thread 2 (CPU 2)                      ┘
 //! ```
 //!
-//! All threads name the same spaces and objects. What is a value in one thread's hands belongs to a thread: loan `l`, pin `p`,
-//! range `r` are those of the thread of that number, and a space that a thread forks is its own. Operations that work
-//! page by page are asked for one page, so that each operation is one moment; those that are documented to be one for all
-//! of their pages get two.
+//! All threads name the same spaces and objects. What is a value in one thread's hands belongs to a
+//! thread: loan `l`, pin `p`, range `r` are those of the thread of that number, and a space that a
+//! thread forks is its own. Operations that work page by page are asked for one page, so that each
+//! operation is one moment; those that are documented to be one for all of their pages get two.
 
 use std::collections::VecDeque;
 use std::ops::RangeInclusive;
@@ -38,7 +38,8 @@ const FILE: usize = 1;
 pub struct Program {
     /// What one thread does first.
     pub beginning: Vec<Op>,
-    /// Then it faults on each page until locks are open to readers on all CPUs, and the pmap forgets what it may.
+    /// Then it faults on each page until locks are open to readers on all CPUs, and the pmap
+    /// forgets what it may.
     pub opens_locks: bool,
     /// What the threads do.
     pub threads: [Vec<Op>; THREADS],
@@ -198,7 +199,8 @@ impl Gen {
         let (s, cpu) = (self.space(), thread);
         let (page, span) = (self.page(), self.span());
         let one = Span(page, 1);
-        // Threads without a pin or range of their own name one that isn't allowed, and choose again.
+        // Threads without a pin or range of their own name one that isn't allowed, and choose
+        // again.
         let (l, p, r) = (thread, thread.min(PINS - 1), thread.min(RANGES - 1));
         let o = self.object();
         let choices = self.rng.pick(self.theme.choices()).clone();
@@ -317,8 +319,8 @@ fn is_allowed(op: &Op, thread: usize, spaces: &[bool; SPACES], is_wired: impl Fn
         // Children are the thread's own, where the slot isn't all threads'.
         Op::Fork { child: own, .. } | Op::Exit { s: own } => thread < 2 && own < OBJECTS && !spaces[own],
         Op::Pin { .. } | Op::Unpin { .. } => thread < PINS,
-        // Wiring is a mark and then a fault for each page: of two at once, one may say that the other's pages are wired
-        // before that one fails.
+        // Wiring is a mark and then a fault for each page: of two at once, one may say that the
+        // other's pages are wired before that one fails.
         Op::Wire { .. } => thread == 2,
         // What was wired is moved, then wired again.
         Op::Remap { s, .. } | Op::RemapKeep { s, .. } => thread == 2 && !is_wired(s),

@@ -132,13 +132,14 @@ impl World {
         self.uvm.machine().run_on(cpu);
     }
 
-    /// Ends all transfers that are under way, as a device does that has time. A thread that is left behind may wait for one.
+    /// Ends all transfers that are under way, as a device does that has time. A thread that is left
+    /// behind may wait for one.
     pub fn end_transfers(&self) {
         while self.uvm.machine().complete(0, Fate::Works) {}
     }
 
-    /// Reads map and amaps often enough without a change, by faults, that CPUs read them beside each other from then on;
-    /// then forgets the translations that the faults made.
+    /// Reads map and amaps often enough without a change, by faults, that CPUs read them beside
+    /// each other from then on; then forgets the translations that the faults made.
     pub fn open_locks(&self) {
         for space in self.spaces.iter().filter_map(|space| hold(space).clone()) {
             for page in (0..PAGES).flat_map(|page| [page; READS_TO_OPEN]) {
@@ -357,7 +358,8 @@ impl World {
         ))
     }
 
-    /// A host lends what can't be given, and discards it then: that is two operations, of which this is the first.
+    /// A host lends what can't be given, and discards it then: that is two operations, of which
+    /// this is the first.
     fn lend_instead(
         &self,
         held: &mut Held<'_, Nothing>,

@@ -1,15 +1,18 @@
-//! Giving pages to the kernel: what a program lends and doesn't want back leaves it in the same step.
+//! Giving pages to the kernel: what a program lends and doesn't want back leaves it in the same
+//! step.
 //!
 //! ```text
 //!   lent, then given up      protect, tell CPUs; lend;    remove, tell CPUs; empty the slots
 //!   given                    remove, tell CPUs;           lend; empty the slots
 //! ```
-//! Nobody can store to a page from the moment its translation has gone, with the map locked, until its slot is empty: so nothing is
-//! protected, and CPUs are told once. It takes all pages resident at the same time. The borrower can put back what it has no use for by a
+//! Nobody can store to a page from the moment its translation has gone, with the map locked, until
+//! its slot is empty: so nothing is protected, and CPUs are told once. It takes all pages resident
+//! at the same time. The borrower can put back what it has no use for by a
 //! [transfer](Uvm::transfer) to where it was.
 //!
-//! Source: 1998, sections 4.1 and 4.3, of which this is the first with the second's donation. The road not taken is map entry passing
-//! into a range of the kernel's, which cuts entries for what may be a page.
+//! Source: 1998, sections 4.1 and 4.3, of which this is the first with the second's donation. The
+//! road not taken is map entry passing into a range of the kernel's, which cuts entries for what
+//! may be a page.
 
 use machine::{order, Held, Machine, Pages, Prot, Shootdown, VaRange};
 
@@ -35,11 +38,14 @@ enum Given {
 }
 
 impl<M: Machine> Uvm<M> {
-    /// Lends the pages of a range to the kernel as [`loan_to_kernel`](Self::loan_to_kernel) does, at most [`Lent::MOST`] from its start, and
-    /// [discards](Self::discard) what the program has there, which shows zeroes or its object then. `None`, with nothing changed, unless all of it
-    /// is private memory that may be read and written, not locked, and can be had in memory at once: lend that, and discard it.
+    /// Lends the pages of a range to the kernel as [`loan_to_kernel`](Self::loan_to_kernel) does,
+    /// at most [`Lent::MOST`] from its start, and [discards](Self::discard) what the program has
+    /// there, which shows zeroes or its object then. `None`, with nothing changed, unless all of it
+    /// is private memory that may be read and written, not locked, and can be had in memory at
+    /// once: lend that, and discard it.
     ///
-    /// Cost: as a loan, but that nothing is protected; one round of interrupts at most, to CPUs that run in the space.
+    /// Cost: as a loan, but that nothing is protected; one round of interrupts at most, to CPUs
+    /// that run in the space.
     ///
     /// # Errors
     /// [`FaultError::NoMemory`]; nothing is lent or discarded then.

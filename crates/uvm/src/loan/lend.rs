@@ -1,7 +1,8 @@
 //! Lending a range of addresses to the kernel.
 //!
-//! What is resident is lent run by run, under the map's lock to read. A page that isn't is brought in by a fault with nothing
-//! held, and looked at again; if it is gone again by then it is pinned and copied, so that every page ends.
+//! What is resident is lent run by run, under the map's lock to read. A page that isn't is brought
+//! in by a fault with nothing held, and looked at again; if it is gone again by then it is pinned
+//! and copied, so that every page ends.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -45,8 +46,8 @@ impl<M: Machine> Uvm<M> {
     /// files, shared memory, memory that nobody has touched, in any mixture. What isn't resident is brought in. The lender's
     /// next store to a page that is lent yet gets it a copy.
     ///
-    /// Cost: a look-up an entry, some steps a page; one round of interrupts at most, to CPUs that run in a space that may
-    /// write to the pages. No entry of the map changes.
+    /// Cost: a look-up an entry, some steps a page; one round of interrupts at most, to CPUs that
+    /// run in a space that may write to the pages. No entry of the map changes.
     ///
     /// Source: UVM's `uvm_loan` to the kernel; 1998, section 4.1.
     ///
@@ -62,7 +63,8 @@ impl<M: Machine> Uvm<M> {
         self.lend_range(held, space, range, &mut lent).map(|()| lent)
     }
 
-    /// The same, adding to what the caller has, as far as there is room in it; an error adds nothing.
+    /// The same, adding to what the caller has, as far as there is room in it; an error adds
+    /// nothing.
     ///
     /// # Errors
     /// See [`loan_to_kernel`](Self::loan_to_kernel).
@@ -275,8 +277,8 @@ impl<M: Machine> Uvm<M> {
         Ok(())
     }
 
-    /// Lends the pages of anons in a row, as far as that takes no more than to count. Says how many. A loop of its own, which nearly all
-    /// pages that are lent go through.
+    /// Lends the pages of anons in a row, as far as that takes no more than to count. Says how
+    /// many. A loop of its own, which nearly all pages that are lent go through.
     #[inline(never)]
     fn lend_idle_anons(
         &self,
@@ -299,7 +301,8 @@ impl<M: Machine> Uvm<M> {
         lent.len() - before
     }
 
-    /// Lends an anon's page; says no if it has none at this moment, or a copy has taken the anon's place: so `is_there` says.
+    /// Lends an anon's page; says no if it has none at this moment, or a copy has taken the anon's
+    /// place: so `is_there` says.
     #[inline]
     #[allow(clippy::too_many_arguments)]
     fn lend_anon(
@@ -381,8 +384,8 @@ impl<M: Machine> Uvm<M> {
         }
     }
 
-    /// Lends resident pages of an object, as far as they go. Alone with the object: who shows one of its pages to be written
-    /// looks for loans under its lock.
+    /// Lends resident pages of an object, as far as they go. Alone with the object: who shows one
+    /// of its pages to be written looks for loans under its lock.
     fn lend_mapped<P: Before<order::Object>>(
         &self,
         held: &mut Held<'_, P>,

@@ -1,34 +1,43 @@
-//! Page loanout: pages of a program or an object, read by somebody else as they were, and never copied unless somebody writes.
+//! Page loanout: pages of a program or an object, read by somebody else as they were, and never
+//! copied unless somebody writes.
 //!
 //! ```text
 //!   lent            lender writes                    last return
 //!   anon  --> P     anon  --> P' (a copy)            P is free
 //!   kernel -> P     kernel -> P  (nobody's)
 //! ```
-//! A loan to the kernel is a count in the page's record. While it is there the page stays in memory and its bytes don't change:
-//! no translation may write it, and whoever wants to, breaks the loan first: the lender gets a new page with a copy, and the
-//! old one, which is nobody's any more, is freed by the last borrower. If the borrowers were done before, the write just goes on.
-//! No map entry is touched, so lending fragments nothing.
+//! A loan to the kernel is a count in the page's record. While it is there the page stays in memory
+//! and its bytes don't change: no translation may write it, and whoever wants to, breaks the loan
+//! first: the lender gets a new page with a copy, and the old one, which is nobody's any more, is
+//! freed by the last borrower. If the borrowers were done before, the write just goes on. No map
+//! entry is touched, so lending fragments nothing.
 //!
-//! What can't be lent is copied for the borrower instead, and looks the same to it: a page that a device or the host may be
-//! writing to at this moment (it is wired, and not by the mapping it is lent from), a device's, one that is lent 30,000 times.
-//! Memory that nobody has touched is lent as the one page of zeroes.
+//! What can't be lent is copied for the borrower instead, and looks the same to it: a page that a
+//! device or the host may be writing to at this moment (it is wired, and not by the mapping it is
+//! lent from), a device's, one that is lent 30,000 times. Memory that nobody has touched is lent as
+//! the one page of zeroes.
 //!
-//! I1: a page with loans is written by nobody: no translation allows it, faults and hosts break the loan before. I2: a page
-//! that its owner has let go is nobody's, on no queue, mapped nowhere, and held by somebody. I3: the page daemon passes lent
-//! pages by, but that it ends loans to programs that nobody needs (`pageout/lent.rs`). I4: a loan is taken under the lock of the page's owner and given back without any: see
-//! [`Frames::leave`](machine::Frames::leave).
+//! I1: a page with loans is written by nobody: no translation allows it, faults and hosts break the
+//! loan before. I2: a page that its owner has let go is nobody's, on no queue, mapped nowhere, and
+//! held by somebody. I3: the page daemon passes lent pages by, but that it ends loans to programs
+//! that nobody needs (`pageout/lent.rs`). I4: a loan is taken under the lock of the page's owner
+//! and given back without any: see [`Frames::leave`](machine::Frames::leave).
 //!
 //! # Against the others
-//! * *A store through a translation that a CPU still has* while the loan is made: it is what was lent; the borrower gets
-//!   the page only after all CPUs were told. *A fault that breaks the loan before that* protects the page again, and tells
-//!   them, before it copies. *One that shows the page writable* does so under the owner's lock, before the loan is counted; the
-//!   protection comes after. *A neighbour entered ahead* asks under the pmap's lock, as against the page daemon.
-//! * *A new page, not yet entered*, is on no queue and isn't lent: whoever lends faults, and so waits for it.
-//! * *Fork, exit, unmap, truncation* don't look at loans: who drops a page leaves it to its borrowers.
+//! * *A store through a translation that a CPU still has* while the loan is made: it is what was
+//!   lent; the borrower gets the page only after all CPUs were told. *A fault that breaks the loan
+//!   before that* protects the page again, and tells them, before it copies. *One that shows the
+//!   page writable* does so under the owner's lock, before the loan is counted; the protection
+//!   comes after. *A neighbour entered ahead* asks under the pmap's lock, as against the page
+//!   daemon.
+//! * *A new page, not yet entered*, is on no queue and isn't lent: whoever lends faults, and so
+//!   waits for it.
+//! * *Fork, exit, unmap, truncation* don't look at loans: who drops a page leaves it to its
+//!   borrowers.
 //!
-//! Source: 1998, section 4.1. The road not taken is the paper's array of page pointers with a wiring each in the kernel's map:
-//! here the kernel sees all memory at a fixed address, and borrowing maps nothing.
+//! Source: 1998, section 4.1. The road not taken is the paper's array of page pointers with a
+//! wiring each in the kernel's map: here the kernel sees all memory at a fixed address, and
+//! borrowing maps nothing.
 
 mod give;
 mod lend;
@@ -70,7 +79,8 @@ impl Drop for LentPage {
     }
 }
 
-/// Pages on loan, in order. Give them back by [`Uvm::return_loan`], or one by one: see [`LentPage`].
+/// Pages on loan, in order. Give them back by [`Uvm::return_loan`], or one by one: see
+/// [`LentPage`].
 #[must_use = "pages stay lent until `return_loan` gets this back"]
 #[derive(Default, Debug)]
 pub struct Lent {
@@ -162,14 +172,15 @@ impl FromIterator<LentPage> for Lent {
 }
 
 impl<M: Machine> Uvm<M> {
-    /// One more loan of a page that is on loan: a loan of a loan. `None` if it is lent 30,000 times already: copy it.
+    /// One more loan of a page that is on loan: a loan of a loan. `None` if it is lent 30,000 times
+    /// already: copy it.
     pub fn lend_again(&self, page: &LentPage) -> Option<LentPage> {
         let lent = self.is_zero_page(page.0) || self.frames().lend(page.0);
         lent.then(|| LentPage(page.0))
     }
 
-    /// The same for pages in order, as far as there is room for them in what the caller has, where they are added. Fewer if one is lent
-    /// too often.
+    /// The same for pages in order, as far as there is room for them in what the caller has, where
+    /// they are added. Fewer if one is lent too often.
     ///
     /// # Errors
     /// [`NoMemory`]: no heap for the list; nothing was added.
@@ -190,8 +201,8 @@ impl<M: Machine> Uvm<M> {
         Ok(lent.len() - before)
     }
 
-    /// Gives a page back. The last return frees it, if its owner has let it go meanwhile. Takes no lock but, then, that of the
-    /// CPU's free pages.
+    /// Gives a page back. The last return frees it, if its owner has let it go meanwhile. Takes no
+    /// lock but, then, that of the CPU's free pages.
     #[inline]
     pub fn return_page<P: Before<order::PageCache>>(&self, held: &mut Held<'_, P>, page: LentPage) {
         let page = page.into_page();
@@ -241,8 +252,9 @@ impl<M: Machine> Uvm<M> {
         Ok(())
     }
 
-    /// A new page of the kernel's in the form of a loan, its bytes whatever they were: to be filled by the caller, who is the
-    /// only one that has it, and [transferred](Self::transfer) or given back.
+    /// A new page of the kernel's in the form of a loan, its bytes whatever they were: to be filled
+    /// by the caller, who is the only one that has it, and [transferred](Self::transfer) or given
+    /// back.
     ///
     /// # Errors
     /// [`NoMemory`]. Who may wait asks [`Uvm::make_room`] then.
@@ -255,7 +267,8 @@ impl<M: Machine> Uvm<M> {
         Ok(LentPage(page))
     }
 
-    /// Adds `count` [new pages](Self::new_page) to what the caller has, as far as there is room in it. Cost: a lock or two for all.
+    /// Adds `count` [new pages](Self::new_page) to what the caller has, as far as there is room in
+    /// it. Cost: a lock or two for all.
     ///
     /// # Errors
     /// [`NoMemory`]: nothing was added.

@@ -1,4 +1,5 @@
-//! Loans of objects' pages: to the kernel by name, and what becomes of one when the object is about to be written.
+//! Loans of objects' pages: to the kernel by name, and what becomes of one when the object is about
+//! to be written.
 
 use alloc::sync::Arc;
 
@@ -18,11 +19,13 @@ use crate::{Stop, Uvm};
 const AT_ONCE: usize = 64;
 
 impl<M: Machine> Uvm<M> {
-    /// Lends pages of an object to the kernel, from `index` on, brought in as they must be: for sendfile and splice. Holes
-    /// that the pager knows are lent as the page of zeroes. Adds to `lent`, as far as there is room in it, and says how many.
+    /// Lends pages of an object to the kernel, from `index` on, brought in as they must be: for
+    /// sendfile and splice. Holes that the pager knows are lent as the page of zeroes. Adds to
+    /// `lent`, as far as there is room in it, and says how many.
     ///
     /// # Errors
-    /// [`GetError`], never `Wait` or `Start`, if the first page can't be had; if a later one can't, the ones before it are lent.
+    /// [`GetError`], never `Wait` or `Start`, if the first page can't be had; if a later one can't,
+    /// the ones before it are lent.
     pub fn lend_object(
         &self,
         held: &mut Held<'_, order::Nothing>,
@@ -76,7 +79,8 @@ impl<M: Machine> Uvm<M> {
         }
     }
 
-    /// Lends the pages from `index` on that are there and idle, up to the first that isn't, and to [`AT_ONCE`]. Says how many.
+    /// Lends the pages from `index` on that are there and idle, up to the first that isn't, and to
+    /// [`AT_ONCE`]. Says how many.
     fn lend_resident_of(
         &self,
         held: &mut Held<'_, order::Nothing>,
@@ -134,7 +138,8 @@ impl<M: Machine> Uvm<M> {
         self.lend_owned(&mut h, &body, page, down).map_err(|e| Stop::Fail(e.into()))
     }
 
-    /// Lends an object's page, or a copy if it may be being written to; under the object's lock, had alone.
+    /// Lends an object's page, or a copy if it may be being written to; under the object's lock,
+    /// had alone.
     pub(super) fn lend_owned(
         &self,
         held: &mut Held<'_, order::Object>,
@@ -154,8 +159,8 @@ impl<M: Machine> Uvm<M> {
         Ok(LentPage(page))
     }
 
-    /// Gives an object a copy in place of a page of its that is lent, and is about to be written. Whoever maps the object finds
-    /// the copy.
+    /// Gives an object a copy in place of a page of its that is lent, and is about to be written.
+    /// Whoever maps the object finds the copy.
     #[cold]
     pub(crate) fn replace_lent(
         &self,

@@ -1,4 +1,5 @@
-//! A tree from entries that come in order: each goes to the right edge, so that nothing is looked up.
+//! A tree from entries that come in order: each goes to the right edge, so that nothing is looked
+//! up.
 
 use alloc::boxed::Box;
 
@@ -7,8 +8,8 @@ use arrayvec::ArrayVec;
 use super::node::{mend, Child, Node, Nodes};
 use super::{most_levels, node_bytes, Span, Tree, LEAF, LEVELS};
 
-/// Heap bytes of a tree that is built of so many entries: full nodes but for one on each level, and an empty one in its
-/// place when all are there.
+/// Heap bytes of a tree that is built of so many entries: full nodes but for one on each level, and
+/// an empty one in its place when all are there.
 pub(crate) const fn built_bytes<E>(entries: usize) -> usize {
     let edges = 2 * (most_levels(entries as u64) + 1);
     // A leaf's share for each, and as much again for eight as more levels and inner nodes want.
@@ -100,8 +101,8 @@ impl<E: Span> Node<E> {
 }
 
 impl<E: Span> Tree<E> {
-    /// A tree with what `each` makes of the entries, in order, at the same places; where it makes nothing,
-    /// nothing is. Costs no look-ups. `each` may change its entry, but for the range.
+    /// A tree with what `each` makes of the entries, in order, at the same places; where it makes
+    /// nothing, nothing is. Costs no look-ups. `each` may change its entry, but for the range.
     /// [Heap](built_bytes) for what it makes has been reserved.
     pub(crate) fn derive(&mut self, mut each: impl FnMut(&mut E) -> Option<E>) -> Tree<E> {
         let mut made = Builder::new();

@@ -7,10 +7,10 @@
 //! ```
 //!
 //! A B+tree. Every node but the root is at least half full, whatever is inserted and removed in
-//! whatever order, so that [`LEVELS`] levels hold more entries than an address space has pages (I3):
-//! walks recurse by levels, and no program makes them deeper. A child keeps the span of what lies
-//! below and the widest gap inside it; the gaps beside it follow from its neighbours' spans, so no
-//! change in one child concerns another.
+//! whatever order, so that [`LEVELS`] levels hold more entries than an address space has pages
+//! (I3): walks recurse by levels, and no program makes them deeper. A child keeps the span of what
+//! lies below and the widest gap inside it; the gaps beside it follow from its neighbours' spans,
+//! so no change in one child concerns another.
 //!
 //! One entry is taken out and put in where it lies (`node`). A range is cut out by two cuts and a
 //! join, and joined in by a cut and two joins (`splice`); these keep whole subtrees, so that their
@@ -19,8 +19,8 @@
 //! What a change may need from the heap is known before ([`Tree::insert_bytes`],
 //! [`Tree::splice_bytes`], [`built_bytes`]); a node is one piece of under 1 KiB.
 //!
-//! Roads not taken: a binary tree, balanced by height, has no need of reservations, and a cache line
-//! for each step; entries in boxes of their own move less, and cost a fork an allocation each.
+//! Roads not taken: a binary tree, balanced by height, has no need of reservations, and a cache
+//! line for each step; entries in boxes of their own move less, and cost a fork an allocation each.
 //!
 //! I1: entries are disjoint and not empty. I2: a child's `start`, `end` and `gap` are those of what
 //! lies below. I3: all leaves lie on one level; a node but the root is at least half full, and an
@@ -225,7 +225,8 @@ impl<E: Span> Tree<E> {
         self.root = Some(root).filter(|root| !root.is_empty());
     }
 
-    /// Calls `each` on every entry that overlaps the range, in order, until it says stop by an error.
+    /// Calls `each` on every entry that overlaps the range, in order, until it says stop by an
+    /// error.
     #[inline]
     pub(crate) fn try_each<X>(
         &self,

@@ -1,6 +1,7 @@
 //! A node: entries, or children; and what is done to one entry below it.
 //!
-//! All calls that a node makes to its children end at the leaves: by levels, [`super::LEVELS`] at most.
+//! All calls that a node makes to its children end at the leaves: by levels, [`super::LEVELS`] at
+//! most.
 
 use alloc::boxed::Box;
 
@@ -38,7 +39,8 @@ pub(super) enum Side {
     Right,
 }
 
-/// Nodes that nothing lies in, for whoever needs some; without any, new ones are made from the heap.
+/// Nodes that nothing lies in, for whoever needs some; without any, new ones are made from the
+/// heap.
 pub(super) struct Nodes<E> {
     /// The first; each has the next for its only child.
     first: Option<Box<Node<E>>>,
@@ -256,7 +258,8 @@ impl<E: Span> Node<E> {
         (start.unwrap_or(end), end, gap)
     }
 
-    /// Adds an entry where none is. What this node has no room for is returned, as its right neighbour.
+    /// Adds an entry where none is. What this node has no room for is returned, as its right
+    /// neighbour.
     pub(super) fn insert(&mut self, entry: E, nodes: &mut Nodes<E>) -> Option<Child<E>> {
         let VaRange { start, end } = entry.range();
         match self {
@@ -371,9 +374,9 @@ impl<E: Span> Node<E> {
         }
     }
 
-    /// The highest room in the holes from `lo` to `hi` that this node's entries leave. Of children only
-    /// those are entered that have such a gap, so that one search enters three at most on each level:
-    /// two that bounds cut, and one that has it.
+    /// The highest room in the holes from `lo` to `hi` that this node's entries leave. Of children
+    /// only those are entered that have such a gap, so that one search enters three at most on each
+    /// level: two that bounds cut, and one that has it.
     pub(super) fn find(&self, lo: Va, mut hi: Va, bounds: VaRange, bytes: u64) -> Option<Va> {
         match self {
             Node::Leaf(entries) => {
@@ -460,8 +463,8 @@ pub(super) fn put_child<E: Span>(
     put(children, at, child).map(|right| Child::of(nodes.inner(right)))
 }
 
-/// After something was taken from a child: says what lies in it now, and if it is short, makes it one with a
-/// neighbour or evens them out. An only child stays as it is.
+/// After something was taken from a child: says what lies in it now, and if it is short, makes it
+/// one with a neighbour or evens them out. An only child stays as it is.
 pub(super) fn mend<E: Span>(children: &mut ArrayVec<Child<E>, INNER>, at: usize, nodes: &mut Nodes<E>) {
     if !children[at].node.is_short() || children.len() == 1 {
         return children[at].update();

@@ -7,10 +7,11 @@
 //! ```
 //! Both keep whole subtrees and change one path, so that they cost by levels.
 //!
-//! Nodes that a cut adds: on each level at most one. Where a path's node is left with two children or more on
-//! both sides, it becomes two, and neither side splits there again, for its node has lost a child. A side that is
-//! left with one child or none gives the node up to the other, and may split once on that level as the sides
-//! are joined above. A join adds at most one for each level by which its trees differ, and a root.
+//! Nodes that a cut adds: on each level at most one. Where a path's node is left with two children
+//! or more on both sides, it becomes two, and neither side splits there again, for its node has
+//! lost a child. A side that is left with one child or none gives the node up to the other, and may
+//! split once on that level as the sides are joined above. A join adds at most one for each level
+//! by which its trees differ, and a root.
 
 use alloc::boxed::Box;
 
@@ -27,8 +28,8 @@ struct Rooted<E> {
 }
 
 impl<E: Span> Tree<E> {
-    /// Takes out the entries that start in the range. Entries that reach over its ends must have been
-    /// cut. [Heap](Self::splice_bytes) has been reserved, unless the range has all entries.
+    /// Takes out the entries that start in the range. Entries that reach over its ends must have
+    /// been cut. [Heap](Self::splice_bytes) has been reserved, unless the range has all entries.
     pub(crate) fn take(&mut self, range: VaRange) -> Taken<E> {
         let mut taken = Taken::new();
         self.take_into(range, &mut taken);
@@ -57,24 +58,25 @@ impl<E: Span> Tree<E> {
         self.len -= taken.more.len;
     }
 
-    /// Adds entries that lie between two neighbours of this tree. [Heap](Self::splice_bytes) of the taller of
-    /// both has been reserved.
+    /// Adds entries that lie between two neighbours of this tree. [Heap](Self::splice_bytes) of the
+    /// taller of both has been reserved.
     pub(crate) fn put_back(&mut self, taken: Taken<E>) {
         let Taken { one, more } = taken;
         one.into_iter().for_each(|entry| self.insert(entry));
         self.join_in(more);
     }
 
-    /// Takes out the entries that start in the range, as a tree that can be [joined in](Self::join_in) again
-    /// without heap as long as neither has over so many levels. For now it needs [heap](lend_bytes).
+    /// Takes out the entries that start in the range, as a tree that can be
+    /// [joined in](Self::join_in) again without heap as long as neither has over so many levels.
+    /// For now it needs [heap](lend_bytes).
     pub(crate) fn lend(&mut self, range: VaRange, levels: usize) -> Tree<E> {
         let mut lent = self.take(range).into_tree();
         lent.spare.stock(splice_nodes(levels));
         lent
     }
 
-    /// Adds the entries of another tree, which lie between two neighbours of this one, by its spare nodes, and
-    /// by heap if it has none.
+    /// Adds the entries of another tree, which lie between two neighbours of this one, by its spare
+    /// nodes, and by heap if it has none.
     pub(crate) fn join_in(&mut self, mut other: Tree<E>) {
         let mut nodes = core::mem::replace(&mut other.spare, Nodes::new());
         let Some(at) = other.first() else { return };
@@ -230,8 +232,8 @@ fn join<E: Span>(
 }
 
 impl<E: Span> Node<E> {
-    /// Takes a lower tree in at an edge of this one, which has so many levels. What this node has no room for is
-    /// returned, as its right neighbour.
+    /// Takes a lower tree in at an edge of this one, which has so many levels. What this node has
+    /// no room for is returned, as its right neighbour.
     fn attach(
         &mut self,
         level: usize,

@@ -24,7 +24,8 @@ impl<E: Span> Making<E> {
         Making { one: None, more: None }
     }
 
-    /// Adds an entry behind all others. Heap for [more than one](super::built_bytes) has been reserved.
+    /// Adds an entry behind all others. Heap for [more than one](super::built_bytes) has been
+    /// reserved.
     pub(crate) fn push(&mut self, entry: E) {
         match (self.one.take(), &mut self.more) {
             (None, None) => self.one = Some(entry),

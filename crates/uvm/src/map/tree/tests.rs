@@ -132,8 +132,8 @@ fn moved_entries_lie_where_they_were_moved() {
     assert_eq!(one.one, Some(r(7, 12)));
 }
 
-/// Every operation on a tree and on a sorted list, in a space so small that most of it is used, and one
-/// in which holes are rare. Nodes are counted against what would have been reserved.
+/// Every operation on a tree and on a sorted list, in a space so small that most of it is used, and
+/// one in which holes are rare. Nodes are counted against what would have been reserved.
 #[test]
 fn a_tree_does_what_a_sorted_list_does() {
     for (seed, places) in (0..24).zip([8, 40, 300, 3000].into_iter().cycle()) {
@@ -281,9 +281,9 @@ impl Span for Counted {
     }
 }
 
-/// Orders of `count` numbers that are bad for trees that don't balance: ascending, descending, from both
-/// ends, from the middle, each after its double, scattered; and those of the treap that was here before,
-/// with the priorities that it gave.
+/// Orders of `count` numbers that are bad for trees that don't balance: ascending, descending, from
+/// both ends, from the middle, each after its double, scattered; and those of the treap that was
+/// here before, with the priorities that it gave.
 fn orders(count: u64) -> Vec<(&'static str, Vec<u64>)> {
     let up = || 0..count;
     let ends = up().map(|i| if i % 2 == 0 { i / 2 } else { count - 1 - i / 2 });
@@ -312,8 +312,8 @@ fn orders(count: u64) -> Vec<(&'static str, Vec<u64>)> {
     ]
 }
 
-/// Looks per call, at most, of each operation on a tree that was filled in some order, and thinned out in a way
-/// that leaves nodes as empty as can be, over a few hundred places.
+/// Looks per call, at most, of each operation on a tree that was filled in some order, and thinned
+/// out in a way that leaves nodes as empty as can be, over a few hundred places.
 fn looks(order: &[u64]) -> [u64; 5] {
     let mut t = Tree::new();
     order.iter().for_each(|&i| t.insert(Counted(r(i * 10, i * 10 + 5))));
@@ -368,8 +368,8 @@ fn no_order_makes_a_tree_deep() {
     }
 }
 
-/// Who keeps splitting one leaf and empties what was split off, so that a tree that only removes empty nodes would
-/// gain a level for each few insertions.
+/// Who keeps splitting one leaf and empties what was split off, so that a tree that only removes
+/// empty nodes would gain a level for each few insertions.
 #[test]
 fn splitting_and_thinning_in_turns_makes_no_levels() {
     let mut t = Tree::new();
