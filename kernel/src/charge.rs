@@ -6,9 +6,10 @@
 //!   a name in tmpfs, ...    --Charge------------------------------^
 //! ```
 //! What a program can have the kernel keep has a [`Charge`] for about so many bytes, as long as it
-//! lives. Most of it goes with the process that made it, and is charged to that: who takes most is
-//! ended when memory runs out (`proc::oom`). What outlives the process (names and nodes in memory,
-//! shared segments) is charged to the user alone: nobody's end gives it back.
+//! lives. Most of that memory goes with the process that made it, and is charged to the process:
+//! the one that takes most is killed when memory runs out (`proc::oom`). What outlives the process
+//! (names and nodes in memory, shared segments) is charged to the user alone: no process's end
+//! gives it back.
 //!
 //! Each user may have a quarter of what was free when the first process started, all but root together half, root three quarters.
 //! Beyond that the call fails by the error that Linux has for it. Memory of a process itself (pages, page tables, map entries) has no
@@ -44,7 +45,7 @@ static OTHERS: AtomicUsize = AtomicUsize::new(usize::MAX);
 /// What all users but root have.
 static KEPT_BY_OTHERS: AtomicUsize = AtomicUsize::new(0);
 
-/// There is as much as there may be.
+/// The bound is reached.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Full;
 
@@ -206,7 +207,7 @@ impl Account {
         Arc::new(Account { user, kept: AtomicUsize::new(0), memory })
     }
 
-    /// Whose process it is.
+    /// The user of the account's process.
     pub fn user(&self) -> &Arc<User> {
         &self.user
     }
@@ -239,7 +240,7 @@ impl Account {
     }
 }
 
-/// Whom a charge is to.
+/// Who is charged.
 enum Holder {
     Process(Arc<Account>),
     User(Arc<User>),
@@ -261,7 +262,7 @@ impl Holder {
     }
 }
 
-/// Bytes that are kept for somebody, until it is dropped.
+/// Bytes charged to a process or a user, until this is dropped.
 pub struct Charge {
     to: Holder,
     bytes: usize,
@@ -305,8 +306,8 @@ impl Charge {
         }
     }
 
-    /// Charges another process in place of the one, whatever it has: the same process under another
-    /// user.
+    /// Moves the charge to another account, whatever that has already: the process has become
+    /// another user's.
     pub fn move_to(&mut self, account: &Arc<Account>) {
         account.user.kept.fetch_add(self.bytes, Relaxed);
         if account.user.uid != 0 {
@@ -340,7 +341,7 @@ pub fn account() -> Arc<Account> {
     }
 }
 
-/// What a user may have so many of.
+/// What is counted by user.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Counted {
     /// Processes and threads.
@@ -351,7 +352,7 @@ pub enum Counted {
     PipePages,
 }
 
-/// So many of something that a user has, until it is dropped.
+/// A number of things counted for a user, until this is dropped.
 pub struct Count {
     user: Arc<User>,
     what: Counted,
@@ -366,7 +367,7 @@ impl Count {
     pub fn of(user: Arc<User>, what: Counted, many: usize, most: usize) -> Result<Count, Full> {
         let count = Count { user, what, many };
         let now = count.user.counter(what).fetch_add(many, Relaxed) + many;
-        // Dropped where it is too much.
+        // An early return drops the count again.
         if now > most {
             return Err(Full);
         }

@@ -127,7 +127,8 @@ impl Notes {
         self.begin_use_by(|notes| notes.take(&mut forget));
     }
 
-    /// The same; the host goes through the box itself, by [`take`](Self::take), with a lock held say.
+    /// Begins a use as [`begin_use`](Self::begin_use) does, for a host that goes through the box
+    /// itself, by [`take`](Self::take): with a lock held, say.
     #[inline]
     pub fn begin_use_by(&self, mut take: impl FnMut(&Notes)) {
         debug_assert!(!self.in_use(), "a use within a use");

@@ -214,7 +214,8 @@ impl<L: Level, R: RawLock, T> Shared<L, R, T> {
         (self.lock_now(), held.deeper())
     }
 
-    /// The same if `fits` still holds then. If not, the lock is given back, and so is the token.
+    /// Takes the lock as [`lock`](Self::lock) does if `fits` holds once the lock is taken. If not,
+    /// the lock is given back, and so is the token.
     ///
     /// # Errors
     /// The token.
@@ -267,7 +268,8 @@ impl<L: Level, R: RawLock, T> Shared<L, R, T> {
         (self.read_now(), held.deeper())
     }
 
-    /// The same if `fits` still holds then. If not, the reading ends, and the token is given back.
+    /// Takes the lock as [`read`](Self::read) does if `fits` holds once the lock is taken. If not,
+    /// the reading ends, and the token is given back.
     ///
     /// # Errors
     /// The token.
@@ -297,8 +299,8 @@ impl<L: Level, R: RawLock, T> Shared<L, R, T> {
         self.read_by_lock()
     }
 
-    /// The same for who reads for long: beside others even if it hasn't been quiet, unless there is
-    /// one CPU alone.
+    /// Takes the lock as [`read_if`](Self::read_if) does, for a thread that reads for long: beside
+    /// other readers even if the lock hasn't been quiet, unless the machine has one CPU.
     ///
     /// # Errors
     /// The token.

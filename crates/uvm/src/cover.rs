@@ -134,8 +134,8 @@ impl Cover {
         debug_assert_eq!(end, range.end);
     }
 
-    /// The same until `most` parts, at least one, have no reference left; says where the rest of
-    /// the range begins.
+    /// Takes one reference from every slot of the range, as [`sub`](Self::sub) does, until `most`
+    /// parts, at least one, have none left. Returns where the rest of the range begins.
     pub(crate) fn sub_some(
         &mut self,
         range: Range<u64>,

@@ -142,8 +142,9 @@ pub fn may_rename(
     Ok(())
 }
 
-/// Whether a file may be given another name: by those who own it or could write the name's worth
-/// into a file of their own, so that a stranger can't keep what its owner removes.
+/// Whether a file may be given another name: by its owner, or by a process that may read and write
+/// the file, so that no other user keeps a file that its owner removes (`protected_hardlinks` of
+/// Linux).
 ///
 /// # Errors
 /// `EPERM`.
@@ -157,8 +158,8 @@ pub fn may_link(by: &Cred, node: &Ownership) -> Result<()> {
     }
 }
 
-/// Whether a symbolic link at the end of a path is followed: where everybody may put one, only its
-/// owner's own and the folder's owner's.
+/// Whether a symbolic link at the end of a path is followed: in a sticky directory that anyone may
+/// write to, only a link of the caller or of the directory's owner (`protected_symlinks` of Linux).
 ///
 /// # Errors
 /// `EACCES`.
@@ -214,7 +215,7 @@ fn set_ids_lost(by: &Cred, node: &Ownership) -> u32 {
 }
 
 /// The mode that is left of a file after the running process wrote to it or cut it; `None` if it
-/// stays. A program that anybody could have changed must not run with its owner's rights.
+/// stays. A program that another user changed must not run with its owner's rights.
 pub fn mode_after_write(node: &Ownership) -> Option<u32> {
     if node.perm & SET_IDS == 0 || node.kind != Kind::File {
         return None;

@@ -37,11 +37,11 @@ static UNANNOUNCED: AtomicU64 = AtomicU64::new(0);
 /// announcing them.
 static PEAK: AtomicU64 = AtomicU64::new(0);
 
-/// Which of a thread's next allocations that can fail is to: 1 for the first, 0 for none.
+/// Which of the thread's next fallible allocations shall fail: 1 for the first, 0 for none.
 #[derive(Default)]
 pub struct Nth {
     nth: AtomicU32,
-    /// One has failed, and nobody has looked for memory since.
+    /// An allocation has failed on purpose, and the thread has not asked for room since.
     has_struck: AtomicBool,
 }
 
@@ -57,7 +57,8 @@ impl Nth {
         ARMED.fetch_sub(u32::from(old != 0), Relaxed);
     }
 
-    /// Counts one. Others set it, at worst a moment too late to be heeded.
+    /// Counts an allocation; returns whether it shall fail. Another thread may set the number
+    /// meanwhile: it takes effect an allocation late at worst.
     fn strikes(&self) -> bool {
         match self.get() {
             0 => false,
@@ -175,10 +176,10 @@ pub(super) fn is_attempt() -> bool {
     ATTEMPTS[cpu::index()].load(Relaxed)
 }
 
-/// A large piece is asked for outside [`attempt`]: whoever does can't do without it.
+/// A large piece is asked for outside [`attempt`]: a caller that can't be refused.
 #[cold]
 pub(super) fn unannounced(bytes: usize) {
-    /// So many are told of.
+    /// How many are reported.
     const TOLD: u64 = 20;
     if proc::running_thread().is_none_or(|thread| thread.taken.is_excused.load(Relaxed)) {
         return;
@@ -208,8 +209,8 @@ impl Taken {
     }
 }
 
-/// Runs code of others that allocates as it likes, for a reason that its caller gives: it isn't
-/// told of. It may sleep.
+/// Runs foreign code that allocates as it likes, for a reason that the caller gives: its
+/// allocations aren't reported. The code may sleep.
 pub fn excused<T>(code: impl FnOnce() -> T) -> T {
     let excuse = |is| proc::running_thread().is_some_and(|thread| thread.taken.is_excused.swap(is, Relaxed));
     let before = excuse(true);
@@ -226,7 +227,7 @@ pub(super) fn took(bytes: i64) {
     }
 }
 
-/// So much was announced.
+/// `bytes` were announced by `reserve`.
 #[inline]
 pub(super) fn announced(bytes: usize) {
     if let Some(thread) = proc::running_thread() {
@@ -242,9 +243,9 @@ pub fn call_begins() {
     }
 }
 
-/// It ends.
+/// A system call ends.
 pub fn call_ends(number: u64) {
-    /// What is worth telling.
+    /// Bytes from which on a call is reported.
     const MUCH: u64 = 16 * 1024;
     let Some(thread) = proc::running_thread() else { return };
     thread.taken.announce(0);

@@ -1,7 +1,8 @@
 //! Descriptors on their way in messages (`SCM_RIGHTS`).
 //!
-//! A message holds the open files themselves. A socket on its way may hold, in its queue, a message with a socket on
-//! its way, and so on round: a ring that no descriptor leads to any more is found by [`collect`].
+//! A message holds the open files themselves. A socket on its way may hold, in its queue, a message
+//! with a socket on its way, and so on round: a ring that no descriptor leads to any more is found
+//! by [`collect`].
 //!
 //! ```text
 //!   flights:  (file F, in the queue of socket H)  ...       one entry for each passage of a socket
@@ -10,12 +11,13 @@
 //!   dead:     the rest; their queues are emptied
 //! ```
 //!
-//! Letting a message go may close a socket whose queue holds another: [`bury`] takes them one after the other, so a
-//! long row of them costs no stack.
+//! Letting a message go may close a socket whose queue holds another: [`bury`] takes them one after
+//! the other, so a long row of them costs no stack.
 //!
-//! Invariants: R1: a passage is entered before its message can be seen, and struck out after its files were taken from
-//! it; so a file's passages are never fewer than the messages that hold it. R2: a user has at most `RLIMIT_NOFILE`
-//! passages; a ring through a connection that nobody has accepted isn't found, and only so much can be lost in it.
+//! Invariants: R1: a passage is entered before its message can be seen, and struck out after its
+//! files were taken from it; so a file's passages are never fewer than the messages that hold it.
+//! R2: a user has at most `RLIMIT_NOFILE` passages; a ring through a connection that nobody has
+//! accepted isn't found, and only so much can be lost in it.
 
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
@@ -210,8 +212,9 @@ pub fn bury(rights: Rights) {
     drop(empty);
 }
 
-/// Empties the queues of sockets that only messages in each other's queues refer to, or puts that off: each call may look at so many
-/// passages, and one that finds that the calls before it have saved up for all of them looks at all.
+/// Empties the queues of sockets that only messages in each other's queues refer to, or puts that
+/// off: each call may look at so many passages, and one that finds that the calls before it have
+/// saved up for all of them looks at all.
 #[inline]
 pub fn collect() {
     const SHARE: usize = 16;
@@ -223,7 +226,8 @@ pub fn collect() {
     }
 }
 
-/// The same at once. Costs by the sockets that are on their way.
+/// Empties the queues of sockets that only messages in each other's queues refer to, at once. Cost:
+/// by the sockets that are on their way.
 #[cold]
 pub fn sweep() {
     let dead = dead();

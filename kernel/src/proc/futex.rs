@@ -1,12 +1,13 @@
 //! Futexes: sleeping until somebody says that a word of user memory may have changed.
 //!
-//! A word is compared with the bucket locked that waiters on it enter. A waker changes the word first and then looks at the bucket. So
-//! either a waiter sees the new value, or the waker sees the waiter; and what is moved to another word because the first one had a
-//! value was waiting while it had that value. A read under the lock doesn't bring the page in: if it isn't there, the lock is given
-//! back, the page brought in, and all begins anew.
+//! A word is compared with the bucket locked that waiters on it enter. A waker changes the word
+//! first and then looks at the bucket. So either a waiter sees the new value, or the waker sees the
+//! waiter; and what is moved to another word because the first one had a value was waiting while it
+//! had that value. A read under the lock doesn't bring the page in: if it isn't there, the lock is
+//! given back, the page brought in, and all begins anew.
 //!
-//! Invariants: F1: a waiter is in the bucket of its key exactly while `woken` is false. F2: a waiter's key changes only
-//! with both buckets locked (lower index first).
+//! Invariants: F1: a waiter is in the bucket of its key exactly while `woken` is false. F2: a
+//! waiter's key changes only with both buckets locked (lower index first).
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -102,7 +103,8 @@ fn wake_key(key: Key, count: usize, bits: u32) -> usize {
     }
 }
 
-/// The same in the bucket of the key.
+/// Wakes up to `count` waiters of a key whose bits meet `bits`, in the key's bucket. Returns how
+/// many.
 fn wake_in(bucket: &mut Vec<Arc<Waiter>>, key: Key, count: usize, bits: u32) -> usize {
     let mut woken = 0;
     bucket.retain(|waiter| {
@@ -299,8 +301,8 @@ fn requeue(va: u64, keys: (Key, Key), wake: usize, requeue: usize, expected: Opt
     Ok(woken + moved)
 }
 
-/// `FUTEX_WAKE_OP`: changes the second word atomically, wakes waiters of the first, and of the second if its old value
-/// passes the test.
+/// `FUTEX_WAKE_OP`: changes the second word atomically, wakes waiters of the first, and of the
+/// second if its old value passes the test.
 fn wake_op(key: Key, va2: u64, scope: Scope, counts: (usize, usize), op: u32) -> Result<usize> {
     let key2 = Key::of(va2, scope)?;
     let sign = |bits: u32| ((bits << 20) as i32) >> 20;

@@ -1,4 +1,4 @@
-//! Memory and swap have run out: somebody has to go.
+//! Memory and swap have run out: a process is killed (the OOM killer).
 //!
 //! What a process has ([`Size`]): its memory, in pages and on swap, its page tables and map, and what it has the kernel keep; what
 //! several have, each by its share, so that the sizes of all add up to what there is. `oom_score_adj` adds to that or takes from it.
@@ -22,21 +22,23 @@ use crate::mem::layout::USER_END;
 use crate::sync::WaitQueue;
 use crate::{sched, vm};
 
-/// How long a victim is waited for before another is chosen: it may itself wait for something. One
-/// that had locked most of memory takes a second to let it go, on a slow machine.
+/// How long a victim is waited for before another is chosen: the victim may itself wait for
+/// something. A process that has locked most of memory takes a second to let it go, on a slow
+/// machine.
 const PATIENCE: u64 = 3_000_000_000;
 
 /// Bytes of a page.
 const PAGE: u64 = 4096;
 
-/// How many had to go since boot.
+/// Processes killed since boot.
 pub static KILLS: AtomicU64 = AtomicU64::new(0);
 
-/// Who waits for a victim to be gone.
+/// Threads that wait for a victim to be gone.
 static GONE: WaitQueue = WaitQueue::new();
 
-/// Kills a process to make room and waits until it has gone. `false`: the one that asks has to go,
-/// and nobody else.
+/// Kills a process to make room and waits until it has gone. `false`: the running thread gets no
+/// memory, since its own process is ending, since it is one of the kernel's, or since no process
+/// can be killed.
 pub fn make_room() -> bool {
     let is_program = sched::current().user().is_some();
     if !is_program || super::is_leaving() {
@@ -45,8 +47,8 @@ pub fn make_room() -> bool {
     if fault::has_struck() {
         return true;
     }
-    // What one that is on its way out has yet will be free: a victim that asked for itself doesn't
-    // wait for its own end.
+    // A process that is ending frees its memory soon: wait for that first. A victim that asked for
+    // memory itself doesn't wait for its own end.
     if leaving().is_some_and(|going| wait_for(&going)) {
         return !super::is_leaving();
     }
@@ -64,8 +66,8 @@ pub fn make_room() -> bool {
     !super::is_leaving()
 }
 
-/// Waits until a process has gone, or the one that asks is to go itself; not for ever. Says whether
-/// that is so.
+/// Waits until a process has gone or the running one is to end, for [`PATIENCE`] at most. Returns
+/// whether either is so.
 fn wait_for(process: &Process) -> bool {
     let is_over = || (has_gone(process) || super::is_leaving()).then_some(());
     GONE.wait_until(sched::now() + PATIENCE, is_over).is_some()
@@ -75,7 +77,7 @@ fn kill(victim: Arc<Process>) -> Arc<Process> {
     KILLS.fetch_add(1, Relaxed);
     announce(&victim);
     send::kill_all(&mut victim.group.lock(), ExitStatus::Killed(SIGKILL));
-    // Memory that several processes share is given back by the last.
+    // Memory that several processes share is given back by the last of them.
     let space = victim.space();
     let shares = |other: &Arc<Process>| {
         let theirs = other.space();
@@ -101,28 +103,28 @@ fn is_leaving(process: &Process) -> bool {
     process.leader().is_none_or(|thread| thread.is_dying())
 }
 
-/// How much more or less a process counts than what it has, in thousandths of memory and swap:
+/// What is added to a process's size when a victim is chosen, in thousandths of memory and swap:
 /// `/proc/PID/oom_score_adj`.
 #[derive(Default)]
 pub struct Adjustment {
     now: AtomicI32,
-    /// What may be set without privilege: as little as was set with it last.
+    /// The least that may be set without `CAP_SYS_RESOURCE`: what was set with it last.
     least: AtomicI32,
     /// How good it would have been to end the process when somebody had to go last; for who chooses, one at a time.
     judged: AtomicI64,
 }
 
-/// What a process that is never chosen has.
+/// The adjustment of a process that is never chosen.
 const NEVER: i32 = -1000;
 const MOST: i32 = 1000;
 
 impl Adjustment {
-    /// What it is set to.
+    /// The adjustment.
     pub fn get(&self) -> i32 {
         self.now.load(Relaxed)
     }
 
-    /// Sets it.
+    /// Sets the adjustment.
     ///
     /// # Errors
     /// `EINVAL` outside -1000 to 1000; `EACCES` for less than the running process may set.
@@ -141,7 +143,7 @@ impl Adjustment {
         Ok(())
     }
 
-    /// A new process has its parent's.
+    /// A new process has its parent's adjustment.
     pub fn inherit(&self, parent: &Adjustment) {
         self.now.store(parent.now.load(Relaxed), Relaxed);
         self.least.store(parent.least.load(Relaxed), Relaxed);
@@ -153,16 +155,17 @@ impl Adjustment {
 pub struct Size {
     /// Its anonymous memory.
     resident: u64,
-    /// The same on swap.
+    /// Its private memory on swap.
     swapped: u64,
     /// Page tables, and heap for its map.
     map: u64,
-    /// What else the kernel keeps for it (`charge`), and unnamed memory that it made.
+    /// What the kernel keeps for the process (`charge`), and unnamed memory that it made.
     kept: u64,
 }
 
 impl Size {
-    /// A process's; nothing for a zombie. Cost: by its mappings and pages.
+    /// The size of a process; for a zombie, what the kernel keeps for it. Cost: by its mappings and
+    /// pages.
     pub fn of(process: &Process) -> Size {
         let account = process.account();
         let kept = account.kept() as u64 / PAGE + account.pages() as u64;
@@ -206,8 +209,8 @@ fn borrows_memory(process: &Process) -> bool {
     is_waited_for && process.space().zip(parents()).is_some_and(|(own, parents)| Arc::ptr_eq(&own, &parents))
 }
 
-/// `/proc/PID/oom_score`, as Linux computes it: 0 for who is never chosen, 667 for who has nothing,
-/// up to 2000.
+/// `/proc/PID/oom_score`, as Linux computes it: 0 for a process that is never chosen, 667 for one
+/// without memory, up to 2000.
 pub fn score(process: &Process) -> i64 {
     let all = all_pages();
     badness(process, all).map_or(0, |(points, _)| (1000 + points * 1000 / all.max(1)) * 2 / 3)
@@ -241,7 +244,7 @@ fn worst() -> Option<Arc<Process>> {
     judged.max_by_key(|(points, _)| *points).map(|(_, process)| process)
 }
 
-/// One that was told to go and has not gone yet.
+/// A process that was killed and has not gone yet.
 fn leaving() -> Option<Arc<Process>> {
     table::with(|tree| {
         let mut all = tree.nodes().map(|node| &node.process);

@@ -1,10 +1,10 @@
 //! All processes and threads by number, and how they are related.
 //!
-//! One lock, TREE, guards the whole structure. Relations are kept as numbers here, not as pointers in the processes,
-//! so there is nothing to get out of step and no cycle of references.
+//! One lock, TREE, guards the whole structure. Relations are kept as numbers here, not as pointers
+//! in the processes, so there is nothing to get out of step and no cycle of references.
 //!
-//! What one process does doesn't cost by how many others there are: members of groups and sessions, children, and children that have
-//! ended are found by index, not by a walk over all.
+//! What one process does doesn't cost by how many others there are: members of groups and sessions,
+//! children, and children that have ended are found by index, not by a walk over all.
 //!
 //! Invariants: N1: a node's `children` are exactly the processes whose `parent` it is, its `zombies` those of them that have `ended` set;
 //! `groups` and `sessions` have each process in the table once, under the number it bears. N2: a number is not given out
@@ -139,7 +139,7 @@ impl Tree {
         of(&self.groups, pgid).filter_map(|pid| self.nodes.get(&pid))
     }
 
-    /// The same to keep.
+    /// The members of a process group as a list, which outlives the lock on the table.
     ///
     /// # Errors
     /// [`NoMemory`] for the list.
@@ -161,7 +161,8 @@ impl Tree {
         self.nodes.values()
     }
 
-    /// A number nobody bears (N2). The last of them are root's, who may have to end what took all others.
+    /// A number nobody bears (N2). The last of them are root's, who may have to end what took all
+    /// others.
     fn allocate(&mut self, asker: Asker) -> Result<Pid> {
         let kept = if asker == Asker::Root { 0 } else { self.limit / FOR_ROOT };
         if self.threads.len() + self.unborn.len() >= self.limit - kept {
@@ -251,8 +252,9 @@ impl Tree {
         Some(node.process)
     }
 
-    /// Notes what a process and others are sent at once for the children that it is about to have (N4). Without memory for the note
-    /// the child goes without the signal; one that ends its parent ends it as well, see `clone::enter`.
+    /// Notes what a process and others are sent at once for the children that it is about to have
+    /// (N4). Without memory for the note the child goes without the signal; one that ends its
+    /// parent ends it as well, see `clone::enter`.
     pub fn send_to_unborn(&mut self, parent: Pid, info: SigInfo) {
         for unborn in self.unborn.iter_mut().filter(|unborn| unborn.parent == parent) {
             let known = unborn.sent.iter().any(|sent| sent.signal == info.signal);
@@ -270,7 +272,8 @@ impl Tree {
         self.threads.insert(thread.tid(), thread);
     }
 
-    /// Whether no member of the group, but for one that is ending, has a parent in another group of the same session.
+    /// Whether no member of the group, but for one that is ending, has a parent in another group of
+    /// the same session.
     pub fn is_orphaned_group(&self, pgid: Pid, ending: Option<Pid>) -> bool {
         !self.group(pgid).any(|node| {
             let process = &node.process;
@@ -321,7 +324,8 @@ pub fn expect(parent: Pid, asker: Asker) -> Result<Birth> {
     })
 }
 
-/// Puts a new process with its first thread into the table, as a child of `parent`, in the group and session it names.
+/// Puts a new process with its first thread into the table, as a child of `parent`, in the group
+/// and session it names.
 pub fn insert(process: Arc<Process>, thread: Arc<Thread>, parent: Pid, birth: Option<Birth>) {
     with(|tree| {
         let pid = process.pid;
@@ -350,7 +354,8 @@ pub fn thread(tid: Pid) -> Option<Arc<Thread>> {
     with(|tree| tree.threads.get(&tid).cloned())
 }
 
-/// All processes, zombies too, by number, one after another: what comes or goes meanwhile may be among them.
+/// All processes, zombies too, by number, one after another: what comes or goes meanwhile may be
+/// among them.
 pub fn processes() -> impl Iterator<Item = Arc<Process>> {
     let mut from = 0;
     core::iter::from_fn(move || {

@@ -38,9 +38,9 @@ use crate::sched::{self, clock, Nanos, TimerId};
 
 /// How many POSIX timers a process can have.
 const POSIX_MAX: usize = 256;
-/// How soon a timer comes again whose signal was thrown away: as often as Debian's Linux has ticks.
+/// The least period of a timer whose signal was discarded: the tick of Debian's Linux.
 const TICK: Nanos = clock::TICK;
-/// What one costs, with the kernel timer that it arms.
+/// Heap bytes of a timer, with the kernel timer that it arms.
 const TIMER: usize = size_of::<Timer>() + size_of::<Count>() + 16 + 192;
 
 /// What a timer counts.

@@ -38,8 +38,9 @@ pub fn user_page_fault(_regs: &mut UserRegs, va: u64, access: Access) {
 /// Faults of all processes that waited for a disk.
 pub static MAJOR_FAULTS: AtomicU64 = AtomicU64::new(0);
 
-/// Lets the VM resolve a fault of this thread, counting it. `NoMemory` comes back only when memory has run out and it was
-/// this thread's own process that had to go.
+/// Lets the VM resolve a fault of this thread, counting it. `NoMemory` comes back only when memory
+/// has run out, and this thread's process is ending or no process can be killed: the thread faults
+/// again if it returns to its program.
 pub fn resolve(thread: &Thread, va: u64, access: Access) -> Result<(), FaultError> {
     let Some(mm) = thread.own_mm() else { return Err(FaultError::NoMapping) };
     if vm::admit(&mm.space, va) {

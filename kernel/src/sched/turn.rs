@@ -1,20 +1,22 @@
-//! Long calls give way.
+//! Long calls give way: the points where the kernel may switch threads within a call.
 //!
-//! The kernel isn't preempted: what a thread does there it does to its end. So a call whose work a
-//! program chooses says after each part that it is done with it, with no spin lock held. Interrupts
-//! are taken then, and who waits for the CPU gets it if the caller has had its turn, or a thread of
-//! the kernel waits. A call of a thread that is being ended is cut short where it can be.
+//! The kernel isn't preempted: a thread in it runs until it sleeps or returns. So a call whose work
+//! a program chooses reports each part that is done, with no spin lock held. Interrupts are taken
+//! then, and a thread that waits for the CPU gets it if the caller has used up its time slice, or
+//! if the waiting thread is the kernel's own. A call of a thread that is being ended is cut short
+//! where it can be.
 
 use super::{clock, current, others_ready, schedule, Nanos, Work};
 use crate::arch::{cpu, io};
 
-/// How long a thread works in the kernel while others wait.
+/// The time slice of a thread in the kernel while others wait.
 const TURN: Nanos = 1_000_000;
-/// Bytes that are copied between two looks at who waits: a fraction of a millisecond.
+/// Bytes copied between two checks for waiting threads: a fraction of a millisecond.
 const LOOK: usize = 64 * 1024;
 
-/// So many bytes have been copied, or work of that kind was done, with no spin lock held. Says
-/// whether others could run, which is when a caller should look whether it goes on.
+/// Reports work: `bytes` have been copied, or as much other work was done. No spin lock is held.
+/// Returns whether other threads could run, which is when a caller should check whether it is being
+/// killed.
 #[inline]
 pub fn work_done(bytes: usize) -> bool {
     let is_much = cpu::add_work(bytes) >= LOOK;
@@ -24,7 +26,7 @@ pub fn work_done(bytes: usize) -> bool {
     is_much
 }
 
-/// A part of a long call is done, with no spin lock held.
+/// Lets interrupts in, and other threads run if it is their turn. No spin lock is held.
 #[cold]
 pub fn give_way() {
     crate::sync::assert_none_held();

@@ -1,14 +1,15 @@
 //! The page daemon's thread, and room for what the kernel itself needs.
 //!
-//! The library decides what leaves memory (`uvm::pageout`); here is only when. The daemon sleeps until free pages fall
-//! under the low water mark, which stands above what is kept for the kernel, so that it runs before anybody is refused;
-//! then it makes passes until the high one is reached or being written for. A pass that finds next to nothing is followed
-//! by a rest, twice as long as the last: were it not, every few pages that somebody takes would cost a look at all of
-//! memory, and since the daemon runs ahead of programs, nobody who could end and give memory back would ever run. Kernel
-//! stacks that a crowd of threads has left it gives back, too.
+//! The library decides what leaves memory (`uvm::pageout`); here is only when. The daemon sleeps
+//! until free pages fall under the low water mark, which stands above what is kept for the kernel,
+//! so that it runs before anybody is refused; then it makes passes until the high one is reached or
+//! being written for. A pass that finds next to nothing is followed by a rest, twice as long as the
+//! last: were it not, every few pages that somebody takes would cost a look at all of memory, and
+//! since the daemon runs ahead of programs, nobody who could end and give memory back would ever
+//! run. Kernel stacks that a crowd of threads has left it gives back, too.
 //!
-//! Who is refused memory makes room without it: operations of the library by themselves, the kernel's own by
-//! [`with_room`].
+//! Who is refused memory makes room without it: operations of the library by themselves, the
+//! kernel's own by [`with_room`].
 
 use machine::{Channel, Machine, NoMemory};
 use uvm::pageout::Last;
@@ -22,7 +23,8 @@ use crate::sync::WaitQueue;
 
 /// A pass that yields less than this part of what is wanted is as good as in vain.
 const POOR: usize = 8;
-/// How long the daemon rests after a pass in vain, and at most after many in a row: who is refused memory makes its own.
+/// How long the daemon rests after a pass in vain, and at most after many in a row: who is refused
+/// memory makes its own.
 const REST: u64 = 20_000_000;
 const LONG_REST: u64 = 640_000_000;
 /// How often memory is looked at again after room was made.
@@ -59,7 +61,8 @@ fn free_soon() -> usize {
     system().frames().free() + system().pages_in_flight()
 }
 
-/// Makes passes until enough is free or being written for. `false`: the last one found next to nothing.
+/// Makes passes until enough is free or being written for. `false`: the last one found next to
+/// nothing.
 fn work() -> bool {
     let high = system().frames().high_water();
     while free_soon() < high {
@@ -77,8 +80,8 @@ pub(super) fn make_room() -> bool {
     with(|uvm, held| uvm.make_room(held))
 }
 
-/// Tries an allocation of the kernel's own, and again as long as room can be made for it. Must not be called on the way
-/// of a write that paging waits for; `attempt` may not sleep.
+/// Tries an allocation of the kernel's own, and again as long as room can be made for it. Must not
+/// be called on the way of a write that paging waits for; `attempt` may not sleep.
 ///
 /// # Errors
 /// [`NoMemory`]: memory and swap are full.
@@ -86,17 +89,19 @@ pub fn with_room<T>(attempt: impl FnMut() -> Result<T, NoMemory>) -> Result<T, N
     with(|uvm, held| uvm.with_room(held, Last::Fail, attempt))
 }
 
-/// The same for what the kernel can't go on without: when memory has run out a process is killed.
+/// Tries an allocation that the kernel can't go on without as [`with_room`] does, and when memory
+/// has run out has a process killed.
 ///
 /// # Errors
-/// [`NoMemory`]: it was the one that asks.
+/// [`NoMemory`]: that process is the running one.
 pub fn with_room_at_any_cost<T>(attempt: impl FnMut() -> Result<T, NoMemory>) -> Result<T, NoMemory> {
     with(|uvm, held| uvm.with_room(held, Last::AskHost, attempt))
 }
 
-/// Fails if less than one page of `fraction` is free and memory has run out, or swap has no such part left either: those
-/// who have memory now need what there is. Where others take what is made free before we see it, while swap has room,
-/// memory is short but has not run out: who asks goes on.
+/// Fails if less than one page of `fraction` is free and memory has run out, or swap has no such
+/// part left either: those who have memory now need what there is. Where others take what is made
+/// free before we see it, while swap has room, memory is short but has not run out: who asks goes
+/// on.
 pub(super) fn keep_free(fraction: usize) -> Result<(), NoMemory> {
     let frames = system().frames();
     let least = frames.total() / fraction;

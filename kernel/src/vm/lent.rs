@@ -1,4 +1,5 @@
-//! Pages on loan to the kernel: data that programs send, and pages of files, on their way without being copied.
+//! Pages on loan to the kernel: data that programs send, and pages of files, on their way without
+//! being copied.
 
 use core::ops::Range;
 
@@ -10,7 +11,8 @@ use super::object::Object;
 use super::uvm::{with, Space};
 use crate::errno::{Errno, Result, EFAULT, EIO, ENOMEM, ENOSPC};
 
-/// Lends `pages` pages from `addr` on, page aligned, as a load from each would see them now; fewer if there are very many.
+/// Lends `pages` pages from `addr` on, page aligned, as a load from each would see them now; fewer
+/// if there are very many.
 ///
 /// # Errors
 /// `EFAULT` if one of them can't be read, `ENOMEM`; nothing is lent then.
@@ -26,9 +28,9 @@ fn fault_errno(error: FaultError) -> Errno {
     }
 }
 
-/// Takes `pages` pages from `addr` on from the program, page aligned, as a load from each would see them now, fewer if there are very
-/// many: it has zeroes there then, or its file again, until they are [put back](super::put_back). `None` if some of it isn't
-/// memory of its own.
+/// Takes `pages` pages from `addr` on from the program, page aligned, as a load from each would see
+/// them now, fewer if there are very many: it has zeroes there then, or its file again, until they
+/// are [put back](super::put_back). `None` if some of it isn't memory of its own.
 ///
 /// # Errors
 /// `EFAULT`, `ENOMEM`; nothing is taken then.
@@ -37,7 +39,8 @@ pub fn give(space: &Space, addr: u64, pages: u64) -> Result<Option<Lent>> {
     with(|uvm, held| uvm.give_to_kernel(held, space.get(), range)).map_err(fault_errno)
 }
 
-/// Lends `pages` pages of an object from `offset` on, a multiple of the page size; fewer at its end.
+/// Lends `pages` pages of an object from `offset` on, a multiple of the page size; fewer at its
+/// end.
 ///
 /// # Errors
 /// `EIO`, `ENOSPC`, `ENOMEM`; nothing is lent then.
@@ -74,13 +77,13 @@ pub fn give_back_page(page: LentPage) {
     with(|uvm, held| uvm.return_page(held, page));
 }
 
-/// One more loan of the same page; `None` if there are too many.
+/// One more loan of a page that is on loan; `None` if the page has too many.
 #[inline]
 pub fn lend_again(page: &LentPage) -> Option<LentPage> {
     with(|uvm, _| uvm.lend_again(page))
 }
 
-/// The same for pages in order; fewer if there are too many of one.
+/// One more loan of each of some pages, in order; fewer if a page has too many.
 ///
 /// # Errors
 /// [`NoMemory`].

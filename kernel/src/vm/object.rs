@@ -1,11 +1,12 @@
-//! Memory objects as the kernel keeps them: anonymous memory or a file's pages, with a size in bytes.
+//! Memory objects as the kernel keeps them: anonymous memory or a file's pages, with a size in
+//! bytes.
 //!
-//! A file, on disk or in memory, a memfd and shared anonymous memory each are one. What is mapped and what is
-//! read or written is the same page: `object_io` pins it, lets the caller copy with no lock held (the other end may
-//! be user memory, which may fault), and unpins it.
+//! A file, on disk or in memory, a memfd and shared anonymous memory each are one. What is mapped
+//! and what is read or written is the same page: `object_io` pins it, lets the caller copy with no
+//! lock held (the other end may be user memory, which may fault), and unpins it.
 //!
-//! I1: the object is as many pages long as `size` needs; bytes of the last page behind `size` are zero whenever
-//! `size` changes.
+//! I1: the object is as many pages long as `size` needs; bytes of the last page behind `size` are
+//! zero whenever `size` changes.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -84,7 +85,8 @@ impl Object {
         Ok(Object { inner: Arc::new(Inner { kind: Kind::Anon(pager), size: AtomicU64::new(len) }) })
     }
 
-    /// The same within a quota that it shares with others: `ENOSPC` for new pages where that is used up.
+    /// A new object of `len` bytes of zeroes, whose pages count in a quota: `ENOSPC` for a new page
+    /// where the quota is used up.
     pub fn anon_within(len: u64, quota: &Arc<Quota>) -> Result<Object> {
         Object::attached(len, quota, None)
     }
@@ -105,15 +107,16 @@ impl Object {
         Ok(Object { inner: Arc::new(Inner { kind: Kind::Anon(pager), size: AtomicU64::new(len) }) })
     }
 
-    /// The pages of a file of `len` bytes, which `vnode` reads and writes. With the last handle and the last mapping they
-    /// go, dirty or not.
+    /// The pages of a file of `len` bytes, which `vnode` reads and writes. With the last handle and
+    /// the last mapping they go, dirty or not.
     pub fn file(vnode: Box<dyn Vnode<KernelMachine>>, len: u64) -> Result<Object> {
         let pager =
             with(|uvm, held| VnodePager::new(uvm, held, vnode, Pages::ceil(len))).map_err(|_| ENOMEM)?;
         Ok(Object { inner: Arc::new(Inner { kind: Kind::File(pager), size: AtomicU64::new(len) }) })
     }
 
-    /// A device's memory of `len` bytes at a physical address that was named when memory was handed over.
+    /// A device's memory of `len` bytes at a physical address that was named when memory was handed
+    /// over.
     pub fn device(start: Pa, len: u64) -> Result<Object> {
         let first = KERNEL.frames().page_at(start).ok_or(ENODEV)?;
         let pager =
@@ -134,7 +137,8 @@ impl Object {
     /// Writes a file's dirty pages back and waits for them; other objects have nowhere to go.
     ///
     /// # Errors
-    /// `EIO`: some could not be written, and were given up: they are counted as errors, and are clean.
+    /// `EIO`: some could not be written, and were given up: they are counted as errors, and are
+    /// clean.
     pub fn clean(&self) -> Result<()> {
         let Kind::File(pager) = &self.inner.kind else { return Ok(()) };
         with(|uvm, held| {
@@ -144,13 +148,14 @@ impl Object {
         .map_err(|_| EIO)
     }
 
-    /// How many pages write-backs have found changed through mappings: see [`VnodePager::stored_to`](uvm::VnodePager::stored_to).
+    /// How many pages write-backs have found changed through mappings: see
+    /// [`VnodePager::stored_to`](uvm::VnodePager::stored_to).
     pub fn stored_to(&self) -> u64 {
         let Kind::File(pager) = &self.inner.kind else { return 0 };
         with(|_, held| pager.stored_to(held))
     }
 
-    /// The same for the pages that a range of bytes touches.
+    /// Writes a file's dirty pages that a range of bytes touches back and waits for them.
     ///
     /// # Errors
     /// As [`clean`](Self::clean).
@@ -164,7 +169,8 @@ impl Object {
         .map_err(|_| EIO)
     }
 
-    /// Writes the pages that a range of bytes touches back and frees them; says whether none is left, since none is in use.
+    /// Writes the pages that a range of bytes touches back and frees them; says whether none is
+    /// left, since none is in use.
     ///
     /// # Errors
     /// As [`clean`](Self::clean).
@@ -174,14 +180,16 @@ impl Object {
         Ok(with(|uvm, held| pager.invalidate(uvm, held, touched(at, len))))
     }
 
-    /// Takes the page of a file at byte `at`, if it is there, for a hole: a store through a mapping asks for room first.
+    /// Takes the page of a file at byte `at`, if it is there, for a hole: a store through a mapping
+    /// asks for room first.
     pub fn mark_hole(&self, at: u64) {
         if let Kind::File(pager) = &self.inner.kind {
             with(|uvm, held| pager.mark_hole(uvm, held, Pages::floor(at)));
         }
     }
 
-    /// Starts writing a file's dirty pages back in a range of bytes; what fails is left to [`clean`](Self::clean).
+    /// Starts writing a file's dirty pages back in a range of bytes; what fails is left to
+    /// [`clean`](Self::clean).
     pub fn start_cleaning(&self, at: u64, len: u64) {
         if let Kind::File(pager) = &self.inner.kind {
             with(|uvm, held| pager.start_cleaning(uvm, held, touched(at, len)));
@@ -224,8 +232,9 @@ impl Object {
         self.inner.size.load(Acquire)
     }
 
-    /// Changes the size. A shorter one frees and unmaps what lies behind it, private copies of it too. A longer one is seen
-    /// only when all is there that it promises: what is stored behind the old end from then on stays.
+    /// Changes the size. A shorter one frees and unmaps what lies behind it, private copies of it
+    /// too. A longer one is seen only when all is there that it promises: what is stored behind the
+    /// old end from then on stays.
     ///
     /// # Errors
     /// `EIO`, `ENOMEM` of the page that the file ended in; a longer size has not come to be then.
@@ -248,8 +257,9 @@ impl Object {
         self.clear_tail(size)
     }
 
-    /// Forgets private copies of pages from `from` on in every process. No object knows its mappings, so all are looked
-    /// at; but only if there can be such copies, which is rare. Without memory for it they stay.
+    /// Forgets private copies of pages from `from` on in every process. No object knows its
+    /// mappings, so all are looked at; but only if there can be such copies, which is rare. Without
+    /// memory for it they stay.
     fn forget_copies(&self, from: Pages) {
         let pager = self.pager();
         if !with(|_, held| pager.object().may_have_copies(held)) {
@@ -281,7 +291,8 @@ impl Object {
         Ok(is_zero.unwrap_or(true))
     }
 
-    /// Calls `work` with the bytes of the page at byte `at`; `None` if it is a hole that nobody has to see.
+    /// Calls `work` with the bytes of the page at byte `at`; `None` if it is a hole that nobody has
+    /// to see.
     fn in_page<T>(&self, at: u64, intent: Intent, work: impl FnOnce(PageBytes) -> T) -> Result<Option<T>> {
         let (pager, index) = (self.pager(), Pages::floor(at));
         with(|uvm, held| {
@@ -377,8 +388,9 @@ fn zeroes() -> Result<PageNo> {
     Ok(*ZEROES.call_once(|| page))
 }
 
-/// Hands the object's bytes from `at` on to `each`, part by part, none across a page: `each` gets the part's offset
-/// and its bytes, and says how many it used; fewer than all ends the walk. A walk that reads must not change them.
+/// Hands the object's bytes from `at` on to `each`, part by part, none across a page: `each` gets
+/// the part's offset and its bytes, and says how many it used; fewer than all ends the walk. A walk
+/// that reads must not change them.
 ///
 /// # Errors
 /// What `each` says; `ENOMEM`, `ENOSPC`, `EIO`; parts before were handed over.
@@ -392,7 +404,8 @@ pub fn object_io(
     object_io_as(object, at, len, dir, Usage::Normal, each)
 }
 
-/// The same by somebody who has said how he goes through the object.
+/// Copies as [`object_io`] does, for a caller who has said by `usage` how it goes through the
+/// object.
 ///
 /// # Errors
 /// As [`object_io`].

@@ -1,4 +1,5 @@
-//! Memory that changes hands: pages that become a program's, and ranges of addresses that are passed as they are.
+//! Memory that changes hands: pages that become a program's, and ranges of addresses that are
+//! passed as they are.
 
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
@@ -18,7 +19,8 @@ use crate::sync::{Mutex, SpinLock};
 
 type Detached = uvm::Detached<KernelMachine>;
 
-/// Makes pages on loan a program's own memory, where nothing was; returns where they are. The loan has ended then.
+/// Makes pages on loan a program's own memory, where nothing was; returns where they are. The loan
+/// has ended then.
 ///
 /// # Errors
 /// `ENOMEM`, and the pages.
@@ -27,8 +29,8 @@ pub fn transfer(space: &Space, pages: Lent) -> core::result::Result<u64, (Errno,
     result.map(|at| at.0).map_err(|(error, pages)| (transfer_errno(&error), pages))
 }
 
-/// Puts pages back that were [given](super::give), where nobody has had the addresses for something else since. Nothing may be lost:
-/// somebody is ended before this fails.
+/// Puts pages back that were [given](super::give), where nobody has had the addresses for something
+/// else since. Nothing may be lost: somebody is ended before this fails.
 pub fn put_back(space: &Space, mut pages: Lent, addr: u64) {
     let bytes = Lent::bytes(pages.len()) * 16;
     loop {
@@ -43,7 +45,8 @@ pub fn put_back(space: &Space, mut pages: Lent, addr: u64) {
     }
 }
 
-/// How many of some pages on loan, from the first on, a program had better receive than have copied; `least` or more, or none.
+/// How many of some pages on loan, from the first on, a program had better receive than have
+/// copied; `least` or more, or none.
 pub fn worth_receiving(space: &Space, pages: &[LentPage], least: usize) -> usize {
     with(|uvm, _| uvm.worth_receiving(space.get(), pages, least))
 }
@@ -83,7 +86,7 @@ pub struct Export {
     range: Mutex<Option<Detached>>,
     giving: Giving,
     pages: u64,
-    /// Of whoever exported it, as long as it is here.
+    /// What the exporting process is charged, as long as the memory is here.
     charge: SpinLock<Option<Charge>>,
 }
 
@@ -94,10 +97,12 @@ const ENTRY: usize = 256;
 static EXPORTS: SpinLock<Vec<Weak<Export>>> = SpinLock::new(Vec::new());
 
 impl Export {
-    /// Takes whole pages from `addr` on out of a program's memory, or shares or copies them. Importers may do with it at most `prot`.
+    /// Takes whole pages from `addr` on out of a program's memory, or shares or copies them.
+    /// Importers may do with it at most `prot`.
     ///
     /// # Errors
-    /// `EINVAL`, `ENOMEM` if nothing is mapped there or memory is short, `EACCES` if the program may not do `prot` itself.
+    /// `EINVAL`, `ENOMEM` if nothing is mapped there or memory is short, `EACCES` if the program
+    /// may not do `prot` itself.
     pub fn new(space: &Space, addr: u64, pages: u64, giving: Giving, prot: Prot) -> Result<Arc<Export>> {
         let range = VaRange::new(Va(addr), Va(addr) + Pages(pages));
         let (mut allowed, mut entries) = (true, 0);
@@ -195,8 +200,9 @@ impl Export {
 /// A name of memory that came by a donation.
 const DONATED: &str = "donated";
 
-/// Takes memory out of a program to be read by somebody, once: whole pages from `addr` on, which are private, anonymous and may
-/// be written. Zeroes take its place; where it came by a donation itself, nothing does. `None` if it is of another kind.
+/// Takes memory out of a program to be read by somebody, once: whole pages from `addr` on, which
+/// are private, anonymous and may be written. Zeroes take its place; where it came by a donation
+/// itself, nothing does. `None` if it is of another kind.
 ///
 /// # Errors
 /// `ENOMEM`; nothing has changed.
@@ -228,7 +234,8 @@ fn is_donated(space: &Space, range: VaRange) -> Option<VaRange> {
     (name.as_deref() == Some(DONATED)).then_some(found.range)
 }
 
-/// Gives up the private memory of a range: what came by a donation is unmapped, the rest shows zeroes, or its file, again.
+/// Gives up the private memory of a range: what came by a donation is unmapped, the rest shows
+/// zeroes, or its file, again.
 ///
 /// # Errors
 /// `ENOMEM` for a hole, after what lies before and behind it.

@@ -1,6 +1,8 @@
-//! Pages of the running program, pinned for a device that moves bytes to or from them itself: transfers by `O_DIRECT`.
+//! Pages of the running program, pinned for a device that moves bytes to or from them itself:
+//! transfers by `O_DIRECT`.
 //!
-//! Nothing of it is in the map: what is pinned stands in a [`Pins`] on the caller's stack (1999, section 3.2).
+//! Nothing of it is in the map: what is pinned stands in a [`Pins`] on the caller's stack (1999,
+//! section 3.2).
 
 use machine::{PageNo, Pages, Va, VaRange};
 use uvm::{FaultError, Pinned};
@@ -16,8 +18,8 @@ pub struct Pins {
 }
 
 impl Pins {
-    /// Brings `pages` pages from `addr` on in, as an access would, and pins them; or fewer of them, one at least.
-    /// `access` is the device's: it writes what a program reads from it.
+    /// Brings `pages` pages from `addr` on in, as an access would, and pins them; or fewer of them,
+    /// one at least. `access` is the device's: it writes what a program reads from it.
     ///
     /// # Errors
     /// `EFAULT`, as for an access of the kernel; `ENOMEM`.
@@ -26,7 +28,8 @@ impl Pins {
         Self::of(with(|uvm, held| uvm.wire_pages(held, space.get(), range, access_prot(access))))
     }
 
-    /// The same for a debugger, who may do more than the program itself.
+    /// Pins pages as [`new`](Self::new) does, for a debugger, which may do more than the program
+    /// itself.
     ///
     /// # Errors
     /// As [`new`](Self::new).

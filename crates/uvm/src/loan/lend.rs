@@ -63,8 +63,8 @@ impl<M: Machine> Uvm<M> {
         self.lend_range(held, space, range, &mut lent).map(|()| lent)
     }
 
-    /// The same, adding to what the caller has, as far as there is room in it; an error adds
-    /// nothing.
+    /// Lends pages to the kernel as [`loan_to_kernel`](Self::loan_to_kernel) does, and adds the
+    /// loans to `lent` as far as it has room. An error adds none.
     ///
     /// # Errors
     /// See [`loan_to_kernel`](Self::loan_to_kernel).

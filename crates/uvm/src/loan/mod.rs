@@ -131,7 +131,7 @@ impl Lent {
         Lent { pages: self.pages.split_off(at) }
     }
 
-    /// The same where no heap has been reserved.
+    /// Cuts the list as [`split_off`](Self::split_off) does, where no heap has been reserved.
     ///
     /// # Errors
     /// [`NoMemory`], and it is whole.
@@ -179,8 +179,8 @@ impl<M: Machine> Uvm<M> {
         lent.then(|| LentPage(page.0))
     }
 
-    /// The same for pages in order, as far as there is room for them in what the caller has, where
-    /// they are added. Fewer if one is lent too often.
+    /// One more loan of each of some pages, in order, added to `lent` as far as it has room. Fewer
+    /// if a page is lent too often.
     ///
     /// # Errors
     /// [`NoMemory`]: no heap for the list; nothing was added.

@@ -36,7 +36,8 @@ impl<E: Span> Tree<E> {
         taken
     }
 
-    /// The same, to where nothing is yet.
+    /// Moves the entries that start in the range into `taken`, which is empty: see
+    /// [`take`](Self::take).
     pub(crate) fn take_into(&mut self, range: VaRange, taken: &mut Taken<E>) {
         debug_assert!(taken.is_empty());
         let Some(root) = self.root.as_deref_mut() else { return };
