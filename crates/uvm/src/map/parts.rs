@@ -26,7 +26,7 @@ use machine::order::Guard;
 use machine::shared::{Access, Line};
 use machine::{order, CpuSet, Held, Machine, Pages, Pmap, RawLock, Shared, Va, VaRange, PAGE_SIZE};
 
-use super::tree::{lend_bytes, most_levels, Tree};
+use super::tree::{most_levels, split_off_bytes, Tree};
 use super::{Entry, Map};
 
 /// Parts of a map; one for each CPU.
@@ -159,7 +159,7 @@ impl<M: Machine> Map<M> {
 
     /// Heap bytes for opening a part of a map whose trees have so many levels at most, and for its parts.
     pub(super) const fn part_bytes(levels: usize) -> usize {
-        size_of::<Parts<M>>() + 64 + lend_bytes::<Entry<M>>(levels)
+        size_of::<Parts<M>>() + 64 + split_off_bytes::<Entry<M>>(levels)
     }
 
     /// Levels that no tree of the map exceeds, on a machine of so many page frames, which its entries lie in.
@@ -314,7 +314,7 @@ impl<M: Machine> Map<M> {
             return self.turns.forget();
         }
         let (mut own, _) = parts.trees[index].lock(&mut h);
-        *own = tree.lend(range, levels);
+        *own = tree.split_off(range, levels);
         parts.open.fetch_or(1 << index, Relaxed);
     }
 

@@ -5,7 +5,7 @@ use alloc::boxed::Box;
 
 use arrayvec::ArrayVec;
 
-use super::node::{mend, Child, Node, Nodes};
+use super::node::{rebalance, Child, Node, Nodes};
 use super::{most_levels, node_bytes, Span, Tree, LEAF, LEVELS};
 
 /// Heap bytes of a tree that is built of so many entries: full nodes but for one on each level, and
@@ -72,21 +72,21 @@ impl<E: Span> Builder<E> {
             level += 1;
         }
         let mut tree = Tree { root: self.edge.pop(), len: self.len, ..Tree::new() };
-        tree.settle_root();
+        tree.collapse_root();
         if let Some(root) = &mut tree.root {
-            root.even_out(&mut self.nodes);
+            root.rebalance_edge(&mut self.nodes);
         }
         tree
     }
 }
 
 impl<E: Span> Node<E> {
-    /// Has full left neighbours help the last nodes of each level.
-    fn even_out(&mut self, nodes: &mut Nodes<E>) {
+    /// Fills the last node of each level from its full left neighbour.
+    fn rebalance_edge(&mut self, nodes: &mut Nodes<E>) {
         let Node::Inner(children) = self else { return };
-        mend(children, children.len() - 1, nodes);
+        rebalance(children, children.len() - 1, nodes);
         if let Some(last) = children.last_mut() {
-            last.node.even_out(nodes);
+            last.node.rebalance_edge(nodes);
         }
     }
 

@@ -40,7 +40,7 @@ use machine::{Va, VaRange, PAGE_SHIFT};
 pub(crate) use build::built_bytes;
 use node::Nodes;
 pub(crate) use node::{Node, INNER, LEAF};
-pub(crate) use splice::lend_bytes;
+pub(crate) use splice::split_off_bytes;
 pub(crate) use taken::{Making, Taken};
 
 /// Something that lies at a range of addresses.
@@ -102,7 +102,7 @@ pub(crate) struct Tree<E> {
     root: Option<Box<Node<E>>>,
     len: usize,
     elsewhere: VaRange,
-    /// Nodes by which a tree that was [lent](Self::lend) comes back without heap.
+    /// Nodes by which a tree that was [split off](Self::split_off) comes back without heap.
     spare: Nodes<E>,
 }
 
@@ -212,12 +212,12 @@ impl<E: Span> Tree<E> {
     pub(crate) fn remove(&mut self, va: Va) -> Option<E> {
         let removed = self.root.as_deref_mut()?.remove(va, &mut Nodes::new())?;
         self.len -= 1;
-        self.settle_root();
+        self.collapse_root();
         Some(removed)
     }
 
-    /// Makes a root of what is left of the old one.
-    fn settle_root(&mut self) {
+    /// Replaces a root that has only one child by that child, and drops an empty root.
+    fn collapse_root(&mut self) {
         let Some(mut root) = self.root.take() else { return };
         while let Some(only) = root.only_child() {
             root = only;

@@ -39,7 +39,7 @@ pub(super) enum Side {
     Right,
 }
 
-/// Nodes that nothing lies in, for whoever needs some; without any, new ones are made from the
+/// A list of empty nodes for changes that need some; where it has none, they are made from the
 /// heap.
 pub(super) struct Nodes<E> {
     /// The first; each has the next for its only child.
@@ -123,7 +123,7 @@ pub(super) fn room(lo: Va, hi: Va, bounds: VaRange, bytes: u64) -> Option<Va> {
     (lo < hi && hi.0 - lo.0 >= bytes).then(|| Va(hi.0 - bytes))
 }
 
-/// Puts an item into a full node or one that isn't; what doesn't fit goes to a right neighbour.
+/// Puts an item into a node; a full one is split, and its right half is returned.
 fn put<T, const N: usize>(items: &mut ArrayVec<T, N>, at: usize, item: T) -> Option<ArrayVec<T, N>> {
     if !items.is_full() {
         items.insert(at, item);
@@ -140,7 +140,8 @@ fn put<T, const N: usize>(items: &mut ArrayVec<T, N>, at: usize, item: T) -> Opt
     Some(right)
 }
 
-/// Makes one of two neighbours, or evens them out; says whether all is in the left one.
+/// Merges two neighbours, or shares their items out evenly. Returns whether they were merged, into
+/// the left one.
 fn balance<T, const N: usize>(left: &mut ArrayVec<T, N>, right: &mut ArrayVec<T, N>) -> bool {
     let all = left.len() + right.len();
     if all <= N {
@@ -181,8 +182,8 @@ impl<E> Node<E> {
         self.len() == 0
     }
 
-    /// Whether it needs a neighbour's help to be more than a root.
-    pub(super) fn is_short(&self) -> bool {
+    /// Whether it has less than half of what it can have, as only a root may (I3).
+    pub(super) fn is_underfull(&self) -> bool {
         match self {
             Node::Leaf(entries) => entries.len() < LEAF / 2,
             Node::Inner(children) => children.len() < INNER / 2,
@@ -225,8 +226,8 @@ impl<E> Node<E> {
         }
     }
 
-    /// Makes one node of this and its right neighbour on the same level, or evens them out; the
-    /// neighbour is returned if it is still needed.
+    /// Merges this node and its right neighbour on the same level, or shares their items out
+    /// evenly; the neighbour is returned if it is still needed.
     pub(super) fn balance(&mut self, mut right: Box<Node<E>>, nodes: &mut Nodes<E>) -> Option<Box<Node<E>>> {
         let is_one = match (self, &mut *right) {
             (Node::Leaf(a), Node::Leaf(b)) => balance(a, b),
@@ -276,7 +277,7 @@ impl<E: Span> Node<E> {
         }
     }
 
-    /// Takes out the entry at an address, if there is one; this node may be short afterwards.
+    /// Takes out the entry at an address, if there is one; this node may be underfull afterwards.
     pub(super) fn remove(&mut self, va: Va, nodes: &mut Nodes<E>) -> Option<E> {
         match self {
             Node::Leaf(entries) => {
@@ -286,7 +287,7 @@ impl<E: Span> Node<E> {
             Node::Inner(children) => {
                 let at = ending_after(children, va);
                 let removed = children.get_mut(at)?.node.remove(va, nodes)?;
-                mend(children, at, nodes);
+                rebalance(children, at, nodes);
                 Some(removed)
             }
         }
@@ -410,7 +411,7 @@ impl<E: Span> Node<E> {
     /// # Errors
     /// What doesn't hold.
     pub(super) fn check(&self, level: usize, is_root: bool) -> Result<usize, &'static str> {
-        if self.is_empty() || !is_root && self.is_short() {
+        if self.is_empty() || !is_root && self.is_underfull() {
             return Err("a node of a tree has too little in it");
         }
         match self {
@@ -463,10 +464,10 @@ pub(super) fn put_child<E: Span>(
     put(children, at, child).map(|right| Child::of(nodes.inner(right)))
 }
 
-/// After something was taken from a child: says what lies in it now, and if it is short, makes it
-/// one with a neighbour or evens them out. An only child stays as it is.
-pub(super) fn mend<E: Span>(children: &mut ArrayVec<Child<E>, INNER>, at: usize, nodes: &mut Nodes<E>) {
-    if !children[at].node.is_short() || children.len() == 1 {
+/// After something was taken from a child: updates its record, and if it is underfull, merges it
+/// with a neighbour or has both share their items. An only child stays underfull.
+pub(super) fn rebalance<E: Span>(children: &mut ArrayVec<Child<E>, INNER>, at: usize, nodes: &mut Nodes<E>) {
+    if !children[at].node.is_underfull() || children.len() == 1 {
         return children[at].update();
     }
     let left = at.saturating_sub(1);

@@ -18,7 +18,7 @@ use alloc::boxed::Box;
 use arrayvec::ArrayVec;
 use machine::{Va, VaRange};
 
-use super::node::{mend, put_child, Child, Node, Nodes, Side};
+use super::node::{put_child, rebalance, Child, Node, Nodes, Side};
 use super::{node_bytes, splice_nodes, Span, Taken, Tree};
 
 /// A tree's root and its levels.
@@ -49,7 +49,7 @@ impl<E: Span> Tree<E> {
         }
         if root.take_in(range, taken, &mut nodes) {
             self.len -= taken.len();
-            return self.settle_root();
+            return self.collapse_root();
         }
         let (left, rest) = cut(self.rooted(), range.start, &mut nodes);
         let (middle, right) = cut(rest, range.end, &mut nodes);
@@ -69,11 +69,11 @@ impl<E: Span> Tree<E> {
 
     /// Takes out the entries that start in the range, as a tree that can be
     /// [joined in](Self::join_in) again without heap as long as neither has over so many levels.
-    /// For now it needs [heap](lend_bytes).
-    pub(crate) fn lend(&mut self, range: VaRange, levels: usize) -> Tree<E> {
-        let mut lent = self.take(range).into_tree();
-        lent.spare.stock(splice_nodes(levels));
-        lent
+    /// For now it needs [heap](split_off_bytes).
+    pub(crate) fn split_off(&mut self, range: VaRange, levels: usize) -> Tree<E> {
+        let mut off = self.take(range).into_tree();
+        off.spare.stock(splice_nodes(levels));
+        off
     }
 
     /// Adds the entries of another tree, which lie between two neighbours of this one, by its spare
@@ -97,8 +97,8 @@ impl<E: Span> Tree<E> {
     }
 }
 
-/// Heap bytes for [`Tree::lend`], where no tree has over so many levels.
-pub(crate) const fn lend_bytes<E>(levels: usize) -> usize {
+/// Heap bytes for [`Tree::split_off`], where no tree has over so many levels.
+pub(crate) const fn split_off_bytes<E>(levels: usize) -> usize {
     (2 * splice_nodes(levels) + 1) * node_bytes::<E>()
 }
 
@@ -142,7 +142,7 @@ impl<E: Span> Node<E> {
                 match super::node::starting_before(children, range.end).saturating_sub(at) {
                     0 => true,
                     1 if children[at].node.take_in(range, taken, nodes) => {
-                        mend(children, at, nodes);
+                        rebalance(children, at, nodes);
                         true
                     }
                     _ => false,
@@ -252,7 +252,7 @@ impl<E: Span> Node<E> {
             children[edge].update();
             return put_child(children, edge + 1, more?, nodes);
         }
-        if !other.node.is_short() {
+        if !other.node.is_underfull() {
             let at = edge + usize::from(side == Side::Right);
             return put_child(children, at, Child::of(other.node), nodes);
         }

@@ -231,7 +231,8 @@ fn found(list: &[VaRange], bounds: VaRange, bytes: u64) -> Option<Va> {
         .map(Va)
 }
 
-/// What is lent comes back by its spare nodes, however both trees have grown or shrunk meanwhile.
+/// A tree that was split off comes back by its spare nodes, however both trees have grown or shrunk
+/// meanwhile.
 #[test]
 fn what_was_lent_comes_back_without_heap() {
     for seed in 0..200 {
@@ -240,13 +241,13 @@ fn what_was_lent_comes_back_without_heap() {
         let first = random.below(3000) * 10;
         let slice = r(first, first + 10 * (1 + random.below(2000)));
         let levels = most_levels(20_000);
-        let bytes = made(|| drop(tens(0).lend(slice, levels)));
-        assert!(bytes * node_bytes::<VaRange>() <= lend_bytes::<VaRange>(levels));
-        let mut lent = t.lend(slice, levels);
+        let bytes = made(|| drop(tens(0).split_off(slice, levels)));
+        assert!(bytes * node_bytes::<VaRange>() <= split_off_bytes::<VaRange>(levels));
+        let mut off = t.split_off(slice, levels);
         for _ in 0..random.below(3000) {
             let at = random.below(4000) * 10;
             let (tree, place) =
-                if random.below(2) == 0 { (&mut t, r(at, at + 10)) } else { (&mut lent, r(at + 6, at + 8)) };
+                if random.below(2) == 0 { (&mut t, r(at, at + 10)) } else { (&mut off, r(at + 6, at + 8)) };
             let is_own = place.intersect(slice).is_empty();
             let is_lent = place.intersect(slice) == place;
             match random.below(3) {
@@ -260,8 +261,8 @@ fn what_was_lent_comes_back_without_heap() {
                 _ => {}
             }
         }
-        let all = t.len() + lent.len();
-        assert_eq!(made(|| t.join_in(lent)), 0);
+        let all = t.len() + off.len();
+        assert_eq!(made(|| t.join_in(off)), 0);
         t.check().unwrap();
         assert_eq!(t.len(), all);
     }
