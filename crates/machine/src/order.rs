@@ -175,8 +175,10 @@ impl ThreadCtx {
 /// A lock without data, supplied by the host: a spin lock, a lock of std, a lock under a schedule checker.
 ///
 /// # Safety
-/// From the return of `lock` (or a `try_lock` that said yes) to the call of `unlock`, every other `lock` waits and
-/// every `try_lock` says no; `unlock` makes the holder's writes visible to the next holder.
+/// From the return of `lock` (or a `try_lock` that said yes) to the call of `unlock`, every other
+/// `lock` waits and every `try_lock` says no; `unlock` makes the holder's writes visible to the next
+/// holder. For [`Shared`](crate::Shared): `rows` returns the same slice at every call on every CPU,
+/// and `wait_until` returns only after its condition has come true.
 pub unsafe trait RawLock: Send + Sync {
     /// A free lock.
     fn new() -> Self;
@@ -191,8 +193,9 @@ pub unsafe trait RawLock: Send + Sync {
     /// The caller holds the lock.
     unsafe fn unlock(&self);
 
-    /// Where threads say what they read, a row for each CPU; what makes a [`Shared`](crate::Shared) lock one. Without
-    /// rows, or with one, it is taken alone by whoever reads.
+    /// Where threads say what they read, a row for each CPU; what makes a
+    /// [`Shared`](crate::Shared) lock one. Without rows, or with one, each reader takes the lock
+    /// alone.
     fn rows() -> &'static [Row] {
         &[]
     }
@@ -202,12 +205,13 @@ pub unsafe trait RawLock: Send + Sync {
     fn has_several_rows() -> bool {
         Self::rows().len() > 1
     }
-    /// Whose row the calling thread uses. A thread that moves right after, or shares the row with another, only loses
-    /// locality.
+    /// The number of the row that the calling thread uses. A thread that moves to another CPU right
+    /// after, or shares the row with another thread, only loses locality.
     fn cpu() -> usize {
         0
     }
-    /// Waits for those who read. A host whose readers may wait for this very CPU answers them meanwhile.
+    /// Returns once `done` does: a writer waits for readers by it. A host whose readers may wait for
+    /// this very CPU answers them meanwhile.
     fn wait_until(mut done: impl FnMut() -> bool) {
         while !done() {
             core::hint::spin_loop();
