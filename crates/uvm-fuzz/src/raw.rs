@@ -265,7 +265,7 @@ impl World {
         let len = Pages(if how & 1 == 0 { len } else { len % 64 });
         let made = match how & 2 {
             0 => AnonObject::new(&self.uvm, held, len),
-            _ => AnonObject::within(&self.uvm, held, len, Arc::new(Quota::new(usize::from(how >> 2)))),
+            _ => AnonObject::within(&self.uvm, held, len, Arc::new(Quota::new(usize::from(how >> 2))), None),
         };
         if let Ok(object) = made {
             self.objects.push(object);
