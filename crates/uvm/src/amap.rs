@@ -37,7 +37,7 @@ use crate::fault::ReadAhead;
 use crate::left::Left;
 use crate::map::Writes;
 use crate::rewritten::{self, Forking, Rewritten};
-use crate::slots::{Emptied, Heap, Holders, Slots, LEAF, LEAF_BYTES};
+use crate::slots::{Emptied, Heap, Holders, Slots, LEAF_BYTES};
 use crate::Uvm;
 
 /// Numbers that are released together at most: a leaf's.
@@ -202,9 +202,10 @@ impl<M: Machine> ARef<M> {
 
     /// The end of a range's first leaves that have some thousands of numbers.
     fn few<P: Before<order::Amap>>(&self, held: &mut Held<'_, P>, range: Range<u64>) -> u64 {
-        let (body, _) = self.amap.body.lock(held);
-        let next = body.slots.range(range.clone()).nth(FEW);
-        next.map_or(range.end, |(index, _)| index / LEAF * LEAF)
+        if range.end - range.start <= FEW as u64 {
+            return range.end;
+        }
+        self.amap.body.lock(held).0.slots.few(range, FEW)
     }
 
     /// Drops a reference to some of the slots of a range, from its start on, and says where the rest begins. Where `heap`

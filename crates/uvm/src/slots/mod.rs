@@ -439,6 +439,21 @@ impl Slots {
         })
     }
 
+    /// The end of a range's first leaves that take as long to let go of as so many numbers, at least a leaf's. A leaf that
+    /// other tables hold as well takes as long as one number. Cost: by leaves.
+    pub(crate) fn few(&self, range: Range<u64>, numbers: usize) -> u64 {
+        let mut left = numbers;
+        for (key, leaf) in self.leaves.range(keys_of(&range)) {
+            let is_shared = Arc::strong_count(leaf) > 1;
+            let cost = if is_shared { 1 } else { leaf.used.load(Relaxed).count_ones() as usize };
+            match left.checked_sub(cost) {
+                Some(less) => left = less,
+                None => return key * LEAF,
+            }
+        }
+        range.end
+    }
+
     /// Marks the leaf around an index, which has a number, beside others who read the table.
     #[inline]
     pub(crate) fn mark(&self, index: u64) {

@@ -412,6 +412,13 @@ impl Pmap for X86Pmap {
     fn part(&self, space: &Space, range: VaRange, mappings: usize) -> Va {
         /// Mappings that take as long to remove as a table.
         const TABLE: usize = 8;
+        if space.is_by_list(range) {
+            let mut all = 0;
+            space.each_part(range, |part, _| all += part.table.count() as usize + TABLE);
+            if all <= mappings {
+                return range.end;
+            }
+        }
         let (mut rest, mut left) = (range, mappings);
         while let Some(part) = space.first_part(&mut rest) {
             match left.checked_sub(part.table.count() as usize + TABLE) {

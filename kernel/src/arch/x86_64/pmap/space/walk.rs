@@ -94,9 +94,14 @@ impl Space {
         self.walk(range, &mut f);
     }
 
+    /// Whether a range is walked by the list of tables.
+    pub(in super::super) fn is_by_list(&self, range: VaRange) -> bool {
+        range.end.0 - range.start.0 >= BY_LIST
+    }
+
     fn walk(&self, mut range: VaRange, f: &mut dyn FnMut(Part, Tree)) {
         let _tree = self.lock();
-        if range.end.0 - range.start.0 >= BY_LIST {
+        if self.is_by_list(range) {
             return self.walk_list(range, f);
         }
         while let Some(part) = self.walk_to_part(&mut range) {
@@ -125,8 +130,11 @@ impl Space {
         while range.start < range.end {
             let va = range.start.0;
             let found = self.top.walk(va, 0);
-            let shift = found.as_ref().map_or_else(|missing| PAGE_SHIFT + 9 * missing.level, |_| SPAN);
-            let next = ((va >> shift) + 1) << shift;
+            let (shift, entries) = match &found {
+                Ok(_) => (SPAN, 1),
+                Err(missing) => (PAGE_SHIFT + 9 * missing.level, absent(missing, va)),
+            };
+            let next = ((va >> shift) + entries) << shift;
             range.start.0 = next.min(range.end.0);
             if let Ok(table) = found {
                 return Some(part(self.found(va, table), va, range.start.0));
@@ -153,6 +161,12 @@ impl Space {
             }
         }
     }
+}
+
+/// How many entries from that for `va` on lead nowhere in the table in which a walk ended.
+fn absent(missing: &Missing, va: u64) -> u64 {
+    let entries = &missing.table[index(va, missing.level)..];
+    entries.iter().take_while(|entry| entry.load(Relaxed) & PRESENT == 0).count().max(1) as u64
 }
 
 #[inline]
