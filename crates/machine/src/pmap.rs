@@ -210,7 +210,8 @@ pub trait Pmap: Send + Sync + Sized {
         down: &mut Shootdown,
     ) -> u32;
 
-    /// Whether any space has a mapping of the page in its tables. One that was forgotten (P1) doesn't count.
+    /// Whether a CPU may reach the page through a mapping: a space has one in its tables, or one has left them and its
+    /// shootdown isn't flushed (P6). A mapping that was forgotten (P1) doesn't count. May say so too often.
     fn is_mapped(&self, page: PageNo) -> bool;
 
     /// Whether the page has been read or written since the bit was cleared.

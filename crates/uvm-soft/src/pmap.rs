@@ -483,7 +483,8 @@ impl Pmap for SoftPmap {
     }
 
     fn is_mapped(&self, page: PageNo) -> bool {
-        !self.enter_call().tables.reverse[page.0 as usize].is_empty()
+        let state = self.enter_call();
+        state.counted != 0 || !state.tables.reverse[page.0 as usize].is_empty()
     }
 
     fn is_referenced(&self, page: PageNo) -> bool {

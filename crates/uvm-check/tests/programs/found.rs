@@ -96,3 +96,14 @@ fn a_fork_copies_what_no_access_is_allowed_to() {
         [&[Fork { s: 0, child: 3 }], &[], &[]],
     ));
 }
+
+/// A write-back took the mark of a leaf away while a CPU could still store to a page of it, by a
+/// translation that had left the tables: later write-backs passed the store over.
+#[test]
+fn a_leaf_loses_its_mark_as_its_page_is_unmapped() {
+    let map = |first| Map { s: 0, at: Fixed(1), len: 2, back: Shared(1, first), rights: 3, inherit: None };
+    explain(&program(
+        &[map(0), Read { s: 0, page: 1, cpu: 1 }],
+        [&[map(1)], &[Write { s: 0, page: 1, cpu: 1, word: 3 }], &[Clean { o: 1, span: Span(0, 4) }]],
+    ));
+}

@@ -142,7 +142,8 @@ impl<M: Machine> VnodePager<M> {
         let (mut body, _) = self.object.lock(held);
         body.unmark(range, |page| {
             let is_busy = uvm.frames().flags(page).contains(PageFlags::BUSY);
-            // In this order: a store and the end of the mapping that it came through may lie between the two looks.
+            // In this order: a store and the end of the mapping that it came through may lie between the two looks. A
+            // mapping that has left the tables is stored through until its shootdown is flushed.
             !is_busy && !uvm.machine().pmap().is_mapped(page) && !is_dirty(uvm.machine(), page)
         });
     }

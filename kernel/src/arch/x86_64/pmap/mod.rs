@@ -471,7 +471,9 @@ impl Pmap for X86Pmap {
     }
 
     fn is_mapped(&self, page: PageNo) -> bool {
-        is_mapped(page)
+        let lock = lock_page(page);
+        let is_untold = || reverse::is_untold(page) && tlb::others_unfinished(&Shootdown::new());
+        reverse::first(page, &lock).is_some() || is_untold()
     }
 
     fn is_referenced(&self, page: PageNo) -> bool {
