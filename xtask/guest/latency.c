@@ -375,7 +375,7 @@ static void sockets_in_sockets(void) {
 
 enum { FUTEX_WAIT, FUTEX_WAKE, FUTEX_REQUEUE = 3 };
 
-static void *waits(void *for_what) {
+static void *waits_for_turn(void *for_what) {
     syscall(SYS_futex, for_what, FUTEX_WAIT, 0, 0, 0, 0);
     is_there();
     return 0;
@@ -387,7 +387,7 @@ static char *threads(void) {
     pthread_attr_t small;
     NEED(!pthread_attr_init(&small) && !pthread_attr_setstacksize(&small, 4 * PAGE));
     pthread_t one;
-    for (int i = 0; i < THREADS; i++) NEED(!pthread_create(&one, &small, waits, &futex));
+    for (int i = 0; i < THREADS; i++) NEED(!pthread_create(&one, &small, waits_for_turn, &futex));
     return 0;
 }
 

@@ -29,8 +29,9 @@ impl Threads for LoomThreads {
     }
 }
 
+/// Boxed: a thread of loom's has a small stack.
 #[derive(Default)]
-pub struct KernelSleepers(Channels);
+pub struct KernelSleepers(Box<Channels>);
 
 impl Sleepers for KernelSleepers {
     fn ticket(&self, channel: Channel) -> Ticket {

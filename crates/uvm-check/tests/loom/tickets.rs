@@ -18,12 +18,13 @@ const OTHER: Channel = Channel(8);
 /// A page that somebody waits for, in the life of its owner's lock.
 struct Owner {
     busy: Ordered<Object, RawSpin, bool>,
-    channels: Channels,
+    /// Boxed: a thread of loom's has a small stack.
+    channels: Box<Channels>,
 }
 
 impl Owner {
     fn new() -> Arc<Owner> {
-        let owner = Owner { busy: Ordered::new(true), channels: Channels::new() };
+        let owner = Owner { busy: Ordered::new(true), channels: Box::new(Channels::new()) };
         assert!(*owner.busy.lock(&mut ThreadCtx::new().held()).0);
         [PAGE, OTHER].into_iter().for_each(|channel| owner.channels.wake(channel));
         Arc::new(owner)
