@@ -217,6 +217,19 @@ static void overruns_are_counted_when_the_signal_is_taken(void) {
     CHECK(!timer_delete(plain) && !timer_delete(other) && !timer_delete(real));
 }
 
+// What is pending isn't sent anew because the program sets a handler.
+static void a_new_handler_loses_no_overruns(void) {
+    siginfo_t info;
+    block(SIGUSR1);
+    timer_t id = timer(SIGUSR1, MS, MS);
+    long start = nanos();
+    while (nanos() < start + 50 * MS) {
+    }
+    signal(SIGUSR1, handler);
+    NEED(take(SIGUSR1, &info) == SIGUSR1);
+    CHECK(info.si_overrun >= 40 && info.si_overrun == timer_getoverrun(id));
+}
+
 static void overruns_have_a_most(void) {
     siginfo_t info;
     block(SIGUSR1);
@@ -297,6 +310,7 @@ static const struct test_case cases[] = {
     {"a user's timers on CPU time leave the CPU", a_users_timers_on_cpu_time_leave_the_cpu},
     {"timers have places among pending signals", timers_have_places_among_pending_signals},
     {"overruns are counted when the signal is taken", overruns_are_counted_when_the_signal_is_taken},
+    {"a new handler loses no overruns", a_new_handler_loses_no_overruns},
     {"overruns have a most", overruns_have_a_most},
     {"a fired timer says what is left", a_fired_timer_says_what_is_left},
     {"a file counts when it is read", a_file_counts_when_it_is_read},

@@ -406,23 +406,19 @@ pub fn taken(process: &Arc<Process>, info: &mut SigInfo) {
     }
 }
 
-/// A signal is ignored no more, with `Group` locked: timers that rest because of it go on.
-pub fn heeded(process: &Arc<Process>, signal: Signal) {
-    discarded(process, SigSet::of(&[signal]));
-}
-
-/// Signals have been thrown away, with `Group` locked: timers that wait for one to be taken go on.
-pub fn discarded(process: &Arc<Process>, which: SigSet) {
+/// Signals have been thrown away, or are ignored no more, with `Group` locked: timers that wait for one to be taken, or
+/// rest because it was ignored, go on.
+pub fn go_on(process: &Arc<Process>, which: SigSet) {
     let mut timers = process.timers.lock();
     let Some(timers) = timers.as_mut() else { return };
     let posix = timers.posix.iter_mut().enumerate();
     let posix = posix.filter_map(|(id, timer)| Some((Slot::Posix(id), timer.as_mut()?)));
     for (slot, timer) in posix.chain([(Slot::Real, &mut timers.real)]) {
-        let thrown = match timer.notify {
+        let is_one = match timer.notify {
             Notify::Nothing => false,
             Notify::Process { signal, .. } | Notify::Thread { signal, .. } => which.has(signal),
         };
-        if thrown {
+        if is_one {
             timer.start_later(&Arc::downgrade(process), slot);
         }
     }

@@ -61,15 +61,15 @@ fn rt_sigaction(number: i32, new: u64, old: u64, size: usize) -> Result<()> {
     let process = current_process();
     let before = {
         let mut group = process.group.lock();
-        let before = group.actions.get(signal);
+        let (before, was_ignored) = (group.actions.get(signal), group.actions.ignores(signal));
         if let Some(mut action) = new {
             action.flags &= flag::KNOWN;
             action.mask &= !SigSet::UNBLOCKABLE.0;
             Arc::<Actions>::make_mut(&mut group.actions).set(signal, action);
             if group.actions.ignores(signal) {
                 send::discard(process, &mut group, SigSet::of(&[signal]));
-            } else {
-                timer::heeded(process, signal);
+            } else if was_ignored {
+                timer::go_on(process, SigSet::of(&[signal]));
             }
         }
         before

@@ -196,7 +196,7 @@ pub fn discard(process: &Arc<Process>, group: &mut Group, which: SigSet) {
     for thread in &group.threads {
         thread.pending.lock().discard(which);
     }
-    timer::discarded(process, which);
+    timer::go_on(process, which);
 }
 
 /// Sends every thread of the group away; the first reason given is the one that counts.
