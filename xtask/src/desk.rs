@@ -58,7 +58,9 @@ fn longest(target: &str) -> &'static str {
     match target {
         "library" => "1000",
         "raw" => "900",
-        "ext4" => "200",
+        "ext4" | "address" => "200",
+        "cpio" => "1000",
+        "swap" => "300",
         "tty" => "6000",
         _ => "2000",
     }
