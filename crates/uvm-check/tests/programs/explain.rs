@@ -77,7 +77,9 @@ impl Seen {
             if step(model, event, has_begun).is_some_and(|after| goes_on(&after, ended, longest)) {
                 return true;
             }
-            let has_no_effect = self.is_refused_early(model, event) || self.is_unsuitable_for_a_while(event);
+            let has_no_effect = self.is_refused_early(model, event)
+                || self.is_unsuitable_for_a_while(event)
+                || self.is_shared_for_a_while(event);
             if has_no_effect && goes_on(model, ended, longest) {
                 return true;
             }
@@ -110,6 +112,22 @@ impl Seen {
             |other: &Event| other.op != event.op && other.begin < event.end && event.begin < other.end;
         event.answer == Answer::Got(Got::Transfer(TransferError::Unsuitable))
             && self.threads.iter().flatten().any(meets)
+    }
+
+    /// Whether a discard found memory shared that an operation in another space was about to let go
+    /// of: a reference to an amap goes after its addresses, and shared memory stays.
+    fn is_shared_for_a_while(&self, event: &Event) -> bool {
+        let Op::Discard { s, .. } = event.op else { return false };
+        let meets = |other: &Event| other.begin < event.end && event.begin < other.end;
+        let lets_go = |op: &Op| match *op {
+            Op::Unmap { s, .. } | Op::Map { s, .. } | Op::Remap { s, .. } | Op::RemapKeep { s, .. } => {
+                Some(s)
+            }
+            Op::Clear { s } | Op::Exit { s } => Some(s),
+            _ => None,
+        };
+        event.answer == Answer::Got(Got::Done)
+            && self.threads.iter().flatten().any(|o| meets(o) && lets_go(&o.op).is_some_and(|of| of != s))
     }
 
     fn ends_as(&self, model: &Model) -> bool {

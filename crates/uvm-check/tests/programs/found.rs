@@ -1,7 +1,7 @@
 //! Programs that no order explained once, each with the bug that it found. They run under many
 //! schedules.
 
-use uvm_check::op::{At::*, Back::*, Kind, Op, Op::*, Span};
+use uvm_check::op::{At::*, Back::*, Inh, Kind, Op, Op::*, Span};
 
 use crate::program::{Program, THREADS};
 use crate::run;
@@ -105,5 +105,17 @@ fn a_leaf_loses_its_mark_as_its_page_is_unmapped() {
     explain(&program(
         &[map(0), Read { s: 0, page: 1, cpu: 1 }],
         [&[map(1)], &[Write { s: 0, page: 1, cpu: 1, word: 3 }], &[Clean { o: 1, span: Span(0, 4) }]],
+    ));
+}
+
+/// A child's discard left a page that its parent had unmapped by then: the parent's reference to
+/// the amap was still there, and what is shared stays.
+#[test]
+fn a_child_discards_as_its_parent_unmaps() {
+    let map = Map { s: 0, at: Fixed(0), len: 4, back: Zero, rights: 3, inherit: Some(Inh::Share) };
+    let write = Write { s: 0, page: 0, cpu: 0, word: 3 };
+    explain(&program(
+        &[map, write, Fork { s: 0, child: 3 }],
+        [&[write, Discard { s: 3, span: Span(0, 2) }], &[Unmap { s: 0, span: Span(0, 2) }], &[]],
     ));
 }
