@@ -273,6 +273,10 @@ static const struct row rows[] = {
 
 int main(int count, char **arguments) {
     if (count > 1 && !strcmp(arguments[1], "child")) return 0;
+    if (count > 1 && !strcmp(arguments[1], "list")) {
+        for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) puts(rows[i].name);
+        return 0;
+    }
     self = arguments[0];
     size_t runs = count > 1 ? strtoul(arguments[1], 0, 10) : 9;
     if (runs < 1 || runs > MAX_RUNS) return 2;

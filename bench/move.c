@@ -637,7 +637,23 @@ static const char *in_words(size_t bytes) {
     return text;
 }
 
+static size_t next_size(void) {
+    return size * (size < LARGEST ? 2 : 32);
+}
+
+static const char *name_of(const struct kind *kind) {
+    static char name[80];
+    snprintf(name, sizeof name, "%s, %s", kind->name, in_words(size));
+    return name;
+}
+
 int main(int count, char **arguments) {
+    if (count > 1 && !strcmp(arguments[1], "list")) {
+        for (const struct kind *kind = kinds; kind < kinds + sizeof kinds / sizeof *kinds; kind++) {
+            for (size = kind->least; size <= kind->most; size = next_size()) puts(name_of(kind));
+        }
+        return 0;
+    }
     size_t runs = count > 1 ? strtoul(arguments[1], 0, 10) : 5;
     if (runs < 1 || runs > MAX_RUNS) return 2;
     const char *wanted = count > 2 ? arguments[2] : "";
@@ -648,9 +664,8 @@ int main(int count, char **arguments) {
     calibrate();
     for (const struct kind *kind = kinds; kind < kinds + sizeof kinds / sizeof *kinds; kind++) {
         if (kind->how & (ours ? ONLY_LINUX : ONLY_OURS)) continue;
-        for (size = kind->least; size <= kind->most; size *= size < LARGEST ? 2 : 32) {
-            char name[80];
-            snprintf(name, sizeof name, "%s, %s", kind->name, in_words(size));
+        for (size = kind->least; size <= kind->most; size = next_size()) {
+            const char *name = name_of(kind);
             if (!strstr(name, wanted)) continue;
             touches = kind->how & TOUCHES ? 1 : 0;
             reads = kind->how & READS ? 1 : 0;

@@ -397,6 +397,10 @@ static void watch(const struct operation *operation, const char *workers) {
 
 int main(int count, char **arguments) {
     const char *wanted = count > 1 ? arguments[1] : "", *how = count > 2 ? arguments[2] : "";
+    if (!strcmp(wanted, "list")) {
+        for (size_t i = 0; i < sizeof operations / sizeof *operations; i++) puts(operations[i].name);
+        return 0;
+    }
     sem_init(&is_over, 0, 0);
     team = mmap(0, sizeof *team, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (team == MAP_FAILED) return 1;

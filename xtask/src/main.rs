@@ -33,6 +33,8 @@ mod ui;
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 
+/// A wrong command line.
+pub const EXIT_USAGE: u8 = 2;
 /// Something needed is missing or could not be started.
 pub const EXIT_UNAVAILABLE: u8 = 69;
 
@@ -42,7 +44,7 @@ pub const EXIT_UNAVAILABLE: u8 = 69;
     bin_name = "./uvm",
     about = "Runs unmodified Linux programs on the UVM reference kernel, in QEMU.",
     after_help = EXAMPLES,
-    disable_version_flag = true
+    version
 )]
 struct Cli {
     #[command(subcommand)]

@@ -3,7 +3,7 @@
 //! Time is counted in guest instructions (`-icount shift=0,sleep=off`), which neither the host's speed nor its load
 //! changes. The boot rows are wall time, since booting is where the user waits.
 
-use super::{about, counted, report, table, Document, Row, Verdict};
+use super::{about, counted, names, report, table, Document, Row, Verdict};
 use crate::qemu::{Clock, Ending, Kernel};
 use crate::ui;
 use anyhow::{Context, Result};
@@ -15,6 +15,9 @@ pub struct MicroArgs {
     /// Print one JSON document instead of the table.
     #[arg(long)]
     json: bool,
+    /// Print the names, and measure nothing.
+    #[arg(long)]
+    list: bool,
     /// How often each row is measured.
     #[arg(long, default_value_t = 9, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1000))]
     runs: u64,
@@ -40,6 +43,11 @@ pub const BOOT: &str = "boot to the first user instruction";
 const BOOTS: usize = 3;
 
 pub fn micro(args: &MicroArgs) -> Result<u8> {
+    let mut rows = names::of("micro")?;
+    rows.push(BOOT.to_owned());
+    if let Some(code) = names::list_or_check("micro", args.list, args.filter.as_deref(), &rows) {
+        return Ok(code);
+    }
     let mut document = Document::default();
     let mut complete = true;
     let mut command = None;

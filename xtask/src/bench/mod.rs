@@ -10,6 +10,7 @@ mod html;
 mod load;
 mod micro;
 mod moving;
+mod names;
 mod paging;
 mod profile;
 mod report;

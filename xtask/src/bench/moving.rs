@@ -3,7 +3,7 @@
 //! All is measured twice: in instructions, which repeat exactly, and in wall time, as factors between rows of one run. The emulator has
 //! no caches, so that a copied page costs the same at any size; docs/moving.md says what real hardware adds.
 
-use super::{about, bars, counted, report, table, Document, Row};
+use super::{about, bars, counted, names, report, table, Document, Row};
 use crate::qemu::{Clock, Kernel, Machine};
 use crate::ui;
 use anyhow::{Context, Result};
@@ -14,6 +14,9 @@ pub struct MoveArgs {
     /// Print one JSON document instead of the table.
     #[arg(long)]
     json: bool,
+    /// Print the names, and measure nothing.
+    #[arg(long)]
+    list: bool,
     /// How often each row is measured.
     #[arg(long, default_value_t = 5, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1000))]
     runs: u64,
@@ -89,6 +92,9 @@ const NEVER_SLOWER: [(&str, &str); 11] = [
 ];
 
 pub fn moving(args: &MoveArgs) -> Result<u8> {
+    if let Some(code) = names::list_or_check("move", args.list, args.filter.as_deref(), &names::of("move")?) {
+        return Ok(code);
+    }
     let (mut document, mut complete, mut machine) = (Document::default(), true, None);
     let (clocks, systems) = if args.quick { (1, 1) } else { (2, SYSTEMS.len()) };
     for &clock in &[Clock::Instructions, Clock::Wall][..clocks] {

@@ -5,12 +5,12 @@
 
 use super::samples::Samples;
 use super::workloads::{self, Repeat, Systems, Workload};
-use super::{about, bars, report, table, Document};
+use super::{about, bars, names, report, table, Document};
 use crate::qemu::{Board, Clock, Display, Ending, Kernel, Machine};
 use crate::run;
 use crate::session::{self, Input};
 use crate::{guest, ui};
-use anyhow::{bail, Context, Result};
+use anyhow::{Context, Result};
 use clap::Args;
 use std::time::Duration;
 
@@ -19,6 +19,9 @@ pub struct PagingArgs {
     /// Print one JSON document instead of the table.
     #[arg(long)]
     json: bool,
+    /// Print the names, and measure nothing.
+    #[arg(long)]
+    list: bool,
     /// How often what takes time is measured (what is counted comes out the same each time).
     #[arg(long, default_value_t = 5, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1000))]
     runs: u64,
@@ -35,10 +38,11 @@ pub fn paging(args: &PagingArgs) -> Result<u8> {
         args.filter.as_ref().is_none_or(|filter| workload.name.contains(filter.as_str()))
     };
     let all = workloads::all();
-    let chosen: Vec<&Workload> = all.iter().filter(wanted).collect();
-    if chosen.is_empty() {
-        bail!("no workload has `{}` in its name", args.filter.as_deref().unwrap_or(""));
+    let all_names: Vec<String> = all.iter().map(|workload| workload.name.clone()).collect();
+    if let Some(code) = names::list_or_check("paging", args.list, args.filter.as_deref(), &all_names) {
+        return Ok(code);
     }
+    let chosen: Vec<&Workload> = all.iter().filter(wanted).collect();
     let (mut samples, mut complete, mut machine) = (Samples::default(), true, None);
     for workload in chosen {
         let runs = if workload.repeat == Repeat::Once { 1 } else { args.runs };

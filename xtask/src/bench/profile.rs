@@ -6,8 +6,8 @@
 //! repeat exactly, so a difference between two profiles is the difference between two kernels. Not so with two CPUs, whose order is the
 //! host's (xtask/plugin/lines.c): a few lines in a hundred come and go.
 
-use super::counted;
 use super::table::number;
+use super::{counted, names};
 use crate::qemu::{Clock, Kernel};
 use crate::{build, run, ui};
 use addr2line::Loader;
@@ -57,6 +57,9 @@ pub fn profile(args: &ProfileArgs) -> Result<u8> {
 }
 
 fn of_one(args: &ProfileArgs) -> Result<u8> {
+    if let Some(code) = names::list_or_check(&args.of, false, Some(&args.row), &names::of(&args.of)?) {
+        return Ok(code);
+    }
     let folder = tempfile::tempdir().context("can't make a temporary folder")?;
     let counts = folder.path().join("counts");
     let plugin = format!("{},out={}", compile("profile")?.display(), counts.display());
@@ -83,6 +86,9 @@ fn of_two_cpus(args: &ProfileArgs) -> Result<u8> {
     let Some((operation, workers)) = args.row.split_once(": ") else {
         bail!("\"{}\" names no row of bench smp, as \"fork, exit, wait: two threads\" does", args.row);
     };
+    if let Some(code) = names::list_or_check("smp", false, Some(operation), &names::of("smp")?) {
+        return Ok(code);
+    }
     let folder = tempfile::tempdir().context("can't make a temporary folder")?;
     let counts = folder.path().join("counts");
     let plugin = format!("{},out={}", compile("lines")?.display(), counts.display());

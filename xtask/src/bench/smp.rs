@@ -8,7 +8,7 @@
 
 use super::load::Watch;
 use super::samples::{Said, Samples};
-use super::{about, bare, bars, report, table, Document, Row};
+use super::{about, bare, bars, names, report, table, Document, Row};
 use crate::qemu::{Board, Clock, Display, Ending, Kernel, Machine};
 use crate::run::{self, Root};
 use crate::session::{self, Finished, Input};
@@ -22,6 +22,9 @@ pub struct SmpArgs {
     /// Print one JSON document instead of the table.
     #[arg(long)]
     json: bool,
+    /// Print the names, and measure nothing.
+    #[arg(long)]
+    list: bool,
     /// How often each row is measured.
     #[arg(long, default_value_t = 7, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1000))]
     runs: u64,
@@ -43,6 +46,9 @@ pub const TWO_MACHINES: &str = ": two machines / one";
 pub const NO_KERNEL: &str = "a loop without the kernel";
 
 pub fn smp(args: &SmpArgs) -> Result<u8> {
+    if let Some(code) = names::list_or_check("smp", args.list, args.filter.as_deref(), &names::of("smp")?) {
+        return Ok(code);
+    }
     let (mut samples, mut complete, mut machine) = (Samples::default(), true, None);
     let mut watch = Watch::begin();
     ui::say(&format!("measuring two CPUs, {} times on each kernel", args.runs));
@@ -63,10 +69,7 @@ pub fn smp(args: &SmpArgs) -> Result<u8> {
         }
     }
     if samples.is_empty() {
-        bail!(
-            "nothing was measured (the name of no operation contains `{}`?)",
-            args.filter.as_deref().unwrap_or("")
-        );
+        bail!("nothing was measured");
     }
     let machine = about::machine(&machine.context("nothing was measured")?);
     let about = format!(

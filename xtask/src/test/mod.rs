@@ -17,8 +17,8 @@ mod stress;
 mod terminal;
 
 use crate::qemu::Kernel;
-use crate::ui;
-use anyhow::{bail, Result};
+use crate::{ui, EXIT_USAGE};
+use anyhow::Result;
 use clap::Args;
 use std::io::Write;
 use std::time::Instant;
@@ -98,10 +98,9 @@ pub fn test(args: &TestArgs) -> Result<u8> {
     let all = long.iter().copied().flatten().chain(stress::SHORT).chain(pressure::SHORT).chain(cases::CASES);
     let cases: Vec<_> = all.filter(|case| wanted(&case.full_name())).collect();
     if host.is_empty() && cases.is_empty() {
-        bail!(
-            "no check has `{}` in its name; `./uvm test --list` shows them",
-            args.filter.as_deref().unwrap_or("")
-        );
+        let filter = args.filter.as_deref().unwrap_or("");
+        ui::say(&format!("no check has `{filter}` in its name; ./uvm test --list tells their names"));
+        return Ok(EXIT_USAGE);
     }
     if args.list {
         host.iter().for_each(|check| println!("{}", check.name));
