@@ -87,7 +87,8 @@ int main(void) {
     mount("devtmpfs", "/dev", "devtmpfs", 0, 0);
     mount("proc", "/proc", "proc", 0, 0);
     mount("sysfs", "/sys", "sysfs", 0, 0);
-    mount("tmpfs", "/tmp", "tmpfs", 0, "mode=1777");
+    // What was packed there would be hidden.
+    if (!rmdir("/tmp")) mkdir("/tmp", 01777), mount("tmpfs", "/tmp", "tmpfs", 0, "mode=1777");
     mkdir("/dev/shm", 01777);
     mount("tmpfs", "/dev/shm", "tmpfs", 0, "mode=1777");
     symlink("/proc/self/fd", "/dev/fd");

@@ -33,14 +33,28 @@ static ONE: Mutex<()> = Mutex::new(());
 /// The kernel image, fetched into `target/linux` on first use.
 pub fn kernel() -> Result<PathBuf> {
     let _one = ONE.lock();
-    let folder = build::scratch("linux")?;
-    if folder.join("drivers/6.ko").exists() {
-        if let Some(found) = image_in(&folder) {
-            return Ok(found);
-        }
+    let folder = folder();
+    if let Some(found) = image_in(&folder) {
+        return Ok(found);
     }
-    ui::with_progress("fetching Debian's Linux kernel for the comparison", || fetch(&folder))?;
+    ui::with_progress("fetching Debian's Linux kernel for the comparison", || make(&folder))?;
     image_in(&folder).with_context(|| format!("no kernel image in {META_PACKAGE}'s package"))
+}
+
+fn folder() -> PathBuf {
+    build::root().join("target/linux")
+}
+
+/// Makes the folder whole or not at all: under another name first, since another `./uvm` may make it too.
+fn make(folder: &Path) -> Result<()> {
+    let partial = tempfile::tempdir_in(build::scratch("")?).context("can't make a folder")?;
+    let made = partial.path().join("linux");
+    std::fs::create_dir(&made)?;
+    fetch(&made)?;
+    match std::fs::rename(&made, folder) {
+        Err(_) if image_in(folder).is_some() => Ok(()),
+        renamed => renamed.with_context(|| format!("can't make {}: please remove it", folder.display())),
+    }
 }
 
 fn image_in(folder: &Path) -> Option<PathBuf> {
@@ -97,7 +111,7 @@ pub fn add_init(image: &mut Image) -> Result<()> {
 
 /// Adds what the first process loads for the machine's disks.
 pub fn add_disk_drivers(image: &mut Image) -> Result<()> {
-    let folder = build::scratch("linux")?.join("drivers");
+    let folder = folder().join("drivers");
     for index in 0..DISK_DRIVERS.len() {
         image.file(&folder.join(format!("{index}.ko")), &format!("/.uvm-drivers/{index}.ko"))?;
     }
