@@ -24,6 +24,11 @@ impl Disks {
             None => (image, Access::ReadWrite),
         };
         check(Path::new(path), access)?;
+        if !is_ext4(Path::new(path)) {
+            bail!(
+                "{path} has no ext4 file system: `mkfs.ext4 {path}` makes one, and what is in there is lost"
+            );
+        }
         self.mount_image(path.into(), access);
         Ok(())
     }
@@ -72,6 +77,13 @@ fn check(image: &Path, access: Access) -> Result<()> {
     }
 }
 
+/// Whether an image has the mark of ext4's superblock.
+fn is_ext4(image: &Path) -> bool {
+    let mut magic = [0; 2];
+    let read = File::open(image).and_then(|file| file.read_exact_at(&mut magic, 1024 + 56));
+    read.is_ok() && u16::from_le_bytes(magic) == 0xef53
+}
+
 /// Makes a sparse file of `bytes` bytes with a swap area's header.
 pub fn make_swap(path: &Path, bytes: u64) -> Result<()> {
     let pages = u32::try_from(bytes / PAGE).ok().filter(|pages| *pages >= 10);
@@ -115,7 +127,9 @@ mod tests {
     fn disks_go_to_folders_of_their_own() {
         let folder = tempfile::tempdir().unwrap();
         let image = folder.path().join("image");
-        std::fs::write(&image, "x").unwrap();
+        let mut superblock = vec![0; 2048];
+        superblock[1080..1082].copy_from_slice(&[0x53, 0xef]);
+        std::fs::write(&image, superblock).unwrap();
         let mut disks = Disks::default();
         disks.mount(&image.display().to_string()).unwrap();
         disks.mount(&format!("{}:ro", image.display())).unwrap();
@@ -129,6 +143,10 @@ mod tests {
         let said = |result: Result<()>| format!("{:#}", result.unwrap_err());
         assert!(said(disks.mount("/no/such/image")).contains("there is no disk image /no/such/image"));
         assert!(said(disks.mount("/tmp")).contains("neither a file nor a disk"));
+        let folder = tempfile::tempdir().unwrap();
+        let image = folder.path().join("image");
+        std::fs::write(&image, [0; 2048]).unwrap();
+        assert!(said(disks.mount(&image.display().to_string())).contains("has no ext4 file system"));
     }
 
     #[test]
