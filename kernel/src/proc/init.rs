@@ -19,7 +19,7 @@ use super::table;
 use super::thread::Thread;
 use crate::arch::UserRegs;
 use crate::charge::{self, Account, User};
-use crate::errno::{Result, EINVAL, ENOENT};
+use crate::errno::{Errno, Result, EACCES, EINVAL, ENOENT, ENOEXEC, ENOMEM};
 use crate::fs::context::FsContext;
 use crate::fs::fdtable::{FdTable, OnExec};
 use crate::fs::path::{resolve, Follow, Start};
@@ -94,7 +94,13 @@ pub fn exec_first(regs: &mut UserRegs) {
     let Some(request) = REQUEST.get() else { return };
     if let Err(errno) = try_exec(regs, request) {
         let name = request.argv.first().map(|name| String::from_utf8_lossy(name)).unwrap_or_default();
-        crate::println!("uvm: can't run {name}: error {}", errno.0);
+        match errno {
+            ENOENT => crate::println!("uvm: can't run {name}: no such file"),
+            EACCES => crate::println!("uvm: can't run {name}: permission denied"),
+            ENOEXEC => crate::println!("uvm: can't run {name}: no program for this machine"),
+            ENOMEM => crate::println!("uvm: can't run {name}: not enough memory"),
+            Errno(number) => crate::println!("uvm: can't run {name}: error {number}"),
+        }
         let code = if errno == ENOENT { 127 } else { 126 };
         exit::exit_group_later(ExitStatus::Code(code));
     }
