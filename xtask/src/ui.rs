@@ -1,6 +1,8 @@
 //! What the user sees: one-line messages on standard error, progress for what takes long, colour only on a terminal.
 
 use std::io::{IsTerminal, Write};
+use std::path::PathBuf;
+use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
 
 /// Prints one line for the user on standard error.
@@ -26,21 +28,72 @@ fn paint(code: &str, text: &str) -> String {
     }
 }
 
-/// Runs `work`; says `what` once it has taken two seconds, so that fast things stay silent.
+/// Work that takes no longer than this is done silently.
+const SILENCE: Duration = Duration::from_secs(2);
+
+/// Runs `work`; says `what` once it has taken two seconds, and how long it took last time. On a terminal the line goes on
+/// telling how much is left of that.
 pub fn with_progress<T>(what: &str, work: impl FnOnce() -> T) -> T {
     let (done, finished) = std::sync::mpsc::channel::<()>();
-    let message = format!("{what} …");
+    let started = Instant::now();
+    let times = Times::of(what);
+    let message = what.to_owned();
     let teller = std::thread::spawn(move || {
-        let timeout = finished.recv_timeout(Duration::from_secs(2));
-        if timeout == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
-            say(&message);
+        if finished.recv_timeout(SILENCE) != Err(RecvTimeoutError::Timeout) {
+            return;
+        }
+        if !std::io::stderr().is_terminal() {
+            return say(&format!("{message} …{}", left(times.last(), SILENCE)));
+        }
+        loop {
+            let _ = write!(
+                std::io::stderr(),
+                "\r\x1b[Kuvm: {message} …{}",
+                left(times.last(), started.elapsed())
+            );
+            if finished.recv_timeout(Duration::from_secs(1)) != Err(RecvTimeoutError::Timeout) {
+                let _ = write!(std::io::stderr(), "\r\x1b[K");
+                return;
+            }
         }
     });
     let result = work();
     drop(done);
     // The teller only prints; it can't fail in a way that matters here.
     let _ = teller.join();
+    if started.elapsed() > SILENCE {
+        Times::of(what).keep(started.elapsed());
+    }
     result
+}
+
+/// What is left of work that takes about `last`, in words.
+fn left(last: Option<Duration>, so_far: Duration) -> String {
+    match last.map(|last| last.saturating_sub(so_far).as_secs()) {
+        None => format!(" {} s", so_far.as_secs()),
+        Some(0) => format!(" {} s, longer than last time", so_far.as_secs()),
+        Some(left) => format!(" about {left} s left"),
+    }
+}
+
+/// How long some work took last time, in a file of its own below `target/`.
+struct Times(PathBuf);
+
+impl Times {
+    fn of(what: &str) -> Times {
+        let name: String = what.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
+        Times(crate::build::root().join("target/times").join(name))
+    }
+
+    fn last(&self) -> Option<Duration> {
+        std::fs::read_to_string(&self.0).ok()?.parse().ok().map(Duration::from_secs)
+    }
+
+    /// A time that can't be kept is no reason to fail.
+    fn keep(&self, took: Duration) {
+        let folder = self.0.parent().map_or(Ok(()), std::fs::create_dir_all);
+        let _ = folder.and_then(|()| std::fs::write(&self.0, took.as_secs().to_string()));
+    }
 }
 
 /// Seconds since `start`, for people.
