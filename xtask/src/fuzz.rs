@@ -251,9 +251,10 @@ fn report(folder: &Path, kernel: &Path, seed: u64, finished: &Finished) -> Resul
     let text: String = last.iter().map(|line| format!("{}\n", &line[1..])).collect();
     fs::write(&path, text).with_context(|| format!("can't write {}", path.display()))?;
     let mut found = vec![format!("seed {seed}: the machine ended with {:?}", finished.ending)];
-    let failure = finished.output.lines().rev().find(|line| line.starts_with("FAILED"));
+    let is_failure = |line: &&str| line.starts_with("FAILED") || line.starts_with("stuck: ");
+    let failure = finished.output.lines().filter(is_failure).map(str::to_owned);
     let story = symbols::story(kernel, &finished.report).into_iter();
-    found.extend(story.chain(failure.map(str::to_owned)).map(|line| format!("    {line}")));
+    found.extend(story.chain(failure).map(|line| format!("    {line}")));
     found.push(format!("    the last programs: ./uvm fuzz --cpus N --replay {}", path.display()));
     Ok(Some(found.join("\n")))
 }
