@@ -39,6 +39,25 @@ impl<M: Machine> Uvm<M> {
         sum
     }
 
+    /// Pages of anonymous memory in a range's amaps, in memory or on swap: the sum of a [tally](Self::tally)'s
+    /// `anonymous` and `swapped`. Cost: by leaves of slots.
+    pub fn anonymous_in(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        space: &Space<M>,
+        range: VaRange,
+    ) -> usize {
+        let mut sum = 0;
+        self.each_in_steps(held, space, range, |e, h| {
+            let Some(aref) = &e.amap else { return };
+            let part = e.range.intersect(range);
+            let first = e.slot(aref, part.start);
+            let (body, _) = aref.amap.body.lock(h);
+            sum += body.slots.count(first..first + part.pages().0);
+        });
+        sum
+    }
+
     fn tally_anons<P: Before<order::Amap>>(
         &self,
         held: &mut Held<'_, P>,

@@ -1,6 +1,7 @@
 //! Memory that changes hands: pages that become a program's, and ranges of addresses that are
 //! passed as they are.
 
+use alloc::collections::BTreeMap;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 
@@ -13,7 +14,6 @@ use super::Advice;
 use crate::arch::machine::KernelMachine;
 use crate::charge::{self, Charge};
 use crate::errno::{Errno, Result, EACCES, EFAULT, EINVAL, ENODATA, ENOMEM};
-use crate::mem::fault;
 use crate::mem::heap;
 use crate::sync::{Mutex, SpinLock};
 
@@ -93,8 +93,8 @@ pub struct Export {
 /// What an entry of an export costs.
 const ENTRY: usize = 256;
 
-/// All that are there, for audits.
-static EXPORTS: SpinLock<Vec<Weak<Export>>> = SpinLock::new(Vec::new());
+/// All that are there, by address, for audits.
+static EXPORTS: SpinLock<BTreeMap<usize, Weak<Export>>> = SpinLock::new(BTreeMap::new());
 
 impl Export {
     /// Takes whole pages from `addr` on out of a program's memory, or shares or copies them.
@@ -115,10 +115,9 @@ impl Export {
         if !allowed {
             return Err(EACCES);
         }
-        let there = with(|uvm, held| uvm.tally(held, space.get(), range));
-        let bytes = (there.anonymous + there.swapped) * PAGE_SIZE + entries * ENTRY + size_of::<Export>();
-        let charge = charge::take(bytes).map_err(|_| ENOMEM)?;
-        fault::attempt(|| EXPORTS.lock().try_reserve(1)).map_err(|_| ENOMEM)?;
+        let there = with(|uvm, held| uvm.anonymous_in(held, space.get(), range));
+        let charge = charge::take(there * PAGE_SIZE + entries * ENTRY + size_of::<Export>());
+        let charge = charge.map_err(|_| ENOMEM)?;
         let pass = match giving {
             Giving::Share => Pass::Share,
             Giving::Copy => Pass::Copy,
@@ -140,7 +139,7 @@ impl Export {
             pages,
             charge: SpinLock::new(Some(charge)),
         });
-        EXPORTS.lock().push(Arc::downgrade(&export));
+        EXPORTS.lock().insert(Arc::as_ptr(&export) as usize, Arc::downgrade(&export));
         Ok(export)
     }
 
@@ -268,14 +267,13 @@ impl Drop for Export {
         if let Some(detached) = self.range.lock().take() {
             with(|uvm, held| uvm.drop_detached(held, detached));
         }
-        // A weak reference keeps the memory of what it leads to.
-        EXPORTS.lock().retain(|export| export.strong_count() != 0);
+        EXPORTS.lock().remove(&(core::ptr::from_ref(self) as usize));
     }
 }
 
 /// Calls `f` with the spaces of all exports, in which memory is that no program has.
 pub(super) fn with_exported<T>(f: impl FnOnce(&[&uvm::Space<KernelMachine>]) -> T) -> T {
-    let exports: Vec<Arc<Export>> = EXPORTS.lock().iter().filter_map(Weak::upgrade).collect();
+    let exports: Vec<Arc<Export>> = EXPORTS.lock().values().filter_map(Weak::upgrade).collect();
     let ranges: Vec<_> = exports.iter().map(|export| export.range.lock()).collect();
     let spaces: Vec<_> = ranges.iter().filter_map(|range| range.as_ref().map(Detached::space)).collect();
     f(&spaces)

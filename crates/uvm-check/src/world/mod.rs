@@ -215,11 +215,13 @@ impl World {
 
     /// Pages of anonymous memory that the spaces' mappings show: in memory, and on swap alone.
     pub fn pages(&self) -> (usize, usize) {
-        let tallies = self
-            .spaces
-            .iter()
-            .flatten()
-            .map(|home| self.uvm.tally(&mut ThreadCtx::new().held(), &home.space, home.space.bounds()));
+        let tallies = self.spaces.iter().flatten().map(|home| {
+            let (mut ctx, all) = (ThreadCtx::new(), home.space.bounds());
+            let tally = self.uvm.tally(&mut ctx.held(), &home.space, all);
+            let anonymous = self.uvm.anonymous_in(&mut ctx.held(), &home.space, all);
+            assert_eq!(anonymous, tally.anonymous + tally.swapped, "both count a range's slots");
+            tally
+        });
         tallies.fold((0, 0), |sum, tally| (sum.0 + tally.anonymous, sum.1 + tally.swapped))
     }
 

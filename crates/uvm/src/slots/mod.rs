@@ -196,6 +196,11 @@ impl Leaf {
         })
     }
 
+    /// How many numbers lie in a part.
+    fn count(&self, part: Range<usize>) -> usize {
+        (self.used.load(Relaxed) & bits(&part)).count_ones() as usize
+    }
+
     /// Whether no number lies in a part.
     fn is_empty_in(&self, part: Range<usize>) -> bool {
         self.used.load(Relaxed) & bits(&part) == 0
@@ -437,6 +442,12 @@ impl Slots {
             let part = part_of(key, &range);
             leaf.numbers(part).map(move |(i, number)| (key * LEAF + i as u64, number))
         })
+    }
+
+    /// How many numbers a range has. Cost: by leaves.
+    pub(crate) fn count(&self, range: Range<u64>) -> usize {
+        let leaves = self.leaves.range(keys_of(&range));
+        leaves.map(|(key, leaf)| leaf.count(part_of(key, &range))).sum()
     }
 
     /// The end of a range's first leaves that take as long to let go of as so many numbers, at least a leaf's. A leaf that

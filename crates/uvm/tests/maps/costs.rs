@@ -89,6 +89,8 @@ fn a_tally_divides_what_is_shared_by_those_who_have_it() {
     (0..PAGES).for_each(|n| store(&uvm, &s, range.start + Pages(n), 1).unwrap());
     let alone = uvm.tally(held, &s, range);
     assert_eq!((alone.anonymous as u64, alone.anonymous_share as u64), (PAGES, range.pages().bytes()));
+    let in_part = |held: &mut _, pages| uvm.anonymous_in(held, &s, part(range, pages));
+    assert_eq!((in_part(held, 3..200), in_part(held, 0..240)), (197, 240));
     // Entries that refer to one amap: its leaves count once, not for each.
     for n in (0..PAGES).step_by(2) {
         uvm.protect(held, &s, part(range, n..n + 1), Prot::READ).unwrap();
