@@ -1,5 +1,6 @@
 //! The library's audit, run in the kernel: all references, queues, places on swap and translations are counted again.
 
+use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -37,7 +38,7 @@ pub fn audit() -> Result<(), String> {
 }
 
 fn once() -> Result<(), String> {
-    let short = |_| String::from("memory is too short for an audit");
+    let short = |_| format!("memory is too short for an audit: {}", super::census::kernel_frames());
     heap::reserve(KERNEL.frames().total() * BYTES_PER_PAGE).map_err(short)?;
     let audited = sched::alone(|| {
         let mut spaces: Vec<Arc<Space>> = proc::processes().filter_map(|process| process.space()).collect();

@@ -120,6 +120,19 @@ fn kept_frames() -> i64 {
     frames as i64
 }
 
+/// What the kernel's frames are used for, in words: where memory is short, who holds it.
+pub(super) fn kernel_frames() -> String {
+    let (frames, heap) = (KERNEL.frames(), heap::bytes() / PAGE_SIZE as u64);
+    format!(
+        "{} of {} pages are free; the heap has {heap}, tables {}, their nodes {}, stacks {}",
+        frames.free(),
+        frames.total(),
+        pmap::tables() as u64 + tables::MADE.load(Relaxed),
+        pmap::node_frames(),
+        stack::pages(),
+    )
+}
+
 /// Page frames by their owners.
 #[derive(Default)]
 struct Kinds {
