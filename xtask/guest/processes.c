@@ -83,6 +83,36 @@ static void a_hundred_children(void) {
     }
 }
 
+// The numbers in a thread's list of children; -1 where there is no list.
+static int children_of(pid_t process, pid_t thread, pid_t *children, int most) {
+    char path[64];
+    sprintf(path, "/proc/%d/task/%d/children", process, thread);
+    FILE *list = fopen(path, "r");
+    if (!list) return -1;
+    int count = 0;
+    while (count < most && fscanf(list, "%d", &children[count]) == 1) count++;
+    fclose(list);
+    return count;
+}
+
+static void children_are_listed(void) {
+    pid_t children[300], listed[301];
+    CHECK(children_of(getpid(), getpid(), listed, 301) == 0);
+    for (int i = 0; i < 300; i++) {
+        children[i] = fork();
+        if (children[i] == 0) for (;;) pause();
+        NEED(children[i] > 0);
+    }
+    CHECK(children_of(getpid(), getpid(), listed, 301) == 300 && !memcmp(children, listed, sizeof children));
+    CHECK(children_of(children[7], children[7], listed, 301) == 0);
+    for (int i = 0; i < 300; i++) CHECK(!kill(children[i], SIGKILL));
+    siginfo_t info;
+    CHECK(!waitid(P_PID, children[0], &info, WEXITED | WNOWAIT));
+    CHECK(children_of(getpid(), getpid(), listed, 301) == 300);
+    for (int i = 0; i < 300; i++) CHECK(waitpid(children[i], 0, 0) == children[i]);
+    CHECK(children_of(getpid(), getpid(), listed, 301) == 0);
+}
+
 static void orphans_find_a_parent(void) {
     int ends[2];
     CHECK(!pipe(ends));
@@ -354,6 +384,7 @@ int main(int argc, char **argv) {
         {"exit_codes", exit_codes},
         {"waiting", waiting},
         {"a_hundred_children", a_hundred_children},
+        {"children_are_listed", children_are_listed},
         {"orphans_find_a_parent", orphans_find_a_parent},
         {"a_stopped_group_hears_that_it_is_orphaned", a_stopped_group_hears_that_it_is_orphaned},
         {"a_large_group_hears_that_it_is_orphaned", a_large_group_hears_that_it_is_orphaned},

@@ -24,7 +24,7 @@ use alloc::vec::Vec;
 
 use linux_raw_sys::general as abi;
 
-use self::text::{Reader, Records, Set, SpaceRecords, Subject};
+use self::text::{ProcessRecords, Reader, Records, Set, SpaceRecords, Subject};
 use super::access;
 use super::file::File;
 use super::inode::*;
@@ -75,6 +75,8 @@ enum Show {
     FdInfos(Pid),
     Text(Pid, ProcessText),
     ProcessSetting(Pid, &'static ProcessSetting),
+    /// A text of a process that grows with what it does.
+    ProcessRecords(Pid, ProcessRecords),
     /// A text of the address space that a process has when it is opened.
     SpaceText(Pid, SpaceRecords),
     /// A process's memory, at its addresses.
@@ -228,6 +230,9 @@ impl ProcNode {
             Show::ProcessSetting(pid, setting) => {
                 process(pid).map(|process| Subject::Process(Arc::downgrade(&process), setting.show))
             }
+            Show::ProcessRecords(pid, records) => {
+                process(pid).map(|process| Subject::ProcessRecords(Arc::downgrade(&process), records))
+            }
             Show::SpaceText(pid, records) => memory_of(pid).map(|(process, mm)| {
                 Subject::Space(Arc::downgrade(&process), mm.as_ref().map(Arc::downgrade), records)
             }),
@@ -310,6 +315,7 @@ impl ProcNode {
             | Show::FdInfos(pid)
             | Show::Text(pid, _)
             | Show::ProcessSetting(pid, _)
+            | Show::ProcessRecords(pid, _)
             | Show::SpaceText(pid, _)
             | Show::Memory(pid)
             | Show::FailNth(pid)
@@ -389,6 +395,7 @@ impl Inode for ProcNode {
             | Show::Setting(_)
             | Show::Text(..)
             | Show::ProcessSetting(..)
+            | Show::ProcessRecords(..)
             | Show::SpaceText(..)
             | Show::Memory(_)
             | Show::FailNth(_)
@@ -398,7 +405,14 @@ impl Inode for ProcNode {
             | Show::Trigger => Kind::File,
             Show::Fd(..) | Show::Exe(_) | Show::Cwd(_) | Show::RootLink(_) => Kind::Symlink,
             Show::SelfLink | Show::ThreadSelf | Show::MountsLink => Kind::Symlink,
-            _ => Kind::Dir,
+            Show::Root
+            | Show::Fixed(_)
+            | Show::Cpus
+            | Show::Process(_)
+            | Show::Thread(_)
+            | Show::Tasks(_)
+            | Show::Fds(_)
+            | Show::FdInfos(_) => Kind::Dir,
         }
     }
 

@@ -12,7 +12,7 @@ use crate::charge::Counted;
 use crate::dev::tty;
 use crate::errno::*;
 use crate::proc::limits::RLIMIT_SIGPENDING;
-use crate::proc::{oom, Pid, Process};
+use crate::proc::{oom, table, Pid, Process};
 
 const TICK: u64 = 10_000_000;
 /// More groups than that are not shown.
@@ -60,6 +60,10 @@ pub(super) fn members_of_thread(tid: Pid) -> Vec<(&'static str, Show)> {
     let mut members = members(tid);
     members.retain(|(name, _)| *name != "task");
     members.push(("fail-nth", Show::FailNth(tid)));
+    let is_leader = table::thread(tid).is_some_and(|thread| thread.process.pid == tid);
+    let children =
+        if is_leader { Show::ProcessRecords(tid, children) } else { Show::Records(|_, _| Ok(None)) };
+    members.push(("children", children));
     members
 }
 
@@ -75,6 +79,15 @@ pub(super) fn hidden_bits(name: &[u8]) -> u32 {
     } else {
         0
     }
+}
+
+/// A process's children, those that have ended too, by their numbers; they are shown for its first thread.
+fn children(process: &Process, spot: Spot, out: &mut Text) -> Result<Option<u64>> {
+    let behind = spot.key as Pid + 1;
+    let next = table::with(|tree| tree.node(process.pid)?.children.range(behind..).next().copied());
+    let Some(child) = next else { return Ok(None) };
+    write!(out, "{child} ")?;
+    Ok(Some(child as u64))
 }
 
 fn mountinfo(spot: Spot, out: &mut Text) -> Result<Option<u64>> {

@@ -77,6 +77,9 @@ pub type Records = fn(Spot, &mut Text) -> Result<Option<u64>>;
 /// The same of an address space.
 pub type SpaceRecords = fn(&Space, Spot, &mut Text) -> Result<Option<u64>>;
 
+/// The same of a process.
+pub type ProcessRecords = fn(&Process, Spot, &mut Text) -> Result<Option<u64>>;
+
 /// What an opened text is about.
 pub(super) enum Subject {
     /// A short one, made whole.
@@ -84,6 +87,7 @@ pub(super) enum Subject {
     Records(Records),
     /// A short one about a process, which may be gone when it is read.
     Process(Weak<Process>, fn(&Process) -> Result<Vec<u8>>),
+    ProcessRecords(Weak<Process>, ProcessRecords),
     /// About the address space that a process had when it was opened, as long as that runs in it; `None` if it had none.
     Space(Weak<Process>, Option<Weak<Mm>>, SpaceRecords),
 }
@@ -94,6 +98,9 @@ impl Subject {
             Subject::System(text) => out.0 = text().into_bytes(),
             Subject::Records(make) => return make(spot, out),
             Subject::Process(process, text) => out.0 = text(&*process.upgrade().ok_or(ESRCH)?)?,
+            Subject::ProcessRecords(process, make) => {
+                return make(&*process.upgrade().ok_or(ESRCH)?, spot, out);
+            }
             Subject::Space(process, mm, make) => {
                 process.upgrade().ok_or(ESRCH)?;
                 let mm = mm.as_ref().and_then(Weak::upgrade).filter(|mm| !mm.is_left());
