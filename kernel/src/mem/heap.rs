@@ -383,10 +383,16 @@ fn promise(want: u64) -> Result<(), NoMemory> {
     let own = &PROMISES[cpu::index()].0;
     let mut back = BACK.lock();
     let owed = OWED.load(Relaxed) - own.load(Relaxed) + want;
-    back.map_to(owed, Reserve::Kernel)?;
-    own.store(want, Relaxed);
-    OWED.store(owed, Relaxed);
-    Ok(())
+    let mapped = back.map_to(owed, Reserve::Kernel);
+    if mapped.is_ok() {
+        own.store(want, Relaxed);
+        OWED.store(owed, Relaxed);
+    }
+    // What was mapped for a promise that isn't kept up, or was in vain, is others' again.
+    if back.surplus() >= MUCH {
+        FULL.store(true, Relaxed);
+    }
+    mapped
 }
 
 /// Bytes of memory that the heap has.
@@ -470,8 +476,11 @@ pub fn wake_daemon() {
 pub fn give_back() {
     /// Frames given back at a time.
     const BATCH: usize = 256;
-    if !BACK.lock().has_more_than(MUCH) {
-        return;
+    {
+        let back = BACK.lock();
+        if !back.has_more_than(MUCH) && back.surplus() < MUCH {
+            return;
+        }
     }
     drain();
     let mut low = ArrayVec::new();
@@ -602,9 +611,14 @@ impl Back {
         None
     }
 
+    /// What of the stock nobody was promised.
+    fn surplus(&self) -> u64 {
+        (self.mapped - self.claimed).saturating_sub(OWED.load(Relaxed))
+    }
+
     /// Gives talc what of the stock nobody was promised.
     fn claim_surplus(&mut self) {
-        let surplus = (self.mapped - self.claimed).saturating_sub(OWED.load(Relaxed));
+        let surplus = self.surplus();
         if surplus >= MUCH {
             self.extend(surplus);
         }
