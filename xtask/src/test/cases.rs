@@ -336,6 +336,10 @@ pub const CASES: &[Case] = &[
     Case { ours_only: true, ..guest("crowds without memory", &[("failnth", Libc::Musl)], &["/bin/failnth", "crowds"]) },
     Case { memory: "128M", ours_only: true, ..guest("the heap gives memory back", &[("givesback", Libc::Musl)], &["/bin/givesback"]) },
     Case {
+        ours_only: true,
+        ..guest("promised memory comes back", &[("givesback", Libc::Musl)], &["/bin/givesback", "1"])
+    },
+    Case {
         memory: "128M",
         cpus: 4,
         ours_only: true,
