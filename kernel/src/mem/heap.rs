@@ -425,8 +425,7 @@ pub fn counters() -> [(&'static str, u64); 4] {
 }
 
 /// What is allocated: blocks of each class, with their size, and bytes of all that no class has.
-/// All other CPUs stand still.
-pub fn in_use() -> ([(usize, usize); SIZES.len()], usize) {
+pub fn in_use(_: &sched::Alone) -> ([(usize, usize); SIZES.len()], usize) {
     let mut runs = 0;
     let classes = core::array::from_fn(|class| {
         let count = RUNS_OF[class].load(Relaxed);
@@ -509,7 +508,8 @@ pub fn give_back() {
                 break;
             }
             ipi::forget_kernel();
-            frames.into_iter().for_each(super::free_frame);
+            // SAFETY: they were the piece's, which nobody has, and all CPUs have forgotten it.
+            frames.into_iter().for_each(|pa| unsafe { super::free_frame(pa) });
             io::interrupt_window();
         }
         BACK.lock().balloon.push(piece);

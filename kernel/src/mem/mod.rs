@@ -96,8 +96,11 @@ pub fn frame(reserve: Reserve) -> Result<u64, NoMemory> {
     Ok(range.start - PAGE_SIZE as u64)
 }
 
-/// Gives back what [`frame`] gave since memory was handed over. No CPU holds a translation of it.
-fn free_frame(pa: u64) {
+/// Gives back what [`frame`] gave since memory was handed over.
+///
+/// # Safety
+/// It is given back once, and no CPU holds a translation of it but the direct map's.
+unsafe fn free_frame(pa: u64) {
     if let Some(page) = KERNEL.frames().page_at(Pa(pa)) {
         host::unlocked(|held| KERNEL.frames().free_page(&KERNEL, held, page));
     }

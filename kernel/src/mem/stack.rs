@@ -151,7 +151,8 @@ pub fn give_back() {
         let unmap = |va| unsafe { tables::unmap(va) };
         let frames: ArrayVec<u64, { BATCH * PAGES as usize }> = pages().filter_map(unmap).collect();
         ipi::forget_kernel();
-        frames.into_iter().for_each(super::free_frame);
+        // SAFETY: they were free stacks', and all CPUs have forgotten them.
+        frames.into_iter().for_each(|pa| unsafe { super::free_frame(pa) });
         POOL.lock().bare.extend(batch);
     }
 }

@@ -110,7 +110,7 @@ pub fn clone(regs: &mut UserRegs, request: &Request) -> Result<Pid> {
         regs.rsp = request.stack;
     }
     if request.flags.contains(Flags::SETTLS) {
-        regs.fs_base = request.tls;
+        regs.set_bases([request.tls, regs.bases()[1]]);
     }
     if request.flags.contains(Flags::THREAD) {
         // Before a number is taken: a user who may have no more must not wear numbers out.

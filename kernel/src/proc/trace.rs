@@ -218,7 +218,7 @@ pub fn resume(tid: Pid, how: Resume, signal: Option<Signal>) -> Result<()> {
     let mut trace = thread.trace.lock();
     let stop = trace.stop_for(own)?;
     if how == Resume::Step {
-        stop.regs.rflags |= TRAP_FLAG;
+        stop.regs.set_flags(stop.regs.flags() | TRAP_FLAG);
     }
     stop.on = Some(GoOn(signal));
     trace.steps = how == Resume::Step;
@@ -238,7 +238,7 @@ pub fn stop(thread: &Arc<Thread>, regs: &mut UserRegs, info: SigInfo) -> Option<
         let mut trace = thread.trace.lock();
         let Some(tracer) = trace.tracer.clone() else { return Some(info) };
         if core::mem::take(&mut trace.steps) {
-            regs.rflags &= !TRAP_FLAG;
+            regs.set_flags(regs.flags() & !TRAP_FLAG);
         }
         regs.store_bases();
         trace.stop = Some(Stop { info, regs: regs.clone(), is_told: false, on: None });

@@ -5,6 +5,7 @@
 //! done.
 
 use alloc::sync::Arc;
+use core::marker::PhantomData;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::AcqRel, Ordering::Acquire, Ordering::Release};
 
 use machine::{CpuSet, NoMemory};
@@ -19,11 +20,14 @@ struct Still {
     over: AtomicBool,
 }
 
+/// No other CPU does anything: [`alone`] hands it out, and nobody else.
+pub struct Alone(PhantomData<*const ()>);
+
 /// Calls `f`, which doesn't sleep, while all other CPUs stand still with interrupts off. Sleeps before.
 ///
 /// # Errors
 /// `NoMemory` for the threads; `f` was not called.
-pub fn alone<T>(f: impl FnOnce() -> T) -> Result<T, NoMemory> {
+pub fn alone<T>(f: impl FnOnce(&Alone) -> T) -> Result<T, NoMemory> {
     static ONE: Mutex<()> = Mutex::new(());
     let _one = ONE.lock();
     let this = current_owned();
@@ -39,7 +43,7 @@ pub fn alone<T>(f: impl FnOnce() -> T) -> Result<T, NoMemory> {
         io::interrupt_window();
         yield_now();
     }
-    let result = sent.map(|()| f());
+    let result = sent.map(|()| f(&Alone(PhantomData)));
     still.over.store(true, Release);
     set_affinity(&this, allowed);
     result

@@ -42,7 +42,7 @@ use crate::mem::stack::Stack;
 use crate::proc;
 use crate::sync::Once;
 
-pub use alone::alone;
+pub use alone::{alone, Alone};
 pub use clock::{
     now, switches, timer_at, timer_cancel, timer_interrupt, times, wake_at, wall, Nanos, Origin, TimerId,
     Times,

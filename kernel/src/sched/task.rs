@@ -9,7 +9,7 @@ use core::sync::atomic::{
 
 use machine::CpuSet;
 
-use crate::arch::{cpu, fpu, switch, UserRegs};
+use crate::arch::{cpu, fpu, switch, Bases, UserRegs};
 use crate::mem::stack::Stack;
 use crate::proc;
 use crate::sync::{SpinGuard, SpinLock};
@@ -73,7 +73,7 @@ pub struct Task {
     user_ns: AtomicU64,
     kernel_ns: AtomicU64,
     /// A program's segment bases while it doesn't run.
-    bases: [AtomicU64; 2],
+    bases: Bases,
 }
 
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
@@ -101,7 +101,7 @@ impl Task {
             state: AtomicU8::new(State::Ready as u8),
             user_ns: AtomicU64::new(0),
             kernel_ns: AtomicU64::new(0),
-            bases: [const { AtomicU64::new(0) }; 2],
+            bases: Bases::default(),
         }
     }
 
@@ -117,7 +117,7 @@ impl Task {
     ) -> Task {
         let context = switch::Context::for_user(&mut stack, regs);
         let task = Task::new(User { thread, fpu: SpinLock::new(fpu) }, Some(stack), context);
-        Task { bases: [AtomicU64::new(regs.fs_base), AtomicU64::new(regs.gs_base)], ..task }
+        Task { bases: Bases::of(regs), ..task }
     }
 
     pub(super) fn for_kernel(name: &'static str, main: Main, mut stack: Stack) -> Task {
@@ -263,9 +263,7 @@ impl Task {
 
     /// Saves what a program's instructions see beside the registers on its stack: segment bases and vector state.
     pub(super) fn save_registers(&self) {
-        let (fs, gs) = cpu::bases();
-        self.bases[0].store(fs, Relaxed);
-        self.bases[1].store(gs, Relaxed);
+        self.bases.save();
         if self.state() != State::Exited {
             self.fpu().save();
         }
@@ -273,7 +271,7 @@ impl Task {
 
     /// Loads that again, here or on another CPU.
     pub(super) fn load_registers(&self) {
-        cpu::set_bases(self.bases[0].load(Relaxed), self.bases[1].load(Relaxed));
+        self.bases.load();
         let here = cpu::index();
         let owner = &FPU_OWNER[here].0;
         if owner.load(Relaxed) != self.id || self.fpu_cpu.load(Relaxed) != here {

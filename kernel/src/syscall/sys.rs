@@ -317,11 +317,12 @@ fn arch_prctl(regs: &mut UserRegs) -> Result<()> {
     let (code, value) = (regs.rdi, regs.rsi);
     regs.store_bases();
     let checked = || if value < crate::mem::layout::USER_END { Ok(value) } else { Err(EPERM) };
+    let [fs, gs] = regs.bases();
     match code {
-        ARCH_SET_FS => regs.set_fs_base(checked()?),
-        ARCH_SET_GS => regs.set_gs_base(checked()?),
-        ARCH_GET_FS => user::put(value, &regs.fs_base)?,
-        ARCH_GET_GS => user::put(value, &regs.gs_base)?,
+        ARCH_SET_FS => regs.set_bases([checked()?, gs]),
+        ARCH_SET_GS => regs.set_bases([fs, checked()?]),
+        ARCH_GET_FS => user::put(value, &fs)?,
+        ARCH_GET_GS => user::put(value, &gs)?,
         ARCH_GET_CPUID => return Err(ENODEV),
         _ => return Err(EINVAL),
     }

@@ -130,9 +130,35 @@ fn space(pid: Pid) -> Result<Arc<Space>> {
 /// A tracee's registers in their order.
 fn shown(r: &UserRegs) -> Registers {
     let call = if deliver::is_in_call(r) { r.orig_rax } else { u64::MAX };
+    let ([cs, ss], [fs, gs]) = (r.selectors(), r.bases());
     [
-        r.r15, r.r14, r.r13, r.r12, r.rbp, r.rbx, r.r11, r.r10, r.r9, r.r8, r.rax, r.rcx, r.rdx, r.rsi,
-        r.rdi, call, r.rip, r.cs, r.rflags, r.rsp, r.ss, r.fs_base, r.gs_base, 0, 0, 0, 0,
+        r.r15,
+        r.r14,
+        r.r13,
+        r.r12,
+        r.rbp,
+        r.rbx,
+        r.r11,
+        r.r10,
+        r.r9,
+        r.r8,
+        r.rax,
+        r.rcx,
+        r.rdx,
+        r.rsi,
+        r.rdi,
+        call,
+        r.rip,
+        cs,
+        r.flags(),
+        r.rsp,
+        ss,
+        fs,
+        gs,
+        0,
+        0,
+        0,
+        0,
     ]
 }
 
@@ -150,7 +176,7 @@ fn change(pid: Pid, f: impl FnOnce(&mut Registers)) -> Result<()> {
         (r.r15, r.r14, r.r13, r.r12, r.rbp, r.rbx) = (r15, r14, r13, r12, rbp, rbx);
         (r.r11, r.r10, r.r9, r.r8, r.rax, r.rcx) = (r11, r10, r9, r8, rax, rcx);
         (r.rdx, r.rsi, r.rdi, r.rip, r.rsp) = (rdx, rsi, rdi, rip, rsp);
-        (r.fs_base, r.gs_base) = (fs, gs);
+        r.set_bases([fs, gs]);
         r.set_flags(flags);
         if call == u64::MAX {
             deliver::forget_call(r);

@@ -40,7 +40,7 @@ pub fn audit() -> Result<(), String> {
 fn once() -> Result<(), String> {
     let short = |_| format!("memory is too short for an audit: {}", super::census::kernel_frames());
     heap::reserve(KERNEL.frames().total() * BYTES_PER_PAGE).map_err(short)?;
-    let audited = sched::alone(|| {
+    let audited = sched::alone(|_| {
         let mut spaces: Vec<Arc<Space>> = proc::processes().filter_map(|process| process.space()).collect();
         spaces.sort_by_key(|space| Arc::as_ptr(space) as usize);
         spaces.dedup_by(|a, b| Arc::ptr_eq(a, b));

@@ -88,7 +88,7 @@ fn add(census: &mut Census, page: PageNo) {
 /// [`NoMemory`] for what it takes to hold them.
 pub fn in_use() -> Result<Vec<(String, i64)>, NoMemory> {
     let (frames, (classes, large), stacks, tables) =
-        sched::alone(|| (Kinds::count(), heap::in_use(), stack::in_use(), pmap::tables_in_use()))?;
+        sched::alone(|alone| (Kinds::count(), heap::in_use(alone), stack::in_use(), pmap::tables_in_use()))?;
     let (_, used) = system().swap_space();
     let pages = [
         ("free", frames.free),

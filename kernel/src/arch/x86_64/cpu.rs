@@ -331,7 +331,7 @@ pub fn take_left() -> Option<Arc<Task>> {
 
 /// The segment bases of the program that runs here, or ran here last: it can change them without a call, by loading a selector.
 #[inline]
-pub fn bases() -> (u64, u64) {
+pub(super) fn bases() -> (u64, u64) {
     let cpu = this();
     cpu.fs_base.set(io::rdmsr(MSR_FS_BASE));
     cpu.gs_base.set(io::rdmsr(MSR_KERNEL_GS_BASE));
@@ -339,9 +339,9 @@ pub fn bases() -> (u64, u64) {
 }
 
 /// Loads a program's segment bases, where they differ from what [`bases`] said, or this, whichever was called last; no program
-/// has run here since. They are addresses of user memory.
+/// has run here since. They are addresses of user memory: others make the CPU refuse them.
 #[inline]
-pub fn set_bases(fs: u64, gs: u64) {
+pub(super) fn set_bases(fs: u64, gs: u64) {
     let cpu = this();
     if cpu.fs_base.get() != fs {
         cpu.fs_base.set(fs);

@@ -138,14 +138,14 @@ pub unsafe fn write_cr4(value: u64) {
 }
 
 /// Keeps interrupts of this priority class and below it pending.
-pub fn write_cr8(value: u64) {
+pub(super) fn write_cr8(value: u64) {
     // SAFETY: changes nothing but which interrupts are taken.
     unsafe { asm!("mov cr8, {}", in(reg) value, options(nomem, nostack, preserves_flags)) }
 }
 
 /// Makes this CPU forget the translation of one address.
 #[inline]
-pub fn invlpg(va: u64) {
+pub(super) fn invlpg(va: u64) {
     // SAFETY: forgetting a translation is always allowed.
     unsafe { asm!("invlpg [{}]", in(reg) va, options(nostack, preserves_flags)) }
 }

@@ -34,7 +34,7 @@ pub mod tables;
 pub mod trap;
 pub mod user_access;
 
-pub use regs::UserRegs;
+pub use regs::{Bases, UserRegs};
 
 /// Where the function that calls this will return to.
 #[inline(always)]

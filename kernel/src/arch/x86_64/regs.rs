@@ -9,7 +9,16 @@
 //!                rdi rsi rdx rcx rax r8 r9 r10 r11 rbx rbp r12 r13 r14 r15
 //! ```
 
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use super::cpu;
+use crate::mem::layout::USER_END;
+
 /// See the module. Traps inside the kernel build the same structure, without the two bases behind it.
+///
+/// I1: a program's are good for the way back, whoever wrote to them: selectors are those of programs,
+/// flags among those that a program may choose, bases addresses of user memory. So these fields are
+/// changed here alone.
 #[repr(C)]
 #[derive(Clone, Default, Debug)]
 #[allow(missing_docs)]
@@ -32,12 +41,12 @@ pub struct UserRegs {
     pub vector: u64,
     pub orig_rax: u64,
     pub rip: u64,
-    pub cs: u64,
-    pub rflags: u64,
+    pub(super) cs: u64,
+    pub(super) rflags: u64,
     pub rsp: u64,
-    pub ss: u64,
-    pub fs_base: u64,
-    pub gs_base: u64,
+    ss: u64,
+    fs_base: u64,
+    gs_base: u64,
 }
 
 /// Bytes of `UserRegs` above the stack pointer that the CPU starts from: the two bases.
@@ -59,41 +68,53 @@ impl UserRegs {
         }
     }
 
+    /// The selectors: of code and of the stack.
+    pub fn selectors(&self) -> [u64; 2] {
+        [self.cs, self.ss]
+    }
+
+    pub fn flags(&self) -> u64 {
+        self.rflags
+    }
+
+    /// FS and GS base, as last stored or loaded.
+    pub fn bases(&self) -> [u64; 2] {
+        [self.fs_base, self.gs_base]
+    }
+
     /// Sets the flags as far as a program may choose them; interrupts stay on.
     pub fn set_flags(&mut self, flags: u64) {
         self.rflags = flags & USER_FLAGS | 0x202;
     }
 
-    /// Sets the FS base; takes effect at once if these are the current task's registers.
-    pub fn set_fs_base(&mut self, base: u64) {
-        self.fs_base = base;
-        self.load_bases();
-    }
-
-    /// Sets the GS base; takes effect at once if these are the current task's registers.
-    pub fn set_gs_base(&mut self, base: u64) {
-        self.gs_base = base;
+    /// Sets FS and GS base; takes effect at once if these are the current task's registers.
+    ///
+    /// # Panics
+    /// If they aren't in user memory (I1).
+    pub fn set_bases(&mut self, bases: [u64; 2]) {
+        assert!(bases.iter().all(|&base| base < USER_END), "segment bases {bases:x?}");
+        [self.fs_base, self.gs_base] = bases;
         self.load_bases();
     }
 
     /// Loads the segment bases if these are the current task's registers; after other code has stored them here.
     pub fn load_bases(&self) {
         if self.is_current() {
-            super::cpu::bases();
-            super::cpu::set_bases(self.fs_base, self.gs_base);
+            cpu::bases();
+            cpu::set_bases(self.fs_base, self.gs_base);
         }
     }
 
     /// Stores the segment bases here if these are the current task's registers: before other code reads them.
     pub fn store_bases(&mut self) {
         if self.is_current() {
-            (self.fs_base, self.gs_base) = super::cpu::bases();
+            (self.fs_base, self.gs_base) = cpu::bases();
         }
     }
 
     fn is_current(&self) -> bool {
         let end = core::ptr::from_ref(self) as u64 + core::mem::size_of::<UserRegs>() as u64;
-        end == super::cpu::this().kernel_stack.get() + BASES
+        end == cpu::this().kernel_stack.get() + BASES
     }
 
     /// Whether these two selectors, which a program chose, are the ones that programs run with: the
@@ -105,5 +126,30 @@ impl UserRegs {
     /// Whether the registers are a program's.
     pub fn is_user(&self) -> bool {
         self.cs & 3 != 0
+    }
+}
+
+/// A program's segment bases while its task doesn't run: what registers held (I1).
+#[derive(Default)]
+pub struct Bases([AtomicU64; 2]);
+
+impl Bases {
+    /// What a task starts with.
+    pub fn of(regs: &UserRegs) -> Bases {
+        Bases(regs.bases().map(AtomicU64::new))
+    }
+
+    /// Notes those of the program that runs here.
+    #[inline]
+    pub fn save(&self) {
+        let (fs, gs) = cpu::bases();
+        self.0[0].store(fs, Relaxed);
+        self.0[1].store(gs, Relaxed);
+    }
+
+    /// Loads them again.
+    #[inline]
+    pub fn load(&self) {
+        cpu::set_bases(self.0[0].load(Relaxed), self.0[1].load(Relaxed));
     }
 }

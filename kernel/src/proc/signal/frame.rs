@@ -126,7 +126,7 @@ struct Frame {
 
 impl SigContext {
     fn capture(regs: &UserRegs, thread: &Thread, mask: SigSet, fpstate: u64) -> SigContext {
-        let fault = *thread.last_fault.lock();
+        let (fault, [cs, ss]) = (*thread.last_fault.lock(), regs.selectors());
         SigContext {
             r8: regs.r8,
             r9: regs.r9,
@@ -145,11 +145,11 @@ impl SigContext {
             rcx: regs.rcx,
             rsp: regs.rsp,
             rip: regs.rip,
-            rflags: regs.rflags,
-            cs: regs.cs as u16,
+            rflags: regs.flags(),
+            cs: cs as u16,
             gs: 0,
             fs: 0,
-            ss: regs.ss as u16,
+            ss: ss as u16,
             error: fault.error,
             trap: fault.vector,
             old_mask: mask.0,
@@ -163,8 +163,11 @@ impl SigContext {
     /// hold none.
     fn has_selectors(&self, uc_flags: u64) -> bool {
         const RPL: u64 = 3;
-        let ss =
-            if uc_flags & UC_STRICT_RESTORE_SS == 0 { UserRegs::new(0, 0).ss } else { u64::from(self.ss) };
+        let ss = if uc_flags & UC_STRICT_RESTORE_SS == 0 {
+            UserRegs::new(0, 0).selectors()[1]
+        } else {
+            u64::from(self.ss)
+        };
         UserRegs::are_selectors(u64::from(self.cs) | RPL, ss | RPL)
     }
 
@@ -234,7 +237,7 @@ pub fn push(
     regs.rdi = info.signal.number() as u64;
     regs.rsi = at + core::mem::offset_of!(Frame, info) as u64;
     regs.rdx = at + core::mem::offset_of!(Frame, uc_flags) as u64;
-    regs.rflags &= !HANDLER_CLEAR;
+    regs.set_flags(regs.flags() & !HANDLER_CLEAR);
     Ok(())
 }
 
