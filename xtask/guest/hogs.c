@@ -390,6 +390,30 @@ static void waiting_senders_are_charged(void) {
     CHECK(number_after("/proc/self/status", "KernelKept:") <= before + 1);
 }
 
+// Descriptors in messages: their places are charged to who sent them, until they are received or let go.
+static void files_in_messages_are_charged(void) {
+    enum { MANY = 900, AT_ONCE = 100, LEAST = 32 };
+    int file = open("/dev/null", O_RDONLY), ends[2];
+    NEED(file >= 0 && socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
+    long before = number_after("/proc/self/status", "KernelKept:");
+    for (int sent = 0; sent < MANY; sent += AT_ONCE) {
+        union { char bytes[CMSG_SPACE(AT_ONCE * sizeof(int))]; struct cmsghdr align; } control = {0};
+        struct iovec part = {"x", 1};
+        struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
+        struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+        *header = (struct cmsghdr){.cmsg_len = CMSG_LEN(AT_ONCE * sizeof(int)), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS};
+        for (int i = 0; i < AT_ONCE; i++) ((int *)CMSG_DATA(header))[i] = file;
+        NEED(sendmsg(ends[0], &message, MSG_DONTWAIT) == 1);
+    }
+    long kept = number_after("/proc/self/status", "KernelKept:") - before;
+    if (!CHECK(kept * 1024 >= MANY * LEAST)) printf("  %d descriptors: %ld KiB\n", MANY, kept);
+    char byte;
+    CHECK(read(ends[1], &byte, 1) == 1);
+    close(ends[0]);
+    close(ends[1]);
+    CHECK(number_after("/proc/self/status", "KernelKept:") <= before);
+}
+
 // Threads of a child that end and that nobody waits for: what is known of them is charged to their tracer.
 static void ended_tracees_are_charged(void) {
     enum { MANY = 1000, LEAST = 32 };
@@ -636,6 +660,7 @@ static const struct test_case cases[] = {
     CASE(streams), CASE(messages), CASE(connections), CASE(rights),
     CASE(segments), CASE(mappings), {"ended_tracees_are_charged", ended_tracees_are_charged},
     {"waiting_senders_are_charged", waiting_senders_are_charged},
+    {"files_in_messages_are_charged", files_in_messages_are_charged},
 };
 
 #undef CASE

@@ -26,6 +26,8 @@ static int64_t now(void) {
 
 static volatile int64_t *worst;
 static pid_t sleeper;
+// The sleeper has no descriptors: what is closed beside it is closed for the last time.
+static int has_none;
 
 static void sleeps(void) {
     for (;;) {
@@ -39,6 +41,7 @@ static void sleeps(void) {
 static void start(void) {
     worst = mmap(0, PAGE, RW, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     NEED(worst != MAP_FAILED && (sleeper = fork()) >= 0);
+    if (sleeper == 0 && has_none) syscall(SYS_close_range, 3, ~0u, 0);
     if (sleeper == 0) sleeps();
     usleep(5000);
     *worst = 0;
@@ -354,6 +357,7 @@ static void sockets_in_sockets(void) {
     int before = -1;
     struct rlimit most = {ENTRIES + 100, ENTRIES + 100};
     NEED(!setrlimit(RLIMIT_NOFILE, &most));
+    has_none = 1;
     for (int i = 0; i < MANY; i++) {
         int ends[2];
         NEED(!socketpair(AF_UNIX, SOCK_DGRAM, 0, ends));
@@ -371,6 +375,35 @@ static void sockets_in_sockets(void) {
         before = ends[1];
     }
     BESIDE("close of a chain of sockets", CHECK(!close(before)));
+}
+
+enum { AT_ONCE = 253 };
+
+static void send_socket(int to, int what) {
+    char room[CMSG_SPACE(AT_ONCE * sizeof(int))] = {0}, byte = 0;
+    struct iovec data = {&byte, 1};
+    struct msghdr message = {.msg_iov = &data, .msg_iovlen = 1, .msg_control = room, .msg_controllen = sizeof room};
+    struct cmsghdr *control = CMSG_FIRSTHDR(&message);
+    *control = (struct cmsghdr){.cmsg_len = CMSG_LEN(AT_ONCE * sizeof(int)), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS};
+    for (int i = 0; i < AT_ONCE; i++) memcpy(CMSG_DATA(control) + i * sizeof what, &what, sizeof what);
+    NEED(sendmsg(to, &message, 0) == 1);
+}
+
+// A message's files are taken out without a search among all that are on their way.
+static void sockets_in_many_messages(void) {
+    int many[2], one[2];
+    struct rlimit most = {ENTRIES + 100, ENTRIES + 100};
+    NEED(!setrlimit(RLIMIT_NOFILE, &most));
+    has_none = 1;
+    NEED(!socketpair(AF_UNIX, SOCK_STREAM, 0, many) && !socketpair(AF_UNIX, SOCK_STREAM, 0, one));
+    for (int i = 0; i < ENTRIES / AT_ONCE - 1; i++) send_socket(many[0], many[0]);
+    send_socket(one[0], one[0]);
+    char byte;
+    BESIDE("receiving of sockets beside many on their way", CHECK(read(one[1], &byte, 1) == 1));
+    close(many[0]);
+    close(one[0]);
+    BESIDE("close of a socket with many in its queue", CHECK(!close(many[1])));
+    close(one[1]);
 }
 
 enum { FUTEX_WAIT, FUTEX_WAKE, FUTEX_REQUEUE = 3 };
@@ -639,6 +672,7 @@ static const struct test_case cases[] = {
     {"processes_fork", processes_fork},
     {"many_descriptors", many_descriptors},
     {"sockets_in_sockets", sockets_in_sockets},
+    {"sockets_in_many_messages", sockets_in_many_messages},
     {"files_are_cut", files_are_cut},
     {"folders", folders},
     {"long_paths", long_paths},

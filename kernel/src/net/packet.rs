@@ -281,7 +281,7 @@ impl Socket {
                 }
             }
             got.cred = Some(record.extra.cred);
-            got.files = record.extra.rights.as_ref().map(super::rights::Rights::copy).unwrap_or_default();
+            got.files = record.extra.rights.as_ref().map(|rights| rights.copy()).unwrap_or_default();
             let (whole, from) = (record.chain.len(), Some(record.from.clone()));
             Some(Ok(Received { copied: to.done() - before, whole, from }))
         })

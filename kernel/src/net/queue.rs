@@ -15,6 +15,7 @@
 //! of a stream, memory of a message. I3: nothing comes in after `close`. I4: who finds no room sets `is_wanted` before
 //! he looks again or sleeps, and who makes room looks at it after: so nobody sleeps beside room.
 
+use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -38,7 +39,7 @@ const MESSAGE_COST: usize = 512;
 /// What comes along with bytes.
 #[derive(Default)]
 pub struct Extra {
-    pub rights: Option<Rights>,
+    pub rights: Option<Box<Rights>>,
     pub cred: Option<Ucred>,
 }
 
@@ -323,7 +324,7 @@ impl Queue {
     /// Moves up to `most` bytes of a stream to `to`: of the first record, whose files go to `rights`.
     ///
     /// Fails with `ENOBUFS`, after what could be moved.
-    pub fn take(&mut self, to: &mut Chain, most: usize, rights: &mut Option<Rights>) -> Result<()> {
+    pub fn take(&mut self, to: &mut Chain, most: usize, rights: &mut Option<Box<Rights>>) -> Result<()> {
         let Some(record) = self.records.front_mut() else { return Ok(()) };
         let before = record.chain.len();
         let result = to.take_from(&Clusters, &mut record.chain, most).map_err(|NoMemory| ENOBUFS);
@@ -382,7 +383,7 @@ pub enum Flow {
 #[derive(Default)]
 pub struct Got {
     /// Files taken out of their message.
-    pub rights: Option<Rights>,
+    pub rights: Option<Box<Rights>>,
     /// Files of a message that stays.
     pub files: alloc::vec::Vec<alloc::sync::Arc<crate::fs::file::File>>,
     /// Who sent the first byte, once there is one.

@@ -12,25 +12,29 @@
 //! ```
 //!
 //! Letting a message go may close a socket whose queue holds another: [`bury`] takes them one after
-//! the other, so a long row of them costs no stack.
+//! the other, so a long row of them costs no stack. A thread closes what it lets go itself, and
+//! nothing of others.
 //!
 //! Invariants: R1: a passage is entered before its message can be seen, and struck out after its
 //! files were taken from it; so a file's passages are never fewer than the messages that hold it.
 //! R2: a user has at most `RLIMIT_NOFILE` passages; a ring through a connection that nobody has
-//! accepted isn't found, and only so much can be lost in it.
+//! accepted isn't found, and only so much can be lost in it. R3: the files of a message have numbers
+//! of passages in a row, so who takes them looks for none.
 
+use alloc::boxed::Box;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use hashbrown::HashMap;
 
 use super::address::Family;
 use super::socket::Socket;
+use crate::charge::{self, Charge};
 use crate::errno::*;
 use crate::fs::file::File;
 use crate::fs::inode::downcast;
-use crate::mem::fault::Room;
+use crate::mem::fault::{self, Room};
 use crate::proc;
 use crate::proc::limits::RLIMIT_NOFILE;
 use crate::sched;
@@ -74,8 +78,16 @@ impl Ucred {
 pub struct Rights {
     files: Vec<Arc<File>>,
     user: u32,
-    holder: Weak<Socket>,
+    /// The passage of the first file (R3).
+    first: u64,
+    /// Those that its thread let go before, and has not closed yet.
+    next: Option<Box<Rights>>,
+    _charge: Charge,
 }
+
+/// What a file in a message costs: a place in its list and in the table of passages, either of which
+/// may be twice as large as it has to be.
+const PASSAGE: usize = 2 * size_of::<Arc<File>>() + 2 * size_of::<(u64, Flight)>();
 
 /// A socket in a message.
 struct Flight {
@@ -83,23 +95,26 @@ struct Flight {
     /// The address of the socket behind it.
     socket: usize,
     holder: Weak<Socket>,
+    /// The next passage in the same queue, or [`NONE`], for [`dead`].
+    next: u64,
 }
 
 #[derive(Default)]
 struct Registry {
-    flights: Vec<Flight>,
+    flights: HashMap<u64, Flight>,
     /// Passages of each user.
-    users: Option<HashMap<u32, usize>>,
+    users: HashMap<u32, usize>,
 }
 
-static REGISTRY: SpinLock<Registry> = SpinLock::new(Registry { flights: Vec::new(), users: None });
+static REGISTRY: SpinLock<Option<Registry>> = SpinLock::new(None);
+static NEXT_PASSAGE: AtomicU64 = AtomicU64::new(0);
 /// The length of `flights`.
 static SOCKETS_IN_FLIGHT: AtomicUsize = AtomicUsize::new(0);
 
 /// Whether a user may not have so many more passages, unless some of them are nobody's.
 fn is_full(user: u32, more: usize, limit: usize) -> bool {
     let registry = REGISTRY.lock();
-    let count = registry.users.as_ref().and_then(|users| users.get(&user));
+    let count = registry.as_ref().and_then(|registry| registry.users.get(&user));
     count.copied().unwrap_or(0) + more > limit
 }
 
@@ -116,7 +131,7 @@ impl Rights {
     /// Enters files that go into the queue of `holder`.
     ///
     /// Fails with `ETOOMANYREFS` when the user has too many on their way.
-    pub fn enter(files: Vec<Arc<File>>, holder: &Socket) -> Result<Rights> {
+    pub fn enter(files: Vec<Arc<File>>, holder: &Socket) -> Result<Box<Rights>> {
         let process = proc::current_process();
         let user = process.cred().uid;
         let limit = process.limit(RLIMIT_NOFILE) as usize;
@@ -124,25 +139,25 @@ impl Rights {
         if is_full(user, files.len(), limit) {
             sweep();
         }
+        let _charge = charge::take(size_of::<Rights>() + files.len() * PASSAGE).map_err(|_| ENOBUFS)?;
         let mut registry = REGISTRY.lock();
-        registry.flights.room(files.len()).map_err(|_| ENOBUFS)?;
-        let users = registry.users.get_or_insert_with(HashMap::new);
-        users.room(1).map_err(|_| ENOBUFS)?;
-        let count = users.entry(user).or_insert(0);
-        if *count + files.len() > limit {
+        let Registry { flights, users } = registry.get_or_insert_default();
+        flights.room(files.len()).and_then(|()| users.room(1)).map_err(|_| ENOBUFS)?;
+        let count = users.get(&user).copied().unwrap_or(0) + files.len();
+        if count > limit {
             return Err(ETOOMANYREFS);
         }
-        *count += files.len();
-        for file in &files {
+        users.insert(user, count);
+        let first = NEXT_PASSAGE.fetch_add(files.len() as u64, Ordering::Relaxed);
+        for (at, file) in (first..).zip(&files) {
             if let Some(socket) = local_socket(file) {
-                let flight =
-                    Flight { file: Arc::downgrade(file), socket: key(socket), holder: holder.clone() };
-                registry.flights.push(flight);
+                let (file, holder) = (Arc::downgrade(file), holder.clone());
+                flights.insert(at, Flight { file, socket: key(socket), holder, next: NONE });
             }
         }
-        SOCKETS_IN_FLIGHT.store(registry.flights.len(), Ordering::SeqCst);
+        SOCKETS_IN_FLIGHT.store(flights.len(), Ordering::SeqCst);
         drop(registry);
-        Ok(Rights { files, user, holder })
+        Ok(Box::new(Rights { files, user, first, next: None, _charge }))
     }
 
     /// The files, for somebody who only looks at the message, and calls [`seen`] before its call
@@ -152,64 +167,65 @@ impl Rights {
     }
 
     /// Takes the files out and strikes their passage out.
-    pub fn take(self) -> Vec<Arc<File>> {
-        let mut registry = REGISTRY.lock();
-        let mut struck = Vec::new();
-        for file in &self.files {
-            let Some(socket) = local_socket(file) else { continue };
-            let at = registry
-                .flights
-                .iter()
-                .position(|flight| flight.socket == key(socket) && flight.holder.ptr_eq(&self.holder));
-            // Dropped after the lock: it may be the last reference to a socket's memory.
-            struck.extend(at.map(|at| registry.flights.swap_remove(at)));
-        }
-        SOCKETS_IN_FLIGHT.store(registry.flights.len(), Ordering::SeqCst);
-        let empty = registry.flights.is_empty().then(|| core::mem::take(&mut registry.flights));
-        if let Some(users) = &mut registry.users {
-            if let Some(count) = users.get_mut(&self.user) {
-                *count -= self.files.len();
-                if *count == 0 {
-                    users.remove(&self.user);
-                }
+    pub fn take(mut self: Box<Self>) -> Vec<Arc<File>> {
+        self.strike();
+        core::mem::take(&mut self.files)
+    }
+
+    fn strike(&self) {
+        let flight = |at| REGISTRY.lock().as_mut().and_then(|registry| registry.flights.remove(&at));
+        for (at, file) in (self.first..).zip(&self.files) {
+            if local_socket(file).is_some() {
+                // Dropped without the lock: it may be the last reference to a socket's memory.
+                drop(flight(at));
             }
         }
-        drop(registry);
-        drop(empty);
-        self.files
+        let mut registry = REGISTRY.lock();
+        let Some(Registry { flights, users }) = registry.as_mut() else { return };
+        SOCKETS_IN_FLIGHT.store(flights.len(), Ordering::SeqCst);
+        fault::shrink(flights);
+        if let Some(count) = users.get_mut(&self.user) {
+            *count -= self.files.len();
+            if *count == 0 {
+                users.remove(&self.user);
+            }
+        }
     }
 }
 
-/// Files to be closed, and whether somebody is at it.
-struct Graves {
-    files: Vec<Arc<File>>,
+/// What a thread has let go and has to close, and whether it is at it.
+#[derive(Default)]
+pub struct Graves {
+    last: Option<Box<Rights>>,
     is_digging: bool,
 }
-
-static GRAVES: SpinLock<Graves> = SpinLock::new(Graves { files: Vec::new(), is_digging: false });
 
 /// A close's work: that of copying so many bytes.
 const CLOSE: usize = 4096;
 
 /// Lets the files of messages go that nobody will receive.
-pub fn bury(rights: Rights) {
-    let files = rights.take();
-    let mut graves = GRAVES.lock();
-    graves.files.extend(files);
-    if graves.is_digging {
-        return;
+pub fn bury(mut rights: Box<Rights>) {
+    rights.strike();
+    let graves = &sched::current().graves;
+    let was_digging = {
+        let mut graves = graves.lock();
+        rights.next = graves.last.take();
+        graves.last = Some(rights);
+        core::mem::replace(&mut graves.is_digging, true)
+    };
+    let next = || {
+        let mut graves = graves.lock();
+        let mut rights = graves.last.take();
+        graves.is_digging = rights.is_some();
+        graves.last = rights.as_mut().and_then(|rights| rights.next.take());
+        rights
+    };
+    while let Some(mut rights) = if was_digging { None } else { next() } {
+        while let Some(file) = rights.files.pop() {
+            drop(file);
+            sched::work_done(CLOSE);
+        }
     }
-    graves.is_digging = true;
-    while let Some(file) = graves.files.pop() {
-        drop(graves);
-        drop(file);
-        sched::work_done(CLOSE);
-        graves = GRAVES.lock();
-    }
-    graves.is_digging = false;
-    let empty = core::mem::take(&mut graves.files);
-    drop(graves);
-    drop(empty);
 }
 
 /// Empties the queues of sockets that only messages in each other's queues refer to, or puts that
@@ -249,22 +265,21 @@ pub fn seen() {
 struct Node {
     passages: usize,
     is_alive: bool,
-    /// The first passage in its queue, by its place among all, or [`NONE`].
-    queue: usize,
+    /// The first passage in its queue, or [`NONE`].
+    queue: u64,
 }
 
-const NONE: usize = usize::MAX;
+const NONE: u64 = u64::MAX;
 
 /// The sockets that nobody can reach.
 fn dead() -> Vec<Arc<File>> {
-    let registry = REGISTRY.lock();
-    let flights = &registry.flights;
+    let mut registry = REGISTRY.lock();
+    let Some(Registry { flights, .. }) = registry.as_mut() else { return Vec::new() };
     let mut nodes: HashMap<usize, Node> = HashMap::new();
-    // Of each passage the next in the same queue; those whose queues are still to be looked at.
-    let (mut next, mut living, mut found) = (Vec::new(), Vec::new(), Vec::new());
+    // Those whose queues are still to be looked at come to `living`.
+    let (mut living, mut found) = (Vec::new(), Vec::new());
     let mut room = || {
         nodes.room(flights.len())?;
-        next.room(flights.len())?;
         living.room(flights.len())?;
         found.room(flights.len())
     };
@@ -272,14 +287,14 @@ fn dead() -> Vec<Arc<File>> {
     if room().is_err() {
         return found;
     }
-    for flight in flights {
+    for flight in flights.values() {
         let new = Node { passages: 0, is_alive: false, queue: NONE };
         nodes.entry(flight.socket).or_insert(new).passages += 1;
     }
-    for (at, flight) in flights.iter().enumerate() {
+    for (&at, flight) in flights.iter_mut() {
         let holder = nodes.get_mut(&flight.holder.as_ptr().addr());
         let is_held_by_the_living = holder.is_none();
-        next.push(holder.map_or(NONE, |holder| core::mem::replace(&mut holder.queue, at)));
+        flight.next = holder.map_or(NONE, |holder| core::mem::replace(&mut holder.queue, at));
         let Some(node) = nodes.get_mut(&flight.socket) else { continue };
         let is_reached = is_held_by_the_living || flight.file.strong_count() > node.passages;
         if is_reached && !core::mem::replace(&mut node.is_alive, true) {
@@ -288,16 +303,16 @@ fn dead() -> Vec<Arc<File>> {
     }
     while let Some(socket) = living.pop() {
         let mut at = nodes.get(&socket).map_or(NONE, |node| node.queue);
-        while let Some(flight) = flights.get(at) {
+        while let Some(flight) = flights.get(&at) {
             let node = nodes.get_mut(&flight.socket);
             if node.is_some_and(|node| !core::mem::replace(&mut node.is_alive, true)) {
                 living.push(flight.socket);
             }
-            at = next[at];
+            at = flight.next;
         }
     }
     let is_dead = |flight: &&Flight| nodes.get(&flight.socket).is_some_and(|node| !node.is_alive);
-    found.extend(flights.iter().filter(is_dead).filter_map(|flight| flight.file.upgrade()));
+    found.extend(flights.values().filter(is_dead).filter_map(|flight| flight.file.upgrade()));
     found
 }
 
@@ -310,7 +325,7 @@ pub struct Control {
 
 impl Control {
     /// The files, entered as on their way to `holder`; none if there are none.
-    pub fn into_rights(self, holder: &Socket) -> Result<Option<Rights>> {
+    pub fn into_rights(self, holder: &Socket) -> Result<Option<Box<Rights>>> {
         if self.files.is_empty() {
             return Ok(None);
         }

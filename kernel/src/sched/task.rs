@@ -11,6 +11,7 @@ use machine::CpuSet;
 
 use crate::arch::{cpu, fpu, switch, Bases, UserRegs};
 use crate::mem::stack::Stack;
+use crate::net::rights::Graves;
 use crate::proc;
 use crate::sync::{SpinGuard, SpinLock};
 
@@ -74,6 +75,8 @@ pub struct Task {
     kernel_ns: AtomicU64,
     /// A program's segment bases while it doesn't run.
     bases: Bases,
+    /// Messages that it has let go, for itself alone.
+    pub graves: SpinLock<Graves>,
 }
 
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
@@ -102,6 +105,7 @@ impl Task {
             user_ns: AtomicU64::new(0),
             kernel_ns: AtomicU64::new(0),
             bases: Bases::default(),
+            graves: SpinLock::default(),
         }
     }
 
