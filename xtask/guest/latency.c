@@ -544,6 +544,36 @@ static void many_locks(void) {
     BESIDE("close of a file with many locks", CHECK(!close(file_with_locks)));
 }
 
+static char *locks_of_many_files(void) {
+    struct rlimit most = {ENTRIES + 100, ENTRIES + 100};
+    NEED(!setrlimit(RLIMIT_NOFILE, &most));
+    for (int i = 0; i < 2 * MANY; i++) {
+        int fd = file(0);
+        for (int at = 0; at < 200; at += 2) {
+            struct flock one = {.l_type = F_WRLCK, .l_start = at, .l_len = 1};
+            NEED(!fcntl(fd, F_SETLK, &one));
+        }
+    }
+    return 0;
+}
+
+// A process that ends looks for its locks among those of all files, which takes no other's time; one that has none doesn't look.
+static void many_files_with_locks(void) {
+    int fd = file(PAGE);
+    pid_t it = child(locks_of_many_files), other = fork();
+    NEED(other >= 0);
+    if (other == 0) {
+        struct flock one = {.l_type = F_WRLCK, .l_len = 1};
+        NEED(!fcntl(fd, F_SETLK, &one));
+        is_there();
+    }
+    usleep(5000);
+    BESIDE("the end of a process with a lock", CHECK(!kill(other, SIGKILL) && waitpid(other, 0, 0) == other));
+    pid_t none = child((char *(*)(void))getpid);
+    BESIDE("the end of a process without one", CHECK(!kill(none, SIGKILL) && waitpid(none, 0, 0) == none));
+    BESIDE("the end of a process with locks of many files", CHECK(!kill(it, SIGKILL) && waitpid(it, 0, 0) == it));
+}
+
 // --- files --------------------------------------------------------------------------------------------------------------
 
 static void files_are_cut(void) {
@@ -684,6 +714,7 @@ static const struct test_case cases[] = {
     {"many_timers", many_timers},
     {"many_signals", many_signals},
     {"many_locks", many_locks},
+    {"many_files_with_locks", many_files_with_locks},
 };
 
 int main(int argc, char **argv) {

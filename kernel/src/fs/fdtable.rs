@@ -13,10 +13,14 @@ use crate::charge::{self, Account, Charge};
 use crate::errno::*;
 use crate::mem::fault::Room;
 use crate::net::rights;
+use crate::sched;
 use crate::sync::SpinLock;
 
 /// The most descriptors that any limit allows: bounds the table's memory.
 pub const MAX_FDS: usize = 65536;
+
+/// A close's work: that of copying so many bytes.
+const CLOSE: usize = 4096;
 
 /// Whether a descriptor survives `execve`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -243,6 +247,7 @@ impl FdTable {
             if let Some(slot) = closed {
                 super::lock::closed_descriptor(&slot.file);
             }
+            sched::work_done(CLOSE);
         }
     }
 }
@@ -251,7 +256,12 @@ impl Drop for FdTable {
     /// The last thread has left.
     fn drop(&mut self) {
         let slots = core::mem::take(&mut *self.inner.lock());
-        drop(slots);
+        for place in slots.slots {
+            if matches!(place, Place::Open(_)) {
+                drop(place);
+                sched::work_done(CLOSE);
+            }
+        }
         rights::collect();
     }
 }

@@ -6,15 +6,17 @@
 //! Invariants: I1: ranges of one owner in one space don't overlap. I2: two ranges of different owners in one
 //! space overlap only if both are shared. I3: a file without locks has no entry in the table.
 
+use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicBool, Ordering::Acquire, Ordering::Release};
-
-use hashbrown::HashMap;
+use core::ops::Bound;
+use core::sync::atomic::{AtomicBool, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
 use super::file::File;
 use crate::charge::{self, Charge};
 use crate::errno::*;
-use crate::mem::fault::{self, Room};
+use crate::mem::fault::Room;
+use crate::proc::{self, Process};
+use crate::sched;
 use crate::sync::{SpinLock, WaitQueue, Woken};
 
 /// Who holds a lock.
@@ -85,7 +87,7 @@ struct Held {
 /// What a range costs, with its part of the table.
 const HELD: usize = 2 * size_of::<Held>() + 32;
 
-static LOCKS: SpinLock<Option<HashMap<FileId, Vec<Held>>>> = SpinLock::new(None);
+static LOCKS: SpinLock<BTreeMap<FileId, Vec<Held>>> = SpinLock::new(BTreeMap::new());
 static CHANGED: WaitQueue = WaitQueue::new();
 /// Whether any file has a lock: who closes a file or ends asks this first. Changes with the table locked.
 static IN_USE: AtomicBool = AtomicBool::new(false);
@@ -102,7 +104,7 @@ fn id(file: &File) -> FileId {
 pub fn conflict(file: &File, wanted: &Range) -> Option<Range> {
     let id = id(file);
     let locks = LOCKS.lock();
-    locks.as_ref()?.get(&id)?.iter().map(|held| held.range).find(|held| held.conflicts(wanted))
+    locks.get(&id)?.iter().map(|held| held.range).find(|held| held.conflicts(wanted))
 }
 
 /// Takes a lock, replacing what the owner had in the range.
@@ -112,8 +114,10 @@ pub fn conflict(file: &File, wanted: &Range) -> Option<Range> {
 pub fn set(file: &File, wanted: Range) -> Result<()> {
     let id = id(file);
     let (charge, mut spare) = (held_charge()?, Some(held_charge()?));
-    let mut locks = LOCKS.lock();
-    let table = locks.get_or_insert_with(HashMap::new);
+    if matches!(wanted.owner, Owner::Process(_)) {
+        proc::current_process().has_locked.store(true, Relaxed);
+    }
+    let mut table = LOCKS.lock();
     if let Some(ranges) = table.get(&id) {
         if ranges.iter().any(|held| held.range.conflicts(&wanted)) {
             return Err(EAGAIN);
@@ -124,7 +128,6 @@ pub fn set(file: &File, wanted: Range) -> Result<()> {
             return Err(ENOLCK);
         }
     }
-    table.room(1).map_err(|_| ENOLCK)?;
     let ranges = table.entry(id).or_default();
     let room = ranges.room(2).is_ok();
     if room {
@@ -137,7 +140,7 @@ pub fn set(file: &File, wanted: Range) -> Result<()> {
         return Err(ENOLCK);
     }
     IN_USE.store(true, Release);
-    drop(locks);
+    drop(table);
     CHANGED.wake_all();
     Ok(())
 }
@@ -170,8 +173,7 @@ pub fn clear(file: &File, range: &Range) -> Result<()> {
 
 fn clear_with(file: &File, range: &Range, spare: &mut Option<Charge>) -> Result<()> {
     let id = id(file);
-    let mut locks = LOCKS.lock();
-    let Some(table) = locks.as_mut() else { return Ok(()) };
+    let mut table = LOCKS.lock();
     let Some(ranges) = table.get_mut(&id) else { return Ok(()) };
     if spare.is_some() && (ranges.len() > MAX_RANGES || ranges.room(1).is_err()) {
         return Err(ENOLCK);
@@ -179,10 +181,9 @@ fn clear_with(file: &File, range: &Range, spare: &mut Option<Charge>) -> Result<
     carve(ranges, range, spare);
     if ranges.is_empty() {
         table.remove(&id);
-        fault::shrink(table);
     }
     IN_USE.store(!table.is_empty(), Release);
-    drop(locks);
+    drop(table);
     CHANGED.wake_all();
     Ok(())
 }
@@ -206,20 +207,27 @@ fn carve(ranges: &mut Vec<Held>, hole: &Range, spare: &mut Option<Charge>) {
     }
 }
 
-/// A process has ended: all its record locks go.
-pub fn process_ended(pid: i32) {
-    if !in_use() {
-        return;
+/// A process has ended: all its record locks go, a file's at a time. One that never had any has nothing to look for.
+pub fn process_ended(process: &Process) {
+    /// The work of looking at a range: that of copying so many bytes.
+    const LOOK: usize = 16;
+    let mut from = Bound::Unbounded;
+    while in_use() && process.has_locked.load(Relaxed) {
+        let mut table = LOCKS.lock();
+        let Some((&id, ranges)) = table.range_mut((from, Bound::Unbounded)).next() else { break };
+        let looked = ranges.len();
+        ranges.retain(|held| held.range.owner != Owner::Process(process.pid));
+        if ranges.is_empty() {
+            table.remove(&id);
+        }
+        IN_USE.store(!table.is_empty(), Release);
+        drop(table);
+        sched::work_done((looked + 16) * LOOK);
+        from = Bound::Excluded(id);
     }
-    let mut locks = LOCKS.lock();
-    let Some(table) = locks.as_mut() else { return };
-    table.retain(|_, ranges| {
-        ranges.retain(|held| held.range.owner != Owner::Process(pid));
-        !ranges.is_empty()
-    });
-    IN_USE.store(!table.is_empty(), Release);
-    drop(locks);
-    CHANGED.wake_all();
+    if process.has_locked.load(Relaxed) {
+        CHANGED.wake_all();
+    }
 }
 
 fn in_use() -> bool {
@@ -241,7 +249,8 @@ pub fn release_file(file: &File) {
 
 /// A process closed a descriptor: its record locks on that file go, as POSIX has it.
 pub fn closed_descriptor(file: &File) {
-    if in_use() {
-        clear_owner(file, Owner::Process(super::current::pid()));
+    let process = proc::current_process();
+    if process.has_locked.load(Relaxed) && in_use() {
+        clear_owner(file, Owner::Process(process.pid));
     }
 }

@@ -107,7 +107,7 @@ fn end_process(process: &Arc<Process>, status: ExitStatus) {
     trace::tracer_gone(process);
     let files = process.files.lock().take();
     drop(files);
-    crate::fs::lock::process_ended(process.pid);
+    crate::fs::lock::process_ended(process);
     let fs = process.fs.lock().take();
     drop(fs);
     if process.pid == 1 {

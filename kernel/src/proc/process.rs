@@ -114,6 +114,8 @@ pub struct Process {
     /// `exec` has been called since fork (setpgid by the parent fails then).
     pub has_execed: AtomicBool,
     pub no_new_privileges: AtomicBool,
+    /// It has asked for a record lock.
+    pub has_locked: AtomicBool,
     /// Orphans among its descendants become its children.
     pub subreaper: AtomicBool,
     pub personality: AtomicU32,
@@ -202,6 +204,7 @@ impl Process {
             started: crate::sched::now(),
             has_execed: AtomicBool::new(false),
             no_new_privileges: AtomicBool::new(false),
+            has_locked: AtomicBool::new(false),
             subreaper: AtomicBool::new(false),
             personality: AtomicU32::new(0),
             nice: AtomicI32::new(0),
