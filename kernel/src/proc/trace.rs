@@ -12,6 +12,7 @@
 //! Invariants: R1: a thread has a tracer exactly while it is among that process's tracees. R2: a `Stop` is there from when its thread
 //! comes to rest until it goes on; only while it doesn't go on yet may the tracer use it. Locks: a tracer's `tracees` before a thread's `trace`.
 
+use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
@@ -61,9 +62,8 @@ struct GoOn(Option<Signal>);
 #[derive(Default)]
 pub struct Tracees {
     threads: Vec<Tracee>,
-    /// Those that ended and aren't its children, until it waits for them. There is room for all of
-    /// `threads`.
-    ended: Vec<Ended>,
+    /// Those that ended and aren't its children, until it waits for them: any number of them.
+    ended: BTreeMap<Pid, Ended>,
     /// The process has ended: nobody would let go of another one.
     is_over: bool,
 }
@@ -82,19 +82,18 @@ struct Tracee {
 }
 
 struct Ended {
-    tid: Pid,
     uid: u32,
     status: ExitStatus,
     _charge: Charge,
 }
 
-/// What the tracer is charged for each: a place in both lists, which may be twice as long as they
-/// have to be.
-const TRACEE: usize = 2 * (size_of::<Tracee>() + size_of::<Ended>());
+/// What the tracer is charged for each: a place in the list, which may be twice as long as it has to
+/// be, and one in the tree.
+const TRACEE: usize = 2 * (size_of::<Tracee>() + size_of::<(Pid, Ended)>());
 
 impl Tracees {
     pub const fn new() -> Tracees {
-        Tracees { threads: Vec::new(), ended: Vec::new(), is_over: false }
+        Tracees { threads: Vec::new(), ended: BTreeMap::new(), is_over: false }
     }
 }
 
@@ -143,8 +142,7 @@ fn enter(tracer: &Arc<Process>, thread: &Arc<Thread>) -> Result<()> {
         return Err(EPERM);
     }
     let charge = Charge::to(tracer.account(), TRACEE).map_err(|_| EPERM)?;
-    let all = tracees.threads.len() + 1;
-    tracees.threads.room(1).and_then(|()| tracees.ended.room(all)).map_err(|_| EPERM)?;
+    tracees.threads.room(1).map_err(|_| EPERM)?;
     ANYBODY.store(true, Ordering::Release);
     tracees.threads.push(Tracee { thread: thread.clone(), charge });
     trace.tracer = Some(tracer.clone());
@@ -293,11 +291,11 @@ pub fn thread_gone(thread: &Arc<Thread>, status: ExitStatus) {
         return;
     }
     let at = tracees.threads.iter().position(|other| Arc::ptr_eq(&other.thread, thread));
-    let Some(Tracee { charge, .. }) = at.map(|at| tracees.threads.remove(at)) else { return };
+    let Some(Tracee { charge, .. }) = at.map(|at| tracees.threads.swap_remove(at)) else { return };
     let process = &thread.process;
     let is_child = process.parent() == tracer.pid && thread.tid() == process.pid;
     if !is_child {
-        tracees.ended.push(Ended { tid: thread.tid(), uid: process.cred().uid, status, _charge: charge });
+        tracees.ended.insert(thread.tid(), Ended { uid: process.cred().uid, status, _charge: charge });
     }
     drop(tracees);
     wait::tell(&tracer, process);
@@ -326,16 +324,15 @@ pub fn look(tracer: &Process, which: Which, options: Options) -> Option<Option<R
         return None;
     }
     let mut tracees = tracer.tracees.lock();
-    let wants = |tid: Pid, pgid: Option<Pid>| match which {
-        Which::Any => true,
-        Which::Pid(pid) => tid == pid,
-        Which::Group(group) => pgid == Some(group),
+    let ended = match which {
+        Which::Any => tracees.ended.first_key_value(),
+        Which::Pid(pid) => tracees.ended.get_key_value(&pid),
+        Which::Group(_) => None,
     };
-    if let Some(at) = tracees.ended.iter().position(|ended| wants(ended.tid, None)) {
-        let Ended { tid: pid, uid, status, .. } = tracees.ended[at];
+    if let Some((&pid, &Ended { uid, status, .. })) = ended {
         if options.contains(Options::EXITED) {
             if !options.contains(Options::NOWAIT) {
-                tracees.ended.remove(at);
+                tracees.ended.remove(&pid);
                 if tracees.threads.is_empty() && tracees.ended.is_empty() {
                     *tracees = Tracees::new();
                 }
@@ -346,7 +343,12 @@ pub fn look(tracer: &Process, which: Which, options: Options) -> Option<Option<R
     }
     let mut any = None;
     let threads = tracees.threads.iter().map(|tracee| &tracee.thread);
-    for thread in threads.filter(|t| wants(t.tid(), Some(t.process.pgid()))) {
+    let is_wanted = |thread: &&Arc<Thread>| match which {
+        Which::Any => true,
+        Which::Pid(pid) => thread.tid() == pid,
+        Which::Group(group) => thread.process.pgid() == group,
+    };
+    for thread in threads.filter(is_wanted) {
         any = Some(None);
         let uid = thread.process.cred().uid;
         let mut trace = thread.trace.lock();
