@@ -414,6 +414,25 @@ static void files_in_messages_are_charged(void) {
     CHECK(number_after("/proc/self/status", "KernelKept:") <= before);
 }
 
+// Texts of /proc that are read in part are kept for the next read, and charged.
+static void texts_at_rest_are_charged(void) {
+    enum { MANY = 500, LEAST = 1024 };
+    static int opened[MANY];
+    char byte, whole[16384];
+    long before = number_after("/proc/self/status", "KernelKept:");
+    for (int i = 0; i < MANY; i++) {
+        opened[i] = open("/proc/vmstat", O_RDONLY);
+        NEED(opened[i] >= 0 && read(opened[i], &byte, 1) == 1);
+    }
+    long kept = number_after("/proc/self/status", "KernelKept:") - before;
+    if (!CHECK(kept * 1024 >= MANY * LEAST)) printf("  %d texts: %ld KiB\n", MANY, kept);
+    for (int i = 0; i < MANY; i++) while (read(opened[i], whole, sizeof whole) > 0) {}
+    long rest = number_after("/proc/self/status", "KernelKept:") - before;
+    CHECK(rest * 1024 < MANY * LEAST);
+    for (int i = 0; i < MANY; i++) close(opened[i]);
+    CHECK(number_after("/proc/self/status", "KernelKept:") <= before + 32);
+}
+
 // Threads of a child that end and that nobody waits for: what is known of them is charged to their tracer.
 static void ended_tracees_are_charged(void) {
     enum { MANY = 1000, LEAST = 32 };
@@ -661,6 +680,7 @@ static const struct test_case cases[] = {
     CASE(segments), CASE(mappings), {"ended_tracees_are_charged", ended_tracees_are_charged},
     {"waiting_senders_are_charged", waiting_senders_are_charged},
     {"files_in_messages_are_charged", files_in_messages_are_charged},
+    {"texts_at_rest_are_charged", texts_at_rest_are_charged},
 };
 
 #undef CASE

@@ -19,6 +19,7 @@ use alloc::sync::Weak;
 use alloc::vec::Vec;
 use core::fmt;
 
+use crate::charge::{self, Charge};
 use crate::errno::*;
 use crate::fs::file::File;
 use crate::fs::inode::{Inode, Position, Stat};
@@ -117,11 +118,13 @@ struct Progress {
     record: Text,
     spot: Spot,
     is_over: bool,
+    /// For a record that is kept between two reads.
+    charge: Option<Charge>,
 }
 
 impl Progress {
-    const fn new() -> Progress {
-        Progress { start: 0, record: Text(Vec::new()), spot: Spot { key: 0, line: 0 }, is_over: false }
+    fn new() -> Progress {
+        Progress { start: 0, record: Text::default(), spot: Spot::default(), is_over: false, charge: None }
     }
 
     /// Makes the next record in place of this one; false behind the last. Nothing has changed if it fails.
@@ -208,6 +211,13 @@ impl Inode for Reader {
             // Read whole: a descriptor that rests keeps no text.
             progress.start += progress.record.len() as u64;
             progress.record = Text::default();
+            progress.charge = None;
+        } else {
+            // Who may not have it kept has it made again.
+            progress.charge = charge::take(progress.record.0.capacity()).ok();
+            if progress.charge.is_none() {
+                *progress = Progress::new();
+            }
         }
         crate::fs::io::outcome(done, result)
     }
