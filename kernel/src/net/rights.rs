@@ -167,9 +167,9 @@ impl Rights {
     }
 
     /// Takes the files out and strikes their passage out.
-    pub fn take(mut self: Box<Self>) -> Vec<Arc<File>> {
+    pub fn take(self) -> Vec<Arc<File>> {
         self.strike();
-        core::mem::take(&mut self.files)
+        self.files
     }
 
     fn strike(&self) {
