@@ -117,7 +117,10 @@ impl Export {
         }
         let there = with(|uvm, held| uvm.anonymous_in(held, space.get(), range));
         let charge = charge::take(there * PAGE_SIZE + entries * ENTRY + size_of::<Export>());
-        let charge = charge.map_err(|_| ENOMEM)?;
+        let charge = SpinLock::new(Some(charge.map_err(|_| ENOMEM)?));
+        let export = Arc::new(Export { range: Mutex::new(None), giving, pages, charge });
+        // Before the memory is in no space any more.
+        EXPORTS.lock().insert(Arc::as_ptr(&export) as usize, Arc::downgrade(&export));
         let pass = match giving {
             Giving::Share => Pass::Share,
             Giving::Copy => Pass::Copy,
@@ -133,13 +136,7 @@ impl Export {
             EFAULT => ENOMEM,
             other => other,
         })?;
-        let export = Arc::new(Export {
-            range: Mutex::new(Some(detached)),
-            giving,
-            pages,
-            charge: SpinLock::new(Some(charge)),
-        });
-        EXPORTS.lock().insert(Arc::as_ptr(&export) as usize, Arc::downgrade(&export));
+        *export.range.lock() = Some(detached);
         Ok(export)
     }
 
