@@ -7,6 +7,7 @@
 #include <sched.h>
 #include <sys/ipc.h>
 #include <sys/mount.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/sendfile.h>
 #include <sys/shm.h>
@@ -57,7 +58,7 @@ static void stop(const char *what, int64_t most) {
 #define WITHIN(most, what, call) do { start(); int64_t begun_ = now(); call; begun_ = now() - begun_; stop(what, most); \
     if (getenv("TIMES")) printf("  %-40s took %lld us\n", what, (long long)begun_ / 1000); } while (0)
 #define BESIDE(what, call) WITHIN(MOST, what, call)
-// What is known to take longer: in one piece, or because a thousand threads stand in the line for the CPU.
+// What is known to take longer, in one piece.
 #define LATE_BESIDE(what, call) WITHIN(LATEST, what, call)
 
 // --- what calls work on -------------------------------------------------------------------------------------------------
@@ -305,7 +306,6 @@ static void *waits(void *word) {
     return 0;
 }
 
-// They are woken alone: those that were have their turns before the sleeper has its own.
 static void many_waiters(void) {
     int words[2] = {0};
     pthread_attr_t attributes;
@@ -319,7 +319,7 @@ static void many_waiters(void) {
     BESIDE("moving many waiters", CHECK(syscall(SYS_futex, &words[0], 3, 0, MANY, &words[1], 0) == MANY));
     CHECK(syscall(SYS_futex, &words[1], 3, MANY / 2, MANY, &words[0], 0) == MANY);
     CHECK(syscall(SYS_futex, &words[1], 1, INT_MAX, 0, 0, 0) == 0);
-    CHECK(syscall(SYS_futex, &words[0], 1, INT_MAX, 0, 0, 0) == MANY - MANY / 2);
+    BESIDE("waking many waiters, who end", CHECK(syscall(SYS_futex, &words[0], 1, INT_MAX, 0, 0, 0) == MANY - MANY / 2); usleep(100000));
 }
 
 static void forked(void) {
@@ -436,13 +436,13 @@ static void exec_all(char *const *words) {
 
 static void many_threads(void) {
     pid_t it = child(threads);
-    LATE_BESIDE("the end of a process with many threads", CHECK(!kill(it, SIGKILL) && waitpid(it, 0, 0) == it));
+    BESIDE("the end of a process with many threads", CHECK(!kill(it, SIGKILL) && waitpid(it, 0, 0) == it));
     threads();
     usleep(100000);
     BESIDE("futex requeue", CHECK(syscall(SYS_futex, &futex, FUTEX_REQUEUE, 1, 100000, &failed_checks, 0) >= THREADS - 1));
     BESIDE("futex wake", CHECK(syscall(SYS_futex, &failed_checks, FUTEX_WAKE, 100000, 0, 0, 0) >= THREADS - 1));
     BESIDE("getdents of /proc/self/task", read_folder("/proc/self/task", THREADS));
-    LATE_BESIDE("fork of a process with many threads", forked());
+    BESIDE("fork of a process with many threads", forked());
 }
 
 static void many_arguments(void) {
@@ -471,9 +471,10 @@ static void many_processes(void) {
     BESIDE("kill of a group with no signal", CHECK(!kill(-it, 0)));
     BESIDE("fork beside many", forked());
     NEED(!kill(-it, SIGTERM) && waitpid(it, 0, 0) == it);
+    NEED(!prctl(PR_SET_CHILD_SUBREAPER, 1));
     it = child(children);
     BESIDE("the end of a process with many children", CHECK(!kill(it, SIGKILL) && waitpid(it, 0, 0) == it));
-    NEED(!kill(-it, SIGKILL));
+    BESIDE("many processes killed at once", NEED(!kill(-it, SIGKILL)); while (waitpid(-it, 0, 0) > 0) continue);
 }
 
 static char *timers(void) {

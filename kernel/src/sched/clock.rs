@@ -15,6 +15,7 @@ use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use super::turn::TURN;
 use super::{others_ready, queue, Task, Work};
 use crate::arch::{clock as hardware, cpu, ipi};
 use crate::sync::SpinLock;
@@ -22,7 +23,7 @@ use crate::sync::SpinLock;
 /// Time in nanoseconds: an instant on the clock since boot, or a span.
 pub type Nanos = u64;
 
-/// How long a program runs while others wait.
+/// How long a program runs while others wait; for a short turn see [`TURN`].
 const SLICE: Nanos = 10_000_000;
 /// How often CPU time is looked at while a thread runs whose process has timers on it; all such ticks coincide.
 pub const TICK: Nanos = 4_000_000;
@@ -164,13 +165,23 @@ fn next_tick(now: Nanos) -> Nanos {
     (now / TICK + 1) * TICK
 }
 
-/// Until when a task may run without a tick.
+/// Until when a task may run without a tick whose turn has begun at some time.
 #[inline]
-fn tick_of(task: &Task, now: Nanos) -> Nanos {
-    if task.counts_cpu_time() {
-        next_tick(now)
+fn tick_of(task: &Task, now: Nanos, begun: Nanos) -> Nanos {
+    let tick = if task.counts_cpu_time() { next_tick(now) } else { now + SLICE };
+    match begun + slice() {
+        end if end > now => tick.min(end),
+        _ => tick,
+    }
+}
+
+/// How long the turn of the running program is.
+#[inline]
+fn slice() -> Nanos {
+    if queue::is_short(cpu::index()) {
+        TURN
     } else {
-        now + SLICE
+        SLICE
     }
 }
 
@@ -225,10 +236,11 @@ pub fn timer_interrupt(origin: Origin) {
         }
     }
     let mut next = local.timers.lock().pending.first_key_value().map_or(u64::MAX, |(id, _)| id.deadline);
+    let begun = local.slice.load(Relaxed);
     if !task.is_idle() {
-        next = next.min(tick_of(task, now));
+        next = next.min(tick_of(task, now, begun));
     }
-    if task.user().is_some() && now.saturating_sub(local.slice.load(Relaxed)) >= SLICE {
+    if task.user().is_some() && now.saturating_sub(begun) >= slice() {
         if cpu::count() > 1 {
             queue::balance(cpu::index());
         }
@@ -266,7 +278,7 @@ fn run_due(now: Nanos, local: &Local) {
             }
         };
         match action {
-            Action::Wake(task) => super::wake(&task),
+            Action::Wake(task) => super::wake_due(&task),
             Action::Call(f) => f(),
         }
     }
@@ -284,7 +296,7 @@ pub(super) fn charge_switch(from: &Task, to: &Task) {
     charge(local, from, Origin::Kernel, since);
     local.slice.store(now, Relaxed);
     add(&local.switches, 1);
-    let tick = tick_of(to, now);
+    let tick = tick_of(to, now, now);
     if !to.is_idle() && local.armed.load(Relaxed) > tick {
         arm(tick, now);
     }

@@ -9,7 +9,8 @@
 //! ```
 //! Round robin with slices of 10 ms among programs; kernel code is never preempted. A CPU with nothing to do takes from others'
 //! queues, and else halts. Threads of the kernel go first: they wait for what others need, and work in short bursts. A program
-//! gives way early to one of them, and to whoever a device's interrupt has made ready.
+//! gives way early to one of them, and to whoever a device's interrupt has made ready. Tasks whose time to wake has come take turns
+//! with all others (`queue`), as does a program that gave way early in its turn.
 //!
 //! A task that became ready goes to a CPU that is idle, else back to where it ran. Only a CPU that halts, or that has to give way
 //! to a thread of the kernel, is interrupted for it.
@@ -47,10 +48,11 @@ pub use clock::{
     now, switches, timer_at, timer_cancel, timer_interrupt, times, wake_at, wall, Nanos, Origin, TimerId,
     Times,
 };
-use queue::End;
+use queue::Place;
 use rest::Rest;
 use task::State;
 pub use task::{Task, Work};
+use turn::TURN;
 pub use turn::{give_way, work_done};
 
 /// Heap that a task takes: itself, its vector state, its place in queues.
@@ -152,7 +154,7 @@ pub fn run_kernel_task() -> ! {
 
 /// Lets a new task run.
 pub fn start(task: &Arc<Task>) {
-    enqueue(task.clone());
+    enqueue(task.clone(), Place::Last);
 }
 
 /// Gives up a task that was never started.
@@ -179,26 +181,33 @@ pub fn block() {
 /// Makes a blocked task ready; no effect on others. May be called from interrupt handlers and with spin locks held.
 pub fn wake(task: &Arc<Task>) {
     if task.awaken() {
-        enqueue(task.clone());
+        enqueue(task.clone(), Place::Last);
     }
 }
 
-/// Puts a task that is ready into a queue, and sees to it that some CPU looks there.
-fn enqueue(task: Arc<Task>) {
+/// The same for a task whose time has come.
+fn wake_due(task: &Arc<Task>) {
+    if task.awaken() {
+        enqueue(task.clone(), Place::Due);
+    }
+}
+
+/// Puts a task that is ready into a queue, and sees to it that some CPU looks there. A thread of the kernel goes first.
+fn enqueue(task: Arc<Task>, place: Place) {
     let here = cpu::index();
     let kernel = task.is_kernel();
-    let end = if kernel { End::Front } else { End::Back };
+    let place = if kernel { Place::First } else { place };
     if cpu::count() == 1 {
-        queue::push(here, task, end);
+        queue::push(here, task, place);
         if kernel {
             preempt();
         }
         return;
     }
-    let (target, idle) = place(&task, here);
+    let (target, idle) = choose(&task, here);
     let allowed = task.allowed();
     task.set_cpu(target);
-    queue::push(target, task, end);
+    queue::push(target, task, place);
     if target == here {
         if kernel {
             preempt();
@@ -212,7 +221,7 @@ fn enqueue(task: Arc<Task>) {
 }
 
 /// The CPU whose queue a task goes to, and whether that CPU was idle. An idle one is taken for this task.
-fn place(task: &Task, here: usize) -> (usize, bool) {
+fn choose(task: &Task, here: usize) -> (usize, bool) {
     let (last, allowed) = (task.cpu(), task.allowed().intersection(cpu::online()));
     let idle = allowed.intersection(CpuSet(IDLE_CPUS.load(Relaxed)));
     if !idle.is_empty() {
@@ -314,13 +323,15 @@ pub fn exit_current() -> ! {
 /// Runs the next task, if there is one other than this.
 fn schedule() {
     crate::sync::assert_none_held();
+    // A crowd that is woken or ends goes from one to the next in the kernel, where no interrupt is taken otherwise.
+    io::interrupt_window();
     let this = current();
     let here = cpu::index();
     let next = loop {
         match queue::pop(here) {
             Some(next) if next.allowed().contains(here) => break next,
             // It was told to leave while it waited.
-            Some(next) => enqueue(next),
+            Some(next) => enqueue(next, Place::Last),
             None if this.state() == State::Ready && !this.is_idle() && this.allowed().contains(here) => {
                 return
             }
@@ -336,6 +347,10 @@ fn schedule() {
 
 fn switch_to(next: Arc<Task>) {
     let this = current();
+    // It gives way now.
+    if this.has_work(Work::RESCHEDULE) {
+        this.drop_work(Work::RESCHEDULE);
+    }
     clock::charge_switch(this, &next);
     if this.user().is_some() {
         this.save_registers();
@@ -363,14 +378,17 @@ fn finish_switch() {
         State::Parked | State::Blocking => {}
         State::Exited => left.release_stack(),
         State::Ready if left.is_idle() => {}
-        State::Ready if cpu::count() == 1 => queue::push(cpu::index(), left, End::Back),
+        State::Ready if cpu::count() == 1 => {
+            let place = left.next_place();
+            queue::push(cpu::index(), left, place);
+        }
         State::Ready => {
-            let (here, allowed) = (cpu::index(), left.allowed());
+            let (here, allowed, place) = (cpu::index(), left.allowed(), left.next_place());
             if allowed.contains(here) {
-                queue::push(here, left, End::Back);
+                queue::push(here, left, place);
                 rouse(allowed);
             } else {
-                enqueue(left);
+                enqueue(left, place);
             }
         }
     }
@@ -399,7 +417,12 @@ pub fn return_work(regs: &mut UserRegs) {
             return;
         }
         if work.contains(Work::RESCHEDULE) {
+            if clock::since_switch() < TURN {
+                task.set_overtaken();
+            }
             schedule();
+            // If nobody was there.
+            let _ = task.next_place();
         }
         if work.contains(Work::SIGNAL) {
             proc::return_to_user(regs);
@@ -417,7 +440,7 @@ pub fn idle() -> ! {
         schedule();
         IDLE_CPUS.fetch_or(bit, SeqCst);
         match queue::steal(here) {
-            Some(task) => queue::push(here, task, End::Back),
+            Some(task) => queue::push(here, task, Place::Last),
             // Whoever has taken the bit out has sent an interrupt, which may have been answered while `steal` waited for a lock.
             None => rest.until(|| queue::len(here) != 0 || IDLE_CPUS.load(SeqCst) & bit == 0),
         }

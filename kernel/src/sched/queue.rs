@@ -1,12 +1,17 @@
 //! Tasks that could run: a queue for each CPU, from which idle CPUs take too.
 //!
-//! I1: each queue has room for all tasks, so that a wake-up never allocates. I2: `len` is the queue's length, changed with its
+//! A queue has two lines. Tasks whose time to wake has come stand in one, all others in the other, and the lines take turns: a sleep
+//! ends in time, however many tasks were woken or told to end at once, and tasks that sleep much get half of all turns at most. The turn
+//! of one whose time has come is short, and so is any while one waits. Each line is first come, first served; a thread of the kernel
+//! goes to the front of the first one, and waits for no turn.
+//!
+//! I1: each line has room for all tasks, so that a wake-up never allocates. I2: `len` is the queue's length, changed with its
 //! lock held by an exchange, so that whoever queues and then looks for idle CPUs does it in that order.
 //! No two queues are locked at a time.
 
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
-use core::sync::atomic::{AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
 
 use machine::NoMemory;
 
@@ -17,12 +22,21 @@ use crate::sync::SpinLock;
 
 #[repr(align(128))]
 struct Queue {
-    tasks: SpinLock<VecDeque<Arc<Task>>>,
+    lines: SpinLock<Lines>,
     len: AtomicUsize,
+    /// Whether the turn that is under way is a short one; changed with the lines locked.
+    is_short: AtomicBool,
 }
 
-static QUEUES: [Queue; cpu::MAX_CPUS] =
-    [const { Queue { tasks: SpinLock::new(VecDeque::new()), len: AtomicUsize::new(0) } }; cpu::MAX_CPUS];
+struct Lines {
+    /// Threads of the kernel, and tasks whose time has come.
+    due: VecDeque<Arc<Task>>,
+    others: VecDeque<Arc<Task>>,
+    /// The next turn is for the others.
+    was_due: bool,
+}
+
+static QUEUES: [Queue; cpu::MAX_CPUS] = [const { Queue::new() }; cpu::MAX_CPUS];
 
 /// Tasks that exist.
 static TASKS: AtomicUsize = AtomicUsize::new(0);
@@ -30,11 +44,53 @@ static TASKS: AtomicUsize = AtomicUsize::new(0);
 static ROOM: SpinLock<usize> = SpinLock::new(0);
 const FIRST_ROOM: usize = 64;
 
-/// Which end of a queue.
+/// Where a task stands in a queue.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum End {
-    Front,
-    Back,
+pub(super) enum Place {
+    /// Before all others.
+    First,
+    /// Behind those whose time has come before.
+    Due,
+    /// Behind all others that came before.
+    Last,
+}
+
+impl Queue {
+    const fn new() -> Queue {
+        Queue {
+            lines: SpinLock::new(Lines::new()),
+            len: AtomicUsize::new(0),
+            is_short: AtomicBool::new(false),
+        }
+    }
+}
+
+impl Lines {
+    const fn new() -> Lines {
+        Lines { due: VecDeque::new(), others: VecDeque::new(), was_due: false }
+    }
+
+    fn pop(&mut self) -> Option<Arc<Task>> {
+        if self.due.is_empty() {
+            self.was_due = false;
+            return self.others.pop_front();
+        }
+        self.pop_due()
+    }
+
+    #[cold]
+    fn pop_due(&mut self) -> Option<Arc<Task>> {
+        let is_kernel = self.due.front().is_some_and(|first| first.is_kernel());
+        if is_kernel {
+            return self.due.pop_front();
+        }
+        self.was_due = !self.was_due || self.others.is_empty();
+        if self.was_due {
+            self.due.pop_front()
+        } else {
+            self.others.pop_front()
+        }
+    }
 }
 
 /// Makes room for one more task, which exists from now on.
@@ -57,12 +113,15 @@ pub(super) fn make_room() -> Result<(), NoMemory> {
 
 /// Allocates with the queue unlocked: an allocation may wake the page daemon, which needs the queue.
 fn enlarge(cpu: usize, room: usize) -> Result<(), NoMemory> {
-    let mut larger = VecDeque::new();
-    fault::attempt(|| larger.try_reserve_exact(room)).map_err(|_| NoMemory)?;
-    let mut tasks = QUEUES[cpu].tasks.lock();
-    larger.append(&mut tasks);
-    let smaller = core::mem::replace(&mut *tasks, larger);
-    drop(tasks);
+    let mut larger = Lines::new();
+    fault::attempt(|| larger.due.try_reserve_exact(room)).map_err(|_| NoMemory)?;
+    fault::attempt(|| larger.others.try_reserve_exact(room)).map_err(|_| NoMemory)?;
+    let mut lines = QUEUES[cpu].lines.lock();
+    larger.due.append(&mut lines.due);
+    larger.others.append(&mut lines.others);
+    larger.was_due = lines.was_due;
+    let smaller = core::mem::replace(&mut *lines, larger);
+    drop(lines);
     drop(smaller);
     Ok(())
 }
@@ -73,12 +132,16 @@ pub(super) fn leave() {
 }
 
 /// Puts a task that is ready into a CPU's queue.
-pub(super) fn push(cpu: usize, task: Arc<Task>, end: End) {
+pub(super) fn push(cpu: usize, task: Arc<Task>, place: Place) {
     let queue = &QUEUES[cpu];
-    let mut tasks = queue.tasks.lock();
-    match end {
-        End::Front => tasks.push_front(task),
-        End::Back => tasks.push_back(task),
+    let mut lines = queue.lines.lock();
+    match place {
+        Place::First => lines.due.push_front(task),
+        Place::Due => {
+            lines.due.push_back(task);
+            queue.is_short.store(true, Relaxed);
+        }
+        Place::Last => lines.others.push_back(task),
     }
     queue.len.fetch_add(1, SeqCst);
 }
@@ -90,10 +153,17 @@ pub(super) fn pop(cpu: usize) -> Option<Arc<Task>> {
     if queue.len.load(Relaxed) == 0 {
         return None;
     }
-    let mut tasks = queue.tasks.lock();
-    let task = tasks.pop_front()?;
+    let mut lines = queue.lines.lock();
+    let task = lines.pop()?;
     queue.len.fetch_sub(1, Relaxed);
+    queue.is_short.store(lines.was_due || !lines.due.is_empty(), Relaxed);
     Some(task)
+}
+
+/// Whether the turn that is under way on a CPU is a short one.
+#[inline]
+pub(super) fn is_short(cpu: usize) -> bool {
+    QUEUES[cpu].is_short.load(Relaxed)
 }
 
 /// Takes a task that may run on CPU `here` from another's queue.
@@ -107,9 +177,12 @@ fn steal_from(victim: usize, here: usize) -> Option<Arc<Task>> {
     if queue.len.load(Relaxed) == 0 {
         return None;
     }
-    let mut tasks = queue.tasks.lock();
-    let at = tasks.iter().position(|task| task.allowed().contains(here))?;
-    let task = tasks.remove(at)?;
+    let mut lines = queue.lines.lock();
+    let Lines { due, others, .. } = &mut *lines;
+    let task = [due, others].into_iter().find_map(|line| {
+        let at = line.iter().position(|task| task.allowed().contains(here))?;
+        line.remove(at)
+    })?;
     queue.len.fetch_sub(1, Relaxed);
     task.set_cpu(here);
     Some(task)
@@ -122,7 +195,7 @@ pub(super) fn balance(here: usize) {
     if let Some(task) =
         longest.filter(|&cpu| cpu != here && len(cpu) > own + 1).and_then(|cpu| steal_from(cpu, here))
     {
-        push(here, task, End::Back);
+        push(here, task, Place::Last);
     }
 }
 

@@ -3,12 +3,13 @@
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::sync::atomic::{
-    AtomicU32, AtomicU64, AtomicU8, AtomicUsize, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed,
-    Ordering::Release, Ordering::SeqCst,
+    AtomicBool, AtomicU32, AtomicU64, AtomicU8, AtomicUsize, Ordering::AcqRel, Ordering::Acquire,
+    Ordering::Relaxed, Ordering::Release, Ordering::SeqCst,
 };
 
 use machine::CpuSet;
 
+use super::queue::Place;
 use crate::arch::{cpu, fpu, switch, Bases, UserRegs};
 use crate::mem::stack::Stack;
 use crate::net::rights::Graves;
@@ -67,6 +68,8 @@ pub struct Task {
     cpu: AtomicUsize,
     /// CPUs that it may run on; at least one of them runs tasks.
     allowed: AtomicU64,
+    /// It gave way early in its turn to one that goes first, and goes on soon.
+    was_overtaken: AtomicBool,
     /// The CPU whose registers were last loaded with its vector state.
     fpu_cpu: AtomicUsize,
     pub(super) context: switch::Context,
@@ -99,6 +102,7 @@ impl Task {
             work: AtomicU32::new(0),
             cpu: AtomicUsize::new(cpu::index()),
             allowed: AtomicU64::new(u64::MAX),
+            was_overtaken: AtomicBool::new(false),
             fpu_cpu: AtomicUsize::new(usize::MAX),
             context,
             state: AtomicU8::new(State::Ready as u8),
@@ -216,6 +220,21 @@ impl Task {
         }
     }
 
+    /// Says that the running task gives way to one that goes first.
+    pub(super) fn set_overtaken(&self) {
+        self.was_overtaken.store(true, Relaxed);
+    }
+
+    /// Where it stands that gave way just now.
+    pub(super) fn next_place(&self) -> Place {
+        if self.was_overtaken.load(Relaxed) {
+            self.was_overtaken.store(false, Relaxed);
+            Place::Due
+        } else {
+            Place::Last
+        }
+    }
+
     /// CPUs that it may run on.
     #[inline]
     pub fn allowed(&self) -> CpuSet {
@@ -304,6 +323,11 @@ impl Task {
     #[inline]
     pub fn add_work(&self, work: Work) {
         self.work.fetch_or(work.bits(), AcqRel);
+    }
+
+    /// Takes back what is done.
+    pub(super) fn drop_work(&self, work: Work) {
+        self.work.fetch_and(!work.bits(), AcqRel);
     }
 
     /// Whether it has this to do before it returns to user mode.

@@ -9,8 +9,8 @@
 use super::{clock, current, others_ready, schedule, Nanos, Work};
 use crate::arch::{cpu, io};
 
-/// The time slice of a thread in the kernel while others wait.
-const TURN: Nanos = 1_000_000;
+/// The time slice of a thread in the kernel while others wait, and of a program in a short turn.
+pub(super) const TURN: Nanos = 1_000_000;
 /// Bytes copied between two checks for waiting threads: a fraction of a millisecond.
 const LOOK: usize = 64 * 1024;
 
