@@ -22,6 +22,7 @@ use crate::fs::access;
 use crate::fs::inode::*;
 use crate::mem::fault::{self, Room};
 use crate::proc::cred::Cred;
+use crate::sched;
 use crate::sync::SpinLock;
 
 /// Positions 0 and 1 of a listing are `.` and `..`.
@@ -34,6 +35,9 @@ pub(super) struct Dir {
 
 /// What a name costs besides its bytes: its places in both maps.
 const NAME: usize = 160;
+
+/// The work of letting a name and its node go, in bytes that are copied in that time.
+const WORK: usize = 1024;
 
 /// Charges a user for a name, in which it outlives the process that makes it.
 fn name_charge(uid: u32, name: &[u8]) -> Result<Charge> {
@@ -148,7 +152,7 @@ impl Dir {
         }
     }
 
-    /// Empties a directory that goes; the directories in it come to the front of the row.
+    /// Empties a directory that goes, and gives way on the way; the directories in it come to the front of the row.
     fn move_below(&self, row: &mut Option<Arc<TmpNode>>) {
         loop {
             let Entry { name, node, .. } = {
@@ -164,6 +168,7 @@ impl Dir {
                 }
             };
             drop(name);
+            sched::work_done(WORK);
             if Arc::strong_count(&node) > 1 {
                 continue;
             }
