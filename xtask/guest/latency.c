@@ -331,6 +331,15 @@ static void forked(void) {
 static void processes_fork(void) {
     memory();
     BESIDE("fork of a large process", forked());
+    locked();
+    WITHIN(2 * LATEST, "fork of a process with locked memory", forked());
+}
+
+static void many_mappings_fork(void) {
+    char *at = entries();
+    LATE_BESIDE("fork of many mappings", forked());
+    for (size_t i = PAGE; i < (size_t)ENTRIES * PAGE; i += 2 * PAGE) at[i] = 1;
+    LATE_BESIDE("fork of many mappings with pages", forked());
 }
 
 static char *descriptors(void) {
@@ -701,6 +710,7 @@ static const struct test_case cases[] = {
     {"parents_end", parents_end},
     {"many_waiters", many_waiters},
     {"processes_fork", processes_fork},
+    {"many_mappings_fork", many_mappings_fork},
     {"many_descriptors", many_descriptors},
     {"sockets_in_sockets", sockets_in_sockets},
     {"sockets_in_many_messages", sockets_in_many_messages},
