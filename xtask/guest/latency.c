@@ -125,6 +125,8 @@ static void data_is_copied(void) {
     BESIDE("sendfile", CHECK(sendfile(to, from, 0, MUCH) == MUCH));
     NEED(!ftruncate(to, 0) && !lseek(from, 0, SEEK_SET) && !lseek(to, 0, SEEK_SET));
     BESIDE("copy_file_range", CHECK(syscall(SYS_copy_file_range, from, 0, to, 0, (size_t)MUCH, 0) == MUCH));
+    BESIDE("sendfile of /dev/zero to /dev/null", CHECK(sendfile(null, zero, 0, 16 * MUCH) == 16 * MUCH));
+    BESIDE("lseek to a hole", CHECK(lseek(from, 0, SEEK_HOLE) == MUCH));
     struct iovec whole = {at, MUCH}, there = {memory(), MUCH};
     BESIDE("process_vm_readv", CHECK(process_vm_readv(getpid(), &whole, 1, &there, 1, 0) == MUCH));
     BESIDE("process_vm_writev", CHECK(process_vm_writev(getpid(), &whole, 1, &there, 1, 0) == MUCH));
@@ -600,6 +602,11 @@ static void files_are_cut(void) {
     BESIDE("fallocate of a hole", CHECK(!fallocate(fd, 3, 0, MUCH)));
     for (size_t i = 0; i < MUCH; i += PAGE) at[i] = 1;
     BESIDE("munmap of a shared file", CHECK(!munmap(at, MUCH)));
+    NEED((at = mmap(0, MUCH, RW, MAP_PRIVATE, fd, 0)) != MAP_FAILED && !ftruncate(fd, 0) && !ftruncate(fd, MUCH));
+    for (size_t i = 0; i < MUCH; i += PAGE) at[i] = 1;
+    LATE_BESIDE("ftruncate of a file with private copies", CHECK(!ftruncate(fd, 0)));
+    NEED(!munmap(at, MUCH) && !close(fd));
+    fd = file(MUCH);
     BESIDE("close of a large file", CHECK(!close(fd)));
     fd = file(0);
     BESIDE("fallocate", CHECK(!fallocate(fd, 0, 0, MUCH)));

@@ -20,7 +20,7 @@ use crate::fs::io::{outcome, Sink, Source, MAX_TRANSFER};
 use crate::ipc::pipe::{Blocking, Pipe};
 use crate::net::moving::{append, Lends};
 use crate::net::pages::{append_lent, Chain, Clusters};
-use crate::{proc, user, vm};
+use crate::{proc, sched, user, vm};
 use alloc::sync::Arc;
 use linux_raw_sys::general as abi;
 
@@ -203,7 +203,10 @@ fn transfer(from: &mut Side, to: &mut Side, len: usize, until: Until) -> Result<
             from.untake(chain);
         }
         match given {
-            Ok(n) => done += n,
+            Ok(n) => {
+                done += n;
+                sched::work_done(n);
+            }
             Err(errno) => break Err(errno),
         }
         if is_rest || until == Until::Some || proc::signal_pending() {

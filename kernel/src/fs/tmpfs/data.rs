@@ -20,6 +20,8 @@ use crate::sched;
 use crate::sync::Mutex;
 use crate::vm::{self, Asks, Dir, Object};
 
+/// The work of looking for a page, in bytes that are copied in that time.
+const LOOK: usize = 256;
 const PAGE: u64 = 4096;
 /// The largest file.
 const MAX_SIZE: u64 = i64::MAX as u64;
@@ -159,7 +161,7 @@ impl Data {
     /// Gives a range pages where it has none. What it got before it failed it keeps.
     fn fill_holes(&self, from: u64, to: u64) -> Result<()> {
         let is_hole = |&at: &u64| {
-            sched::work_done(256);
+            sched::work_done(LOOK);
             !self.object.has_page(at)
         };
         let holes = || (from & !(PAGE - 1)..to).step_by(PAGE as usize).filter(is_hole);
@@ -207,6 +209,7 @@ impl Data {
         }
         let mut at = from;
         while at < size {
+            sched::work_done(LOOK);
             let has_data = self.object.has_page(at);
             if has_data == (what == Seek::Data) {
                 return Ok(at);
