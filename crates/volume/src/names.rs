@@ -142,18 +142,23 @@ impl<D: Device> Volume<D> {
     /// The inode that has a name in a directory.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`]; I/O and damage.
+    /// [`ErrorKind::NotFound`]; I/O and damage: a name of an inode without links is that too. A machine that went off leaves such
+    /// names on a volume without a journal, and what the inode says of itself is of a file that was freed, or of none.
     pub fn lookup(&mut self, dir: u32, text: &[u8]) -> Result<Attributes> {
         self.make_log_room();
-        match self.known(dir, text)? {
-            Known::Inode(ino) => self.attributes(ino),
-            Known::Absent => Err(ErrorKind::NotFound),
+        let found = match self.known(dir, text)? {
+            Known::Inode(ino) => self.attributes(ino)?,
+            Known::Absent => return Err(ErrorKind::NotFound),
             Known::Unknown => {
                 let found = self.find(dir, text)?;
                 self.index.set(dir, text, found.map(|found| found.ino));
-                found.ok_or(ErrorKind::NotFound)
+                found.ok_or(ErrorKind::NotFound)?
             }
+        };
+        if found.links == 0 {
+            return Err(ErrorKind::Corrupted);
         }
+        Ok(found)
     }
 
     /// The inode that has a name, as the directory on the disk says.
