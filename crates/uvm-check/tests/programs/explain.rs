@@ -114,20 +114,20 @@ impl Seen {
             && self.threads.iter().flatten().any(meets)
     }
 
-    /// Whether a discard found memory shared that an operation in another space was about to let go
-    /// of: a reference to an amap goes after its addresses, and shared memory stays.
+    /// Whether a discard found memory shared that another operation was about to let go of: a
+    /// reference to an amap goes after its addresses, and shared memory stays.
     fn is_shared_for_a_while(&self, event: &Event) -> bool {
-        let Op::Discard { s, .. } = event.op else { return false };
+        let Op::Discard { .. } = event.op else { return false };
         let meets = |other: &Event| other.begin < event.end && event.begin < other.end;
-        let lets_go = |op: &Op| match *op {
-            Op::Unmap { s, .. } | Op::Map { s, .. } | Op::Remap { s, .. } | Op::RemapKeep { s, .. } => {
-                Some(s)
-            }
-            Op::Clear { s } | Op::Exit { s } => Some(s),
-            _ => None,
+        let lets_go = |op: &Op| {
+            matches!(op, Op::Unmap { .. } | Op::Map { .. } | Op::Remap { .. } | Op::RemapKeep { .. })
+                || matches!(
+                    op,
+                    Op::Clear { .. } | Op::Exit { .. } | Op::AttachRange { .. } | Op::DropRange { .. }
+                )
         };
-        event.answer == Answer::Got(Got::Done)
-            && self.threads.iter().flatten().any(|o| meets(o) && lets_go(&o.op).is_some_and(|of| of != s))
+        matches!(event.answer, Answer::Got(Got::Done | Got::Range(RangeError::NoMapping)))
+            && self.threads.iter().flatten().any(|other| meets(other) && lets_go(&other.op))
     }
 
     fn ends_as(&self, model: &Model) -> bool {
