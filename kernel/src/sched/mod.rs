@@ -10,7 +10,7 @@
 //! Round robin with slices of 10 ms among programs; kernel code is never preempted. A CPU with nothing to do takes from others'
 //! queues, and else halts. Threads of the kernel go first: they wait for what others need, and work in short bursts. A program
 //! gives way early to one of them, and to whoever a device's interrupt has made ready. Tasks whose time to wake has come take turns
-//! with all others (`queue`), as does a program that gave way early in its turn.
+//! with all others (`queue`), and one that then has to give way early does so once more.
 //!
 //! A task that became ready goes to a CPU that is idle, else back to where it ran. Only a CPU that halts, or that has to give way
 //! to a thread of the kernel, is interrupted for it.
@@ -181,6 +181,7 @@ pub fn block() {
 /// Makes a blocked task ready; no effect on others. May be called from interrupt handlers and with spin locks held.
 pub fn wake(task: &Arc<Task>) {
     if task.awaken() {
+        task.set_due(false);
         enqueue(task.clone(), Place::Last);
     }
 }
@@ -188,6 +189,7 @@ pub fn wake(task: &Arc<Task>) {
 /// The same for a task whose time has come.
 fn wake_due(task: &Arc<Task>) {
     if task.awaken() {
+        task.set_due(true);
         enqueue(task.clone(), Place::Due);
     }
 }
@@ -309,6 +311,7 @@ pub fn signal_pending() -> bool {
 
 /// Lets others run first.
 pub fn yield_now() {
+    current().set_due(false);
     schedule();
 }
 
@@ -417,12 +420,10 @@ pub fn return_work(regs: &mut UserRegs) {
             return;
         }
         if work.contains(Work::RESCHEDULE) {
-            if clock::since_switch() < TURN {
-                task.set_overtaken();
+            if clock::since_switch() >= TURN {
+                task.set_due(false);
             }
             schedule();
-            // If nobody was there.
-            let _ = task.next_place();
         }
         if work.contains(Work::SIGNAL) {
             proc::return_to_user(regs);

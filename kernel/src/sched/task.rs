@@ -68,8 +68,8 @@ pub struct Task {
     cpu: AtomicUsize,
     /// CPUs that it may run on; at least one of them runs tasks.
     allowed: AtomicU64,
-    /// It gave way early in its turn to one that goes first, and goes on soon.
-    was_overtaken: AtomicBool,
+    /// Its timer went off, and it may stand among those of which that is true once more.
+    is_due: AtomicBool,
     /// The CPU whose registers were last loaded with its vector state.
     fpu_cpu: AtomicUsize,
     pub(super) context: switch::Context,
@@ -102,7 +102,7 @@ impl Task {
             work: AtomicU32::new(0),
             cpu: AtomicUsize::new(cpu::index()),
             allowed: AtomicU64::new(u64::MAX),
-            was_overtaken: AtomicBool::new(false),
+            is_due: AtomicBool::new(false),
             fpu_cpu: AtomicUsize::new(usize::MAX),
             context,
             state: AtomicU8::new(State::Ready as u8),
@@ -220,15 +220,17 @@ impl Task {
         }
     }
 
-    /// Says that the running task gives way to one that goes first.
-    pub(super) fn set_overtaken(&self) {
-        self.was_overtaken.store(true, Relaxed);
+    /// Says whether it may stand once more among tasks whose time has come.
+    pub(super) fn set_due(&self, is_due: bool) {
+        if self.is_due.load(Relaxed) != is_due {
+            self.is_due.store(is_due, Relaxed);
+        }
     }
 
     /// Where it stands that gave way just now.
     pub(super) fn next_place(&self) -> Place {
-        if self.was_overtaken.load(Relaxed) {
-            self.was_overtaken.store(false, Relaxed);
+        if self.is_due.load(Relaxed) {
+            self.is_due.store(false, Relaxed);
             Place::Due
         } else {
             Place::Last

@@ -36,7 +36,11 @@ pub fn give_way() {
     if current().is_kernel() {
         return;
     }
-    if others_ready() && (current().has_work(Work::RESCHEDULE) || clock::since_switch() >= TURN) {
+    let is_over = clock::since_switch() >= TURN;
+    if others_ready() && (is_over || current().has_work(Work::RESCHEDULE)) {
+        if is_over {
+            current().set_due(false);
+        }
         schedule();
     }
 }
