@@ -123,15 +123,15 @@ impl Tree {
         self.nodes.get(&pid)
     }
 
-    /// All processes, zombies too, that `wanted` names.
-    ///
-    /// # Errors
-    /// [`NoMemory`] for the list.
-    pub fn matching(
-        &self,
-        wanted: impl Fn(&Process) -> bool,
-    ) -> core::result::Result<Vec<Arc<Process>>, NoMemory> {
-        fault::gather(self.nodes().filter(|node| wanted(&node.process)).map(|node| node.process.clone()))
+    /// The first process, zombies too, from a number on that `wanted` names.
+    pub fn next(&self, from: Pid, wanted: impl Fn(&Process) -> bool) -> Option<&Arc<Process>> {
+        self.nodes.range(from..).map(|(_, node)| &node.process).find(|process| wanted(process))
+    }
+
+    /// The first member of a process group, zombies too, from a number on.
+    pub fn next_member(&self, pgid: Pid, from: Pid) -> Option<&Arc<Process>> {
+        let mut members = self.groups.range((pgid, from)..=(pgid, Pid::MAX));
+        members.find_map(|(_, pid)| self.nodes.get(pid)).map(|node| &node.process)
     }
 
     /// The members of a process group, zombies too.

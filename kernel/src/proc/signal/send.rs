@@ -6,6 +6,7 @@
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::iter;
 use core::sync::atomic::Ordering;
 
 use machine::NoMemory;
@@ -32,28 +33,31 @@ pub fn send_to_thread(thread: &Arc<Thread>, info: SigInfo) -> Result<()> {
 
 /// Sends a signal of the kernel's own to a whole process group (`^C`, hang-up). Returns whether there is such a group.
 pub fn send_to_group(pgid: Pid, signal: Signal) -> bool {
-    send_to_all(|tree| tree.members(pgid), Some(SigInfo::kernel(signal)), |_| Ok(())).is_ok()
+    send_to_all(|tree, from| tree.next_member(pgid, from), Some(SigInfo::kernel(signal)), |_| Ok(())).is_ok()
 }
 
-/// Sends a signal to all processes that `wanted` finds and `allowed` lets through, in one look at the table, and to the children that
-/// they are about to have; `None` only asks. `allowed` takes no lock above a process's own.
+/// Sends a signal to all processes that `next` finds, from a number on, and `allowed` lets through, in one look at the table, and to
+/// the children that they are about to have; `None` only asks. `allowed` takes no lock above a process's own. Takes no memory but for
+/// SIGCONT: who has run memory out can be killed.
 ///
 /// # Errors
 /// `ESRCH` if there is none, or what the last one said if none was sent it.
 fn send_to_all(
-    wanted: impl FnOnce(&Tree) -> core::result::Result<Vec<Arc<Process>>, NoMemory>,
+    next: impl Fn(&Tree, Pid) -> Option<&Arc<Process>>,
     info: Option<SigInfo>,
     allowed: impl Fn(&Process) -> Result<()>,
 ) -> Result<()> {
     let mut outcome = Err(ESRCH);
     let mut reports = Vec::new();
     table::with(|tree| {
-        let targets = wanted(tree)?;
         if info.is_some_and(|info| info.signal == SIGCONT) {
             // What it changes, parents are told.
-            reports.room(targets.len())?;
+            let after = |process: &Arc<Process>| next(tree, process.pid + 1);
+            reports.room(iter::successors(next(tree, 0), |&process| after(process)).count())?;
         }
-        for process in targets {
+        let mut from = 0;
+        while let Some(process) = next(tree, from).cloned() {
+            from = process.pid + 1;
             let result = allowed(&process).and_then(|()| match info {
                 Some(info) => {
                     let (sent, report) = post(&process, None, info, None);
@@ -279,7 +283,7 @@ pub fn kill(pid: i64, signal: Option<Signal>) -> Result<()> {
     let own = current_process();
     let info = signal.map(|signal| SigInfo { signal, code: code::SI_USER, detail: sender(0) });
     let allowed = |target: &Process| access::may_signal(target, signal);
-    let of_group = |pgid: Pid| send_to_all(|tree| tree.members(pgid), info, allowed);
+    let of_group = |pgid: Pid| send_to_all(|tree, from| tree.next_member(pgid, from), info, allowed);
     match pid {
         1.. => {
             let target = table::process(pid as Pid).ok_or(ESRCH)?;
@@ -289,7 +293,7 @@ pub fn kill(pid: i64, signal: Option<Signal>) -> Result<()> {
         0 => of_group(own.pgid()),
         -1 => {
             let is_other = |process: &Process| process.pid != 1 && process.pid != own.pid;
-            send_to_all(|tree| tree.matching(is_other), info, allowed)
+            send_to_all(|tree, from| tree.next(from, is_other), info, allowed)
         }
         _ => of_group(pid.unsigned_abs().try_into().map_err(|_| ESRCH)?),
     }
