@@ -79,7 +79,7 @@ impl Seen {
             }
             let has_no_effect = self.is_refused_early(model, event)
                 || self.is_unsuitable_for_a_while(event)
-                || self.is_shared_for_a_while(event);
+                || self.is_shared_for_a_while(model, event);
             if has_no_effect && goes_on(model, ended, longest) {
                 return true;
             }
@@ -95,39 +95,40 @@ impl Seen {
         let past_end =
             [Got::Refused(FaultError::Bus), Got::Object(GetError::PastEnd), Got::Range(RangeError::Fault)];
         let is_past_end = matches!(&event.answer, Answer::Got(got) if past_end.contains(got));
-        let meets =
-            |t: &&Event| matches!(t.op, Op::Truncate { .. }) && t.begin < event.end && event.begin < t.end;
         is_past_end
-            && self.threads.iter().flatten().filter(meets).any(|truncation| {
-                let mut after = model.clone();
-                after.apply(&truncation.op);
-                step(&after, event, false).is_some()
+            && self.met_by(event, |other| {
+                matches!(other.op, Op::Truncate { .. }) && {
+                    let mut after = model.clone();
+                    after.apply(&other.op);
+                    step(&after, event, false).is_some()
+                }
             })
     }
 
     /// Whether a transfer found a reference to the page that another operation was about to drop:
     /// references go after addresses, and a host that is told «unsuitable» copies.
     fn is_unsuitable_for_a_while(&self, event: &Event) -> bool {
-        let meets =
-            |other: &Event| other.op != event.op && other.begin < event.end && event.begin < other.end;
         event.answer == Answer::Got(Got::Transfer(TransferError::Unsuitable))
-            && self.threads.iter().flatten().any(meets)
+            && self.met_by(event, |other| other.op != event.op)
     }
 
-    /// Whether a discard found memory shared that another operation was about to let go of: a
-    /// reference to an amap goes after its addresses, and shared memory stays.
-    fn is_shared_for_a_while(&self, event: &Event) -> bool {
-        let Op::Discard { .. } = event.op else { return false };
-        let meets = |other: &Event| other.begin < event.end && event.begin < other.end;
+    /// Whether a discard, which says what it would say otherwise, found memory shared that another
+    /// operation was about to let go of: a reference to an amap goes after its addresses, and shared
+    /// memory stays.
+    fn is_shared_for_a_while(&self, model: &Model, event: &Event) -> bool {
         let lets_go = |op: &Op| {
             matches!(op, Op::Unmap { .. } | Op::Map { .. } | Op::Remap { .. } | Op::RemapKeep { .. })
-                || matches!(
-                    op,
-                    Op::Clear { .. } | Op::Exit { .. } | Op::AttachRange { .. } | Op::DropRange { .. }
-                )
+                || matches!(op, Op::Clear { .. } | Op::Exit { .. })
+                || matches!(op, Op::AttachRange { .. } | Op::DropRange { .. })
         };
-        matches!(event.answer, Answer::Got(Got::Done | Got::Range(RangeError::NoMapping)))
-            && self.threads.iter().flatten().any(|other| meets(other) && lets_go(&other.op))
+        matches!(event.op, Op::Discard { .. })
+            && self.met_by(event, |other| lets_go(&other.op))
+            && step(model, event, false).is_some()
+    }
+
+    /// Whether any operation that was under way at the same time is such a one.
+    fn met_by(&self, event: &Event, is_such: impl Fn(&Event) -> bool) -> bool {
+        self.threads.iter().flatten().any(|other| event.meets(other) && is_such(other))
     }
 
     fn ends_as(&self, model: &Model) -> bool {

@@ -65,6 +65,13 @@ pub struct Event {
     pub end: u64,
 }
 
+impl Event {
+    /// Whether neither came before the other.
+    pub fn meets(&self, other: &Event) -> bool {
+        self.begin < other.end && other.begin < self.end
+    }
+}
+
 /// A place for a value that is in nobody's or one thread's hands.
 type Slot<T> = Mutex<Option<T>>;
 
