@@ -246,11 +246,9 @@ impl<M: Machine> Uvm<M> {
             let (tree, mut h) = space.map.read(held, range.start);
             tree.try_each(range, &mut |entry| {
                 let Some(aref) = &entry.amap else { return Ok(()) };
-                let part = entry.range.intersect(range);
-                let first = entry.slot(aref, part.start);
+                let slots = entry.slots(aref, entry.range.intersect(range));
                 let all = Settle::All(Shown::new(space, entry, aref));
                 let (mut body, mut h) = aref.amap.body.lock(&mut h);
-                let slots = first..first + part.pages().0;
                 self.settle_borrowed(&mut h, &mut body, slots, &all).map(|_| ())
             })
             .map_err(Stop::Fail)

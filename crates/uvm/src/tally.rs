@@ -50,10 +50,8 @@ impl<M: Machine> Uvm<M> {
         let mut sum = 0;
         self.each_in_steps(held, space, range, |e, h| {
             let Some(aref) = &e.amap else { return };
-            let part = e.range.intersect(range);
-            let first = e.slot(aref, part.start);
             let (body, _) = aref.amap.body.lock(h);
-            sum += body.slots.count(first..first + part.pages().0);
+            sum += body.slots.count(e.slots(aref, e.range.intersect(range)));
         });
         sum
     }
@@ -66,9 +64,7 @@ impl<M: Machine> Uvm<M> {
         sum: &mut Tally,
     ) {
         let Some(aref) = &e.amap else { return };
-        let part = e.range.intersect(range);
-        let first = e.slot(aref, part.start);
-        let slots = first..first + part.pages().0;
+        let slots = e.slots(aref, e.range.intersect(range));
         let (body, mut h) = aref.amap.body.lock(held);
         for (run, entries) in body.cover.runs_in(slots.clone()) {
             let (run, entries) = (run.start.max(slots.start)..run.end.min(slots.end), entries as usize);

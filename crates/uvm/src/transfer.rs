@@ -437,10 +437,10 @@ pub(crate) fn has_alone<M: Machine>(
     entry: &Entry<M>,
     part: VaRange,
 ) -> bool {
-    entry.amap.as_ref().is_none_or(|aref| {
-        let first = entry.slot(aref, part.start);
-        aref.amap.body.lock(held).0.cover.is_exclusive(first..first + part.pages().0)
-    })
+    entry
+        .amap
+        .as_ref()
+        .is_none_or(|aref| aref.amap.body.lock(held).0.cover.is_exclusive(entry.slots(aref, part)))
 }
 
 /// The indices of a part's pages among a range's.

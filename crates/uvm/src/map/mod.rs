@@ -233,6 +233,12 @@ impl<M: Machine> Entry<M> {
         (aref.slot + (va - self.range.start)).0
     }
 
+    /// The slots of a part of the entry in the amap.
+    pub(crate) fn slots(&self, aref: &ARef<M>, part: VaRange) -> core::ops::Range<u64> {
+        let first = self.slot(aref, part.start);
+        first..first + part.pages().0
+    }
+
     /// The index of an address in the object.
     pub(crate) fn index(&self, oref: &ORef<M>, va: Va) -> Pages {
         oref.offset + (va - self.range.start)
