@@ -35,7 +35,7 @@
 
 enum { MOST = 40, DISKS = 8, LEAK = 99, PAGE = 4096 };
 // Bytes of the heap that may be more, in pieces of up to 2 KiB and in larger ones.
-enum { SMALL_SLACK = 24 << 10, LARGE_SLACK = 256 << 10 };
+enum { SMALL_SLACK = 8 << 10, LARGE_SLACK = 256 << 10 };
 static const long TMPFS = 0x01021994;
 
 struct count {

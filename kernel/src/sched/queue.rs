@@ -42,7 +42,8 @@ static QUEUES: [Queue; cpu::MAX_CPUS] = [const { Queue::new() }; cpu::MAX_CPUS];
 static TASKS: AtomicUsize = AtomicUsize::new(0);
 /// Tasks that each queue has room for (I1).
 static ROOM: SpinLock<usize> = SpinLock::new(0);
-const FIRST_ROOM: usize = 64;
+/// A page for each line: smaller ones would be blocks of the heap's classes, and grow with what programs do.
+const FIRST_ROOM: usize = machine::PAGE_SIZE / size_of::<Arc<Task>>();
 
 /// Where a task stands in a queue.
 #[derive(Clone, Copy, PartialEq, Eq)]
