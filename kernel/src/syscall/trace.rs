@@ -130,35 +130,10 @@ fn space(pid: Pid) -> Result<Arc<Space>> {
 /// A tracee's registers in their order.
 fn shown(r: &UserRegs) -> Registers {
     let call = if deliver::is_in_call(r) { r.orig_rax } else { u64::MAX };
-    let ([cs, ss], [fs, gs]) = (r.selectors(), r.bases());
+    let ([cs, ss], [fs, gs], flags) = (r.selectors(), r.bases(), r.flags());
     [
-        r.r15,
-        r.r14,
-        r.r13,
-        r.r12,
-        r.rbp,
-        r.rbx,
-        r.r11,
-        r.r10,
-        r.r9,
-        r.r8,
-        r.rax,
-        r.rcx,
-        r.rdx,
-        r.rsi,
-        r.rdi,
-        call,
-        r.rip,
-        cs,
-        r.flags(),
-        r.rsp,
-        ss,
-        fs,
-        gs,
-        0,
-        0,
-        0,
-        0,
+        r.r15, r.r14, r.r13, r.r12, r.rbp, r.rbx, r.r11, r.r10, r.r9, r.r8, r.rax, r.rcx, r.rdx, r.rsi,
+        r.rdi, call, r.rip, cs, flags, r.rsp, ss, fs, gs, 0, 0, 0, 0,
     ]
 }
 
