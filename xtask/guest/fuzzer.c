@@ -376,20 +376,23 @@ static long long milliseconds(void) {
     return time.tv_sec * 1000ll + time.tv_nsec / 1000000;
 }
 
-// Says which children of this worker are still there, and what each does.
-static void tell_children(void) {
+static void each_child(void (*act)(int pid)) {
+    char list[64];
+    sprintf(list, "/proc/self/task/%d/children", getpid());
+    FILE *children = fopen(list, "r");
+    for (int pid; children && fscanf(children, "%d", &pid) == 1;) act(pid);
+    if (children) fclose(children);
+}
+
+static void end(int pid) { kill(pid, SIGKILL); }
+
+// Says what a process does.
+static void tell(int pid) {
     char path[64], line[256];
-    int pid;
-    printf("FAILED: a killed process does not end\n");
-    sprintf(path, "/proc/self/task/%d/children", getpid());
-    FILE *children = fopen(path, "r");
-    while (children && fscanf(children, "%d", &pid) == 1) {
-        sprintf(path, "/proc/%d/stat", pid);
-        FILE *stat = fopen(path, "r");
-        if (stat && fgets(line, sizeof line, stat)) printf("stuck: %s", line);
-        if (stat) fclose(stat);
-    }
-    fflush(stdout);
+    sprintf(path, "/proc/%d/stat", pid);
+    FILE *stat = fopen(path, "r");
+    if (stat && fgets(line, sizeof line, stat)) printf("stuck: %s", line);
+    if (stat) fclose(stat);
 }
 
 // Runs a program in a folder of its own, to its end or for a while.
@@ -413,15 +416,15 @@ static void run(const struct program *p) {
     // Children of children come here, since the worker is a subreaper.
     for (pid_t orphan; (orphan = waitpid(-1, 0, WNOHANG)) >= 0;) {
         if (orphan == 0) {
-            char list[64];
-            sprintf(list, "/proc/self/task/%d/children", getpid());
-            FILE *children = fopen(list, "r");
-            for (int pid; children && fscanf(children, "%d", &pid) == 1;) kill(pid, SIGKILL);
-            if (children) fclose(children);
+            each_child(end);
             usleep(300);
         }
         // So long that a busy host is no reason.
-        if (milliseconds() > limit + 60 * 1000) tell_children(), exit(1);
+        if (milliseconds() > limit + 60 * 1000) {
+            printf("FAILED: a killed process does not end\n");
+            each_child(tell);
+            fflush(stdout), exit(1);
+        }
     }
     chdir("/tmp"), empty(folder), empty("/dev/shm");
 }

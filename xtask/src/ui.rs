@@ -37,20 +37,17 @@ pub fn with_progress<T>(what: &str, work: impl FnOnce() -> T) -> T {
     let (done, finished) = std::sync::mpsc::channel::<()>();
     let started = Instant::now();
     let times = Times::of(what);
+    let last = times.last();
     let message = what.to_owned();
     let teller = std::thread::spawn(move || {
         if finished.recv_timeout(SILENCE) != Err(RecvTimeoutError::Timeout) {
             return;
         }
         if !std::io::stderr().is_terminal() {
-            return say(&format!("{message} …{}", left(times.last(), SILENCE)));
+            return say(&format!("{message} …{}", left(last, SILENCE)));
         }
         loop {
-            let _ = write!(
-                std::io::stderr(),
-                "\r\x1b[Kuvm: {message} …{}",
-                left(times.last(), started.elapsed())
-            );
+            let _ = write!(std::io::stderr(), "\r\x1b[Kuvm: {message} …{}", left(last, started.elapsed()));
             if finished.recv_timeout(Duration::from_secs(1)) != Err(RecvTimeoutError::Timeout) {
                 let _ = write!(std::io::stderr(), "\r\x1b[K");
                 return;
@@ -62,7 +59,7 @@ pub fn with_progress<T>(what: &str, work: impl FnOnce() -> T) -> T {
     // The teller only prints; it can't fail in a way that matters here.
     let _ = teller.join();
     if started.elapsed() > SILENCE {
-        Times::of(what).keep(started.elapsed());
+        times.keep(started.elapsed());
     }
     result
 }
