@@ -477,6 +477,9 @@ static void inherits(void) {
             for (int i = 0; i < PLACES; i++) memory[i * apart] = 2;
             for (;;) pause();
         }
+    // A fork may be refused while there is memory for all stores of the children.
+    for (size_t at = 2 * PAGE; at < apart; at += PAGE)
+        for (int i = 0; i < PLACES; i++) memory[i * apart + at] = 1;
     for (;;) pause();
 }
 
