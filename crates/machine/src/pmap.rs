@@ -107,29 +107,19 @@ pub trait Pmap: Send + Sync + Sized {
         down: &mut Shootdown,
     ) -> Result<(), NoMemory>;
 
-    /// Maps `page` at `va` in place of whatever other page is mapped there, pageable: [`enter`](Self::enter), but every
-    /// CPU has forgotten the other page before any can see this one. What is there now is not wired, and nothing that
-    /// has been gathered into `down` needs to be told first.
+    /// Removes what is mapped at `va`, one page, and returns when no CPU uses it: nor what another CPU
+    /// has removed there and hasn't flushed yet (P6). Flushes all of `down`.
     ///
-    /// This is the plain way. A port that knows better overrides it: mostly nothing is mapped at `va`, or no other CPU
-    /// can know what is.
-    ///
-    /// # Errors
-    /// [`NoMemory`] for tables; nothing is mapped at `va` then.
-    #[allow(clippy::too_many_arguments)]
-    fn replace<P: Before<PageCache>>(
+    /// A port overrides it that sees in one look that nothing is mapped, as before most stores.
+    fn forget<P: Before<PageCache>>(
         &self,
         held: &mut Held<'_, P>,
         space: &Self::Space,
         va: Va,
-        page: PageNo,
-        prot: Prot,
-        access: Prot,
         down: &mut Shootdown,
-    ) -> Result<(), NoMemory> {
+    ) {
         self.remove(held, space, VaRange::new(va, va + Pages(1)), down);
         down.flush(self);
-        self.enter(held, space, va, page, prot, access, Wiring::Pageable, down)
     }
 
     /// Maps pages ahead of use: `pages[i]` at `va` plus `i` pages, with its protection, where nothing is mapped yet;

@@ -1,7 +1,7 @@
 //! Cases 1A and 1B: the amap has an anon at the address; and a first touch, where it is to have one.
 
 use machine::frames::PageFlags;
-use machine::{order, Held, Machine, PageNo, Pages, Pmap, Prot, Reserve, Shootdown, VaRange};
+use machine::{order, Held, Machine, PageNo, Pmap, Prot, Reserve, Shootdown};
 
 use super::{Fault, FaultError};
 use crate::amap::{ARef, AmapBody, AnonHolders};
@@ -190,10 +190,8 @@ impl<M: Machine> Uvm<M> {
             let (anon, mut h) = self.anons.get(no).lock(held);
             let still = anon.refs() > 1 && found.number() == Some(no.number());
             anon.page().filter(|&page| still && frames.is_plain(page)).map(|from| {
+                self.forget_at(&mut h, fault, entry);
                 machine.copy(from, to);
-                let range = VaRange::new(fault.va, fault.va + Pages(1));
-                machine.pmap().remove(&mut h, &fault.space.pmap, range, fault.down);
-                fault.down.flush(machine.pmap());
                 let is_replaced = found.replace(no.number(), copy.number());
                 debug_assert!(is_replaced, "somebody else replaced an anon whose lock is held");
                 self.enter(&mut h, fault, entry, to, entry.prot)
@@ -316,11 +314,11 @@ impl<M: Machine> Uvm<M> {
                             body.rewritten.note(slot);
                         }
                         let shared_slot = !body.cover.is_exclusive(slot..slot + 1);
-                        let copy = self.copy_for_write(&mut h, page)?;
                         if shared_slot {
                             self.forget_everywhere(&mut h, fault, page);
                         }
-                        break Some(copy);
+                        self.forget_at(&mut h, fault, entry);
+                        break Some(self.copy_for_write(&mut h, page)?);
                     }
                     self.show_anon(&mut h, fault, entry, &anon, page, shared)?;
                     break None;
@@ -343,7 +341,8 @@ impl<M: Machine> Uvm<M> {
         Ok(())
     }
 
-    /// Cases 1B and 2B: the page of a new anon, which the slot has by now, takes the place of the one that it is a copy of.
+    /// Cases 1B and 2B: shows the page of a new anon, which the slot has by now, where every CPU has
+    /// forgotten the page that it is a copy of.
     #[inline]
     fn fault_anew(
         &self,
@@ -352,7 +351,7 @@ impl<M: Machine> Uvm<M> {
         entry: &Entry<M>,
         page: PageNo,
     ) -> Result<(), Stop<FaultError>> {
-        let shown = self.replace(held, fault, entry, page);
+        let shown = self.enter(held, fault, entry, page, entry.prot);
         self.frames().activate(self.machine(), held, page);
         shown
     }

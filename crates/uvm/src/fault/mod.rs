@@ -534,29 +534,18 @@ impl<M: Machine> Uvm<M> {
         }
     }
 
-    /// Makes `page` what the address shows in place of another, which every CPU forgets first. On an error the
-    /// address shows nothing.
+    /// Has every CPU forget what the address shows, before the page is copied that takes its place:
+    /// a page of a file may be stored to meanwhile, and who has loaded that store from here must
+    /// not find an older copy.
     #[inline]
-    fn replace<P>(
-        &self,
-        held: &mut Held<'_, P>,
-        fault: &mut Fault<'_, M>,
-        entry: &Entry<M>,
-        page: PageNo,
-    ) -> Result<(), Stop<FaultError>>
+    fn forget_at<P>(&self, held: &mut Held<'_, P>, fault: &mut Fault<'_, M>, entry: &Entry<M>)
     where
         P: machine::Before<order::PageQueues> + machine::Before<order::PageCache>,
     {
-        let (pmap, space) = (self.machine().pmap(), &fault.space.pmap);
         if entry.wired || fault.pins != Pins::No {
             self.end_wiring(held, fault);
-            pmap.remove(held, space, VaRange::new(fault.va, fault.va + machine::Pages(1)), fault.down);
-            fault.down.flush(pmap);
-            return self.enter_kept(held, fault, entry, page, entry.prot);
         }
-        pmap.replace(held, space, fault.va, page, entry.prot, fault.access, fault.down)
-            .map_err(FaultError::from)?;
-        Ok(())
+        self.machine().pmap().forget(held, &fault.space.pmap, fault.va, fault.down);
     }
 
     #[cold]

@@ -123,11 +123,12 @@ impl<M: Machine> Uvm<M> {
     ) -> Result<Promoted, Stop<FaultError>> {
         let private = entry.writes != Writes::Through;
         if private && fault.access == Prot::WRITE {
-            let made = self.promote(held, page)?;
-            body.note_copied();
             if upper.is_some_and(|(amap, slot)| !amap.cover.is_exclusive(slot..slot + 1)) {
                 self.forget_everywhere(held, fault, page);
             }
+            self.forget_at(held, fault, entry);
+            let made = self.promote(held, page)?;
+            body.note_copied();
             return Ok(Some(made));
         }
         self.stat().add(self.machine().cpu(), Counter::FaultsObject, 1);

@@ -236,30 +236,26 @@ impl Pmap for X86Pmap {
         Ok(())
     }
 
-    fn replace<P: Before<PageCache>>(
+    #[inline]
+    fn forget<P: Before<PageCache>>(
         &self,
-        held: &mut Held<'_, P>,
+        _held: &mut Held<'_, P>,
         space: &Space,
         va: Va,
-        page: PageNo,
-        prot: Prot,
-        access: Prot,
         down: &mut Shootdown,
-    ) -> Result<(), NoMemory> {
-        let at = index(va.0, 0);
-        loop {
-            let last = space.last_table_or_new(held, va.0)?;
-            let old = last.entries[at].load(Relaxed);
-            if old & PRESENT == 0 {
-                return put(held, &last, at, page, entry_for(page, prot, access, Wiring::Pageable));
+    ) {
+        if let Some(last) = space.last_table(va.0) {
+            let at = index(va.0, 0);
+            let entry = last.entries[at].load(Relaxed);
+            if entry & PRESENT != 0 {
+                let mut stale = Stale::new(space.root);
+                take_out(&last, at, va.0, entry, &mut stale, down);
+                last.removed(1);
+                stale.note(down);
             }
-            let mut stale = Stale::new(space.root);
-            take_out(&last, at, va.0, old, &mut stale, down);
-            last.removed(1);
-            stale.note(down);
-            drop(last);
-            down.flush(self);
         }
+        overtake_nobody(space, VaRange::new(va, va + machine::Pages(1)), down);
+        down.flush(self);
     }
 
     fn enter_ahead<P: Before<PageCache>>(
