@@ -155,6 +155,33 @@ const PLANTS: &[Plant] = &[
         found_by: PROGRAMS,
     },
     Plant {
+        what: "truncate, punch: CPUs are told once others see that the pages have left the object",
+        file: "uvm/src/object_io.rs",
+        changes: &[("down.flush(self.machine().pmap());\n                done", "done")],
+        found_by: PROGRAMS,
+    },
+    Plant {
+        what: "loan: CPUs are told once the lender's mapping may go",
+        file: "uvm/src/loan/lend.rs",
+        changes: &[("            lending.down.flush(self.machine().pmap());\n", "")],
+        found_by: PROGRAMS,
+    },
+    Plant {
+        what: "gift: CPUs are told once another mapping may be there",
+        file: "uvm/src/loan/give.rs",
+        changes: &[("                down.flush(self.machine().pmap());\n", "")],
+        found_by: PROGRAMS,
+    },
+    Plant {
+        what: "fault, 2B: a file's page is copied while other CPUs may load it where the copy goes",
+        file: "uvm/src/fault/object.rs",
+        changes: &[(
+            "self.forget_at(held, fault, entry);\n            let made = self.promote(held, page)?;",
+            "let made = self.promote(held, page)?;\n            self.forget_at(held, fault, entry);",
+        )],
+        found_by: PROGRAMS,
+    },
+    Plant {
         what: "pmap: a page is cleaned while a CPU may store by a translation that has left the tables",
         file: "uvm-soft/src/pmap.rs",
         changes: &[("            state.overtake_nobody_by_page(down);\n        }\n        was", "        }\n        was")],

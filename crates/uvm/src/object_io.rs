@@ -143,8 +143,10 @@ impl<M: Machine> Uvm<M> {
         });
     }
 
-    /// Takes steps under an object's lock, which isn't held in between, until one says that it was the last; again after each busy page
-    /// that one met.
+    /// Takes steps under an object's lock, which isn't held in between, until one says that it was
+    /// the last; again after each busy page that one met. All CPUs are told with the lock held:
+    /// else another thread would see zeroes where a third, whose CPU hasn't been told, still loads
+    /// and stores what was there.
     fn remove_in_steps(
         &self,
         held: &mut Held<'_, order::Nothing>,
@@ -159,7 +161,9 @@ impl<M: Machine> Uvm<M> {
             let mut down = Shootdown::new();
             let done = {
                 let (mut body, mut h) = pager.object().lock(held);
-                step(&mut body, &mut h, &mut down)
+                let done = step(&mut body, &mut h, &mut down);
+                down.flush(self.machine().pmap());
+                done
             };
             down.perform(self.machine(), held);
             match done {

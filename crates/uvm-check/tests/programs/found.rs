@@ -119,3 +119,63 @@ fn a_child_discards_as_its_parent_unmaps() {
         [&[write, Discard { s: 3, span: Span(0, 2) }], &[Unmap { s: 0, span: Span(0, 2) }], &[]],
     ));
 }
+
+/// A store copied a file's page for a private mapping before other CPUs had forgotten it there:
+/// another thread loaded a later store to the file, and the older copy afterwards.
+#[test]
+fn a_private_copy_is_older_than_what_was_loaded() {
+    let map = |first, back| Map { s: 0, at: Fixed(first), len: 1, back, rights: 3, inherit: None };
+    let write = |page, cpu, word| Write { s: 0, page, cpu, word };
+    let read = Read { s: 0, page: 2, cpu: 2 };
+    explain(&program(
+        &[map(0, Shared(1, 0)), map(2, Private(1, 0)), write(0, 1, 0), read],
+        [&[write(2, 0, 3)], &[write(0, 1, 0)], &[read]],
+    ));
+}
+
+/// A loan of a file's page through a private mapping had a store to the file that was made after
+/// the mapping's end: the lender's CPUs were told once the map could change.
+#[test]
+fn a_loan_has_no_store_that_follows_its_mapping() {
+    let map = |len, first, back| Map { s: 0, at: Fixed(first), len, back, rights: 3, inherit: None };
+    let write = Write { s: 0, page: 0, cpu: 2, word: 3 };
+    explain(&program(
+        &[map(2, 0, Shared(1, 0)), map(1, 3, Private(1, 0)), write],
+        [&[], &[Lend { l: 1, s: 0, span: Span(3, 1) }], &[Unmap { s: 0, span: Span(3, 1) }, write]],
+    ));
+}
+
+/// The same of pages that are given.
+#[test]
+fn a_gift_has_no_store_that_follows_its_mapping() {
+    let map = |s, len, back| Map { s, at: Fixed(0), len, back, rights: 3, inherit: None };
+    let write = Write { s: 0, page: 0, cpu: 2, word: 3 };
+    explain(&program(
+        &[map(0, 2, Shared(1, 0)), Spawn { s: 1 }, map(1, 2, Private(1, 0))],
+        [&[], &[Give { l: 1, s: 1, span: Span(0, 1) }], &[write, map(1, 4, Zero), write]],
+    ));
+}
+
+/// A hole was punched, and another thread saw its zeroes, while a third still stored to the page
+/// that was there: its store was lost.
+#[test]
+fn a_hole_is_seen_as_it_is_punched() {
+    let map = Map { s: 0, at: Fixed(0), len: 4, back: Shared(0, 1), rights: 7, inherit: None };
+    let write = |word| Write { s: 0, page: 0, cpu: 0, word };
+    explain(&program(
+        &[map, write(3)],
+        [&[write(0)], &[Give { l: 1, s: 0, span: Span(0, 1) }], &[Punch { o: 0, span: Span(1, 1) }]],
+    ));
+}
+
+/// A truncation returned while a CPU still loaded from a page that another thread's hole had taken
+/// out of the object, and not yet told that CPU.
+#[test]
+fn an_object_is_cut_off_as_a_hole_is_punched() {
+    let map = Map { s: 0, at: Fixed(0), len: 2, back: Private(0, 1), rights: 1, inherit: None };
+    let read = Read { s: 0, page: 0, cpu: 2 };
+    explain(&program(
+        &[map, read],
+        [&[Punch { o: 0, span: Span(1, 1) }], &[], &[Truncate { o: 0, len: 1 }, read]],
+    ));
+}

@@ -102,6 +102,8 @@ impl<M: Machine> Uvm<M> {
             self.count_lending(&lending);
             if lent.len() as u64 == range.pages().0 {
                 tree.each_mut(range, |entry| self.discard_part(&mut h, entry, range, &mut down));
+                // Pages of an object may be stored to elsewhere: not after another mapping is here.
+                down.flush(self.machine().pmap());
                 return Ok(Given::All);
             }
             let found = lent.len() as u64;

@@ -170,6 +170,8 @@ impl<M: Machine> Uvm<M> {
             let part = VaRange::new(at, entry.range.end.min(range.end));
             let first = lending.lent.len();
             let result = self.lend_part(&mut h, entry, part, lending);
+            // Before the mapping may go: a store that follows its end is not in the loan.
+            lending.down.flush(self.machine().pmap());
             at = at + Pages((lending.lent.len() - first) as u64);
             if let Err(e) = result {
                 // What is lent stays so: the next attempt goes on behind it.
