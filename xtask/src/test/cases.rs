@@ -267,6 +267,13 @@ pub const CASES: &[Case] = &[
         ours_only: true,
         ..guest("shared memory of users has a bound", &[("hogs", Libc::Musl)], &["/bin/hogs", "shared"])
     },
+    Case {
+        disks: &[disks::ext4(96)],
+        memory: "48M",
+        ours_only: true,
+        seconds: 300,
+        ..guest("nodes of a disk", &[("nodes", Libc::Musl)], &["/bin/nodes"])
+    },
     guest("signals", &[("signals", Libc::Musl)], &["/bin/signals"]),
     guest("threads", &[("threads", Libc::Musl)], &["/bin/threads"]),
     guest("a debugger's calls", &[("traces", Libc::Musl)], &["/bin/traces"]),
