@@ -39,6 +39,8 @@ const FIRST: u64 = 2;
 
 /// Bytes that a directory takes which keeps another: its node, and the name by which it is there.
 const KEPT: usize = size_of::<Node>() + 2 * MAX_NAME;
+/// What a user has to have left, or unused directories are forgotten: more than a call keeps, with a descriptor for what it finds.
+const SPARE: usize = 64 << 10;
 /// The longest name.
 const MAX_NAME: usize = 255;
 
@@ -155,20 +157,25 @@ impl Node {
         self.with_charge(|volume, charge| self.find_in(volume, name, charge))
     }
 
-    /// Does something with the volume that may need a charge for a directory: after a first refusal with all forgotten that nobody uses.
+    /// Does something with the volume that may need a charge for a directory. A user who has little left is given back first what is
+    /// kept of directories that nobody uses.
     fn with_charge<T>(&self, act: impl Fn(&mut Volume, &mut Option<Charge>) -> Result<T>) -> Result<T> {
-        for _ in 0..2 {
-            let mut charge = Charge::lasting(charge::account().user().uid(), KEPT).ok();
-            let mut volume = self.fs().volume_with_room()?;
-            let done = act(&mut volume, &mut charge);
-            drop(volume);
-            if charge.is_some() || !matches!(done, Err(ENOMEM)) {
+        let uid = charge::account().user().uid();
+        let mut has_forgotten = false;
+        let mut has_room = Charge::lasting(uid, SPARE).is_ok();
+        loop {
+            if !has_room {
+                self.fs().forget_listings();
+                self.fs().forget_idle(0);
+                has_forgotten = true;
+            }
+            let mut charge = Charge::lasting(uid, KEPT).ok();
+            let done = act(&mut *self.fs().volume_with_room()?, &mut charge);
+            has_room = charge.is_some() || !matches!(done, Err(ENOMEM));
+            if has_room || has_forgotten {
                 return done;
             }
-            self.fs().forget_listings();
-            self.fs().forget_idle(0);
         }
-        Err(ENOMEM)
     }
 
     /// The node that a name leads to. One that is looked up in full needs the charge, if it is a directory's that nobody knows yet.
