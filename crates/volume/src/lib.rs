@@ -59,6 +59,12 @@ pub type Result<T> = core::result::Result<T, ErrorKind>;
 /// The most that is called written in one step of the crate's.
 const STEP: u64 = 128 << 10;
 
+/// Blocks that are freed in one step: the crate frees one after another, and lets nobody run meanwhile.
+const FREED_AT_ONCE: u64 = 96;
+/// Blocks that are given out in one step, and holes that are filled.
+const BLOCKS_AT_ONCE: u64 = 8192;
+const HOLES_AT_ONCE: usize = 4;
+
 /// Blocks that a file can have.
 const MOST_BLOCKS: u64 = u32::MAX as u64;
 /// Changes that are committed at once.
@@ -90,6 +96,9 @@ pub trait Device: Clone + Send {
     /// # Errors
     /// [`DeviceError`]: nothing is known of what was written.
     fn flush(&mut self) -> core::result::Result<(), DeviceError>;
+
+    /// Called between two steps of what takes long: a host that has other things to do may do them.
+    fn pause(&mut self) {}
 }
 
 /// A contiguous part of a file on the disk; in bytes.
@@ -126,6 +135,7 @@ type Services = MountedServices<(), NoopObserver>;
 /// See the module. The host serialises calls by a lock that may sleep.
 pub struct Volume<D: Device> {
     fs: Ext4<Shadow<D>, Services>,
+    device: D,
     state: Arc<Mutex<State>>,
     block_size: u64,
     /// Blocks were freed and that isn't committed yet.
@@ -185,7 +195,7 @@ impl<D: Device> Volume<D> {
         let writes = if read_only { Mode::ReadOnly } else { mode };
         state.mounting = groups::superblock(&mut device).map(|superblock| (writes, Box::new(superblock)));
         let state = Arc::new(Mutex::new(state));
-        let shadow = Shadow { device, state: state.clone() };
+        let shadow = Shadow { device: device.clone(), state: state.clone() };
         let options = match mode {
             Mode::ReadWrite => MountOptions::read_write(),
             Mode::ReadOnly => MountOptions {
@@ -202,7 +212,7 @@ impl<D: Device> Volume<D> {
             state.mounting = None;
         }
         let index = Index::new(cache_lines * shadow::LINE);
-        Ok(Volume { fs, state, block_size, freed: false, changes: 0, fresh: true, mode, index })
+        Ok(Volume { fs, device, state, block_size, freed: false, changes: 0, fresh: true, mode, index })
     }
 
     /// The root directory's inode.
@@ -237,6 +247,7 @@ impl<D: Device> Volume<D> {
         self.make_log_room();
         let map =
             self.fs.inode_extents(number(ino)?, at, len, FileExtentTarget::Data, usize::MAX).map_err(kind)?;
+        self.device.pause();
         let runs = map.extents.into_iter().filter(|e| e.state != FileExtentState::Inline).map(|e| Run {
             at: e.logical_start,
             disk: e.physical_start,
@@ -312,9 +323,23 @@ impl<D: Device> Volume<D> {
     pub fn allocate(&mut self, ino: u32, at: u64, len: u64) -> Result<()> {
         self.make_log_room();
         let (at, end) = (self.floor(at), self.ceil(at + len));
-        let operation = RangeOperation::Allocate(PreallocationOptions::KEEP_SIZE);
-        let ino = number(ino)?;
-        self.attempt(|fs| fs.operate_inode_range(ino, at, end - at, operation))
+        let holes: Vec<u64> =
+            self.extents(ino, at, end - at)?.iter().map(|run| self.floor(run.at).max(at)).collect();
+        let mut from = at;
+        for step in 1.. {
+            let next = holes[holes.partition_point(|&hole| hole <= from)..].get(HOLES_AT_ONCE);
+            let most = from.saturating_add(BLOCKS_AT_ONCE * self.block_size);
+            let to = next.map_or(end, |&next| next.min(end)).min(most);
+            let operation = RangeOperation::Allocate(PreallocationOptions::KEEP_SIZE);
+            let inode = number(ino)?;
+            self.attempt(|fs| fs.operate_inode_range(inode, from, to - from, operation))?;
+            if to == end {
+                break;
+            }
+            from = to;
+            self.settle_sometimes(step)?;
+        }
+        Ok(())
     }
 
     /// Changes the size on the disk. Blocks wholly behind it are freed; what the last one holds behind the size is the
@@ -324,7 +349,38 @@ impl<D: Device> Volume<D> {
     /// I/O and damage; [`ErrorKind::FileTooLarge`].
     pub fn resize(&mut self, ino: u32, size: u64) -> Result<()> {
         self.settle()?;
+        let old = self.fs.inode(number(ino)?).map_err(kind)?.size;
+        if size < old {
+            self.shrink(ino, size, old)?;
+        }
         self.resize_now(ino, size)
+    }
+
+    /// Frees most of the blocks between a size and the end that a file has, from that end on, in steps with pauses between them.
+    /// After a crash the file has any size between.
+    fn shrink(&mut self, ino: u32, size: u64, old: u64) -> Result<()> {
+        let (from, step) = (self.ceil(size), FREED_AT_ONCE * self.block_size);
+        let runs = self.extents(ino, from, self.ceil(old).saturating_sub(from))?;
+        if runs.iter().map(|run| run.len).sum::<u64>() <= step {
+            return Ok(());
+        }
+        self.unshield(ino, from, self.ceil(old) - from)?;
+        self.freed = true;
+        let inode = number(ino)?;
+        let (mut freed, mut steps) = (0, 0);
+        for run in runs.iter().rev() {
+            let mut left = run.len;
+            while left > step - freed {
+                left -= step - freed;
+                freed = 0;
+                let end = run.at + left;
+                self.attempt(|fs| fs.truncate_inode(inode, end))?;
+                steps += 1;
+                self.settle_sometimes(steps)?;
+            }
+            freed += left;
+        }
+        Ok(())
     }
 
     fn resize_now(&mut self, ino: u32, size: u64) -> Result<()> {
@@ -429,15 +485,16 @@ impl<D: Device> Volume<D> {
         }
         self.freed = true;
         self.index.forget(ino);
-        let ino = number(ino)?;
+        let inode = number(ino)?;
         if is_file && info.blocks > 0 {
             // Blocks that were set aside and never written, maybe behind the size, go by a truncation only: the crate loses them
             // with the inode else.
             let most = MOST_BLOCKS * self.block_size;
-            self.attempt(|fs| fs.truncate_inode(ino, most))?;
-            self.attempt(|fs| fs.truncate_inode(ino, 0))?;
+            self.attempt(|fs| fs.truncate_inode(inode, most))?;
+            self.shrink(ino, 0, most)?;
+            self.attempt(|fs| fs.truncate_inode(inode, 0))?;
         }
-        self.attempt(|fs| fs.reap_unlinked_inode(ino))
+        self.attempt(|fs| fs.reap_unlinked_inode(inode))
     }
 
     /// Commits all that was done, data included: see [`Device::flush`].
@@ -464,20 +521,30 @@ impl<D: Device> Volume<D> {
         Ok(())
     }
 
+    /// [`settle`](Self::settle) before the next step of one long change: most steps change what the one before has changed.
+    fn settle_sometimes(&mut self, steps: u32) -> Result<()> {
+        if steps.is_multiple_of(MAX_CHANGES) {
+            self.settle()?;
+        }
+        Ok(())
+    }
+
     /// Makes a change. The crate reckons in advance what one writes to the journal, but not what leaves its caches meanwhile. If that
     /// makes it too much, all is committed, after which the caches are clean, and the change is made anew.
     pub(crate) fn attempt<T>(
         &mut self,
         change: impl Fn(&mut Ext4<Shadow<D>, Services>) -> core::result::Result<T, Ext4Error>,
     ) -> Result<T> {
-        match change(&mut self.fs) {
+        let done = match change(&mut self.fs) {
             Err(error) if is_of_journal(error) => {
                 self.sync()?;
                 self.make_log_room();
-                change(&mut self.fs).map_err(kind)
+                change(&mut self.fs)
             }
-            done => done.map_err(kind),
-        }
+            done => done,
+        };
+        self.device.pause();
+        done.map_err(kind)
     }
 
     /// Before anything after a commit: lets the crate make room in its journal.

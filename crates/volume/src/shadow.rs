@@ -195,6 +195,7 @@ impl<D: Device> BlockIo for Shadow<D> {
             let read = groups.read(start, buffer);
             self.state.lock().tables = tables;
             read.map_err(|_| Ext4Error::io())?;
+            self.device.pause();
         }
         self.state.lock().tables.correct(start, buffer);
         Ok(())

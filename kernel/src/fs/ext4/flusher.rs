@@ -53,6 +53,7 @@ pub(super) fn closed() {
 }
 
 fn run() {
+    sched::take_turns();
     let mut next = sched::now() + INTERVAL;
     loop {
         let called = || CALLED.load(Ordering::Acquire) || CLOSED.load(Ordering::Acquire);
