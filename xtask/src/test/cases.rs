@@ -326,6 +326,14 @@ pub const CASES: &[Case] = &[
         ..guest("latency beside long calls", &[("latency", Libc::Musl)], &["/bin/latency"])
     },
     Case {
+        disks: &[disks::ext4(128), disks::idle_swap(96)],
+        clock: Clock::Instructions,
+        memory: "384M",
+        seconds: 300,
+        ours_only: true,
+        ..guest("latency beside calls on disks", &[("latency", Libc::Musl)], &["/bin/latency", "disks"])
+    },
+    Case {
         clock: Clock::Instructions,
         seconds: 300,
         ours_only: true,
