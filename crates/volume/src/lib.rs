@@ -64,6 +64,8 @@ const FREED_AT_ONCE: u64 = 96;
 /// Blocks that are given out in one step, and holes that are filled.
 const BLOCKS_AT_ONCE: u64 = 8192;
 const HOLES_AT_ONCE: usize = 4;
+/// Blocks that an extent tree has at least if an inner node of it isn't the inode's: two such nodes with a leaf each.
+const DEEP_TREE: u64 = 4;
 
 /// Blocks that a file can have.
 const MOST_BLOCKS: u64 = u32::MAX as u64;
@@ -356,31 +358,100 @@ impl<D: Device> Volume<D> {
         self.resize_now(ino, size)
     }
 
-    /// Frees most of the blocks between a size and the end that a file has, from that end on, in steps with pauses between them.
-    /// After a crash the file has any size between.
+    /// Frees most of the blocks between a size and the end that a file has, from that end on, in steps
+    /// with pauses between them. After a crash the file has any size between, or zeroes at its end.
     fn shrink(&mut self, ino: u32, size: u64, old: u64) -> Result<()> {
-        let (from, step) = (self.ceil(size), FREED_AT_ONCE * self.block_size);
-        let runs = self.extents(ino, from, self.ceil(old).saturating_sub(from))?;
-        if runs.iter().map(|run| run.len).sum::<u64>() <= step {
+        let (from, to, step) = (self.ceil(size), self.ceil(old), FREED_AT_ONCE * self.block_size);
+        let mut runs = self.extents(ino, 0, to)?;
+        let is_deep = self.tree_blocks(ino, &runs)? >= DEEP_TREE;
+        runs.retain(|run| run.at + run.len > from);
+        if runs.is_empty() {
             return Ok(());
         }
-        self.unshield(ino, from, self.ceil(old) - from)?;
+        self.unshield(ino, from, to - from)?;
         self.freed = true;
-        let inode = number(ino)?;
-        let (mut freed, mut steps) = (0, 0);
-        for run in runs.iter().rev() {
-            let mut left = run.len;
-            while left > step - freed {
-                left -= step - freed;
-                freed = 0;
-                let end = run.at + left;
-                self.attempt(|fs| fs.truncate_inode(inode, end))?;
-                steps += 1;
-                self.settle_sometimes(steps)?;
+        if is_deep {
+            return self.free(ino, from, to);
+        }
+        let (inode, mut end) = (number(ino)?, to);
+        for steps in 1.. {
+            end = last_bytes(&runs, end, step).map_or(from, |at| at.max(from));
+            if end == from || end <= runs[0].at {
+                break;
             }
-            freed += left;
+            self.attempt(|fs| fs.truncate_inode(inode, end))?;
+            self.settle_sometimes(steps)?;
         }
         Ok(())
+    }
+
+    /// Blocks that a file has beside those of these runs: of its extent tree, set aside behind its end, of attributes.
+    fn tree_blocks(&mut self, ino: u32, runs: &[Run]) -> Result<u64> {
+        let held: u64 = runs.iter().map(|run| run.len).sum();
+        let all = self.fs.inode(number(ino)?).map_err(kind)?.blocks * SECTOR;
+        Ok(all.saturating_sub(held) / self.block_size)
+    }
+
+    /// Frees the blocks of a range of whole blocks below the size. The crate refuses to take the last child from an inner
+    /// node of the extent tree, unless that is the inode's: it can't write an empty one. So blocks stay
+    /// in the first round, few of them; the tree is built anew, where they share nodes, and they go in the next.
+    fn free(&mut self, ino: u32, from: u64, to: u64) -> Result<()> {
+        let mut before = usize::MAX;
+        loop {
+            let kept = self.free_most(ino, from, to)?;
+            if kept == 0 {
+                return Ok(());
+            }
+            if kept >= before {
+                return Err(ErrorKind::Corrupted);
+            }
+            before = kept;
+            self.rebuild(ino)?;
+        }
+    }
+
+    /// Frees what can be freed of a range, from its end on, in steps with pauses between them. Returns how
+    /// many pieces stay.
+    fn free_most(&mut self, ino: u32, from: u64, to: u64) -> Result<usize> {
+        let runs = self.extents(ino, from, to - from)?;
+        let (mut end, mut kept, mut steps) = (to, 0, 0);
+        while let Some(at) = last_bytes(&runs, end, FREED_AT_ONCE * self.block_size) {
+            if !self.has_freed(ino, at, end)? {
+                let part = runs.partition_point(|run| run.at + run.len <= at);
+                for run in runs[part..].iter().map_while(|&run| clip(run, at, end)) {
+                    kept += usize::from(!self.has_freed(ino, run.at, run.at + run.len)?);
+                }
+            }
+            end = at;
+            steps += 1;
+            self.settle_sometimes(steps)?;
+        }
+        Ok(kept)
+    }
+
+    /// Frees the blocks of a range, unless the crate can't as the extent tree is.
+    fn has_freed(&mut self, ino: u32, from: u64, to: u64) -> Result<bool> {
+        match self.remove_blocks(ino, from, to) {
+            Err(ErrorKind::Corrupted) => Ok(false),
+            done => done.map(|()| true),
+        }
+    }
+
+    /// Has the crate build a file's extent tree anew, by a block that is put in before its last one and taken
+    /// out again. Both are committed together.
+    fn rebuild(&mut self, ino: u32) -> Result<()> {
+        self.sync()?;
+        self.make_log_room();
+        let inode = number(ino)?;
+        let (size, block) = (self.fs.inode(inode).map_err(kind)?.size, self.block_size);
+        let runs = self.extents(ino, 0, self.ceil(size))?;
+        // The new tree is built while the old one is there, twice, and neither's blocks come back before the commit.
+        if self.space().free < 2 * self.tree_blocks(ino, &runs)? + runs.len() as u64 / 8 + 16 {
+            return Err(ErrorKind::NoSpace);
+        }
+        let at = self.floor(size.checked_sub(1).ok_or(ErrorKind::Corrupted)?);
+        self.attempt(|fs| fs.operate_inode_range(inode, at, block, RangeOperation::Insert))?;
+        self.attempt(|fs| fs.operate_inode_range(inode, at, block, RangeOperation::Collapse))
     }
 
     fn resize_now(&mut self, ino: u32, size: u64) -> Result<()> {
@@ -417,13 +488,11 @@ impl<D: Device> Volume<D> {
     fn punch_now(&mut self, ino: u32, from: u64, to: u64) -> Result<()> {
         self.unshield(ino, from, to - from)?;
         self.freed = true;
-        match self.remove_blocks(ino, from, to) {
-            Err(ErrorKind::Corrupted) => {
-                self.set_apart(ino, from, to)?;
-                self.remove_blocks(ino, from, to)
-            }
-            done => done,
+        if self.free_most(ino, from, to)? == 0 {
+            return Ok(());
         }
+        self.set_apart(ino, from, to)?;
+        self.free(ino, from, to)
     }
 
     fn remove_blocks(&mut self, ino: u32, from: u64, to: u64) -> Result<()> {
@@ -463,7 +532,9 @@ impl<D: Device> Volume<D> {
             return Ok(());
         }
         // Behind its size is something, or its extents have blocks of their own.
-        self.resize_now(ino, MOST_BLOCKS * self.block_size)?;
+        let most = MOST_BLOCKS * self.block_size;
+        self.resize_now(ino, most)?;
+        self.shrink(ino, file.size, most)?;
         self.resize_now(ino, file.size)
     }
 
@@ -605,6 +676,20 @@ impl<D: Device> Volume<D> {
 fn clip(run: Run, from: u64, to: u64) -> Option<Run> {
     let (start, end) = (run.at.max(from), (run.at + run.len).min(to));
     (start < end).then(|| Run { at: start, disk: run.disk + (start - run.at), len: end - start, ..run })
+}
+
+/// Where the last `most` bytes of the runs below `end` begin.
+fn last_bytes(runs: &[Run], end: u64, most: u64) -> Option<u64> {
+    let below = &runs[..runs.partition_point(|run| run.at < end)];
+    let (mut left, mut start) = (most, None);
+    for run in below.iter().rev().filter_map(|&run| clip(run, 0, end)) {
+        start = Some(run.at + run.len.saturating_sub(left));
+        if run.len >= left {
+            break;
+        }
+        left -= run.len;
+    }
+    start
 }
 
 /// Whether runs leave nothing of `from..to` out, and are all written.
