@@ -59,7 +59,8 @@ pub type Result<T> = core::result::Result<T, ErrorKind>;
 /// The most that is called written in one step of the crate's.
 const STEP: u64 = 128 << 10;
 
-/// Blocks that are freed in one step: the crate frees one after another, and lets nobody run meanwhile.
+/// Blocks of 1 KiB that are freed in one step: the crate frees one after another, lets nobody run
+/// meanwhile, and sums up a bitmap and a node of the extent tree for each.
 const FREED_AT_ONCE: u64 = 96;
 /// Blocks that are given out in one step, and holes that are filled.
 const BLOCKS_AT_ONCE: u64 = 8192;
@@ -361,7 +362,7 @@ impl<D: Device> Volume<D> {
     /// Frees most of the blocks between a size and the end that a file has, from that end on, in steps
     /// with pauses between them. After a crash the file has any size between, or zeroes at its end.
     fn shrink(&mut self, ino: u32, size: u64, old: u64) -> Result<()> {
-        let (from, to, step) = (self.ceil(size), self.ceil(old), FREED_AT_ONCE * self.block_size);
+        let (from, to, step) = (self.ceil(size), self.ceil(old), self.freed_at_once());
         let mut runs = self.extents(ino, 0, to)?;
         let is_deep = self.tree_blocks(ino, &runs)? >= DEEP_TREE;
         runs.retain(|run| run.at + run.len > from);
@@ -383,6 +384,12 @@ impl<D: Device> Volume<D> {
             self.settle_sometimes(steps)?;
         }
         Ok(())
+    }
+
+    /// Bytes that are freed in one step.
+    fn freed_at_once(&self) -> u64 {
+        let scale = self.block_size / 1024;
+        FREED_AT_ONCE / (scale * scale) * self.block_size
     }
 
     /// Blocks that a file has beside those of these runs: of its extent tree, set aside behind its end, of attributes.
@@ -415,7 +422,7 @@ impl<D: Device> Volume<D> {
     fn free_most(&mut self, ino: u32, from: u64, to: u64) -> Result<usize> {
         let runs = self.extents(ino, from, to - from)?;
         let (mut end, mut kept, mut steps) = (to, 0, 0);
-        while let Some(at) = last_bytes(&runs, end, FREED_AT_ONCE * self.block_size) {
+        while let Some(at) = last_bytes(&runs, end, self.freed_at_once()) {
             if !self.has_freed(ino, at, end)? {
                 let part = runs.partition_point(|run| run.at + run.len <= at);
                 for run in runs[part..].iter().map_while(|&run| clip(run, at, end)) {

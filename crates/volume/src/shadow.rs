@@ -170,6 +170,7 @@ impl<D: Device> BlockIo for Shadow<D> {
             }
             at = stop;
         }
+        self.device.pause();
         Ok(())
     }
 
@@ -195,9 +196,9 @@ impl<D: Device> BlockIo for Shadow<D> {
             let read = groups.read(start, buffer);
             self.state.lock().tables = tables;
             read.map_err(|_| Ext4Error::io())?;
-            self.device.pause();
         }
         self.state.lock().tables.correct(start, buffer);
+        self.device.pause();
         Ok(())
     }
 

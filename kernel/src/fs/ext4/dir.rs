@@ -57,6 +57,8 @@ pub(super) struct Dir {
 /// The names of a directory, charged to the user who reads them.
 struct Listing {
     entries: Vec<Listed>,
+    /// The entries' names, as many in one piece as the volume gives at once: to free them one by one would take long.
+    names: Vec<Box<[u8]>>,
     _charge: Charge,
 }
 
@@ -64,7 +66,17 @@ struct Listed {
     position: u64,
     ino: u32,
     kind: Kind,
-    name: Vec<u8>,
+    /// Where its name lies: in which piece, and where in that.
+    piece: u32,
+    at: u16,
+    len: u8,
+}
+
+impl Listing {
+    fn name(&self, entry: &Listed) -> &[u8] {
+        let at = usize::from(entry.at);
+        &self.names[entry.piece as usize][at..at + usize::from(entry.len)]
+    }
 }
 
 impl Dir {
@@ -391,7 +403,7 @@ impl Node {
         let first = listing.entries.partition_point(|entry| entry.position < from);
         for entry in &listing.entries[first..] {
             let next = entry.position + 1;
-            let shown = DirEntry { ino: u64::from(entry.ino), next, kind: entry.kind, name: &entry.name };
+            let shown = DirEntry { ino: u64::from(entry.ino), next, kind: entry.kind, name: listing.name(entry) };
             if each(shown) == Flow::Stop {
                 break;
             }
@@ -408,21 +420,25 @@ impl Node {
     }
 
     fn listing_in(&self, volume: &mut Volume, charge: &mut Option<Charge>) -> Result<Arc<Listing>> {
-        let mut entries = Vec::new();
+        let (mut entries, mut names) = (Vec::new(), Vec::new());
         let mut from = Cursor::Start;
         while from != Cursor::End && !self.is_unlinked() {
-            let part = volume.list(self.ino, from, BATCH).map_err(errno)?;
+            let mut part = volume.list(self.ino, from, BATCH).map_err(errno)?;
             let Some(last) = part.last() else { break };
             from = last.next;
+            part.retain(|entry| !matches!(entry.name.as_slice(), b"." | b".."));
             entries.room(part.len())?;
+            names.room(1)?;
             // What the names take, and the next part.
             heap::reserve(PART)?;
-            let bytes: usize = part.iter().map(|entry| size_of::<Listed>() + entry.name.capacity()).sum();
-            if charge.as_mut().is_none_or(|charge| charge.grow(bytes).is_err()) {
+            let bytes: usize = part.iter().map(|entry| entry.name.len()).sum();
+            let taken = bytes + size_of::<Box<[u8]>>() + part.len() * size_of::<Listed>();
+            if charge.as_mut().is_none_or(|charge| charge.grow(taken).is_err()) {
                 *charge = None;
                 return Err(ENOMEM);
             }
-            for entry in part.into_iter().filter(|entry| !matches!(entry.name.as_slice(), b"." | b"..")) {
+            let mut piece = Vec::with_capacity(bytes);
+            for entry in part {
                 let kind = match Kind::from_mode(entry.file_type) {
                     Some(kind) => kind,
                     None => Kind::from_mode(volume.attributes(entry.ino).map_err(errno)?.mode).ok_or(EIO)?,
@@ -431,15 +447,23 @@ impl Node {
                     position: position(&entry.name),
                     ino: entry.ino,
                     kind,
-                    name: entry.name,
+                    piece: names.len() as u32,
+                    at: piece.len() as u16,
+                    len: entry.name.len() as u8,
                 });
+                piece.extend_from_slice(&entry.name);
             }
+            names.push(piece.into_boxed_slice());
             sched::give_way();
         }
-        entries.sort_unstable_by_key(|entry| entry.position);
+        entries.sort_unstable_by_key(|entry| {
+            sched::work_done(size_of::<Listed>());
+            entry.position
+        });
         self.fs().cache.has_listing(entries.len());
-        let listing = Arc::new(Listing { entries, _charge: charge.take().ok_or(ENOMEM)? });
-        *self.dir()?.listing.lock() = Some(listing.clone());
+        let listing = Arc::new(Listing { entries, names, _charge: charge.take().ok_or(ENOMEM)? });
+        let old = self.dir()?.listing.lock().replace(listing.clone());
+        drop(old);
         Ok(listing)
     }
 }
