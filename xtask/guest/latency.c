@@ -15,7 +15,7 @@
 #include <sys/swap.h>
 #include <sys/uio.h>
 
-enum { ON_DISK = 12 << 20, ON_DISK_HOLES = 400, ON_DISK_NAMES = 20000, MEGA = 1 << 20, MUCH = 48 * MEGA, LOCKED = 128 * MEGA, PAGES = MUCH / PAGE, ENTRIES = 20000, MANY = 1500, THREADS = 1000, MANY_WORDS = 100000, RW = PROT_READ | PROT_WRITE };
+enum { ON_DISK = 12 << 20, ON_DISK_HOLES = 400, ON_DISK_NAMES = 10000, MEGA = 1 << 20, MUCH = 48 * MEGA, LOCKED = 128 * MEGA, PAGES = MUCH / PAGE, ENTRIES = 20000, MANY = 1500, THREADS = 1000, MANY_WORDS = 100000, RW = PROT_READ | PROT_WRITE };
 static const int64_t MILLI = 1000000, MOST = 3 * 1000000, LATEST = 40 * 1000000;
 
 static int64_t now(void) {
@@ -741,10 +741,12 @@ static void memory_of_a_disk(void) {
 }
 
 static void folders_on_a_disk(void) {
-    folder("/mnt/many", ON_DISK_NAMES);
+    // With nobody else to run, the clock would go on to some distant time at each wait for the disk.
+    BESIDE("making files on a disk", folder("/mnt/many", ON_DISK_NAMES));
     BESIDE("sync of many files", sync());
     BESIDE("umount of many files on a disk", CHECK(!umount("/mnt")));
-    BESIDE("mount of a disk", CHECK(!mount("/dev/vda", "/mnt", "ext4", 0, "")));
+    // The crate lists the blocks of the journal, 4,096 of them, in one piece.
+    WITHIN(2 * MOST, "mount of a disk", CHECK(!mount("/dev/vda", "/mnt", "ext4", 0, "")));
     BESIDE("getdents on a disk", read_folder("/mnt/many", ON_DISK_NAMES));
     BESIDE("rename in a folder on a disk", CHECK(!rename(numbered("/mnt/many", 7), "/mnt/many/other")));
     BESIDE("unlink in a folder on a disk", CHECK(!unlink("/mnt/many/other")));
