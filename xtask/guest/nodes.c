@@ -3,7 +3,7 @@
 #include "check.h"
 #include <sys/mount.h>
 
-enum { USER = 1000, SEVERAL = 300, SOME = 2 << 20, MANY = 5000, FEW = 2 << 10 };
+enum { USER = 1000, SEVERAL = 300, SOME = 2 << 20, LOOKED = 500, SPARE = 600, MANY = 5000, FEW = 2 << 10 };
 
 static long before;
 
@@ -12,13 +12,18 @@ static void as_user(const char *folder) {
     NEED(setgid(USER) == 0 && setuid(USER) == 0);
 }
 
-// What is kept for the user is within a quarter of what was free. `status` was opened before: who has all that it may opens nothing.
-static void within_bounds(int status) {
+// KiB; `status` was opened before: who has all that it may opens nothing.
+static long kept_of_user(int status) {
     static char text[8192];
     NEED(pread(status, text, sizeof text - 1, 0) > 0);
     char *line = strstr(text, "KernelKeptOfUser:");
     NEED(line);
-    long kept = atol(line + strlen("KernelKeptOfUser:"));
+    return atol(line + strlen("KernelKeptOfUser:"));
+}
+
+// What is kept for the user is within a quarter of what was free.
+static void within_bounds(int status) {
+    long kept = kept_of_user(status);
     if (!CHECK(kept <= before / 4)) printf("  %ld KiB are kept, of %ld\n", kept, before);
 }
 
@@ -98,6 +103,37 @@ static void looked_at(void) {
     if (!CHECK(kept < FEW)) printf("  %ld KiB were kept\n", kept);
 }
 
+// Touches memory until little is left of it, for a moment.
+static void takes_memory(void) {
+    size_t most = (size_t)number_after("/proc/meminfo", "MemTotal:") << 10;
+    char *at = mmap(0, most, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    NEED(at != MAP_FAILED);
+    for (size_t i = 0; i < most && number_after("/proc/meminfo", "MemFree:") > SPARE; i += 16 * PAGE)
+        for (size_t j = i; j < i + 16 * PAGE; j += PAGE) at[j] = 1;
+    usleep(500000);
+}
+
+static void looks_at_folders(void) {
+    int status = open("/proc/self/status", O_RDONLY);
+    NEED(status >= 0);
+    as_user("/mnt/folders");
+    long first = kept_of_user(status);
+    for (int i = 0; i < LOOKED; i++) {
+        char name[16];
+        sprintf(name, "%d", i);
+        NEED(mkdir(name, 0700) == 0);
+    }
+    long kept = kept_of_user(status) - first;
+    CHECK(in_child(takes_memory) == 0);
+    long left = kept_of_user(status) - first;
+    if (!CHECK(kept > LOOKED / 2 && left < kept / 2)) printf("  %ld KiB were kept, and then %ld\n", kept, left);
+}
+
+// What was looked at goes when others need the memory, though it is no more than may stay.
+static void makes_room(void) {
+    CHECK(in_child(looks_at_folders) == 0);
+}
+
 static void kept_is_own(void) {
     NEED(setgid(USER) == 0 && setuid(USER) == 0);
     CHECK(number_after("/proc/self/status", "KernelKept:") == number_after("/proc/self/status", "KernelKeptOfUser:"));
@@ -112,6 +148,7 @@ static void nothing_is_left(void) {
 
 static const struct test_case cases[] = {
     {"looked_at", looked_at},
+    {"makes_room", makes_room},
     {"folders_in_use", folders_in_use},
     {"nothing_is_left", nothing_is_left},
 };

@@ -6,7 +6,7 @@
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::dir::Dir;
 use super::node::{Body, Node};
@@ -23,6 +23,10 @@ const INTERVAL: sched::Nanos = 5_000_000_000;
 
 /// Dirty pages are in the way of somebody.
 static CALLED: AtomicBool = AtomicBool::new(false);
+/// Memory is short, and what nobody uses shall go.
+static SHORT: AtomicBool = AtomicBool::new(false);
+/// How often what nobody uses goes at most: while memory stays short there is little of it.
+const REST: sched::Nanos = 1_000_000_000;
 /// A file without a name was closed.
 static CLOSED: AtomicBool = AtomicBool::new(false);
 /// References to the root directory while it is unmounted: the table's, the mount's, and of whoever asks.
@@ -52,15 +56,29 @@ pub(super) fn closed() {
     CALLS.wake_one();
 }
 
+/// Asks it to forget names, listings and nodes that nobody uses, and that have no pages. The page daemon's.
+pub fn memory_is_short() {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let now = sched::now();
+    if now >= NEXT.load(Ordering::Relaxed) {
+        NEXT.store(now + REST, Ordering::Relaxed);
+        SHORT.store(true, Ordering::Release);
+        CALLS.wake_one();
+    }
+}
+
 fn run() {
     sched::take_turns();
     let mut next = sched::now() + INTERVAL;
     loop {
-        let called = || CALLED.load(Ordering::Acquire) || CLOSED.load(Ordering::Acquire);
+        let called = || [&CALLED, &CLOSED, &SHORT].into_iter().any(|asked| asked.load(Ordering::Acquire));
         // Being called and the time being over are one to it.
         let _ = CALLS.wait_intr(Some(next), || called().then_some(()));
         if CLOSED.swap(false, Ordering::AcqRel) {
             mounted().iter().for_each(|fs| fs.reap_closed());
+        }
+        if SHORT.swap(false, Ordering::AcqRel) {
+            drop_nodes();
         }
         if !CALLED.swap(false, Ordering::AcqRel) && sched::now() < next {
             continue;

@@ -54,7 +54,7 @@ use device::{Data, Metadata, Now};
 use locked::Volume;
 use node::Node;
 
-pub use flusher::{drop_nodes, drop_pages, shut_down, sync_all, sync_object};
+pub use flusher::{drop_nodes, drop_pages, memory_is_short, shut_down, sync_all, sync_object};
 
 /// What `statfs` calls it.
 const MAGIC: u64 = 0xef53;
