@@ -403,7 +403,8 @@ impl Node {
         let first = listing.entries.partition_point(|entry| entry.position < from);
         for entry in &listing.entries[first..] {
             let next = entry.position + 1;
-            let shown = DirEntry { ino: u64::from(entry.ino), next, kind: entry.kind, name: listing.name(entry) };
+            let shown =
+                DirEntry { ino: u64::from(entry.ino), next, kind: entry.kind, name: listing.name(entry) };
             if each(shown) == Flow::Stop {
                 break;
             }
