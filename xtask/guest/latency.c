@@ -12,9 +12,10 @@
 #include <sys/sendfile.h>
 #include <sys/shm.h>
 #include <sys/socket.h>
+#include <sys/swap.h>
 #include <sys/uio.h>
 
-enum { MEGA = 1 << 20, MUCH = 48 * MEGA, LOCKED = 128 * MEGA, PAGES = MUCH / PAGE, ENTRIES = 20000, MANY = 1500, THREADS = 1000, MANY_WORDS = 100000, RW = PROT_READ | PROT_WRITE };
+enum { ON_DISK = 12 << 20, ON_DISK_HOLES = 400, ON_DISK_NAMES = 10000, MEGA = 1 << 20, MUCH = 48 * MEGA, LOCKED = 128 * MEGA, PAGES = MUCH / PAGE, ENTRIES = 20000, MANY = 1500, THREADS = 1000, MANY_WORDS = 100000, RW = PROT_READ | PROT_WRITE };
 static const int64_t MILLI = 1000000, MOST = 3 * 1000000, LATEST = 40 * 1000000;
 
 static int64_t now(void) {
@@ -56,7 +57,7 @@ static void stop(const char *what, int64_t most) {
 }
 
 #define WITHIN(most, what, call) do { start(); int64_t begun_ = now(); call; begun_ = now() - begun_; stop(what, most); \
-    if (getenv("TIMES")) printf("  %-40s took %lld us\n", what, (long long)begun_ / 1000); } while (0)
+    if (getenv("TIMES")) printf("  %-40s took %lld us, a sleep was %lld us late\n", what, (long long)begun_ / 1000, (long long)*worst / 1000); } while (0)
 #define BESIDE(what, call) WITHIN(MOST, what, call)
 // What is known to take longer, in one piece.
 #define LATE_BESIDE(what, call) WITHIN(LATEST, what, call)
@@ -678,6 +679,93 @@ static void all_memory_is_counted(void) {
     BESIDE("reading meminfo", read_whole("/proc/meminfo"));
 }
 
+// --- disks --------------------------------------------------------------------------------------------------------------
+
+static int file_on_disk(size_t size) {
+    int fd = open("/mnt/large", O_CREAT | O_TRUNC | O_RDWR, 0600);
+    NEED(fd >= 0);
+    static char chunk[MEGA] = {1};
+    for (size_t at = 0; at < size; at += MEGA) NEED(pwrite(fd, chunk, MEGA, at) == MEGA);
+    return fd;
+}
+
+// Every second block of it.
+static int file_of_holes(int blocks) {
+    int fd = open("/mnt/large", O_CREAT | O_TRUNC | O_RDWR, 0600);
+    for (int i = 0; i < blocks; i++) NEED(pwrite(fd, "", 1, (off_t)i * 2 * PAGE) == 1);
+    NEED(!fsync(fd));
+    return fd;
+}
+
+static void files_on_a_disk(void) {
+    int fd = file_on_disk(ON_DISK);
+    BESIDE("fsync of a large file", CHECK(!fsync(fd)));
+    BESIDE("ftruncate of a large file on a disk", CHECK(!ftruncate(fd, 0)));
+    close(fd);
+    fd = file_on_disk(ON_DISK);
+    BESIDE("ftruncate of a dirty file", CHECK(!ftruncate(fd, 0)));
+    BESIDE("fallocate on a disk", CHECK(!fallocate(fd, 0, 0, ON_DISK)));
+    BESIDE("a hole on a disk", fallocate(fd, 3, 0, ON_DISK));
+    close(fd);
+    fd = file_on_disk(ON_DISK);
+    BESIDE("unlink of a large dirty file", CHECK(!close(fd) && !unlink("/mnt/large")));
+    fd = file_on_disk(ON_DISK);
+    BESIDE("sync", sync());
+    NEED(!close(fd));
+    BESIDE("unlink of a large file", CHECK(!unlink("/mnt/large")));
+    fd = file_of_holes(ON_DISK_HOLES);
+    BESIDE("lseek over many holes", lseek(fd, 0, SEEK_HOLE));
+    BESIDE("fallocate of many holes", CHECK(!fallocate(fd, 0, 0, (off_t)ON_DISK_HOLES * 2 * PAGE)));
+    BESIDE("ftruncate of many blocks", CHECK(!ftruncate(fd, 0)));
+    NEED(!close(fd));
+    fd = file_of_holes(ON_DISK_HOLES);
+    NEED(!close(fd));
+    BESIDE("unlink of a file of many holes", CHECK(!unlink("/mnt/large")));
+}
+
+static void memory_of_a_disk(void) {
+    int fd = file_on_disk(ON_DISK);
+    char *at = mmap(0, ON_DISK, RW, MAP_SHARED, fd, 0);
+    NEED(at != MAP_FAILED);
+    for (size_t i = 0; i < ON_DISK; i += PAGE) at[i] = 2;
+    BESIDE("msync of a large file", CHECK(!msync(at, ON_DISK, MS_SYNC)));
+    for (size_t i = 0; i < ON_DISK; i += PAGE) at[i] = 3;
+    BESIDE("munmap of a large file on a disk", CHECK(!munmap(at, ON_DISK)));
+    at = memory();
+    BESIDE("read of a large file on a disk", CHECK(pread(fd, at, ON_DISK, 0) == ON_DISK));
+    NEED(!close(fd) && !umount("/mnt") && !mount("/dev/vda", "/mnt", "ext4", 0, ""));
+    fd = open("/mnt/large", O_RDONLY);
+    BESIDE("read of a file that is not in memory", CHECK(pread(fd, at, ON_DISK, 0) == ON_DISK));
+    BESIDE("direct read", { int d = open("/mnt/large", O_RDONLY | O_DIRECT); CHECK(d < 0 || pread(d, at, ON_DISK, 0) == ON_DISK); close(d); });
+    NEED(!close(fd) && !unlink("/mnt/large"));
+}
+
+static void folders_on_a_disk(void) {
+    // With nobody else to run, the clock would go on to some distant time at each wait for the disk.
+    BESIDE("making files on a disk", folder("/mnt/many", ON_DISK_NAMES));
+    BESIDE("sync of many files", sync());
+    BESIDE("umount of many files on a disk", CHECK(!umount("/mnt")));
+    // The crate lists the blocks of the journal, 4,096 of them, in one piece.
+    WITHIN(2 * MOST, "mount of a disk", CHECK(!mount("/dev/vda", "/mnt", "ext4", 0, "")));
+    BESIDE("getdents on a disk", read_folder("/mnt/many", ON_DISK_NAMES));
+    BESIDE("rename in a folder on a disk", CHECK(!rename(numbered("/mnt/many", 7), "/mnt/many/other")));
+    BESIDE("unlink in a folder on a disk", CHECK(!unlink("/mnt/many/other")));
+    BESIDE("open in a folder on a disk", CHECK(!close(open(numbered("/mnt/many", 7), O_CREAT | O_RDWR, 0600))));
+}
+
+static void memory_on_swap(void) {
+    CHECK(!swapon("/dev/vdb", 0));
+    char *at = memory();
+    BESIDE("madvise(MADV_PAGEOUT)", CHECK(!madvise(at, MUCH, MADV_PAGEOUT)));
+    usleep(1000000);
+    BESIDE("swapoff", CHECK(!swapoff("/dev/vdb")));
+    BESIDE("swapon", CHECK(!swapon("/dev/vdb", 0)));
+    NEED(!madvise(at, MUCH, MADV_PAGEOUT));
+    usleep(1000000);
+    BESIDE("munmap of memory on swap", CHECK(!munmap(at, MUCH)));
+    BESIDE("swapoff of a device with nothing on it", CHECK(!swapoff("/dev/vdb")));
+}
+
 // --- signals ------------------------------------------------------------------------------------------------------------
 
 static void reads_random_bytes(void) {
@@ -739,7 +827,16 @@ static const struct test_case cases[] = {
     {"many_files_with_locks", many_files_with_locks},
 };
 
+// With /mnt on the first disk, and the second to swap on.
+static const struct test_case on_disks[] = {
+    {"files_on_a_disk", files_on_a_disk},
+    {"memory_of_a_disk", memory_of_a_disk},
+    {"folders_on_a_disk", folders_on_a_disk},
+    {"memory_on_swap", memory_on_swap},
+};
+
 int main(int argc, char **argv) {
     if (argc > 1 && !strcmp(argv[1], "nothing")) return 0;
+    if (argc > 1 && !strcmp(argv[1], "disks")) return RUN(on_disks, argc - 1, argv + 1);
     return RUN(cases, argc, argv);
 }

@@ -98,6 +98,7 @@ impl<D: Device> Groups<'_, D> {
             if self.mode == Mode::ReadWrite {
                 group.complete(self.device, &found)?;
             }
+            self.device.pause();
         }
         Ok(())
     }

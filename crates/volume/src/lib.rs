@@ -59,6 +59,15 @@ pub type Result<T> = core::result::Result<T, ErrorKind>;
 /// The most that is called written in one step of the crate's.
 const STEP: u64 = 128 << 10;
 
+/// Blocks of 1 KiB that are freed in one step: the crate frees one after another, lets nobody run
+/// meanwhile, and sums up a bitmap and a node of the extent tree for each.
+const FREED_AT_ONCE: u64 = 96;
+/// Blocks that are given out in one step, and holes that are filled.
+const BLOCKS_AT_ONCE: u64 = 8192;
+const HOLES_AT_ONCE: usize = 4;
+/// Blocks that an extent tree has at least if an inner node of it isn't the inode's: two such nodes with a leaf each.
+const DEEP_TREE: u64 = 4;
+
 /// Blocks that a file can have.
 const MOST_BLOCKS: u64 = u32::MAX as u64;
 /// Changes that are committed at once.
@@ -90,6 +99,9 @@ pub trait Device: Clone + Send {
     /// # Errors
     /// [`DeviceError`]: nothing is known of what was written.
     fn flush(&mut self) -> core::result::Result<(), DeviceError>;
+
+    /// Called between two steps of what takes long: a host that has other things to do may do them.
+    fn pause(&mut self) {}
 }
 
 /// A contiguous part of a file on the disk; in bytes.
@@ -126,6 +138,7 @@ type Services = MountedServices<(), NoopObserver>;
 /// See the module. The host serialises calls by a lock that may sleep.
 pub struct Volume<D: Device> {
     fs: Ext4<Shadow<D>, Services>,
+    device: D,
     state: Arc<Mutex<State>>,
     block_size: u64,
     /// Blocks were freed and that isn't committed yet.
@@ -185,7 +198,7 @@ impl<D: Device> Volume<D> {
         let writes = if read_only { Mode::ReadOnly } else { mode };
         state.mounting = groups::superblock(&mut device).map(|superblock| (writes, Box::new(superblock)));
         let state = Arc::new(Mutex::new(state));
-        let shadow = Shadow { device, state: state.clone() };
+        let shadow = Shadow { device: device.clone(), state: state.clone() };
         let options = match mode {
             Mode::ReadWrite => MountOptions::read_write(),
             Mode::ReadOnly => MountOptions {
@@ -202,7 +215,7 @@ impl<D: Device> Volume<D> {
             state.mounting = None;
         }
         let index = Index::new(cache_lines * shadow::LINE);
-        Ok(Volume { fs, state, block_size, freed: false, changes: 0, fresh: true, mode, index })
+        Ok(Volume { fs, device, state, block_size, freed: false, changes: 0, fresh: true, mode, index })
     }
 
     /// The root directory's inode.
@@ -237,6 +250,7 @@ impl<D: Device> Volume<D> {
         self.make_log_room();
         let map =
             self.fs.inode_extents(number(ino)?, at, len, FileExtentTarget::Data, usize::MAX).map_err(kind)?;
+        self.device.pause();
         let runs = map.extents.into_iter().filter(|e| e.state != FileExtentState::Inline).map(|e| Run {
             at: e.logical_start,
             disk: e.physical_start,
@@ -312,9 +326,23 @@ impl<D: Device> Volume<D> {
     pub fn allocate(&mut self, ino: u32, at: u64, len: u64) -> Result<()> {
         self.make_log_room();
         let (at, end) = (self.floor(at), self.ceil(at + len));
-        let operation = RangeOperation::Allocate(PreallocationOptions::KEEP_SIZE);
-        let ino = number(ino)?;
-        self.attempt(|fs| fs.operate_inode_range(ino, at, end - at, operation))
+        let holes: Vec<u64> =
+            self.extents(ino, at, end - at)?.iter().map(|run| self.floor(run.at).max(at)).collect();
+        let mut from = at;
+        for step in 1.. {
+            let next = holes[holes.partition_point(|&hole| hole <= from)..].get(HOLES_AT_ONCE);
+            let most = from.saturating_add(BLOCKS_AT_ONCE * self.block_size);
+            let to = next.map_or(end, |&next| next.min(end)).min(most);
+            let operation = RangeOperation::Allocate(PreallocationOptions::KEEP_SIZE);
+            let inode = number(ino)?;
+            self.attempt(|fs| fs.operate_inode_range(inode, from, to - from, operation))?;
+            if to == end {
+                break;
+            }
+            from = to;
+            self.settle_sometimes(step)?;
+        }
+        Ok(())
     }
 
     /// Changes the size on the disk. Blocks wholly behind it are freed; what the last one holds behind the size is the
@@ -324,7 +352,113 @@ impl<D: Device> Volume<D> {
     /// I/O and damage; [`ErrorKind::FileTooLarge`].
     pub fn resize(&mut self, ino: u32, size: u64) -> Result<()> {
         self.settle()?;
+        let old = self.fs.inode(number(ino)?).map_err(kind)?.size;
+        if size < old {
+            self.shrink(ino, size, old)?;
+        }
         self.resize_now(ino, size)
+    }
+
+    /// Frees most of the blocks between a size and the end that a file has, from that end on, in steps
+    /// with pauses between them. After a crash the file has any size between, or zeroes at its end.
+    fn shrink(&mut self, ino: u32, size: u64, old: u64) -> Result<()> {
+        let (from, to, step) = (self.ceil(size), self.ceil(old), self.freed_at_once());
+        let mut runs = self.extents(ino, 0, to)?;
+        let is_deep = self.tree_blocks(ino, &runs)? >= DEEP_TREE;
+        runs.retain(|run| run.at + run.len > from);
+        if runs.is_empty() {
+            return Ok(());
+        }
+        self.unshield(ino, from, to - from)?;
+        self.freed = true;
+        if is_deep {
+            return self.free(ino, from, to);
+        }
+        let (inode, mut end) = (number(ino)?, to);
+        for steps in 1.. {
+            end = last_bytes(&runs, end, step).map_or(from, |at| at.max(from));
+            if end == from || end <= runs[0].at {
+                break;
+            }
+            self.attempt(|fs| fs.truncate_inode(inode, end))?;
+            self.settle_sometimes(steps)?;
+        }
+        Ok(())
+    }
+
+    /// Bytes that are freed in one step.
+    fn freed_at_once(&self) -> u64 {
+        let scale = self.block_size / 1024;
+        FREED_AT_ONCE / (scale * scale) * self.block_size
+    }
+
+    /// Blocks that a file has beside those of these runs: of its extent tree, set aside behind its end, of attributes.
+    fn tree_blocks(&mut self, ino: u32, runs: &[Run]) -> Result<u64> {
+        let held: u64 = runs.iter().map(|run| run.len).sum();
+        let all = self.fs.inode(number(ino)?).map_err(kind)?.blocks * SECTOR;
+        Ok(all.saturating_sub(held) / self.block_size)
+    }
+
+    /// Frees the blocks of a range of whole blocks below the size. The crate refuses to take the last child from an inner
+    /// node of the extent tree, unless that is the inode's: it can't write an empty one. So blocks stay
+    /// in the first round, few of them; the tree is built anew, where they share nodes, and they go in the next.
+    fn free(&mut self, ino: u32, from: u64, to: u64) -> Result<()> {
+        let mut before = usize::MAX;
+        loop {
+            let kept = self.free_most(ino, from, to)?;
+            if kept == 0 {
+                return Ok(());
+            }
+            if kept >= before {
+                return Err(ErrorKind::Corrupted);
+            }
+            before = kept;
+            self.rebuild(ino)?;
+        }
+    }
+
+    /// Frees what can be freed of a range, from its end on, in steps with pauses between them. Returns how
+    /// many pieces stay.
+    fn free_most(&mut self, ino: u32, from: u64, to: u64) -> Result<usize> {
+        let runs = self.extents(ino, from, to - from)?;
+        let (mut end, mut kept, mut steps) = (to, 0, 0);
+        while let Some(at) = last_bytes(&runs, end, self.freed_at_once()) {
+            if !self.has_freed(ino, at, end)? {
+                let part = runs.partition_point(|run| run.at + run.len <= at);
+                for run in runs[part..].iter().map_while(|&run| clip(run, at, end)) {
+                    kept += usize::from(!self.has_freed(ino, run.at, run.at + run.len)?);
+                }
+            }
+            end = at;
+            steps += 1;
+            self.settle_sometimes(steps)?;
+        }
+        Ok(kept)
+    }
+
+    /// Frees the blocks of a range, unless the crate can't as the extent tree is.
+    fn has_freed(&mut self, ino: u32, from: u64, to: u64) -> Result<bool> {
+        match self.remove_blocks(ino, from, to) {
+            Err(ErrorKind::Corrupted) => Ok(false),
+            done => done.map(|()| true),
+        }
+    }
+
+    /// Has the crate build a file's extent tree anew, by a block that is put in before its last one and taken
+    /// out again. Both are committed together.
+    fn rebuild(&mut self, ino: u32) -> Result<()> {
+        self.sync()?;
+        self.make_log_room();
+        let inode = number(ino)?;
+        let (size, block) = (self.fs.inode(inode).map_err(kind)?.size, self.block_size);
+        let runs = self.extents(ino, 0, self.ceil(size))?;
+        // The new tree is built while the old one is there, twice, and neither's blocks come back before the commit.
+        if self.space().free < 2 * self.tree_blocks(ino, &runs)? + runs.len() as u64 / 8 + 16 {
+            return Err(ErrorKind::NoSpace);
+        }
+        let at = self.floor(size.checked_sub(1).ok_or(ErrorKind::Corrupted)?);
+        self.attempt(|fs| fs.operate_inode_range(inode, at, block, RangeOperation::Insert))?;
+        self.attempt(|fs| fs.operate_inode_range(inode, at, block, RangeOperation::Collapse))
     }
 
     fn resize_now(&mut self, ino: u32, size: u64) -> Result<()> {
@@ -361,13 +495,11 @@ impl<D: Device> Volume<D> {
     fn punch_now(&mut self, ino: u32, from: u64, to: u64) -> Result<()> {
         self.unshield(ino, from, to - from)?;
         self.freed = true;
-        match self.remove_blocks(ino, from, to) {
-            Err(ErrorKind::Corrupted) => {
-                self.set_apart(ino, from, to)?;
-                self.remove_blocks(ino, from, to)
-            }
-            done => done,
+        if self.free_most(ino, from, to)? == 0 {
+            return Ok(());
         }
+        self.set_apart(ino, from, to)?;
+        self.free(ino, from, to)
     }
 
     fn remove_blocks(&mut self, ino: u32, from: u64, to: u64) -> Result<()> {
@@ -407,7 +539,9 @@ impl<D: Device> Volume<D> {
             return Ok(());
         }
         // Behind its size is something, or its extents have blocks of their own.
-        self.resize_now(ino, MOST_BLOCKS * self.block_size)?;
+        let most = MOST_BLOCKS * self.block_size;
+        self.resize_now(ino, most)?;
+        self.shrink(ino, file.size, most)?;
         self.resize_now(ino, file.size)
     }
 
@@ -429,15 +563,16 @@ impl<D: Device> Volume<D> {
         }
         self.freed = true;
         self.index.forget(ino);
-        let ino = number(ino)?;
+        let inode = number(ino)?;
         if is_file && info.blocks > 0 {
             // Blocks that were set aside and never written, maybe behind the size, go by a truncation only: the crate loses them
             // with the inode else.
             let most = MOST_BLOCKS * self.block_size;
-            self.attempt(|fs| fs.truncate_inode(ino, most))?;
-            self.attempt(|fs| fs.truncate_inode(ino, 0))?;
+            self.attempt(|fs| fs.truncate_inode(inode, most))?;
+            self.shrink(ino, 0, most)?;
+            self.attempt(|fs| fs.truncate_inode(inode, 0))?;
         }
-        self.attempt(|fs| fs.reap_unlinked_inode(ino))
+        self.attempt(|fs| fs.reap_unlinked_inode(inode))
     }
 
     /// Commits all that was done, data included: see [`Device::flush`].
@@ -464,20 +599,30 @@ impl<D: Device> Volume<D> {
         Ok(())
     }
 
+    /// [`settle`](Self::settle) before the next step of one long change: most steps change what the one before has changed.
+    fn settle_sometimes(&mut self, steps: u32) -> Result<()> {
+        if steps.is_multiple_of(MAX_CHANGES) {
+            self.settle()?;
+        }
+        Ok(())
+    }
+
     /// Makes a change. The crate reckons in advance what one writes to the journal, but not what leaves its caches meanwhile. If that
     /// makes it too much, all is committed, after which the caches are clean, and the change is made anew.
     pub(crate) fn attempt<T>(
         &mut self,
         change: impl Fn(&mut Ext4<Shadow<D>, Services>) -> core::result::Result<T, Ext4Error>,
     ) -> Result<T> {
-        match change(&mut self.fs) {
+        let done = match change(&mut self.fs) {
             Err(error) if is_of_journal(error) => {
                 self.sync()?;
                 self.make_log_room();
-                change(&mut self.fs).map_err(kind)
+                change(&mut self.fs)
             }
-            done => done.map_err(kind),
-        }
+            done => done,
+        };
+        self.device.pause();
+        done.map_err(kind)
     }
 
     /// Before anything after a commit: lets the crate make room in its journal.
@@ -538,6 +683,20 @@ impl<D: Device> Volume<D> {
 fn clip(run: Run, from: u64, to: u64) -> Option<Run> {
     let (start, end) = (run.at.max(from), (run.at + run.len).min(to));
     (start < end).then(|| Run { at: start, disk: run.disk + (start - run.at), len: end - start, ..run })
+}
+
+/// Where the last `most` bytes of the runs below `end` begin.
+fn last_bytes(runs: &[Run], end: u64, most: u64) -> Option<u64> {
+    let below = &runs[..runs.partition_point(|run| run.at < end)];
+    let (mut left, mut start) = (most, None);
+    for run in below.iter().rev().filter_map(|&run| clip(run, 0, end)) {
+        start = Some(run.at + run.len.saturating_sub(left));
+        if run.len >= left {
+            break;
+        }
+        left -= run.len;
+    }
+    start
 }
 
 /// Whether runs leave nothing of `from..to` out, and are all written.

@@ -53,7 +53,7 @@ use rest::Rest;
 use task::State;
 pub use task::{Task, Work};
 use turn::TURN;
-pub use turn::{give_way, work_done};
+pub use turn::{give_way, take_turns, work_done};
 
 /// Heap that a task takes: itself, its vector state, its place in queues.
 const TASK_HEAP: usize = 16 * 1024;

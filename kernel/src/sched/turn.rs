@@ -6,6 +6,8 @@
 //! if the waiting thread is the kernel's own. A call of a thread that is being ended is cut short
 //! where it can be.
 
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
 use super::{clock, current, others_ready, schedule, Nanos, Work};
 use crate::arch::{cpu, io};
 
@@ -13,6 +15,14 @@ use crate::arch::{cpu, io};
 pub(super) const TURN: Nanos = 1_000_000;
 /// Bytes copied between two checks for waiting threads: a fraction of a millisecond.
 const LOOK: usize = 64 * 1024;
+
+/// The thread of the kernel that takes turns with programs.
+static BACKGROUND: AtomicU64 = AtomicU64::new(u64::MAX);
+
+/// Has the running thread of the kernel give way as programs do: its work may be long. There is one such thread.
+pub fn take_turns() {
+    BACKGROUND.store(current().id(), Relaxed);
+}
 
 /// Reports work: `bytes` have been copied, or as much other work was done. No spin lock is held.
 /// Returns whether other threads could run, which is when a caller should check whether it is being
@@ -33,7 +43,7 @@ pub fn give_way() {
     cpu::clear_work();
     io::interrupt_window();
     // A thread of the kernel works in short bursts.
-    if current().is_kernel() {
+    if current().is_kernel() && BACKGROUND.load(Relaxed) != current().id() {
         return;
     }
     let is_over = clock::since_switch() >= TURN;

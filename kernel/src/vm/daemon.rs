@@ -6,7 +6,8 @@
 //! being written for. A pass that finds next to nothing is followed by a rest, twice as long as the
 //! last: were it not, every few pages that somebody takes would cost a look at all of memory, and
 //! since the daemon runs ahead of programs, nobody who could end and give memory back would ever
-//! run. Kernel stacks that a crowd of threads has left it gives back, too.
+//! run. Kernel stacks that a crowd of threads has left it gives back, too; and it asks file systems on
+//! disks to forget what nobody uses, which their own thread does, since that may take long.
 //!
 //! Who is refused memory makes room without it: operations of the library by themselves, the
 //! kernel's own by [`with_room`].
@@ -17,6 +18,7 @@ use uvm::pageout::Last;
 use super::uvm::{system, with};
 use crate::arch::machine::KERNEL;
 use crate::errno::Result;
+use crate::fs::ext4;
 use crate::mem::{heap, stack};
 use crate::sched;
 use crate::sync::WaitQueue;
@@ -45,6 +47,7 @@ fn run() -> ! {
         stack::give_back();
         heap::give_back();
         if free_soon() < system().frames().low_water() {
+            ext4::memory_is_short();
             if work() {
                 rest = REST;
             } else {

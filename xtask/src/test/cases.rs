@@ -267,6 +267,13 @@ pub const CASES: &[Case] = &[
         ours_only: true,
         ..guest("shared memory of users has a bound", &[("hogs", Libc::Musl)], &["/bin/hogs", "shared"])
     },
+    Case {
+        disks: &[disks::ext4(96)],
+        memory: "48M",
+        ours_only: true,
+        seconds: 300,
+        ..guest("nodes of a disk", &[("nodes", Libc::Musl)], &["/bin/nodes"])
+    },
     guest("signals", &[("signals", Libc::Musl)], &["/bin/signals"]),
     guest("threads", &[("threads", Libc::Musl)], &["/bin/threads"]),
     guest("a debugger's calls", &[("traces", Libc::Musl)], &["/bin/traces"]),
@@ -317,6 +324,14 @@ pub const CASES: &[Case] = &[
         seconds: 300,
         ours_only: true,
         ..guest("latency beside long calls", &[("latency", Libc::Musl)], &["/bin/latency"])
+    },
+    Case {
+        disks: &[disks::ext4(128), disks::idle_swap(96)],
+        clock: Clock::Instructions,
+        memory: "384M",
+        seconds: 300,
+        ours_only: true,
+        ..guest("latency beside calls on disks", &[("latency", Libc::Musl)], &["/bin/latency", "disks"])
     },
     Case {
         clock: Clock::Instructions,

@@ -43,3 +43,66 @@ fn blocks_are_taken_out_of_full_nodes() {
         perforate(4096, runs, false);
     }
 }
+
+/// Makes a file of so many written blocks, no two beside each other on the disk.
+fn scatter(volume: &mut volume::Volume<Disk>, block: u64, runs: u64) -> u32 {
+    let root = volume.root();
+    let ino = volume.create(root, b"file", New::File, 0o644, (0, 0)).expect("create").ino;
+    for n in 0..runs {
+        let at = n * 8 * block;
+        volume.reserve(ino, at + 1, at, 1).expect("reserve");
+    }
+    volume.sync().expect("sync");
+    ino
+}
+
+/// Makes a file of so many extents, does something to it, and looks at the volume and at the extents that are left.
+fn change_scattered(runs: u64, left: u64, change: impl Fn(&mut volume::Volume<Disk>, u32)) {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let image = folder.path().join("made.img");
+    make(&image, 64, &["-b", "1024"]);
+    let disk = Disk::open(&image);
+    let mut volume = mount(&disk);
+    let free = volume.space().free;
+    let ino = scatter(&mut volume, 1024, runs);
+    change(&mut volume, ino);
+    match left {
+        0 => assert_eq!(volume.space().free, free, "{runs}"),
+        _ => assert_eq!(volume.extents(ino, 0, runs * 8192).expect("extents").len() as u64, left, "{runs}"),
+    }
+    volume.unmount().expect("unmount");
+    std::fs::write(&image, &disk.0.lock().unwrap().now).expect("room for an image");
+    assert_eq!(complaints(&image), "", "{runs}");
+}
+
+#[test]
+fn a_file_of_many_extents_can_be_emptied() {
+    for runs in [100, 170, 211, 300, 4000] {
+        change_scattered(runs, 0, |volume, ino| volume.resize(ino, 0).expect("resize"));
+    }
+}
+
+#[test]
+fn a_file_of_many_extents_can_be_deleted() {
+    for runs in [300, 2000] {
+        change_scattered(runs, 0, |volume, ino| {
+            let root = volume.root();
+            assert!(volume.unlink(root, b"file").expect("unlink"));
+            volume.reap(ino).expect("reap");
+        });
+    }
+}
+
+#[test]
+fn any_part_of_a_file_of_many_extents_can_be_cut_off_or_out() {
+    for runs in [300, 1000] {
+        for kept in [1, 40, runs / 2, runs - 60] {
+            let size = kept * 8192;
+            change_scattered(runs, kept, |volume, ino| volume.resize(ino, size).expect("resize"));
+            change_scattered(runs, kept, |volume, ino| {
+                volume.punch(ino, 8192, (runs - kept) * 8192).expect("punch");
+            });
+        }
+        change_scattered(runs, 0, |volume, ino| volume.punch(ino, 0, runs * 8192).expect("punch"));
+    }
+}

@@ -136,6 +136,10 @@ impl Device for Metadata {
         flight.none.wait(|| (flight.pages.load(Ordering::Acquire) == 0).then_some(()));
         self.0.disk.flush().map_err(|_| DeviceError)
     }
+
+    fn pause(&mut self) {
+        sched::give_way();
+    }
 }
 
 /// The time of day, for a volume.

@@ -20,12 +20,14 @@ use volume::{Cursor, New, Rename};
 
 use super::node::{Body, Node};
 use super::{errno, Volume};
+use crate::charge::{self, Charge};
 use crate::errno::*;
 use crate::fs::access;
 use crate::fs::inode::*;
 use crate::mem::fault::Room;
 use crate::mem::heap;
 use crate::proc::cred::Cred;
+use crate::sched;
 use crate::sync::SpinLock;
 
 /// Entries taken from the volume at once.
@@ -35,21 +37,46 @@ const PART: usize = BATCH * 512;
 /// The first position behind `.` and `..`.
 const FIRST: u64 = 2;
 
-/// The directory that has a name, and the name.
-type Above = (Arc<Node>, Box<[u8]>);
+/// Bytes that a directory takes which keeps another: its node, and the name by which it is there.
+const KEPT: usize = size_of::<Node>() + 2 * MAX_NAME;
+/// What a user has to have left, or unused directories are forgotten: more than a call keeps, with a descriptor for what it finds.
+const SPARE: usize = 64 << 10;
+/// The longest name.
+const MAX_NAME: usize = 255;
+
+/// The directory that has a name, and the name; charged to the user who came that way, since it keeps that directory.
+type Above = (Arc<Node>, Box<[u8]>, Charge);
 
 pub(super) struct Dir {
     names: SpinLock<BTreeMap<Box<[u8]>, u32>>,
-    listing: SpinLock<Option<Arc<Vec<Listed>>>>,
+    listing: SpinLock<Option<Arc<Listing>>>,
     above: SpinLock<Option<Above>>,
     covered: AtomicBool,
+}
+
+/// The names of a directory, charged to the user who reads them.
+struct Listing {
+    entries: Vec<Listed>,
+    /// The entries' names, as many in one piece as the volume gives at once: to free them one by one would take long.
+    names: Vec<Box<[u8]>>,
+    _charge: Charge,
 }
 
 struct Listed {
     position: u64,
     ino: u32,
     kind: Kind,
-    name: Vec<u8>,
+    /// Where its name lies: in which piece, and where in that.
+    piece: u32,
+    at: u16,
+    len: u8,
+}
+
+impl Listing {
+    fn name(&self, entry: &Listed) -> &[u8] {
+        let at = usize::from(entry.at);
+        &self.names[entry.piece as usize][at..at + usize::from(entry.len)]
+    }
 }
 
 impl Dir {
@@ -63,13 +90,28 @@ impl Dir {
     }
 
     pub(super) fn above(&self) -> Option<(Arc<Node>, Vec<u8>)> {
-        self.above.lock().as_ref().map(|(node, name)| (node.clone(), name.to_vec()))
+        self.above.lock().as_ref().map(|(node, name, _)| (node.clone(), name.to_vec()))
     }
 
-    fn set_above(&self, above: Option<(Arc<Node>, &[u8])>) {
-        let new = above.map(|(node, name)| (node, Box::from(name)));
+    fn set_above(&self, node: Arc<Node>, name: &[u8], charge: Charge) {
+        let new = Some((node, Box::from(name), charge));
         let old = core::mem::replace(&mut *self.above.lock(), new);
         drop(old);
+    }
+
+    /// The directory above is another, or its name.
+    fn move_above(&self, node: Arc<Node>, name: &[u8]) {
+        let name = Box::from(name);
+        let mut above = self.above.lock();
+        let old = above
+            .as_mut()
+            .map(|now| (core::mem::replace(&mut now.0, node), core::mem::replace(&mut now.1, name)));
+        drop(above);
+        drop(old);
+    }
+
+    fn is_found(&self) -> bool {
+        self.above.lock().is_some()
     }
 
     pub(super) fn is_covered(&self) -> bool {
@@ -82,9 +124,18 @@ impl Dir {
 
     /// Forgets what is only remembered.
     pub(super) fn forget(&self) {
+        self.forget_names();
+        self.forget_listing();
+    }
+
+    pub(super) fn forget_names(&self) {
         let names = core::mem::take(&mut *self.names.lock());
+        drop(names);
+    }
+
+    pub(super) fn forget_listing(&self) {
         let listing = self.listing.lock().take();
-        drop((names, listing));
+        drop(listing);
     }
 
     /// Forgets a name, and the listing.
@@ -110,30 +161,58 @@ impl Node {
         let dir = self.dir()?;
         {
             let names = dir.names.lock();
-            if let Some(node) = names.get(name).and_then(|&ino| self.fs().known(ino)) {
+            let known = names.get(name).and_then(|&ino| self.fs().known(ino));
+            if let Some(node) = known.filter(|node| node.dir().map_or(true, Dir::is_found)) {
                 return Ok(node);
             }
         }
-        let mut volume = self.fs().volume_with_room()?;
-        self.find_in(&mut volume, name)
+        self.with_charge(|volume, charge| self.find_in(volume, name, charge))
     }
 
-    fn find_in(&self, volume: &mut Volume, name: &[u8]) -> Result<Arc<Node>> {
+    /// Does something with the volume that may need a charge for a directory. A user who has little left is given back first what is
+    /// kept of directories that nobody uses.
+    fn with_charge<T>(&self, act: impl Fn(&mut Volume, &mut Option<Charge>) -> Result<T>) -> Result<T> {
+        let uid = charge::account().user().uid();
+        let mut has_forgotten = false;
+        let mut has_room = Charge::lasting(uid, SPARE).is_ok();
+        loop {
+            if !has_room {
+                self.fs().forget_listings();
+                self.fs().forget_idle(0);
+                has_forgotten = true;
+            }
+            let mut charge = Charge::lasting(uid, KEPT).ok();
+            let done = act(&mut *self.fs().volume_with_room()?, &mut charge);
+            has_room = charge.is_some() || !matches!(done, Err(ENOMEM));
+            if has_room || has_forgotten {
+                return done;
+            }
+        }
+    }
+
+    /// The node that a name leads to. One that is looked up in full needs the charge, if it is a directory's that nobody knows yet.
+    fn find_in(&self, volume: &mut Volume, name: &[u8], charge: &mut Option<Charge>) -> Result<Arc<Node>> {
         let dir = self.dir()?;
-        let found = volume.lookup(self.ino, name).map_err(errno)?;
-        let node = self.fs().adopt(&found)?;
+        let node = self.look_at(volume, name)?;
         if let Body::Dir(below) = &node.body {
-            if below.above.lock().is_none() {
-                below.set_above(Some((self.this()?, name)));
+            if !below.is_found() {
+                below.set_above(self.this()?, name, charge.take().ok_or(ENOMEM)?);
             }
         }
         let key: Box<[u8]> = name.into();
         dir.names.lock().insert(key, node.ino);
+        self.fs().cache.has_name();
         Ok(node)
     }
 
+    /// The same for one that is looked at, and not entered.
+    fn look_at(&self, volume: &mut Volume, name: &[u8]) -> Result<Arc<Node>> {
+        let found = volume.lookup(self.ino, name).map_err(errno)?;
+        self.fs().adopt(&found)
+    }
+
     pub(super) fn make(&self, name: &[u8], new: NewNode<'_>, perm: u32, by: &Cred) -> Result<Arc<Node>> {
-        let dir = self.dir()?;
+        self.dir()?;
         let number = |rdev: u64| ((rdev >> 8 & 0xfff) as u32, (rdev & 0xff | rdev >> 12 & 0xf_ff00) as u32);
         let kind = match new {
             NewNode::File => Kind::File,
@@ -150,7 +229,19 @@ impl Node {
             NewNode::Special(Kind::Block, rdev) => New::BlockDevice(number(rdev).0, number(rdev).1),
             NewNode::Special(_, rdev) => New::CharDevice(number(rdev).0, number(rdev).1),
         };
-        let mut volume = self.fs().volume_with_room()?;
+        self.with_charge(|volume, charge| self.make_in(volume, charge, name, (kind, new), perm, by))
+    }
+
+    fn make_in(
+        &self,
+        volume: &mut Volume,
+        charge: &mut Option<Charge>,
+        name: &[u8],
+        (kind, new): (Kind, New<'_>),
+        perm: u32,
+        by: &Cred,
+    ) -> Result<Arc<Node>> {
+        let dir = self.dir()?;
         if self.is_unlinked() {
             return Err(ENOENT);
         }
@@ -158,15 +249,18 @@ impl Node {
         let born = access::birth(by, &above, kind, perm);
         // What is there already is told first.
         if let Err(refused) = access::may_create(by, &above) {
-            return Err(if self.find_in(&mut volume, name).is_ok() { EEXIST } else { refused });
+            return Err(if self.look_at(volume, name).is_ok() { EEXIST } else { refused });
+        }
+        if kind == Kind::Dir && charge.is_none() {
+            return Err(ENOMEM);
         }
         let made = volume.create(self.ino, name, new, born.perm, (born.uid, born.gid));
-        self.fs().changed(&volume);
+        self.fs().changed(volume);
         made.map_err(errno)?;
         dir.changed(name);
-        self.refresh(&mut volume);
+        self.refresh(volume);
         self.modified();
-        self.find_in(&mut volume, name)
+        self.find_in(volume, name, charge)
     }
 
     pub(super) fn give_name(&self, name: &[u8], node: &InodeRef, by: &Cred) -> Result<()> {
@@ -193,7 +287,7 @@ impl Node {
         let dir = self.dir()?;
         self.fs().reap_closed();
         let mut volume = self.fs().volume_with_room()?;
-        let node = self.find_in(&mut volume, name)?;
+        let node = self.look_at(&mut volume, name)?;
         access::may_remove(by, &self.ownership(), &node.ownership())?;
         node.may_lose_names()?;
         let unwritten = node.unwritten(&mut volume);
@@ -224,7 +318,8 @@ impl Node {
         self.fs().unlinked.lock().push(node.ino);
         super::flusher::closed();
         if let Body::Dir(gone) = &node.body {
-            gone.set_above(None);
+            let above = gone.above.lock().take();
+            drop(above);
             gone.forget();
         }
     }
@@ -239,18 +334,19 @@ impl Node {
     ) -> Result<()> {
         let to_node = self.local(to_dir)?;
         let (from, to) = (self.dir()?, to_node.dir()?);
+        self.fs().reap_closed();
+        let mut guard = self.fs().volume_with_room()?;
+        let volume = &mut *guard;
         let how = match mode {
             RenameMode::Replace => Rename::Replace,
             RenameMode::NoReplace => Rename::NoReplace,
             RenameMode::Exchange => Rename::Exchange,
         };
-        self.fs().reap_closed();
-        let mut volume = self.fs().volume_with_room()?;
         if to_node.is_unlinked() {
             return Err(ENOENT);
         }
-        let node = self.find_in(&mut volume, name)?;
-        let target = match to_node.find_in(&mut volume, to_name) {
+        let node = self.look_at(volume, name)?;
+        let target = match to_node.look_at(volume, to_name) {
             Ok(target) => Some(target),
             Err(ENOENT) => None,
             Err(errno) => return Err(errno),
@@ -262,24 +358,24 @@ impl Node {
         access::may_rename(by, (self, &*node), (to_node, replaced), mode)?;
         node.may_lose_names()?;
         target.as_ref().map_or(Ok(()), |target| target.may_lose_names())?;
-        let unwritten = target.as_ref().map_or(Vec::new(), |target| target.unwritten(&mut volume));
+        let unwritten = target.as_ref().map_or(Vec::new(), |target| target.unwritten(volume));
         let moved = volume.rename(self.ino, name, to_node.ino, to_name, how);
-        self.fs().changed(&volume);
+        self.fs().changed(volume);
         moved.map_err(errno)?;
         from.changed(name);
         to.changed(to_name);
         if let Body::Dir(dir) = &node.body {
-            dir.set_above(Some((to_node.this()?, to_name)));
+            dir.move_above(to_node.this()?, to_name);
         }
         if let (RenameMode::Exchange, Some(Body::Dir(dir))) = (mode, target.as_ref().map(|node| &node.body)) {
-            dir.set_above(Some((self.this()?, name)));
+            dir.move_above(self.this()?, name);
         }
-        node.refresh(&mut volume);
+        node.refresh(volume);
         if let Some(target) = &target {
-            self.detached(&mut volume, target, unwritten);
+            self.detached(volume, target, unwritten);
         }
         for dir in [self, to_node] {
-            dir.refresh(&mut volume);
+            dir.refresh(volume);
             dir.modified();
         }
         Ok(())
@@ -304,10 +400,11 @@ impl Node {
             }
         }
         let listing = self.listing()?;
-        let first = listing.partition_point(|entry| entry.position < from);
-        for entry in &listing[first..] {
+        let first = listing.entries.partition_point(|entry| entry.position < from);
+        for entry in &listing.entries[first..] {
             let next = entry.position + 1;
-            let shown = DirEntry { ino: u64::from(entry.ino), next, kind: entry.kind, name: &entry.name };
+            let shown =
+                DirEntry { ino: u64::from(entry.ino), next, kind: entry.kind, name: listing.name(entry) };
             if each(shown) == Flow::Stop {
                 break;
             }
@@ -315,32 +412,59 @@ impl Node {
         Ok(())
     }
 
-    fn listing(&self) -> Result<Arc<Vec<Listed>>> {
+    fn listing(&self) -> Result<Arc<Listing>> {
         let dir = self.dir()?;
         if let Some(listing) = &*dir.listing.lock() {
             return Ok(listing.clone());
         }
-        let mut volume = self.fs().volume_with_room()?;
-        let mut all = Vec::new();
+        self.with_charge(|volume, charge| self.listing_in(volume, charge))
+    }
+
+    fn listing_in(&self, volume: &mut Volume, charge: &mut Option<Charge>) -> Result<Arc<Listing>> {
+        let (mut entries, mut names) = (Vec::new(), Vec::new());
         let mut from = Cursor::Start;
         while from != Cursor::End && !self.is_unlinked() {
-            let part = volume.list(self.ino, from, BATCH).map_err(errno)?;
+            let mut part = volume.list(self.ino, from, BATCH).map_err(errno)?;
             let Some(last) = part.last() else { break };
             from = last.next;
-            all.room(part.len())?;
+            part.retain(|entry| !matches!(entry.name.as_slice(), b"." | b".."));
+            entries.room(part.len())?;
+            names.room(1)?;
             // What the names take, and the next part.
             heap::reserve(PART)?;
-            for entry in part.into_iter().filter(|entry| !matches!(entry.name.as_slice(), b"." | b"..")) {
+            let bytes: usize = part.iter().map(|entry| entry.name.len()).sum();
+            let taken = bytes + size_of::<Box<[u8]>>() + part.len() * size_of::<Listed>();
+            if charge.as_mut().is_none_or(|charge| charge.grow(taken).is_err()) {
+                *charge = None;
+                return Err(ENOMEM);
+            }
+            let mut piece = Vec::with_capacity(bytes);
+            for entry in part {
                 let kind = match Kind::from_mode(entry.file_type) {
                     Some(kind) => kind,
                     None => Kind::from_mode(volume.attributes(entry.ino).map_err(errno)?.mode).ok_or(EIO)?,
                 };
-                all.push(Listed { position: position(&entry.name), ino: entry.ino, kind, name: entry.name });
+                entries.push(Listed {
+                    position: position(&entry.name),
+                    ino: entry.ino,
+                    kind,
+                    piece: names.len() as u32,
+                    at: piece.len() as u16,
+                    len: entry.name.len() as u8,
+                });
+                piece.extend_from_slice(&entry.name);
             }
+            names.push(piece.into_boxed_slice());
+            sched::give_way();
         }
-        all.sort_unstable_by_key(|entry| entry.position);
-        let listing = Arc::new(all);
-        *dir.listing.lock() = Some(listing.clone());
+        entries.sort_unstable_by_key(|entry| {
+            sched::work_done(size_of::<Listed>());
+            entry.position
+        });
+        self.fs().cache.has_listing(entries.len());
+        let listing = Arc::new(Listing { entries, names, _charge: charge.take().ok_or(ENOMEM)? });
+        let old = self.dir()?.listing.lock().replace(listing.clone());
+        drop(old);
         Ok(listing)
     }
 }

@@ -6,8 +6,9 @@
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use super::dir::Dir;
 use super::node::{Body, Node};
 use super::{errno, Fs, MOUNTED};
 use crate::arch::io::interrupt_window;
@@ -19,11 +20,13 @@ use crate::{println, vm};
 
 /// How often it comes by.
 const INTERVAL: sched::Nanos = 5_000_000_000;
-/// Nodes without pages that stay: one for so many pages of memory.
-const PAGES_PER_IDLE_NODE: u64 = 16;
 
 /// Dirty pages are in the way of somebody.
 static CALLED: AtomicBool = AtomicBool::new(false);
+/// Memory is short, and what nobody uses shall go.
+static SHORT: AtomicBool = AtomicBool::new(false);
+/// How often what nobody uses goes at most: while memory stays short there is little of it.
+const REST: sched::Nanos = 1_000_000_000;
 /// A file without a name was closed.
 static CLOSED: AtomicBool = AtomicBool::new(false);
 /// References to the root directory while it is unmounted: the table's, the mount's, and of whoever asks.
@@ -53,14 +56,29 @@ pub(super) fn closed() {
     CALLS.wake_one();
 }
 
+/// Asks it to forget names, listings and nodes that nobody uses, and that have no pages. The page daemon's.
+pub fn memory_is_short() {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let now = sched::now();
+    if now >= NEXT.load(Ordering::Relaxed) {
+        NEXT.store(now + REST, Ordering::Relaxed);
+        SHORT.store(true, Ordering::Release);
+        CALLS.wake_one();
+    }
+}
+
 fn run() {
+    sched::take_turns();
     let mut next = sched::now() + INTERVAL;
     loop {
-        let called = || CALLED.load(Ordering::Acquire) || CLOSED.load(Ordering::Acquire);
+        let called = || [&CALLED, &CLOSED, &SHORT].into_iter().any(|asked| asked.load(Ordering::Acquire));
         // Being called and the time being over are one to it.
         let _ = CALLS.wait_intr(Some(next), || called().then_some(()));
         if CLOSED.swap(false, Ordering::AcqRel) {
             mounted().iter().for_each(|fs| fs.reap_closed());
+        }
+        if SHORT.swap(false, Ordering::AcqRel) {
+            drop_nodes();
         }
         if !CALLED.swap(false, Ordering::AcqRel) && sched::now() < next {
             continue;
@@ -108,9 +126,8 @@ pub fn shut_down() {
 /// As `fsync`.
 pub fn sync_object(id: u32) -> Result<bool> {
     for fs in mounted() {
-        let nodes = fs.all_nodes();
-        let node = nodes.iter().find(|node| node.contents().is_ok_and(|file| file.object().id() == id));
-        if let Some(node) = node {
+        let is_it = |node: &Arc<Node>| node.contents().is_ok_and(|file| file.object().id() == id);
+        if let Some(node) = fs.find_node(|node| is_it(node).then(|| node.clone())) {
             let synced = node.sync();
             node.contents()?.check_mapping()?;
             return synced.map(|()| true);
@@ -123,38 +140,26 @@ pub fn sync_object(id: u32) -> Result<bool> {
 pub fn drop_pages() {
     /// Bytes of a file with whose object locked.
     const STEP: u64 = 1 << 20;
-    for node in mounted().iter().flat_map(|fs| fs.all_nodes()) {
-        let Ok(contents) = node.contents() else { continue };
+    let of_node = |node: &Arc<Node>| {
+        let Ok(contents) = node.contents() else { return };
         for at in (0..contents.object().size()).step_by(STEP as usize) {
             contents.object().drop_clean(at, STEP);
             interrupt_window();
         }
-    }
+    };
+    mounted().iter().for_each(|fs| fs.each_node(of_node));
 }
 
 /// Forgets names of directories, and nodes that nobody needs and that have no pages.
 pub fn drop_nodes() {
     for fs in mounted() {
         fs.reap_closed();
-        let mut left = usize::MAX;
-        // A node that goes lets go of the directory above it.
-        while fs.nodes.lock().len() < left {
-            left = fs.nodes.lock().len();
-            let nodes = fs.all_nodes();
-            nodes.iter().filter_map(|node| node.dir().ok()).for_each(|dir| dir.forget());
-            let inos: Vec<u32> = nodes.iter().map(|node| node.ino).collect();
-            drop(nodes);
-            let is_idle = |node: &Arc<Node>| !node.is_unlinked() && is_idle(node);
-            inos.into_iter().for_each(|ino| drop(fs.take_unused(ino, is_idle)));
-        }
+        fs.each_node(|node| node.dir().map_or((), Dir::forget));
+        fs.forget_idle(0);
     }
 }
 
 impl Fs {
-    fn all_nodes(&self) -> Vec<Arc<Node>> {
-        self.nodes.lock().values().cloned().collect()
-    }
-
     /// Writes back what is dirty and forgets what nobody needs; no commit.
     pub(super) fn flush(&self) {
         if !self.is_read_only() {
@@ -166,41 +171,31 @@ impl Fs {
     /// Writes back what is dirty.
     pub(super) fn write_all(&self) {
         let _walk = self.walk.lock();
-        for node in self.all_nodes() {
-            // Data that can't be written is counted by its object, names and sizes stay to be tried again.
-            let _ = node.write_back();
-        }
+        // Data that can't be written is counted by its object, names and sizes stay to be tried again.
+        self.each_node(|node| _ = node.write_back());
     }
 
     /// Whether a program has a file mapped so that stores come through, though it may have closed it.
     pub(super) fn is_mapped_for_writing(&self) -> bool {
         let spaces: Vec<_> = crate::proc::processes().filter_map(|process| process.space()).collect();
-        self.all_nodes().iter().any(|node| {
-            let object = node.contents().map(|contents| contents.object());
-            object.is_ok_and(|object| {
-                object.is_mapped() && spaces.iter().any(|space| vm::writes_through(space, object))
-            })
-        })
+        let is_written = |object: &vm::Object| {
+            object.is_mapped() && spaces.iter().any(|space| vm::writes_through(space, object))
+        };
+        let found = self.find_node(|node| {
+            let is_it = node.contents().is_ok_and(|contents| is_written(contents.object()));
+            is_it.then_some(())
+        });
+        found.is_some()
     }
 
-    /// Forgets nodes that nobody uses: those without names at once, those without pages when there are many.
+    /// Forgets what nobody uses: nodes without names at once, those without pages when there are many.
     fn forget(&self) {
         self.reap_closed();
-        let most = (vm::stats().total_pages / PAGES_PER_IDLE_NODE) as usize;
-        let idle: Vec<u32> = {
-            let nodes = self.nodes.lock();
-            let idle =
-                nodes.iter().filter(|(_, node)| is_unused(node) && !node.is_unlinked() && is_idle(node));
-            idle.map(|(&ino, _)| ino).collect()
-        };
-        let excess = idle.len().saturating_sub(most);
-        for ino in idle.into_iter().take(excess) {
-            drop(self.take_unused(ino, is_idle));
-        }
+        self.trim();
     }
 
     /// Takes a node out of the table if nobody else has it and it is still as wanted.
-    fn take_unused(&self, ino: u32, wanted: impl Fn(&Arc<Node>) -> bool) -> Option<Arc<Node>> {
+    pub(super) fn take_unused(&self, ino: u32, wanted: impl Fn(&Arc<Node>) -> bool) -> Option<Arc<Node>> {
         let mut nodes = self.nodes.lock();
         let node = nodes.get(&ino)?;
         if is_unused(node) && wanted(node) {
@@ -261,19 +256,8 @@ impl Fs {
 
     /// Takes all nodes out of the table that nobody uses; whether none but the root is left.
     fn forget_unused(&self) -> bool {
-        loop {
-            let nodes = self.all_nodes();
-            nodes.iter().filter_map(|node| node.dir().ok()).for_each(|dir| dir.forget());
-            let inos: Vec<u32> = nodes.iter().map(|node| node.ino).collect();
-            drop(nodes);
-            let before = inos.len();
-            inos.iter()
-                .for_each(|&ino| drop(self.take_unused(ino, |node| !node.is_unlinked() && !is_dirty(node))));
-            let left = self.nodes.lock().len();
-            if left <= 1 || left == before {
-                return left <= 1;
-            }
-        }
+        self.forget_unless(0, |node| !node.is_unlinked() && !is_dirty(node));
+        self.nodes.lock().len() <= 1
     }
 }
 
@@ -287,7 +271,7 @@ fn is_dirty(node: &Node) -> bool {
 }
 
 /// Nothing would be lost, nor have to be read again but names and attributes.
-fn is_idle(node: &Arc<Node>) -> bool {
+pub(super) fn is_idle(node: &Arc<Node>) -> bool {
     match &node.body {
         Body::File(contents) => !contents.is_dirty() && contents.object().resident() == 0,
         _ => node.kind() != Kind::Fifo,

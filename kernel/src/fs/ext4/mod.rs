@@ -8,7 +8,10 @@
 //!   flusher: every 5 s or when asked: cleans objects, commits, forgets nodes that nobody needs
 //! ```
 //! There is one cache of file data: the pages of the files' objects, which `read`, `write`, `mmap` and `execve` share. Nodes stay
-//! after their last use as long as they have pages, so the number of files that stay cached is bounded by memory alone.
+//! after their last use as long as they have pages, so the number of files that stay cached is bounded by memory alone. Those without
+//! pages, names that were looked up and listings of folders are a cache of bounded size (`cache`), which whoever comes for the volume
+//! keeps within it. What stays because a program uses it is charged: a file with its descriptor, and a folder that keeps the one above
+//! it to the user who found it.
 //!
 //! I1: no user memory is copied, and no page of a file is waited for, with the volume locked: bringing pages in needs the volume.
 //! I2: a name is looked up and its node taken from the table under the volume's lock, or the directory's name table's; both change
@@ -19,6 +22,7 @@
 //! their number is set aside, so that a full disk is told to the writer.
 
 mod backing;
+mod cache;
 mod device;
 mod dir;
 mod direct;
@@ -45,11 +49,12 @@ use crate::errno::*;
 use crate::mem::heap;
 use crate::sync::{Mutex, SpinLock};
 use crate::vm;
+use cache::Cache;
 use device::{Data, Metadata, Now};
 use locked::Volume;
 use node::Node;
 
-pub use flusher::{drop_nodes, drop_pages, shut_down, sync_all, sync_object};
+pub use flusher::{drop_nodes, drop_pages, memory_is_short, shut_down, sync_all, sync_object};
 
 /// What `statfs` calls it.
 const MAGIC: u64 = 0xef53;
@@ -68,6 +73,7 @@ pub(super) struct Fs {
     data: Data,
     volume: Mutex<Volume>,
     nodes: SpinLock<BTreeMap<u32, Arc<Node>>>,
+    cache: Cache,
     /// Inodes without names that were not freed yet.
     unlinked: SpinLock<Vec<u32>>,
     /// Held while they are freed: whoever needs their room waits until it is there.
@@ -108,6 +114,7 @@ fn mount_claimed(disk: &Arc<Disk>, mode: Mode) -> Result<InodeRef> {
         free: AtomicU64::new(free_pages(&volume)),
         volume: Mutex::new(volume),
         nodes: SpinLock::new(BTreeMap::new()),
+        cache: Cache::new(),
         unlinked: SpinLock::new(Vec::new()),
         reaping: Mutex::new(()),
         read_only: AtomicBool::new(mode == Mode::ReadOnly),
@@ -157,6 +164,8 @@ pub fn unmount(root: &InodeRef) -> Result<bool> {
     fs.reap_closed();
     fs.forget_all(root)?;
     fs.volume().unmount().map_err(errno)?;
+    // The flusher may have it in its hands still, and finds nothing to commit.
+    fs.changed.store(false, Ordering::Release);
     let gone = {
         let mut mounted = MOUNTED.lock();
         let at = mounted.iter().position(|other| Arc::ptr_eq(other, &fs));
@@ -207,8 +216,9 @@ impl Fs {
         self.volume.lock()
     }
 
-    /// The same for those who may wait for memory, and be refused it.
+    /// The same for those who may wait for memory, and be refused it, and who may bring nodes and names in.
     fn volume_with_room(&self) -> Result<impl DerefMut<Target = Volume> + '_> {
+        self.trim();
         vm::with_room(|| heap::reserve(ROOM)).map_err(|_| ENOMEM)?;
         Ok(self.volume())
     }
