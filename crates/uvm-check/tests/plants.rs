@@ -161,7 +161,7 @@ const PLANTS: &[Plant] = &[
         found_by: PROGRAMS,
     },
     Plant {
-        what: "loan: CPUs are told once the lender's mapping may go",
+        what: "loan: CPUs are not told that the lender can store no more",
         file: "uvm/src/loan/lend.rs",
         changes: &[("            lending.down.flush(self.machine().pmap());\n", "")],
         found_by: PROGRAMS,
@@ -300,15 +300,15 @@ const PLANTS: &[Plant] = &[
         what: "beside: the copy is in its place before every CPU has forgotten the original",
         file: "uvm/src/fault/anon.rs",
         changes: &[(
-            "                fault.down.flush(machine.pmap());\n                let is_replaced = found.replace(no.number(), copy.number());",
-            "                let is_replaced = found.replace(no.number(), copy.number());",
+            "self.forget_at(&mut h, fault, entry);\n                machine.copy(from, to);",
+            "let range = machine::VaRange::new(fault.va, fault.va + machine::Pages(1));\n                machine.pmap().remove(&mut h, &fault.space.pmap, range, fault.down);\n                machine.copy(from, to);",
         )],
         found_by: BESIDE,
     },
     Plant {
         what: "beside: the original stays where this CPU's space shows it",
         file: "uvm/src/fault/anon.rs",
-        changes: &[("                machine.pmap().remove(&mut h, &fault.space.pmap, range, fault.down);\n                fault.down.flush(machine.pmap());\n", "                let _ = range;\n")],
+        changes: &[("                self.forget_at(&mut h, fault, entry);\n                machine.copy(from, to);", "                machine.copy(from, to);")],
         found_by: BESIDE,
     },
     Plant {
@@ -590,7 +590,7 @@ const PLANTS: &[Plant] = &[
     Plant {
         what: "a copy on write is shown before every CPU has forgotten the original (NetBSD PR 56535)",
         file: "machine/src/pmap.rs",
-        changes: &[("        down.flush(self);\n        self.enter(", "        self.enter(")],
+        changes: &[("down);\n        down.flush(self);\n    }", "down);\n    }")],
         found_by: PR_56535,
     },
     Plant {
@@ -973,14 +973,14 @@ fn copy(from: &Path, to: &Path) {
         if path.is_dir() {
             copy(&path, &to);
         } else {
-            replace(&to, &fs::read_to_string(&path).expect("sources are text"));
+            replace(&to, fs::read(&path).expect("the sources can be read"));
         }
     }
 }
 
 /// Writes a file if that changes it, so that cargo builds no more than it must.
-fn replace(path: &Path, text: &str) {
-    if fs::read_to_string(path).is_ok_and(|old| old == text) {
+fn replace(path: &Path, text: impl AsRef<[u8]>) {
+    if fs::read(path).is_ok_and(|old| old == text.as_ref()) {
         return;
     }
     fs::write(path, text).expect("the target folder can be written");
@@ -993,8 +993,8 @@ fn workspace() -> PathBuf {
     // Loom's tests take these in.
     copy(&root.join("kernel/src/sync"), &to.join("kernel/src/sync"));
     let manifest = fs::read_to_string(root.join("Cargo.toml")).expect("the workspace has a manifest");
-    replace(&to.join("Cargo.toml"), &manifest.replace(", \"xtask\"", ""));
-    replace(&to.join("Cargo.lock"), &fs::read_to_string(root.join("Cargo.lock")).expect("it is locked"));
+    replace(&to.join("Cargo.toml"), manifest.replace(", \"xtask\"", ""));
+    replace(&to.join("Cargo.lock"), fs::read_to_string(root.join("Cargo.lock")).expect("it is locked"));
     to
 }
 
@@ -1046,7 +1046,7 @@ fn every_planted_bug_is_found() {
         let path = workspace.join("crates").join(plant.file);
         let sound = fs::read_to_string(&path).expect("the file is there");
         let text = planted(plant, &sound);
-        replace(&path, &text.unwrap_or_else(|from| panic!("{}: {from} is not there once", plant.what)));
+        replace(&path, text.unwrap_or_else(|from| panic!("{}: {from} is not there once", plant.what)));
         let (passed, said) = run(&workspace, plant.found_by);
         replace(&path, &sound);
         assert!(said.contains("\nrunning "), "{}: no test was run: {said}", plant.what);
