@@ -46,8 +46,8 @@ impl<M: Machine> Uvm<M> {
     /// files, shared memory, memory that nobody has touched, in any mixture. What isn't resident is brought in. The lender's
     /// next store to a page that is lent yet gets it a copy.
     ///
-    /// Cost: a look-up an entry, some steps a page; one round of interrupts at most, to CPUs that
-    /// run in a space that may write to the pages. No entry of the map changes.
+    /// Cost: a look-up an entry, some steps a page; one round of interrupts an entry at most, to CPUs
+    /// that run in a space that may write to the pages. No entry of the map changes.
     ///
     /// Source: UVM's `uvm_loan` to the kernel; 1998, section 4.1.
     ///
@@ -84,7 +84,6 @@ impl<M: Machine> Uvm<M> {
         let mut lending = Lending::new(space, lent, &mut down);
         let result = self.lend_all(held, range, &mut lending);
         self.count_lending(&lending);
-        down.perform(self.machine(), held);
         if result.is_err() {
             for page in lent.pages.drain(before..) {
                 self.return_page(held, page);
@@ -108,20 +107,11 @@ impl<M: Machine> Uvm<M> {
         let mut at = range.start;
         let mut missed = None;
         while at < range.end {
-            let reached = self.attempt(held, 0, |held, _| {
-                let reached = self.lend_resident(held, VaRange::new(at, range.end), lending);
-                if reached.is_err() {
-                    // Who waits holds nobody up.
-                    lending.down.perform(self.machine(), held);
-                }
-                reached
-            });
-            at = reached?;
+            let rest = VaRange::new(at, range.end);
+            at = self.attempt(held, 0, |held, _| self.lend_resident(held, rest, lending))?;
             if at == range.end {
                 break;
             }
-            // A fault may sleep, and whoever is told of it goes on where this has been.
-            lending.down.perform(self.machine(), held);
             if missed.replace(at) == Some(at) {
                 let page = self.fault_and_pin(held, lending.space, at, Prot::READ, Reach::AsProgram)?;
                 let copy = self.attempt(held, 0, |held, _| self.lend_copy(held, page).map_err(Stop::Fail));
