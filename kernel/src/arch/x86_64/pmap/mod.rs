@@ -44,7 +44,7 @@ mod tlb;
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 use machine::order::{Before, Held, PageCache};
-use machine::{Machine, NoMemory, PageNo, Pmap, Prot, Shootdown, Va, VaRange, Wiring, PAGE_SIZE};
+use machine::{Machine, NoMemory, PageNo, Pages, Pmap, Prot, Shootdown, Va, VaRange, Wiring, PAGE_SIZE};
 
 use super::cpu;
 use super::machine::KERNEL;
@@ -254,7 +254,7 @@ impl Pmap for X86Pmap {
                 stale.note(down);
             }
         }
-        overtake_nobody(space, VaRange::new(va, va + machine::Pages(1)), down);
+        overtake_nobody(space, VaRange::new(va, va + Pages(1)), down);
         down.flush(self);
     }
 
