@@ -1,8 +1,6 @@
 //! System calls by which a program says how it uses its memory, or asks how the kernel does: madvise, minherit, msync,
 //! mincore.
 
-use alloc::vec::Vec;
-
 use super::mem::{current_mm, range, PAGE};
 use super::{calls, Calls, Handler};
 use crate::errno::{Result, EBUSY, EFAULT, EINTR, EINVAL, ENOMEM};
@@ -11,6 +9,9 @@ use crate::mem::layout::USER_END;
 use crate::vm::{self, Advice, Inherit, Sharing, Space};
 use crate::{proc, sched, user};
 use linux_raw_sys::general as abi;
+
+/// The work of looking a mapping up: that of copying so many bytes.
+const MAPPING: usize = 1024;
 
 pub const CALLS: Calls = calls! {
     __NR_madvise => madvise[3],
@@ -114,14 +115,27 @@ fn msync(addr: u64, len: u64, flags: u32) -> Result<()> {
 
 /// Has the files that are mapped shared in a range written back. Without being asked to wait, the flusher does it in time.
 fn sync_files(space: &Space, addr: u64, len: u64) -> Result<()> {
-    let mut objects = Vec::new();
-    vm::outline(space, addr, addr + len, &mut |line| {
-        if line.sharing == Sharing::Shared && line.object != 0 {
-            objects.push(line.object as u32);
+    /// Files that are remembered as written: mappings of few files may follow each other by turns.
+    const RECENT: usize = 16;
+    let (mut recent, mut synced) = ([0; RECENT], 0);
+    let (mut at, end) = (addr, addr + len);
+    while at < end && !proc::is_leaving() {
+        let mut object = 0;
+        let mapping_end = vm::line(space, at, &mut |line| {
+            if line.start < end && line.sharing == Sharing::Shared {
+                object = line.object;
+            }
+        });
+        let Some(mapping_end) = mapping_end else { break };
+        if object != 0 && !recent.contains(&object) {
+            ext4::sync_object(object as u32)?;
+            recent[synced % RECENT] = object;
+            synced += 1;
         }
-    });
-    objects.dedup();
-    objects.into_iter().try_for_each(|id| ext4::sync_object(id).map(|_| ()))
+        sched::work_done(MAPPING);
+        at = mapping_end;
+    }
+    Ok(())
 }
 
 fn mincore(addr: u64, len: u64, out: u64) -> Result<()> {
