@@ -3,6 +3,7 @@
 #include "check.h"
 #include "uvm.h"
 #include <sys/ioctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <sys/uio.h>
@@ -239,6 +240,36 @@ static void bytes_are_transferred(void) {
         struct uvm_piece piece;
         CHECK(uvm_transfer_read(ends[0], &piece, 1, PAGE) == 0);
         close(ends[0]);
+    }
+}
+
+static size_t mapped_pages(void) {
+    char text[64];
+    int fd = open("/proc/self/statm", O_RDONLY);
+    NEED(fd >= 0);
+    ssize_t n = read(fd, text, sizeof text - 1);
+    NEED(n > 0);
+    text[n] = 0;
+    close(fd);
+    return strtoul(text, 0, 10);
+}
+
+// Pages that come by transfer are memory of the receiver's, and within its limit.
+static void transfers_keep_to_limits(void) {
+    for (int pages = 1; pages <= 32; pages += 31) {
+        int ends[2];
+        struct uvm_piece piece;
+        struct rlimit old, none;
+        char *from = memory(32 * PAGE);
+        fill(from, pages * PAGE, 31);
+        NEED(!pipe(ends) && uvm_donate_write(ends[1], from, pages * PAGE) == pages * PAGE);
+        NEED(!getrlimit(RLIMIT_AS, &old));
+        none = (struct rlimit){mapped_pages() * PAGE, old.rlim_max};
+        NEED(!setrlimit(RLIMIT_AS, &none));
+        FAILS(uvm_transfer_read(ends[0], &piece, 1, 32 * PAGE), ENOMEM);
+        NEED(!setrlimit(RLIMIT_AS, &old));
+        CHECK(transferred(ends[0], pages * PAGE, 31) == (size_t)pages * PAGE);
+        close(ends[0]), close(ends[1]);
     }
 }
 
@@ -736,6 +767,7 @@ int main(int argc, char **argv) {
         {"readers_of_all_kinds", readers_of_all_kinds},
         {"memory_is_short", memory_is_short},
         {"bytes_are_transferred", bytes_are_transferred},
+        {"transfers_keep_to_limits", transfers_keep_to_limits},
         {"pages_are_donated", pages_are_donated},
         {"more_than_has_room_is_donated", more_than_has_room_is_donated},
         {"a_part_of_a_page_is_donated", a_part_of_a_page_is_donated},

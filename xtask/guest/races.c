@@ -321,6 +321,62 @@ static void pipes_do_not_grow_together(void) {
     set_pages_of_pipes("16384");
 }
 
+static const size_t HELD = 16 * PAGE, MAPPED = 5ul << 29;
+static int at_once, most_at_once;
+
+// What one thread of two may have, and not both.
+static void hold(void) {
+    int now = __atomic_add_fetch(&at_once, 1, __ATOMIC_SEQ_CST);
+    for (volatile int n = 0; n < 300; n++) {}
+    if (now > most_at_once) most_at_once = now;
+    __atomic_sub_fetch(&at_once, 1, __ATOMIC_SEQ_CST);
+}
+
+static void *locks_in_memory(void *done) {
+    void *at = mmap(0, HELD, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    NEED(at != MAP_FAILED);
+    for (int i = 0; i < 3 * ROUNDS; i++) {
+        if (mlock(at, HELD)) continue;
+        ++*(int *)done;
+        hold();
+        munlock(at, HELD);
+    }
+    return 0;
+}
+
+static void *maps_much(void *done) {
+    for (int i = 0; i < 3 * ROUNDS; i++) {
+        void *at = mmap(0, MAPPED, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (at == MAP_FAILED) continue;
+        ++*(int *)done;
+        hold();
+        munmap(at, MAPPED);
+    }
+    return 0;
+}
+
+static void limited(int which, size_t most, void *(*takes)(void *)) {
+    pid_t child = fork();
+    NEED(child >= 0);
+    if (child == 0) {
+        struct rlimit limit = {most, most};
+        pthread_t threads[2];
+        int done[2] = {0};
+        NEED(!setresuid(1000, 1000, 1000));
+        for (int i = 0; i < 2; i++) NEED(!pthread_create(&threads[i], 0, takes, &done[i]) && (i || !setrlimit(which, &limit)));
+        for (int i = 0; i < 2; i++) pthread_join(threads[i], 0);
+        _exit(most_at_once == 1 && done[0] && done[1] ? 0 : 1);
+    }
+    int status;
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+}
+
+// Two threads have no more than a limit says, though each alone would keep to it.
+static void limits_hold_for_two(void) {
+    limited(RLIMIT_MEMLOCK, HELD, locks_in_memory);
+    limited(RLIMIT_AS, MAPPED + MAPPED / 2, maps_much);
+}
+
 static const struct test_case cases[] = {
     {"open_creates_or_opens", open_creates_or_opens},
     {"one_key_is_one_segment", one_key_is_one_segment},
@@ -331,6 +387,7 @@ static const struct test_case cases[] = {
     {"no_file_without_a_number", no_file_without_a_number},
     {"peeked_rings_are_alive", peeked_rings_are_alive},
     {"pipes_do_not_grow_together", pipes_do_not_grow_together},
+    {"limits_hold_for_two", limits_hold_for_two},
 };
 
 int main(int argc, char **argv) { return RUN(cases, argc, argv); }

@@ -40,8 +40,9 @@ pub struct Mm {
     /// Processes with the ids of this one may look into it.
     dumpable: AtomicBool,
     pub layout: SpinLock<Layout>,
-    /// Kept while the break moves.
-    pub moving_break: Mutex<()>,
+    /// Held while the break moves, and from the check of a limit on the space's size until what the
+    /// check allowed is mapped or locked: no other thread can use the same room.
+    pub growing: Mutex<()>,
 }
 
 impl Mm {
@@ -53,12 +54,14 @@ impl Mm {
             lock_future: AtomicU8::new(NOT),
             dumpable: AtomicBool::new(true),
             layout: SpinLock::new(layout),
-            moving_break: Mutex::new(()),
+            growing: Mutex::new(()),
         })
     }
 
     /// A copy for a new process, by fork's rules.
     pub fn fork(&self) -> Result<Arc<Mm>> {
+        // The break that the child knows is that of its space.
+        let _growing = self.growing.lock();
         let space = vm::space_fork(&self.space)?;
         let layout = self.layout.lock().clone();
         let copy = Mm::new(space, layout);

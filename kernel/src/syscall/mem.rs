@@ -2,6 +2,7 @@
 
 use alloc::string::String;
 use alloc::sync::Arc;
+use core::ops::Range;
 
 use super::{calls, mlock, Calls};
 use crate::errno::{Result, EACCES, EAGAIN, EINVAL, ENODEV, ENOMEM, EOVERFLOW, ESRCH};
@@ -13,6 +14,7 @@ use crate::proc::limits::{INFINITY, RLIMIT_AS, RLIMIT_DATA};
 use crate::proc::mm::Mm;
 use crate::proc::thread::OwnMm;
 use crate::proc::{current_process, current_thread};
+use crate::sync::MutexGuard;
 use crate::vm::{self, Backing, Export, MapArgs, Object, Place, Populate, Prot, RemapPlace, Sharing};
 use linux_raw_sys::general as abi;
 
@@ -133,6 +135,7 @@ pub(super) fn map_new(args: &MapArgs, lock: Option<Populate>) -> Result<u64> {
         data: if counts { args.len } else { 0 },
         replaced: if replaces { args.addr..args.addr + args.len } else { 0..0 },
     };
+    let _growing = growing(&mm, lock);
     growth.check(&mm)?;
     if lock.is_some() {
         mlock::check_growth(&mm, args.len).map_err(|_| EAGAIN)?;
@@ -145,6 +148,11 @@ pub(super) fn map_new(args: &MapArgs, lock: Option<Populate>) -> Result<u64> {
         }
         None => vm::map(&mm.space, args),
     }
+}
+
+/// Keeps other threads from growing the space, if a limit holds for what is mapped or locked.
+fn growing(mm: &Mm, lock: Option<Populate>) -> Option<MutexGuard<'_, ()>> {
+    (lock.is_some() || current_process().limits_memory()).then(|| mm.growing.lock())
 }
 
 fn check_fixed(addr: u64, len: u64) -> Result<()> {
@@ -253,7 +261,7 @@ struct Growth {
     /// Of it private and writable.
     data: u64,
     /// Addresses whose mappings go.
-    replaced: core::ops::Range<u64>,
+    replaced: Range<u64>,
 }
 
 impl Growth {
@@ -285,8 +293,15 @@ pub(super) fn import(export: &Export, place: Option<u64>) -> Result<u64> {
         check_fixed(at, len)?;
     }
     let replaced = place.map_or(0..0, |at| at..at + len);
-    Growth { mapped: len, data: len, replaced }.check(&mm)?;
+    let _growing = allow_growth(&mm, len, replaced)?;
     export.import(&mm.space, place)
+}
+
+/// Allows for `len` bytes of new private memory, in place of `replaced`, while the result lives.
+pub(super) fn allow_growth(mm: &Mm, len: u64, replaced: Range<u64>) -> Result<Option<MutexGuard<'_, ()>>> {
+    let guard = growing(mm, None);
+    Growth { mapped: len, data: len, replaced }.check(mm)?;
+    Ok(guard)
 }
 
 fn munmap(addr: u64, len: u64) -> Result<()> {
@@ -307,7 +322,9 @@ fn mprotect(addr: u64, len: u64, bits: u32) -> Result<()> {
     }
     let len = range(addr, len)?;
     let mm = current_mm()?;
-    if bits & abi::PROT_WRITE != 0 && current_process().limit(RLIMIT_DATA) != INFINITY {
+    let is_limited = bits & abi::PROT_WRITE != 0 && current_process().limit(RLIMIT_DATA) != INFINITY;
+    let _growing = is_limited.then(|| mm.growing.lock());
+    if is_limited {
         let there = vm::sums(&mm.space, addr, addr + len);
         Growth { data: there.private - there.data, ..Growth::default() }.check(&mm)?;
     }
@@ -347,6 +364,8 @@ fn mremap(old: u64, old_len: u64, new_len: u64, flags: u32, new: u64) -> Result<
         }
     };
     let mm = current_mm()?;
+    let grows = flags & DONTUNMAP != 0 || new_pages > old_pages;
+    let _growing = grows.then(|| mm.growing.lock());
     if flags & DONTUNMAP != 0 {
         // What stays isn't locked.
         check_size(&mm, old, old_pages)?;
@@ -373,7 +392,7 @@ fn check_size(mm: &Mm, at: u64, more: u64) -> Result<()> {
 
 fn brk(wanted: u64) -> Result<u64> {
     let mm = current_mm()?;
-    let _moving = mm.moving_break.lock();
+    let _growing = mm.growing.lock();
     let lock = mm.lock_future();
     let (start, end) = {
         let layout = mm.layout.lock();

@@ -53,6 +53,7 @@ fn lock(addr: u64, len: u64, when: Populate) -> Result<()> {
         return Ok(());
     }
     let mm = current_mm()?;
+    let _growing = mm.growing.lock();
     let already = vm::sums(&mm.space, start, start + len).locked;
     check_growth(&mm, len - already)?;
     vm::lock(&mm.space, start, len, when)
@@ -89,14 +90,18 @@ fn mlockall(flags: u32) -> Result<()> {
     let process = current_process();
     check_may_lock(process)?;
     let mm = current_mm()?;
+    let _growing = mm.growing.lock();
     let current = flags & CURRENT != 0;
-    if current && !process.cred().has(Caps::IPC_LOCK) && mm.sums().mapped > process.limit(RLIMIT_MEMLOCK) {
+    let may_all = process.cred().has(Caps::IPC_LOCK);
+    let most = if may_all { u64::MAX } else { process.limit(RLIMIT_MEMLOCK) };
+    if current && mm.sums().mapped > most {
         return Err(ENOMEM);
     }
     let when = if flags & ONFAULT != 0 { Populate::OnTouch } else { Populate::Now };
     mm.set_lock_future((flags & FUTURE != 0).then_some(when));
     if current {
-        vm::lock_all(&mm.space, when);
+        // What other threads map meanwhile is locked as far as the limit goes.
+        vm::lock_all(&mm.space, when, most);
     }
     Ok(())
 }

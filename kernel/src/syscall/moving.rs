@@ -5,7 +5,7 @@ use alloc::sync::Arc;
 use machine::{NoMemory, PAGE_SIZE};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-use super::mem::{current_mm, prot, PAGE, PROT_KNOWN};
+use super::mem::{allow_growth, current_mm, prot, PAGE, PROT_KNOWN};
 use super::{Calls, Handler};
 use crate::errno::*;
 use crate::fs::current;
@@ -66,7 +66,7 @@ fn transfer_read(fd: i32, pieces: u64, count: u32, most: usize) -> Result<usize>
     let chain = match taken {
         Taken::Bytes(chain) => chain,
         Taken::Range(range) => {
-            let at = match range.import(&mm.space, None) {
+            let at = match super::mem::import(&range, None) {
                 Ok(at) => at,
                 Err(errno) => return Err(put_back(&file, lent_chain(&range)?, errno)),
             };
@@ -80,6 +80,10 @@ fn transfer_read(fd: i32, pieces: u64, count: u32, most: usize) -> Result<usize>
     let (lent, found) = match to_pages(chain, count) {
         Ok(done) => done,
         Err((errno, chain)) => return Err(put_back(&file, chain, errno)),
+    };
+    let _growing = match allow_growth(&mm, (lent.len() * PAGE_SIZE) as u64, 0..0) {
+        Ok(growing) => growing,
+        Err(errno) => return Err(put_back(&file, from_pages(lent, &found), errno)),
     };
     let at = match vm::transfer(&mm.space, lent) {
         Ok(at) => at,

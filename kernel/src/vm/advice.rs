@@ -178,9 +178,11 @@ pub(super) fn inherit(space: &Space, range: VaRange, inherit: Inherit) -> Result
 }
 
 /// Locks every mapping, as far as memory goes. As on Linux that says nothing of pages that can't be had: they are locked when
-/// they are touched.
-pub(super) fn lock_all(space: &Space, when: Populate) {
+/// they are touched. Ends before more than `most` bytes are locked.
+pub(super) fn lock_all(space: &Space, when: Populate, most: u64) {
+    let mut left = most;
     let _ = each_part(space, space.get().bounds(), |part| {
+        left = left.checked_sub(part.range.pages().bytes()).ok_or(ENOMEM)?;
         if with(|uvm, held| uvm.wire_as_touched(held, space.get(), part.range)).is_ok()
             && when == Populate::Now
         {

@@ -313,8 +313,8 @@ vm_system! {
     fn lock(space: &Space, addr: u64, len: u64, when: Populate) -> Result<()>;
     /// Takes that back.
     fn unlock(space: &Space, addr: u64, len: u64) -> Result<()>;
-    /// Locks every mapping, and brings in what can be had.
-    fn lock_all(space: &Space, when: Populate);
+    /// Locks every mapping, and brings in what can be had; ends before more than `most` bytes are locked.
+    fn lock_all(space: &Space, when: Populate, most: u64);
     /// Takes that back.
     fn unlock_all(space: &Space) -> Result<()>;
     /// Writes shared mappings back.

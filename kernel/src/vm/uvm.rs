@@ -314,8 +314,8 @@ impl VmSystem for Uvm {
         unwire(rest).map_err(range_errno)
     }
 
-    fn lock_all(space: &Space, when: Populate) {
-        advice::lock_all(space, when);
+    fn lock_all(space: &Space, when: Populate, most: u64) {
+        advice::lock_all(space, when, most);
     }
 
     fn unlock_all(space: &Space) -> Result<()> {
