@@ -28,6 +28,7 @@ use super::inode::*;
 use crate::charge::{self, Charge};
 use crate::errno::*;
 use crate::mem::fault::Room;
+use crate::proc;
 use crate::sched::{self, Nanos};
 use crate::sync::{wait_any, Mutex, SpinLock, WaitQueue, Watcher, Woken};
 
@@ -42,6 +43,8 @@ const ITEM: usize = 2 * size_of::<(Key, Entry)>() + size_of::<Watch>() + 16 + (Q
 
 /// What it takes to look at a file: the work of copying so many bytes.
 const LOOK: usize = 128;
+/// What it takes to remove an entry and its watcher, likewise.
+const REMOVAL: usize = 8 * LOOK;
 
 /// A descriptor and its file, by address: the weak reference of the entry keeps that from being used again.
 type Key = (i32, usize);
@@ -218,19 +221,15 @@ impl Set {
         for _ in 0..listed {
             let look = self.items.lock().take_first();
             let Some(look) = look else { break };
-            if !each(&look) {
+            if !each(&look) || is_cut_short() {
                 return;
             }
         }
         let mut from = (i32::MIN, 0);
         loop {
-            let next = {
-                let items = self.items.lock();
-                items.asked.range(from..).next().and_then(|&key| items.look(key))
-            };
-            let Some(look) = next else { return };
+            let Some(look) = self.next_asked(from) else { return };
             from = (look.key.0, look.key.1 + 1);
-            if !each(&look) {
+            if !each(&look) || is_cut_short() {
                 return;
             }
         }
@@ -245,7 +244,6 @@ impl Set {
         };
         ready.room(most.min(max))?;
         self.look_at_all(|look| {
-            sched::work_done(LOOK);
             let events = look.poll();
             let data = (events != 0).then(|| self.items.lock().report(look)).flatten();
             if let Some(data) = data {
@@ -264,12 +262,28 @@ impl Set {
     fn asked(&self) -> Result<Vec<(Arc<File>, Look)>> {
         let mut asked = Vec::new();
         asked.room(self.items.lock().asked.len())?;
-        let items = self.items.lock();
-        let looks = items.asked.iter().filter_map(|&key| items.look(key));
-        let files = looks.filter_map(|look| Some((look.file.upgrade()?, look)));
-        asked.extend(files.take(asked.capacity()));
+        let mut from = (i32::MIN, 0);
+        while asked.len() < asked.capacity() && !is_cut_short() {
+            let next = self.next_asked(from);
+            let Some(look) = next else { break };
+            from = (look.key.0, look.key.1 + 1);
+            if let Some(file) = look.file.upgrade() {
+                asked.push((file, look));
+            }
+        }
         Ok(asked)
     }
+
+    /// The first that has to be asked from a key on.
+    fn next_asked(&self, from: Key) -> Option<Look> {
+        let items = self.items.lock();
+        items.asked.range(from..).next().and_then(|&key| items.look(key))
+    }
+}
+
+/// Gives way to other threads after some looks. Whether the caller is being ended, and need look at no more.
+fn is_cut_short() -> bool {
+    sched::work_done(LOOK) && proc::is_leaving()
 }
 
 /// See the module.
@@ -373,6 +387,7 @@ impl Epoll {
             queues.room(1 + QUEUES)?;
             queues.push(&self.set.changed);
             for (file, _) in &asked {
+                sched::work_done(LOOK);
                 let known = queues.len();
                 queues.room(QUEUES)?;
                 file.queues(&mut queues);
@@ -383,7 +398,8 @@ impl Epoll {
             }
             let is_ready = || {
                 let is_listed = self.set.items.lock().first.is_some();
-                (is_listed || asked.iter().any(|(_, look)| look.poll() != 0)).then_some(())
+                let is_one = |(_, look): &(_, Look)| look.poll() != 0 || is_cut_short();
+                (is_listed || asked.iter().any(is_one)).then_some(())
             };
             match wait_any(&queues, deadline, is_ready) {
                 Ok(()) => {}
@@ -401,7 +417,7 @@ impl Drop for Epoll {
             let first = self.set.items.lock().all.first_key_value().map(|(&key, _)| key);
             let Some(key) = first else { return };
             self.set.remove(key);
-            sched::work_done(LOOK);
+            sched::work_done(REMOVAL);
         }
     }
 }

@@ -17,7 +17,8 @@
 //!
 //! I1: a task is in a queue exactly if it is `Ready`, not current, and its stack was left: [`finish_switch`] alone, on the next
 //! stack, parks or queues the task that was left. So no CPU ever runs a task on a stack that another still uses.
-//! I2: `Blocking` is set by the task itself; it is taken back by itself or by `wake`; `finish_switch` makes it `Parked`.
+//! I2: `Blocking` is set by the task itself, if it was not woken since it listens; it is taken back by `wake`; `finish_switch` makes it
+//! `Parked`. So a task that looks whether it has to sleep may give way: it is in its queues, and could run.
 //! I3: a task stays alive while it is current or queued, by the references held there, and while it sleeps, by the one that
 //! `sync::wait` keeps on its stack. I4: a CPU that is in `IDLE` looks at all queues before it halts, after it has entered itself
 //! there; who queues looks at `IDLE` afterwards. So one sees the other, and nothing waits while a CPU that may run it halts.
@@ -163,19 +164,21 @@ pub fn discard(task: Arc<Task>) {
     drop(task);
 }
 
-/// Announces that the current task is about to block; [`wake`] from here on takes it back.
-pub fn prepare_to_block(task: &Task) {
-    task.announce_sleep();
+/// Has the current task note wake-ups: what it looks at from here on is looked at in time.
+pub fn listen(task: &Task) {
+    task.listen();
 }
 
-/// Takes the announcement back.
-pub fn cancel_block(task: &Task) {
-    task.stay_awake();
+/// The current task has slept for one thing while it looked whether to sleep for another: it looks again.
+pub fn look_again(task: &Task) {
+    task.hear();
 }
 
-/// Sleeps until woken, if `prepare_to_block` still stands. Called by the wait queues.
-pub fn block() {
-    schedule();
+/// Sleeps until woken, unless the current task was woken since it listens. Called by the wait queues.
+pub fn block(task: &Task) {
+    if task.announce_sleep() {
+        schedule();
+    }
 }
 
 /// Makes a blocked task ready; no effect on others. May be called from interrupt handlers and with spin locks held.

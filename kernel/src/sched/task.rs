@@ -68,6 +68,8 @@ pub struct Task {
     cpu: AtomicUsize,
     /// CPUs that it may run on; at least one of them runs tasks.
     allowed: AtomicU64,
+    /// It was woken while it ran, since it was last about to wait.
+    was_woken: AtomicBool,
     /// Its timer went off, and it may stand among those of which that is true once more.
     is_due: AtomicBool,
     /// The CPU whose registers were last loaded with its vector state.
@@ -102,6 +104,7 @@ impl Task {
             work: AtomicU32::new(0),
             cpu: AtomicUsize::new(cpu::index()),
             allowed: AtomicU64::new(u64::MAX),
+            was_woken: AtomicBool::new(false),
             is_due: AtomicBool::new(false),
             fpu_cpu: AtomicUsize::new(usize::MAX),
             context,
@@ -175,16 +178,27 @@ impl Task {
         }
     }
 
-    /// The running task announces that it is about to sleep. What it looks at afterwards is looked at afterwards.
+    /// The running task notes wake-ups from now on.
     #[inline]
-    pub(super) fn announce_sleep(&self) {
-        self.state.swap(State::Blocking as u8, SeqCst);
+    pub(super) fn listen(&self) {
+        self.was_woken.store(false, Relaxed);
     }
 
-    /// The running task takes the announcement back.
+    /// The running task has heard a wake-up, or has slept for something else.
     #[inline]
-    pub(super) fn stay_awake(&self) {
-        self.state.store(State::Ready as u8, Relaxed);
+    pub(super) fn hear(&self) {
+        self.was_woken.store(true, Relaxed);
+    }
+
+    /// The running task announces that it is about to sleep, unless it was woken since it listens (I2). Whether it sleeps.
+    #[inline]
+    pub(super) fn announce_sleep(&self) -> bool {
+        self.state.swap(State::Blocking as u8, SeqCst);
+        if self.was_woken.load(SeqCst) {
+            self.state.store(State::Ready as u8, Relaxed);
+            return false;
+        }
+        true
     }
 
     /// The running task never runs again.
@@ -209,10 +223,16 @@ impl Task {
     #[inline]
     pub(super) fn awaken(&self) -> bool {
         let ready = State::Ready as u8;
+        let sleeps = |now| now == State::Blocking as u8 || now == State::Parked as u8;
         loop {
-            let now = self.state.load(SeqCst);
-            if now != State::Blocking as u8 && now != State::Parked as u8 {
-                return false;
+            let mut now = self.state.load(SeqCst);
+            if !sleeps(now) {
+                // It looks at this after it has announced its sleep, which is looked at once more here.
+                self.was_woken.swap(true, SeqCst);
+                now = self.state.load(SeqCst);
+                if !sleeps(now) {
+                    return false;
+                }
             }
             if self.state.compare_exchange(now, ready, AcqRel, Relaxed).is_ok() {
                 return now == State::Parked as u8;

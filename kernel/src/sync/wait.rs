@@ -1,8 +1,8 @@
 //! Sleeping until something happens.
 //!
-//! A waiter enters the queue, announces that it is about to sleep, and then looks at its condition once more: a wake-up that comes
-//! after the look finds the task in the queue and takes the announcement back, so `sched::block` returns at once. No wake-up is lost,
-//! and wake-ups without cause are harmless since the condition decides.
+//! A waiter enters the queue and then looks at its condition once more: a wake-up that comes after the look finds the task in the
+//! queue, and `sched::block` returns at once. No wake-up is lost, and wake-ups without cause are harmless since the condition decides.
+//! The look may give way to other threads, and be as long as a program makes it.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -284,7 +284,7 @@ fn sleep<T>(
     let task = &sched::current_owned();
     let mut alarm = None;
     let result = loop {
-        sched::prepare_to_block(task);
+        sched::listen(task);
         // Who isn't in a queue isn't woken by it, and looks again after a while.
         let mut is_known = true;
         for queue in queues {
@@ -303,12 +303,12 @@ fn sleep<T>(
             alarm.get_or_insert_with(|| sched::wake_at(deadline, task));
         }
         let nap = (!is_known).then(|| sched::wake_at(sched::now() + NAP, task));
-        sched::block();
+        sched::block(task);
         if let Some(nap) = nap {
             sched::timer_cancel(nap);
         }
     };
-    sched::cancel_block(task);
+    sched::look_again(task);
     for queue in queues {
         // A wake-up meant for one waiter isn't lost with a waiter that gave up.
         if !queue.leave(task) && result.is_err() {

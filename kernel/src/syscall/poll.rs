@@ -57,6 +57,11 @@ struct Wanted {
 
 impl Wanted {
     fn look(&mut self) -> bool {
+        if sched::work_done(LOOK) && proc::is_leaving() {
+            // Nobody will hear of it.
+            self.got = 0;
+            return false;
+        }
         self.got = match &self.file {
             Some(file) => file.poll() & (self.events | abi::POLLERR | abi::POLLHUP),
             None => abi::POLLNVAL,
@@ -225,6 +230,7 @@ fn select_until(count: i32, addrs: [u64; 3], deadline: Option<Nanos>) -> Result<
     let mut fds = Vec::new();
     let mut wanted = Vec::new();
     for fd in 0..sets.words * 64 {
+        sched::work_done(LOOK);
         let events = sets.events(fd);
         if events != 0 {
             fds.room(1)?;
