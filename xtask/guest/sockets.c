@@ -624,6 +624,49 @@ static void tcp_refusals(void) {
     FAILS(bind(other, (void *)&at, sizeof at), EADDRINUSE);
 }
 
+static int with_options(int address, int port_too) {
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    NEED(fd >= 0);
+    NEED(!setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &address, sizeof address));
+    NEED(!setsockopt(fd, SOL_SOCKET, SO_REUSEPORT, &port_too, sizeof port_too));
+    return fd;
+}
+
+// Of one user, sockets share a port by SO_REUSEPORT; nobody takes another user's connections.
+static void ports_are_not_taken_over(void) {
+    for (int shared = 0; shared < 2; shared++) {
+        int server = with_options(1, shared);
+        struct sockaddr_in at = inet(INADDR_ANY, 0), exact;
+        NEED(!bind(server, (void *)&at, sizeof at) && !listen(server, 5));
+        at = inet(INADDR_ANY, port_of(server)), exact = inet(INADDR_LOOPBACK, port_of(server));
+        int own = with_options(1, 1);
+        if (shared) CHECK(!bind(own, (void *)&exact, sizeof exact) && !listen(own, 5));
+        else FAILS(bind(own, (void *)&exact, sizeof exact), EADDRINUSE);
+        pid_t child = fork();
+        if (child == 0) {
+            NEED(!setresuid(1000, 1000, 1000));
+            for (int port_too = 0; port_too < 2; port_too++) {
+                FAILS(bind(with_options(1, port_too), (void *)&at, sizeof at), EADDRINUSE);
+                FAILS(bind(with_options(1, port_too), (void *)&exact, sizeof exact), EADDRINUSE);
+            }
+            _exit(0);
+        }
+        int status;
+        CHECK(waitpid(child, &status, 0) == child && status == 0);
+        close(own), close(server);
+    }
+    // Two that have an address together: one of them listens.
+    int first = with_options(1, 0), second = with_options(1, 0);
+    struct sockaddr_in at = inet(INADDR_LOOPBACK, 0);
+    NEED(!bind(first, (void *)&at, sizeof at));
+    at = inet(INADDR_LOOPBACK, port_of(first));
+    CHECK(!bind(second, (void *)&at, sizeof at) && !listen(first, 5));
+    FAILS(listen(second, 5), EADDRINUSE);
+    close(first);
+    CHECK(!listen(second, 5));
+    close(second);
+}
+
 static void tcp_without_waiting(void) {
     int server = tcp_server(5), client = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
     CHECK(!fcntl(server, F_SETFL, O_NONBLOCK));
@@ -856,6 +899,7 @@ int main(int argc, char **argv) {
         {"full backlogs", full_backlogs},
         {"TCP connections", tcp_connections},
         {"TCP refusals", tcp_refusals},
+        {"ports are not taken over", ports_are_not_taken_over},
         {"TCP without waiting", tcp_without_waiting},
         {"a server and clients", a_server_and_clients},
         {"epoll on sockets", epoll_on_sockets},

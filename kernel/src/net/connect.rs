@@ -91,6 +91,12 @@ impl Socket {
             self.bind(Some(&Address::Inet { ip: any, port: 0 }))?;
         }
         *self.cred.lock() = Ucred::effective();
+        inet::listen(self, || self.start_to_listen(backlog))?;
+        self.room.wake_all();
+        Ok(())
+    }
+
+    fn start_to_listen(&self, backlog: usize) -> Result<()> {
         let mut ends = self.ends.lock();
         match &mut ends.phase {
             Phase::Listening(listener) => listener.backlog = backlog,
@@ -103,8 +109,6 @@ impl Socket {
             }
             _ => return Err(EINVAL),
         }
-        drop(ends);
-        self.room.wake_all();
         Ok(())
     }
 

@@ -1,7 +1,8 @@
 //! Ports of the loopback addresses.
 //!
 //! A socket is bound to an address (or any) and a port of its protocol. Two may share a port if their addresses don't
-//! meet, or if both allow it and neither listens; there is no state behind a closed connection that would keep one.
+//! meet; if both have SO_REUSEADDR and neither listens; or if both have SO_REUSEPORT and are one user's: nobody takes
+//! over another user's connections. There is no state behind a closed connection that would keep a port.
 
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
@@ -17,11 +18,17 @@ use crate::fs::current;
 use crate::mem::fault::{self, Room};
 use crate::proc::caps::Caps;
 use crate::sync::SpinLock;
+use crate::{proc, sched};
 
 /// The ports that are given to those who don't care.
 const FREE_PORTS: core::ops::Range<u16> = 32768..61000;
 /// Ports below are the superuser's.
 const FIRST_PORT: u16 = 1024;
+
+/// Sockets that share a port, at most: a packet's receiver is searched among them.
+const SHARING_MAX: usize = 1024;
+/// What a look at a port takes: the work of copying so many bytes.
+const LOOK: usize = 1024;
 
 /// A protocol's port.
 type Port = (Kind, u16);
@@ -31,8 +38,11 @@ struct Entry {
     ip: Ip,
     /// Any address of version 6 only.
     only6: bool,
-    /// Whether it shares the port with others who do.
-    shares: bool,
+    /// SO_REUSEADDR and SO_REUSEPORT, as they were when it was bound.
+    reuses_address: bool,
+    reuses_port: bool,
+    /// Whose socket it is.
+    uid: u32,
     socket: Weak<Socket>,
 }
 
@@ -47,6 +57,17 @@ impl Entry {
     /// Whether some packet could be for both.
     fn meets(&self, other: &Entry) -> bool {
         self.answers(other.ip) || other.answers(self.ip)
+    }
+
+    fn is_listening(&self) -> bool {
+        self.socket.upgrade().is_some_and(|socket| socket.is_listening())
+    }
+
+    /// Whether another that has the port bars this one from it, or from listening there.
+    fn is_barred_by(&self, other: &Entry) -> bool {
+        let share_port = self.reuses_port && other.reuses_port && self.uid == other.uid;
+        let share_address = self.reuses_address && other.reuses_address;
+        self.meets(other) && !share_port && !(share_address && !other.is_listening())
     }
 }
 
@@ -75,13 +96,16 @@ pub fn bind(socket: &Socket, ip: Ip, port: u16) -> Result<(Address, Bound)> {
         current::cred().need(Caps::NET_BIND_SERVICE).map_err(|_| EACCES)?;
     }
     if port != 0 {
-        return take(socket, ip, port);
+        return take(socket, ip, port, Whose::Anybodys);
     }
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let count = FREE_PORTS.end - FREE_PORTS.start;
     for _ in 0..count {
+        if sched::work_done(LOOK) && proc::is_leaving() {
+            return Err(EINTR);
+        }
         let port = FREE_PORTS.start + NEXT.fetch_add(1, Ordering::Relaxed) % count;
-        match take(socket, ip, port) {
+        match take(socket, ip, port, Whose::Nobodys) {
             Err(EADDRINUSE) => {}
             result => return result,
         }
@@ -89,20 +113,35 @@ pub fn bind(socket: &Socket, ip: Ip, port: u16) -> Result<(Address, Bound)> {
     Err(EADDRINUSE)
 }
 
-fn take(socket: &Socket, ip: Ip, port: u16) -> Result<(Address, Bound)> {
+/// Which ports a socket may get.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Whose {
+    /// One that no other socket would share.
+    Nobodys,
+    /// One that others let it share.
+    Anybodys,
+}
+
+fn take(socket: &Socket, ip: Ip, port: u16, whose: Whose) -> Result<(Address, Bound)> {
     let options = &socket.options;
-    let shares = options.reuse_port() || options.reuse_address();
-    let entry = Entry { ip, only6: options.only6(), shares, socket: socket.weak() };
+    let entry = Entry {
+        ip,
+        only6: options.only6(),
+        reuses_address: options.reuse_address(),
+        reuses_port: options.reuse_port(),
+        uid: socket.cred.lock().uid,
+        socket: socket.weak(),
+    };
     let key = (socket.kind, port);
     let mut table = PORTS.lock();
     let map = table.0.get_or_insert_with(HashMap::new);
     map.room(1).map_err(|_| ENOBUFS)?;
     let entries = map.entry(key).or_default();
-    let is_barred = |other: &Entry| {
-        let listens = other.socket.upgrade().is_some_and(|other| other.is_listening());
-        other.meets(&entry) && (!shares || !other.shares || listens && !options.reuse_port())
+    let is_barred = |other: &Entry| match whose {
+        Whose::Nobodys => entry.meets(other),
+        Whose::Anybodys => entry.is_barred_by(other),
     };
-    if entries.iter().any(is_barred) {
+    if entries.len() >= SHARING_MAX || entries.iter().any(is_barred) {
         return Err(EADDRINUSE);
     }
     entries.room(1).map_err(|_| ENOBUFS)?;
@@ -111,6 +150,26 @@ fn take(socket: &Socket, ip: Ip, port: u16) -> Result<(Address, Bound)> {
     BOUND.add(socket);
     let bound = Bound { port: key, number: socket.number(), socket: socket.weak() };
     Ok((Address::Inet { ip, port }, bound))
+}
+
+/// Has `socket` listen by `start`, which is called if no other listens there.
+///
+/// Fails with `EADDRINUSE`, or as `start` does.
+pub fn listen(socket: &Socket, start: impl FnOnce() -> Result<()>) -> Result<()> {
+    let port = match socket.name() {
+        Address::Inet { port, .. } => (socket.kind, port),
+        _ => return start(),
+    };
+    let table = PORTS.lock();
+    let entries = table.0.as_ref().and_then(|map| map.get(&port)).map_or(&[][..], Vec::as_slice);
+    let own = |entry: &&Entry| entry.socket.ptr_eq(&socket.weak());
+    if let Some(entry) = entries.iter().find(own) {
+        let mut others = entries.iter().filter(|other| !own(other) && other.is_listening());
+        if others.any(|other| entry.is_barred_by(other)) {
+            return Err(EADDRINUSE);
+        }
+    }
+    start()
 }
 
 /// Takes a port back.
