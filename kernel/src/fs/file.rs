@@ -23,6 +23,7 @@ use crate::charge::{self, Charge};
 use crate::errno::*;
 use crate::mem::fault::Room;
 use crate::net::pages::Chain;
+use crate::sched;
 use crate::sync::{Mutex, SpinLock, WaitQueue, Watcher};
 use crate::vm;
 
@@ -34,6 +35,8 @@ const SEQUENTIAL: u8 = 2;
 
 /// Entries of poll sets that one open file has at most.
 const WATCHES: usize = 1024;
+/// What it takes to leave the queues that a watcher is on: the work of copying so many bytes.
+const LEAVING: usize = 4096;
 
 /// What an open file costs besides itself and its node: its place, names, counts.
 const BESIDES: usize = 128;
@@ -427,6 +430,7 @@ impl Drop for File {
         for watch in watched {
             self.leave_queues(&watch);
             watch.file_gone();
+            sched::work_done(LEAVING);
         }
         if !self.is_path_only() {
             let io = self.io.clone();
