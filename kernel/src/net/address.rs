@@ -201,7 +201,7 @@ fn local(path: &[u8]) -> Result<Address> {
 }
 
 /// What a socket carries its bytes as.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Kind {
     /// Connected, without boundaries.
     Stream,

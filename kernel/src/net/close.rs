@@ -4,8 +4,8 @@ use alloc::collections::VecDeque;
 
 use super::address::{Family, Kind};
 use super::queue::Close;
-use super::rights;
 use super::socket::{Phase, Socket, SHUT_RECEIVE, SHUT_SEND};
+use super::{packet, rights};
 use crate::errno::*;
 
 impl Socket {
@@ -65,9 +65,7 @@ impl Socket {
                 peer.peer_went(had_bytes || self.options.resets_at_close());
             }
         }
-        for watcher in watchers.values().filter_map(|watcher| watcher.socket.upgrade()) {
-            watcher.writers.wake_all();
-        }
+        packet::tell(watchers);
         self.refuse_all(phase);
         self.set_shut(SHUT_RECEIVE | SHUT_SEND);
         self.room.wake_all();

@@ -4,18 +4,17 @@
 //! meet; if both have SO_REUSEADDR and neither listens; or if both have SO_REUSEPORT and are one user's: nobody takes
 //! over another user's connections. There is no state behind a closed connection that would keep a port.
 
+use alloc::collections::BTreeMap;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU16, Ordering};
-
-use hashbrown::HashMap;
 
 use super::address::{Address, Family, Ip, Kind};
 use super::named::Named;
 use super::socket::Socket;
 use crate::errno::*;
 use crate::fs::current;
-use crate::mem::fault::{self, Room};
+use crate::mem::fault::Room;
 use crate::proc::caps::Caps;
 use crate::sync::SpinLock;
 use crate::{proc, sched};
@@ -71,9 +70,7 @@ impl Entry {
     }
 }
 
-struct Table(Option<HashMap<Port, Vec<Entry>>>);
-
-static PORTS: SpinLock<Table> = SpinLock::new(Table(None));
+static PORTS: SpinLock<BTreeMap<Port, Vec<Entry>>> = SpinLock::new(BTreeMap::new());
 
 /// All that have ports.
 pub static BOUND: Named = Named::new();
@@ -134,9 +131,7 @@ fn take(socket: &Socket, ip: Ip, port: u16, whose: Whose) -> Result<(Address, Bo
     };
     let key = (socket.kind, port);
     let mut table = PORTS.lock();
-    let map = table.0.get_or_insert_with(HashMap::new);
-    map.room(1).map_err(|_| ENOBUFS)?;
-    let entries = map.entry(key).or_default();
+    let entries = table.entry(key).or_default();
     let is_barred = |other: &Entry| match whose {
         Whose::Nobodys => entry.meets(other),
         Whose::Anybodys => entry.is_barred_by(other),
@@ -161,7 +156,7 @@ pub fn listen(socket: &Socket, start: impl FnOnce() -> Result<()>) -> Result<()>
         _ => return start(),
     };
     let table = PORTS.lock();
-    let entries = table.0.as_ref().and_then(|map| map.get(&port)).map_or(&[][..], Vec::as_slice);
+    let entries = table.get(&port).map_or(&[][..], Vec::as_slice);
     let own = |entry: &&Entry| entry.socket.ptr_eq(&socket.weak());
     if let Some(entry) = entries.iter().find(own) {
         let mut others = entries.iter().filter(|other| !own(other) && other.is_listening());
@@ -176,13 +171,11 @@ pub fn listen(socket: &Socket, start: impl FnOnce() -> Result<()>) -> Result<()>
 pub fn unbind(bound: Bound) {
     BOUND.remove(bound.number);
     let mut table = PORTS.lock();
-    let Some(map) = &mut table.0 else { return };
-    let Some(entries) = map.get_mut(&bound.port) else { return };
+    let Some(entries) = table.get_mut(&bound.port) else { return };
     if let Some(at) = entries.iter().position(|entry| entry.socket.ptr_eq(&bound.socket)) {
         let entry = entries.swap_remove(at);
         if entries.is_empty() {
-            map.remove(&bound.port);
-            fault::shrink(map);
+            table.remove(&bound.port);
         }
         drop(table);
         drop(entry);
@@ -208,7 +201,7 @@ pub fn route(family: Family, ip: Ip) -> Result<Ip> {
 /// The sockets on a port that packets to `ip` are for, those bound to exactly that address first.
 fn bound_to(kind: Kind, ip: Ip, port: u16) -> Vec<Arc<Socket>> {
     let table = PORTS.lock();
-    let Some(entries) = table.0.as_ref().and_then(|map| map.get(&(kind, port))) else { return Vec::new() };
+    let Some(entries) = table.get(&(kind, port)) else { return Vec::new() };
     let answering = || entries.iter().filter(|entry| entry.answers(ip));
     let exact = answering().filter(|entry| entry.ip == ip);
     let others = answering().filter(|entry| entry.ip != ip);

@@ -2,6 +2,7 @@
 
 use linux_raw_sys::general as abi;
 
+use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 
 use super::address::{Address, Family, Ip, Kind};
@@ -15,7 +16,7 @@ use crate::charge;
 use crate::errno::*;
 use crate::fs::io::{Sink, Source};
 use crate::ipc::pipe::Blocking;
-use crate::mem::fault::Room;
+use crate::sched;
 
 /// The longest datagram of UDP over IP version 4.
 const UDP_MAX: usize = 65507;
@@ -296,9 +297,19 @@ impl Socket {
             peer.writers.wake_all();
         }
         let watchers = core::mem::take(&mut self.ends.lock().watchers);
-        for watcher in watchers.values().filter_map(|watcher| watcher.socket.upgrade()) {
-            watcher.writers.wake_all();
+        tell(watchers);
+    }
+}
+
+/// Wakes those who poll for room, and gives way on the way.
+pub(super) fn tell(watchers: BTreeMap<u64, Watcher>) {
+    /// What it takes to wake one: the work of copying so many bytes.
+    const WAKING: usize = 1024;
+    for watcher in watchers.into_values() {
+        if let Some(socket) = watcher.socket.upgrade() {
+            socket.writers.wake_all();
         }
+        sched::work_done(WAKING);
     }
 }
 
@@ -331,14 +342,14 @@ fn is_full(socket: &Socket, peer: &Socket) -> bool {
 /// # Errors
 /// `ENOBUFS`: there is no memory to note it, or the user has all that it may.
 fn watch(socket: &Socket, peer: &Socket) -> Result<()> {
-    /// Its place in a table that may be twice as large as it has to be.
+    /// Its place in a tree whose nodes may be half empty.
     const WATCHER: usize = 2 * (size_of::<u64>() + size_of::<Watcher>());
     let mut ends = peer.ends.lock();
     let watchers = &mut ends.watchers;
     if !watchers.contains_key(&socket.number()) {
-        if watchers.len() == watchers.capacity() {
+        // Those that are gone leave before the tree has twice as many again.
+        if watchers.len().is_power_of_two() {
             watchers.retain(|_, watcher| watcher.socket.strong_count() > 0);
-            watchers.room(1).map_err(|_| ENOBUFS)?;
         }
         let charge = charge::take(WATCHER).map_err(|_| ENOBUFS)?;
         watchers.insert(socket.number(), Watcher { socket: socket.weak(), _charge: charge });

@@ -13,12 +13,11 @@
 //! Invariants: S1: `ends` is held for a few instructions and never with another socket's. S2: two connected sockets refer to
 //! each other until one is released, which takes both references back. S3: `shut` only gains bits.
 
-use alloc::collections::VecDeque;
+use alloc::collections::{BTreeMap, VecDeque};
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
-use hashbrown::HashMap;
 use linux_raw_sys::general as abi;
 use linux_raw_sys::ioctl::{FIONREAD, SIOCATMARK, TIOCOUTQ};
 
@@ -80,7 +79,7 @@ pub struct Ends {
     /// Connected, but the program that didn't wait for it hasn't been told.
     pub is_news: bool,
     /// Datagram sockets that poll for room here, by their numbers.
-    pub watchers: HashMap<u64, Watcher>,
+    pub watchers: BTreeMap<u64, Watcher>,
 }
 
 /// A socket that is to be woken, charged to who polled it.
@@ -137,7 +136,7 @@ impl Socket {
                 bound: None,
                 peer_cred: Ucred { pid: 0, uid: u32::MAX, gid: u32::MAX },
                 is_news: false,
-                watchers: HashMap::new(),
+                watchers: BTreeMap::new(),
             }),
             shut: AtomicU32::new(0),
             error: AtomicI32::new(0),

@@ -4,10 +4,9 @@
 //! whatever becomes of the name.
 
 use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::sync::{Arc, Weak};
-
-use hashbrown::HashMap;
 
 use super::address::Address;
 use super::named::Named;
@@ -16,26 +15,22 @@ use crate::errno::*;
 use crate::fs::inode::{InodeRef, Kind, NewNode};
 use crate::fs::path::{resolve, walk, Follow, Start};
 use crate::fs::{access, current};
-use crate::mem::fault::{self, Room};
 use crate::sync::SpinLock;
+use crate::{proc, sched};
+
+/// What a look for a free name takes: the work of copying so many bytes.
+const LOOK: usize = 1024;
 
 /// What a local socket is bound to.
-#[derive(Clone, PartialEq, Eq, Hash)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Place {
     /// Device and number of a node.
     File(u64, u64),
     Abstract(Box<[u8]>),
 }
 
-struct Table(Option<HashMap<Place, Weak<Socket>>>);
-
-impl Table {
-    fn map(&mut self) -> &mut HashMap<Place, Weak<Socket>> {
-        self.0.get_or_insert_with(HashMap::new)
-    }
-}
-
-static NAMES: SpinLock<Table> = SpinLock::new(Table(None));
+/// In order: no choice of names makes a search long, or a step of growing.
+static NAMES: SpinLock<BTreeMap<Place, Weak<Socket>>> = SpinLock::new(BTreeMap::new());
 
 /// All that have names.
 pub static NAMED: Named = Named::new();
@@ -77,11 +72,7 @@ fn bind_path(socket: &Socket, path: &[u8]) -> Result<Bound> {
     let made = dir.create(&name, NewNode::Special(Kind::Socket, 0), perm, &current::cred());
     let node = made.map_err(|errno| if errno == EEXIST { EADDRINUSE } else { errno })?;
     let place = place_of(&node);
-    let mut table = NAMES.lock();
-    // The name without a socket stays, as on Linux: nobody knows whose it is.
-    table.map().room(1).map_err(|_| ENOBUFS)?;
-    table.map().insert(place.clone(), socket.weak());
-    drop(table);
+    NAMES.lock().insert(place.clone(), socket.weak());
     NAMED.add(socket);
     Ok(Bound { place, number: socket.number(), _node: Some(node) })
 }
@@ -89,12 +80,12 @@ fn bind_path(socket: &Socket, path: &[u8]) -> Result<Bound> {
 fn bind_abstract(socket: &Socket, name: &[u8]) -> Result<Bound> {
     let place = Place::Abstract(name.into());
     let mut table = NAMES.lock();
-    if table.map().get(&place).is_some_and(|held| held.strong_count() > 0) {
+    if table.get(&place).is_some_and(|held| held.strong_count() > 0) {
         return Err(EADDRINUSE);
     }
-    table.map().room(1).map_err(|_| ENOBUFS)?;
-    let _old = table.map().insert(place.clone(), socket.weak());
+    let old = table.insert(place.clone(), socket.weak());
     drop(table);
+    drop(old);
     NAMED.add(socket);
     Ok(Bound { place, number: socket.number(), _node: None })
 }
@@ -103,6 +94,9 @@ fn bind_abstract(socket: &Socket, name: &[u8]) -> Result<Bound> {
 pub fn any_name(socket: &Socket) -> Result<(Address, Bound)> {
     static NEXT: core::sync::atomic::AtomicU32 = core::sync::atomic::AtomicU32::new(0);
     for _ in 0..1 << 20 {
+        if sched::work_done(LOOK) && proc::is_leaving() {
+            return Err(EINTR);
+        }
         let n = NEXT.fetch_add(1, core::sync::atomic::Ordering::Relaxed) & 0xf_ffff;
         let name = Address::Abstract(format!("{n:05x}").into_bytes().into());
         match bind(socket, &name) {
@@ -117,10 +111,8 @@ pub fn any_name(socket: &Socket) -> Result<(Address, Bound)> {
 /// Takes a name back.
 pub fn unbind(bound: Bound) {
     NAMED.remove(bound.number);
-    let mut names = NAMES.lock();
-    let _socket = names.map().remove(&bound.place);
-    fault::shrink(names.map());
-    drop(names);
+    let socket = NAMES.lock().remove(&bound.place);
+    drop(socket);
 }
 
 /// The socket that has a name.
@@ -139,6 +131,6 @@ pub fn find(name: &Address) -> Result<Arc<Socket>> {
         Address::Abstract(name) => Place::Abstract(name.clone()),
         _ => return Err(EINVAL),
     };
-    let socket = NAMES.lock().map().get(&place).and_then(Weak::upgrade);
+    let socket = NAMES.lock().get(&place).and_then(Weak::upgrade);
     socket.ok_or(ECONNREFUSED)
 }

@@ -11,11 +11,11 @@ use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::hash::{BuildHasher, Hasher};
+use core::hash::Hasher;
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, Ordering};
 
-use hashbrown::DefaultHashBuilder;
+use siphasher::sip::SipHasher13;
 use volume::{Cursor, New, Rename};
 
 use super::node::{Body, Node};
@@ -24,6 +24,7 @@ use crate::charge::{self, Charge};
 use crate::errno::*;
 use crate::fs::access;
 use crate::fs::inode::*;
+use crate::fs::random;
 use crate::mem::fault::Room;
 use crate::mem::heap;
 use crate::proc::cred::Cred;
@@ -147,9 +148,13 @@ impl Dir {
 }
 
 fn position(name: &[u8]) -> u64 {
-    // Fixed seeds: positions mean the same for as long as the machine runs.
-    static HASH: spin::Lazy<DefaultHashBuilder> = spin::Lazy::new(DefaultHashBuilder::default);
-    let mut hasher = HASH.build_hasher();
+    // One key: positions mean the same for as long as the machine runs. A secret one: no program makes names of one position.
+    static KEY: spin::Lazy<[u8; 16]> = spin::Lazy::new(|| {
+        let mut key = [0; 16];
+        random::fill(&mut key);
+        key
+    });
+    let mut hasher = SipHasher13::new_with_key(&KEY);
     hasher.write(name);
     // Positions are signed in the interface.
     (hasher.finish() >> 1).max(FIRST)

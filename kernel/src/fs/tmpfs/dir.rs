@@ -13,14 +13,11 @@ use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, Ordering};
 
-use hashbrown::HashMap;
-
 use super::TmpNode;
 use crate::charge::Charge;
 use crate::errno::*;
 use crate::fs::access;
 use crate::fs::inode::*;
-use crate::mem::fault::{self, Room};
 use crate::proc::cred::Cred;
 use crate::sched;
 use crate::sync::SpinLock;
@@ -39,6 +36,9 @@ const NAME: usize = 160;
 /// The work of letting a name and its node go, in bytes that are copied in that time.
 const WORK: usize = 1024;
 
+/// The work of going one directory up, likewise.
+const ABOVE: usize = 128;
+
 /// Charges a user for a name, in which it outlives the process that makes it.
 fn name_charge(uid: u32, name: &[u8]) -> Result<Charge> {
     Charge::lasting(uid, NAME + name.len()).map_err(|_| ENOSPC)
@@ -52,7 +52,7 @@ struct Entry {
 }
 
 struct Entries {
-    by_name: HashMap<Arc<[u8]>, u64>,
+    by_name: BTreeMap<Arc<[u8]>, u64>,
     by_cookie: BTreeMap<u64, Entry>,
     next_cookie: u64,
     above: Option<Weak<TmpNode>>,
@@ -65,7 +65,7 @@ struct Entries {
 impl Dir {
     pub(super) fn new(above: Option<Weak<TmpNode>>, name: &[u8]) -> Dir {
         let entries = Entries {
-            by_name: HashMap::new(),
+            by_name: BTreeMap::new(),
             by_cookie: BTreeMap::new(),
             next_cookie: FIRST_COOKIE,
             above,
@@ -107,12 +107,7 @@ impl Dir {
         self.covered.store(covered, Ordering::Relaxed);
     }
 
-    /// Makes room for a name.
-    fn room(&self) -> Result<()> {
-        Ok(self.entries.lock().by_name.room(1)?)
-    }
-
-    /// Enters a name, for which there is room.
+    /// Enters a name that isn't there.
     fn add(&self, name: &[u8], node: Arc<TmpNode>, charge: Charge) {
         let name: Arc<[u8]> = name.into();
         let mut entries = self.entries.lock();
@@ -126,7 +121,6 @@ impl Dir {
     fn take(&self, name: &[u8]) -> Option<Entry> {
         let mut entries = self.entries.lock();
         let cookie = entries.by_name.remove(name)?;
-        fault::shrink(&mut entries.by_name);
         entries.by_cookie.remove(&cookie)
     }
 
@@ -158,14 +152,9 @@ impl Dir {
             let Entry { name, node, .. } = {
                 let mut entries = self.entries.lock();
                 entries.dead = true;
-                match entries.by_cookie.pop_first() {
-                    Some((_, entry)) => entry,
-                    None => {
-                        let names = core::mem::take(&mut entries.by_name);
-                        drop(entries);
-                        return drop(names);
-                    }
-                }
+                let Some((_, entry)) = entries.by_cookie.pop_first() else { return };
+                entries.by_name.remove(&entry.name);
+                entry
             };
             drop(name);
             sched::work_done(WORK);
@@ -212,7 +201,6 @@ impl TmpNode {
             return Err(EEXIST);
         }
         may(self, &node)?;
-        dir.room()?;
         if node.kind == Kind::Dir {
             self.count_links(1);
         }
@@ -306,10 +294,6 @@ impl TmpNode {
         }
         let replaced = target.as_deref().map(|target| target as &dyn Inode);
         access::may_rename(by, (self, &*node), (to_node, replaced), mode)?;
-        to.room()?;
-        if mode == RenameMode::Exchange {
-            from.room()?;
-        }
         if let Some(target) = &target {
             if mode == RenameMode::Exchange {
                 if target.kind == Kind::Dir && self.is_below(target) {
@@ -373,6 +357,7 @@ impl TmpNode {
             if core::ptr::eq(&*node, other) {
                 return true;
             }
+            sched::work_done(ABOVE);
             let above = node.dir().ok().and_then(|dir| dir.entries.lock().above.clone());
             at = above.and_then(|above| above.upgrade());
         }
