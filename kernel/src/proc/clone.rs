@@ -96,7 +96,7 @@ impl Request {
 /// Makes a thread or process that goes on from `regs` with 0 in `rax`. Returns its number to the caller.
 pub fn clone(regs: &mut UserRegs, request: &Request) -> Result<Pid> {
     request.check()?;
-    let caller = current_thread();
+    let caller = &current_thread();
     vm::leave_memory(match Asker::of(&caller.process) {
         Asker::Root => Asks::Process,
         Asker::Other => Asks::OtherProcess,

@@ -254,7 +254,7 @@ fn setpgid(pid: Pid, pgid: Pid) -> Result<()> {
     if pgid < 0 {
         return Err(EINVAL);
     }
-    let caller = current_process();
+    let caller = &current_process();
     let pid = if pid == 0 { caller.pid } else { pid };
     table::set_group(caller, pid, if pgid == 0 { pid } else { pgid })
 }
@@ -264,7 +264,7 @@ fn getsid(pid: Pid) -> Result<Pid> {
 }
 
 fn setsid() -> Result<Pid> {
-    table::new_session(current_process())
+    table::new_session(&current_process())
 }
 
 fn set_tid_address(at: u64) -> Result<Pid> {
@@ -488,7 +488,7 @@ fn getrlimit(resource: u32, at: u64) -> Result<()> {
 
 fn setrlimit(resource: u32, at: u64) -> Result<()> {
     let limit: Limit = user::get(at)?;
-    set_limit(current_process(), resource, limit)
+    set_limit(&current_process(), resource, limit)
 }
 
 fn set_limit(process: &Process, resource: u32, limit: Limit) -> Result<()> {
