@@ -291,6 +291,14 @@ impl Charge {
     /// Charges as many bytes more.
     ///
     /// # Errors
+    /// The number of the user who has it, or whose process does.
+    pub fn uid(&self) -> u32 {
+        match &self.to {
+            Holder::Process(account) => account.user.uid,
+            Holder::User(user) => user.uid,
+        }
+    }
+
     /// [`Full`]; nothing has changed.
     pub fn grow(&mut self, bytes: usize) -> Result<(), Full> {
         self.to.take(bytes)?;
