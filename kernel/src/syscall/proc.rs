@@ -1,7 +1,6 @@
 //! System calls on processes and threads: their making, their end, their relations and identities.
 
 use alloc::sync::Arc;
-use alloc::vec::Vec;
 
 use super::{calls, Calls};
 use crate::arch::UserRegs;
@@ -11,7 +10,7 @@ use crate::fs::file::File;
 use crate::proc::access::{self, change_cred, By};
 use crate::proc::caps::Caps;
 use crate::proc::clone::{self, Flags, Request};
-use crate::proc::cred::{Cred, GROUPS_MAX};
+use crate::proc::cred::{Cred, Groups, GROUPS_MAX};
 use crate::proc::limits::{Limit, NOFILE_MAX, RLIMIT_NOFILE};
 use crate::proc::process::ExitStatus;
 use crate::proc::usage::Usage;
@@ -466,15 +465,12 @@ fn getgroups(size: i32, list: u64) -> Result<usize> {
 }
 
 fn setgroups(size: usize, list: u64) -> Result<()> {
-    current_process().cred().need(Caps::SETGID)?;
+    let own = current_process().cred();
+    own.need(Caps::SETGID)?;
     if size > GROUPS_MAX {
         return Err(EINVAL);
     }
-    let mut groups: Vec<u32> = Vec::new();
-    for i in 0..size {
-        groups.push(user::get(list.wrapping_add(4 * i as u64))?);
-    }
-    groups.sort_unstable();
+    let groups = Groups::read(own.uid, size, |i| user::get(list.wrapping_add(4 * i as u64)))?;
     change_cred(|cred| {
         cred.groups = Arc::new(groups);
         Ok(())
