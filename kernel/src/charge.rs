@@ -18,6 +18,8 @@
 //! `write` and `fallocate` of a memfd say ENOSPC, a store to one or to a segment gets SIGBUS, and `shmget` of a segment that could
 //! never be filled says ENOSPC. Pages in queues of pipes and sockets are counted by [`User::changed`].
 //!
+//! What the pages of unnamed objects are listed in counts by their quota, and is among what is kept.
+//!
 //! I1: an account's sum is that of its charges; a user's that of accounts and charges that refer to
 //! it. I2: a process that changes its real user gets a new account and takes its threads along;
 //! other charges stay with the user who made them.
@@ -127,7 +129,7 @@ impl User {
 
     /// Bytes that are kept for the user.
     pub fn kept(&self) -> usize {
-        self.kept.load(Relaxed)
+        self.kept.load(Relaxed) + self.memory.heap()
     }
 
     fn take(&self, bytes: usize) -> Result<(), Full> {
@@ -135,7 +137,7 @@ impl User {
         let most = if is_root { &ROOT } else { &EACH };
         let kept = self.kept.fetch_add(bytes, Relaxed) + bytes;
         let others = if is_root { 0 } else { KEPT_BY_OTHERS.fetch_add(bytes, Relaxed) + bytes };
-        if kept > most.load(Relaxed) || others > OTHERS.load(Relaxed) {
+        if kept + self.memory.heap() > most.load(Relaxed) || others > OTHERS.load(Relaxed) {
             self.give(bytes);
             return Err(Full);
         }
@@ -171,7 +173,8 @@ impl User {
     pub fn memory(&self) -> &Arc<Quota> {
         let stats = vm::stats();
         // As a tmpfs on Linux: nobody's end gives back what has a name, so half is for private memory.
-        shared_memory().set_most(((stats.total_pages + stats.swap_pages) / 2) as usize);
+        let half = (stats.total_pages + stats.swap_pages) as usize / 2;
+        shared_memory().set_most(half.saturating_sub(shared_memory().heap().div_ceil(PAGE_SIZE)));
         &self.memory
     }
 
@@ -214,7 +217,7 @@ impl Account {
 
     /// Bytes that are kept for the process.
     pub fn kept(&self) -> usize {
-        self.kept.load(Relaxed)
+        self.kept.load(Relaxed) + self.memory.heap()
     }
 
     /// Pages of unnamed objects that the process has made.
@@ -286,6 +289,14 @@ impl Charge {
         let user = User::of(uid);
         user.take(bytes)?;
         Ok(Charge { to: Holder::User(user), bytes })
+    }
+
+    /// The number of the user who has it, or whose process does.
+    pub fn uid(&self) -> u32 {
+        match &self.to {
+            Holder::Process(account) => account.user.uid,
+            Holder::User(user) => user.uid,
+        }
     }
 
     /// Charges as many bytes more.

@@ -433,6 +433,135 @@ static void texts_at_rest_are_charged(void) {
     CHECK(number_after("/proc/self/status", "KernelKept:") <= before + 32);
 }
 
+// What calls make the kernel keep: memory in use grows by no more than the pages that are made, and what is charged.
+static void covered(const char *what, long pages, void (*make)(void)) {
+    enum { SLACK = 192 };
+    long free = number_after("/proc/meminfo", "MemFree:"), kept = number_after("/proc/self/status", "KernelKept:");
+    make();
+    free -= number_after("/proc/meminfo", "MemFree:");
+    kept = number_after("/proc/self/status", "KernelKept:") - kept;
+    if (!CHECK(free - 4 * pages <= kept + SLACK)) printf("  %s: %ld KiB of %ld\n", what, kept, free - 4 * pages);
+}
+
+enum { SOCKETS = 2000, APART = 4 * MEGABYTE, SPARSE = 2000, PLACES = 1000 };
+
+static void make_named_sockets(void) {
+    struct sockaddr_un name = {AF_UNIX, ""};
+    for (int i = 0; i < SOCKETS; i++) {
+        memset(name.sun_path + 1, 'n', 100);
+        sprintf(name.sun_path + 90, "%d", i);
+        int fd = socket(AF_UNIX, SOCK_STREAM, 0);
+        NEED(fd >= 0 && bind(fd, (struct sockaddr *)&name, sizeof name.sun_family + 101) == 0);
+    }
+}
+
+static void make_optioned_sockets(void) {
+    static const int options[] = {SO_KEEPALIVE, SO_BROADCAST, SO_OOBINLINE, SO_DONTROUTE, SO_TIMESTAMP, SO_TIMESTAMPNS};
+    for (int i = 0, one = 1; i < SOCKETS; i++) {
+        int fd = socket(AF_INET, SOCK_STREAM, 0);
+        NEED(fd >= 0);
+        for (int level = 0; level <= IPPROTO_TCP; level += IPPROTO_TCP)
+            for (int option = 1; option < 40; option++) setsockopt(fd, level, option, &one, sizeof one);
+        for (size_t n = 0; n < sizeof options / sizeof *options; n++) setsockopt(fd, SOL_SOCKET, options[n], &one, sizeof one);
+    }
+}
+
+static void make_sparse_object(void) {
+    int fd = memfd_create("sparse", 0);
+    NEED(fd >= 0);
+    for (off_t i = 0; i < SPARSE; i++) NEED(pwrite(fd, "x", 1, i * APART) == 1);
+}
+
+static void sockets_names_are_charged(void) {
+    struct rlimit most = {SOCKETS + 100, SOCKETS + 100};
+    NEED(!setrlimit(RLIMIT_NOFILE, &most));
+    covered("names of sockets", 0, make_named_sockets);
+}
+
+static void sockets_options_are_charged(void) {
+    struct rlimit most = {SOCKETS + 100, SOCKETS + 100};
+    NEED(!setrlimit(RLIMIT_NOFILE, &most));
+    covered("options of sockets", 0, make_optioned_sockets);
+}
+
+static void leaves_of_sparse_objects_are_charged(void) {
+    long pages = number_after("/proc/self/status", "ObjectsMade:");
+    covered("leaves of a sparse object", SPARSE, make_sparse_object);
+    CHECK(number_after("/proc/self/status", "ObjectsMade:") - pages == 4 * SPARSE);
+}
+
+// A process whose pages lie far apart: its page tables are shown, and nothing else is in use.
+static void page_tables_are_shown(void) {
+    enum { SLACK = 512 };
+    static const char *const shown[] = {"VmRSS:", "VmPTE:"};
+    long all = 0, free = number_after("/proc/meminfo", "MemFree:");
+    for (int i = 0; i < 2; i++) all -= number_after("/proc/self/status", shown[i]);
+    char *at = mmap(0, PLACES * (size_t)APART, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    NEED(at != MAP_FAILED);
+    for (size_t i = 0; i < PLACES; i++) at[i * APART] = 1;
+    for (int i = 0; i < 2; i++) all += number_after("/proc/self/status", shown[i]);
+    free -= number_after("/proc/meminfo", "MemFree:");
+    long heap = 0;
+    char text[256] = "";
+    int fd = open("/proc/self/uvm", O_RDONLY);
+    NEED(fd >= 0 && read(fd, text, sizeof text - 1) > 0);
+    char *place = strstr(text, "tables, ");
+    if (CHECK(place)) heap = atol(place + 8) >> 10;
+    CHECK(strstr(text, "\nkept: "));
+    if (!CHECK(free <= all + heap + SLACK)) printf("  %ld KiB of %ld\n", all + heap, free);
+}
+
+// What is for the time of a lock, and a list of groups, is their user's.
+static void small_lists_are_charged(void) {
+    enum { GROUPS = 65536, PAGES = 2048 };
+    static gid_t groups[GROUPS];
+    long before = number_after("/proc/self/status", "KernelKeptOfUser:");
+    for (int i = 0; i < GROUPS; i++) groups[i] = i;
+    NEED(setgroups(GROUPS, groups) == 0);
+    CHECK(number_after("/proc/self/status", "KernelKeptOfUser:") - before >= (long)sizeof groups >> 10);
+    NEED(setgroups(0, groups) == 0);
+    CHECK(number_after("/proc/self/status", "KernelKeptOfUser:") <= before + 1);
+    int id = shmget(IPC_PRIVATE, PAGES * PAGE, IPC_CREAT | 0600);
+    NEED(id >= 0);
+    before = number_after("/proc/self/status", "KernelKeptOfUser:");
+    CHECK(shmctl(id, SHM_LOCK, 0) == 0);
+    CHECK(number_after("/proc/self/status", "KernelKeptOfUser:") - before >= PAGES * 4 >> 10);
+    CHECK(shmctl(id, IPC_RMID, 0) == 0);
+    CHECK(number_after("/proc/self/status", "KernelKeptOfUser:") <= before);
+}
+
+// A user who has all the locks on a file that one may have leaves others theirs.
+static void locks_of_a_user_leave_others_theirs(void) {
+    enum { MANY = 5000, FAR = 1 << 20 };
+    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_len = 1};
+    int file = open("/tmp/locked", O_CREAT | O_RDWR, 0600), ends[2], status = -1;
+    char byte;
+    NEED(file >= 0 && pipe(ends) == 0 && unlink("/tmp/locked") == 0);
+    pid_t hog = fork();
+    NEED(hog >= 0);
+    if (hog == 0) {
+        if (setgid(USER) || setuid(USER)) _exit(1);
+        for (int i = 0; i < MANY; i++, lock.l_start += 2)
+            if (fcntl(file, F_SETLK, &lock)) break;
+        if (write(ends[1], "", 1) == 1) pause();
+        _exit(1);
+    }
+    close(ends[1]);
+    CHECK(read(ends[0], &byte, 1) == 1);
+    pid_t other = fork();
+    NEED(other >= 0);
+    if (other == 0) {
+        if (setgid(USER + 1) || setuid(USER + 1)) _exit(1);
+        lock.l_start = FAR;
+        if (fcntl(file, F_SETLK, &lock)) _exit(errno);
+        lock.l_start = 2;
+        _exit(fcntl(file, F_SETLK, &lock) == 0 || errno != EAGAIN);
+    }
+    CHECK(waitpid(other, &status, 0) == other && status == 0);
+    kill(hog, SIGKILL);
+    while (wait(0) > 0) {}
+}
+
 // Threads of a child that end and that nobody waits for: what is known of them is charged to their tracer.
 static void ended_tracees_are_charged(void) {
     enum { MANY = 1000, LEAST = 32 };
@@ -684,6 +813,12 @@ static const struct test_case cases[] = {
     {"waiting_senders_are_charged", waiting_senders_are_charged},
     {"files_in_messages_are_charged", files_in_messages_are_charged},
     {"texts_at_rest_are_charged", texts_at_rest_are_charged},
+    {"sockets_names_are_charged", sockets_names_are_charged},
+    {"sockets_options_are_charged", sockets_options_are_charged},
+    {"leaves_of_sparse_objects_are_charged", leaves_of_sparse_objects_are_charged},
+    {"page_tables_are_shown", page_tables_are_shown},
+    {"small_lists_are_charged", small_lists_are_charged},
+    {"locks_of_a_user_leave_others_theirs", locks_of_a_user_leave_others_theirs},
 };
 
 #undef CASE

@@ -22,6 +22,9 @@ pub struct Va(pub u64);
 pub struct Pa(pub u64);
 
 /// A page frame: the index of its record in [`Frames`](crate::Frames), dense over all memory segments.
+///
+/// A mere number: whoever has one proves nothing by it. What reaches a frame's bytes by number asks
+/// [`Frames::bytes_at`](crate::Frames::bytes_at) first whether the frame holds bytes for somebody.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PageNo(pub u32);
 

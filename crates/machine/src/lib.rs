@@ -15,7 +15,7 @@
 //!
 //! Read `order` first, then `machine`, `pmap` and `shootdown`; `docs/porting.md` leads through writing a port.
 //!
-//! Nothing here is unsafe but the lock cells in `order` and `shared`.
+//! Nothing here is unsafe but the lock cells in `order` and `shared`, references to a running task in [`current`], and to let a frame go that the host keeps for itself.
 #![no_std]
 
 extern crate alloc;
@@ -31,6 +31,8 @@ mod atomic {
 }
 
 pub mod addr;
+#[allow(unsafe_code)]
+pub mod current;
 pub mod frames;
 pub mod lines;
 pub mod machine;
@@ -47,6 +49,7 @@ pub mod unfinished;
 mod unmapped;
 
 pub use addr::{Pa, PageNo, Pages, Va, VaRange, PAGE_SHIFT, PAGE_SIZE};
+pub use current::Current;
 pub use frames::{Class, Frames, NoMemory, Owner, Reserve};
 pub use machine::{Channel, Machine, Ticket, UNRESERVED_BYTES};
 pub use notes::Notes;

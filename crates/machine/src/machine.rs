@@ -79,26 +79,26 @@ pub trait Machine: Sized + Send + Sync + 'static {
     /// Fills a page with zeroes. The caller owns the frame: no other thread can reach it.
     ///
     /// # Panics
-    /// If the machine has no such page.
+    /// If the frame holds [bytes](Frames::bytes_at) for nobody.
     fn zero(&self, page: PageNo);
 
     /// Copies all bytes of `from` to `to`. The caller owns `to`; `from` can't be written through any mapping that
     /// the VM system knows, or its writers accept either value.
     ///
     /// # Panics
-    /// If the machine lacks one of the pages.
+    /// If one of the frames holds [bytes](Frames::bytes_at) for nobody.
     fn copy(&self, from: PageNo, to: PageNo);
 
     /// Reads bytes of a page from `offset`.
     ///
     /// # Panics
-    /// If the machine has no such page, or `offset + buf.len()` is more than a page.
+    /// If the frame holds [bytes](Frames::bytes_at) for nobody, or `offset + buf.len()` is more than a page.
     fn read(&self, page: PageNo, offset: usize, buf: &mut [u8]);
 
     /// Writes bytes of a page from `offset`.
     ///
     /// # Panics
-    /// If the machine has no such page, or `offset + bytes.len()` is more than a page.
+    /// If the frame holds [bytes](Frames::bytes_at) for nobody, or `offset + bytes.len()` is more than a page.
     fn write(&self, page: PageNo, offset: usize, bytes: &[u8]);
 
     /// Promises that heap allocations of up to `bytes` in all, none over 16 KiB, made by this thread before its

@@ -239,18 +239,23 @@ impl<T: Threads> Machine for SoftMachine<T> {
     }
 
     fn zero(&self, page: PageNo) {
+        self.frames.bytes_at(page);
         self.memory.zero(page);
     }
 
     fn copy(&self, from: PageNo, to: PageNo) {
+        self.frames.bytes_at(from);
+        self.frames.bytes_at(to);
         self.memory.copy(from, to);
     }
 
     fn read(&self, page: PageNo, offset: usize, buf: &mut [u8]) {
+        self.frames.bytes_at(page);
         self.memory.read(page, offset, buf);
     }
 
     fn write(&self, page: PageNo, offset: usize, bytes: &[u8]) {
+        self.frames.bytes_at(page);
         self.memory.write(page, offset, bytes);
     }
 

@@ -46,6 +46,7 @@ fn memory_that_came_loaded_is_free_once_it_is_freed() {
     assert_eq!((frames.total(), frames.free(), frames.numbers()), (72, 64, 74));
     assert!(!frames.is_device(first) && frames.owner(first) == Owner::Kernel);
     for n in 0..8 {
+        let_go(&frames, PageNo(first.0 + n));
         frames.free_page(&m, &mut h, PageNo(first.0 + n));
         assert_eq!(frames.free(), 65 + n as usize);
     }
@@ -53,6 +54,57 @@ fn memory_that_came_loaded_is_free_once_it_is_freed() {
     let taken: Vec<_> = std::iter::from_fn(|| frames.alloc(&m, &mut h, Reserve::Pageout).ok()).collect();
     assert_eq!(taken.len(), 72);
     assert!(taken.contains(&first), "it can be had again");
+}
+
+#[expect(unsafe_code, reason = "what was kept in the page is gone")]
+fn let_go(frames: &Frames<SoftMachine>, page: PageNo) {
+    // SAFETY: nothing lies in it.
+    unsafe { frames.let_go(page) }
+}
+
+/// What each safe function says that is asked for a page of this number.
+fn refused_by(m: &SoftMachine, page: PageNo, other: PageNo) -> Vec<&'static str> {
+    let panics = |act: &dyn Fn()| std::panic::catch_unwind(std::panic::AssertUnwindSafe(act)).is_err();
+    let free = || m.frames().free_page(m, &mut ThreadCtx::new().held(), page);
+    let tries: [(&str, &dyn Fn()); 7] = [
+        ("zero", &|| m.zero(page)),
+        ("copy from", &|| m.copy(page, other)),
+        ("copy to", &|| m.copy(other, page)),
+        ("read", &|| m.read(page, 0, &mut [0])),
+        ("write", &|| m.write(page, 0, &[0])),
+        ("map", &|| assert_eq!(m.frames().bytes_at(page), m.frames().pa(page))),
+        ("free", &free),
+    ];
+    tries.iter().filter(|(_, act)| panics(act)).map(|(name, _)| *name).collect()
+}
+
+#[test]
+fn a_number_reaches_no_page_that_is_free_or_the_hosts_own() {
+    const ALL: [&str; 7] = ["zero", "copy from", "copy to", "read", "write", "map", "free"];
+    let m = small();
+    let mut ctx = ThreadCtx::new();
+    let h = &mut ctx.held();
+    let (page, other) = (alloc(&m, h), alloc(&m, h));
+    m.frames().keep(page);
+    assert_eq!(refused_by(&m, page, other), ALL, "the host's own");
+    let_go(m.frames(), page);
+    assert_eq!(refused_by(&m, page, other), [""; 0], "somebody's, until it is freed last");
+    assert_eq!(refused_by(&m, page, other), ALL, "free");
+    assert_eq!(refused_by(&m, PageNo(200), other), ALL, "none");
+    m.frames().activate(&m, h, other);
+    assert_eq!(refused_by(&m, other, alloc(&m, h)), ["free"], "on a queue");
+}
+
+#[test]
+fn only_a_page_on_no_list_is_kept() {
+    let m = small();
+    let mut ctx = ThreadCtx::new();
+    let h = &mut ctx.held();
+    let page = alloc(&m, h);
+    m.frames().activate(&m, h, page);
+    let keep = || m.frames().keep(page);
+    assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(keep)).is_err());
+    assert_eq!(m.frames().place(page), Place::Pending);
 }
 
 #[test]

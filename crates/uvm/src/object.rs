@@ -34,7 +34,7 @@ use crate::io::Chain;
 use crate::pager;
 use crate::pager::ahead::{Plan, ReadAhead};
 use crate::pager::{GetError, Quota};
-use crate::slots::Slots;
+use crate::slots::{Slots, ALONE_BYTES};
 use crate::swap::Slot;
 use crate::Uvm;
 
@@ -244,14 +244,23 @@ impl ObjectBody {
     /// Puts something at an index, and says what was there.
     fn set(&mut self, index: Pages, what: NonZeroU32) -> Option<NonZeroU32> {
         let old = self.pages.set(index.0, what);
-        self.stored += usize::from(old.is_none());
+        if old.is_none() {
+            self.stored += 1;
+            if let Some(quota) = self.quota.as_ref().filter(|_| self.pages.is_leafs_only(index.0)) {
+                quota.grew(ALONE_BYTES);
+            }
+        }
         old
     }
 
     /// Takes out what is at an index.
     fn clear(&mut self, index: Pages) -> Option<NonZeroU32> {
+        let frees_leaf = self.quota.is_some() && self.pages.is_leafs_only(index.0);
         let old = self.pages.clear(index.0);
         if old.is_some() {
+            if let Some(quota) = self.quota.as_ref().filter(|_| frees_leaf) {
+                quota.shrank(ALONE_BYTES);
+            }
             self.stored -= 1;
             self.give_quota_back(1);
         }

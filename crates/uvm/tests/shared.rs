@@ -280,6 +280,8 @@ fn objects_with_one_quota_hold_no_more_together() {
     assert_eq!(refusal, GetError::NoSpace);
     uvm.give_to_object(held, &one, Pages(150), back).unwrap();
     assert_eq!(quota.used(), 300);
+    // What they are listed in is counted too, by leaves.
+    assert!(quota.heap() >= 300 * size_of::<u32>(), "{} bytes list 300 pages", quota.heap());
     // What goes makes room, and a lower limit takes nothing away.
     uvm.punch(held, &other, 0..10);
     uvm.truncate(held, &one, Pages(190));

@@ -39,6 +39,8 @@ impl Initramfs {
         for pa in (gone.start..gone.whole_pages().end).step_by(PAGE_SIZE) {
             // Pages that the archive has only parts of are in no segment.
             if let Some(page) = KERNEL.frames().page_at(Pa(pa)) {
+                // SAFETY: it came loaded, and no borrow of what lies in it lasts.
+                unsafe { KERNEL.frames().let_go(page) };
                 unlocked(|held| KERNEL.frames().free_page(&KERNEL, held, page));
             }
         }

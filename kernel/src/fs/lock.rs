@@ -81,7 +81,7 @@ type FileId = (u64, u64);
 /// A range that is held, and what it is charged.
 struct Held {
     range: Range,
-    _charge: Charge,
+    charge: Charge,
 }
 
 /// What a range costs, with its part of the table.
@@ -92,7 +92,8 @@ static CHANGED: WaitQueue = WaitQueue::new();
 /// Whether any file has a lock: who closes a file or ends asks this first. Changes with the table locked.
 static IN_USE: AtomicBool = AtomicBool::new(false);
 
-/// The most ranges on one file.
+/// The most ranges of one user on one file: no user has what others could. The table is walked while it is locked, so what all
+/// users have is bounded by how many of them there are.
 const MAX_RANGES: usize = 4096;
 
 fn id(file: &File) -> FileId {
@@ -124,7 +125,7 @@ pub fn set(file: &File, wanted: Range) -> Result<()> {
         }
         // One that takes the place of another is no more.
         let is_replaced = |held: &Held| held.range.owner == wanted.owner && held.range.is_within(&wanted);
-        if ranges.len() >= MAX_RANGES && !ranges.iter().any(is_replaced) {
+        if count_of(ranges, charge.uid()) >= MAX_RANGES && !ranges.iter().any(is_replaced) {
             return Err(ENOLCK);
         }
     }
@@ -132,7 +133,7 @@ pub fn set(file: &File, wanted: Range) -> Result<()> {
     let room = ranges.room(2).is_ok();
     if room {
         carve(ranges, &wanted, &mut spare);
-        ranges.push(Held { range: wanted, _charge: charge });
+        ranges.push(Held { range: wanted, charge });
     } else if ranges.is_empty() {
         table.remove(&id);
     }
@@ -157,6 +158,10 @@ pub fn set_wait(file: &File, wanted: Range) -> Result<()> {
     }
 }
 
+fn count_of(ranges: &[Held], uid: u32) -> usize {
+    ranges.iter().filter(|held| held.charge.uid() == uid).count()
+}
+
 fn held_charge() -> Result<Charge> {
     charge::take(HELD).map_err(|_| ENOLCK)
 }
@@ -175,7 +180,8 @@ fn clear_with(file: &File, range: &Range, spare: &mut Option<Charge>) -> Result<
     let id = id(file);
     let mut table = LOCKS.lock();
     let Some(ranges) = table.get_mut(&id) else { return Ok(()) };
-    if spare.is_some() && (ranges.len() > MAX_RANGES || ranges.room(1).is_err()) {
+    let is_full = |ranges: &Vec<Held>, spare: &Charge| count_of(ranges, spare.uid()) > MAX_RANGES;
+    if spare.as_ref().is_some_and(|spare| is_full(ranges, spare) || ranges.room(1).is_err()) {
         return Err(ENOLCK);
     }
     carve(ranges, range, spare);
@@ -197,11 +203,11 @@ fn carve(ranges: &mut Vec<Held>, hole: &Range, spare: &mut Option<Charge>) {
             index += 1;
             continue;
         }
-        let mut charge = Some(ranges.swap_remove(index)._charge);
+        let mut charge = Some(ranges.swap_remove(index).charge);
         let ends = [(held.start, hole.start), (hole.end, held.end)];
         for (start, end) in ends.into_iter().filter(|(start, end)| start < end) {
             if let Some(charge) = charge.take().or_else(|| spare.take()) {
-                ranges.push(Held { range: Range { start, end, ..held }, _charge: charge });
+                ranges.push(Held { range: Range { start, end, ..held }, charge });
             }
         }
     }

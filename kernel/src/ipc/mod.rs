@@ -10,5 +10,5 @@ use crate::proc::signal::{SigInfo, SIGPIPE};
 
 /// Tells the running thread that nobody reads what it writes.
 pub fn raise_sigpipe() {
-    let _ = proc::send_to_thread(proc::current_thread(), SigInfo::kernel(SIGPIPE));
+    let _ = proc::send_to_thread(&proc::current_thread(), SigInfo::kernel(SIGPIPE));
 }

@@ -487,7 +487,7 @@ pub fn lock(id: i32, cred: &Cred, limit: u64) -> Result<()> {
             _ => return Ok(()),
         }
     };
-    let locked = segment.lock()?;
+    let locked = segment.lock(cred.uid)?;
     let surplus = {
         let mut table = TABLE.lock();
         match table.find(id) {

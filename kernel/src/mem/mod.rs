@@ -88,6 +88,7 @@ fn usable(info: &BootInfo) -> ArrayVec<Range, RANGES> {
 pub fn frame(reserve: Reserve) -> Result<u64, NoMemory> {
     if let Some(frames) = host::frames() {
         let page = host::at_allocator(|held| frames.alloc(&KERNEL, held, reserve))?;
+        frames.keep(page);
         return Ok(frames.pa(page).0);
     }
     let mut ranges = EARLY.lock();
@@ -100,8 +101,10 @@ pub fn frame(reserve: Reserve) -> Result<u64, NoMemory> {
 ///
 /// # Safety
 /// It is given back once, and no CPU holds a translation of it but the direct map's.
-unsafe fn free_frame(pa: u64) {
+pub unsafe fn free_frame(pa: u64) {
     if let Some(page) = KERNEL.frames().page_at(Pa(pa)) {
+        // SAFETY: by the caller's promise.
+        unsafe { KERNEL.frames().let_go(page) };
         host::unlocked(|held| KERNEL.frames().free_page(&KERNEL, held, page));
     }
 }

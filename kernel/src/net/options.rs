@@ -10,6 +10,7 @@ use linux_raw_sys::net;
 
 use super::address::{Family, Kind};
 use super::socket::Socket;
+use crate::charge::{self, Charge};
 use crate::errno::*;
 use crate::fs::current;
 use crate::mem::fault;
@@ -46,7 +47,36 @@ pub struct Options {
     /// `SO_LINGER`: on or off, and seconds.
     linger: SpinLock<[i32; 2]>,
     /// Level, name and value of those that change nothing.
-    kept: SpinLock<Vec<(u32, u32, i32)>>,
+    kept: SpinLock<Kept>,
+}
+
+/// Options that are kept for `getsockopt`, and what they are charged.
+#[derive(Default)]
+struct Kept {
+    values: Vec<(u32, u32, i32)>,
+    charge: Option<Charge>,
+}
+
+impl Kept {
+    /// Makes room for one more, charged to who asks.
+    fn grow(&mut self) -> Result<()> {
+        const STEP: usize = 8;
+        const EACH: usize = size_of::<(u32, u32, i32)>();
+        if self.values.len() < self.values.capacity() {
+            return Ok(());
+        }
+        if self.values.len() >= KEPT_MAX {
+            return Err(ENOBUFS);
+        }
+        match &mut self.charge {
+            Some(charge) => charge.grow(STEP * EACH).map_err(|_| ENOBUFS)?,
+            None => self.charge = Some(charge::take(STEP * EACH).map_err(|_| ENOBUFS)?),
+        }
+        let grown = fault::attempt(|| self.values.try_reserve_exact(STEP)).map_err(|_| ENOBUFS);
+        let room = self.values.capacity();
+        self.charge.iter_mut().for_each(|charge| charge.shrink_to(room * EACH));
+        grown
+    }
 }
 
 impl Options {
@@ -61,7 +91,7 @@ impl Options {
             passes_cred: AtomicBool::new(false),
             only6: AtomicBool::new(false),
             linger: SpinLock::new([0, 0]),
-            kept: SpinLock::new(Vec::new()),
+            kept: SpinLock::default(),
         }
     }
 
@@ -117,20 +147,18 @@ impl Options {
 
     fn keep(&self, level: u32, name: u32, value: i32) -> Result<()> {
         let mut kept = self.kept.lock();
-        if let Some(entry) = kept.iter_mut().find(|entry| (entry.0, entry.1) == (level, name)) {
+        if let Some(entry) = kept.values.iter_mut().find(|entry| (entry.0, entry.1) == (level, name)) {
             entry.2 = value;
             return Ok(());
         }
-        if kept.len() >= KEPT_MAX || fault::attempt(|| kept.try_reserve(1)).is_err() {
-            return Err(ENOBUFS);
-        }
-        kept.push((level, name, value));
+        kept.grow()?;
+        kept.values.push((level, name, value));
         Ok(())
     }
 
     fn kept(&self, level: u32, name: u32) -> Option<i32> {
         let kept = self.kept.lock();
-        kept.iter().find(|entry| (entry.0, entry.1) == (level, name)).map(|entry| entry.2)
+        kept.values.iter().find(|entry| (entry.0, entry.1) == (level, name)).map(|entry| entry.2)
     }
 }
 

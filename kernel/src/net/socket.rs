@@ -57,6 +57,9 @@ pub struct Listener {
     pub waiting: VecDeque<Arc<Socket>>,
 }
 
+/// What a socket's name takes, here and among those that are bound or listed, and its peer's.
+const NAMES: usize = 320;
+
 pub enum Phase {
     Fresh,
     Listening(Listener),
@@ -115,7 +118,7 @@ impl Socket {
     /// # Errors
     /// `ENFILE`: the user has all that it may.
     pub fn new(family: Family, kind: Kind, protocol: u32) -> Result<Arc<Socket>> {
-        let charge = charge::take(size_of::<Socket>()).map_err(|_| ENFILE)?;
+        let charge = charge::take(size_of::<Socket>() + NAMES).map_err(|_| ENFILE)?;
         let phase = if family == Family::Null { Phase::Connected } else { Phase::Fresh };
         let cred = Ucred::effective();
         Ok(Arc::new_cyclic(|me| Socket {

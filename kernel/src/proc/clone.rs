@@ -13,6 +13,7 @@ use super::process::{Holding, Inherited, Process};
 use super::signal::{Actions, AltStack, SIGCHLD};
 use super::table::{self, Asker, Birth, Pid};
 use super::thread::{Completion, Thread, RESETS_AT_FORK};
+use super::timer::Timers;
 use super::{current_thread, wait};
 use crate::arch::UserRegs;
 use crate::charge::Account;
@@ -47,7 +48,7 @@ bitflags! {
 
 /// What a process and another thread are charged for: kernel stack, vector state, records, the first tables.
 const THREAD: usize = stack::SIZE as usize + size_of::<Thread>() + 4096;
-const PROCESS: usize = THREAD + size_of::<Process>() + 8192;
+const PROCESS: usize = THREAD + size_of::<Process>() + size_of::<Timers>() + 8192;
 
 /// More than a process takes from the heap besides its address space.
 const HEAP_NEED: usize = 16 << 10;
@@ -96,7 +97,7 @@ impl Request {
 /// Makes a thread or process that goes on from `regs` with 0 in `rax`. Returns its number to the caller.
 pub fn clone(regs: &mut UserRegs, request: &Request) -> Result<Pid> {
     request.check()?;
-    let caller = current_thread();
+    let caller = &current_thread();
     vm::leave_memory(match Asker::of(&caller.process) {
         Asker::Root => Asks::Process,
         Asker::Other => Asks::OtherProcess,

@@ -3,12 +3,46 @@
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::ops::Deref;
 
 use super::caps::{Caps, Secure, Sets};
-use crate::errno::{Result, EPERM};
+use crate::charge::Charge;
+use crate::errno::{Result, ENOMEM, EPERM};
+use crate::mem::fault;
 
 /// The largest number of supplementary groups.
 pub const GROUPS_MAX: usize = 65536;
+
+/// Supplementary groups, sorted, and what they are charged; processes share what they inherit.
+#[derive(Default)]
+pub struct Groups {
+    list: Vec<u32>,
+    _charge: Option<Charge>,
+}
+
+impl Groups {
+    /// Room for so many groups, to be filled by `each`; they are the user's who sets them, who need not have the process that has
+    /// them last.
+    ///
+    /// # Errors
+    /// `ENOMEM`, or what `each` says.
+    pub fn read(uid: u32, count: usize, each: impl FnMut(usize) -> Result<u32>) -> Result<Groups> {
+        let charge = Charge::lasting(uid, count * size_of::<u32>()).map_err(|_| ENOMEM)?;
+        let mut list = Vec::new();
+        fault::attempt(|| list.try_reserve_exact(count)).map_err(|_| ENOMEM)?;
+        (0..count).map(each).try_for_each(|group| group.map(|group| list.push(group)))?;
+        list.sort_unstable();
+        Ok(Groups { list, _charge: Some(charge) })
+    }
+}
+
+impl Deref for Groups {
+    type Target = [u32];
+
+    fn deref(&self) -> &[u32] {
+        &self.list
+    }
+}
 
 /// The ids and capabilities of a process; replaced as a whole when one changes.
 #[derive(Clone)]
@@ -21,8 +55,7 @@ pub struct Cred {
     pub egid: u32,
     pub sgid: u32,
     pub fsgid: u32,
-    /// Sorted.
-    pub groups: Arc<Vec<u32>>,
+    pub groups: Arc<Groups>,
     pub caps: Sets,
     pub secure: Secure,
 }

@@ -159,7 +159,7 @@ pub fn exec(regs: &mut UserRegs, file: Arc<File>, path: &[u8], mut arguments: Ar
     }
     let mut name = path.to_vec();
     let program = find(file, &mut name, &mut arguments)?;
-    let thread = current_thread();
+    let thread = &current_thread();
     let (mm, openness, loaded, sp) = build(thread, &program, path, &arguments)?;
     let files = match own_files(thread) {
         Ok(files) => files,

@@ -18,19 +18,19 @@ use crate::sched;
 
 /// Ends the running thread with an `exit` code; the process goes on if it has other threads.
 pub fn exit_thread(code: u8) -> ! {
-    let thread = current_thread();
+    let thread = &current_thread();
     thread.process.group.lock().last_exit = ExitStatus::Code(code);
     leave(thread)
 }
 
 /// Ends the running thread because its process is ending, or because another thread is in exec.
 pub fn exit_thread_dying() -> ! {
-    leave(current_thread())
+    leave(&current_thread())
 }
 
 /// Ends the running process, all threads of it.
 pub fn exit_group(status: ExitStatus) -> ! {
-    let thread = current_thread();
+    let thread = &current_thread();
     send::kill_all(&mut thread.process.group.lock(), status);
     leave(thread)
 }

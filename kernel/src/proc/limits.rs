@@ -66,7 +66,7 @@ fn file_limit() -> u64 {
 
 fn too_large() -> Errno {
     let info = SigInfo { signal: SIGXFSZ, code: code::SI_USER, detail: send::sender(0) };
-    let _ = send::send_to_thread(current_thread(), info);
+    let _ = send::send_to_thread(&current_thread(), info);
     EFBIG
 }
 

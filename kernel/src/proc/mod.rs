@@ -42,6 +42,8 @@ pub mod wait;
 
 use alloc::sync::Arc;
 
+use machine::Current;
+
 pub use init::start_init;
 pub use process::Process;
 pub use signal::deliver::{return_to_user, signal_pending};
@@ -53,19 +55,19 @@ pub use trap::{kernel_page_fault, user_exception, user_page_fault};
 use crate::sched::{self, Work};
 
 /// The thread that runs on this CPU. Only called on behalf of a user thread: system calls and their traps.
-pub fn current_thread() -> &'static Arc<Thread> {
-    sched::current().user().expect("a kernel task has no user thread")
+pub fn current_thread() -> Current<Arc<Thread>> {
+    sched::current().map(|task| task.user().expect("a kernel task has no user thread"))
 }
 
 /// The thread of a program that runs on this CPU, if one does.
 #[inline]
-pub fn running_thread() -> Option<&'static Arc<Thread>> {
-    sched::running()?.user()
+pub fn running_thread() -> Option<Current<Arc<Thread>>> {
+    sched::running()?.try_map(|task| task.user())
 }
 
 /// The process of the running thread.
-pub fn current_process() -> &'static Arc<Process> {
-    &current_thread().process
+pub fn current_process() -> Current<Arc<Process>> {
+    current_thread().map(|thread| &thread.process)
 }
 
 /// Whether the running task is a program's thread that is being ended.

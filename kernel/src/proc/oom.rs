@@ -59,7 +59,7 @@ pub fn make_room() -> bool {
         let _ = GONE.wait_until(sched::now() + PATIENCE, || None::<()>);
         return false;
     };
-    if Arc::ptr_eq(&victim, current_process()) {
+    if Arc::ptr_eq(&victim, &current_process()) {
         return false;
     }
     wait_for(&victim);

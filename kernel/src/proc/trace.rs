@@ -156,7 +156,7 @@ fn enter(tracer: &Arc<Process>, thread: &Arc<Thread>) -> Result<()> {
 /// `EPERM` if it is.
 pub fn begin_by_parent() -> Result<()> {
     let parent = table::process(current_process().parent()).ok_or(EPERM)?;
-    begin(&parent, current_thread(), || access::may_be_traced_by(&parent))
+    begin(&parent, &current_thread(), || access::may_be_traced_by(&parent))
 }
 
 /// The running process traces another's thread, which is stopped if `stops` says so.
@@ -165,7 +165,7 @@ pub fn begin_by_parent() -> Result<()> {
 /// `ESRCH`, `EPERM`.
 pub fn attach(tid: Pid, stops: bool) -> Result<()> {
     let thread = table::thread(tid).ok_or(ESRCH)?;
-    let own = current_process();
+    let own = &current_process();
     if Arc::ptr_eq(own, &thread.process) || thread.process.pid == 1 {
         return Err(EPERM);
     }
@@ -185,7 +185,7 @@ pub fn attach(tid: Pid, stops: bool) -> Result<()> {
 pub fn with_stopped<T>(tid: Pid, f: impl FnOnce(&Arc<Thread>, &mut Stop) -> Result<T>) -> Result<T> {
     let thread = table::thread(tid).ok_or(ESRCH)?;
     let mut trace = thread.trace.lock();
-    f(&thread, trace.stop_for(current_process())?)
+    f(&thread, trace.stop_for(&current_process())?)
 }
 
 /// Whether a thread is traced by somebody who may not trace everybody: what it runs gets no more rights
@@ -211,7 +211,7 @@ pub enum Resume {
 /// `ESRCH`.
 pub fn resume(tid: Pid, how: Resume, signal: Option<Signal>) -> Result<()> {
     let thread = table::thread(tid).ok_or(ESRCH)?;
-    let own = current_process();
+    let own = &current_process();
     let mut tracees = own.tracees.lock();
     let mut trace = thread.trace.lock();
     let stop = trace.stop_for(own)?;

@@ -19,7 +19,7 @@ const PAGE_FAULT: u64 = 14;
 
 /// A page fault in user mode: resolves it, or raises SIGSEGV or SIGBUS with the code and address of the fault.
 pub fn user_page_fault(_regs: &mut UserRegs, va: u64, access: Access) {
-    let thread = current_thread();
+    let thread = &current_thread();
     let Err(error) = resolve(thread, va, access) else { return };
     let write = u64::from(matches!(access, Access::Write)) << 1;
     let execute = u64::from(matches!(access, Access::Execute)) << 4;
@@ -75,5 +75,5 @@ pub fn user_exception(regs: &mut UserRegs, vector: u64, error: u64, cr2: u64) {
 
 /// A page fault of the kernel's own, in a checked copy to or from user memory.
 pub fn kernel_page_fault(va: u64, access: Access) -> Result<(), FaultError> {
-    resolve(current_thread(), va, access)
+    resolve(&current_thread(), va, access)
 }

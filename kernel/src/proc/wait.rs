@@ -81,7 +81,7 @@ enum Look {
 /// Waits until a child has something to report; `None` with `NOHANG` when none has. `ECHILD` when there is no such
 /// child.
 pub fn wait(which: Which, options: Options) -> Result<Option<Report>> {
-    let process = current_process();
+    let process = &current_process();
     let look = || match look_all(process, which, options) {
         Look::Found(report) => Some(Ok(report)),
         Look::NoSuchChild => Some(Err(ECHILD)),
@@ -212,7 +212,7 @@ fn collect(tree: &mut Tree, found: &Look, options: Options) -> Option<Arc<Proces
 
 /// Waits for a vfork child to let go of the space; only the end of this thread cuts it short.
 pub fn wait_vfork(done: &super::thread::Completion) {
-    let thread = current_thread();
+    let thread = &current_thread();
     super::signal::deliver::killable(thread, || {
         while !done.is_done() {
             let outcome = done.queue().wait_intr(None, || done.is_done().then_some(()));

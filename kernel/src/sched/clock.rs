@@ -227,7 +227,7 @@ pub fn timer_interrupt(origin: Origin) {
     let (now, local) = (now(), local());
     local.armed.store(u64::MAX, Relaxed);
     run_due(now, local);
-    let task = super::current();
+    let task = &super::current();
     let since = now.saturating_sub(local.charged.swap(now, Relaxed));
     charge(local, task, origin, since);
     if task.counts_cpu_time() {

@@ -36,7 +36,7 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU64, Ordering::AcqRel, Ordering::Relaxed, Ordering::SeqCst};
 
-use machine::CpuSet;
+use machine::{CpuSet, Current};
 
 use crate::arch::{self, cpu, fpu, io, ipi, pmap, switch, UserRegs};
 use crate::mem::heap;
@@ -73,15 +73,15 @@ pub fn init() {
     clock::init();
 }
 
-/// The task that runs. Good for as long as it runs; see [`current_owned`].
+/// The task that runs, for its own code.
 #[inline]
-pub fn current() -> &'static Task {
+pub fn current() -> Current<Task> {
     cpu::current()
 }
 
 /// The same in start-up, too, when there is none yet.
 #[inline]
-pub fn running() -> Option<&'static Task> {
+pub fn running() -> Option<Current<Task>> {
     cpu::running()
 }
 
@@ -100,7 +100,8 @@ pub fn new_user(thread: Arc<proc::Thread>, regs: &UserRegs) -> Result<Arc<Task>,
     heap::reserve(TASK_HEAP)?;
     let stack = Stack::new()?;
     let fpu = if current().user().is_some() {
-        let mut own = current().fpu();
+        let this = current();
+        let mut own = this.fpu();
         own.save();
         fpu::State::copy_of(&own)
     } else {
@@ -293,7 +294,7 @@ fn nudge(task: &Task) {
 /// one moves at once if it waits, soon if it runs.
 pub fn set_affinity(task: &Arc<Task>, cpus: CpuSet) {
     task.allow(cpus);
-    if core::ptr::eq(&**task, current()) {
+    if core::ptr::eq(&**task, &*current()) {
         if !cpus.contains(cpu::index()) {
             schedule();
         }
@@ -357,7 +358,7 @@ fn switch_to(next: Arc<Task>) {
     if this.has_work(Work::RESCHEDULE) {
         this.drop_work(Work::RESCHEDULE);
     }
-    clock::charge_switch(this, &next);
+    clock::charge_switch(&this, &next);
     if this.user().is_some() {
         this.save_registers();
     }
@@ -476,14 +477,16 @@ fn others_ready() -> bool {
 
 /// The current program's vector state, as a signal frame holds it.
 pub fn fpu_get(out: &mut alloc::vec::Vec<u8>) {
-    let mut state = current().fpu();
+    let this = current();
+    let mut state = this.fpu();
     state.save();
     out.extend_from_slice(state.bytes());
 }
 
 /// Replaces the current program's vector state by bytes that it chose itself.
 pub fn fpu_set(bytes: &[u8]) {
-    let mut state = current().fpu();
+    let this = current();
+    let mut state = this.fpu();
     state.save();
     let own = state.bytes_mut();
     let len = own.len().min(bytes.len());
@@ -494,7 +497,8 @@ pub fn fpu_set(bytes: &[u8]) {
 
 /// Gives the current program the vector state that a program starts with.
 pub fn fpu_reset() {
-    let mut state = current().fpu();
+    let this = current();
+    let mut state = this.fpu();
     state.reset();
     state.load();
 }

@@ -102,7 +102,7 @@ fn mmap(addr: u64, len: u64, prot_bits: u32, flags: u32, fd: i32, offset: u64) -
         Place::Anywhere
     };
     let lock = if flags & abi::MAP_LOCKED != 0 {
-        mlock::check_may_lock(current_process())?;
+        mlock::check_may_lock(&current_process())?;
         Some(Populate::Now)
     } else {
         None

@@ -47,7 +47,7 @@ fn touched(addr: u64, len: u64) -> Result<(u64, u64)> {
 }
 
 fn lock(addr: u64, len: u64, when: Populate) -> Result<()> {
-    check_may_lock(current_process())?;
+    check_may_lock(&current_process())?;
     let (start, len) = touched(addr, len)?;
     if len == 0 {
         return Ok(());
@@ -87,7 +87,7 @@ fn mlockall(flags: u32) -> Result<()> {
     if flags == 0 || flags & !(CURRENT | FUTURE | ONFAULT) != 0 || flags == ONFAULT {
         return Err(EINVAL);
     }
-    let process = current_process();
+    let process = &current_process();
     check_may_lock(process)?;
     let mm = current_mm()?;
     let _growing = mm.growing.lock();

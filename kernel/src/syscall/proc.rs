@@ -1,7 +1,6 @@
 //! System calls on processes and threads: their making, their end, their relations and identities.
 
 use alloc::sync::Arc;
-use alloc::vec::Vec;
 
 use super::{calls, Calls};
 use crate::arch::UserRegs;
@@ -11,7 +10,7 @@ use crate::fs::file::File;
 use crate::proc::access::{self, change_cred, By};
 use crate::proc::caps::Caps;
 use crate::proc::clone::{self, Flags, Request};
-use crate::proc::cred::{Cred, GROUPS_MAX};
+use crate::proc::cred::{Cred, Groups, GROUPS_MAX};
 use crate::proc::limits::{Limit, NOFILE_MAX, RLIMIT_NOFILE};
 use crate::proc::process::ExitStatus;
 use crate::proc::usage::Usage;
@@ -254,7 +253,7 @@ fn setpgid(pid: Pid, pgid: Pid) -> Result<()> {
     if pgid < 0 {
         return Err(EINVAL);
     }
-    let caller = current_process();
+    let caller = &current_process();
     let pid = if pid == 0 { caller.pid } else { pid };
     table::set_group(caller, pid, if pgid == 0 { pid } else { pgid })
 }
@@ -264,7 +263,7 @@ fn getsid(pid: Pid) -> Result<Pid> {
 }
 
 fn setsid() -> Result<Pid> {
-    table::new_session(current_process())
+    table::new_session(&current_process())
 }
 
 fn set_tid_address(at: u64) -> Result<Pid> {
@@ -466,15 +465,12 @@ fn getgroups(size: i32, list: u64) -> Result<usize> {
 }
 
 fn setgroups(size: usize, list: u64) -> Result<()> {
-    current_process().cred().need(Caps::SETGID)?;
+    let own = current_process().cred();
+    own.need(Caps::SETGID)?;
     if size > GROUPS_MAX {
         return Err(EINVAL);
     }
-    let mut groups: Vec<u32> = Vec::new();
-    for i in 0..size {
-        groups.push(user::get(list.wrapping_add(4 * i as u64))?);
-    }
-    groups.sort_unstable();
+    let groups = Groups::read(own.uid, size, |i| user::get(list.wrapping_add(4 * i as u64)))?;
     change_cred(|cred| {
         cred.groups = Arc::new(groups);
         Ok(())
@@ -488,7 +484,7 @@ fn getrlimit(resource: u32, at: u64) -> Result<()> {
 
 fn setrlimit(resource: u32, at: u64) -> Result<()> {
     let limit: Limit = user::get(at)?;
-    set_limit(current_process(), resource, limit)
+    set_limit(&current_process(), resource, limit)
 }
 
 fn set_limit(process: &Process, resource: u32, limit: Limit) -> Result<()> {

@@ -58,7 +58,7 @@ fn rt_sigaction(number: i32, new: u64, old: u64, size: usize) -> Result<()> {
     if new.is_some() && (signal == SIGKILL || signal == SIGSTOP) {
         return Err(EINVAL);
     }
-    let process = current_process();
+    let process = &current_process();
     let before = {
         let mut group = process.group.lock();
         let (before, was_ignored) = (group.actions.get(signal), group.actions.ignores(signal));
@@ -255,7 +255,7 @@ fn to_thread(tgid: Option<Pid>, tid: Pid, signal: Option<Signal>, info: SigInfo)
 }
 
 fn rt_sigreturn(regs: &mut UserRegs) -> Result<u64> {
-    let thread = current_thread();
+    let thread = &current_thread();
     match frame::pop(thread, regs) {
         Ok(mask) => {
             send::set_mask(mask);

@@ -351,7 +351,8 @@ fn membarrier(command: i32, flags: u32) -> Result<u64> {
         PRIVATE_EXPEDITED => {
             core::sync::atomic::fence(Ordering::SeqCst);
             let cpus = {
-                let group = current_process().group.lock();
+                let process = current_process();
+                let group = process.group.lock();
                 let tasks = group.threads.iter().filter_map(|thread| thread.task());
                 let cpus = tasks.filter_map(|task| sched::runs_elsewhere(&task)).map(CpuSet::one);
                 cpus.fold(CpuSet::NONE, CpuSet::union)

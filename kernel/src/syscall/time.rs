@@ -235,7 +235,7 @@ fn restart_syscall() -> Result<u64> {
 
 fn alarm(seconds: u32) -> Result<u64> {
     let setting = Setting { value: u64::from(seconds) * SECOND, interval: 0 };
-    let before = timer::set(current_process(), Slot::Real, setting)?;
+    let before = timer::set(&current_process(), Slot::Real, setting)?;
     Ok(before.value.div_ceil(SECOND))
 }
 
@@ -253,7 +253,7 @@ fn timevals(setting: Setting) -> [Timeval; 2] {
 }
 
 fn getitimer(which: i32, at: u64) -> Result<()> {
-    let setting = timer::get(current_process(), itimer(which)?)?;
+    let setting = timer::get(&current_process(), itimer(which)?)?;
     user::put(at, &timevals(setting))
 }
 
@@ -266,7 +266,7 @@ fn setitimer(which: i32, new: u64, old: u64) -> Result<()> {
             Setting { value: value.to_nanos()?, interval: interval.to_nanos()? }
         }
     };
-    let before = timer::set(current_process(), slot, setting)?;
+    let before = timer::set(&current_process(), slot, setting)?;
     if old != 0 {
         user::put(old, &timevals(before))?;
     }
@@ -303,7 +303,7 @@ fn timer_create(id: i32, event: u64, out: u64) -> Result<()> {
         _ => return Err(EINVAL),
     };
     may_use_clock(id)?;
-    let process = current_process();
+    let process = &current_process();
     let notify = match event {
         0 => None,
         _ => {
@@ -340,7 +340,7 @@ fn timer_settime(id: i32, flags: i32, new: u64, old: u64) -> Result<()> {
     let slot = Slot::Posix(usize::try_from(id).map_err(|_| EINVAL)?);
     let [interval, value]: [Timespec; 2] = user::get(new)?;
     let (mut value, interval) = (value.to_nanos()?, interval.to_nanos()?);
-    let process = current_process();
+    let process = &current_process();
     if flags & TIMER_ABSTIME != 0 && value != 0 {
         value = value.saturating_sub(timer::now(process, slot)?).max(1);
     }
@@ -385,7 +385,7 @@ fn timerfd_gettime(fd: i32, at: u64) -> Result<()> {
 
 fn timer_gettime(id: i32, at: u64) -> Result<()> {
     let slot = Slot::Posix(usize::try_from(id).map_err(|_| EINVAL)?);
-    let setting = timer::get(current_process(), slot)?;
+    let setting = timer::get(&current_process(), slot)?;
     if at == 0 {
         return Err(EFAULT);
     }
@@ -393,9 +393,9 @@ fn timer_gettime(id: i32, at: u64) -> Result<()> {
 }
 
 fn timer_getoverrun(id: i32) -> Result<i32> {
-    timer::overrun(current_process(), usize::try_from(id).map_err(|_| EINVAL)?)
+    timer::overrun(&current_process(), usize::try_from(id).map_err(|_| EINVAL)?)
 }
 
 fn timer_delete(id: i32) -> Result<()> {
-    timer::delete(current_process(), usize::try_from(id).map_err(|_| EINVAL)?)
+    timer::delete(&current_process(), usize::try_from(id).map_err(|_| EINVAL)?)
 }

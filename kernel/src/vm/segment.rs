@@ -14,6 +14,7 @@ use uvm::{Access, Advice, AnonObject, Intent, Pager, Quota};
 
 use super::uvm::with;
 use crate::arch::machine::KernelMachine;
+use crate::charge::Charge;
 use crate::errno::{Result, ENOMEM};
 use crate::mem::fault;
 
@@ -57,14 +58,16 @@ impl Segment {
         Remnant { pager: Arc::downgrade(&self.pager) }
     }
 
-    /// Makes every page of it resident and keeps it so until [`unlock`](Segment::unlock) gets what this returns.
+    /// Makes every page of it resident and keeps it so until [`unlock`](Segment::unlock) gets what this returns, whose memory is
+    /// charged to a user.
     ///
     /// # Errors
     /// `ENOMEM`: nothing is locked.
-    pub fn lock(&self) -> Result<Locked> {
+    pub fn lock(&self, uid: u32) -> Result<Locked> {
         let pager: Arc<dyn Pager<KernelMachine>> = self.pager.clone();
         let len = with(|_, held| self.pager.object().len(held));
-        let mut locked = Locked { pages: Vec::new() };
+        let charge = Charge::lasting(uid, len.0 as usize * size_of::<PageNo>()).map_err(|_| ENOMEM)?;
+        let mut locked = Locked { pages: Vec::new(), _charge: charge };
         fault::attempt(|| locked.pages.try_reserve_exact(len.0 as usize)).map_err(|_| ENOMEM)?;
         for index in 0..len.0 {
             let access = Access::Call(Advice::Sequential, (len.0 - index).min(u64::from(u32::MAX)) as u32);
@@ -101,6 +104,7 @@ impl Segment {
 /// The pages of a segment that is locked in memory, each pinned once.
 pub struct Locked {
     pages: Vec<PageNo>,
+    _charge: Charge,
 }
 
 /// A segment by name only.

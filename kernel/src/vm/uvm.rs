@@ -398,9 +398,10 @@ impl VmSystem for Uvm {
             at = e.range.end.0;
             crate::sched::give_way();
         }
-        let swapped = Self::tally(space, 0, USER_END).swapped;
-        let resident = Self::resident_pages(space);
-        writeln!(out, "map: {entries} entries, {anons} anons, {swapped} on swap, {resident} translations")
+        let (tally, tables) = (Self::tally(space, 0, USER_END), Self::tables(space));
+        let (swapped, heap, resident) = (tally.swapped, tally.heap, Self::resident_pages(space));
+        write!(out, "map: {entries} entries, {anons} anons, {swapped} on swap, {resident} translations, ")?;
+        writeln!(out, "{tables} tables, {heap} bytes of heap")
     }
 
     fn dump_line(

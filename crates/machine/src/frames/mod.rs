@@ -22,11 +22,14 @@
 //! I1: `place` is `Free` or `Cached` exactly for pages that no one owns (`Owner::Free`).
 //! I2: a page on the free list, in a cache, or in a `Shootdown` is on no queue.
 //! I3: `free()` counts the free list and all caches.
+//! I4: `place` is `Own` from [`Frames::keep`] until [`Frames::let_go`]: such a page is on no list, no mapping shows it, and
+//! nobody reaches its bytes by its number.
 //!
 //! Source: UVM's `uvm_page.c` as the paper describes its role (1999, section 2); the per-CPU caches and batches are
 //! ours, so that a fault takes no lock shared by all CPUs.
 
 mod free;
+mod own;
 mod queues;
 mod record;
 mod runs;
@@ -116,26 +119,28 @@ bitflags::bitflags! {
     }
 }
 
-/// Where a page is linked.
+/// Where a page is linked. Pages from `Free` on hold bytes for nobody.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Place {
     /// On no list.
     Nowhere,
-    /// On the free list.
-    Free,
-    /// In a CPU's cache of free pages.
-    Cached,
     /// On its way to the active queue, in some CPU's batch.
     Pending,
     /// On the active queue.
     Active,
     /// On the inactive queue.
     Inactive,
+    /// On the free list.
+    Free,
+    /// In a CPU's cache of free pages.
+    Cached,
+    /// On no list: the host's tables, heap or stacks are in it.
+    Own,
 }
 
-const PLACES: [Place; 6] =
-    [Place::Nowhere, Place::Free, Place::Cached, Place::Pending, Place::Active, Place::Inactive];
+const PLACES: [Place; 7] =
+    [Place::Nowhere, Place::Pending, Place::Active, Place::Inactive, Place::Free, Place::Cached, Place::Own];
 const NIL: u32 = u32::MAX;
 
 struct Page {
@@ -235,8 +240,9 @@ impl<M: Machine> Frames<M> {
     }
 
     /// The same, with segments of memory that are `loaded` with something at first, such as what a boot loader brought: their
-    /// frames may be [freed](Self::free_page) one by one. And with runs of frames that belong to `devices`: they have numbers
-    /// and records, so that they can be mapped, but are never free. The owner of both is [`Owner::Kernel`].
+    /// frames are the host's [own](Place::Own), and may be [let go](Self::let_go) and freed one by one. And with runs of frames that
+    /// belong to `devices`: they have numbers and records, so that they can be mapped, but are never free. The owner of both is
+    /// [`Owner::Kernel`].
     ///
     /// # Errors
     /// [`NoMemory`] if the heap can't hold the records, or there are more than 2^31 of them.
@@ -257,7 +263,8 @@ impl<M: Machine> Frames<M> {
         let mut records = Vec::new();
         records.try_reserve_exact(numbers as usize).map_err(|_| NoMemory)?;
         records.extend((0..free).map(|n| Page::new(Owner::Free, Place::Free, n, free)));
-        records.extend((free..numbers).map(|n| Page::new(Owner::Kernel, Place::Nowhere, n, 0)));
+        records.extend((free..total).map(|n| Page::new(Owner::Kernel, Place::Own, n, 0)));
+        records.extend((total..numbers).map(|n| Page::new(Owner::Kernel, Place::Nowhere, n, 0)));
         let list = if free == 0 { List::EMPTY } else { List { head: 0, tail: free - 1, len: free as usize } };
         let reserve_pageout = (total as usize / 512).clamp(2, 64);
         let slack = (total as usize / 64).clamp(4, 2048);
@@ -506,6 +513,9 @@ impl<M: Machine> Frames<M> {
     /// Frees a page that no translation and no list knows: one from [`alloc`](Self::alloc) that was never mapped, or one of
     /// a segment that came loaded.
     /// Pages that were mapped go through [`release`](Self::release).
+    ///
+    /// # Panics
+    /// If the page is on a list, is free, or is the host's [own](Place::Own).
     pub fn free_page<P: Before<PageCache>>(&self, machine: &M, held: &mut Held<'_, P>, page: PageNo) {
         let cpu = machine.cpu();
         let (mut cache, mut h) = self.near[cpu].cache.lock(held);
@@ -704,6 +714,8 @@ impl Page {
     /// Forgets who had the page: nobody has it.
     #[inline]
     fn frees(&self, place: Place) {
+        let was = self.place.load(Relaxed);
+        assert!(was == Place::Nowhere as u8, "a page is freed that is {:?}", PLACES[usize::from(was)]);
         self.owner.store(pack(Owner::Free), Relaxed);
         self.wire.store(0, Relaxed);
         // Who finds the page idle finds it ownerless: `is_alone`.

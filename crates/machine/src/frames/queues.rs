@@ -205,7 +205,7 @@ impl<M: Machine> Frames<M> {
             match self.place(page) {
                 Place::Active => self.unlink(&mut queues.active, page.0),
                 Place::Inactive => self.unlink(&mut queues.inactive, page.0),
-                Place::Nowhere | Place::Free | Place::Cached | Place::Pending => continue,
+                Place::Nowhere | Place::Free | Place::Cached | Place::Pending | Place::Own => continue,
             }
             self.set_place(page.0, Place::Nowhere);
             queues.unlinked(self.page(page).flags.load(Relaxed));
@@ -294,7 +294,7 @@ impl<M: Machine> Frames<M> {
                 _ if free => return Err("a page without an owner is not on the free list"),
                 Place::Active => said[1] += 1,
                 Place::Inactive => said[2] += 1,
-                Place::Nowhere | Place::Pending => {}
+                Place::Nowhere | Place::Pending | Place::Own => {}
             }
             if matches!(self.place(PageNo(no as u32)), Place::Active | Place::Inactive) {
                 match self.class(PageNo(no as u32)) {

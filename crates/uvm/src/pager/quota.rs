@@ -6,7 +6,11 @@
 //! A quota may lie within another, as what a process has does within what its user has, and that within what all users have: a page
 //! counts in each.
 //!
+//! What the pages are listed in costs heap, most where they lie far apart: that is counted beside them, in bytes, for the host, and
+//! refuses none.
+//!
 //! I1: `used` is the sum of what the objects with this quota, or one within it, store, and of pages that are being made for them.
+//! I2: `heap` is what their lists have.
 
 use alloc::sync::Arc;
 
@@ -19,6 +23,7 @@ use super::GetError;
 pub struct Quota {
     most: AtomicUsize,
     used: AtomicUsize,
+    heap: AtomicUsize,
     /// What it lies within. The host makes two levels, so a drop recurses as often.
     outer: Option<Arc<Quota>>,
 }
@@ -27,7 +32,12 @@ impl Quota {
     /// A quota of `most` pages.
     #[must_use]
     pub const fn new(most: usize) -> Quota {
-        Quota { most: AtomicUsize::new(most), used: AtomicUsize::new(0), outer: None }
+        Quota {
+            most: AtomicUsize::new(most),
+            used: AtomicUsize::new(0),
+            heap: AtomicUsize::new(0),
+            outer: None,
+        }
     }
 
     /// A quota without a bound of its own within another.
@@ -46,6 +56,12 @@ impl Quota {
     #[must_use]
     pub fn used(&self) -> usize {
         self.used.load(Relaxed)
+    }
+
+    /// Bytes of what they are listed in.
+    #[must_use]
+    pub fn heap(&self) -> usize {
+        self.heap.load(Relaxed)
     }
 
     /// Changes how many there may be. If there are more already no new ones come until enough have gone.
@@ -91,6 +107,16 @@ impl Quota {
     /// Counts a page that takes the place of one that was just given back.
     pub(crate) fn retake(&self) {
         self.chain().for_each(|quota| _ = quota.used.fetch_add(1, Relaxed));
+    }
+
+    /// Counts heap that a list has got.
+    pub(crate) fn grew(&self, bytes: usize) {
+        self.chain().for_each(|quota| _ = quota.heap.fetch_add(bytes, Relaxed));
+    }
+
+    /// Takes that back.
+    pub(crate) fn shrank(&self, bytes: usize) {
+        self.chain().for_each(|quota| _ = quota.heap.fetch_sub(bytes, Relaxed));
     }
 
     /// Gives back what was taken for pages.

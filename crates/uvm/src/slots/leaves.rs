@@ -99,6 +99,9 @@ impl Branch {
 /// Heap bytes that one new leaf's place may need: a branch, and a split of every level of the ordered map.
 pub(super) const PLACE_BYTES: usize = size_of::<Branch>() + 2048;
 
+/// Heap bytes of a branch, with its part of a node of the map that is half full.
+pub(super) const BRANCH_BYTES: usize = size_of::<Branch>() + 2 * size_of::<(u64, Box<Branch>)>();
+
 impl Leaves {
     pub(super) const fn new() -> Leaves {
         Leaves { lowest: None, others: BTreeMap::new() }

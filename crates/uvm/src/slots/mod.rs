@@ -30,10 +30,13 @@ use core::ops::{BitAndAssign, Range};
 
 use crate::counted::Ordering::{Acquire, Relaxed, Release};
 use crate::counted::{fence, Arc, AtomicU32, AtomicU64};
-use leaves::{Branch, Leaves, PLACE_BYTES};
+use leaves::{Branch, Leaves, BRANCH_BYTES, PLACE_BYTES};
 
 /// Numbers in a leaf. The model's address spaces are a few dozen pages long, and must cross leaves.
 pub(crate) const LEAF: u64 = if cfg!(feature = "small-leaves") { 4 } else { 64 };
+
+/// Heap bytes of a leaf and of its place, where no other lies near.
+pub(crate) const ALONE_BYTES: usize = size_of::<Leaf>() + 16 + BRANCH_BYTES;
 
 struct Leaf {
     slots: [AtomicU32; LEAF as usize],
@@ -423,6 +426,12 @@ impl Slots {
             }
             at += (to - from) as u64;
         }
+    }
+
+    /// Whether an index has a number, and no other has one in its leaf: which came with it, and goes with it.
+    pub(crate) fn is_leafs_only(&self, index: u64) -> bool {
+        let leaf = self.leaves.get(index / LEAF);
+        leaf.is_some_and(|leaf| leaf.used.load(Relaxed) == 1 << (index % LEAF))
     }
 
     /// Empties an index, whose leaf is this table's own, and returns what was there.

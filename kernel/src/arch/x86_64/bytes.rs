@@ -21,7 +21,7 @@ impl PageBytes {
     /// All bytes of a page.
     ///
     /// # Panics
-    /// If the machine has no such page.
+    /// If the frame holds bytes for nobody.
     #[inline]
     pub fn of(page: PageNo) -> PageBytes {
         PageBytes { at: KERNEL.address(page) as *mut u8, len: PAGE_SIZE }

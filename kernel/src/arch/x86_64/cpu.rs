@@ -10,6 +10,7 @@
 use core::arch::asm;
 use core::arch::x86_64::{__cpuid, __cpuid_count};
 use core::cell::{Cell, UnsafeCell};
+use core::ptr::NonNull;
 use core::sync::atomic::{
     AtomicU32, AtomicU64, AtomicUsize, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed,
     Ordering::SeqCst,
@@ -17,7 +18,7 @@ use core::sync::atomic::{
 
 use alloc::sync::Arc;
 use machine::shared::Row;
-use machine::{CpuSet, Notes};
+use machine::{CpuSet, Current, Notes};
 
 use super::tables::Root;
 use super::{gdt, io, pmap};
@@ -268,25 +269,23 @@ pub unsafe fn init(ist_top: u64) {
 }
 
 /// The task that runs on this CPU.
-///
-/// The reference is good for as long as that task runs, which is as long as its own code can use it; it is not to be kept where
-/// another task finds it.
 #[inline]
-pub fn current() -> &'static Task {
-    let current: *const Task;
+pub fn current() -> Current<Task> {
+    let current: *mut Task;
     // SAFETY: as in `this`.
     unsafe {
         asm!("mov {}, gs:[{}]", out(reg) current, const core::mem::offset_of!(Cpu, current),
              options(nostack, preserves_flags, readonly));
     }
     debug_assert!(!current.is_null(), "a task runs since sched::init");
-    // SAFETY: the slot keeps the task until a switch, at which it stops running, and by then somebody else keeps it alive.
-    unsafe { &*current }
+    // SAFETY: the slot keeps the task until a switch, at which it stops running, and by then somebody else keeps it alive until it
+    // runs again. The slot is empty until `sched::init` alone.
+    unsafe { Current::new(NonNull::new_unchecked(current)) }
 }
 
 /// The same; `None` before `sched::init`.
 #[inline]
-pub fn running() -> Option<&'static Task> {
+pub fn running() -> Option<Current<Task>> {
     (!this().current.get().is_null()).then(current)
 }
 

@@ -63,19 +63,19 @@ fn thread() -> ThreadCtx {
 static CHANNELS: Channels = Channels::new();
 
 impl KernelMachine {
-    /// A page in the direct map.
+    /// A page's bytes in the direct map.
     ///
     /// # Panics
-    /// If the machine has no such page.
+    /// If the frame holds bytes for nobody.
     #[inline]
     pub fn address(&self, page: PageNo) -> u64 {
-        layout::direct(self.frames().pa(page).0)
+        layout::direct(self.frames().bytes_at(page).0)
     }
 
     /// A page's bytes.
     ///
     /// # Panics
-    /// If the machine has no such page.
+    /// If the frame holds bytes for nobody.
     #[inline]
     pub fn bytes(&self, page: PageNo) -> PageBytes {
         PageBytes::of(page)
@@ -106,7 +106,8 @@ impl Machine for KernelMachine {
     /// is put back.
     #[inline]
     fn zero(&self, page: PageNo) {
-        // SAFETY: the caller owns the frame; `address` knows it and the direct map covers it; xmm0 holds a program's value and is restored.
+        // SAFETY: `address` knows a frame that holds bytes and no Rust object, and the direct map covers it; xmm0 holds a program's
+        // value and is restored.
         unsafe {
             asm!(
                 "sub rsp, 16",
@@ -130,7 +131,7 @@ impl Machine for KernelMachine {
 
     #[inline]
     fn copy(&self, from: PageNo, to: PageNo) {
-        // SAFETY: the caller owns `to`; `address` knows both, and the direct map covers them.
+        // SAFETY: `address` knows two frames that hold bytes and no Rust object, and the direct map covers them.
         unsafe {
             asm!(
                 "rep movsq",

@@ -173,6 +173,7 @@ impl Queue {
         let features = transport.begin_init(Feature::all());
         let page = unlocked(|held| KERNEL.frames().alloc(&KERNEL, held, Reserve::Kernel))
             .map_err(|_| Error::DmaError)?;
+        KERNEL.frames().keep(page);
         const { assert!(SLOTS * size_of::<Envelope>() <= PAGE_SIZE && SLOTS <= u8::MAX as usize) };
         interrupt.connect(vector);
         let ring = make_ring(&mut transport)?;
@@ -189,7 +190,8 @@ impl Queue {
             segments: (offered as usize).clamp(1, MAX_SEGMENTS),
         };
         transport.finish_init();
-        let (envelopes, can_flush) = (KERNEL.address(page), features.contains(Feature::FLUSH));
+        let (envelopes, can_flush) =
+            (layout::direct(KERNEL.frames().pa(page).0), features.contains(Feature::FLUSH));
         Ok((Queue { transport, ring, envelopes, slot_of: [0; RING], can_flush }, geometry))
     }
 

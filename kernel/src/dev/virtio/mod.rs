@@ -15,7 +15,7 @@ mod pci;
 
 use core::ptr::NonNull;
 
-use machine::{Machine, PAGE_SHIFT};
+use machine::{Machine, PageNo, PAGE_SHIFT};
 use virtio_drivers::transport::{DeviceType, SomeTransport};
 use virtio_drivers::{BufferDirection, Hal, PhysAddr};
 
@@ -23,7 +23,7 @@ use super::block;
 use crate::arch::irq::Vector;
 use crate::arch::machine::{unlocked, KERNEL};
 use crate::arch::tables;
-use crate::mem::layout;
+use crate::mem::{self, layout};
 use crate::println;
 
 /// Finds the machine's devices and hands each to its driver. Start-up only.
@@ -83,8 +83,9 @@ unsafe impl Hal for KernelHal {
         let Ok(first) = unlocked(|held| frames.alloc_run(held, pages as u32)) else {
             return (0, NonNull::dangling());
         };
-        for page in first.0..first.0 + pages as u32 {
-            KERNEL.zero(machine::PageNo(page));
+        for page in (first.0..first.0 + pages as u32).map(PageNo) {
+            KERNEL.zero(page);
+            frames.keep(page);
         }
         let pa = frames.pa(first).0;
         match NonNull::new(layout::direct(pa) as *mut u8) {
@@ -95,9 +96,8 @@ unsafe impl Hal for KernelHal {
 
     unsafe fn dma_dealloc(pa: PhysAddr, _va: NonNull<u8>, pages: usize) -> i32 {
         for n in 0..pages as u64 {
-            if let Some(page) = KERNEL.frames().page_at(machine::Pa(pa + (n << PAGE_SHIFT))) {
-                unlocked(|held| KERNEL.frames().free_page(&KERNEL, held, page));
-            }
+            // SAFETY: `dma_alloc` gave it, and the crate and its device have done with it.
+            unsafe { mem::free_frame(pa + (n << PAGE_SHIFT)) };
         }
         0
     }

@@ -24,6 +24,8 @@ pub(super) struct Totals {
     /// Of files or shared memory, and mapped.
     pub file: u64,
     pub swapped: u64,
+    /// Page tables.
+    pub tables: u64,
 }
 
 /// All zero in a process that has ended.
@@ -34,6 +36,7 @@ pub(super) fn totals(process: &Process) -> Totals {
     totals.mapped = sums.mapped / PAGE;
     totals.locked = sums.locked / PAGE;
     totals.resident = vm::resident_pages(&space);
+    totals.tables = vm::tables(&space);
     let tally = vm::tally(&space, 0, USER_END);
     totals.file = tally.mapped as u64;
     totals.shared = totals.file;
@@ -79,7 +82,7 @@ fn put_line(out: &mut Text, line: &MapLine<'_>) -> fmt::Result {
     out.write_char('\n')
 }
 
-pub(super) fn maps(space: &Space, spot: Spot, out: &mut Text) -> Result<Option<u64>> {
+pub(super) fn maps(_process: &Process, space: &Space, spot: Spot, out: &mut Text) -> Result<Option<u64>> {
     let mut put = Ok(());
     let next = vm::line(space, spot.key, &mut |line| put = put_line(out, line));
     put?;
@@ -109,7 +112,7 @@ fn put_sizes(out: &mut Text, tally: &Tally, locked: u64) -> fmt::Result {
 }
 
 /// `Pss` divides anonymous pages by those who have them. Pages of files count in full for each who maps them.
-pub(super) fn smaps(space: &Space, spot: Spot, out: &mut Text) -> Result<Option<u64>> {
+pub(super) fn smaps(_process: &Process, space: &Space, spot: Spot, out: &mut Text) -> Result<Option<u64>> {
     let (mut put, mut shown) = (Ok(()), (0, 0, false));
     let next = vm::line(space, spot.key, &mut |line| {
         put = put_line(out, line);
@@ -127,17 +130,30 @@ pub(super) fn smaps(space: &Space, spot: Spot, out: &mut Text) -> Result<Option<
     Ok(next)
 }
 
-pub(super) fn smaps_rollup(space: &Space, _spot: Spot, out: &mut Text) -> Result<Option<u64>> {
+pub(super) fn smaps_rollup(
+    _process: &Process,
+    space: &Space,
+    _spot: Spot,
+    out: &mut Text,
+) -> Result<Option<u64>> {
     writeln!(out, "{:08x}-{USER_END:08x} ---p 00000000 00:00 0 [rollup]", 0)?;
     let locked = vm::sums(space, 0, USER_END).locked;
     put_sizes(out, &vm::tally(space, 0, USER_END), locked)?;
     Ok(None)
 }
 
-/// The address space as the VM system sees it.
-pub(super) fn uvm(space: &Space, spot: Spot, out: &mut Text) -> Result<Option<u64>> {
+/// The address space as the VM system sees it, behind what the kernel keeps for the process.
+pub(super) fn uvm(process: &Process, space: &Space, spot: Spot, out: &mut Text) -> Result<Option<u64>> {
     if spot.line == 0 {
         vm::dump_sums(space, out)?;
+        let (account, made) = (process.account(), |pages: usize| pages as u64 * PAGE);
+        let (user, kept) = (account.user(), account.kept());
+        let (own, all) = (made(account.pages()), made(user.memory().used()));
+        writeln!(
+            out,
+            "kept: {kept} bytes, {} for its user; objects it made: {own} bytes, {all} its user",
+            user.kept()
+        )?;
         return Ok(Some(0));
     }
     Ok(vm::dump_line(space, spot.key, out)?)

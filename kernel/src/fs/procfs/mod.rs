@@ -359,7 +359,7 @@ impl Inode for ProcNode {
         match self.show {
             Show::FdInfos(pid) => looked_into(pid).and(permitted),
             // A process sees its own descriptors, whatever it has become.
-            Show::Fds(pid) if process(pid).is_ok_and(|p| Arc::ptr_eq(&p, proc::current_process())) => Ok(()),
+            Show::Fds(pid) if process(pid).is_ok_and(|p| Arc::ptr_eq(&p, &proc::current_process())) => Ok(()),
             // The machine's settings are root's, whatever capabilities another one has.
             Show::Setting(_) | Show::DropCaches if mask & access::WRITE != 0 && by.euid != 0 => Err(EACCES),
             _ => permitted,

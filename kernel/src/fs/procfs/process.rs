@@ -151,7 +151,7 @@ fn status(process: &Process) -> Result<Vec<u8>> {
         ("VmStk", memory.stack),
         ("VmExe", memory.text),
         ("VmLib", 0),
-        ("VmPTE", 0),
+        ("VmPTE", memory.tables),
         ("VmSwap", memory.swapped),
     ] {
         let _ = writeln!(out, "{name}:\t{:>8} kB", pages * 4);
@@ -159,6 +159,8 @@ fn status(process: &Process) -> Result<Vec<u8>> {
     let account = process.account();
     let _ = writeln!(out, "KernelKept:\t{:>8} kB", account.kept() / 1024);
     let _ = writeln!(out, "KernelKeptOfUser:\t{:>8} kB", account.user().kept() / 1024);
+    let _ = writeln!(out, "ObjectsMade:\t{:>8} kB", account.pages() * 4);
+    let _ = writeln!(out, "ObjectsMadeOfUser:\t{:>8} kB", account.user().memory().used() * 4);
     let _ = writeln!(out, "Threads:\t{}", process.thread_count());
     signals(process, &mut out);
     let _ = writeln!(out, "Seccomp:\t0\nCpus_allowed:\t1\nCpus_allowed_list:\t0");

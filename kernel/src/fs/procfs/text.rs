@@ -75,8 +75,8 @@ pub struct Spot {
 
 /// Makes a record, which may be empty, and says where the next one is; `None` behind the last.
 pub type Records = fn(Spot, &mut Text) -> Result<Option<u64>>;
-/// The same of an address space.
-pub type SpaceRecords = fn(&Space, Spot, &mut Text) -> Result<Option<u64>>;
+/// The same of a process's address space.
+pub type SpaceRecords = fn(&Process, &Space, Spot, &mut Text) -> Result<Option<u64>>;
 
 /// The same of a process.
 pub type ProcessRecords = fn(&Process, Spot, &mut Text) -> Result<Option<u64>>;
@@ -103,9 +103,9 @@ impl Subject {
                 return make(&*process.upgrade().ok_or(ESRCH)?, spot, out);
             }
             Subject::Space(process, mm, make) => {
-                process.upgrade().ok_or(ESRCH)?;
+                let process = process.upgrade().ok_or(ESRCH)?;
                 let mm = mm.as_ref().and_then(Weak::upgrade).filter(|mm| !mm.is_left());
-                return mm.map_or(Ok(None), |mm| make(&mm.space, spot, out));
+                return mm.map_or(Ok(None), |mm| make(&process, &mm.space, spot, out));
             }
         }
         Ok(None)

@@ -36,7 +36,7 @@ enum Next {
 
 /// Does all that is to be done before the running thread goes back to user mode; may not return.
 pub fn return_to_user(regs: &mut UserRegs) {
-    let thread = current_thread();
+    let thread = &current_thread();
     start_up(thread, regs);
     if thread.signalled.load(Ordering::Acquire) {
         deliver_all(thread, regs);
@@ -158,7 +158,7 @@ fn act_on(thread: &Thread, group: &mut Group, info: SigInfo) -> Option<Next> {
 
 /// Whether the running thread has a reason to leave an interruptible sleep.
 pub fn signal_pending() -> bool {
-    let thread = current_thread();
+    let thread = &current_thread();
     if !thread.signalled.load(Ordering::Acquire) {
         return false;
     }
@@ -175,7 +175,7 @@ pub fn signal_pending() -> bool {
 /// Whether the running thread has a signal to see to before it may make a child that the signal would miss: its own, or one that any
 /// thread of the process may take. It then takes it on its way back to user mode.
 pub fn must_attend() -> bool {
-    let thread = current_thread();
+    let thread = &current_thread();
     let group = thread.process.group.lock();
     let waits = thread.is_dying() || group.stop.is_some() || has_unblocked(thread, &group);
     if waits {

@@ -256,7 +256,7 @@ pub fn reset_action(group: &mut Group, signal: Signal) {
 
 /// Changes the running thread's mask; what it now blocks is handed to threads that don't.
 pub fn set_mask(mask: SigSet) {
-    let thread = current_thread();
+    let thread = &current_thread();
     let group = thread.process.group.lock();
     let blocked = mask.without(thread.mask());
     thread.store_mask(mask);

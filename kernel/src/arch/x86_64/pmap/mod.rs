@@ -136,7 +136,7 @@ pub fn is_mapped(page: PageNo) -> bool {
 /// The entry for a page: what its mapping allows, and that `access` has happened.
 #[inline]
 fn entry_for(page: PageNo, prot: Prot, access: Prot, wiring: Wiring) -> u64 {
-    let mut entry = KERNEL.frames().pa(page).0 | PRESENT | USER;
+    let mut entry = KERNEL.frames().bytes_at(page).0 | PRESENT | USER;
     if prot.contains(Prot::WRITE) {
         entry |= WRITE;
     }

@@ -17,6 +17,7 @@ use machine::{Machine, NoMemory, PageNo, Reserve, PAGE_SIZE};
 use super::super::NIL;
 use crate::arch::cpu;
 use crate::arch::machine::KERNEL;
+use crate::mem::layout;
 use crate::sync::SpinLock;
 
 /// Nodes in a frame, and in a batch that CPUs exchange.
@@ -54,7 +55,7 @@ static DEPOT: SpinLock<u32> = SpinLock::new(NIL);
 /// A node by its number: frame and place in the frame.
 #[inline]
 pub(super) fn node(number: u32) -> &'static Node {
-    let frame = KERNEL.address(PageNo(number / NODES));
+    let frame = layout::direct(KERNEL.frames().pa(PageNo(number / NODES)).0);
     // SAFETY: node numbers are made in `refill` only, of frames that hold nodes for ever; the fields are atomics.
     unsafe { &*((frame as *const Node).add((number % NODES) as usize)) }
 }
@@ -112,6 +113,7 @@ fn refill<P: Before<PageCache>>(free: &FreeNodes, held: &mut Held<'_, P>) -> Res
     }
     if batch == NIL {
         let frame = KERNEL.frames().alloc(&KERNEL, held, Reserve::Kernel)?;
+        KERNEL.frames().keep(frame);
         FRAMES.fetch_add(1, Relaxed);
         // A number must fit 32 bits and not be NIL: frames up to 64 GiB.
         batch = frame.0.checked_mul(NODES).filter(|n| n < &(NIL - NODES)).ok_or(NoMemory)?;

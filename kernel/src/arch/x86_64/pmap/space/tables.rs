@@ -99,6 +99,8 @@ fn most(of_all: usize) -> u32 {
 pub(super) fn free<P: Before<PageCache>>(held: &mut Held<'_, P>, page: PageNo) {
     TABLES.fetch_sub(1, Relaxed);
     record(page).make_plain();
+    // SAFETY: no entry leads to the table, and no CPU walks through it.
+    unsafe { KERNEL.frames().let_go(page) };
     KERNEL.frames().free_page(&KERNEL, held, page);
 }
 
@@ -109,6 +111,7 @@ pub(super) fn zeroed<P: Before<PageCache>>(held: &mut Held<'_, P>) -> Result<Pag
     }
     let page = KERNEL.frames().alloc(&KERNEL, held, Reserve::Kernel)?;
     KERNEL.zero(page);
+    KERNEL.frames().keep(page);
     TABLES.fetch_add(1, Relaxed);
     Ok(page)
 }
