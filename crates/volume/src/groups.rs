@@ -98,7 +98,6 @@ impl<D: Device> Groups<'_, D> {
             if self.mode == Mode::ReadWrite {
                 group.complete(self.device, &found)?;
             }
-            self.device.pause();
         }
         Ok(())
     }

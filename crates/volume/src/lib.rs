@@ -99,9 +99,6 @@ pub trait Device: Clone + Send {
     /// # Errors
     /// [`DeviceError`]: nothing is known of what was written.
     fn flush(&mut self) -> core::result::Result<(), DeviceError>;
-
-    /// Called between two steps of what takes long: a host that has other things to do may do them.
-    fn pause(&mut self) {}
 }
 
 /// A contiguous part of a file on the disk; in bytes.
@@ -138,7 +135,6 @@ type Services = MountedServices<(), NoopObserver>;
 /// See the module. The host serialises calls by a lock that may sleep.
 pub struct Volume<D: Device> {
     fs: Ext4<Shadow<D>, Services>,
-    device: D,
     state: Arc<Mutex<State>>,
     block_size: u64,
     /// Blocks were freed and that isn't committed yet.
@@ -198,7 +194,7 @@ impl<D: Device> Volume<D> {
         let writes = if read_only { Mode::ReadOnly } else { mode };
         state.mounting = groups::superblock(&mut device).map(|superblock| (writes, Box::new(superblock)));
         let state = Arc::new(Mutex::new(state));
-        let shadow = Shadow { device: device.clone(), state: state.clone() };
+        let shadow = Shadow { device, state: state.clone() };
         let options = match mode {
             Mode::ReadWrite => MountOptions::read_write(),
             Mode::ReadOnly => MountOptions {
@@ -215,7 +211,7 @@ impl<D: Device> Volume<D> {
             state.mounting = None;
         }
         let index = Index::new(cache_lines * shadow::LINE);
-        Ok(Volume { fs, device, state, block_size, freed: false, changes: 0, fresh: true, mode, index })
+        Ok(Volume { fs, state, block_size, freed: false, changes: 0, fresh: true, mode, index })
     }
 
     /// The root directory's inode.
@@ -250,7 +246,6 @@ impl<D: Device> Volume<D> {
         self.make_log_room();
         let map =
             self.fs.inode_extents(number(ino)?, at, len, FileExtentTarget::Data, usize::MAX).map_err(kind)?;
-        self.device.pause();
         let runs = map.extents.into_iter().filter(|e| e.state != FileExtentState::Inline).map(|e| Run {
             at: e.logical_start,
             disk: e.physical_start,
@@ -613,16 +608,15 @@ impl<D: Device> Volume<D> {
         &mut self,
         change: impl Fn(&mut Ext4<Shadow<D>, Services>) -> core::result::Result<T, Ext4Error>,
     ) -> Result<T> {
-        let done = match change(&mut self.fs) {
+        match change(&mut self.fs) {
             Err(error) if is_of_journal(error) => {
                 self.sync()?;
                 self.make_log_room();
                 change(&mut self.fs)
             }
             done => done,
-        };
-        self.device.pause();
-        done.map_err(kind)
+        }
+        .map_err(kind)
     }
 
     /// Before anything after a commit: lets the crate make room in its journal.

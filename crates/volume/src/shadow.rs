@@ -170,7 +170,6 @@ impl<D: Device> BlockIo for Shadow<D> {
             }
             at = stop;
         }
-        self.device.pause();
         Ok(())
     }
 
@@ -198,7 +197,6 @@ impl<D: Device> BlockIo for Shadow<D> {
             read.map_err(|_| Ext4Error::io())?;
         }
         self.state.lock().tables.correct(start, buffer);
-        self.device.pause();
         Ok(())
     }
 

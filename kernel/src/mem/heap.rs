@@ -50,7 +50,7 @@ use talc::source::Manual;
 
 use super::{fault, layout};
 use crate::arch::machine::KERNEL;
-use crate::arch::{cpu, io, ipi, tables};
+use crate::arch::{cpu, io, ipi, preempt, tables};
 use crate::sched;
 use crate::sync::SpinLock;
 
@@ -858,43 +858,56 @@ fn overflow(class: usize, lists: &mut Lists) {
 unsafe impl GlobalAlloc for Heap {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        let Some(class) = class_of(layout) else { return large(layout) };
-        if cfg!(debug_assertions) && !fault::is_attempt() {
-            fault::took(SIZES[class] as i64);
-        }
-        // SAFETY: this CPU's row; nothing else runs on it meanwhile, and `refill` doesn't come back
-        // here.
-        let lists = unsafe { &mut (*FRONT.0.get())[cpu::index()].0[class] };
-        let block = lists.head;
-        if block.is_null() {
-            return refill(class, lists);
-        }
-        // SAFETY: blocks on the list are free and hold a `Block`.
-        lists.head = unsafe { (*block).next };
-        lists.len -= 1;
-        block.cast()
+        preempt::closed(|| take(layout))
     }
 
     #[inline]
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        let class = class_of(layout);
-        if cfg!(debug_assertions) && layout.size() <= fault::SMALL {
-            fault::took(-(class.map_or(layout.size(), |class| SIZES[class]) as i64));
-        }
-        let Some(class) = class else {
-            // SAFETY: the caller got it from `alloc` with this layout, so talc did.
-            return unsafe { BACK.lock().dealloc(at, layout) };
-        };
-        // SAFETY: as in `alloc`; the block is the caller's to give and large enough.
-        unsafe {
-            let lists = &mut (*FRONT.0.get())[cpu::index()].0[class];
-            let block = at.cast::<Block>();
-            (*block).next = lists.head;
-            lists.head = block;
-            lists.len += 1;
-            if lists.len == BLOCKS[class] {
-                overflow(class, lists);
-            }
+        // SAFETY: by the caller's promise.
+        preempt::closed(|| unsafe { give(at, layout) });
+    }
+}
+
+#[inline]
+fn take(layout: Layout) -> *mut u8 {
+    let Some(class) = class_of(layout) else { return large(layout) };
+    if cfg!(debug_assertions) && !fault::is_attempt() {
+        fault::took(SIZES[class] as i64);
+    }
+    // SAFETY: this CPU's row; nothing else runs on it meanwhile, and `refill` doesn't come back
+    // here.
+    let lists = unsafe { &mut (*FRONT.0.get())[cpu::index()].0[class] };
+    let block = lists.head;
+    if block.is_null() {
+        return refill(class, lists);
+    }
+    // SAFETY: blocks on the list are free and hold a `Block`.
+    lists.head = unsafe { (*block).next };
+    lists.len -= 1;
+    block.cast()
+}
+
+/// # Safety
+/// As for `GlobalAlloc::dealloc`.
+#[inline]
+unsafe fn give(at: *mut u8, layout: Layout) {
+    let class = class_of(layout);
+    if cfg!(debug_assertions) && layout.size() <= fault::SMALL {
+        fault::took(-(class.map_or(layout.size(), |class| SIZES[class]) as i64));
+    }
+    let Some(class) = class else {
+        // SAFETY: the caller got it from `alloc` with this layout, so talc did.
+        return unsafe { BACK.lock().dealloc(at, layout) };
+    };
+    // SAFETY: as in `alloc`; the block is the caller's to give and large enough.
+    unsafe {
+        let lists = &mut (*FRONT.0.get())[cpu::index()].0[class];
+        let block = at.cast::<Block>();
+        (*block).next = lists.head;
+        lists.head = block;
+        lists.len += 1;
+        if lists.len == BLOCKS[class] {
+            overflow(class, lists);
         }
     }
 }

@@ -289,6 +289,16 @@ pub(super) fn since_switch() -> Nanos {
     now().saturating_sub(local().slice.load(Relaxed))
 }
 
+/// The turn that has begun here is a short one: the task that was left wants the next.
+#[cold]
+pub(super) fn shorten_turn() {
+    let (now, local) = (now(), local());
+    let end = local.slice.load(Relaxed) + TURN;
+    if local.armed.load(Relaxed) > end {
+        arm(end, now);
+    }
+}
+
 /// Charges the task that is left, and makes sure of a tick while another one than the idle task runs.
 pub(super) fn charge_switch(from: &Task, to: &Task) {
     let (now, local) = (now(), local());

@@ -10,7 +10,7 @@
 //! Round robin with slices of 10 ms among programs; kernel code is never preempted. A CPU with nothing to do takes from others'
 //! queues, and else halts. Threads of the kernel go first: they wait for what others need, and work in short bursts. A program
 //! gives way early to one of them, and to whoever a device's interrupt has made ready. Tasks whose time to wake has come take turns
-//! with all others (`queue`), and one that then has to give way early does so once more.
+//! with all others (`queue`), and one that then has to give way early stands there again until it has had a whole turn.
 //!
 //! A task that became ready goes to a CPU that is idle, else back to where it ran. Only a CPU that halts, or that has to give way
 //! to a thread of the kernel, is interrupted for it.
@@ -388,11 +388,17 @@ fn finish_switch() {
         State::Ready if cpu::count() == 1 => {
             let place = left.next_place();
             queue::push(cpu::index(), left, place);
+            if place == Place::Due {
+                clock::shorten_turn();
+            }
         }
         State::Ready => {
             let (here, allowed, place) = (cpu::index(), left.allowed(), left.next_place());
             if allowed.contains(here) {
                 queue::push(here, left, place);
+                if place == Place::Due {
+                    clock::shorten_turn();
+                }
                 rouse(allowed);
             } else {
                 enqueue(left, place);

@@ -70,7 +70,7 @@ pub struct Task {
     allowed: AtomicU64,
     /// It was woken while it ran, since it was last about to wait.
     was_woken: AtomicBool,
-    /// Its timer went off, and it may stand among those of which that is true once more.
+    /// Its timer went off, and it has not had a whole turn since.
     is_due: AtomicBool,
     /// The CPU whose registers were last loaded with its vector state.
     fpu_cpu: AtomicUsize,
@@ -240,7 +240,7 @@ impl Task {
         }
     }
 
-    /// Says whether it may stand once more among tasks whose time has come.
+    /// Says whether it stands among tasks whose time has come when it gives way.
     pub(super) fn set_due(&self, is_due: bool) {
         if self.is_due.load(Relaxed) != is_due {
             self.is_due.store(is_due, Relaxed);
@@ -250,7 +250,6 @@ impl Task {
     /// Where it stands that gave way just now.
     pub(super) fn next_place(&self) -> Place {
         if self.is_due.load(Relaxed) {
-            self.is_due.store(false, Relaxed);
             Place::Due
         } else {
             Place::Last

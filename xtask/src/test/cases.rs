@@ -326,7 +326,7 @@ pub const CASES: &[Case] = &[
         ..guest("latency beside long calls", &[("latency", Libc::Musl)], &["/bin/latency"])
     },
     Case {
-        disks: &[disks::ext4(128), disks::idle_swap(96)],
+        disks: &[disks::ext4(128), disks::idle_swap(96), disks::ext4(256).journal(64)],
         clock: Clock::Instructions,
         memory: "384M",
         seconds: 300,

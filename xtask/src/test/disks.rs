@@ -16,6 +16,8 @@ pub struct TestDisk {
     /// Bytes of an ext4 file system's block.
     block: u32,
     folders: Folders,
+    /// MiB of an ext4 file system's journal; 0 for what is usual.
+    journal: u32,
 }
 
 /// How an ext4 file system's folders are kept.
@@ -38,7 +40,15 @@ enum Holds {
 }
 
 const fn new(holds: Holds, mib: u64) -> TestDisk {
-    TestDisk { holds, mib, access: Access::ReadWrite, faults: &[], block: 1024, folders: Folders::Indexed }
+    TestDisk {
+        holds,
+        mib,
+        access: Access::ReadWrite,
+        faults: &[],
+        block: 1024,
+        folders: Folders::Indexed,
+        journal: 0,
+    }
 }
 
 /// Zeroes.
@@ -70,6 +80,11 @@ impl TestDisk {
     /// With other blocks.
     pub const fn blocks(self, block: u32) -> TestDisk {
         TestDisk { block, ..self }
+    }
+
+    /// With a journal of so many MiB.
+    pub const fn journal(self, mib: u32) -> TestDisk {
+        TestDisk { journal: mib, ..self }
     }
 
     /// With folders that have no index.
@@ -160,8 +175,12 @@ fn format(image: &Path, disk: &TestDisk) -> Result<()> {
         Folders::Lists => "^dir_index",
     };
     let block = disk.block.to_string();
-    let output =
-        Command::new("mkfs.ext4").args(["-q", "-F", "-b", &block, "-O", features]).arg(image).output();
+    let mut command = Command::new("mkfs.ext4");
+    command.args(["-q", "-F", "-b", &block, "-O", features]);
+    if disk.journal > 0 {
+        command.arg("-J").arg(format!("size={}", disk.journal));
+    }
+    let output = command.arg(image).output();
     let output = output.context("can't run mkfs.ext4 (package e2fsprogs)")?;
     if !output.status.success() {
         bail!("mkfs.ext4 failed: {}", String::from_utf8_lossy(&output.stderr).trim());

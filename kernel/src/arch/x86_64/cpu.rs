@@ -3,8 +3,8 @@
 //! In the kernel, GS points at this CPU's [`Cpu`]; `swapgs` on every way in and out keeps the program's own GS base in
 //! `KERNEL_GS_BASE`. The assembly in `entry.s` knows the first fields by offset.
 //!
-//! I1: the kernel runs with interrupts off, except in `io::interrupt_window` and `io::wait_for_interrupt`. So a `Cpu`'s cells are
-//! only touched by code that runs on it, one piece at a time, and `Sync` is sound. What comes all the same, by an NMI, reads
+//! I1: the kernel runs with interrupts off, except in `io::interrupt_window`, `io::wait_for_interrupt` and foreign code (`preempt`),
+//! which has no use for them. So a `Cpu`'s cells are only touched by code that runs on it, one piece at a time, and `Sync` is sound. What comes all the same, by an NMI, reads
 //! only what is a single word. Others reach nothing but `shared`.
 
 use core::arch::asm;
@@ -59,6 +59,8 @@ pub struct Cpu {
     pub(super) gs_base: Cell<u64>,
     /// Work that was done here since this CPU last looked who waits for it.
     done: Cell<usize>,
+    /// It runs foreign code, with interrupts on: see `preempt`.
+    is_open: Cell<bool>,
     /// Where the last interrupt or fault from user mode came from; see `sched::clock`.
     pub(super) last_fault: Cell<u64>,
     /// The task that runs, by `Arc::into_raw`; null before `sched::init`.
@@ -109,6 +111,7 @@ static CPUS: [Cpu; MAX_CPUS] = [const {
         fs_base: Cell::new(0),
         gs_base: Cell::new(0),
         done: Cell::new(0),
+        is_open: Cell::new(false),
         last_fault: Cell::new(0),
         current: Cell::new(core::ptr::null()),
         left: Cell::new(core::ptr::null()),
@@ -126,6 +129,23 @@ static CPUS: [Cpu; MAX_CPUS] = [const {
 #[inline]
 pub fn rows() -> &'static [Row] {
     &ROWS[..count()]
+}
+
+/// Whether foreign code runs here. With interrupts on, too: the answer is the same on any CPU that the thread is on.
+#[inline]
+pub(super) fn is_open() -> bool {
+    let is_open: u8;
+    // SAFETY: as in `this`. One instruction: between two, the thread might go on elsewhere.
+    unsafe {
+        asm!("mov {}, gs:[{}]", out(reg_byte) is_open, const core::mem::offset_of!(Cpu, is_open),
+             options(nostack, preserves_flags, readonly));
+    }
+    is_open != 0
+}
+
+/// Foreign code runs here, or no longer.
+pub(super) fn set_open(is_open: bool) {
+    this().is_open.set(is_open);
 }
 
 /// CPUs that run tasks: always the lowest numbers.

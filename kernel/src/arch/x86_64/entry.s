@@ -162,7 +162,8 @@ user_return:
 6:  OUT_OF_USE
     call {take_notes}
     jmp 5b
-1:  SAVE_ALL
+1:  cld                             # a copy downwards may have been interrupted
+    SAVE_ALL
     mov rdi, rsp
     call {kernel_trap}
     RESTORE_ALL

@@ -54,6 +54,20 @@ pub fn interrupt_window() {
     unsafe { asm!("sti", "nop", "cli", options(nostack)) }
 }
 
+/// Lets interrupts in from here on: see `preempt`.
+#[inline]
+pub(super) fn interrupts_on() {
+    // SAFETY: as in `interrupt_window`.
+    unsafe { asm!("sti", options(nostack)) }
+}
+
+/// The end of that, and of all when the machine is about to stop.
+#[inline]
+pub fn interrupts_off() {
+    // SAFETY: as in `interrupt_window`.
+    unsafe { asm!("cli", options(nostack)) }
+}
+
 /// Sleeps until an interrupt, takes it, and goes on with interrupts off. No wake-up is lost: `sti` delays by one instruction.
 #[inline]
 pub fn wait_for_interrupt() {

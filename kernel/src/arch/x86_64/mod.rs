@@ -7,7 +7,7 @@
 //! | `apic`, `irq`, `ipi` | interrupt controllers, interrupts of devices and of other CPUs |
 //! | `start` | the other CPUs, from reset to their first task |
 //! | `clock`, `serial` | time, the two serial ports |
-//! | `fpu`, `switch` | a task's vector state and stack |
+//! | `fpu`, `switch`, `preempt` | a task's vector state and stack; foreign code on it |
 //! | `tables`, `user_access` | the kernel's own mappings, instructions that touch user memory |
 //! | `pmap`, `machine` | the VM system's view of this machine |
 //! | `bytes`, `frame` | what page frames hold |
@@ -26,6 +26,7 @@ pub mod ipi;
 pub mod irq;
 pub mod machine;
 pub mod pmap;
+pub mod preempt;
 pub mod regs;
 pub mod serial;
 pub mod start;

@@ -1,11 +1,12 @@
 //! What happens on an exception or interrupt, after `entry.s` has built the registers.
 //!
 //! From user mode everything goes to the process layer but interrupts. In the kernel only two traps are expected: page faults of
-//! checked user copies (`crate::user`), and interrupts inside `io::interrupt_window` or the idle loop. Everything else is a bug.
+//! checked user copies (`crate::user`), and interrupts inside `io::interrupt_window`, the idle loop or foreign code (`preempt`).
+//! Everything else is a bug.
 
 use core::arch::global_asm;
 
-use super::{apic, cpu, gdt, io, ipi, irq, pmap, regs::UserRegs, serial};
+use super::{apic, cpu, gdt, io, ipi, irq, pmap, preempt, regs::UserRegs, serial};
 use crate::{mem::layout, proc, sched, user, vm};
 
 const PAGE_FAULT: u64 = 14;
@@ -139,7 +140,7 @@ extern "C" fn user_trap(regs: &mut UserRegs) {
 
 extern "C" fn kernel_trap(regs: &mut UserRegs) {
     if regs.vector >= 32 {
-        interrupt(regs);
+        preempt::interrupted(|| interrupt(regs));
     } else {
         fatal(regs, io::read_cr2());
     }

@@ -24,12 +24,23 @@ use super::device::Blocks;
 use super::ranges::Ranges;
 use super::{errno, Fs, Volume};
 use crate::arch::machine::{KernelMachine, KERNEL};
+use crate::charge::{self, Charge};
 use crate::dev::block::{Op, SECTOR};
-use crate::errno::{Errno, Result, EIO, ENOMEM, ENOSPC};
+use crate::errno::{Errno, Result, EFBIG, EIO, ENOMEM, ENOSPC};
 use crate::sync::SpinLock;
-use crate::vm;
+use crate::{sched, vm};
 
 const PAGE: u64 = PAGE_SIZE as u64;
+
+/// Ranges of `pending` that are looked at with it locked, and what the work of that comes to in bytes copied.
+const RANGES_AT_ONCE: usize = 64;
+const PART: usize = 4096;
+/// The same for one run.
+const LOOK: usize = 64;
+/// Bytes that a range takes.
+const RANGE: usize = 48;
+/// Bytes that are given blocks between two looks at how many pieces that made.
+const ALLOCATED_AT_ONCE: u64 = 32 << 20;
 
 type Runs = Arc<[Run]>;
 
@@ -43,6 +54,8 @@ pub(super) struct Backing {
     sectors: AtomicU64,
     runs: SpinLock<Option<Runs>>,
     pending: SpinLock<Ranges>,
+    /// For how many ranges of `pending` that have no pages somebody pays.
+    kept: SpinLock<(usize, Option<Charge>)>,
     /// It has no name any more: blocks are set aside for it in `pending` alone, since those on the disk would be lost in a crash.
     /// Changes with the volume locked.
     deleted: AtomicBool,
@@ -65,9 +78,7 @@ fn place(runs: &[Run], at: u64, size: u64) -> Place {
     if at >= size {
         return Place::Zeroes;
     }
-    let first = runs.partition_point(|run| run.at + run.len <= at);
-    let mut inside = runs[first..].iter().take_while(|run| run.at < at + PAGE).filter(|run| !run.unwritten);
-    match inside.next() {
+    match inside(runs, at, at + PAGE).find(|run| !run.unwritten) {
         None => Place::Zeroes,
         Some(run) if run.at <= at && at + PAGE <= run.at + run.len => Place::Disk(run.disk + (at - run.at)),
         Some(_) => Place::Parts,
@@ -88,19 +99,34 @@ fn together(runs: &[Run], at: u64, most: usize) -> (Option<u64>, usize) {
 fn parts(runs: &[Run], range: Range<u64>) -> impl Iterator<Item = (usize, u64, usize)> + '_ {
     let Range { start, end } = range;
     let end = end.next_multiple_of(SECTOR as u64);
-    runs.iter().filter(move |run| !run.unwritten && run.at < end && run.at + run.len > start).map(
-        move |run| {
-            let (from, to) = (run.at.max(start), (run.at + run.len).min(end));
-            ((from % PAGE) as usize, run.disk + (from - run.at), (to - from) as usize)
-        },
-    )
+    inside(runs, start, end).filter(|run| !run.unwritten).map(move |run| {
+        let (from, to) = (run.at.max(start), (run.at + run.len).min(end));
+        ((from % PAGE) as usize, run.disk + (from - run.at), (to - from) as usize)
+    })
 }
 
-/// The pages of which a range has no blocks somewhere.
-fn lacking(runs: &[Run], at: u64, len: u64) -> impl Iterator<Item = u64> + '_ {
+/// The runs of which something lies in `start..end`.
+fn inside(runs: &[Run], start: u64, end: u64) -> impl Iterator<Item = &Run> {
+    let first = runs.partition_point(|run| run.at + run.len <= start);
+    runs[first..].iter().take_while(move |run| run.at < end)
+}
+
+/// The pages of which a range has no blocks somewhere, in ascending ranges.
+fn lacking(runs: &[Run], at: u64, len: u64) -> impl Iterator<Item = Range<u64>> + '_ {
     let end = at + len;
-    let pages = if has_blocks(runs, at, end) { 0..0 } else { at / PAGE..end.div_ceil(PAGE) };
-    pages.filter(move |page| !has_blocks(runs, at.max(page * PAGE), end.min((page + 1) * PAGE)))
+    let ends =
+        inside(runs, at, end).map(|run| (run.at, run.at + run.len)).chain(core::iter::once((end, end)));
+    // Up to where blocks have been looked for, and pages been told.
+    let (mut next, mut told) = (at, 0);
+    ends.filter_map(move |(from, to)| {
+        let gap = core::mem::replace(&mut next, to)..from;
+        let pages = told.max(gap.start / PAGE)..gap.end.div_ceil(PAGE);
+        if gap.is_empty() || pages.is_empty() {
+            return None;
+        }
+        told = pages.end;
+        Some(pages)
+    })
 }
 
 /// Whether written runs leave nothing of a range out.
@@ -134,6 +160,7 @@ impl Backing {
             sectors: AtomicU64::new(sectors),
             runs: SpinLock::new(None),
             pending: SpinLock::new(Ranges::new()),
+            kept: SpinLock::new((0, None)),
             deleted: AtomicBool::new(false),
             dirty: AtomicBool::new(false),
             failure: AtomicI32::new(EIO.0),
@@ -151,7 +178,7 @@ impl Backing {
 
     /// Disk space in units of 512 bytes, with what has been promised.
     pub(super) fn sectors(&self) -> u64 {
-        self.sectors.load(Ordering::Relaxed) + self.pending.lock().count(0..u64::MAX) * (PAGE / 512)
+        self.sectors.load(Ordering::Relaxed) + self.pending.lock().total() * (PAGE / 512)
     }
 
     pub(super) fn mark_dirty(&self) {
@@ -199,14 +226,20 @@ impl Backing {
 
     fn load(&self, volume: &mut Volume) -> Result<Runs> {
         let runs: Runs = volume.extents(self.ino, 0, i64::MAX as u64).map_err(errno)?.into();
+        self.fs.cache.has_runs(runs.len());
         *self.runs.lock() = Some(runs.clone());
         Ok(runs)
     }
 
+    /// Forgets where the file lies: whoever wants to know asks the volume again.
+    pub(super) fn forget_runs(&self) {
+        let runs = self.runs.lock().take();
+        drop(runs);
+    }
+
     /// After a change of where the file lies, under the volume's lock (I1).
     pub(super) fn changed(&self, volume: &mut Volume) {
-        let old = self.runs.lock().take();
-        drop(old);
+        self.forget_runs();
         if let Ok(now) = volume.attributes(self.ino) {
             self.sectors.store(now.blocks, Ordering::Relaxed);
             self.disk_size.store(now.size, Ordering::Release);
@@ -214,19 +247,70 @@ impl Backing {
         self.fs.changed(volume);
     }
 
+    /// Does something with `pending` and a range, part by part; others run in between.
+    fn in_parts(
+        &self,
+        mut left: Range<u64>,
+        mut act: impl FnMut(&mut Ranges, Range<u64>) -> Result<()>,
+    ) -> Result<()> {
+        while !left.is_empty() {
+            let mut pending = self.pending.lock();
+            let part = pending.part(&left, RANGES_AT_ONCE);
+            left.start = part.end;
+            act(&mut pending, part)?;
+            drop(pending);
+            sched::work_done(PART);
+        }
+        Ok(())
+    }
+
     /// Sets a page's blocks aside for each page of which a range is about to be written that has no blocks there.
     ///
     /// # Errors
-    /// `ENOSPC`: the disk has not that many.
+    /// `ENOSPC`: the disk has not that many; `EFBIG`: the file lies in too many pieces.
     pub(super) fn promise(&self, at: u64, len: u64) -> Result<()> {
-        self.promise_beside(&self.runs()?, at, len)
+        self.promise_beside(&self.runs()?, at, len).1
     }
 
-    fn promise_beside(&self, runs: &[Run], at: u64, len: u64) -> Result<()> {
-        for page in lacking(runs, at, len) {
-            let new = self.pending.lock().insert(page..page + 1);
-            if new > 0 && !self.fs.set_aside(1) {
-                self.pending.lock().remove(page..page + 1);
+    /// The same, and up to where there is room.
+    pub(super) fn promise_what_fits(&self, at: u64, len: u64) -> Result<(u64, Result<()>)> {
+        Ok(self.promise_beside(&self.runs()?, at, len))
+    }
+
+    fn promise_beside(&self, runs: &[Run], at: u64, len: u64) -> (u64, Result<()>) {
+        for pages in lacking(runs, at, len) {
+            let mut end = pages.start;
+            let promised =
+                self.in_parts(pages, |pending, part| self.set_aside_for(pending, runs.len(), part, &mut end));
+            if promised.is_err() {
+                return ((end * PAGE).max(at), promised);
+            }
+        }
+        (at + len, Ok(()))
+    }
+
+    /// Sets room aside for pages of a file with so many runs, in halves where the disk has not enough for all; `end` is up to where.
+    fn set_aside_for(
+        &self,
+        pending: &mut Ranges,
+        runs: usize,
+        mut left: Range<u64>,
+        end: &mut u64,
+    ) -> Result<()> {
+        let mut most = u64::MAX;
+        while !left.is_empty() {
+            let next = left.start..left.end.min(left.start.saturating_add(most));
+            let len = next.end - next.start;
+            let new = len - pending.count(next.clone());
+            if new != 0 && runs + pending.len() >= self.fs.most_pieces() {
+                return Err(EFBIG);
+            }
+            if new == 0 || self.fs.set_aside(new) {
+                pending.insert(next.clone());
+                (left.start, *end) = (next.end, next.end);
+            } else if len > 1 {
+                most = len / 2;
+            } else {
                 return Err(ENOSPC);
             }
         }
@@ -254,26 +338,70 @@ impl Backing {
     pub(super) fn allocate(&self, at: u64, len: u64) -> Result<()> {
         let once = || {
             let runs = self.runs()?;
-            let pages =
-                lacking(&runs, at, len).filter(|&page| self.pending.lock().count(page..page + 1) == 0);
-            let pages = pages.count() as u64;
-            if pages != 0 && !self.fs.set_aside(pages) {
+            let mut new = 0;
+            for pages in lacking(&runs, at, len) {
+                self.in_parts(pages, |pending, part| {
+                    new += part.end - part.start - pending.count(part);
+                    Ok(())
+                })?;
+            }
+            if new == 0 && has_blocks(&runs, at, at + len) {
+                return Ok(());
+            }
+            if new != 0 && !self.fs.set_aside(new) {
                 return Err(ENOSPC);
             }
             let mut volume = self.fs.volume();
-            if self.deleted.load(Ordering::Acquire) {
-                let new: u64 =
-                    lacking(&runs, at, len).map(|page| self.pending.lock().insert(page..page + 1)).sum();
-                self.fs.keep_aside(new);
-                self.fs.give_back(pages);
-                return Ok(());
-            }
-            let done = volume.allocate(self.ino, at, len);
-            self.changed(&mut volume);
-            self.fs.give_back(pages);
-            done.map_err(errno)
+            let done = if self.deleted.load(Ordering::Acquire) {
+                lacking(&runs, at, len).try_for_each(|pages| self.keep(pages))
+            } else {
+                self.allocate_in_steps(&mut volume, at, at + len)
+            };
+            self.fs.give_back(new);
+            done
         };
         self.at_last(once)
+    }
+
+    fn allocate_in_steps(&self, volume: &mut Volume, mut at: u64, end: u64) -> Result<()> {
+        while at < end {
+            let step = (at + ALLOCATED_AT_ONCE).min(end);
+            let done = volume.allocate(self.ino, at, step - at);
+            self.changed(volume);
+            done.map_err(errno)?;
+            if self.load(volume)?.len() > self.fs.most_pieces() {
+                return Err(EFBIG);
+            }
+            at = step;
+        }
+        Ok(())
+    }
+
+    /// Promises room that is known to be there to pages of a file without a name, at its user's charge.
+    fn keep(&self, pages: Range<u64>) -> Result<()> {
+        self.in_parts(pages, |pending, part| {
+            self.pay_for(pending.len() + 1)?;
+            self.fs.keep_aside(pending.insert(part));
+            Ok(())
+        })
+    }
+
+    /// Charges whoever calls for ranges that no page has to be kept for.
+    fn pay_for(&self, ranges: usize) -> Result<()> {
+        let mut kept = self.kept.lock();
+        if ranges <= kept.0 {
+            return Ok(());
+        }
+        let more = ranges.next_multiple_of(RANGES_AT_ONCE) - kept.0;
+        match &mut kept.1 {
+            Some(charge) => charge.grow(more * RANGE).map_err(|_| ENOMEM)?,
+            none => {
+                let uid = charge::account().user().uid();
+                *none = Some(Charge::lasting(uid, more * RANGE).map_err(|_| ENOMEM)?);
+            }
+        }
+        kept.0 += more;
+        Ok(())
     }
 
     /// The pages below the disk's size that have all their blocks there, of which some were never written; with the volume locked.
@@ -285,18 +413,19 @@ impl Backing {
             let (first, last) = (run.at / PAGE, (run.at + run.len - 1) / PAGE);
             first + u64::from(lacks(first))..last + u64::from(!lacks(last))
         };
-        runs.iter().filter(|run| run.unwritten).map(pages).filter(|pages| !pages.is_empty()).collect()
+        let unwritten = runs.iter().filter(|run| {
+            sched::work_done(LOOK);
+            run.unwritten
+        });
+        unwritten.map(pages).filter(|pages| !pages.is_empty()).collect()
     }
 
     /// After the file has lost its last name, with the volume locked: the disk has freed what was [`unwritten`](Self::unwritten). It
-    /// is promised in its place, so that what has been stored there finds room.
+    /// is promised in its place, so that what has been stored there finds room, as far as the user may have that kept.
     pub(super) fn lost_last_name(&self, volume: &mut Volume, unwritten: Vec<Range<u64>>) {
         self.deleted.store(true, Ordering::Release);
         self.changed(volume);
-        for pages in unwritten {
-            let new = self.pending.lock().insert(pages);
-            self.fs.keep_aside(new);
-        }
+        let _ = unwritten.into_iter().try_for_each(|pages| self.keep(pages));
     }
 
     /// Whether a page's bytes, as far as the file goes, have neither blocks nor a promise of some.
@@ -323,8 +452,10 @@ impl Backing {
 
     /// Gives back what was set aside for the pages of a range.
     pub(super) fn settle(&self, from: u64, to: u64) {
-        let gone = self.pending.lock().remove(from / PAGE..to.div_ceil(PAGE));
-        self.fs.give_back(gone);
+        let _ = self.in_parts(from / PAGE..to.div_ceil(PAGE), |pending, part| {
+            self.fs.give_back(pending.remove(part));
+            Ok(())
+        });
     }
 
     /// The same behind a file's new end; with the page that it ends in, if that needs nothing more.
@@ -396,9 +527,8 @@ impl Backing {
     fn write_what_fits(&self, at: u64, end: u64, page: PageNo) -> Result<()> {
         let runs = self.runs_for_writing()?;
         let mut next = at;
-        let placed = runs.iter().filter(|run| run.at < end && run.at + run.len > at);
-        let placed =
-            placed.map(|run| run.at.max(at)..(run.at + run.len).min(end)).chain(core::iter::once(end..end));
+        let placed = inside(&runs, at, end).map(|run| run.at.max(at)..(run.at + run.len).min(end));
+        let placed = placed.chain(core::iter::once(end..end));
         for part in placed {
             let gap = KERNEL.bytes(page).part((next - at) as usize, (part.start - next) as usize);
             if !gap.are_zero() {
@@ -424,7 +554,11 @@ impl Backing {
         if !self.size_differs() && covers(&runs, at, end) {
             return Ok((runs, Blocks::Old));
         }
-        self.promise_beside(&runs, at, len)?;
+        if runs.len() > 2 * self.fs.most_pieces() {
+            // The disk's free room lies in pieces: what was promised as one would come to many.
+            return Err(EFBIG);
+        }
+        self.promise_beside(&runs, at, len).1?;
         let mut volume = self.fs.volume();
         let size = self.size();
         if at >= size {
@@ -531,7 +665,7 @@ impl Vnode<KernelMachine> for Arc<Backing> {
         }
         self.mark_dirty();
         self.promise_at_last(at, PAGE.min(size - at)).map_err(|errno| match errno {
-            ENOSPC => GetError::NoSpace,
+            ENOSPC | EFBIG => GetError::NoSpace,
             ENOMEM => GetError::NoMemory,
             _ => GetError::Io,
         })

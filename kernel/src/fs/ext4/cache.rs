@@ -1,4 +1,4 @@
-//! What is kept of a file system though nobody uses it: nodes, names of directories, and listings.
+//! What is kept of a file system though nobody uses it: nodes, names of directories, listings, and where files lie.
 //!
 //! Whoever comes for the volume finds the cache within its bounds, or brings it back there first: so a program that looks at a
 //! million files has the kernel keep as many as one that looks at a thousand. A walk costs by nodes, and there is one for each quarter
@@ -23,6 +23,8 @@ const PAGES_PER_NODE: u64 = 16;
 const NAMES_PER_NODE: usize = 4;
 /// Entries of listings that are kept, for each of these nodes.
 const LISTED_PER_NODE: usize = 4;
+/// Pieces of files that are listed, for each of these nodes.
+const RUNS_PER_NODE: usize = 8;
 /// Nodes that are looked at with the table locked.
 const PART: usize = 16;
 
@@ -32,11 +34,17 @@ pub(super) struct Cache {
     next_walk: AtomicUsize,
     names: AtomicUsize,
     listed: AtomicUsize,
+    runs: AtomicUsize,
 }
 
 impl Cache {
     pub(super) fn new() -> Cache {
-        Cache { next_walk: AtomicUsize::new(most()), names: AtomicUsize::new(0), listed: AtomicUsize::new(0) }
+        Cache {
+            next_walk: AtomicUsize::new(most()),
+            names: AtomicUsize::new(0),
+            listed: AtomicUsize::new(0),
+            runs: AtomicUsize::new(0),
+        }
     }
 
     /// A name is remembered.
@@ -47,6 +55,11 @@ impl Cache {
     /// A listing of so many entries is kept.
     pub(super) fn has_listing(&self, entries: usize) {
         self.listed.fetch_add(entries, Relaxed);
+    }
+
+    /// A list of so many pieces of a file is kept.
+    pub(super) fn has_runs(&self, runs: usize) {
+        self.runs.fetch_add(runs, Relaxed);
     }
 }
 
@@ -86,7 +99,7 @@ impl Fs {
     /// Brings the cache back within its bounds, if too much has come. The volume isn't locked.
     pub(super) fn trim(&self) {
         let most = most();
-        let Cache { next_walk, names, listed } = &self.cache;
+        let Cache { next_walk, names, listed, runs } = &self.cache;
         let is_far = |count: &AtomicUsize, bound: usize| {
             let is_far = count.load(Relaxed) > bound;
             if is_far {
@@ -99,6 +112,9 @@ impl Fs {
         }
         if is_far(listed, most * LISTED_PER_NODE) {
             self.forget_listings();
+        }
+        if is_far(runs, most * RUNS_PER_NODE) {
+            self.each_node(Node::forget_runs);
         }
         let is_due = |nodes: usize| nodes > next_walk.load(Relaxed);
         let count = self.nodes.lock().len();
@@ -126,6 +142,10 @@ impl Fs {
         let mut next = Some(ino);
         while let Some(node) = next.and_then(|ino| self.take_unused(ino, &may_go)) {
             next = node.dir().ok().and_then(|dir| dir.above()).map(|(above, _)| above.ino);
+            // Step by step, as a drop can't.
+            if let Ok(dir) = node.dir() {
+                dir.forget();
+            }
             drop(node);
             sched::work_done(size_of::<Node>());
         }

@@ -1,7 +1,8 @@
 //! The disk under a file system: for metadata, with waiting; for file data, straight between pages and disk.
 //!
 //! I1: a flush waits for all writes to blocks that were allocated before it began: see [`InFlight`]. So what a commit makes
-//! reachable holds what was written there, never what the disk held before.
+//! reachable holds what was written there, never what the disk held before. I2: the volume is foreign code, which calls the kernel here and
+//! nowhere else, through `preempt::closed`.
 
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicUsize, Ordering};
@@ -10,6 +11,7 @@ use machine::{PageNo, PAGE_SIZE};
 use volume::{Device, DeviceError};
 
 use crate::arch::machine::KERNEL;
+use crate::arch::preempt::closed;
 use crate::dev::block::{self, Disk, Done, Op, SECTOR};
 use crate::errno::{Result, EINVAL};
 use crate::sched;
@@ -114,31 +116,38 @@ fn write_ended(token: u64, pages: &[PageNo], result: Result<()>) {
 #[derive(Clone)]
 pub(super) struct Metadata(pub(super) Data);
 
+/// Runs a call of the volume's that may sleep. Interrupts that it has taken meanwhile had nobody give way.
+fn call<T>(code: impl FnOnce() -> T) -> T {
+    closed(|| {
+        let result = code();
+        sched::give_way();
+        result
+    })
+}
+
 impl Device for Metadata {
     fn bytes(&self) -> u64 {
-        self.0.disk.sectors() * SECTOR as u64
+        closed(|| self.0.disk.sectors() * SECTOR as u64)
     }
 
     fn is_read_only(&self) -> bool {
-        self.0.disk.is_read_only()
+        closed(|| self.0.disk.is_read_only())
     }
 
     fn read(&mut self, at: u64, to: &mut [u8]) -> core::result::Result<(), DeviceError> {
-        self.0.disk.read(at / SECTOR as u64, to).map_err(|_| DeviceError)
+        call(|| self.0.disk.read(at / SECTOR as u64, to)).map_err(|_| DeviceError)
     }
 
     fn write(&mut self, at: u64, from: &[u8]) -> core::result::Result<(), DeviceError> {
-        self.0.disk.write(at / SECTOR as u64, from).map_err(|_| DeviceError)
+        call(|| self.0.disk.write(at / SECTOR as u64, from)).map_err(|_| DeviceError)
     }
 
     fn flush(&mut self) -> core::result::Result<(), DeviceError> {
-        let flight = &IN_FLIGHT[self.0.index];
-        flight.none.wait(|| (flight.pages.load(Ordering::Acquire) == 0).then_some(()));
-        self.0.disk.flush().map_err(|_| DeviceError)
-    }
-
-    fn pause(&mut self) {
-        sched::give_way();
+        call(|| {
+            let flight = &IN_FLIGHT[self.0.index];
+            flight.none.wait(|| (flight.pages.load(Ordering::Acquire) == 0).then_some(()));
+            self.0.disk.flush().map_err(|_| DeviceError)
+        })
     }
 }
 
@@ -148,7 +157,7 @@ pub(super) struct Now;
 
 impl volume::Clock for Now {
     fn now(&self) -> core::result::Result<volume::Timestamp, volume::ClockError> {
-        Ok(timestamp(sched::wall()))
+        Ok(timestamp(closed(sched::wall)))
     }
 }
 

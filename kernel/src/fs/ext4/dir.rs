@@ -130,8 +130,10 @@ impl Dir {
     }
 
     pub(super) fn forget_names(&self) {
-        let names = core::mem::take(&mut *self.names.lock());
-        drop(names);
+        let mut names = core::mem::take(&mut *self.names.lock());
+        while names.pop_first().is_some() {
+            sched::work_done(MAX_NAME);
+        }
     }
 
     pub(super) fn forget_listing(&self) {
@@ -320,8 +322,7 @@ impl Node {
         if let Body::File(contents) = &node.body {
             contents.backing.lost_last_name(volume, unwritten);
         }
-        self.fs().unlinked.lock().push(node.ino);
-        super::flusher::closed();
+        self.fs().lost_last_name(node);
         if let Body::Dir(gone) = &node.body {
             let above = gone.above.lock().take();
             drop(above);

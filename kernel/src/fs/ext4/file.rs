@@ -23,6 +23,7 @@ use crate::errno::*;
 use crate::fs::inode::{Allocate, Extent, Position, Seek};
 use crate::fs::io::{outcome, Sink, Source};
 use crate::proc::limits;
+use crate::sched;
 use crate::sync::{Gate, Mutex, MutexGuard};
 use crate::vm::{self, Dir, Object, Usage};
 
@@ -236,16 +237,15 @@ impl Contents {
     /// Sets room on the disk aside for a write; returns how much of it has room.
     fn promise(&self, at: u64, len: u64) -> Result<u64> {
         match self.backing.promise_at_last(at, len) {
-            Err(ENOSPC) => {}
+            Err(ENOSPC | EFBIG) => {}
             other => return other.map(|()| len),
         }
-        let first = (PAGE - at % PAGE).min(len);
-        self.backing.promise(at, first)?;
-        let mut fits = first;
-        while fits < len && self.backing.promise(at + fits, PAGE.min(len - fits)).is_ok() {
-            fits += PAGE.min(len - fits);
+        let (end, promised) = self.backing.promise_what_fits(at, len)?;
+        if end > at {
+            Ok(end - at)
+        } else {
+            promised.map(|()| 0)
         }
-        Ok(fits)
     }
 
     /// Lets the writer of much wait until it is on the disk.
@@ -390,7 +390,9 @@ impl Contents {
         self.clean();
         let runs = self.backing.runs()?;
         let mut at = from;
-        for run in runs.iter().filter(|run| !run.unwritten && run.at + run.len > from) {
+        let first = runs.partition_point(|run| run.at + run.len <= from);
+        for run in runs[first..].iter().filter(|run| !run.unwritten) {
+            sched::work_done(size_of::<Run>());
             match what {
                 Seek::Data => return Ok(run.at.max(from)),
                 Seek::Hole if run.at > at => return Ok(at),
@@ -406,7 +408,7 @@ impl Contents {
 
 /// Where byte `at` of a file lies, and how many bytes lie together from there on.
 fn together(runs: &[Run], at: u64) -> Option<(u64, u64)> {
-    let first = runs.iter().position(|run| run.at == at)?;
+    let first = runs.binary_search_by_key(&at, |run| run.at).ok()?;
     let disk = runs[first].disk;
     let next = runs[first..].iter().take_while(|run| run.disk.wrapping_sub(disk) == run.at - at).last()?;
     Some((disk, next.at + next.len - at))

@@ -11,7 +11,6 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use super::dir::Dir;
 use super::node::{Body, Node};
 use super::{errno, Fs, MOUNTED};
-use crate::arch::io::interrupt_window;
 use crate::errno::*;
 use crate::fs::inode::{Inode, InodeRef, Kind};
 use crate::sched;
@@ -27,6 +26,8 @@ static CALLED: AtomicBool = AtomicBool::new(false);
 static SHORT: AtomicBool = AtomicBool::new(false);
 /// How often what nobody uses goes at most: while memory stays short there is little of it.
 const REST: sched::Nanos = 1_000_000_000;
+/// What a look at a node comes to in bytes copied.
+const LOOK: usize = 256;
 /// A file without a name was closed.
 static CLOSED: AtomicBool = AtomicBool::new(false);
 /// References to the root directory while it is unmounted: the table's, the mount's, and of whoever asks.
@@ -143,8 +144,11 @@ pub fn drop_pages() {
     let of_node = |node: &Arc<Node>| {
         let Ok(contents) = node.contents() else { return };
         for at in (0..contents.object().size()).step_by(STEP as usize) {
+            if contents.object().resident() == 0 {
+                break;
+            }
             contents.object().drop_clean(at, STEP);
-            interrupt_window();
+            sched::give_way();
         }
     };
     mounted().iter().for_each(|fs| fs.each_node(of_node));
@@ -153,8 +157,9 @@ pub fn drop_pages() {
 /// Forgets names of directories, and nodes that nobody needs and that have no pages.
 pub fn drop_nodes() {
     for fs in mounted() {
-        fs.reap_closed();
+        fs.reap_unused();
         fs.each_node(|node| node.dir().map_or((), Dir::forget));
+        fs.each_node(Node::forget_runs);
         fs.forget_idle(0);
     }
 }
@@ -190,7 +195,7 @@ impl Fs {
 
     /// Forgets what nobody uses: nodes without names at once, those without pages when there are many.
     fn forget(&self) {
-        self.reap_closed();
+        self.reap_unused();
         self.trim();
     }
 
@@ -205,20 +210,60 @@ impl Fs {
         }
     }
 
-    /// Frees what has no name and that nobody uses any more. The list of the others on the disk should stay short: it is walked
-    /// at every change of it.
+    /// A node has no name any more; with the volume locked.
+    pub(super) fn lost_last_name(&self, node: &Node) {
+        let order = self.next_unlinked.fetch_add(1, Ordering::Relaxed);
+        node.unlinked.store(order, Ordering::Release);
+        self.unlinked.lock().insert(order, node.ino);
+        self.was_closed(node);
+    }
+
+    /// Somebody is about to let a node go that has no name.
+    pub(super) fn was_closed(&self, node: &Node) {
+        let order = node.unlinked.load(Ordering::Acquire);
+        if order != 0 {
+            self.closed.lock().insert(order, (node.ino, false));
+            closed();
+        }
+    }
+
+    /// Frees what has no name and was closed. The list of the others on the disk should stay short: it is walked at every change
+    /// of it, from who came last.
     pub(super) fn reap_closed(&self) {
         let _turn = self.reaping.lock();
-        let waiting = core::mem::take(&mut *self.unlinked.lock());
-        let open: Vec<u32> = waiting.into_iter().filter(|&ino| !self.reap(ino)).collect();
-        if !open.is_empty() {
-            self.unlinked.lock().extend(open);
+        let mut below = u64::MAX;
+        loop {
+            let mut closed = self.closed.lock();
+            let Some((&order, &(ino, was_in_use))) = closed.range(..below).next_back() else { return };
+            below = order;
+            closed.remove(&order);
+            drop(closed);
+            if !self.reap(order, ino) && !was_in_use {
+                // Whoever closed it may not be through with that. Later it is found by `reap_unused`.
+                self.closed.lock().entry(order).or_insert((ino, true));
+            }
+            sched::work_done(LOOK);
+        }
+    }
+
+    /// The same for all that nobody uses, closed or not: what was mapped, and what was looked at too early.
+    pub(super) fn reap_unused(&self) {
+        let _turn = self.reaping.lock();
+        let mut below = u64::MAX;
+        loop {
+            let last = self.unlinked.lock().range(..below).next_back().map(|(&order, &ino)| (order, ino));
+            let Some((order, ino)) = last else { return };
+            below = order;
+            self.reap(order, ino);
+            sched::work_done(LOOK);
         }
     }
 
     /// Frees an inode that has no names; `false` if it is in use.
-    fn reap(&self, ino: u32) -> bool {
-        let Some(node) = self.take_unused(ino, |node| node.is_unlinked()) else { return false };
+    fn reap(&self, order: u64, ino: u32) -> bool {
+        let is_it = |node: &Arc<Node>| node.unlinked.load(Ordering::Acquire) == order;
+        let Some(node) = self.take_unused(ino, is_it) else { return false };
+        self.unlinked.lock().remove(&order);
         if let Ok(contents) = node.contents() {
             contents.empty();
         }

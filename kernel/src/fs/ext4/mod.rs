@@ -9,8 +9,8 @@
 //! ```
 //! There is one cache of file data: the pages of the files' objects, which `read`, `write`, `mmap` and `execve` share. Nodes stay
 //! after their last use as long as they have pages, so the number of files that stay cached is bounded by memory alone. Those without
-//! pages, names that were looked up and listings of folders are a cache of bounded size (`cache`), which whoever comes for the volume
-//! keeps within it. What stays because a program uses it is charged: a file with its descriptor, and a folder that keeps the one above
+//! pages, names that were looked up, listings of folders and lists of where files lie are a cache of bounded size (`cache`), which whoever
+//! comes for the volume keeps within it. What stays because a program uses it is charged: a file with its descriptor, and a folder that keeps the one above
 //! it to the user who found it.
 //!
 //! I1: no user memory is copied, and no page of a file is waited for, with the volume locked: bringing pages in needs the volume.
@@ -61,6 +61,9 @@ const MAGIC: u64 = 0xef53;
 /// Pages that are kept for metadata when data is promised room.
 const MARGIN: u64 = 16;
 
+/// A file may lie in one piece for so many pages of memory.
+const PAGES_PER_PIECE: u64 = 8;
+
 /// Heap that a call of the crate may need.
 const ROOM: usize = 256 << 10;
 
@@ -74,8 +77,12 @@ pub(super) struct Fs {
     volume: Mutex<Volume>,
     nodes: SpinLock<BTreeMap<u32, Arc<Node>>>,
     cache: Cache,
-    /// Inodes without names that were not freed yet.
-    unlinked: SpinLock<Vec<u32>>,
+    /// Inodes without names that were not freed yet, in the order in which they lost the last.
+    unlinked: SpinLock<BTreeMap<u64, u32>>,
+    /// Those of them that somebody has closed, and whether they were in use still when they were looked at.
+    closed: SpinLock<BTreeMap<u64, (u32, bool)>>,
+    /// The next number of that order.
+    next_unlinked: AtomicU64,
     /// Held while they are freed: whoever needs their room waits until it is there.
     reaping: Mutex<()>,
     read_only: AtomicBool,
@@ -115,7 +122,9 @@ fn mount_claimed(disk: &Arc<Disk>, mode: Mode) -> Result<InodeRef> {
         volume: Mutex::new(volume),
         nodes: SpinLock::new(BTreeMap::new()),
         cache: Cache::new(),
-        unlinked: SpinLock::new(Vec::new()),
+        unlinked: SpinLock::new(BTreeMap::new()),
+        closed: SpinLock::new(BTreeMap::new()),
+        next_unlinked: AtomicU64::new(1),
         reaping: Mutex::new(()),
         read_only: AtomicBool::new(mode == Mode::ReadOnly),
         walk: Mutex::new(()),
@@ -161,7 +170,7 @@ pub fn unmount(root: &InodeRef) -> Result<bool> {
     // Whoever writes nodes back holds them, and they would seem to be in use.
     let _walk = fs.walk.lock();
     // What it kept from being freed meanwhile.
-    fs.reap_closed();
+    fs.reap_unused();
     fs.forget_all(root)?;
     fs.volume().unmount().map_err(errno)?;
     // The flusher may have it in its hands still, and finds nothing to commit.
@@ -252,11 +261,16 @@ impl Fs {
             return Err(EBUSY);
         }
         self.write_all();
-        self.reap_closed();
+        self.reap_unused();
         let mut volume = self.volume();
         volume.unmount().map_err(errno)?;
         *volume = open_volume(&self.data, Mode::ReadOnly)?;
         Ok(())
+    }
+
+    /// How many pieces a file may lie in: a list of them comes at once, and several times.
+    fn most_pieces(&self) -> usize {
+        (vm::stats().total_pages / PAGES_PER_PIECE) as usize
     }
 
     /// Takes note of a change of the volume.
@@ -299,7 +313,7 @@ impl Fs {
     }
 
     fn stat(&self) -> FsStat {
-        self.reap_closed();
+        self.reap_unused();
         let space = self.volume().space();
         let pages = |blocks: u64| blocks * space.block_size / PAGE_SIZE as u64;
         FsStat {

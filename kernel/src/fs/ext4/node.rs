@@ -6,7 +6,7 @@
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::ops::Range;
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU64, Ordering};
 
 use linux_raw_sys::general as abi;
 use volume::{Attributes, Change};
@@ -38,6 +38,8 @@ pub(in crate::fs) struct Node {
     rdev: u64,
     attr: SpinLock<Attr>,
     pub(super) body: Body,
+    /// Its place among those that have lost their last name; 0 while it has one.
+    pub(super) unlinked: AtomicU64,
     me: Weak<Node>,
 }
 
@@ -92,6 +94,7 @@ impl Node {
             rdev: found.device.map_or(0, |(major, minor)| device_number(major, minor)),
             attr: SpinLock::new(attr),
             body,
+            unlinked: AtomicU64::new(0),
             me: me.clone(),
         }))
     }
@@ -123,6 +126,13 @@ impl Node {
     /// Whether it has no name any more.
     pub(super) fn is_unlinked(&self) -> bool {
         self.attr.lock().nlink == 0
+    }
+
+    /// Forgets where its contents lie.
+    pub(super) fn forget_runs(self: &Arc<Node>) {
+        if let Body::File(contents) = &self.body {
+            contents.backing.forget_runs();
+        }
     }
 
     /// What the disk frees of it if it now loses its last name: see `backing`.
@@ -344,7 +354,7 @@ impl Inode for Node {
             self.fs.writers.fetch_sub(1, Ordering::AcqRel);
         }
         if self.is_unlinked() {
-            super::flusher::closed();
+            self.fs.was_closed(self);
         }
     }
 

@@ -1,6 +1,6 @@
 //! A set of whole numbers, kept as ranges: pages that were written and have no blocks yet.
 //!
-//! I1: ranges don't overlap or touch.
+//! I1: ranges don't overlap or touch. I2: `total` is how many numbers they hold.
 
 use alloc::collections::BTreeMap;
 use core::ops::Range;
@@ -9,12 +9,29 @@ use core::ops::Range;
 #[derive(Default)]
 pub struct Ranges {
     ends: BTreeMap<u64, u64>,
+    total: u64,
 }
 
 impl Ranges {
     /// The set of nothing.
     pub const fn new() -> Ranges {
-        Ranges { ends: BTreeMap::new() }
+        Ranges { ends: BTreeMap::new(), total: 0 }
+    }
+
+    /// How many numbers it holds.
+    pub fn total(&self) -> u64 {
+        self.total
+    }
+
+    /// How many ranges they are.
+    pub fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    /// How much of the start of `range` touches at most so many ranges of the set.
+    pub fn part(&self, range: &Range<u64>, most: usize) -> Range<u64> {
+        let behind = self.ends.range(range.start..range.end).nth(most.max(1));
+        range.start..behind.map_or(range.end, |(&start, _)| start)
     }
 
     /// How many numbers of `range` are in the set.
@@ -41,6 +58,7 @@ impl Ranges {
             (start, end) = (start.min(at), end.max(stop));
         }
         self.ends.insert(start, end);
+        self.total += new;
         new
     }
 
@@ -63,6 +81,7 @@ impl Ranges {
                 self.ends.insert(range.end, stop);
             }
         }
+        self.total -= gone;
         gone
     }
 }
