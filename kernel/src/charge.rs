@@ -14,7 +14,8 @@
 //! Each user may have a quarter of what was free when the first process started, all but root together half, root three quarters.
 //! Beyond that the call fails by the error that Linux has for it. Memory of a process itself (pages, page tables, map entries) has no
 //! such bound; it is counted when somebody asks (`proc::oom`). Pages of unnamed objects (memfds, shared memory) are counted by a
-//! [`Quota`] for each process within one for its user, and all users but root may have half of memory and swap so: beyond that
+//! [`Quota`] for each process within one for its user, and all users but root may have half of memory and swap so, one of them
+//! three quarters of that: beyond that
 //! `write` and `fallocate` of a memfd say ENOSPC, a store to one or to a segment gets SIGBUS, and `shmget` of a segment that could
 //! never be filled says ENOSPC. Pages in queues of pipes and sockets are counted by [`User::changed`].
 //!
@@ -71,6 +72,8 @@ pub struct User {
     signals: AtomicUsize,
     /// Pages that pipes may hold.
     pipe_pages: AtomicUsize,
+    /// Open files.
+    files: AtomicUsize,
     /// Pages of unnamed objects.
     memory: Arc<Quota>,
     /// What its processes had together when somebody had to go last (`proc::oom`).
@@ -83,6 +86,11 @@ pub struct Account {
     kept: AtomicUsize,
     /// Pages of unnamed objects that it made.
     memory: Arc<Quota>,
+}
+
+/// What one user may have of what all users but root share: others find some, whatever one does.
+pub fn share_of(most: usize) -> usize {
+    most / 4 * 3
 }
 
 /// A quarter of what is free may be each user's from now on.
@@ -110,6 +118,7 @@ impl User {
             tasks: AtomicUsize::new(0),
             signals: AtomicUsize::new(0),
             pipe_pages: AtomicUsize::new(0),
+            files: AtomicUsize::new(0),
             memory: Arc::new(if uid == 0 {
                 Quota::new(usize::MAX)
             } else {
@@ -174,7 +183,11 @@ impl User {
         let stats = vm::stats();
         // As a tmpfs on Linux: nobody's end gives back what has a name, so half is for private memory.
         let half = (stats.total_pages + stats.swap_pages) as usize / 2;
-        shared_memory().set_most(half.saturating_sub(shared_memory().heap().div_ceil(PAGE_SIZE)));
+        let most = half.saturating_sub(shared_memory().heap().div_ceil(PAGE_SIZE));
+        shared_memory().set_most(most);
+        if self.uid != 0 {
+            self.memory.set_most(share_of(most));
+        }
         &self.memory
     }
 
@@ -199,6 +212,7 @@ impl User {
             Counted::Tasks => &self.tasks,
             Counted::Signals => &self.signals,
             Counted::PipePages => &self.pipe_pages,
+            Counted::Files => &self.files,
         }
     }
 }
@@ -361,6 +375,8 @@ pub enum Counted {
     Signals,
     /// Pages that pipes may hold.
     PipePages,
+    /// Open files.
+    Files,
 }
 
 /// A number of things counted for a user, until this is dropped.

@@ -19,7 +19,7 @@ use super::epoll::Watch;
 use super::inode::{InodeRef, Kind, Position, QUEUES};
 use super::io::{Sink, Source};
 use super::path::Place;
-use crate::charge::{self, Charge};
+use crate::charge::{self, Charge, Count, Counted};
 use crate::errno::*;
 use crate::mem::fault::Room;
 use crate::net::pages::Chain;
@@ -45,8 +45,10 @@ const BESIDES: usize = 128;
 static OPENED: AtomicUsize = AtomicUsize::new(0);
 static MOST: AtomicUsize = AtomicUsize::new(usize::MAX);
 
-/// One of the open files that are counted.
-struct Opened;
+/// One of the open files that are counted, in all and for a user.
+struct Opened {
+    _for_user: Count,
+}
 
 impl Drop for Opened {
     fn drop(&mut self) {
@@ -57,9 +59,12 @@ impl Drop for Opened {
 /// Charges the running process for an open file and counts it.
 fn take(bytes: usize) -> Result<(Charge, Opened)> {
     let charge = charge::take(bytes + BESIDES).map_err(|_| ENFILE)?;
-    let count = Opened;
+    let most = if current::may_exceed_files() { usize::MAX } else { MOST.load(Ordering::Relaxed) };
+    let user = charge::account().user().clone();
+    let count = Count::of(user, Counted::Files, 1, charge::share_of(most)).map_err(|_| ENFILE)?;
+    let count = Opened { _for_user: count };
     let opened = OPENED.fetch_add(1, Ordering::Relaxed);
-    if opened >= MOST.load(Ordering::Relaxed) && !current::may_exceed_files() {
+    if opened >= most {
         return Err(ENFILE);
     }
     Ok((charge, count))
