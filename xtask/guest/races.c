@@ -377,6 +377,49 @@ static void limits_hold_for_two(void) {
     limited(RLIMIT_AS, MAPPED + MAPPED / 2, maps_much);
 }
 
+enum { PUNCHED = 64 };
+
+static char *punched;
+static int own_file, read_file;
+
+static void *shows_one_or_the_other(void *argument) {
+    while (!stop) {
+        mmap(punched, PUNCHED * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, own_file, 0);
+        mmap(punched, PUNCHED * PAGE, PROT_READ, MAP_SHARED | MAP_FIXED, read_file, 0);
+    }
+    return argument;
+}
+
+// Addresses that show a file that may be written, or one that may only be read, while a hole is punched there.
+static void what_may_only_be_read_has_no_holes(void) {
+    static char page[PAGE] = "kept";
+    own_file = open("/tmp/own", O_RDWR | O_CREAT, 0600);
+    int fd = open("/tmp/kept", O_RDWR | O_CREAT, 0600);
+    NEED(own_file >= 0 && fd >= 0 && !ftruncate(own_file, PUNCHED * PAGE));
+    for (int i = 0; i < PUNCHED; i++) NEED(write(fd, page, PAGE) == PAGE);
+    close(fd);
+    read_file = open("/tmp/kept", O_RDONLY);
+    punched = mmap(0, PUNCHED * PAGE, PROT_READ, MAP_SHARED, read_file, 0);
+    NEED(read_file >= 0 && punched != MAP_FAILED);
+    pthread_t other;
+    stop = 0;
+    NEED(!pthread_create(&other, 0, shows_one_or_the_other, 0));
+    for (int i = 0; i < 20 * ROUNDS; i++) madvise(punched, PUNCHED * PAGE, MADV_REMOVE);
+    stop = 1;
+    NEED(!pthread_join(other, 0));
+    int holes = 0;
+    for (int i = 0; i < PUNCHED; i++) {
+        NEED(pread(read_file, page, PAGE, i * PAGE) == PAGE);
+        holes += page[0] == 0;
+    }
+    if (!CHECK(holes == 0)) printf("  %d of %d pages are gone\n", holes, PUNCHED);
+    munmap(punched, PUNCHED * PAGE);
+    close(own_file);
+    close(read_file);
+    unlink("/tmp/own");
+    unlink("/tmp/kept");
+}
+
 static const struct test_case cases[] = {
     {"open_creates_or_opens", open_creates_or_opens},
     {"one_key_is_one_segment", one_key_is_one_segment},
@@ -388,6 +431,7 @@ static const struct test_case cases[] = {
     {"peeked_rings_are_alive", peeked_rings_are_alive},
     {"pipes_do_not_grow_together", pipes_do_not_grow_together},
     {"limits_hold_for_two", limits_hold_for_two},
+    {"what_may_only_be_read_has_no_holes", what_may_only_be_read_has_no_holes},
 };
 
 int main(int argc, char **argv) { return RUN(cases, argc, argv); }

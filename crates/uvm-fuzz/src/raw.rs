@@ -391,7 +391,7 @@ impl World {
         uvm.describe(held, space, |_| ());
         _ = uvm.entry_at(held, space, va);
         _ = uvm.describe_at(held, space, va);
-        _ = uvm.shared_pager_at(held, space, va);
+        _ = uvm.stores_reach(held, space, range);
         _ = uvm.is_mapped(held, space, range);
         _ = uvm.tally(held, space, range);
         // By addresses: a host bounds it.

@@ -133,16 +133,22 @@ impl<M: Machine> Uvm<M> {
         tree.get(va).map(|e| self.info(e, &mut h))
     }
 
-    /// The pager whose pages stores to an address reach.
-    pub fn shared_pager_at(
+    /// The pager whose pages stores to a range's first address reach, or could be allowed to, and
+    /// those of them that its mapping shows in the range. One look answers for the right and for
+    /// the pages: the mapping may be another one at the next.
+    pub fn stores_reach(
         &self,
         held: &mut Held<'_, order::Nothing>,
         space: &Space<M>,
-        va: Va,
-    ) -> Option<Arc<dyn Pager<M>>> {
-        let (tree, _) = space.map.read(held, va);
-        let entry = tree.get(va).filter(|e| e.writes == Writes::Through)?;
-        entry.object.as_ref().map(|o| o.pager.clone())
+        range: VaRange,
+    ) -> Option<(Arc<dyn Pager<M>>, core::ops::Range<u64>)> {
+        let (tree, _) = space.map.read(held, range.start);
+        let may_store = |e: &&Entry<M>| e.writes == Writes::Through && e.max_prot.contains(Prot::WRITE);
+        let entry = tree.get(range.start).filter(may_store)?;
+        let object = entry.object.as_ref()?;
+        let shown = Some(entry.range.intersect(range)).filter(|shown| !shown.is_empty())?;
+        let first = object.offset + (shown.start - entry.range.start);
+        Some((object.pager.clone(), first.0..(first + shown.pages()).0))
     }
 
     /// Whether mappings cover the range without a hole.

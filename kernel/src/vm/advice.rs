@@ -100,7 +100,7 @@ fn one(space: &Space, part: &Outline, advice: Advice) -> Result<()> {
         Advice::DoFork | Advice::KeepOnFork => inherit(default_inheritance(part)),
         Advice::DontNeed | Advice::Free => discard(space, part.range),
         Advice::DontNeedLocked => return discard_locked(space, part),
-        Advice::Remove => return object::punch(space, part.range.start.0, part.range.pages().bytes()),
+        Advice::Remove => return object::punch(space, part.range),
         Advice::Cold => {
             with(|uvm, held| uvm.cool_range(held, space.get(), part.range));
             Ok(())

@@ -12,17 +12,17 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Release};
 
-use machine::{Machine, Pa, PageNo, Pages, Reserve, PAGE_SIZE};
+use machine::{Machine, Pa, PageNo, Pages, Reserve, VaRange, PAGE_SIZE};
 use uvm::{
     Access, Advice as Usage, AnonObject, Attached, DevicePager, GetError, Intent, Outcome, Pager, Quota,
     Vnode, VnodePager,
 };
 
-use super::uvm::{entry, shared_pager, with, Space};
+use super::uvm::{with, Space};
 use crate::arch::bytes::PageBytes;
 use crate::arch::machine::{unlocked, KernelMachine, KERNEL};
 use crate::charge::{self, Charge};
-use crate::errno::{Errno, Result, EINVAL, EIO, ENODEV, ENOMEM, ENOSPC};
+use crate::errno::{Errno, Result, EACCES, EIO, ENODEV, ENOMEM, ENOSPC};
 use crate::sched;
 use crate::sync::Once;
 
@@ -443,17 +443,14 @@ pub fn object_io_as(
     Ok(())
 }
 
-/// Punches a hole in the shared object that is mapped at a range.
-pub(super) fn punch(space: &Space, addr: u64, len: u64) -> Result<()> {
-    let (mut at, end) = (addr, addr + len);
-    while at < end {
-        let pager = shared_pager(space, at).ok_or(EINVAL)?;
-        let info = entry(space, at).ok_or(ENOMEM)?;
-        let Some((_, _, first)) = info.layers.object else { return Err(EINVAL) };
-        let stop = info.range.end.0.min(end);
-        let index = first.0 + (at - info.range.start.0) / PAGE;
-        with(|uvm, held| uvm.punch(held, &pager, index..index + (stop - at) / PAGE));
-        at = stop;
+/// Punches a hole in the shared objects that are mapped at a range, as far as stores may reach them:
+/// the range was judged at an earlier look, and may show a file by now that may only be read.
+pub(super) fn punch(space: &Space, mut range: VaRange) -> Result<()> {
+    while !range.is_empty() {
+        let shown = with(|uvm, held| uvm.stores_reach(held, space.get(), range));
+        let (pager, pages) = shown.ok_or(EACCES)?;
+        range.start = range.start + Pages(pages.end - pages.start);
+        with(|uvm, held| uvm.punch(held, &pager, pages));
     }
     Ok(())
 }

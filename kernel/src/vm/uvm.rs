@@ -532,13 +532,3 @@ fn line<'a>(e: &uvm::Outline, name: &'a str) -> MapLine<'a> {
         locked: e.wired,
     }
 }
-
-/// The shared object mapped at an address and the byte of it that lies there.
-pub(super) fn entry(space: &Space, va: u64) -> Option<uvm::EntryInfo> {
-    with(|uvm, held| uvm.entry_at(held, space.get(), Va(va)))
-}
-
-/// The pager mapped at an address, if the mapping is shared.
-pub(super) fn shared_pager(space: &Space, va: u64) -> Option<Arc<dyn uvm::Pager<KernelMachine>>> {
-    with(|uvm, held| uvm.shared_pager_at(held, space.get(), Va(va)))
-}
