@@ -146,6 +146,21 @@ static void a_mapping_does_not_take_all_memory(void) {
     end();
 }
 
+// A folder that covers itself, by a bind mount or by way of another folder, can still be looked at.
+static void mounts_that_go_round(void) {
+    struct stat found;
+    NEED(!mkdir("/tmp/x", 0755) && !mkdir("/tmp/y", 0755) && !chdir("/tmp/x"));
+    int onto_itself = !mount("/tmp/x", "/tmp/x", 0, MS_BIND, 0);
+    CHECK(onto_itself || errno == ELOOP);
+    CHECK(!stat("/tmp/x", &found) && (!onto_itself || !umount("/tmp/x")));
+    NEED(!mount("/tmp/y", "/tmp/x", 0, MS_BIND, 0));
+    int round = !mount(".", "/tmp/y", 0, MS_BIND, 0);
+    CHECK(round || errno == ELOOP);
+    CHECK(!stat("/tmp/x", &found) && !stat("/tmp/y", &found));
+    CHECK(!round || !umount("/tmp/y"));
+    CHECK(!chdir("/") && !umount("/tmp/x") && !rmdir("/tmp/x") && !rmdir("/tmp/y"));
+}
+
 int main(int argc, char **argv) {
     static const struct test_case cases[] = {
         {"half_of_memory", half_of_memory},
@@ -154,6 +169,7 @@ int main(int argc, char **argv) {
         {"room_can_be_taken_beforehand", room_can_be_taken_beforehand},
         {"limits_can_be_changed", limits_can_be_changed},
         {"a_mapping_does_not_take_all_memory", a_mapping_does_not_take_all_memory},
+        {"mounts_that_go_round", mounts_that_go_round},
     };
     return RUN(cases, argc, argv);
 }

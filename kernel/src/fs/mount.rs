@@ -47,14 +47,26 @@ pub fn root() -> InodeRef {
 }
 
 /// Mounts `root` over `covered`.
+///
+/// # Errors
+/// `ELOOP` if a walk from `root` through what is mounted would come by `covered`, and never end;
+/// `ENOSPC`, `EINVAL`.
 pub fn mount(covered: InodeRef, root: InodeRef, source: String, fs_type: &'static str) -> Result<()> {
-    if MOUNTS.lock().len() >= MAX_MOUNTS {
+    let mut mounts = MOUNTS.lock();
+    if mounts.len() >= MAX_MOUNTS {
         return Err(ENOSPC);
+    }
+    let mut at = Some(&root);
+    while let Some(inode) = at {
+        if same(inode, &covered) {
+            return Err(ELOOP);
+        }
+        at = mounts.iter().find(|mount| same(&mount.covered, inode)).map(|mount| &mount.root);
     }
     if !covered.set_mount_point(true) {
         return Err(EINVAL);
     }
-    MOUNTS.lock().push(Mount { covered, root, source, fs_type });
+    mounts.push(Mount { covered, root, source, fs_type });
     Ok(())
 }
 
