@@ -447,6 +447,26 @@ static void exec_all(char *const *words) {
     CHECK(it > 0 && waitpid(it, &status, 0) == it && status == 0);
 }
 
+// A list of robust locks: an entry on each page, and its word on a page that isn't there yet.
+static void *ends_with_locks(void *at) {
+    enum { LOCKS = 2047 };
+    struct list { void *first; long offset; void *pending; } *list = at;
+    char *first = (char *)at + PAGE;
+    *list = (struct list){first, (long)(LOCKS + 1) * PAGE, 0};
+    for (int i = 0; i < LOCKS; i++) *(void **)(first + (size_t)i * PAGE) = i + 1 < LOCKS ? first + (size_t)(i + 1) * PAGE : at;
+    NEED(!syscall(SYS_set_robust_list, list, sizeof *list));
+    usleep(20000);
+    syscall(SYS_exit, 0);
+    return 0;
+}
+
+static void robust_locks(void) {
+    pthread_t thread;
+    void *at = mmap(0, (size_t)4096 * PAGE, RW, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    NEED(at != MAP_FAILED);
+    BESIDE("the end of a thread with many robust locks", NEED(!pthread_create(&thread, 0, ends_with_locks, at)); usleep(200000));
+}
+
 static void many_threads(void) {
     pid_t it = child(threads);
     BESIDE("the end of a process with many threads", CHECK(!kill(it, SIGKILL) && waitpid(it, 0, 0) == it));
@@ -841,6 +861,7 @@ static const struct test_case cases[] = {
     {"all_memory_is_counted", all_memory_is_counted},
     {"calls_are_cut_short", calls_are_cut_short},
     {"many_threads", many_threads},
+    {"robust_locks", robust_locks},
     {"many_arguments", many_arguments},
     {"many_processes", many_processes},
     {"many_timers", many_timers},

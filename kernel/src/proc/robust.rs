@@ -7,9 +7,11 @@ use core::sync::atomic::Ordering;
 use super::futex;
 use super::thread::Thread;
 use crate::errno::Result;
-use crate::user;
+use crate::{sched, user};
 
 const LIMIT: usize = 2048;
+/// An entry's work, which may bring two pages in: that of copying so many bytes.
+const WORK: usize = 4096;
 const WAITERS: u32 = 0x8000_0000;
 const OWNER_DIED: u32 = 0x4000_0000;
 const TID_MASK: u32 = 0x3fff_ffff;
@@ -36,6 +38,7 @@ fn walk(thread: &Thread, head: u64) -> Result<()> {
             release(thread, entry.wrapping_add(offset), Why::Held)?;
         }
         entry = next & !1;
+        sched::work_done(WORK);
     }
     if pending != 0 {
         release(thread, (pending & !1).wrapping_add(offset), Why::Pending)?;
