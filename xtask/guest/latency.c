@@ -467,6 +467,31 @@ static void robust_locks(void) {
     BESIDE("the end of a thread with many robust locks", NEED(!pthread_create(&thread, 0, ends_with_locks, at)); usleep(200000));
 }
 
+static char *much_memory(void) {
+    return mmap(0, 4 * MUCH, RW, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+}
+
+static char *much_in_a_file(void) {
+    int fd = memfd_create("much", 0);
+    return fd < 0 || fallocate(fd, 0, 0, 4 * MUCH) ? 0 : (char *)1;
+}
+
+// Who is killed gets no more memory, however much it has asked for: the whole takes some 250 ms, the rest of a turn and the end 100 at most.
+static void killed_while_memory_is_made(void) {
+    static char *(*const ways[])(void) = {much_memory, much_in_a_file};
+    for (int way = 0; way < 2; way++) {
+        pid_t it = fork();
+        NEED(it >= 0);
+        if (it == 0) _exit(ways[way]() ? 1 : 2);
+        usleep(20000);
+        int status;
+        int64_t killed = now();
+        NEED(!kill(it, SIGKILL) && waitpid(it, &status, 0) == it);
+        CHECK(WIFSIGNALED(status));
+        if (!CHECK(now() - killed < 100 * MILLI)) printf("  way %d: it ended %lld us after it was killed\n", way, (long long)(now() - killed) / 1000);
+    }
+}
+
 static void many_threads(void) {
     pid_t it = child(threads);
     BESIDE("the end of a process with many threads", CHECK(!kill(it, SIGKILL) && waitpid(it, 0, 0) == it));
@@ -862,6 +887,7 @@ static const struct test_case cases[] = {
     {"calls_are_cut_short", calls_are_cut_short},
     {"many_threads", many_threads},
     {"robust_locks", robust_locks},
+    {"killed_while_memory_is_made", killed_while_memory_is_made},
     {"many_arguments", many_arguments},
     {"many_processes", many_processes},
     {"many_timers", many_timers},

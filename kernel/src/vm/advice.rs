@@ -9,7 +9,7 @@ use uvm::{FaultError, Inherit, Outline, RangeError, Sharing};
 use super::uvm::{range_errno, with, Space};
 use super::{object, Advice, Populate};
 use crate::errno::{Result, EACCES, EAGAIN, EFAULT, EINVAL, ENOMEM};
-use crate::sched;
+use crate::{proc, sched};
 
 /// A fault's work: that of copying so many bytes.
 const FAULT: usize = 4 * machine::PAGE_SIZE;
@@ -164,10 +164,12 @@ fn populate(space: &Space, range: VaRange, access: Prot) -> Result<()> {
     })
 }
 
-/// Faults a range in, as far as it goes.
+/// Faults a range in, as far as it goes; a process that is ending gets no more, and hears of no error.
 pub(super) fn fault_in(space: &Space, range: VaRange, access: Prot) -> core::result::Result<(), FaultError> {
     range.iter_pages().try_for_each(|va| {
-        sched::work_done(FAULT);
+        if sched::work_done(FAULT) && proc::is_leaving() {
+            return Err(FaultError::NoMemory);
+        }
         with(|uvm, held| uvm.fault(held, space.get(), va, access)).map(drop)
     })
 }
@@ -197,8 +199,8 @@ fn populate_locked(space: &Space, part: &Outline) {
     let access = [Prot::WRITE, Prot::READ, Prot::EXECUTE].into_iter().find(|&a| part.prot.contains(a));
     let Some(access) = access else { return };
     for va in part.range.iter_pages() {
-        sched::work_done(FAULT);
-        if with(|uvm, held| uvm.fault(held, space.get(), va, access)).is_err() {
+        let is_over = sched::work_done(FAULT) && proc::is_leaving();
+        if is_over || with(|uvm, held| uvm.fault(held, space.get(), va, access)).is_err() {
             return;
         }
     }

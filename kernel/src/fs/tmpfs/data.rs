@@ -15,7 +15,7 @@ use uvm::Quota;
 use crate::errno::*;
 use crate::fs::inode::{Allocate, Position, Seek};
 use crate::fs::io::{outcome, Sink, Source};
-use crate::proc::limits;
+use crate::proc::{self, limits};
 use crate::sched;
 use crate::sync::Mutex;
 use crate::vm::{self, Asks, Dir, Object};
@@ -172,7 +172,9 @@ impl Data {
             }
         }
         for at in holes() {
-            sched::work_done(PAGE as usize);
+            if sched::work_done(PAGE as usize) && proc::is_leaving() {
+                return Err(EINTR);
+            }
             vm::leave_memory(Asks::File).map_err(|_| ENOSPC)?;
             let touched = vm::object_io(&self.object, at, 1, Dir::Write, &mut |_, bytes| Ok(bytes.len()));
             touched.map_err(|errno| if errno == ENOMEM { ENOSPC } else { errno })?;
