@@ -5,7 +5,7 @@
 use core::fmt::{self, Write};
 use core::sync::atomic::{AtomicUsize, Ordering::AcqRel, Ordering::Acquire};
 
-use crate::arch::{self, cpu, io, ipi, serial};
+use crate::arch::{self, cpu, io, ipi, preempt, serial};
 use crate::mem::layout;
 use crate::sched;
 
@@ -29,7 +29,7 @@ fn panic(info: &core::panic::PanicInfo) -> ! {
 pub fn report(message: fmt::Arguments<'_>, rip: Option<u64>, rbp: u64) -> ! {
     /// The CPU that was first, by its number plus one.
     static FIRST: AtomicUsize = AtomicUsize::new(0);
-    io::interrupts_off();
+    preempt::leave();
     let own = cpu::index() + 1;
     match FIRST.compare_exchange(0, own, AcqRel, Acquire) {
         // The first one's story is told.

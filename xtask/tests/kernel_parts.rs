@@ -203,6 +203,18 @@ fn ranges_are_a_set_of_numbers() {
             model.retain(|n| !range.contains(n));
         }
         assert_eq!(ranges.count(0..300), model.len() as u64);
+        assert_eq!(ranges.total(), model.len() as u64);
+        let begin = |range: std::ops::Range<u64>| {
+            range.filter(|&n| model.contains(&n) && (n == 0 || !model.contains(&(n - 1)))).count()
+        };
+        assert_eq!(ranges.pieces(), begin(0..300));
+        let (mut at, most) = (0, 1 + below(3) as usize);
+        while at < 300 {
+            let part = ranges.part(&(at..300), most);
+            assert!(part.start == at && part.end > at);
+            assert_eq!(begin(part.clone()), if part.end < 300 { most } else { begin(at..300) });
+            at = part.end;
+        }
     }
 }
 

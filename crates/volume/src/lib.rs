@@ -59,8 +59,8 @@ pub type Result<T> = core::result::Result<T, ErrorKind>;
 /// The most that is called written in one step of the crate's.
 const STEP: u64 = 128 << 10;
 
-/// Blocks of 1 KiB that are freed in one step: the crate frees one after another, lets nobody run
-/// meanwhile, and sums up a bitmap and a node of the extent tree for each.
+/// Blocks of 1 KiB that are freed in one step: the crate frees one after another, and sums up a
+/// bitmap and a node of the extent tree for each.
 const FREED_AT_ONCE: u64 = 96;
 /// Blocks that are given out in one step, and holes that are filled.
 const BLOCKS_AT_ONCE: u64 = 8192;
@@ -355,7 +355,7 @@ impl<D: Device> Volume<D> {
     }
 
     /// Frees most of the blocks between a size and the end that a file has, from that end on, in steps
-    /// with pauses between them. After a crash the file has any size between, or zeroes at its end.
+    /// that may be committed apart. After a crash the file has any size between, or zeroes at its end.
     fn shrink(&mut self, ino: u32, size: u64, old: u64) -> Result<()> {
         let (from, to, step) = (self.ceil(size), self.ceil(old), self.freed_at_once());
         let mut runs = self.extents(ino, 0, to)?;
@@ -412,7 +412,7 @@ impl<D: Device> Volume<D> {
         }
     }
 
-    /// Frees what can be freed of a range, from its end on, in steps with pauses between them. Returns how
+    /// Frees what can be freed of a range, from its end on, in steps that may be committed apart. Returns how
     /// many pieces stay.
     fn free_most(&mut self, ino: u32, from: u64, to: u64) -> Result<usize> {
         let runs = self.extents(ino, from, to - from)?;

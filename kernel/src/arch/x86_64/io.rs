@@ -61,9 +61,9 @@ pub(super) fn interrupts_on() {
     unsafe { asm!("sti", options(nostack)) }
 }
 
-/// The end of that, and of all when the machine is about to stop.
+/// The end of that.
 #[inline]
-pub fn interrupts_off() {
+pub(super) fn interrupts_off() {
     // SAFETY: as in `interrupt_window`.
     unsafe { asm!("cli", options(nostack)) }
 }

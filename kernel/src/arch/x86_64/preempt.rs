@@ -45,9 +45,10 @@ fn enter() {
     io::interrupts_on();
 }
 
+/// The end of it; for good, where the machine is about to stop.
 #[cold]
 #[inline(never)]
-fn leave() {
+pub fn leave() {
     io::interrupts_off();
     cpu::set_open(false);
 }

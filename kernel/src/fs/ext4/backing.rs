@@ -302,7 +302,7 @@ impl Backing {
             let next = left.start..left.end.min(left.start.saturating_add(most));
             let len = next.end - next.start;
             let new = len - pending.count(next.clone());
-            if new != 0 && runs + pending.len() >= self.fs.most_pieces() {
+            if new != 0 && runs + pending.pieces() >= self.fs.most_pieces() {
                 return Err(EFBIG);
             }
             if new == 0 || self.fs.set_aside(new) {
@@ -380,7 +380,7 @@ impl Backing {
     /// Promises room that is known to be there to pages of a file without a name, at its user's charge.
     fn keep(&self, pages: Range<u64>) -> Result<()> {
         self.in_parts(pages, |pending, part| {
-            self.pay_for(pending.len() + 1)?;
+            self.pay_for(pending.pieces() + 1)?;
             self.fs.keep_aside(pending.insert(part));
             Ok(())
         })

@@ -9,9 +9,9 @@
 //! ```
 //! There is one cache of file data: the pages of the files' objects, which `read`, `write`, `mmap` and `execve` share. Nodes stay
 //! after their last use as long as they have pages, so the number of files that stay cached is bounded by memory alone. Those without
-//! pages, names that were looked up, listings of folders and lists of where files lie are a cache of bounded size (`cache`), which whoever
-//! comes for the volume keeps within it. What stays because a program uses it is charged: a file with its descriptor, and a folder that keeps the one above
-//! it to the user who found it.
+//! pages, names that were looked up, listings of folders and lists of where files lie are a cache of bounded size
+//! (`cache`), which whoever comes for the volume keeps within it. What stays because a program uses it is charged: a file
+//! with its descriptor, and a folder that keeps the one above it to the user who found it.
 //!
 //! I1: no user memory is copied, and no page of a file is waited for, with the volume locked: bringing pages in needs the volume.
 //! I2: a name is looked up and its node taken from the table under the volume's lock, or the directory's name table's; both change

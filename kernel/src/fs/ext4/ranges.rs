@@ -24,11 +24,11 @@ impl Ranges {
     }
 
     /// How many ranges they are.
-    pub fn len(&self) -> usize {
+    pub fn pieces(&self) -> usize {
         self.ends.len()
     }
 
-    /// How much of the start of `range` touches at most so many ranges of the set.
+    /// The start of `range` in which at most so many ranges of the set begin.
     pub fn part(&self, range: &Range<u64>, most: usize) -> Range<u64> {
         let behind = self.ends.range(range.start..range.end).nth(most.max(1));
         range.start..behind.map_or(range.end, |(&start, _)| start)
