@@ -213,7 +213,7 @@ impl<M: Machine> Uvm<M> {
     pub fn limit(&self, held: &mut Held<'_, order::Nothing>, detached: &Detached<M>, prot: Prot) {
         let mut down = Shootdown::new();
         {
-            let (mut tree, mut h) = detached.space.map.lock(held, detached.range());
+            let (mut tree, mut h) = detached.space.map.lock(self.machine(), held, detached.range());
             let pmap = self.machine().pmap();
             tree.each_mut(detached.range(), |e| {
                 e.max_prot = e.max_prot.intersection(prot);
@@ -230,7 +230,7 @@ impl<M: Machine> Uvm<M> {
 
     /// Names what lies in a detached range.
     pub fn name(&self, held: &mut Held<'_, order::Nothing>, detached: &Detached<M>, name: &Arc<str>) {
-        let (mut tree, _) = detached.space.map.lock(held, detached.range());
+        let (mut tree, _) = detached.space.map.lock(self.machine(), held, detached.range());
         tree.each_mut(detached.range(), |e| e.name = Some(name.clone()));
     }
 
@@ -250,10 +250,15 @@ impl<M: Machine> Uvm<M> {
         let (from, to, range) = (passing.from, passing.to, passing.range);
         let one = core::ptr::eq(&*from.map, &*to.map);
         let (mut trees, mut h) = if one {
-            let (tree, h) = from.map.lock_whole(held, from.map.bounds);
+            let (tree, h) =
+                from.map.lock_whole_now(self.machine(), held, from.map.bounds).map_err(Stop::Wait)?;
             (Trees::One(tree), h)
         } else {
             let (mut a, mut b, mut h) = machine::Shared::lock_pair(&from.map.tree, &to.map.tree, held);
+            let refused = [from, to].into_iter().find_map(|space| space.map.refuses(self.machine()));
+            if let Some(ticket) = refused {
+                return Err(Stop::Wait(ticket));
+            }
             from.map.gather(&mut a, &mut h, range);
             to.map.gather(&mut b, &mut h, to.map.bounds);
             (Trees::Two(a, b), h.down_to())

@@ -53,6 +53,7 @@ mod cover;
 mod describe;
 pub mod extract;
 pub mod fault;
+mod fork_in_steps;
 mod io;
 mod left;
 pub mod loan;

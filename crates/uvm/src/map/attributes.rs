@@ -8,7 +8,7 @@ use machine::{order, Held, Machine, Pmap, Prot, Shootdown, Va, VaRange};
 use super::tree::Tree;
 use super::{check_pages, clip, may_cut, Advice, Change, Entry, Inherit, RangeError};
 use crate::steps::first_part;
-use crate::{Space, Uvm};
+use crate::{Space, Stop, Uvm};
 
 impl<M: Machine> Uvm<M> {
     /// Sets the protection of a range. Lowering reaches translations before this returns; raising is left to the
@@ -55,7 +55,7 @@ impl<M: Machine> Uvm<M> {
     ) -> Result<Va, RangeError> {
         let mut down = Shootdown::new();
         let result = self.attempt(held, Change::CLIP.bytes::<M>(), |held, reserved| {
-            let (mut tree, mut h) = space.map.lock(held, range);
+            let (mut tree, mut h) = space.map.lock_now(self.machine(), held, range).map_err(Stop::Wait)?;
             let part = first_part(&tree, range);
             let whole = if looks { range } else { part };
             covered(&tree, whole)?;
@@ -129,7 +129,7 @@ impl<M: Machine> Uvm<M> {
     ) -> Result<(), RangeError> {
         check_pages(range)?;
         self.attempt(held, Change::CLIP.bytes::<M>(), |held, reserved| {
-            let (mut tree, mut h) = space.map.lock(held, range);
+            let (mut tree, mut h) = space.map.lock_now(self.machine(), held, range).map_err(Stop::Wait)?;
             covered(&tree, range)?;
             may_cut(self, &tree, range)?;
             Change::CLIP.ensure(&tree, 0, reserved)?;

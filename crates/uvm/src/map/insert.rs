@@ -199,19 +199,22 @@ impl<M: Machine> Uvm<M> {
             if let Some(start) = self.map_own(held, space, request, reserved) {
                 return Ok(start);
             }
+            let machine = self.machine();
             let (mut tree, mut h) = match request.place {
                 // No part has room: the map does without from now on.
                 Place::Anywhere | Place::Common | Place::Hint(_) if is_full => {
-                    let (mut tree, h) = space.map.lock_whole(held, space.map.bounds);
+                    let (mut tree, h) =
+                        space.map.lock_whole_now(machine, held, space.map.bounds).map_err(Stop::Wait)?;
                     tree.pass_over(NOWHERE);
-                    (tree, h)
+                    Ok((tree, h))
                 }
-                Place::Anywhere | Place::Common => space.map.lock_whole(held, NOWHERE),
-                Place::Hint(va) => space.map.lock_whole(held, request.range_at(va, &space.map)),
+                Place::Anywhere | Place::Common => space.map.lock_whole_now(machine, held, NOWHERE),
+                Place::Hint(va) => space.map.lock_whole_now(machine, held, request.range_at(va, &space.map)),
                 Place::Fixed(va) | Place::FixedNoReplace(va) | Place::Reserved(va) => {
-                    space.map.lock(held, request.range_at(va, &space.map))
+                    space.map.lock_now(machine, held, request.range_at(va, &space.map))
                 }
-            };
+            }
+            .map_err(Stop::Wait)?;
             let chosen = choose_place(&tree, space.map.bounds, request.len, request.place);
             if matches!(chosen, Err(Stop::Fail(MapError::NoSpace))) && !tree.elsewhere().is_empty() {
                 is_full = true;

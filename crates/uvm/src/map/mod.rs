@@ -300,6 +300,8 @@ pub struct Map<M: Machine> {
     pub(crate) forks: AtomicU32,
     /// Whether an entry has ever been wired. Written under the tree's lock.
     pub(crate) was_wired: AtomicBool,
+    /// Whether a thread has it for itself, lock or not: see `parts`. Written under the tree's lock.
+    is_claimed: AtomicBool,
 }
 
 /// What a change does to a tree, at most.
@@ -368,12 +370,16 @@ impl<M: Machine> Map<M> {
             fork_bytes: AtomicUsize::new(0),
             forks: AtomicU32::new(0),
             was_wired: AtomicBool::new(false),
+            is_claimed: AtomicBool::new(false),
         }
     }
 
     /// Entries in the map.
     pub fn entries(&self, held: &mut Held<'_, order::Nothing>) -> usize {
-        self.lock_whole(held, self.bounds).0.len()
+        // A count, so who has claimed the map isn't waited for; no part is open then.
+        let (mut tree, mut h) = self.tree.lock(held);
+        self.gather(&mut tree, &mut h, self.bounds);
+        tree.len()
     }
 }
 

@@ -100,7 +100,7 @@ impl<M: Machine> Uvm<M> {
         let tail = VaRange::sized(old.end, new_len - old.pages());
         let tail = tail.unwrap_or(VaRange::new(old.end, Va(u64::MAX)));
         let mut unwired = VaRange::new(old.start, old.start);
-        if behind == Behind::Emptied || !Self::may_stay(held, space, tail, place) {
+        if behind == Behind::Emptied || !self.may_stay(held, space, tail, place) {
             unwired = self.unwire_ahead(held, space, old);
         }
         let target = match place {
@@ -109,7 +109,8 @@ impl<M: Machine> Uvm<M> {
         };
         let forgotten = self.forget_ahead(held, space, target);
         let result = self.attempt(held, Change::MOVE.bytes::<M>() + CHANGE_BYTES, |held, reserved| {
-            let (mut tree, mut h) = space.map.lock_whole(held, concerned);
+            let (mut tree, mut h) =
+                space.map.lock_whole_now(self.machine(), held, concerned).map_err(Stop::Wait)?;
             if !tree.is_covered(old) {
                 return Err(Stop::Fail(MapError::NoMapping));
             }
@@ -166,12 +167,13 @@ impl<M: Machine> Uvm<M> {
 
     /// Whether a mapping that grows by `tail` need not move, as things are.
     fn may_stay(
+        &self,
         held: &mut Held<'_, order::Nothing>,
         space: &Space<M>,
         tail: VaRange,
         place: RemapPlace,
     ) -> bool {
-        let (tree, _) = space.map.lock_whole(held, tail);
+        let (tree, _) = space.map.lock_whole(self.machine(), held, tail);
         fits(&tree, space, tail, place)
     }
 

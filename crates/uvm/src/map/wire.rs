@@ -13,7 +13,7 @@ use super::tree::{Taken, Tree};
 use super::{check_pages, clip, may_cut, Change, Entry, RangeError};
 use crate::fault::FaultError;
 use crate::map::Writes;
-use crate::{Space, Uvm};
+use crate::{Space, Stop, Uvm};
 
 /// What a call has marked, part by part. A range has as many parts as it has entries, so the list is no one piece.
 type Fresh = LinkedList<(VaRange, Prot)>;
@@ -43,7 +43,7 @@ impl<M: Machine> Uvm<M> {
             }
             return wired;
         }
-        let (mut tree, mut h) = space.map.lock(held, range);
+        let (mut tree, mut h) = space.map.lock(self.machine(), held, range);
         self.join(&mut tree, &mut h, range);
         Ok(())
     }
@@ -76,7 +76,7 @@ impl<M: Machine> Uvm<M> {
     fn forget(&self, held: &mut Held<'_, order::Nothing>, space: &Space<M>, range: VaRange) {
         let mut down = machine::Shootdown::new();
         {
-            let (_tree, mut h) = space.map.lock(held, range);
+            let (_tree, mut h) = space.map.lock(self.machine(), held, range);
             self.unwire_translations(&mut h, space, range);
             self.forget_range(&mut h, space, range, &mut down);
             down.flush(self.machine().pmap());
@@ -94,13 +94,13 @@ impl<M: Machine> Uvm<M> {
         check_pages(range)?;
         let reserve = Change::CLIP.bytes::<M>() + 4 * FRESH_BYTES;
         self.attempt(held, reserve, |held, reserved| {
-            let (mut tree, _) = space.map.lock(held, range);
+            let (mut tree, _) = space.map.lock_now(self.machine(), held, range).map_err(Stop::Wait)?;
             covered(&tree, range)?;
             let mut count = 0;
             tree.each(range, |_| count += 1);
             let need = Change::CLIP.bytes_in(&tree) + count * FRESH_BYTES;
             if need > reserved {
-                return Err(crate::Stop::Heap(need));
+                return Err(Stop::Heap(need));
             }
             may_cut(self, &tree, range)?;
             clip(&mut tree, range);
@@ -152,7 +152,7 @@ impl<M: Machine> Uvm<M> {
     ) -> Result<(), RangeError> {
         check_pages(range)?;
         self.attempt(held, Change::CLIP.bytes::<M>(), |held, reserved| {
-            let (mut tree, mut h) = space.map.lock(held, range);
+            let (mut tree, mut h) = space.map.lock_now(self.machine(), held, range).map_err(Stop::Wait)?;
             covered(&tree, range)?;
             may_cut(self, &tree, range)?;
             Change::CLIP.ensure(&tree, 0, reserved)?;
@@ -164,7 +164,7 @@ impl<M: Machine> Uvm<M> {
     }
 
     fn unwire_marked(&self, held: &mut Held<'_, order::Nothing>, space: &Space<M>, range: VaRange) {
-        let (mut tree, mut h) = space.map.lock(held, range);
+        let (mut tree, mut h) = space.map.lock(self.machine(), held, range);
         self.unwire_range(&mut h, space, &mut tree, range);
     }
 
@@ -228,7 +228,7 @@ impl<M: Machine> Uvm<M> {
         let mut rest = range;
         while space.map.was_wired.load(Relaxed) && !rest.is_empty() {
             let part = {
-                let (tree, _) = space.map.lock(held, rest);
+                let (tree, _) = space.map.lock(self.machine(), held, rest);
                 let of = |e: &Entry<M>| (e.range.intersect(rest), e.prot);
                 tree.try_each(rest, &mut |e| if e.wired { Err(of(e)) } else { Ok(()) }).err()
             };

@@ -91,7 +91,7 @@ impl<M: Machine> Uvm<M> {
         layer: Layer,
     ) -> Found {
         let mut found = Found::new();
-        let (tree, mut h) = space.map.lock(held, range);
+        let (tree, mut h) = space.map.lock(self.machine(), held, range);
         let _ = tree.try_each(range, &mut |e| {
             let part = e.range.intersect(range);
             match layer {
