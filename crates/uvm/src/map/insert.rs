@@ -5,6 +5,7 @@
 
 use alloc::sync::Arc;
 
+use machine::lines::Ordering::Relaxed;
 use machine::{order, Held, Machine, NoMemory, Pages, Pmap, Prot, Shootdown, Va, VaRange};
 
 use super::merge::Growth;
@@ -186,6 +187,9 @@ impl<M: Machine> Uvm<M> {
         self.check_request(&space.map, request)?;
         if let Backing::Object { pager, .. } = &request.backing {
             self.make_known(held, pager)?;
+        }
+        if request.wired {
+            space.map.was_wired.store(true, Relaxed);
         }
         let mut down = Shootdown::new();
         let mut old = Taken::new();

@@ -298,7 +298,7 @@ pub struct Map<M: Machine> {
     pub(crate) fork_bytes: AtomicUsize,
     /// Forks so far.
     pub(crate) forks: AtomicU32,
-    /// Whether an entry has ever been wired. Written under the tree's lock.
+    /// Whether an entry has ever been wired, or is about to be: set before the tree's lock is taken to that end, or under it.
     pub(crate) was_wired: AtomicBool,
     /// Whether a thread has it for itself, lock or not: see `parts`. Written under the tree's lock.
     is_claimed: AtomicBool,
