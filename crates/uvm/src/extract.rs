@@ -98,9 +98,6 @@ impl<M: Machine> Trees<'_, M> {
     }
 }
 
-/// Addresses that one table of a page-table machine serves, mostly: memory that keeps its place in them can be moved by tables.
-const TABLE: Pages = Pages(512);
-
 /// A call under way.
 struct Passing<'a, M: Machine> {
     from: &'a Space<M>,
@@ -141,12 +138,16 @@ impl<M: Machine> Uvm<M> {
         if range.pages() > to.bounds().pages() {
             return Err(MapError::NoSpace);
         }
+        let mut unwired = VaRange::new(range.start, range.start);
         if let Place::Fixed(va) | Place::FixedNoReplace(va) | Place::Reserved(va) = place {
             let new =
                 VaRange::sized(va, range.pages()).filter(|&new| va.is_page_aligned() && inside(new, to));
             let new = new.ok_or(MapError::Invalid)?;
             if core::ptr::eq(&*from.map, &*to.map) && !new.intersect(range).is_empty() {
                 return Err(MapError::Invalid);
+            }
+            if matches!(mode, Pass::Donate | Pass::DonateZero) && crate::map::moves_many(range, va) {
+                unwired = self.forget_ahead(held, from, range);
             }
         }
         let (replaced, half, down) = (Taken::new(), Taken::new(), Shootdown::new());
@@ -162,6 +163,9 @@ impl<M: Machine> Uvm<M> {
         });
         self.release_entries(held, &mut passing.replaced, &mut passing.down);
         passing.down.perform(self.machine(), held);
+        if result.is_err() {
+            self.wire_again(held, from, unwired);
+        }
         result
     }
 
@@ -327,12 +331,9 @@ impl<M: Machine> Uvm<M> {
         place: Place,
     ) -> Result<Va, Stop<MapError>> {
         let (range, bounds) = (passing.range, passing.to.bounds());
-        let (anywhere, room) =
-            (matches!(place, Place::Anywhere | Place::Common | Place::Hint(_)), range.pages() + TABLE);
-        if anywhere && range.pages() >= TABLE && room <= bounds.pages() {
-            if let Some(wide) = tree.find_space(bounds, room.bytes()) {
-                let skip = range.start.0.wrapping_sub(wide.0) % TABLE.bytes();
-                return Ok(Va(wide.0 + skip));
+        if matches!(place, Place::Anywhere | Place::Common | Place::Hint(_)) {
+            if let Some(va) = crate::map::find_like(tree, bounds, range, range.pages()) {
+                return Ok(va);
             }
         }
         crate::map::choose_place(tree, bounds, range.pages(), place)

@@ -351,6 +351,32 @@ impl<M: Machine> Uvm<M> {
 /// No addresses: where no part of a map is in the way.
 pub(crate) const NOWHERE: VaRange = VaRange::new(Va(0), Va(0));
 
+/// Addresses that one table of a page-table machine serves, mostly: memory that keeps its place in them can be moved by tables.
+const TABLE: Pages = Pages(512);
+
+/// Pages that may be moved one by one in one piece.
+const FEW: Pages = Pages(8192);
+
+/// Whether many pages are moved one by one, where a port can move tables.
+pub(crate) fn moves_many(from: VaRange, to: Va) -> bool {
+    from.pages() > FEW && to.0.wrapping_sub(from.start.0) % TABLE.bytes() != 0
+}
+
+/// A place for so many pages where those that lie in a range now can be moved to by tables, if they have some.
+pub(crate) fn find_like<M: Machine>(
+    tree: &Tree<Entry<M>>,
+    bounds: VaRange,
+    now: VaRange,
+    len: Pages,
+) -> Option<Va> {
+    let room = Pages(len.0.checked_add(TABLE.0)?);
+    if now.pages() < TABLE || room > bounds.pages() {
+        return None;
+    }
+    let wide = tree.find_space(bounds, room.bytes())?;
+    Some(Va(wide.0 + now.start.0.wrapping_sub(wide.0) % TABLE.bytes()))
+}
+
 /// Where so many pages go.
 pub(crate) fn choose_place<M: Machine>(
     tree: &Tree<Entry<M>>,

@@ -38,7 +38,7 @@ use crate::amap::ARef;
 use crate::pager::Pager;
 use crate::Stop;
 use crate::Uvm;
-pub(crate) use insert::{choose_place, NOWHERE};
+pub(crate) use insert::{choose_place, find_like, moves_many, NOWHERE};
 pub use insert::{Backing, MapError, MapRequest, Place, Sharing};
 use parts::{Parts, Turns};
 pub use remap::RemapPlace;
