@@ -100,20 +100,22 @@ impl<M: Machine> Uvm<M> {
             return;
         }
         let mut count = 0;
-        entries.each(|entry| {
-            count += 1;
-            if count % ENTRIES == 0 {
+        entries.drain(|some| {
+            count += some.len();
+            if count >= ENTRIES {
+                count = 0;
                 down.perform(self.machine(), held);
                 self.machine().pause(held);
             }
-            if let Some(aref) = &entry.amap {
-                self.release_amap(held, aref, entry.len(), down);
-            }
-            if let Some(oref) = &entry.object {
-                self.detach_into(held, &*oref.pager, down);
+            for entry in some {
+                if let Some(aref) = &entry.amap {
+                    self.release_amap(held, aref, entry.len(), down);
+                }
+                if let Some(oref) = &entry.object {
+                    self.detach_into(held, &*oref.pager, down);
+                }
             }
         });
-        entries.clear();
     }
 
     /// Forgets anonymous memory in the range: the next read finds the object's data or zeroes, as after

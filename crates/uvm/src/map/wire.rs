@@ -13,6 +13,7 @@ use super::tree::{Taken, Tree};
 use super::{check_pages, clip, may_cut, Change, Entry, RangeError};
 use crate::fault::FaultError;
 use crate::map::Writes;
+use crate::steps::first_part;
 use crate::{Space, Stop, Uvm};
 
 /// What a call has marked, part by part. A range has as many parts as it has entries, so the list is no one piece.
@@ -32,20 +33,34 @@ impl<M: Machine> Uvm<M> {
         space: &Space<M>,
         range: VaRange,
     ) -> Result<(), RangeError> {
-        let fresh = self.mark_wired(held, space, range)?;
-        let wired = fresh.iter().try_for_each(|&(part, prot)| self.wire_range(held, space, part, prot));
-        if wired.is_err() {
-            for &(part, _) in &fresh {
-                // A neighbour may have joined it meanwhile. Without heap to cut it off again it goes along.
-                if self.unwire(held, space, part).is_err() {
-                    self.unwire_marked(held, space, part);
-                }
-            }
-            return wired;
-        }
-        let (mut tree, mut h) = space.map.lock(self.machine(), held, range);
-        self.join(&mut tree, &mut h, range);
+        let mut fresh = Fresh::new();
+        let marked = self.mark_wired(held, space, range, &mut fresh);
+        let wired = marked.and_then(|()| {
+            fresh.iter().try_for_each(|&(part, prot)| self.wire_range(held, space, part, prot))
+        });
+        self.end_wiring_of(held, space, fresh, wired)?;
+        self.join_in_steps(held, space, range);
         Ok(())
+    }
+
+    /// Takes the marks back that a call has made, if it failed.
+    fn end_wiring_of(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        space: &Space<M>,
+        mut fresh: Fresh,
+        result: Result<(), RangeError>,
+    ) -> Result<(), RangeError> {
+        let mut n = 0;
+        while let Some((part, _)) = fresh.pop_front() {
+            // A neighbour may have joined it meanwhile. Without heap to cut it off again it goes along.
+            if result.is_err() && self.unwire(held, space, part).is_err() {
+                self.unwire_marked(held, space, part);
+            }
+            self.pause_after(held, n);
+            n += 1;
+        }
+        result
     }
 
     /// Keeps the pages of a range that are mapped, and each of the others from when it is first touched: mlock2's
@@ -59,7 +74,10 @@ impl<M: Machine> Uvm<M> {
         space: &Space<M>,
         range: VaRange,
     ) -> Result<(), RangeError> {
-        for (part, prot) in self.mark_wired(held, space, range)? {
+        let mut fresh = Fresh::new();
+        let marked = self.mark_wired(held, space, range, &mut fresh);
+        for &(part, prot) in fresh.iter().filter(|_| marked.is_ok()) {
+            self.machine().pause(held);
             let Some(access) = least_access(prot) else { continue };
             for (n, va) in part.iter_pages().enumerate() {
                 self.pause_after(held, n);
@@ -70,7 +88,7 @@ impl<M: Machine> Uvm<M> {
                 }
             }
         }
-        Ok(())
+        self.end_wiring_of(held, space, fresh, marked)
     }
 
     fn forget(&self, held: &mut Held<'_, order::Nothing>, space: &Space<M>, range: VaRange) {
@@ -84,29 +102,48 @@ impl<M: Machine> Uvm<M> {
         down.perform(self.machine(), held);
     }
 
-    /// Marks a range as wired and says which parts were not, with the accesses that may bring them in.
+    /// Marks a range as wired, some entries at a time, and notes which parts were not, with the accesses that may bring them in.
     fn mark_wired(
         &self,
         held: &mut Held<'_, order::Nothing>,
         space: &Space<M>,
         range: VaRange,
-    ) -> Result<Fresh, RangeError> {
+        fresh: &mut Fresh,
+    ) -> Result<(), RangeError> {
         check_pages(range)?;
+        let mut rest = range;
+        while !rest.is_empty() {
+            rest.start = self.mark_first(held, space, rest, rest == range, fresh)?;
+            self.machine().pause(held);
+        }
+        Ok(())
+    }
+
+    /// Marks the first part of a range, and says where that ends; looks first whether the whole range is mapped.
+    fn mark_first(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        space: &Space<M>,
+        range: VaRange,
+        looks: bool,
+        fresh: &mut Fresh,
+    ) -> Result<Va, RangeError> {
         let reserve = Change::CLIP.bytes::<M>() + 4 * FRESH_BYTES;
         self.attempt(held, reserve, |held, reserved| {
             let (mut tree, _) = space.map.lock_now(self.machine(), held, range).map_err(Stop::Wait)?;
-            covered(&tree, range)?;
+            let part = first_part(&tree, range);
+            let whole = if looks { range } else { part };
+            covered(&tree, whole)?;
             let mut count = 0;
-            tree.each(range, |_| count += 1);
+            tree.each(part, |_| count += 1);
             let need = Change::CLIP.bytes_in(&tree) + count * FRESH_BYTES;
             if need > reserved {
                 return Err(Stop::Heap(need));
             }
-            may_cut(self, &tree, range)?;
-            clip(&mut tree, range);
+            may_cut(self, &tree, whole)?;
+            clip(&mut tree, whole);
             space.map.was_wired.store(true, Relaxed);
-            let mut fresh = Fresh::new();
-            tree.each_mut(range, |e| {
+            tree.each_mut(part, |e| {
                 if !e.wired {
                     e.wired = true;
                     // A read finds the page that a store will: one to an object would make it dirty, and ask for room in its file.
@@ -115,7 +152,7 @@ impl<M: Machine> Uvm<M> {
                     fresh.push_back((e.range, prot));
                 }
             });
-            Ok(fresh)
+            Ok(part.end)
         })
     }
 
@@ -128,6 +165,7 @@ impl<M: Machine> Uvm<M> {
     ) -> Result<(), RangeError> {
         let access = [Prot::WRITE, Prot::READ, Prot::EXECUTE].into_iter().find(|&a| prot.contains(a));
         let Some(access) = access else { return Ok(()) };
+        self.machine().pause(held);
         for (n, va) in range.iter_pages().enumerate() {
             self.pause_after(held, n);
             self.fault(held, space, va, access).map_err(|e| match e {
@@ -175,7 +213,9 @@ impl<M: Machine> Uvm<M> {
         space: &Space<M>,
         entries: &mut Taken<Entry<M>>,
     ) {
-        entries.each_mut(|entry| self.unwire_entry(held, space, entry));
+        if space.map.was_wired.load(Relaxed) {
+            entries.each_mut(|entry| self.unwire_entry(held, space, entry));
+        }
     }
 
     fn unwire_range(

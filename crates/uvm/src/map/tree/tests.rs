@@ -95,13 +95,17 @@ fn one_entry_is_taken_without_a_node() {
 }
 
 #[test]
-fn cleared_entries_are_gone() {
-    let mut t = tens(100);
-    for (range, count) in [(r(200, 210), 1), (r(300, 500), 20)] {
+fn entries_are_drained_the_last_first() {
+    let mut t = tens(5000);
+    for (range, count) in [(r(200, 210), 1), (r(300, 500), 20), (r(1000, 41000), 4000)] {
         let mut taken = t.take(range);
-        assert_eq!((taken.len(), taken.is_empty()), (count, false));
-        taken.clear();
-        assert_eq!((taken.len(), taken.is_empty()), (0, true));
+        let mut expected = Vec::new();
+        taken.each(|e| expected.push(*e));
+        assert_eq!(expected.len(), count);
+        let mut drained = Vec::new();
+        taken.drain(|some| drained.extend(some.iter().rev().copied()));
+        drained.reverse();
+        assert_eq!((taken.len(), taken.is_empty(), drained), (0, true, expected));
     }
 }
 
