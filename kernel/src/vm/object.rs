@@ -22,7 +22,7 @@ use super::uvm::{entry, shared_pager, with, Space};
 use crate::arch::bytes::PageBytes;
 use crate::arch::machine::{unlocked, KernelMachine, KERNEL};
 use crate::charge::{self, Charge};
-use crate::errno::{Errno, Result, EINVAL, EIO, ENODEV, ENOMEM, ENOSPC};
+use crate::errno::{Errno, Result, EINVAL, EIO, ENODEV, ENOMEM, ENOSPC, EPERM};
 use crate::sched;
 use crate::sync::Once;
 
@@ -132,6 +132,26 @@ impl Object {
     /// Whether a program has it mapped.
     pub fn is_mapped(&self) -> bool {
         self.inner.pager().object().references() > 1
+    }
+
+    /// Whether a program has it mapped so that stores come through, or may be allowed to, or an export has, or somebody is about to.
+    pub fn has_writers(&self) -> bool {
+        self.inner.pager().object().writers() > 0
+    }
+
+    /// Counts the caller as one of those, before he judges whether he may map it so; `None` where new ones are denied.
+    pub fn writing(&self) -> Option<Writing> {
+        self.inner.pager().object().admit_writer().then(|| Writing(self.clone()))
+    }
+
+    /// Denies all such mappings for ever, if there is none; says whether.
+    pub fn deny_writers(&self) -> bool {
+        self.inner.pager().object().deny_writers()
+    }
+
+    /// Denies new ones beside those that there are.
+    pub fn deny_new_writers(&self) {
+        self.inner.pager().object().deny_new_writers();
     }
 
     /// Writes a file's dirty pages back and waits for them; other objects have nowhere to go.
@@ -339,6 +359,15 @@ impl Object {
     }
 }
 
+/// Somebody who is about to map an object so that stores come through, as [`Object::has_writers`] counts.
+pub struct Writing(Object);
+
+impl Drop for Writing {
+    fn drop(&mut self) {
+        self.0.inner.pager().object().leave_writer();
+    }
+}
+
 /// Says how a read of pages ended that a [`Vnode`] had started. From interrupts, too.
 pub fn pages_read(pages: &[PageNo], ok: bool) {
     with(|uvm, held| uvm.read_done(held, pages, outcome(ok)));
@@ -452,7 +481,12 @@ pub(super) fn punch(space: &Space, addr: u64, len: u64) -> Result<()> {
         let Some((_, _, first)) = info.layers.object else { return Err(EINVAL) };
         let stop = info.range.end.0.min(end);
         let index = first.0 + (at - info.range.start.0) / PAGE;
+        // As for a hole that is asked of the file: none in what is sealed, nor beside who seals it.
+        if !pager.object().admit_writer() {
+            return Err(EPERM);
+        }
         with(|uvm, held| uvm.punch(held, &pager, index..index + (stop - at) / PAGE));
+        pager.object().leave_writer();
         at = stop;
     }
     Ok(())
