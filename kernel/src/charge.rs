@@ -17,7 +17,8 @@
 //! [`Quota`] for each process within one for its user, and all users but root may have half of memory and swap so, one of them
 //! three quarters of that: beyond that
 //! `write` and `fallocate` of a memfd say ENOSPC, a store to one or to a segment gets SIGBUS, and `shmget` of a segment that could
-//! never be filled says ENOSPC. Pages in queues of pipes and sockets are counted by [`User::changed`].
+//! never be filled says ENOSPC. Memory in queues of pipes and sockets is counted by
+//! [`Account::changed`]; memory on its way between them, and what is exported, has a [`Charge`].
 //!
 //! What the pages of unnamed objects are listed in counts by their quota, and is among what is kept.
 //!
@@ -64,7 +65,7 @@ fn shared_memory() -> &'static Arc<Quota> {
 pub struct User {
     uid: u32,
     kept: AtomicUsize,
-    /// Bytes in queues of pipes and sockets.
+    /// Bytes of memory in queues of pipes and sockets.
     queued: AtomicUsize,
     /// Processes and threads.
     tasks: AtomicUsize,
@@ -84,6 +85,8 @@ pub struct User {
 pub struct Account {
     user: Arc<User>,
     kept: AtomicUsize,
+    /// Bytes of memory in queues that it made.
+    queued: AtomicUsize,
     /// Pages of unnamed objects that it made.
     memory: Arc<Quota>,
 }
@@ -160,18 +163,6 @@ impl User {
         }
     }
 
-    /// A queue of the user's has changed from one size to another. Bytes in queues are pages that
-    /// can't be paged out, lent ones among them. From an eighth of memory on, sends to the user's
-    /// sockets fail with `ENOBUFS` until something is received, and each pipe takes no more than a
-    /// page.
-    pub fn changed(&self, from: usize, to: usize) {
-        if to > from {
-            self.queued.fetch_add(to - from, Relaxed);
-        } else if to < from {
-            self.queued.fetch_sub(from - to, Relaxed);
-        }
-    }
-
     /// Whether the user's queues have all that they may.
     pub fn is_full(&self) -> bool {
         let pages = frames().map_or(0, |frames| frames.total());
@@ -197,9 +188,9 @@ impl User {
         self.uid == 0 || pages <= shared_memory().most() as u64
     }
 
-    /// Pages of all that is kept for the user, and of unnamed objects.
+    /// Pages of all that is kept for the user, of unnamed objects, and of queues.
     pub fn pages(&self) -> usize {
-        self.kept() / PAGE_SIZE + self.memory.used()
+        (self.kept() + self.queued.load(Relaxed)) / PAGE_SIZE + self.memory.used()
     }
 
     /// How many of something the user has.
@@ -221,7 +212,7 @@ impl Account {
     /// An account for a process of a user.
     pub fn new(user: Arc<User>) -> Arc<Account> {
         let memory = Arc::new(Quota::within(user.memory.clone()));
-        Arc::new(Account { user, kept: AtomicUsize::new(0), memory })
+        Arc::new(Account { user, kept: AtomicUsize::new(0), queued: AtomicUsize::new(0), memory })
     }
 
     /// The user of the account's process.
@@ -234,9 +225,28 @@ impl Account {
         self.kept.load(Relaxed) + self.memory.heap()
     }
 
-    /// Pages of unnamed objects that the process has made.
+    /// Bytes of memory in queues that the process has made.
+    pub fn queued(&self) -> usize {
+        self.queued.load(Relaxed)
+    }
+
+    /// Pages of all that is kept for the process, of unnamed objects and queues that it has made.
     pub fn pages(&self) -> usize {
-        self.memory.used()
+        (self.kept() + self.queued()) / PAGE_SIZE + self.memory.used()
+    }
+
+    /// A queue that the process made has changed from one size to another. What is in queues are
+    /// pages that can't be paged out, lent ones among them. From an eighth of memory on, sends to
+    /// the user's sockets fail with `ENOBUFS` until something is received, and each pipe takes no
+    /// more than a page.
+    pub fn changed(&self, from: usize, to: usize) {
+        for queued in [&self.queued, &self.user.queued] {
+            if to > from {
+                queued.fetch_add(to - from, Relaxed);
+            } else if to < from {
+                queued.fetch_sub(from - to, Relaxed);
+            }
+        }
     }
 
     /// What counts the pages of unnamed objects that the process makes.
@@ -268,6 +278,21 @@ impl Holder {
         match self {
             Holder::Process(account) => account.take(bytes),
             Holder::User(user) => user.take(bytes),
+        }
+    }
+
+    /// As [`take`](Self::take), whatever they have.
+    fn add(&self, bytes: usize) {
+        let user = match self {
+            Holder::Process(account) => {
+                account.kept.fetch_add(bytes, Relaxed);
+                &account.user
+            }
+            Holder::User(user) => user,
+        };
+        user.kept.fetch_add(bytes, Relaxed);
+        if user.uid != 0 {
+            KEPT_BY_OTHERS.fetch_add(bytes, Relaxed);
         }
     }
 
@@ -323,6 +348,15 @@ impl Charge {
         Ok(())
     }
 
+    /// Charges as many bytes as something has come to, whoever has how much already.
+    pub fn set(&mut self, bytes: usize) {
+        if bytes > self.bytes {
+            self.to.add(bytes - self.bytes);
+            self.bytes = bytes;
+        }
+        self.shrink_to(bytes);
+    }
+
     /// Gives back as many bytes as are charged beyond `bytes`.
     pub fn shrink_to(&mut self, bytes: usize) {
         if bytes < self.bytes {
@@ -334,12 +368,9 @@ impl Charge {
     /// Moves the charge to another account, whatever that has already: the process has become
     /// another user's.
     pub fn move_to(&mut self, account: &Arc<Account>) {
-        account.user.kept.fetch_add(self.bytes, Relaxed);
-        if account.user.uid != 0 {
-            KEPT_BY_OTHERS.fetch_add(self.bytes, Relaxed);
-        }
-        account.kept.fetch_add(self.bytes, Relaxed);
-        core::mem::replace(&mut self.to, Holder::Process(account.clone())).give(self.bytes);
+        let to = Holder::Process(account.clone());
+        to.add(self.bytes);
+        core::mem::replace(&mut self.to, to).give(self.bytes);
     }
 }
 

@@ -1,6 +1,7 @@
 // Users who take all that a call gives them, each of one kind: the call refuses in time, with an error that it has on Linux, and
 // root can still start programs and touch memory beside it. When a hog is ended, and what it left is removed, the next has as much.
 #include "check.h"
+#include "uvm.h"
 #include <limits.h>
 #include <netinet/in.h>
 #include <poll.h>
@@ -813,6 +814,107 @@ static void shared_memory_has_a_bound(void) {
     }
 }
 
+static long kept_kb(const char *name) { return number_after("/proc/self/status", name); }
+
+// Memory behind exports that were made when nothing was there, and that is in no process any more: it is charged to who exported it.
+static void exported_memory_has_a_bound(void) {
+    enum { PART = 2 * MEGABYTE };
+    long killed = vmstat("oom_kill"), free_mib = number_after("/proc/meminfo", "MemFree:") >> 10;
+    volatile int *go = shared_word();
+    pid_t hog = fork();
+    NEED(hog >= 0);
+    if (hog == 0) {
+        NEED(setgid(USER) == 0 && setuid(USER) == 0);
+        long before = kept_kb("KernelKept:"), mib = 0;
+        for (int fd = 0; fd >= 0 && mib < free_mib; mib += 2) {
+            char *own = mmap(0, PART, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+            if (own == MAP_FAILED || (fd = uvm_export(own, PART, UVM_SHARE, PROT_READ | PROT_WRITE)) < 0) break;
+            memset(own, 1, PART);
+            munmap(own, PART);
+        }
+        long kept = kept_kb("KernelKept:") - before;
+        if (!CHECK(mib >= 2 && mib <= free_mib / 3 && kept >= mib << 10)) printf("  %ld of %ld MiB, %ld kB kept\n", mib, free_mib, kept);
+        *go = 1;
+        if (failed_checks) _exit(1);
+        for (;;) pause();
+    }
+    for (int i = 0; i < 1000 && *go == 0 && waitpid(hog, 0, WNOHANG) == 0; i++) usleep(10000);
+    NEED(*go == 1);
+    pid_t other = innocent(27, go);
+    for (int i = 0; i < 100 && *go != 2; i++) usleep(10000);
+    usleep(500000);
+    innocent_lives(other, go);
+    CHECK(waitpid(hog, 0, WNOHANG) == 0 && vmstat("oom_kill") == killed);
+    kill(hog, SIGKILL);
+    while (wait(0) > 0) {}
+}
+
+// Moves one byte of each of so many pages into queues, drops the rest, and says how many queues it took.
+static int keep_slivers(int is_pipe, long pages) {
+    enum { BATCH = 16 };
+    static char bytes[BATCH * PAGE] __attribute__((aligned(PAGE)));
+    int from[2], to[2] = {-1, -1}, null = open("/dev/null", O_WRONLY), queues = 0;
+    NEED(null >= 0 && pipe2(from, O_NONBLOCK) == 0);
+    for (long done = 0; done < pages; done += BATCH) {
+        struct iovec all = {bytes, sizeof bytes};
+        NEED(vmsplice(from[1], &all, 1, SPLICE_F_NONBLOCK) == sizeof bytes);
+        // A new page for each.
+        memset(bytes, (char)done, sizeof bytes);
+        for (int i = 0; i < BATCH; i++) {
+            if (to[1] < 0 || splice(from[0], 0, to[1], 0, 1, SPLICE_F_NONBLOCK) != 1) {
+                NEED(is_pipe ? pipe2(to, O_NONBLOCK) == 0 : socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, to) == 0);
+                NEED(splice(from[0], 0, to[1], 0, 1, SPLICE_F_NONBLOCK) == 1);
+                queues++;
+            }
+            for (long left = PAGE - 1; left > 0;) {
+                ssize_t dropped = splice(from[0], 0, null, 0, left, SPLICE_F_NONBLOCK);
+                NEED(dropped > 0);
+                left -= dropped;
+            }
+        }
+    }
+    return queues;
+}
+
+// A byte in a pipe or a socket keeps no page, and what is in there counts for who made it.
+static void slivers_keep_no_pages(void) {
+    for (int is_pipe = 0; is_pipe < 2; is_pipe++) {
+        pid_t hog = fork();
+        NEED(hog >= 0);
+        if (hog == 0) {
+            NEED(setgid(USER) == 0 && setuid(USER) == 0);
+            long free_kb = number_after("/proc/meminfo", "MemFree:");
+            int queues = keep_slivers(is_pipe, 6144);
+            long gone = free_kb - number_after("/proc/meminfo", "MemFree:"), queued = kept_kb("KernelQueued:");
+            if (!CHECK(gone < 4096 && queued > 0 && queued < 1024)) printf("  %ld kB in %d queues, %ld counted\n", gone, queues, queued);
+            _exit(failed_checks != 0);
+        }
+        int status = -1;
+        CHECK(waitpid(hog, &status, 0) == hog && status == 0);
+    }
+}
+
+// Whole pages in queues count for their maker, until they are read.
+static void queues_count_for_their_maker(void) {
+    static char bytes[16 * PAGE];
+    int ends[2][2];
+    NEED(pipe(ends[0]) == 0 && socketpair(AF_UNIX, SOCK_STREAM, 0, ends[1]) == 0);
+    for (int i = 0; i < 2; i++) {
+        long before = kept_kb("KernelQueued:");
+        NEED(write(ends[i][1], bytes, sizeof bytes) == sizeof bytes);
+        long full = kept_kb("KernelQueued:") - before;
+        if (!CHECK(full >= 64 && full < 128)) printf("  %ld kB\n", full);
+        for (size_t done = 0; done < sizeof bytes;) {
+            ssize_t n = read(ends[i][0], bytes, sizeof bytes);
+            NEED(n > 0);
+            done += n;
+        }
+        if (i == 1) CHECK(kept_kb("KernelQueued:") == before);
+        close(ends[i][0]), close(ends[i][1]);
+        CHECK(kept_kb("KernelQueued:") <= before);
+    }
+}
+
 #define CASE(name) {"hogs_of_" #name, hogs_of_##name}
 static void set_files(long number) {
     char text[32];
@@ -877,7 +979,8 @@ static const struct test_case cases[] = {
 #define CASE(name) {#name, name}
 static const struct test_case judged[] = {CASE(many_large_processes_are_judged), CASE(users_are_judged_by_all_they_have),
                                          CASE(a_child_with_its_own_memory_is_judged), CASE(memory_of_the_dead_is_judged)};
-static const struct test_case bounded[] = {CASE(shared_memory_has_a_bound)};
+static const struct test_case bounded[] = {CASE(shared_memory_has_a_bound), CASE(exported_memory_has_a_bound), CASE(slivers_keep_no_pages),
+                                          CASE(queues_count_for_their_maker)};
 
 // With a word, cases that take memory itself: until it has run out, or until they are refused.
 int main(int argc, char **argv) {

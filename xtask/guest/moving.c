@@ -2,6 +2,8 @@
 // runs on every kernel; the second holds nothing where the calls are not there.
 #include "check.h"
 #include "uvm.h"
+#include <pthread.h>
+#include <sched.h>
 #include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -535,6 +537,108 @@ static void exports_are_dropped(void) {
     }
 }
 
+static int sealed_file(char **at) {
+    int fd = memfd_create("sealed", MFD_ALLOW_SEALING);
+    NEED(fd >= 0 && ftruncate(fd, PAGE) == 0);
+    if (at) NEED((*at = mmap(0, PAGE, RW, MAP_SHARED, fd, 0)) != MAP_FAILED);
+    return fd;
+}
+
+static int seal(int fd, int seals) { return fcntl(fd, F_ADD_SEALS, seals); }
+
+// A file can't be sealed against stores as long as an export has a mapping that they could go through.
+static void exports_of_sealed_files(void) {
+    if (!calls_are_here()) return;
+    static const int modes[] = {UVM_SHARE, UVM_DONATE};
+    for (int i = 0; i < 2; i++) {
+        char *at;
+        int fd = sealed_file(&at), export = uvm_export(at, PAGE, modes[i], RW);
+        NEED(export >= 0);
+        munmap(at, PAGE);
+        FAILS(seal(fd, F_SEAL_WRITE), EBUSY);
+        char *there = uvm_import(export, 0, 0);
+        NEED(there != (void *)-1);
+        close(export);
+        FAILS(seal(fd, F_SEAL_WRITE), EBUSY);
+        munmap(there, PAGE);
+        CHECK(!seal(fd, F_SEAL_WRITE));
+        close(fd);
+    }
+    // An export that may only be read is none, and what is there goes on in parts, children, other places.
+    char *at;
+    int fd = sealed_file(&at), export = uvm_export(at, PAGE, UVM_SHARE, PROT_READ);
+    NEED(export >= 0);
+    char *moved = mremap(at, PAGE, PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, memory(PAGE));
+    NEED(moved != MAP_FAILED);
+    CHECK(!mprotect(moved, PAGE, PROT_READ));
+    int ends[2];
+    NEED(!pipe(ends));
+    pid_t child = fork();
+    if (child == 0) _exit(read(ends[0], ends, 1) != 1);
+    munmap(moved, PAGE);
+    FAILS(seal(fd, F_SEAL_WRITE), EBUSY);
+    int status = -1;
+    CHECK(write(ends[1], "", 1) == 1 && waitpid(child, &status, 0) == child && status == 0);
+    CHECK(!seal(fd, F_SEAL_WRITE));
+    close(fd), close(export), close(ends[0]), close(ends[1]);
+}
+
+// No hole comes into a file that is sealed against stores to come by a mapping from before.
+static void sealed_files_get_no_holes(void) {
+    char *at;
+    int fd = sealed_file(&at);
+    at[0] = 'a';
+    CHECK(!seal(fd, F_SEAL_FUTURE_WRITE));
+    FAILS(madvise(at, PAGE, MADV_REMOVE), EPERM);
+    at[1] = 'b';
+    CHECK(at[0] == 'a' && at[1] == 'b');
+    FAILS(mmap(0, PAGE, RW, MAP_SHARED, fd, 0), EPERM);
+    FAILS(seal(fd, F_SEAL_WRITE), EBUSY);
+    munmap(at, PAGE);
+    CHECK(!seal(fd, F_SEAL_WRITE));
+    at = mmap(0, PAGE, PROT_READ, MAP_SHARED, fd, 0);
+    NEED(at != MAP_FAILED);
+    CHECK(at[0] == 'a');
+    FAILS(mprotect(at, PAGE, RW), EACCES);
+    munmap(at, PAGE), close(fd);
+}
+
+static struct {
+    volatile int go;
+    int fd;
+    char *at;
+} mapper;
+
+static void *maps(void *none) {
+    (void)none;
+    for (;;) {
+        while (!mapper.go) sched_yield();
+        if (mapper.go < 0) return 0;
+        mapper.at = mmap(0, PAGE, RW, MAP_SHARED, mapper.fd, 0);
+        __atomic_store_n(&mapper.go, 0, __ATOMIC_SEQ_CST);
+    }
+}
+
+// A file is sealed, or mapped for stores beside that, and not both.
+static void sealing_beside_mappers(void) {
+    pthread_t thread;
+    int both = 0;
+    NEED(!pthread_create(&thread, 0, maps, 0));
+    for (int i = 0; i < 2000; i++) {
+        mapper.fd = sealed_file(0);
+        __atomic_store_n(&mapper.go, 1, __ATOMIC_SEQ_CST);
+        for (volatile int n = 0; n < i * 37 % 3000; n++) {}
+        int is_sealed = !seal(mapper.fd, F_SEAL_WRITE);
+        while (__atomic_load_n(&mapper.go, __ATOMIC_SEQ_CST)) sched_yield();
+        both += is_sealed && mapper.at != MAP_FAILED;
+        if (mapper.at != MAP_FAILED) munmap(mapper.at, PAGE);
+        close(mapper.fd);
+    }
+    mapper.go = -1;
+    pthread_join(thread, 0);
+    if (!CHECK(both == 0)) printf("  %d were both\n", both);
+}
+
 // Memory that is given to a pipe as it is goes round and round, and is read in any way.
 static void ranges_are_donated(void) {
     if (!calls_are_here()) return;
@@ -779,6 +883,9 @@ int main(int argc, char **argv) {
         {"exports_donate", exports_donate},
         {"exports_are_refused", exports_are_refused},
         {"exports_are_dropped", exports_are_dropped},
+        {"exports_of_sealed_files", exports_of_sealed_files},
+        {"sealed_files_get_no_holes", sealed_files_get_no_holes},
+        {"sealing_beside_mappers", sealing_beside_mappers},
         {"ranges_are_donated", ranges_are_donated},
         {"loans_are_seen", loans_are_seen},
         {"large_writes_are_interrupted", large_writes_are_interrupted},

@@ -6,6 +6,9 @@ use core::ops::Range;
 use crate::piece::{Piece, INLINE};
 use crate::{NoMemory, Pages, PAGE_SIZE};
 
+/// A part of a page that is smaller is copied where it is moved to: its page would stay for little.
+const SLIVER: usize = PAGE_SIZE / 4;
+
 /// A run of bytes in pieces. See the crate's head.
 ///
 /// A chain that holds pages must end in [`release`](Chain::release) or [`join`](Chain::join): dropping it drops
@@ -14,6 +17,7 @@ use crate::{NoMemory, Pages, PAGE_SIZE};
 pub struct Chain<H: Pages> {
     pieces: VecDeque<Piece<H>>,
     len: usize,
+    memory: usize,
 }
 
 impl<H: Pages> Default for Chain<H> {
@@ -25,7 +29,7 @@ impl<H: Pages> Default for Chain<H> {
 impl<H: Pages> Chain<H> {
     /// A chain without bytes or memory.
     pub const fn new() -> Self {
-        Chain { pieces: VecDeque::new(), len: 0 }
+        Chain { pieces: VecDeque::new(), len: 0, memory: 0 }
     }
 
     /// Bytes held.
@@ -38,10 +42,34 @@ impl<H: Pages> Chain<H> {
         self.len == 0
     }
 
-    /// Bytes of memory that stand behind it: whole pages, and the pieces themselves. Cost: the number of pieces.
+    /// Bytes of memory that stand behind it: whole pages, and the pieces themselves.
     pub fn memory(&self) -> usize {
-        let pages: usize = self.pieces.iter().map(Piece::pages).sum();
-        pages * PAGE_SIZE + self.pieces.len() * size_of::<Piece<H>>()
+        self.memory
+    }
+
+    /// Whether there is much more of it than of bytes.
+    fn is_sparse(&self) -> bool {
+        self.memory > PAGE_SIZE / SLIVER * self.len
+    }
+
+    /// Adds a piece behind the others; room for it has been reserved.
+    fn push_back(&mut self, piece: Piece<H>) {
+        self.len += piece.len();
+        self.memory += piece.memory();
+        self.pieces.push_back(piece);
+    }
+
+    fn push_front(&mut self, piece: Piece<H>) {
+        self.len += piece.len();
+        self.memory += piece.memory();
+        self.pieces.push_front(piece);
+    }
+
+    fn pop_front(&mut self) -> Option<Piece<H>> {
+        let piece = self.pieces.pop_front()?;
+        self.len -= piece.len();
+        self.memory -= piece.memory();
+        Some(piece)
     }
 
     /// Copies `bytes` in behind what is there.
@@ -74,7 +102,7 @@ impl<H: Pages> Chain<H> {
             // I4: behind a piece without a page comes one with.
             let inline = !self.pieces.back().is_some_and(Piece::is_inline);
             self.pieces.try_reserve(1).map_err(|_| NoMemory)?;
-            self.pieces.push_back(Piece::fresh(pages, want, inline)?);
+            self.push_back(Piece::fresh(pages, want, inline)?);
         }
         match self.pieces.back_mut() {
             Some(last) => Ok(last.room_behind(pages)),
@@ -125,7 +153,7 @@ impl<H: Pages> Chain<H> {
         let inline = !self.pieces.front().is_some_and(Piece::is_inline);
         let mut piece = Piece::fresh(pages, want, inline)?;
         piece.leave_front(if piece.is_inline() { INLINE } else { PAGE_SIZE });
-        self.pieces.push_front(piece);
+        self.push_front(piece);
         Ok(())
     }
 
@@ -138,8 +166,7 @@ impl<H: Pages> Chain<H> {
         if self.pieces.try_reserve(1).is_err() {
             return Err((NoMemory, page));
         }
-        self.len += range.len();
-        self.pieces.push_back(Piece::of_page(page, range));
+        self.push_back(Piece::of_page(page, range));
         Ok(())
     }
 
@@ -151,8 +178,7 @@ impl<H: Pages> Chain<H> {
         if self.pieces.try_reserve(1).is_err() {
             return Err((NoMemory, run));
         }
-        self.len += range.len();
-        self.pieces.push_back(Piece::of_run(run, range));
+        self.push_back(Piece::of_run(run, range));
         Ok(())
     }
 
@@ -169,13 +195,12 @@ impl<H: Pages> Chain<H> {
                 break;
             }
             match piece.part(pages, 0..part) {
-                Ok(piece) => copy.pieces.push_back(piece),
+                Ok(piece) => copy.push_back(piece),
                 Err(NoMemory) => {
                     copy.release(pages);
                     return Err(NoMemory);
                 }
             }
-            copy.len += part;
         }
         Ok(copy)
     }
@@ -193,38 +218,57 @@ impl<H: Pages> Chain<H> {
         }
         self.pieces.append(&mut other.pieces);
         self.len += other.len;
+        self.memory += other.memory;
         Ok(())
     }
 
     /// Moves the first `most` bytes of `other`, or all it has, behind what is there; a page that is cut is in
-    /// both halves from then on.
+    /// both halves from then on. Small parts of pages are copied: so a chain that only grows by this and by copies has a small
+    /// multiple of its bytes as its memory.
     ///
     /// Fails with [`NoMemory`]; what was moved until then is whole, and the rest is in `other`. Cost: the pieces moved.
     pub fn take_from(&mut self, pages: &H, other: &mut Chain<H>, most: usize) -> Result<(), NoMemory> {
-        if self.pieces.is_empty() && most >= other.len {
+        if self.pieces.is_empty() && most >= other.len && !other.is_sparse() {
             core::mem::swap(self, other);
             return Ok(());
         }
         self.pieces.try_reserve(other.pieces.len().min(most)).map_err(|_| NoMemory)?;
         let mut left = most.min(other.len);
         while left > 0 {
-            let Some(mut piece) = other.pieces.pop_front() else { break };
-            if piece.len() > left {
-                match piece.cut(pages, left) {
-                    Ok(rest) => other.pieces.push_front(rest),
-                    Err(NoMemory) => {
-                        other.pieces.push_front(piece);
-                        return Err(NoMemory);
-                    }
-                }
+            let Some(first) = other.pieces.front() else { break };
+            let part = first.len().min(left);
+            if part < SLIVER {
+                let bytes = first.bytes_from(pages, 0);
+                let n = bytes.len().min(part);
+                self.append(pages, &bytes[..n])?;
+                other.trim_front(pages, n);
+                left -= n;
+                continue;
             }
-            let n = piece.len();
-            other.len -= n;
-            self.len += n;
-            left -= n;
-            self.pieces.push_back(piece);
+            self.pieces.try_reserve(1).map_err(|_| NoMemory)?;
+            let mut piece = other.take_first(pages, part)?;
+            piece.drop_passed(pages);
+            self.push_back(piece);
+            left -= part;
         }
         Ok(())
+    }
+
+    /// Takes out the first piece, or as many bytes of it as are wanted.
+    ///
+    /// Fails with [`NoMemory`]; the chain is then as it was.
+    fn take_first(&mut self, pages: &H, len: usize) -> Result<Piece<H>, NoMemory> {
+        let mut piece = self.pop_front().ok_or(NoMemory)?;
+        if len < piece.len() {
+            match piece.cut(pages, len) {
+                Ok(rest) => self.push_front(rest),
+                Err(NoMemory) => {
+                    self.push_front(piece);
+                    return Err(NoMemory);
+                }
+            }
+        }
+        Ok(piece)
     }
 
     /// Cuts the chain at byte `at`, at most its length; returns what follows. A page that is cut is in
@@ -234,17 +278,21 @@ impl<H: Pages> Chain<H> {
     pub fn split_at(&mut self, pages: &H, at: usize) -> Result<Chain<H>, NoMemory> {
         assert!(at <= self.len, "a chain is cut within");
         let (index, within) = self.locate(at);
-        let mut rest = VecDeque::new();
-        rest.try_reserve_exact(self.pieces.len() - index + 1).map_err(|_| NoMemory)?;
+        let mut rest = Chain::new();
+        rest.pieces.try_reserve_exact(self.pieces.len() - index + 1).map_err(|_| NoMemory)?;
+        let mut kept = index;
         if within > 0 {
+            let before = self.pieces[index].memory();
             rest.push_back(self.pieces[index].cut(pages, within)?);
-            rest.extend(self.pieces.drain(index + 1..));
-        } else {
-            rest.extend(self.pieces.drain(index..));
+            self.memory = self.memory + self.pieces[index].memory() - before;
+            kept += 1;
         }
-        let len = self.len - at;
+        for piece in self.pieces.drain(kept..) {
+            self.memory -= piece.memory();
+            rest.push_back(piece);
+        }
         self.len = at;
-        Ok(Chain { pieces: rest, len })
+        Ok(rest)
     }
 
     /// The piece in which byte `at` lies and where in it; the end is the start of a piece that isn't there.
@@ -262,15 +310,17 @@ impl<H: Pages> Chain<H> {
     /// Drops the first `n` bytes, or all if there are fewer. Cost: the pieces that go.
     pub fn trim_front(&mut self, pages: &H, n: usize) {
         let mut left = n.min(self.len);
-        self.len -= left;
         while left > 0 {
             let Some(first) = self.pieces.front_mut() else { return };
             if left < first.len() {
+                let before = first.memory();
                 first.trim_front(pages, left);
+                self.memory = self.memory + first.memory() - before;
+                self.len -= left;
                 return;
             }
             left -= first.len();
-            if let Some(piece) = self.pieces.pop_front() {
+            if let Some(piece) = self.pop_front() {
                 piece.release(pages);
             }
         }
@@ -283,7 +333,9 @@ impl<H: Pages> Chain<H> {
         while left > 0 {
             let Some(last) = self.pieces.back_mut() else { return };
             if left < last.len() {
+                let before = last.memory();
                 last.trim_back(pages, left);
+                self.memory = self.memory + last.memory() - before;
                 return;
             }
             left -= last.len();
@@ -293,6 +345,7 @@ impl<H: Pages> Chain<H> {
 
     fn drop_last(&mut self, pages: &H) {
         if let Some(piece) = self.pieces.pop_back() {
+            self.memory -= piece.memory();
             piece.release(pages);
         }
     }
@@ -363,9 +416,7 @@ impl<H: Pages> Chain<H> {
     /// Takes the first piece out if it is a whole page; the reference is the caller's then.
     pub fn take_page(&mut self) -> Option<H::Page> {
         self.first_page()?;
-        let piece = self.pieces.pop_front()?;
-        self.len -= piece.len();
-        piece.into_page()
+        self.pop_front()?.into_page()
     }
 
     /// Bytes of the whole pages with which a run begins that is the first piece: as [`first_page`](Chain::first_page).
@@ -388,18 +439,7 @@ impl<H: Pages> Chain<H> {
         if len == 0 {
             return Ok(None);
         }
-        let Some(mut piece) = self.pieces.pop_front() else { return Ok(None) };
-        if len < piece.len() {
-            match piece.cut(pages, len) {
-                Ok(rest) => self.pieces.push_front(rest),
-                Err(NoMemory) => {
-                    self.pieces.push_front(piece);
-                    return Err(NoMemory);
-                }
-            }
-        }
-        self.len -= len;
-        Ok(piece.into_run(pages))
+        Ok(self.take_first(pages, len)?.into_run(pages))
     }
 
     /// Shows each run to `f`, until it fails.
@@ -417,12 +457,13 @@ impl<H: Pages> Chain<H> {
         for piece in self.pieces.drain(..) {
             piece.release(pages);
         }
-        self.len = 0;
+        (self.len, self.memory) = (0, 0);
     }
 
-    /// Checks I1; panics if it doesn't hold. For tests.
+    /// Checks I1 and I5; panics if one doesn't hold. For tests.
     pub fn audit(&self) {
         assert_eq!(self.len, self.pieces.iter().map(Piece::len).sum::<usize>(), "I1: the length");
         assert!(self.pieces.iter().all(|piece| piece.len() > 0), "I1: no piece is empty");
+        assert_eq!(self.memory, self.pieces.iter().map(Piece::memory).sum::<usize>(), "I5: the memory");
     }
 }

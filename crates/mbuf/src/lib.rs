@@ -20,6 +20,7 @@
 //! * I2: bytes outside `start..end` of a piece are never shown: what a fresh page held stays unseen.
 //! * I3: every page was got by `alloc`, `share` or from the caller, and goes back by `release` once; so do those of runs.
 //! * I4: appending makes no two short pieces in a row, so bytes written one by one cost a small factor of themselves.
+//! * I5: `memory` is the sum of the pieces', each with all pages behind it, those too of which no byte counts any more.
 //!
 //! Locks: none; whoever owns a chain locks it. Source: the paper's section 2.3 (mbufs, external storage), 5.1, 5.2.
 //! The road not taken is a linked list as in BSD: a piece's own allocation for each, where the deque has one for many.

@@ -66,12 +66,22 @@ impl<H: Pages> Piece<H> {
         matches!(self.storage, Storage::Inline(_))
     }
 
-    /// Pages that stand behind it.
-    pub(crate) fn pages(&self) -> usize {
-        match self.storage {
+    /// Bytes of the pages that stand behind it, and its own.
+    #[inline]
+    pub(crate) fn memory(&self) -> usize {
+        let pages = match self.storage {
             Storage::Inline(_) => 0,
             Storage::Page(_) => 1,
-            Storage::Run(_) => self.range().end.div_ceil(PAGE_SIZE) - self.range().start / PAGE_SIZE,
+            // From the run's first page on, of which no byte may count any more.
+            Storage::Run(_) => self.range().end.div_ceil(PAGE_SIZE),
+        };
+        pages * PAGE_SIZE + size_of::<Self>()
+    }
+
+    /// Gives back pages of a run that lie before the first byte.
+    pub(crate) fn drop_passed(&mut self, pages: &H) {
+        if self.range().start >= PAGE_SIZE {
+            self.shrink(pages);
         }
     }
 

@@ -271,6 +271,39 @@ fn a_run_that_is_read_bit_by_bit_goes_back_in_parts() {
 }
 
 #[test]
+fn slivers_keep_no_pages() {
+    let pages = Counted::new();
+    let mut kept = Chain::new();
+    for i in 0..1000 {
+        let row: Vec<_> = (0..4).map(|_| Rc::new(vec![i as u8; PAGE_SIZE])).collect();
+        let mut from = Chain::new();
+        assert!(from.append_run(pages.lend_run(&row), 0..4 * PAGE_SIZE).is_ok());
+        // Over the end of a page, behind pages that have been read.
+        from.trim_front(&pages, 3 * PAGE_SIZE - 1);
+        let mut between = Chain::new();
+        between.take_from(&pages, &mut from, 2).unwrap();
+        kept.take_from(&pages, &mut between, 2).unwrap();
+        between.release(&pages);
+        from.release(&pages);
+    }
+    kept.audit();
+    assert_eq!((kept.len(), pages.out.get()), (2000, 1));
+    assert!(kept.memory() < 2 * PAGE_SIZE);
+    assert!(kept.pieces(&pages).flatten().enumerate().all(|(at, &byte)| byte == (at / 2) as u8));
+    // A larger part goes as it is, without what was before it.
+    let row: Vec<_> = (0..4).map(|i| Rc::new(vec![i; PAGE_SIZE])).collect();
+    let mut from = Chain::new();
+    assert!(from.append_run(pages.lend_run(&row), 0..4 * PAGE_SIZE).is_ok());
+    from.trim_front(&pages, 2 * PAGE_SIZE + 1000);
+    kept.take_from(&pages, &mut from, 1500).unwrap();
+    from.release(&pages);
+    assert_eq!(pages.out.get(), 2);
+    kept.audit();
+    kept.release(&pages);
+    assert_eq!(pages.out.get(), 0);
+}
+
+#[test]
 fn a_split_page_is_not_written_by_either_half() {
     let pages = Counted::new();
     let mut front = Chain::new();

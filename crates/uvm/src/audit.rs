@@ -1,7 +1,7 @@
 //! Recounts everything and compares it with what is stored.
 //!
 //! Given all spaces and all objects of an instance, at a moment when nothing runs, an audit walks every map and says
-//! which of the stated invariants doesn't hold: `map` I1 to I5, `amap` I1, `anon` I1 and I2, `object` I1 to I3, `swap`
+//! which of the stated invariants doesn't hold: `map` I1 to I5, `amap` I1, `anon` I1 and I2, `object` I1 to I3, `writers` I1, `swap`
 //! I1, `loan` I1 and I2, and `machine::frames`' own. Tests run it after every step. Loans are in the hands of those who have
 //! them: [`Uvm::audit_loans`] counts them when it is shown all.
 
@@ -52,6 +52,8 @@ struct Count<M: Machine> {
     amaps: BTreeMap<usize, (Arc<Amap<M>>, SlotRefs)>,
     /// By object id: references from entries.
     objects: BTreeMap<u32, usize>,
+    /// By object id: entries whose stores may reach the object.
+    writers: BTreeMap<u32, usize>,
     /// Who holds each slot of swap, in words.
     slots: BTreeMap<Slot, String>,
     /// Pages that slots have on loan, and how often.
@@ -63,6 +65,7 @@ impl<M: Machine> Count<M> {
         Count {
             amaps: BTreeMap::new(),
             objects: BTreeMap::new(),
+            writers: BTreeMap::new(),
             slots: BTreeMap::new(),
             borrowed: BTreeMap::new(),
         }
@@ -149,6 +152,9 @@ impl<M: Machine> Uvm<M> {
             }
             if let Some(oref) = &e.object {
                 *count.objects.entry(oref.pager.object().id()).or_insert(0) += 1;
+            }
+            if let Some(object) = e.writes_to() {
+                *count.writers.entry(object.id()).or_insert(0) += 1;
             }
             match &e.submap {
                 Some(submap) => submaps.push(submap.clone()),
@@ -395,6 +401,8 @@ impl<M: Machine> Uvm<M> {
             next = id + 1;
         }
         for (id, pager) in all {
+            let (counted, writers) = (pager.object().writers(), count.writers.get(&id).copied().unwrap_or(0));
+            ensure!(counted == writers, "object {id} counts {counted} writers, {writers} entries are");
             let mut slots = Vec::new();
             self.audit_pages(held, &*pager, &mut slots)?;
             for (index, slot) in slots {

@@ -220,6 +220,9 @@ impl<M: Machine> Uvm<M> {
             let (mut tree, mut h) = detached.space.map.lock(self.machine(), held, detached.range());
             let pmap = self.machine().pmap();
             tree.each_mut(detached.range(), |e| {
+                if let Some(object) = e.writes_to().filter(|_| !prot.contains(Prot::WRITE)) {
+                    object.leave_writer();
+                }
                 e.max_prot = e.max_prot.intersection(prot);
                 // Most ranges allow no more than that, and may have many translations.
                 if !prot.contains(e.prot) {

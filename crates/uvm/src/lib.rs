@@ -76,6 +76,7 @@ pub mod swap;
 mod tally;
 pub mod transfer;
 mod will_need;
+mod writers;
 
 use crate::pageout::Effort;
 use machine::lines::{AtomicU32, AtomicUsize, Ordering::Relaxed};

@@ -36,6 +36,7 @@ use crate::pager::ahead::{Plan, ReadAhead};
 use crate::pager::{GetError, Quota};
 use crate::slots::{Slots, ALONE_BYTES};
 use crate::swap::Slot;
+use crate::writers::Writers;
 use crate::Uvm;
 
 /// What an object's lock guards.
@@ -69,6 +70,7 @@ pub struct Object<M: Machine> {
     /// Whether its pager is registered.
     pub(crate) known: AtomicBool,
     pub(crate) refs: Refs,
+    writers: Writers,
     pub(crate) body: Shared<order::Object, M::Lock, ObjectBody>,
 }
 
@@ -94,6 +96,7 @@ impl<M: Machine> Object<M> {
             id: uvm.name_object(),
             known: AtomicBool::new(false),
             refs: Refs::new(),
+            writers: Writers::new(),
             body: Shared::new(ObjectBody {
                 pages: Slots::new(),
                 stored: 0,
@@ -130,6 +133,39 @@ impl<M: Machine> Object<M> {
     #[must_use]
     pub fn attach_if_used(&self) -> bool {
         self.refs.attach_if_used()
+    }
+
+    /// Counts one who is about to map the object so that stores reach it, or to change it as if he had, until he says
+    /// [`leave_writer`](Self::leave_writer): the mapping counts itself. `false`: [denied](Self::deny_writers).
+    #[must_use]
+    pub fn admit_writer(&self) -> bool {
+        self.writers.admit()
+    }
+
+    /// The end of what [`admit_writer`](Self::admit_writer) began.
+    pub fn leave_writer(&self) {
+        self.writers.remove();
+    }
+
+    /// Counts an entry more, beside one that is counted or a host's hold.
+    pub(crate) fn add_writer(&self) {
+        self.writers.add();
+    }
+
+    /// Mappings whose stores reach the object, or may be allowed to, in whatever space, and those about to be made; a moment's value.
+    pub fn writers(&self) -> usize {
+        self.writers.count()
+    }
+
+    /// Denies all mappings from now on whose stores would reach the object, if there is none; says whether.
+    #[must_use]
+    pub fn deny_writers(&self) -> bool {
+        self.writers.deny()
+    }
+
+    /// Denies new ones beside those that there are. Children inherit these, and whoever one is passed to has it.
+    pub fn deny_new_writers(&self) {
+        self.writers.deny_new();
     }
 
     /// Whether mappings may hold private copies of its pages, for [`Uvm::forget_copies`].

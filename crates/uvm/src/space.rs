@@ -338,9 +338,6 @@ impl<M: Machine> Uvm<M> {
             Inherit::Copy => self.inherit_copy(held, parent, entry, forking, down)?,
         };
         let object = if inherit == Inherit::Zero { None } else { entry.object.clone() };
-        if let Some(oref) = &object {
-            oref.pager.object().attach();
-        }
         let child = Entry {
             amap,
             object,
@@ -351,6 +348,7 @@ impl<M: Machine> Uvm<M> {
             inherit: entry.inherit,
             ..*entry
         };
+        child.attach();
         Ok(Some(child))
     }
 

@@ -7,7 +7,7 @@ use core::num::NonZeroU32;
 use machine::{order, Before, Held, Machine, Pages, Pmap, VaRange, PAGE_SIZE};
 
 use crate::borrowed::Content;
-use crate::map::{tree::entry_bytes, Entry};
+use crate::map::{tree::entry_bytes, Entry, Writes};
 use crate::{Space, Uvm};
 
 /// A range's pages, by where they are; a moment's value.
@@ -52,6 +52,25 @@ impl<M: Machine> Uvm<M> {
             let Some(aref) = &e.amap else { return };
             let (body, _) = aref.amap.body.lock(h);
             sum += body.slots.count(e.slots(aref, e.range.intersect(range)));
+        });
+        sum
+    }
+
+    /// The same, with room that others may fill yet: where they share the amap itself, as those do who were given the memory by
+    /// [`Pass::Share`](crate::Pass::Share), all of its addresses count. What lies in a detached range comes to no more.
+    pub fn anonymous_room_in(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        space: &Space<M>,
+        range: VaRange,
+    ) -> usize {
+        let mut sum = 0;
+        self.each_in_steps(held, space, range, |e, h| {
+            let Some(aref) = &e.amap else { return };
+            let slots = e.slots(aref, e.range.intersect(range));
+            let (body, _) = aref.amap.body.lock(h);
+            let is_own = e.writes == Writes::NeedCopy || body.cover.is_exclusive(slots.clone());
+            sum += if is_own { body.slots.count(slots) } else { (slots.end - slots.start) as usize };
         });
         sum
     }

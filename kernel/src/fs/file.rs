@@ -398,13 +398,6 @@ impl File {
         if !self.is_readable() || access == MapAccess::SharedWrite && !self.is_writable() {
             return Err(EACCES);
         }
-        if access == MapAccess::SharedWrite {
-            if let Ok(seals) = self.io.seals() {
-                if seals & (abi::F_SEAL_WRITE | abi::F_SEAL_FUTURE_WRITE) != 0 {
-                    return Err(EPERM);
-                }
-            }
-        }
         self.io.object().ok_or(ENODEV)
     }
 

@@ -9,16 +9,16 @@
 //! it; what a mover took and couldn't place comes back in front.
 //!
 //! Invariants: H1: `moved` is the length of `front` and `behind` together. H2: nothing is copied into the ring while `moved`
-//! isn't 0, so bytes leave in the order they came. H3: `charged`, the memory of the ring and the length of the chains, is what the
-//! user's totals know of. H4: `ranges` is how many donated ranges are in `behind`; they are made loans before it is read, cut, or moved, and
-//! nothing is there in front of the first that leaves as it is.
+//! isn't 0, so bytes leave in the order they came. H3: `charged`, the memory of the ring and of the chains, is what the totals of
+//! the pipe's maker know of. H4: `ranges` is how many donated ranges are in `behind`; they are made loans before it is read,
+//! cut, or moved, and nothing is there in front of the first that leaves as it is.
 
 use alloc::sync::Arc;
 
 use mbuf::NoMemory;
 
 use super::ring::Ring;
-use crate::charge::User;
+use crate::charge::Account;
 use crate::errno::*;
 use crate::fs::io::{Sink, Source};
 use crate::net::moving::{append, pour, Lends, PIPE_LOAN};
@@ -33,21 +33,21 @@ pub struct Held {
     behind: Chain,
     moved: usize,
     ranges: usize,
-    user: Arc<User>,
+    maker: Arc<Account>,
     charged: usize,
 }
 
 impl Held {
-    /// Nothing; what comes counts for `user`.
-    pub fn new(user: Arc<User>) -> Held {
+    /// Nothing; what comes counts for the pipe's maker.
+    pub fn new(maker: Arc<Account>) -> Held {
         let (front, ring, behind) = (Chain::new(), Ring::new(), Chain::new());
-        Held { front, ring, behind, moved: 0, ranges: 0, user, charged: 0 }
+        Held { front, ring, behind, moved: 0, ranges: 0, maker, charged: 0 }
     }
 
     /// Keeps H3.
     fn charge(&mut self) {
-        let now = self.ring.size() + self.moved;
-        self.user.changed(self.charged, now);
+        let now = self.ring.size() + self.front.memory() + self.behind.memory();
+        self.maker.changed(self.charged, now);
         self.charged = now;
     }
 
@@ -256,6 +256,6 @@ impl Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        self.user.changed(self.charged, 0);
+        self.maker.changed(self.charged, 0);
     }
 }

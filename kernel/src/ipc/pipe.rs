@@ -108,13 +108,14 @@ impl Side {
 impl Pipe {
     /// An empty one, which holds little from the moment on that the user's pipes may hold much.
     fn new(charge: Charge) -> Result<Arc<Pipe>> {
-        let user = charge::account().user().clone();
+        let maker = charge::account();
+        let user = maker.user().clone();
         let pages = |many| Count::of(user.clone(), Counted::PipePages, many, user_pages(&HARD));
         let is_much = user.count(Counted::PipePages) + DEFAULT_CAPACITY / PAGE > user_pages(&SOFT);
         let capacity = if is_much { LEAST_CAPACITY } else { DEFAULT_CAPACITY };
         let pages = pages(capacity / PAGE).map_err(|_| ENFILE)?;
         Ok(Arc::new(Pipe {
-            held: Mutex::new(Held::new(user.clone())),
+            held: Mutex::new(Held::new(maker)),
             user,
             pages: SpinLock::new(pages),
             _charge: charge,

@@ -14,6 +14,7 @@ use mbuf::{NoMemory, Pages, PAGE_SIZE};
 use super::pages::{append_lent, Chain, Clusters, Run};
 use crate::arch::frame::Frame;
 use crate::arch::io;
+use crate::charge::{self, Charge, Full};
 use crate::errno::*;
 use crate::fs::io::{Sink, Source};
 use crate::mem::fault;
@@ -191,6 +192,15 @@ pub fn give_pages(chain: &mut Chain, space: &Space, addr: u64, len: usize) -> Re
         }
         ENOBUFS
     })
+}
+
+/// Charges the running process for pages in its hands, which are in no queue while it waits for room in one, and need not be in
+/// its memory any more.
+///
+/// # Errors
+/// `ENOBUFS`: it has all that it may.
+pub fn hold(chain: &Chain) -> Result<Charge> {
+    charge::take(chain.memory()).map_err(|Full| ENOBUFS)
 }
 
 /// How many pages so many bytes are that begin at a page's start.

@@ -13,7 +13,8 @@
 //!
 //! Invariants: I1: the atomics change only with the queue locked. I2: `used` is the sum of the records' charges: bytes
 //! of a stream, memory of a message. I3: nothing comes in after `close`. I4: who finds no room sets `is_wanted` before
-//! he looks again or sleeps, and who makes room looks at it after: so nobody sleeps beside room.
+//! he looks again or sleeps, and who makes room looks at it after: so nobody sleeps beside room. I5: `memory` is the sum of
+//! all records' memory, and what the totals of the socket's maker know of.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -26,7 +27,7 @@ use mbuf::NoMemory;
 use super::moving::{append, pour, LOAN};
 use super::pages::{Chain, Clusters};
 use super::rights::{bury, Rights, Ucred};
-use crate::charge::User;
+use crate::charge::{self, Account};
 use crate::errno::*;
 use crate::fs::io::{Sink, Source};
 use crate::mem::fault;
@@ -63,8 +64,14 @@ pub struct Record {
 impl Record {
     /// A message.
     pub fn message(chain: Chain, from: Address, extra: Extra) -> Record {
-        let charge = MESSAGE_COST + chain.memory();
-        Record { chain, from, extra, charge }
+        let mut record = Record { chain, from, extra, charge: 0 };
+        record.charge = record.memory();
+        record
+    }
+
+    /// Bytes of memory that it takes.
+    fn memory(&self) -> usize {
+        MESSAGE_COST + self.chain.memory()
     }
 
     /// What it takes of a queue's limit.
@@ -83,6 +90,7 @@ impl Record {
 pub struct Queue {
     records: VecDeque<Record>,
     used: usize,
+    memory: usize,
     is_closed: bool,
 }
 
@@ -92,18 +100,18 @@ pub struct Incoming {
     used: AtomicUsize,
     records: AtomicUsize,
     is_wanted: AtomicBool,
-    user: Arc<User>,
+    maker: Arc<Account>,
 }
 
 impl Incoming {
-    /// An empty queue that counts for `user`.
-    pub fn new(user: u32) -> Incoming {
+    /// An empty queue that counts for the running process.
+    pub fn new() -> Incoming {
         Incoming {
-            queue: Mutex::new(Queue { records: VecDeque::new(), used: 0, is_closed: false }),
+            queue: Mutex::new(Queue { records: VecDeque::new(), used: 0, memory: 0, is_closed: false }),
             used: AtomicUsize::new(0),
             records: AtomicUsize::new(0),
             is_wanted: AtomicBool::new(false),
-            user: User::of(user),
+            maker: charge::account(),
         }
     }
 
@@ -118,7 +126,7 @@ impl Incoming {
 
     /// Whether the user's queues hold all that they may.
     pub fn is_over_account(&self) -> bool {
-        self.user.is_full()
+        self.maker.user().is_full()
     }
 
     /// Somebody wants room: the next who makes some will wake him.
@@ -134,9 +142,9 @@ impl Incoming {
     /// Runs `f` with the queue locked, and shows polls what has come of it.
     pub fn with<T>(&self, f: impl FnOnce(&mut Queue) -> T) -> T {
         let mut queue = self.queue.lock();
-        let before = queue.used;
+        let before = queue.memory;
         let result = f(&mut queue);
-        self.user.changed(before, queue.used);
+        self.maker.changed(before, queue.memory);
         self.used.store(queue.used, Ordering::SeqCst);
         self.records.store(queue.records.len(), Ordering::SeqCst);
         result
@@ -159,6 +167,7 @@ impl Incoming {
                 return Some(record);
             }
             queue.used += record.charge;
+            queue.memory += record.memory();
             queue.records.push_front(record);
             None
         });
@@ -171,7 +180,7 @@ impl Incoming {
     pub fn clear(&self, close: Close) -> bool {
         let records = self.with(|queue| {
             queue.is_closed |= close == Close::Yes;
-            queue.used = 0;
+            (queue.used, queue.memory) = (0, 0);
             core::mem::take(&mut queue.records)
         });
         let had = !records.is_empty();
@@ -226,17 +235,20 @@ impl Queue {
             fault::attempt(|| self.records.try_reserve(1)).map_err(|_| ENOBUFS)?;
             let extra = Extra { rights: extra.rights.take(), cred: extra.cred };
             let record = Record { chain: Chain::new(), from: Address::Unnamed, extra, charge: 0 };
+            self.memory += record.memory();
             self.records.push_back(record);
         }
         let Some(last) = self.records.back_mut() else { return Err(ENOBUFS) };
-        let before = from.done();
+        let (before, memory) = (from.done(), last.chain.memory());
         let result = append(&mut last.chain, from, room, LOAN.lends(from.left(), room));
         let n = from.done() - before;
         last.charge += n;
         self.used += n;
+        self.memory = self.memory + last.chain.memory() - memory;
         if last.chain.is_empty() {
             // Nothing came into the new record.
             if let Some(record) = self.records.pop_back() {
+                self.memory -= record.memory();
                 extra.rights = record.extra.rights;
             }
         }
@@ -254,18 +266,18 @@ impl Queue {
             if !got.takes(&record.extra) {
                 return Ok(Flow::Stop);
             }
-            let before = to.done();
+            let (before, memory) = (to.done(), record.chain.memory());
             let result = pour(&mut record.chain, to);
             let n = to.done() - before;
             self.used -= n;
+            self.memory = self.memory + record.chain.memory() - memory;
             record.charge -= n;
             if n > 0 {
                 got.cred = Some(record.extra.cred);
                 got.rights = got.rights.take().or(record.extra.rights.take());
             }
             if record.chain.is_empty() {
-                if let Some(record) = self.records.pop_front() {
-                    self.used -= record.charge;
+                if let Some(record) = self.pop() {
                     record.discard();
                 }
             }
@@ -307,16 +319,19 @@ impl Queue {
         if !self.records.back().is_some_and(is_plain) {
             fault::attempt(|| self.records.try_reserve(1)).map_err(|_| ENOBUFS)?;
             let (from, extra) = (Address::Unnamed, Extra::default());
-            self.records.push_back(Record { chain: Chain::new(), from, extra, charge: 0 });
+            let record = Record { chain: Chain::new(), from, extra, charge: 0 };
+            self.memory += record.memory();
+            self.records.push_back(record);
         }
         let Some(last) = self.records.back_mut() else { return Err(ENOBUFS) };
-        let before = last.chain.len();
+        let (before, memory) = (last.chain.len(), last.chain.memory());
         let result = last.chain.take_from(&Clusters, chain, room).map_err(|NoMemory| ENOBUFS);
         let n = last.chain.len() - before;
         last.charge += n;
         self.used += n;
+        self.memory = self.memory + last.chain.memory() - memory;
         if last.chain.is_empty() {
-            self.records.pop_back();
+            self.memory -= self.records.pop_back().map_or(0, |record| record.memory());
         }
         result
     }
@@ -326,9 +341,10 @@ impl Queue {
     /// Fails with `ENOBUFS`, after what could be moved.
     pub fn take(&mut self, to: &mut Chain, most: usize, rights: &mut Option<Box<Rights>>) -> Result<()> {
         let Some(record) = self.records.front_mut() else { return Ok(()) };
-        let before = record.chain.len();
+        let (before, memory) = (record.chain.len(), record.chain.memory());
         let result = to.take_from(&Clusters, &mut record.chain, most).map_err(|NoMemory| ENOBUFS);
         let n = before - record.chain.len();
+        self.memory = self.memory + record.chain.memory() - memory;
         *rights = record.extra.rights.take();
         record.charge -= n;
         self.used -= n;
@@ -360,6 +376,7 @@ impl Queue {
         fault::attempt(|| self.records.try_reserve(1)).map_err(|_| ENOBUFS)?;
         if let Some(record) = record.take() {
             self.used += record.charge;
+            self.memory += record.memory();
             self.records.push_back(record);
         }
         Ok(())
@@ -368,6 +385,7 @@ impl Queue {
     pub fn pop(&mut self) -> Option<Record> {
         let record = self.records.pop_front()?;
         self.used -= record.charge;
+        self.memory -= record.memory();
         Some(record)
     }
 }

@@ -127,7 +127,7 @@ impl Socket {
             protocol,
             options: Options::new(),
             cred: SpinLock::new(cred),
-            incoming: Incoming::new(cred.uid),
+            incoming: Incoming::new(),
             readers: WaitQueue::new(),
             writers: WaitQueue::new(),
             room: WaitQueue::new(),

@@ -159,7 +159,7 @@ pub struct Size {
     swapped: u64,
     /// Page tables, and heap for its map.
     map: u64,
-    /// What the kernel keeps for the process (`charge`), and unnamed memory that it made.
+    /// What the kernel keeps for the process (`charge`), what it exported, unnamed memory and queues that it made.
     kept: u64,
 }
 
@@ -168,7 +168,7 @@ impl Size {
     /// pages.
     pub fn of(process: &Process) -> Size {
         let account = process.account();
-        let kept = account.kept() as u64 / PAGE + account.pages() as u64;
+        let kept = account.pages() as u64;
         let Some(space) = process.space() else { return Size { kept, ..Size::default() } };
         let tally = vm::tally(&space, 0, USER_END);
         Size {

@@ -5,7 +5,7 @@ use alloc::sync::Arc;
 use core::ops::Range;
 
 use super::{calls, mlock, Calls};
-use crate::errno::{Result, EACCES, EAGAIN, EINVAL, ENODEV, ENOMEM, EOVERFLOW, ESRCH};
+use crate::errno::{Result, EACCES, EAGAIN, EINVAL, ENODEV, ENOMEM, EOVERFLOW, EPERM, ESRCH};
 use crate::fs::current;
 use crate::fs::file::{File, MapAccess};
 use crate::mem::layout::USER_END;
@@ -15,7 +15,9 @@ use crate::proc::mm::Mm;
 use crate::proc::thread::OwnMm;
 use crate::proc::{current_process, current_thread};
 use crate::sync::MutexGuard;
-use crate::vm::{self, Backing, Export, MapArgs, Object, Place, Populate, Prot, RemapPlace, Sharing};
+use crate::vm::{
+    self, Backing, Export, MapArgs, Object, Place, Populate, Prot, RemapPlace, Sharing, Writing,
+};
 use linux_raw_sys::general as abi;
 
 pub const CALLS: Calls = calls! {
@@ -73,6 +75,8 @@ struct Source {
     max_prot: Prot,
     backing: Backing,
     name: Option<Arc<str>>,
+    /// Held until the mapping counts itself.
+    _writing: Option<Writing>,
 }
 
 fn mmap(addr: u64, len: u64, prot_bits: u32, flags: u32, fd: i32, offset: u64) -> Result<u64> {
@@ -226,7 +230,7 @@ fn anonymous_source(flags: u32, len: u64) -> Result<Source> {
             (Backing::Object { object, offset: 0 }, Some("/dev/zero (deleted)".into()))
         }
     };
-    Ok(Source { sharing, max_prot: Prot::all(), backing, name })
+    Ok(Source { sharing, max_prot: Prot::all(), backing, name, _writing: None })
 }
 
 fn file_source(file: &File, flags: u32, wanted: Prot, offset: u64, len: u64) -> Result<Source> {
@@ -246,12 +250,16 @@ fn file_source(file: &File, flags: u32, wanted: Prot, offset: u64, len: u64) -> 
         return Err(EACCES);
     }
     let object = file.mmap_object(access)?;
-    let sealed =
-        file.io().seals().is_ok_and(|seals| seals & (abi::F_SEAL_WRITE | abi::F_SEAL_FUTURE_WRITE) != 0);
-    let writable = sharing == Sharing::Private || (file.is_writable() && !sealed);
+    // A file is sealed by denying its object new writers. Who seals it from now on finds this one.
+    let writing = if sharing == Sharing::Shared && file.is_writable() { object.writing() } else { None };
+    if access == MapAccess::SharedWrite && writing.is_none() {
+        return Err(EPERM);
+    }
+    let writable = sharing == Sharing::Private || writing.is_some();
     let max_prot = if writable { Prot::all() } else { Prot::all().without_write() };
     let name: Arc<str> = String::from_utf8_lossy(&file.path()).into();
-    Ok(Source { sharing, max_prot, backing: Backing::Object { object, offset }, name: Some(name) })
+    let backing = Backing::Object { object, offset };
+    Ok(Source { sharing, max_prot, backing, name: Some(name), _writing: writing })
 }
 
 /// How an address space is about to grow, in bytes.

@@ -15,7 +15,7 @@ use crate::fs::file::File;
 use crate::fs::inode::{downcast, InodeRef};
 use crate::ipc::pipe::{Blocking, Taken};
 use crate::mem::layout::USER_END;
-use crate::net::moving::{from_pages, give_pages, lend_pages, take_back, to_pages};
+use crate::net::moving::{from_pages, give_pages, hold, lend_pages, take_back, to_pages};
 use crate::net::pages::{append_lent, Chain, Clusters};
 use crate::user;
 use crate::vm::{self, Export, Giving};
@@ -174,7 +174,7 @@ fn donate_part(file: &Arc<File>, space: &vm::Space, addr: u64, len: usize) -> Re
         lend_pages(&mut chain, space, addr, len)?;
     }
     let part = chain.len();
-    let sent = file.give(&mut chain);
+    let sent = hold(&chain).and_then(|_charge| file.give(&mut chain));
     let done = sent.unwrap_or(0);
     // A page of which a part went is still the program's: whole pages go, and so does the end of the range.
     let is_all = done == part && part == len;

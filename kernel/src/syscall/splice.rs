@@ -18,7 +18,7 @@ use crate::fs::file::{check_span, File};
 use crate::fs::inode::Kind;
 use crate::fs::io::{outcome, Sink, Source, MAX_TRANSFER};
 use crate::ipc::pipe::{Blocking, Pipe};
-use crate::net::moving::{append, Lends};
+use crate::net::moving::{append, hold, Lends};
 use crate::net::pages::{append_lent, Chain, Clusters};
 use crate::{proc, sched, user, vm};
 use alloc::sync::Arc;
@@ -197,7 +197,7 @@ fn transfer(from: &mut Side, to: &mut Side, len: usize, until: Until) -> Result<
         if chain.is_empty() {
             break Ok(());
         }
-        let given = to.give(&mut chain);
+        let given = hold(&chain).and_then(|_charge| to.give(&mut chain));
         let is_rest = !chain.is_empty();
         if is_rest {
             from.untake(chain);
@@ -338,7 +338,7 @@ fn tee(input: i32, out: i32, len: usize, flags: u32) -> Result<usize> {
     if chain.is_empty() {
         return Ok(0);
     }
-    let given = to.give(&mut chain);
+    let given = hold(&chain).and_then(|_charge| to.give(&mut chain));
     chain.release(&Clusters);
     given
 }
@@ -351,7 +351,7 @@ fn lend_into(pipe: &Arc<Pipe>, blocking: Blocking, from: &mut Source<'_>) -> Res
     let mut chain = Chain::new();
     let mut result = append(&mut chain, from, most, Lends::Pages);
     if !chain.is_empty() {
-        result = pipe.give(blocking, &mut chain).map(|_| ());
+        result = hold(&chain).and_then(|_charge| pipe.give(blocking, &mut chain)).map(|_| ());
     }
     from.back(chain.len());
     chain.release(&Clusters);

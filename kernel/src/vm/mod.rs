@@ -35,7 +35,7 @@ pub use ::machine::{Class, Prot};
 pub use ::uvm::Advice as Usage;
 pub use ::uvm::Lent;
 pub use ::uvm::{FaultError, FaultKind, Inherit, Sharing, Tally};
-pub use object::{holes_read, object_io, object_io_as, pages_read, pages_written, Dir};
+pub use object::{holes_read, object_io, object_io_as, pages_read, pages_written, Dir, Writing};
 pub use passing::{
     donate, flush, put_back, receive, transfer, unmap_donated, worth_receiving, Export, Giving,
 };
@@ -329,8 +329,6 @@ vm_system! {
     fn tables(space: &Space) -> u64;
     /// Translations present.
     fn resident_pages(space: &Space) -> u64;
-    /// Whether a mapping lets stores through to an object, or may be allowed to.
-    fn writes_through(space: &Space, object: &Object) -> bool;
     /// Names shared memory at an address: object and byte.
     fn shared_key(space: &Space, va: u64) -> Option<(u64, u64)>;
     /// The mappings that reach into the addresses from `start` to `end`, in order and without their names, under a

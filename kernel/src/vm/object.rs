@@ -22,7 +22,7 @@ use super::uvm::{with, Space};
 use crate::arch::bytes::PageBytes;
 use crate::arch::machine::{unlocked, KernelMachine, KERNEL};
 use crate::charge::{self, Charge};
-use crate::errno::{Errno, Result, EACCES, EIO, ENODEV, ENOMEM, ENOSPC};
+use crate::errno::{Errno, Result, EACCES, EIO, ENODEV, ENOMEM, ENOSPC, EOPNOTSUPP, EPERM};
 use crate::sched;
 use crate::sync::Once;
 
@@ -132,6 +132,26 @@ impl Object {
     /// Whether a program has it mapped.
     pub fn is_mapped(&self) -> bool {
         self.inner.pager().object().references() > 1
+    }
+
+    /// Whether a program has it mapped so that stores come through, or may be allowed to, or an export has, or somebody is about to.
+    pub fn has_writers(&self) -> bool {
+        self.inner.pager().object().writers() > 0
+    }
+
+    /// Counts the caller as one of those, before he judges whether he may map it so; `None` where new ones are denied.
+    pub fn writing(&self) -> Option<Writing> {
+        self.inner.pager().object().admit_writer().then(|| Writing(self.clone()))
+    }
+
+    /// Denies all such mappings for ever, if there is none; says whether.
+    pub fn deny_writers(&self) -> bool {
+        self.inner.pager().object().deny_writers()
+    }
+
+    /// Denies new ones beside those that there are.
+    pub fn deny_new_writers(&self) {
+        self.inner.pager().object().deny_new_writers();
     }
 
     /// Writes a file's dirty pages back and waits for them; other objects have nowhere to go.
@@ -339,6 +359,15 @@ impl Object {
     }
 }
 
+/// Somebody who is about to map an object so that stores come through, as [`Object::has_writers`] counts.
+pub struct Writing(Object);
+
+impl Drop for Writing {
+    fn drop(&mut self) {
+        self.0.inner.pager().object().leave_writer();
+    }
+}
+
 /// Says how a read of pages ended that a [`Vnode`] had started. From interrupts, too.
 pub fn pages_read(pages: &[PageNo], ok: bool) {
     with(|uvm, held| uvm.read_done(held, pages, outcome(ok)));
@@ -450,7 +479,16 @@ pub(super) fn punch(space: &Space, mut range: VaRange) -> Result<()> {
         let shown = with(|uvm, held| uvm.stores_reach(held, space.get(), range));
         let (pager, pages) = shown.ok_or(EACCES)?;
         range.start = range.start + Pages(pages.end - pages.start);
+        // A file on a disk has blocks behind its pages, which only its file system takes away.
+        if pager.kind() == "vnode" {
+            return Err(EOPNOTSUPP);
+        }
+        // As for a hole that is asked of the file: none in what is sealed, nor beside who seals it.
+        if !pager.object().admit_writer() {
+            return Err(EPERM);
+        }
         with(|uvm, held| uvm.punch(held, &pager, pages));
+        pager.object().leave_writer();
     }
     Ok(())
 }

@@ -86,7 +86,8 @@ pub struct Export {
     range: Mutex<Option<Detached>>,
     giving: Giving,
     pages: u64,
-    /// What the exporting process is charged, as long as the memory is here.
+    /// What the exporting process is charged, as long as the memory is here: what is shared by its
+    /// size, since others may fill it later.
     charge: SpinLock<Option<Charge>>,
 }
 
@@ -115,8 +116,12 @@ impl Export {
         if !allowed {
             return Err(EACCES);
         }
-        let there = with(|uvm, held| uvm.anonymous_in(held, space.get(), range));
-        let charge = charge::take(there * PAGE_SIZE + entries * ENTRY + size_of::<Export>());
+        let there = match giving {
+            Giving::Share => anonymous_span(space.get(), range),
+            _ => with(|uvm, held| uvm.anonymous_in(held, space.get(), range)),
+        };
+        let own = entries * ENTRY + size_of::<Export>();
+        let charge = charge::take(there * PAGE_SIZE + own);
         let charge = SpinLock::new(Some(charge.map_err(|_| ENOMEM)?));
         let export = Arc::new(Export { range: Mutex::new(None), giving, pages, charge });
         // Before the memory is in no space any more.
@@ -136,6 +141,14 @@ impl Export {
             EFAULT => ENOMEM,
             other => other,
         })?;
+        // What other threads mapped or filled meanwhile counts, too.
+        let there = match giving {
+            Giving::Share => anonymous_span(detached.space(), range),
+            _ => with(|uvm, held| uvm.anonymous_room_in(held, detached.space(), range)),
+        };
+        if let Some(charge) = &mut *export.charge.lock() {
+            charge.set(there * PAGE_SIZE + own);
+        }
         *export.range.lock() = Some(detached);
         Ok(export)
     }
@@ -191,6 +204,19 @@ impl Export {
         let at = with(|uvm, held| uvm.pass_range(held, from, all, space.get(), place, pass));
         at.map(|at| at.0).map_err(map_errno)
     }
+}
+
+/// Pages of a range that may come to be private or anonymous memory; an object counts its pages itself.
+fn anonymous_span(space: &uvm::Space<KernelMachine>, range: VaRange) -> usize {
+    let mut span = Pages(0);
+    with(|uvm, held| {
+        uvm.outline(held, space, range, |e| {
+            if e.sharing == Sharing::Private || e.object.is_none() {
+                span = span + e.range.intersect(range).pages();
+            }
+        });
+    });
+    span.0 as usize
 }
 
 /// A name of memory that came by a donation.

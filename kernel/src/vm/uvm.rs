@@ -359,18 +359,6 @@ impl VmSystem for Uvm {
         KERNEL.pmap().resident(space.get().pmap()) as u64
     }
 
-    fn writes_through(space: &Space, object: &Object) -> bool {
-        let wanted = object.pager().object().id();
-        let mut found = false;
-        with(|uvm, held| {
-            uvm.outline(held, space.get(), space.get().bounds(), |e| {
-                let shows = e.object.is_some_and(|(id, _)| id == wanted);
-                found |= shows && e.sharing == Sharing::Shared && e.max_prot.contains(Prot::WRITE);
-            });
-        });
-        found
-    }
-
     fn shared_key(space: &Space, va: u64) -> Option<(u64, u64)> {
         let here = range(va & !(PAGE_SIZE as u64 - 1), PAGE_SIZE as u64);
         let entry = with(|uvm, held| uvm.first_in(held, space.get(), here))?;

@@ -63,9 +63,7 @@ impl<M: Machine> Uvm<M> {
         } else if after.is_some_and(|a| may_grow(a) && grows_down(held, a, &entry, Heap::Reserved)) {
             stretch_down(tree, held, end, start);
         } else {
-            if let Some(oref) = &entry.object {
-                oref.pager.object().attach();
-            }
+            entry.attach();
             tree.insert(entry);
             self.stat().add(self.machine().cpu(), crate::Counter::EntriesMade, 1);
         }
@@ -104,6 +102,9 @@ impl<M: Machine> Uvm<M> {
         } else {
             return;
         };
+        if let Some(object) = gone.writes_to() {
+            object.leave_writer();
+        }
         if let Some(oref) = &gone.object {
             let has_another = oref.pager.object().refs.detach_if_shared();
             debug_assert!(has_another, "the entry that is left refers to the object");

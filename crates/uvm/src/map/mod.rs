@@ -35,6 +35,7 @@ use machine::lines::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
 use machine::{order, Held, Machine, Pages, Prot, Shared, Va, VaRange};
 
 use crate::amap::ARef;
+use crate::object::Object;
 use crate::pager::Pager;
 use crate::Stop;
 use crate::Uvm;
@@ -244,13 +245,26 @@ impl<M: Machine> Entry<M> {
         oref.offset + (va - self.range.start)
     }
 
-    /// The same mapping without its private memory, and not wired. The object gets one more reference.
-    pub(crate) fn emptied(&self) -> Entry<M> {
+    /// The object that stores through the entry reach, or may be allowed to.
+    pub(crate) fn writes_to(&self) -> Option<&Object<M>> {
+        let may_reach = self.writes == Writes::Through && self.max_prot.contains(Prot::WRITE);
+        self.object.as_ref().filter(|_| may_reach).map(|oref| oref.pager.object())
+    }
+
+    /// Counts the entry, which is a new one, with its object.
+    pub(crate) fn attach(&self) {
         if let Some(oref) = &self.object {
             oref.pager.object().attach();
         }
+        if let Some(object) = self.writes_to() {
+            object.add_writer();
+        }
+    }
+
+    /// The same mapping without its private memory, and not wired. It is counted with its object.
+    pub(crate) fn emptied(&self) -> Entry<M> {
         let through = self.writes == Writes::Through;
-        Entry {
+        let emptied = Entry {
             amap: None,
             object: self.object.clone(),
             writes: if through { Writes::Through } else { Writes::NeedCopy },
@@ -258,16 +272,15 @@ impl<M: Machine> Entry<M> {
             submap: None,
             name: self.name.clone(),
             ..*self
-        }
+        };
+        emptied.attach();
+        emptied
     }
 
-    /// Cuts the entry at `at`, inside it; the part from there on is returned. The object gets one more reference;
-    /// the amap's cover is by range and needs none.
+    /// Cuts the entry at `at`, inside it; the part from there on is returned. It is counted with the object;
+    /// the amap's cover is by range and needs no count.
     pub(crate) fn cut(&mut self, at: Va) -> Entry<M> {
         let skip = at - self.range.start;
-        if let Some(oref) = &self.object {
-            oref.pager.object().attach();
-        }
         let tail = Entry {
             range: VaRange::new(at, self.range.end),
             amap: self.amap.as_ref().map(|a| ARef { amap: a.amap.clone(), slot: a.slot + skip }),
@@ -276,6 +289,7 @@ impl<M: Machine> Entry<M> {
             name: self.name.clone(),
             ..*self
         };
+        tail.attach();
         self.range.end = at;
         tail
     }

@@ -111,6 +111,9 @@ impl<M: Machine> Uvm<M> {
                 if let Some(aref) = &entry.amap {
                     self.release_amap(held, aref, entry.len(), down);
                 }
+                if let Some(object) = entry.writes_to() {
+                    object.leave_writer();
+                }
                 if let Some(oref) = &entry.object {
                     self.detach_into(held, &*oref.pager, down);
                 }

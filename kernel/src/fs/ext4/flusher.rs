@@ -13,9 +13,9 @@ use super::node::{Body, Node};
 use super::{errno, Fs, MOUNTED};
 use crate::errno::*;
 use crate::fs::inode::{Inode, InodeRef, Kind};
+use crate::println;
 use crate::sched;
 use crate::sync::{Once, WaitQueue};
-use crate::{println, vm};
 
 /// How often it comes by.
 const INTERVAL: sched::Nanos = 5_000_000_000;
@@ -182,12 +182,8 @@ impl Fs {
 
     /// Whether a program has a file mapped so that stores come through, though it may have closed it.
     pub(super) fn is_mapped_for_writing(&self) -> bool {
-        let spaces: Vec<_> = crate::proc::processes().filter_map(|process| process.space()).collect();
-        let is_written = |object: &vm::Object| {
-            object.is_mapped() && spaces.iter().any(|space| vm::writes_through(space, object))
-        };
         let found = self.find_node(|node| {
-            let is_it = node.contents().is_ok_and(|contents| is_written(contents.object()));
+            let is_it = node.contents().is_ok_and(|contents| contents.object().has_writers());
             is_it.then_some(())
         });
         found.is_some()

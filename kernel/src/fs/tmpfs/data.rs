@@ -4,7 +4,8 @@
 //! they always agree. Pages that nobody wrote are holes and read as zeros.
 //!
 //! Invariants: I1: the object's size is the file's, and bytes of the last page beyond it are zero. I2: size
-//! changes and writes hold `writer`, so an append is one step and a truncation doesn't meet a write.
+//! changes and writes hold `writer`, so an append is one step and a truncation doesn't meet a write. I3: where a seal forbids stores
+//! through new mappings the object denies them.
 
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -245,16 +246,13 @@ impl Data {
         if self.seals() & abi::F_SEAL_SEAL != 0 {
             return Err(EPERM);
         }
-        if seals & abi::F_SEAL_WRITE != 0 && self.is_mapped_for_writing() {
+        if seals & abi::F_SEAL_WRITE != 0 && !self.object.deny_writers() {
             return Err(EBUSY);
+        }
+        if seals & abi::F_SEAL_FUTURE_WRITE != 0 {
+            self.object.deny_new_writers();
         }
         self.seals.fetch_or(seals, Ordering::Relaxed);
         Ok(())
-    }
-
-    /// Whether any process has it mapped so that stores come through.
-    fn is_mapped_for_writing(&self) -> bool {
-        let spaces = crate::proc::processes().filter_map(|process| process.space());
-        spaces.into_iter().any(|space| vm::writes_through(&space, &self.object))
     }
 }
