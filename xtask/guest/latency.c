@@ -11,7 +11,6 @@
 #include <sys/resource.h>
 #include <sys/sendfile.h>
 #include <sys/shm.h>
-#include <sys/socket.h>
 #include <sys/swap.h>
 #include <sys/uio.h>
 
@@ -374,13 +373,7 @@ static void sockets_in_sockets(void) {
         int ends[2];
         NEED(!socketpair(AF_UNIX, SOCK_DGRAM, 0, ends));
         if (before >= 0) {
-            char room[CMSG_SPACE(sizeof(int))] = {0}, byte = 0;
-            struct iovec data = {&byte, 1};
-            struct msghdr message = {.msg_iov = &data, .msg_iovlen = 1, .msg_control = room, .msg_controllen = sizeof room};
-            struct cmsghdr *control = CMSG_FIRSTHDR(&message);
-            *control = (struct cmsghdr){.cmsg_len = CMSG_LEN(sizeof(int)), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS};
-            memcpy(CMSG_DATA(control), &before, sizeof before);
-            if (sendmsg(ends[0], &message, MSG_DONTWAIT) != 1) break;
+            if (send_files(ends[0], &before, 1, "", 1, MSG_DONTWAIT) != 1) break;
             close(before);
         }
         close(ends[0]);
@@ -389,17 +382,12 @@ static void sockets_in_sockets(void) {
     BESIDE("close of a chain of sockets", CHECK(!close(before)));
 }
 
-// musl sends no more than 1 KiB of control messages.
 enum { AT_ONCE = 250 };
 
 static void send_socket(int to, int what) {
-    char room[CMSG_SPACE(AT_ONCE * sizeof(int))] = {0}, byte = 0;
-    struct iovec data = {&byte, 1};
-    struct msghdr message = {.msg_iov = &data, .msg_iovlen = 1, .msg_control = room, .msg_controllen = sizeof room};
-    struct cmsghdr *control = CMSG_FIRSTHDR(&message);
-    *control = (struct cmsghdr){.cmsg_len = CMSG_LEN(AT_ONCE * sizeof(int)), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS};
-    for (int i = 0; i < AT_ONCE; i++) memcpy(CMSG_DATA(control) + i * sizeof what, &what, sizeof what);
-    NEED(sendmsg(to, &message, 0) == 1);
+    int files[AT_ONCE];
+    for (int i = 0; i < AT_ONCE; i++) files[i] = what;
+    NEED(send_files(to, files, AT_ONCE, "", 1, 0) == 1);
 }
 
 // A message's files are taken out without a search among all that are on their way.
