@@ -15,7 +15,6 @@ use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use super::turn::TURN;
 use super::{others_ready, queue, Task, Work};
 use crate::arch::{clock as hardware, cpu, ipi};
 use crate::sync::SpinLock;
@@ -23,8 +22,8 @@ use crate::sync::SpinLock;
 /// Time in nanoseconds: an instant on the clock since boot, or a span.
 pub type Nanos = u64;
 
-/// How long a program runs while others wait; for a short turn see [`TURN`].
-const SLICE: Nanos = 10_000_000;
+/// How long a program runs while others wait; for shorter turns see `queue`.
+pub(super) const SLICE: Nanos = 10_000_000;
 /// How often CPU time is looked at while a thread runs whose process has timers on it; all such ticks coincide.
 pub const TICK: Nanos = 4_000_000;
 /// How late an alarm may be before its CPU is taken to hang; and how often the others look.
@@ -76,6 +75,8 @@ struct Local {
     idle: AtomicU64,
     /// How often another task began to run here.
     switches: AtomicU64,
+    /// The number of the turn in which a task was woken last that then was due.
+    brought: AtomicU64,
 }
 
 static LOCAL: [Local; cpu::MAX_CPUS] = [const {
@@ -88,6 +89,7 @@ static LOCAL: [Local; cpu::MAX_CPUS] = [const {
         kernel: AtomicU64::new(0),
         idle: AtomicU64::new(0),
         switches: AtomicU64::new(0),
+        brought: AtomicU64::new(u64::MAX),
     }
 }; cpu::MAX_CPUS];
 
@@ -165,24 +167,38 @@ fn next_tick(now: Nanos) -> Nanos {
     (now / TICK + 1) * TICK
 }
 
-/// Until when a task may run without a tick whose turn has begun at some time.
+/// Until when a task may run without a tick whose turn ends at some time.
 #[inline]
-fn tick_of(task: &Task, now: Nanos, begun: Nanos) -> Nanos {
-    let tick = if task.counts_cpu_time() { next_tick(now) } else { now + SLICE };
-    match begun + slice() {
-        end if end > now => tick.min(end),
-        _ => tick,
+fn tick_of(task: &Task, now: Nanos, end: Nanos) -> Nanos {
+    if task.counts_cpu_time() {
+        end.min(next_tick(now))
+    } else {
+        end
     }
 }
 
-/// How long the turn of the running program is.
-#[inline]
-fn slice() -> Nanos {
-    if queue::is_short(cpu::index()) {
-        TURN
-    } else {
-        SLICE
+/// The turn that is under way is shorter than it was: sees to it that it ends in time.
+pub(super) fn turn_is_shorter() {
+    let (now, local, task) = (now(), local(), super::current());
+    if task.user().is_none() {
+        return;
     }
+    let end = local.slice.load(Relaxed) + queue::turn(cpu::index());
+    if end <= now {
+        task.add_work(Work::RESCHEDULE);
+    } else if end < local.armed.load(Relaxed) {
+        arm(end, now);
+    }
+}
+
+/// Whether a task that is woken now is the first one in this turn.
+#[inline]
+pub(super) fn is_first_woken() -> bool {
+    let local = local();
+    let turn = local.switches.load(Relaxed);
+    let is_first = local.brought.load(Relaxed) != turn;
+    local.brought.store(turn, Relaxed);
+    is_first
 }
 
 /// Makes sure that a timer doesn't go off any more; says whether it still would have. One that doesn't may be going off at this
@@ -225,7 +241,8 @@ pub fn arm_again() {
 /// The alarm has gone off.
 pub fn timer_interrupt(origin: Origin) {
     let (now, local) = (now(), local());
-    local.armed.store(u64::MAX, Relaxed);
+    // Nobody arms it until all is known that it has to go off for.
+    local.armed.store(now, Relaxed);
     run_due(now, local);
     let task = super::current();
     let since = now.saturating_sub(local.charged.swap(now, Relaxed));
@@ -236,11 +253,15 @@ pub fn timer_interrupt(origin: Origin) {
         }
     }
     let mut next = local.timers.lock().pending.first_key_value().map_or(u64::MAX, |(id, _)| id.deadline);
-    let begun = local.slice.load(Relaxed);
-    if !task.is_idle() {
-        next = next.min(tick_of(task, now, begun));
+    let mut end = local.slice.load(Relaxed) + queue::turn(cpu::index());
+    let is_over = end <= now;
+    if is_over {
+        end = now + SLICE;
     }
-    if task.user().is_some() && now.saturating_sub(begun) >= slice() {
+    if !task.is_idle() {
+        next = next.min(tick_of(task, now, end));
+    }
+    if task.user().is_some() && is_over {
         if cpu::count() > 1 {
             queue::balance(cpu::index());
         }
@@ -248,7 +269,9 @@ pub fn timer_interrupt(origin: Origin) {
             task.add_work(Work::RESCHEDULE);
         }
     }
-    if next != u64::MAX {
+    if next == u64::MAX {
+        local.armed.store(next, Relaxed);
+    } else {
         arm(next, now);
     }
     if cpu::count() > 1 {
@@ -279,8 +302,19 @@ fn run_due(now: Nanos, local: &Local) {
         };
         match action {
             Action::Wake(task) => super::wake_due(&task),
-            Action::Call(f) => f(),
+            Action::Call(f) => {
+                // Whom it wakes is due as well.
+                local.brought.store(u64::MAX, Relaxed);
+                f();
+            }
         }
+    }
+}
+
+/// The running task gives way.
+pub(super) fn end_turn(task: &Task) {
+    if since_switch() >= queue::MOMENT {
+        task.end_moment();
     }
 }
 
@@ -296,7 +330,7 @@ pub(super) fn charge_switch(from: &Task, to: &Task) {
     charge(local, from, Origin::Kernel, since);
     local.slice.store(now, Relaxed);
     add(&local.switches, 1);
-    let tick = tick_of(to, now, now);
+    let tick = tick_of(to, now, now + queue::turn(cpu::index()));
     if !to.is_idle() && local.armed.load(Relaxed) > tick {
         arm(tick, now);
     }

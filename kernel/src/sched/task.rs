@@ -3,8 +3,8 @@
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::sync::atomic::{
-    AtomicBool, AtomicU32, AtomicU64, AtomicU8, AtomicUsize, Ordering::AcqRel, Ordering::Acquire,
-    Ordering::Relaxed, Ordering::Release, Ordering::SeqCst,
+    AtomicU32, AtomicU64, AtomicU8, AtomicUsize, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed,
+    Ordering::Release, Ordering::SeqCst,
 };
 
 use machine::CpuSet;
@@ -41,6 +41,10 @@ pub(super) enum State {
     Exited,
 }
 
+fn is_asleep(state: u8) -> bool {
+    state == State::Blocking as u8 || state == State::Parked as u8
+}
+
 /// What a thread of the kernel does; when it returns, the thread ends.
 pub(super) type Main = Box<dyn FnOnce() + Send>;
 
@@ -68,8 +72,8 @@ pub struct Task {
     cpu: AtomicUsize,
     /// CPUs that it may run on; at least one of them runs tasks.
     allowed: AtomicU64,
-    /// Its timer went off, and it may stand among those of which that is true once more.
-    is_due: AtomicBool,
+    /// How often it may yet run before others, for a moment.
+    moments: AtomicU8,
     /// The CPU whose registers were last loaded with its vector state.
     fpu_cpu: AtomicUsize,
     pub(super) context: switch::Context,
@@ -81,6 +85,9 @@ pub struct Task {
     /// Messages that it has let go, for itself alone.
     pub graves: SpinLock<Graves>,
 }
+
+/// A moment may pass without the task: while a host runs another CPU than this one, say. Hence more than one.
+const MOMENTS: u8 = 3;
 
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 
@@ -102,7 +109,7 @@ impl Task {
             work: AtomicU32::new(0),
             cpu: AtomicUsize::new(cpu::index()),
             allowed: AtomicU64::new(u64::MAX),
-            is_due: AtomicBool::new(false),
+            moments: AtomicU8::new(0),
             fpu_cpu: AtomicUsize::new(usize::MAX),
             context,
             state: AtomicU8::new(State::Ready as u8),
@@ -205,32 +212,50 @@ impl Task {
         }
     }
 
-    /// Takes it out of its sleep, or keeps it from it. Whether it slept: the caller then puts it into a queue.
+    /// Whether it sleeps, or is about to.
     #[inline]
-    pub(super) fn awaken(&self) -> bool {
-        let ready = State::Ready as u8;
-        loop {
-            let now = self.state.load(SeqCst);
-            if now != State::Blocking as u8 && now != State::Parked as u8 {
-                return false;
-            }
-            if self.state.compare_exchange(now, ready, AcqRel, Relaxed).is_ok() {
-                return now == State::Parked as u8;
-            }
-        }
+    pub(super) fn is_asleep(&self) -> bool {
+        is_asleep(self.state.load(SeqCst))
     }
 
-    /// Says whether it may stand once more among tasks whose time has come.
+    /// Takes it out of its sleep, or keeps it from it; it `is_due` then or isn't. Whether it slept: the caller then puts it into a
+    /// queue. Else whoever leaves its stack does.
+    #[inline]
+    pub(super) fn awaken(&self, is_due: bool) -> bool {
+        let mut now = self.state.load(SeqCst);
+        while is_asleep(now) {
+            self.set_due(is_due);
+            match self.state.compare_exchange(now, State::Ready as u8, AcqRel, Relaxed) {
+                Ok(_) => return now == State::Parked as u8,
+                Err(other) => now = other,
+            }
+        }
+        false
+    }
+
+    /// Says whether it may run before others.
+    #[inline]
     pub(super) fn set_due(&self, is_due: bool) {
-        if self.is_due.load(Relaxed) != is_due {
-            self.is_due.store(is_due, Relaxed);
+        let moments = if is_due { MOMENTS } else { 0 };
+        if self.moments.load(Relaxed) != moments {
+            self.moments.store(moments, Relaxed);
         }
     }
 
-    /// Where it stands that gave way just now.
+    /// The running task has had its moment.
+    pub(super) fn end_moment(&self) {
+        self.moments.store(self.moments.load(Relaxed).saturating_sub(1), Relaxed);
+    }
+
+    /// A thread of the kernel that was woken and hasn't given way since: it waits for no turn.
+    pub(super) fn is_urgent(&self) -> bool {
+        self.is_kernel() && self.moments.load(Relaxed) == MOMENTS
+    }
+
+    /// Where it stands that gave way, or that another CPU's queue gets. A thread of the kernel doesn't wait for all others.
+    #[inline]
     pub(super) fn next_place(&self) -> Place {
-        if self.is_due.load(Relaxed) {
-            self.is_due.store(false, Relaxed);
+        if self.moments.load(Relaxed) != 0 || self.is_kernel() {
             Place::Due
         } else {
             Place::Last
