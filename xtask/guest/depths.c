@@ -3,7 +3,6 @@
 #include <stddef.h>
 #include <sys/mount.h>
 #include <sys/resource.h>
-#include <sys/socket.h>
 #include <sys/un.h>
 
 enum { DEEP = 3000, SOCKETS = 300 };
@@ -143,15 +142,7 @@ static void threads_have_no_threads(void) {
 
 // Closes its descriptor of `carried` and puts it into a message to `through`, for `through`'s other end to hold.
 static void put(int through, int carried) {
-    char control[CMSG_SPACE(sizeof(int))] = {0}, byte = 0;
-    struct iovec part = {&byte, 1};
-    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
-    struct cmsghdr *header = CMSG_FIRSTHDR(&message);
-    header->cmsg_level = SOL_SOCKET;
-    header->cmsg_type = SCM_RIGHTS;
-    header->cmsg_len = CMSG_LEN(sizeof(int));
-    memcpy(CMSG_DATA(header), &carried, sizeof carried);
-    NEED(sendmsg(through, &message, 0) == 1);
+    NEED(send_files(through, &carried, 1, "", 1, 0) == 1);
     close(carried);
 }
 

@@ -18,7 +18,6 @@
 #include <sys/select.h>
 #include <sys/shm.h>
 #include <sys/signalfd.h>
-#include <sys/socket.h>
 #include <sys/timerfd.h>
 #include <sys/uio.h>
 #include <sys/un.h>
@@ -161,10 +160,7 @@ static long connect_sockets(void) {
 static long send_much(void) { return send(pair[0], data, 1 << 16, MSG_DONTWAIT); }
 static void receive_much(long n) { while (n > 0) { long got = recv(pair[1], data, n, MSG_DONTWAIT); if (got <= 0) break; n -= got; } }
 static long send_rights(void) {
-    struct { struct cmsghdr h; int fds[4]; } control = {{.cmsg_len = CMSG_LEN(16), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS}, {0, 1, pair[0], in}};
-    struct iovec v = {"x", 1};
-    struct msghdr m = {.msg_iov = &v, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
-    return sendmsg(pair[0], &m, MSG_DONTWAIT);
+    return send_files(pair[0], (int[]){0, 1, pair[0], in}, 4, "x", 1, MSG_DONTWAIT);
 }
 static long receive_rights(void) {
     static char control[200];

@@ -14,7 +14,6 @@
 #include <sys/ptrace.h>
 #include <sys/resource.h>
 #include <sys/shm.h>
-#include <sys/socket.h>
 #include <sys/un.h>
 
 enum { USER = 1000, HOGS = 3, MEGABYTE = 1 << 20 };
@@ -147,19 +146,11 @@ static long connections(void) {
 
 static long rights(void) {
     long n = 0;
-    int file = open("/dev/null", O_RDONLY), ends[2];
+    int files[200], ends[2];
+    files[0] = open("/dev/null", O_RDONLY);
+    for (int i = 1; i < 200; i++) files[i] = files[0];
     while (socketpair(AF_UNIX, SOCK_DGRAM, 0, ends) == 0)
-        for (;; n++) {
-            union { char bytes[CMSG_SPACE(200 * sizeof(int))]; struct cmsghdr align; } control = {0};
-            struct iovec part = {"x", 1};
-            struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
-            struct cmsghdr *header = CMSG_FIRSTHDR(&message);
-            header->cmsg_level = SOL_SOCKET;
-            header->cmsg_type = SCM_RIGHTS;
-            header->cmsg_len = CMSG_LEN(200 * sizeof(int));
-            for (int i = 0; i < 200; i++) ((int *)CMSG_DATA(header))[i] = file;
-            if (sendmsg(ends[0], &message, MSG_DONTWAIT) < 0) break;
-        }
+        while (send_files(ends[0], files, 200, "x", 1, MSG_DONTWAIT) == 1) n++;
     return n;
 }
 
@@ -394,18 +385,12 @@ static void waiting_senders_are_charged(void) {
 // Descriptors in messages: their places are charged to who sent them, until they are received or let go.
 static void files_in_messages_are_charged(void) {
     enum { MANY = 900, AT_ONCE = 100, LEAST = 32 };
-    int file = open("/dev/null", O_RDONLY), ends[2];
-    NEED(file >= 0 && socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
+    int files[AT_ONCE], ends[2];
+    files[0] = open("/dev/null", O_RDONLY);
+    NEED(files[0] >= 0 && socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
+    for (int i = 1; i < AT_ONCE; i++) files[i] = files[0];
     long before = number_after("/proc/self/status", "KernelKept:");
-    for (int sent = 0; sent < MANY; sent += AT_ONCE) {
-        union { char bytes[CMSG_SPACE(AT_ONCE * sizeof(int))]; struct cmsghdr align; } control = {0};
-        struct iovec part = {"x", 1};
-        struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
-        struct cmsghdr *header = CMSG_FIRSTHDR(&message);
-        *header = (struct cmsghdr){.cmsg_len = CMSG_LEN(AT_ONCE * sizeof(int)), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS};
-        for (int i = 0; i < AT_ONCE; i++) ((int *)CMSG_DATA(header))[i] = file;
-        NEED(sendmsg(ends[0], &message, MSG_DONTWAIT) == 1);
-    }
+    for (int sent = 0; sent < MANY; sent += AT_ONCE) NEED(send_files(ends[0], files, AT_ONCE, "x", 1, MSG_DONTWAIT) == 1);
     long kept = number_after("/proc/self/status", "KernelKept:") - before;
     if (!CHECK(kept * 1024 >= MANY * LEAST)) printf("  %d descriptors: %ld KiB\n", MANY, kept);
     char byte;

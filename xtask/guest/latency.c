@@ -1,5 +1,5 @@
-// A program that sleeps a millisecond at a time runs on, whatever one call of another program has to do. Time is virtual: run with
-// instructions for a clock, on one CPU.
+// A program that sleeps a millisecond at a time runs on, whatever one call of another program has to do, and beside crowds of programs that
+// compute, or wake each other. Time is virtual: run with instructions for a clock, on one CPU or two.
 #include "check.h"
 #include <limits.h>
 #include <poll.h>
@@ -11,7 +11,6 @@
 #include <sys/resource.h>
 #include <sys/sendfile.h>
 #include <sys/shm.h>
-#include <sys/socket.h>
 #include <sys/swap.h>
 #include <sys/uio.h>
 
@@ -374,13 +373,7 @@ static void sockets_in_sockets(void) {
         int ends[2];
         NEED(!socketpair(AF_UNIX, SOCK_DGRAM, 0, ends));
         if (before >= 0) {
-            char room[CMSG_SPACE(sizeof(int))] = {0}, byte = 0;
-            struct iovec data = {&byte, 1};
-            struct msghdr message = {.msg_iov = &data, .msg_iovlen = 1, .msg_control = room, .msg_controllen = sizeof room};
-            struct cmsghdr *control = CMSG_FIRSTHDR(&message);
-            *control = (struct cmsghdr){.cmsg_len = CMSG_LEN(sizeof(int)), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS};
-            memcpy(CMSG_DATA(control), &before, sizeof before);
-            if (sendmsg(ends[0], &message, MSG_DONTWAIT) != 1) break;
+            if (send_files(ends[0], &before, 1, "", 1, MSG_DONTWAIT) != 1) break;
             close(before);
         }
         close(ends[0]);
@@ -389,17 +382,12 @@ static void sockets_in_sockets(void) {
     BESIDE("close of a chain of sockets", CHECK(!close(before)));
 }
 
-// musl sends no more than 1 KiB of control messages.
 enum { AT_ONCE = 250 };
 
 static void send_socket(int to, int what) {
-    char room[CMSG_SPACE(AT_ONCE * sizeof(int))] = {0}, byte = 0;
-    struct iovec data = {&byte, 1};
-    struct msghdr message = {.msg_iov = &data, .msg_iovlen = 1, .msg_control = room, .msg_controllen = sizeof room};
-    struct cmsghdr *control = CMSG_FIRSTHDR(&message);
-    *control = (struct cmsghdr){.cmsg_len = CMSG_LEN(AT_ONCE * sizeof(int)), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS};
-    for (int i = 0; i < AT_ONCE; i++) memcpy(CMSG_DATA(control) + i * sizeof what, &what, sizeof what);
-    NEED(sendmsg(to, &message, 0) == 1);
+    int files[AT_ONCE];
+    for (int i = 0; i < AT_ONCE; i++) files[i] = what;
+    NEED(send_files(to, files, AT_ONCE, "", 1, 0) == 1);
 }
 
 // A message's files are taken out without a search among all that are on their way.
@@ -833,6 +821,170 @@ static void memory_on_swap(void) {
     BESIDE("swapoff of a device with nothing on it", CHECK(!swapoff("/dev/vdb")));
 }
 
+// --- crowds -------------------------------------------------------------------------------------------------------------
+
+enum { FEW = 60, CROWD = 200, SLEEPERS = 6, KINDS = 3 };
+static pid_t sleepers[2 * SLEEPERS], crowd_group;
+static int pairs[CROWD][2];
+static uint32_t *words;
+
+static int cpus(void) {
+    return sysconf(_SC_NPROCESSORS_ONLN);
+}
+
+static void pin(int cpu) {
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(cpu % cpus(), &one);
+    NEED(!sched_setaffinity(0, sizeof one, &one));
+}
+
+// A process of the crowd, which goes with its parent.
+static pid_t member(pid_t *group) {
+    pid_t it = fork();
+    NEED(it >= 0);
+    if (it == 0 && prctl(PR_SET_PDEATHSIG, SIGKILL)) _exit(1);
+    if (it == 0) return 0;
+    if (!*group) *group = it;
+    NEED(!setpgid(it, *group));
+    return it;
+}
+
+// Sleeps a millisecond at a time and then wakes another, who notes how late that one is.
+static void wakes(int to) {
+    for (;;) {
+        nanosleep(&(struct timespec){.tv_nsec = MILLI}, 0);
+        int64_t at = now();
+        if (write(to, &at, sizeof at) != sizeof at) _exit(1);
+    }
+}
+
+static void is_woken(int by, volatile int64_t *late) {
+    int64_t at;
+    while (read(by, &at, sizeof at) == sizeof at)
+        if (now() - at > *late) *late = now() - at;
+}
+
+// On each CPU alone, and on whichever: one who sleeps, and two of whom one wakes the other.
+static void start_sleepers(void) {
+    worst = mmap(0, PAGE, RW, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    NEED(worst != MAP_FAILED);
+    volatile int64_t *all = worst;
+    pid_t group = 0;
+    for (int i = 0; i < KINDS; i++) {
+        int ends[2];
+        NEED(!pipe(ends));
+        for (int role = 0; role < 3; role++) {
+            if ((sleepers[KINDS * role + i] = member(&group))) continue;
+            if (i) pin(i - 1);
+            worst = all + i;
+            if (role == 0) sleeps();
+            if (role == 1) wakes(ends[1]);
+            is_woken(ends[0], all + KINDS + i);
+        }
+        close(ends[0]);
+        close(ends[1]);
+    }
+}
+
+static void crowd(const char *what, int count, void (*body)(int), int64_t most_woken) {
+    int gate[2];
+    char byte;
+    start_sleepers();
+    NEED(!pipe(gate));
+    crowd_group = 0;
+    for (int i = 0; i < count; i++) {
+        if (member(&crowd_group)) continue;
+        close(gate[1]);
+        if (read(gate[0], &byte, 1)) _exit(1);
+        body(i);
+    }
+    close(gate[0]);
+    close(gate[1]);
+    usleep(100000);
+    for (int i = 0; i < SLEEPERS; i++) worst[i] = 0;
+    usleep(300000);
+    int64_t late[SLEEPERS];
+    for (int i = 0; i < SLEEPERS; i++) late[i] = worst[i];
+    NEED(!kill(-crowd_group, SIGKILL) && !kill(-sleepers[0], SIGKILL));
+    while (wait(0) > 0) continue;
+    for (int i = 0; i < SLEEPERS; i++) {
+        const char *where = i % KINDS == 0 ? "any CPU" : i % KINDS == 1 ? "the first CPU" : "the last CPU", *who = i < KINDS ? "a sleep of 1 ms ended" : "who was woken ran";
+        int holds = CHECK(late[i] <= (i < KINDS ? MOST : most_woken));
+        if (!holds || getenv("TIMES")) printf("  beside %s %s %lld us late on %s\n", what, who, (long long)late[i] / 1000, where);
+    }
+}
+
+static void spins(int i) {
+    (void)i;
+    for (;;) continue;
+}
+
+static void spins_pinned(int i) {
+    pin(i % 3 == 0);
+    spins(i);
+}
+
+static void moves(int i) {
+    for (;;) pin(i++);
+}
+
+static void yields(int i) {
+    (void)i;
+    for (;;) sched_yield();
+}
+
+static void sleeps_shortly(int i) {
+    (void)i;
+    for (;;) nanosleep(&(struct timespec){.tv_nsec = 1}, 0);
+}
+
+static void computes_and_sleeps(int i) {
+    for (;;) {
+        for (int64_t begun = now(); now() - begun < MILLI * 9 / 10;) continue;
+        nanosleep(&(struct timespec){.tv_nsec = i + 1}, 0);
+    }
+}
+
+static void plays_by_pipe(int i) {
+    char byte = 0;
+    for (int first = i % 2; ; first = 0)
+        if ((!first && write(pairs[i ^ 1][1], &byte, 1) != 1) || read(pairs[i][0], &byte, 1) != 1) _exit(1);
+}
+
+static void plays_by_futex(int i) {
+    uint32_t *word = words + 16 * (i / 2), me = i % 2;
+    for (;;) {
+        while (__atomic_load_n(word, __ATOMIC_ACQUIRE) != me) syscall(SYS_futex, word, FUTEX_WAIT, !me, 0, 0, 0);
+        __atomic_store_n(word, !me, __ATOMIC_RELEASE);
+        syscall(SYS_futex, word, FUTEX_WAKE, 1, 0, 0, 0);
+    }
+}
+
+static void crowds_that_compute(void) {
+    crowd("programs that compute, pinned", FEW, spins_pinned, MOST);
+    crowd("many programs that compute", CROWD, spins, MOST);
+}
+
+static void crowds_that_move(void) {
+    crowd("programs that change CPUs", FEW, moves, MOST);
+    crowd("programs that yield", FEW, yields, MOST);
+}
+
+static void crowds_that_sleep(void) {
+    crowd("programs that sleep a nanosecond", FEW, sleeps_shortly, MOST);
+    crowd("programs that compute and sleep", FEW, computes_and_sleeps, MOST);
+}
+
+static void crowds_that_wake_each_other(void) {
+    struct rlimit most = {ENTRIES, ENTRIES};
+    NEED(!setrlimit(RLIMIT_NOFILE, &most));
+    for (int i = 0; i < CROWD; i++) NEED(!pipe(pairs[i]));
+    words = mmap(0, PAGE * 4, RW, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    crowd("pairs that wake each other by pipes", FEW, plays_by_pipe, MOST);
+    crowd("pairs that wake each other by futexes", FEW, plays_by_futex, MOST);
+}
+
 // --- signals ------------------------------------------------------------------------------------------------------------
 
 static void reads_random_bytes(void) {
@@ -896,6 +1048,16 @@ static const struct test_case cases[] = {
     {"many_files_with_locks", many_files_with_locks},
 };
 
+// On one CPU and on two.
+static const struct test_case crowds[] = {
+    {"crowds_that_compute", crowds_that_compute},
+    {"crowds_that_move", crowds_that_move},
+    {"crowds_that_sleep", crowds_that_sleep},
+    {"crowds_that_wake_each_other", crowds_that_wake_each_other},
+};
+// QEMU doesn't run the second CPU at all while the first one sets its alarm all the time, or alone has work.
+enum { ON_TWO = 3 };
+
 // With /mnt on the first disk, the second to swap on, and /mnt2 on the third.
 static const struct test_case on_disks[] = {
     {"files_on_a_disk", files_on_a_disk},
@@ -908,6 +1070,7 @@ static const struct test_case on_disks[] = {
 
 int main(int argc, char **argv) {
     if (argc > 1 && !strcmp(argv[1], "nothing")) return 0;
+    if (argc > 1 && !strcmp(argv[1], "crowds")) return run_cases(crowds, cpus() > 1 ? ON_TWO : sizeof crowds / sizeof *crowds, argc - 1, argv + 1);
     if (argc > 1 && !strcmp(argv[1], "disks")) return RUN(on_disks, argc - 1, argv + 1);
     return RUN(cases, argc, argv);
 }

@@ -8,32 +8,21 @@
 // kind, less what files in memory have by the count of their file systems. The heap counts by the bytes of blocks that are allocated; what
 // is free in it is not in use, and a little more may be (docs/decisions/251). A process that is being taken apart, or a write under way,
 // may last: a difference counts when it stays for seconds.
-#define _GNU_SOURCE
-#include <errno.h>
-#include <fcntl.h>
+#include "check.h"
 #include <ftw.h>
 #include <netinet/in.h>
 #include <pthread.h>
 #include <sched.h>
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
-#include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/sendfile.h>
 #include <sys/shm.h>
-#include <sys/socket.h>
-#include <sys/stat.h>
 #include <sys/un.h>
 #include <sys/vfs.h>
-#include <sys/wait.h>
 #include <termios.h>
-#include <unistd.h>
 
-enum { MOST = 40, DISKS = 8, LEAK = 99, PAGE = 4096 };
+enum { MOST = 40, DISKS = 8, LEAK = 99 };
 // Bytes of the heap that may be more, in pieces of up to 2 KiB and in larger ones.
 enum { SMALL_SLACK = 8 << 10, LARGE_SLACK = 256 << 10 };
 static const long TMPFS = 0x01021994;
@@ -199,21 +188,10 @@ static void *do_nothing(void *unused) {
     return unused;
 }
 
-// Passes a file over a local socket.
-static void pass(int over, int fd) {
-    char byte = 0, room[CMSG_SPACE(sizeof fd)] = {0};
-    struct iovec iov = {&byte, 1};
-    struct msghdr message = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = room, .msg_controllen = sizeof room};
-    struct cmsghdr *control = CMSG_FIRSTHDR(&message);
-    *control = (struct cmsghdr){.cmsg_len = CMSG_LEN(sizeof fd), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS};
-    memcpy(CMSG_DATA(control), &fd, sizeof fd);
-    sendmsg(over, &message, 0);
-}
-
 static void warm_sockets(void) {
     int pair[2];
     socketpair(AF_UNIX, SOCK_STREAM, 0, pair);
-    pass(pair[0], pair[1]);
+    send_files(pair[0], &pair[1], 1, "", 1, 0);
     struct sockaddr_un name = {.sun_family = AF_UNIX, .sun_path = "\0leftover"};
     bind(socket(AF_UNIX, SOCK_DGRAM, 0), (struct sockaddr *)&name, sizeof name);
     struct sockaddr_in port = {.sin_family = AF_INET};

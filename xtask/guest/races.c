@@ -6,7 +6,6 @@
 #include <sys/ipc.h>
 #include <sys/resource.h>
 #include <sys/shm.h>
-#include <sys/socket.h>
 #include <sys/uio.h>
 
 enum { ROUNDS = 2000, KEEP = 4 };
@@ -156,17 +155,10 @@ static void numbers_are_told_before_they_are_open(void) {
     for (int i = 0; i < 3 * ROUNDS; i++) {
         got += syscall(SYS_pipe2, bad, 0) == 0;
         got += syscall(SYS_socketpair, AF_UNIX, SOCK_STREAM, 0, bad) == 0;
-        char byte = 1, room[CMSG_SPACE(sizeof(int))];
+        NEED(send_files(pair[0], pair, 1, "x", 1, 0) == 1);
+        char byte;
         struct iovec piece = {&byte, 1};
-        struct msghdr message = {.msg_iov = &piece, .msg_iovlen = 1, .msg_control = room, .msg_controllen = sizeof room};
-        struct cmsghdr *header = CMSG_FIRSTHDR(&message);
-        header->cmsg_level = SOL_SOCKET;
-        header->cmsg_type = SCM_RIGHTS;
-        header->cmsg_len = CMSG_LEN(sizeof(int));
-        memcpy(CMSG_DATA(header), &pair[0], sizeof(int));
-        NEED(sendmsg(pair[0], &message, 0) == 1);
-        message.msg_control = bad;
-        message.msg_controllen = sizeof room;
+        struct msghdr message = {.msg_iov = &piece, .msg_iovlen = 1, .msg_control = bad, .msg_controllen = CMSG_SPACE(sizeof(int))};
         recvmsg(pair[1], &message, MSG_DONTWAIT);
     }
     stop = 1;
@@ -218,19 +210,6 @@ static void no_file_without_a_number(void) {
     FAILS(access("/tmp/unmade", F_OK), ENOENT);
 }
 
-// Descriptors in messages, as many as there are; how many came along.
-static void send_with(int to, const int *fds, int count) {
-    static char room[CMSG_SPACE(250 * sizeof(int))];
-    struct iovec piece = {"x", 1};
-    struct msghdr message = {.msg_iov = &piece, .msg_iovlen = 1, .msg_control = room};
-    message.msg_controllen = CMSG_LEN(count * sizeof(int));
-    struct cmsghdr *header = CMSG_FIRSTHDR(&message);
-    header->cmsg_level = SOL_SOCKET, header->cmsg_type = SCM_RIGHTS;
-    header->cmsg_len = message.msg_controllen;
-    memcpy(CMSG_DATA(header), fds, count * sizeof(int));
-    NEED(sendmsg(to, &message, 0) == 1);
-}
-
 static int receive_with(int from, int flags) {
     char byte, room[CMSG_SPACE(sizeof(int))];
     struct iovec piece = {&byte, 1};
@@ -258,9 +237,9 @@ static void peeked_rings_are_alive(void) {
     for (int i = 0; i < RINGS; i++) {
         int a[2], b[2];
         NEED(!socketpair(AF_UNIX, SOCK_DGRAM, 0, a) && !socketpair(AF_UNIX, SOCK_DGRAM, 0, b));
-        send_with(a[1], &b[0], 1);
-        for (int n = 0; n < TIMES; n++) send_with(fill[1], others, OTHERS);
-        send_with(b[1], &a[0], 1);
+        NEED(send_files(a[1], &b[0], 1, "x", 1, 0) == 1);
+        for (int n = 0; n < TIMES; n++) NEED(send_files(fill[1], others, OTHERS, "x", 1, 0) == 1);
+        NEED(send_files(b[1], &a[0], 1, "x", 1, 0) == 1);
         close(b[0]), close(a[1]), close(b[1]);
         for (volatile int n = i * 37 % 1000; n > 0; n--) {}
         int peeked = receive_with(a[0], MSG_PEEK);

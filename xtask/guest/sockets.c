@@ -10,7 +10,6 @@
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
 #include <sys/resource.h>
-#include <sys/socket.h>
 #include <sys/uio.h>
 #include <sys/un.h>
 
@@ -239,17 +238,6 @@ static void waiting_for_all(void) {
 
 // --- messages with something along ------------------------------------------------------------------------------------
 
-static ssize_t send_fds(int socket, const int *fds, int count, const char *bytes, size_t len) {
-    char control[CMSG_SPACE(300 * sizeof(int))] = {0};
-    struct iovec piece = {(void *)bytes, len};
-    struct msghdr message = {.msg_iov = &piece, .msg_iovlen = 1, .msg_control = control, .msg_controllen = CMSG_SPACE(count * sizeof(int))};
-    struct cmsghdr *header = CMSG_FIRSTHDR(&message);
-    header->cmsg_level = SOL_SOCKET, header->cmsg_type = SCM_RIGHTS, header->cmsg_len = CMSG_LEN(count * sizeof(int));
-    memcpy(CMSG_DATA(header), fds, count * sizeof(int));
-    // Not by the library, which has room for fewer.
-    return syscall(SYS_sendmsg, socket, &message, 0);
-}
-
 // Receives up to `room` bytes; fills `fds` and returns how many came.
 static int receive_fds(int socket, int *fds, int room_for, int flags, ssize_t *bytes, int *out) {
     char control[CMSG_SPACE(300 * sizeof(int))], data[64];
@@ -271,25 +259,25 @@ static void descriptors_travel(void) {
         int ends[2], got[300], flags;
         ssize_t bytes;
         NEED(!pipe(ends));
-        CHECK(send_fds(pair[0], ends, 2, "ab", 2) == 2);
+        CHECK(send_files(pair[0], ends, 2, "ab", 2, 0) == 2);
         CHECK(receive_fds(pair[1], got, 10, MSG_CMSG_CLOEXEC, &bytes, &flags) == 2 && bytes == 2);
         CHECK(flags == MSG_CMSG_CLOEXEC && fcntl(got[0], F_GETFD) == FD_CLOEXEC);
         char byte;
         CHECK(write(got[1], "q", 1) == 1 && read(ends[0], &byte, 1) == 1 && byte == 'q');
         close(got[0]), close(got[1]);
         // Without room they are lost, and so are those that a plain read passes by.
-        CHECK(send_fds(pair[0], ends, 2, "c", 1) == 1);
+        CHECK(send_files(pair[0], ends, 2, "c", 1, 0) == 1);
         CHECK(receive_fds(pair[1], got, 1, 0, &bytes, &flags) == 1 && flags == MSG_CTRUNC && fcntl(got[0], F_GETFD) == 0);
         close(got[0]);
-        CHECK(send_fds(pair[0], ends, 2, "c", 1) == 1 && recv(pair[1], &byte, 1, 0) == 1);
+        CHECK(send_files(pair[0], ends, 2, "c", 1, 0) == 1 && recv(pair[1], &byte, 1, 0) == 1);
         // A look leaves them there.
-        CHECK(send_fds(pair[0], ends + 1, 1, "d", 1) == 1);
+        CHECK(send_files(pair[0], ends + 1, 1, "d", 1, 0) == 1);
         CHECK(receive_fds(pair[1], got, 4, MSG_PEEK, &bytes, &flags) == 1 && bytes == 1);
         close(got[0]);
         CHECK(receive_fds(pair[1], got, 4, 0, &bytes, &flags) == 1);
         close(got[0]);
         // Nothing is lost with a receiver that never looks.
-        CHECK(send_fds(pair[0], ends, 2, "e", 1) == 1);
+        CHECK(send_files(pair[0], ends, 2, "e", 1, 0) == 1);
         close(ends[1]), close(pair[0]), close(pair[1]);
         CHECK(read(ends[0], &byte, 1) == 0);
         close(ends[0]);
@@ -298,12 +286,12 @@ static void descriptors_travel(void) {
     int fds[300], count, got[300], flags;
     for (int i = 0; i < 300; i++) fds[i] = pair[0];
     ssize_t bytes;
-    CHECK(send_fds(pair[0], fds, 253, "f", 1) == 1);
+    CHECK(send_files(pair[0], fds, 253, "f", 1, 0) == 1);
     CHECK((count = receive_fds(pair[1], got, 253, 0, &bytes, &flags)) == 253 && !(flags & MSG_CTRUNC));
     for (int i = 0; i < count; i++) close(got[i]);
-    FAILS(send_fds(pair[0], fds, 254, "f", 1), EINVAL);
+    FAILS(send_files(pair[0], fds, 254, "f", 1, 0), EINVAL);
     fds[3] = 999;
-    FAILS(send_fds(pair[0], fds, 5, "f", 1), EBADF);
+    FAILS(send_files(pair[0], fds, 5, "f", 1, 0), EBADF);
 }
 
 static void descriptors_bound_streams(void) {
@@ -311,7 +299,7 @@ static void descriptors_bound_streams(void) {
     int ends[2], got[4], flags;
     ssize_t bytes;
     NEED(!pipe(ends));
-    CHECK(write(pair[0], "abc", 3) == 3 && send_fds(pair[0], ends, 1, "def", 3) == 3 && write(pair[0], "ghi", 3) == 3);
+    CHECK(write(pair[0], "abc", 3) == 3 && send_files(pair[0], ends, 1, "def", 3, 0) == 3 && write(pair[0], "ghi", 3) == 3);
     // Bytes before a message with descriptors may be read with it, and none behind.
     CHECK(receive_fds(pair[1], got, 4, 0, &bytes, &flags) <= 1);
     CHECK(bytes == 3 || bytes == 6);
@@ -328,10 +316,10 @@ static void rings_are_found(void) {
         int other[2];
         make_pair(SOCK_STREAM);
         NEED(!socketpair(AF_UNIX, SOCK_DGRAM, 0, other));
-        NEED(send_fds(pair[0], pair, 2, "a", 1) == 1);
-        NEED(send_fds(other[0], other + 1, 1, "b", 1) == 1);
-        NEED(send_fds(pair[1], other, 2, "c", 1) == 1);
-        NEED(send_fds(other[1], pair, 2, "d", 1) == 1);
+        NEED(send_files(pair[0], pair, 2, "a", 1, 0) == 1);
+        NEED(send_files(other[0], other + 1, 1, "b", 1, 0) == 1);
+        NEED(send_files(pair[1], other, 2, "c", 1, 0) == 1);
+        NEED(send_files(other[1], pair, 2, "d", 1, 0) == 1);
         close(pair[0]), close(pair[1]), close(other[0]), close(other[1]);
     }
     setrlimit(RLIMIT_NOFILE, &before);
@@ -342,7 +330,7 @@ static void rows_cost_no_stack(void) {
     int inner = open("/dev/null", O_RDONLY);
     for (int i = 0; i < 300; i++) {
         make_pair(SOCK_STREAM);
-        if (send_fds(pair[0], &inner, 1, "r", 1) != 1) {
+        if (send_files(pair[0], &inner, 1, "r", 1, 0) != 1) {
             CHECK(errno == ETOOMANYREFS);
             break;
         }
@@ -361,7 +349,7 @@ static void too_many_on_their_way(void) {
     int fds[50];
     for (int i = 0; i < 50; i++) fds[i] = pair[0];
     int sent = 0;
-    while (sent < 20 && send_fds(pair[0], fds, 50, "x", 1) == 1) sent++;
+    while (sent < 20 && send_files(pair[0], fds, 50, "x", 1, 0) == 1) sent++;
     CHECK(sent >= 1 && sent <= 4 && errno == ETOOMANYREFS);
 }
 

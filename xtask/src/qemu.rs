@@ -179,6 +179,11 @@ impl Machine {
             Clock::Instructions => {
                 push(&["-accel", "tcg", "-icount", "shift=0,sleep=off"]);
                 push(&["-rtc", "base=2026-01-01T00:00:00,clock=vm", "-seed", "42"]);
+                if self.cpus > 1 {
+                    // QEMU runs one CPU until the next timer: without this one, another CPU may not run for long.
+                    push(&["-netdev", "hubport,id=unused,hubid=0"]);
+                    push(&["-object", "filter-buffer,id=turns,netdev=unused,interval=20"]);
+                }
             }
         }
         push(&["-cpu", self.cpu, "-smp", &self.cpus.to_string(), "-m", &self.memory]);

@@ -11,7 +11,7 @@ use core::sync::atomic::Ordering;
 
 use super::process::{Change, ExitStatus, Process};
 use super::signal::{code, flag, send, Detail, SigInfo, Signal, SIGCHLD, SIGCONT, SIGHUP, SIG_IGN};
-use super::table::{self, Pid};
+use super::table::{self, Kept, Pid};
 use super::thread::Thread;
 use super::{current_thread, futex, oom, robust, timer, trace};
 use crate::sched;
@@ -45,6 +45,8 @@ fn leave(thread: &Arc<Thread>) -> ! {
     clear_tid(thread);
     leave_space(thread);
     let process = thread.process.clone();
+    // Before it is free.
+    let number = thread.is_traced().then(|| Kept::new(thread.tid()));
     table::with(|tree| tree.remove_thread(thread.tid()));
     let mut group = process.group.lock();
     // Counted once by whoever sums up: as a thread's before, as a gone thread's after.
@@ -59,7 +61,7 @@ fn leave(thread: &Arc<Thread>) -> ! {
     }
     drop(group);
     drop(own);
-    trace::thread_gone(thread, status);
+    trace::thread_gone(thread, status, number);
     process.thread_gone.wake_all();
     if let Some(signal) = stopped {
         send::report_change(&process, Change::Stopped(signal));

@@ -8,7 +8,7 @@
 //!
 //! Invariants: N1: a node's `children` are exactly the processes whose `parent` it is, its `zombies` those of them that have `ended` set;
 //! `groups` and `sessions` have each process in the table once, under the number it bears. N2: a number is not given out
-//! while a process, a thread, a group or a session bears it, or one that is being made is to. N3: a process whose node has
+//! while a process, a thread, a group or a session bears it, one that is being made is to, or a tracer is yet to hear of it. N3: a process whose node has
 //! `ended` set has no threads. N4: a signal that many processes are sent reaches the children that they have just then: those in the
 //! table, and those that are being made.
 
@@ -88,6 +88,22 @@ impl Drop for Birth {
     }
 }
 
+/// The number of a thread that has ended, which a tracer is yet to hear of (N2).
+pub struct Kept(Pid);
+
+impl Kept {
+    pub fn new(tid: Pid) -> Kept {
+        with(|tree| tree.kept.insert(tid));
+        Kept(tid)
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        with(|tree| tree.kept.remove(&self.0));
+    }
+}
+
 /// Everything behind TREE.
 pub struct Tree {
     nodes: BTreeMap<Pid, Node>,
@@ -96,6 +112,7 @@ pub struct Tree {
     groups: BTreeSet<(Pid, Pid)>,
     sessions: BTreeSet<(Pid, Pid)>,
     unborn: Vec<Unborn>,
+    kept: BTreeSet<Pid>,
     last: Pid,
     wrapped: bool,
     /// How many threads there may be.
@@ -108,6 +125,7 @@ static TREE: SpinLock<Tree> = SpinLock::new(Tree {
     groups: BTreeSet::new(),
     sessions: BTreeSet::new(),
     unborn: Vec::new(),
+    kept: BTreeSet::new(),
     last: 0,
     wrapped: false,
     limit: 1,
@@ -187,6 +205,7 @@ impl Tree {
     fn in_use(&self, id: Pid) -> bool {
         let expected = self.unborn.iter().any(|unborn| unborn.pid == id);
         expected
+            || self.kept.contains(&id)
             || self.nodes.contains_key(&id)
             || self.threads.contains_key(&id)
             || of(&self.groups, id).chain(of(&self.sessions, id)).next().is_some()

@@ -10,7 +10,7 @@
 //! There are stops at signals and after exec; none at system calls, and children are not traced on their own.
 //!
 //! Invariants: R1: a thread has a tracer exactly while it is among that process's tracees. R2: a `Stop` is there from when its thread
-//! comes to rest until it goes on; only while it doesn't go on yet may the tracer use it. Locks: a tracer's `tracees` before a thread's `trace`.
+//! comes to rest until it goes on; only while it doesn't go on yet may the tracer use it. Locks: a tracer's `tracees` before a thread's `trace`, and before the table's.
 
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
@@ -20,7 +20,7 @@ use super::access::{self, By};
 use super::caps::Caps;
 use super::process::{Change, ExitStatus, Process};
 use super::signal::{code, deliver, send, Detail, SigInfo, Signal, SIGCHLD, SIGSTOP, SIGTRAP};
-use super::table::{self, Pid};
+use super::table::{self, Kept, Pid};
 use super::thread::Thread;
 use super::usage::Usage;
 use super::wait::{self, Event, Options, Report, Which};
@@ -85,11 +85,12 @@ struct Ended {
     uid: u32,
     status: ExitStatus,
     _charge: Charge,
+    _number: Kept,
 }
 
 /// What the tracer is charged for each: a place in the list, which may be twice as long as it has to
-/// be, and one in the tree.
-const TRACEE: usize = 2 * (size_of::<Tracee>() + size_of::<(Pid, Ended)>());
+/// be, and those in two trees.
+const TRACEE: usize = 2 * (size_of::<Tracee>() + size_of::<(Pid, Ended)>() + size_of::<Pid>());
 
 impl Tracees {
     pub const fn new() -> Tracees {
@@ -282,8 +283,9 @@ pub fn execed(thread: &Arc<Thread>) {
     }
 }
 
-/// A thread ends, with what its process says at this moment; its tracer hears of it, if nobody else tells it.
-pub fn thread_gone(thread: &Arc<Thread>, status: ExitStatus) {
+/// A thread ends, with what its process says at this moment; its tracer hears of it, if nobody else tells it, by the number that was
+/// kept.
+pub fn thread_gone(thread: &Arc<Thread>, status: ExitStatus, number: Option<Kept>) {
     let Some(tracer) = thread.trace.lock().tracer.clone() else { return };
     let mut tracees = tracer.tracees.lock();
     if thread.trace.lock().tracer.take().is_none() {
@@ -295,7 +297,9 @@ pub fn thread_gone(thread: &Arc<Thread>, status: ExitStatus) {
     let process = &thread.process;
     let is_child = process.parent() == tracer.pid && thread.tid() == process.pid;
     if !is_child {
-        tracees.ended.insert(thread.tid(), Ended { uid: process.cred().uid, status, _charge: charge });
+        let _number = number.unwrap_or_else(|| Kept::new(thread.tid()));
+        let ended = Ended { uid: process.cred().uid, status, _charge: charge, _number };
+        tracees.ended.insert(thread.tid(), ended);
     }
     drop(tracees);
     wait::tell(&tracer, process);

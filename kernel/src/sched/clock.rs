@@ -15,7 +15,6 @@ use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use super::turn::TURN;
 use super::{others_ready, queue, Task, Work};
 use crate::arch::{clock as hardware, cpu, ipi};
 use crate::sync::SpinLock;
@@ -23,8 +22,8 @@ use crate::sync::SpinLock;
 /// Time in nanoseconds: an instant on the clock since boot, or a span.
 pub type Nanos = u64;
 
-/// How long a program runs while others wait; for a short turn see [`TURN`].
-const SLICE: Nanos = 10_000_000;
+/// How long a program runs while others wait; for shorter turns see `queue`.
+pub(super) const SLICE: Nanos = 10_000_000;
 /// How often CPU time is looked at while a thread runs whose process has timers on it; all such ticks coincide.
 pub const TICK: Nanos = 4_000_000;
 /// How late an alarm may be before its CPU is taken to hang; and how often the others look.
@@ -50,14 +49,42 @@ pub struct TimerId {
     cpu: usize,
 }
 
-enum Action {
-    Wake(Arc<Task>),
-    Call(Box<dyn FnOnce() + Send>),
+type Call = Box<dyn FnOnce() + Send>;
+
+/// Tasks to wake, and what else is to be done. What is due is done in that order: a program may have thousands of timers go off at
+/// one moment, which no sleep waits for.
+struct Timers {
+    wakes: BTreeMap<TimerId, Arc<Task>>,
+    calls: BTreeMap<TimerId, Call>,
+    next_serial: u64,
+    /// Calls that are due wait until then, since as many as may be were made at once before.
+    next_calls: Nanos,
 }
 
-struct Timers {
-    pending: BTreeMap<TimerId, Action>,
-    next_serial: u64,
+impl Timers {
+    const fn new() -> Timers {
+        Timers { wakes: BTreeMap::new(), calls: BTreeMap::new(), next_serial: 0, next_calls: 0 }
+    }
+
+    fn next_id(&mut self, deadline: Nanos, cpu: usize) -> TimerId {
+        let serial = self.next_serial;
+        self.next_serial += 1;
+        TimerId { deadline, serial, cpu }
+    }
+
+    /// When something is to be done next.
+    fn next(&self) -> Nanos {
+        let wake = self.wakes.first_key_value().map_or(Nanos::MAX, |(id, _)| id.deadline);
+        let call =
+            self.calls.first_key_value().map_or(Nanos::MAX, |(id, _)| id.deadline.max(self.next_calls));
+        wake.min(call)
+    }
+}
+
+/// The first that is due, taken out.
+fn take_due<T>(pending: &mut BTreeMap<TimerId, T>, now: Nanos) -> Option<T> {
+    let first = pending.first_entry()?;
+    (first.key().deadline <= now).then(|| first.remove())
 }
 
 /// One CPU's times and timers; all but the timers only that CPU writes.
@@ -76,11 +103,13 @@ struct Local {
     idle: AtomicU64,
     /// How often another task began to run here.
     switches: AtomicU64,
+    /// The number of the turn in which a task was woken last that then was due.
+    brought: AtomicU64,
 }
 
 static LOCAL: [Local; cpu::MAX_CPUS] = [const {
     Local {
-        timers: SpinLock::new(Timers { pending: BTreeMap::new(), next_serial: 0 }),
+        timers: SpinLock::new(Timers::new()),
         armed: AtomicU64::new(u64::MAX),
         charged: AtomicU64::new(0),
         slice: AtomicU64::new(0),
@@ -88,6 +117,7 @@ static LOCAL: [Local; cpu::MAX_CPUS] = [const {
         kernel: AtomicU64::new(0),
         idle: AtomicU64::new(0),
         switches: AtomicU64::new(0),
+        brought: AtomicU64::new(u64::MAX),
     }
 }; cpu::MAX_CPUS];
 
@@ -142,14 +172,15 @@ pub(super) fn init() {
     local().charged.store(now(), Relaxed);
 }
 
-/// Calls `f` in interrupt context once `deadline` has passed. It takes no sleeping lock and doesn't sleep.
-pub fn timer_at(deadline: Nanos, f: Box<dyn FnOnce() + Send>) -> TimerId {
-    insert(deadline, Action::Call(f))
+/// Calls `f` in interrupt context once `deadline` has passed. It takes no sleeping lock and doesn't sleep. Beside a crowd of calls it
+/// waits for its turn.
+pub fn timer_at(deadline: Nanos, f: Call) -> TimerId {
+    insert(deadline, |timers, id| _ = timers.calls.insert(id, f))
 }
 
 /// Wakes a task once `deadline` has passed.
 pub fn wake_at(deadline: Nanos, task: &Arc<Task>) -> TimerId {
-    insert(deadline, Action::Wake(task.clone()))
+    insert(deadline, |timers, id| _ = timers.wakes.insert(id, task.clone()))
 }
 
 /// Makes sure of a tick for a process that has begun to count its CPU time.
@@ -165,40 +196,56 @@ fn next_tick(now: Nanos) -> Nanos {
     (now / TICK + 1) * TICK
 }
 
-/// Until when a task may run without a tick whose turn has begun at some time.
+/// Until when a task may run without a tick whose turn ends at some time.
 #[inline]
-fn tick_of(task: &Task, now: Nanos, begun: Nanos) -> Nanos {
-    let tick = if task.counts_cpu_time() { next_tick(now) } else { now + SLICE };
-    match begun + slice() {
-        end if end > now => tick.min(end),
-        _ => tick,
+fn tick_of(task: &Task, now: Nanos, end: Nanos) -> Nanos {
+    if task.counts_cpu_time() {
+        end.min(next_tick(now))
+    } else {
+        end
     }
 }
 
-/// How long the turn of the running program is.
-#[inline]
-fn slice() -> Nanos {
-    if queue::is_short(cpu::index()) {
-        TURN
-    } else {
-        SLICE
+/// The turn that is under way is shorter than it was: sees to it that it ends in time.
+pub(super) fn turn_is_shorter() {
+    let (now, local, task) = (now(), local(), super::current());
+    if task.user().is_none() {
+        return;
     }
+    let end = local.slice.load(Relaxed) + queue::turn(cpu::index());
+    if end <= now {
+        task.add_work(Work::RESCHEDULE);
+    } else if end < local.armed.load(Relaxed) {
+        arm(end, now);
+    }
+}
+
+/// Whether a task that is woken now is the first one in this turn.
+#[inline]
+pub(super) fn is_first_woken() -> bool {
+    let local = local();
+    let turn = local.switches.load(Relaxed);
+    let is_first = local.brought.load(Relaxed) != turn;
+    local.brought.store(turn, Relaxed);
+    is_first
 }
 
 /// Makes sure that a timer doesn't go off any more; says whether it still would have. One that doesn't may be going off at this
 /// moment, on the CPU that set it.
 pub fn timer_cancel(timer: TimerId) -> bool {
-    let action = LOCAL[timer.cpu].timers.lock().pending.remove(&timer);
-    action.is_some()
+    let mut timers = LOCAL[timer.cpu].timers.lock();
+    let wake = timers.wakes.remove(&timer);
+    let call = if wake.is_none() { timers.calls.remove(&timer) } else { None };
+    drop(timers);
+    wake.is_some() || call.is_some()
 }
 
-fn insert(deadline: Nanos, action: Action) -> TimerId {
+fn insert(deadline: Nanos, enter: impl FnOnce(&mut Timers, TimerId)) -> TimerId {
     let cpu = cpu::index();
     let local = &LOCAL[cpu];
     let mut timers = local.timers.lock();
-    let id = TimerId { deadline, serial: timers.next_serial, cpu };
-    timers.next_serial += 1;
-    timers.pending.insert(id, action);
+    let id = timers.next_id(deadline, cpu);
+    enter(&mut timers, id);
     drop(timers);
     if deadline < local.armed.load(Relaxed) {
         arm(deadline, now());
@@ -225,7 +272,8 @@ pub fn arm_again() {
 /// The alarm has gone off.
 pub fn timer_interrupt(origin: Origin) {
     let (now, local) = (now(), local());
-    local.armed.store(u64::MAX, Relaxed);
+    // Nobody arms it until all is known that it has to go off for.
+    local.armed.store(now, Relaxed);
     run_due(now, local);
     let task = &super::current();
     let since = now.saturating_sub(local.charged.swap(now, Relaxed));
@@ -235,12 +283,16 @@ pub fn timer_interrupt(origin: Origin) {
             crate::proc::timer::tick(&thread.process);
         }
     }
-    let mut next = local.timers.lock().pending.first_key_value().map_or(u64::MAX, |(id, _)| id.deadline);
-    let begun = local.slice.load(Relaxed);
-    if !task.is_idle() {
-        next = next.min(tick_of(task, now, begun));
+    let mut next = local.timers.lock().next();
+    let mut end = local.slice.load(Relaxed) + queue::turn(cpu::index());
+    let is_over = end <= now;
+    if is_over {
+        end = now + SLICE;
     }
-    if task.user().is_some() && now.saturating_sub(begun) >= slice() {
+    if !task.is_idle() {
+        next = next.min(tick_of(task, now, end));
+    }
+    if task.user().is_some() && is_over {
         if cpu::count() > 1 {
             queue::balance(cpu::index());
         }
@@ -248,7 +300,9 @@ pub fn timer_interrupt(origin: Origin) {
             task.add_work(Work::RESCHEDULE);
         }
     }
-    if next != u64::MAX {
+    if next == u64::MAX {
+        local.armed.store(next, Relaxed);
+    } else {
         arm(next, now);
     }
     if cpu::count() > 1 {
@@ -268,35 +322,43 @@ fn charge(local: &Local, task: &Task, origin: Origin, since: Nanos) {
     }
 }
 
+/// Wakes all tasks whose time has come, then makes calls that are due, as many as may be at once.
 fn run_due(now: Nanos, local: &Local) {
-    loop {
-        let action = {
+    /// Calls that are made at once: a tenth of a millisecond's, about. Others have the CPU for longer before the next.
+    const CALLS: usize = 128;
+    const BETWEEN: Nanos = 250_000;
+    let wake = || take_due(&mut local.timers.lock().wakes, now);
+    while let Some(task) = wake() {
+        super::wake_due(&task);
+    }
+    for made in 0.. {
+        let call = {
             let mut timers = local.timers.lock();
-            match timers.pending.first_entry() {
-                Some(first) if first.key().deadline <= now => first.remove(),
-                _ => return,
+            if timers.next_calls > now {
+                return;
             }
+            let Some(call) = take_due(&mut timers.calls, now) else { return };
+            if made == CALLS {
+                timers.next_calls = now + BETWEEN;
+            }
+            call
         };
-        match action {
-            Action::Wake(task) => super::wake_due(&task),
-            Action::Call(f) => f(),
-        }
+        // Whom it wakes is due as well.
+        local.brought.store(u64::MAX, Relaxed);
+        call();
+    }
+}
+
+/// The running task gives way.
+pub(super) fn end_turn(task: &Task) {
+    if since_switch() >= queue::MOMENT {
+        task.end_moment();
     }
 }
 
 /// How long this CPU has run the current task.
 pub(super) fn since_switch() -> Nanos {
     now().saturating_sub(local().slice.load(Relaxed))
-}
-
-/// The turn that has begun here is a short one: the task that was left wants the next.
-#[cold]
-pub(super) fn shorten_turn() {
-    let (now, local) = (now(), local());
-    let end = local.slice.load(Relaxed) + TURN;
-    if local.armed.load(Relaxed) > end {
-        arm(end, now);
-    }
 }
 
 /// Charges the task that is left, and makes sure of a tick while another one than the idle task runs.
@@ -306,7 +368,7 @@ pub(super) fn charge_switch(from: &Task, to: &Task) {
     charge(local, from, Origin::Kernel, since);
     local.slice.store(now, Relaxed);
     add(&local.switches, 1);
-    let tick = tick_of(to, now, now);
+    let tick = tick_of(to, now, now + queue::turn(cpu::index()));
     if !to.is_idle() && local.armed.load(Relaxed) > tick {
         arm(tick, now);
     }

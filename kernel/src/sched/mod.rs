@@ -8,12 +8,12 @@
 //!      +--------------+--------------------------------+---> Exited (exit_current)
 //! ```
 //! Round robin with slices of 10 ms among programs; kernel code is never preempted. A CPU with nothing to do takes from others'
-//! queues, and else halts. Threads of the kernel go first: they wait for what others need, and work in short bursts. A program
-//! gives way early to one of them, and to whoever a device's interrupt has made ready. Tasks whose time to wake has come take turns
-//! with all others (`queue`), and one that then has to give way early stands there again until it has had a whole turn.
+//! queues, and else halts. A thread of the kernel that is woken goes first: it waits for what others need. A program gives way
+//! early to one, and to whoever a device's interrupt has made ready. Tasks that are due, since their timer went off or they are the
+//! first that another has woken in its turn, take turns with all others (`queue`); so do threads of the kernel with long work.
 //!
 //! A task that became ready goes to a CPU that is idle, else back to where it ran. Only a CPU that halts, or that has to give way
-//! to a thread of the kernel, is interrupted for it.
+//! to a thread of the kernel or sooner than its alarm is set for, is interrupted for it.
 //!
 //! I1: a task is in a queue exactly if it is `Ready`, not current, and its stack was left: [`finish_switch`] alone, on the next
 //! stack, parks or queues the task that was left. So no CPU ever runs a task on a stack that another still uses.
@@ -53,8 +53,7 @@ use queue::Place;
 use rest::Rest;
 use task::State;
 pub use task::{Task, Work};
-use turn::TURN;
-pub use turn::{give_way, take_turns, work_done};
+pub use turn::{give_way, work_done};
 
 /// Heap that a task takes: itself, its vector state, its place in queues.
 const TASK_HEAP: usize = 16 * 1024;
@@ -156,7 +155,8 @@ pub fn run_kernel_task() -> ! {
 
 /// Lets a new task run.
 pub fn start(task: &Arc<Task>) {
-    enqueue(task.clone(), Place::Last);
+    task.set_due(task.is_kernel());
+    ready(task);
 }
 
 /// Gives up a task that was never started.
@@ -183,43 +183,44 @@ pub fn block(task: &Task) {
 }
 
 /// Makes a blocked task ready; no effect on others. May be called from interrupt handlers and with spin locks held.
+///
+/// The first one that a task wakes in its turn is due, as if its timer had gone off: it doesn't wait behind a crowd. A crowd
+/// that is woken at once waits like others.
 pub fn wake(task: &Arc<Task>) {
-    if task.awaken() {
-        task.set_due(false);
-        enqueue(task.clone(), Place::Last);
+    if task.is_asleep() && task.awaken(task.is_kernel() || clock::is_first_woken()) {
+        ready(task);
     }
 }
 
 /// The same for a task whose time has come.
 fn wake_due(task: &Arc<Task>) {
-    if task.awaken() {
-        task.set_due(true);
-        enqueue(task.clone(), Place::Due);
+    if task.awaken(true) {
+        ready(task);
     }
 }
 
-/// Puts a task that is ready into a queue, and sees to it that some CPU looks there. A thread of the kernel goes first.
+/// A task was woken, or is new. A thread of the kernel goes first.
+fn ready(task: &Arc<Task>) {
+    enqueue(task.clone(), if task.is_kernel() { Place::First } else { task.next_place() });
+}
+
+/// Puts a task that is ready into a queue, and sees to it that some CPU looks there.
 fn enqueue(task: Arc<Task>, place: Place) {
     let here = cpu::index();
-    let kernel = task.is_kernel();
-    let place = if kernel { Place::First } else { place };
     if cpu::count() == 1 {
-        queue::push(here, task, place);
-        if kernel {
-            preempt();
+        if queue::push(here, task, place) {
+            clock::turn_is_shorter();
         }
         return;
     }
     let (target, idle) = choose(&task, here);
     let allowed = task.allowed();
     task.set_cpu(target);
-    queue::push(target, task, place);
-    if target == here {
-        if kernel {
-            preempt();
-        }
-    } else if idle || kernel {
+    let is_shorter = queue::push(target, task, place);
+    if target != here && (idle || is_shorter) {
         ipi::send(CpuSet::one(target), ipi::Ipi::Reschedule);
+    } else if is_shorter {
+        clock::turn_is_shorter();
     }
     if !idle {
         rouse(allowed);
@@ -266,9 +267,7 @@ fn preempt() {
 
 /// Another CPU has put something into this one's queue, or has work for the task that runs here. Takes no lock.
 pub fn reschedule_interrupt() {
-    if others_ready() {
-        preempt();
-    }
+    clock::turn_is_shorter();
 }
 
 /// A device's interrupt has been answered.
@@ -338,7 +337,10 @@ fn schedule() {
         match queue::pop(here) {
             Some(next) if next.allowed().contains(here) => break next,
             // It was told to leave while it waited.
-            Some(next) => enqueue(next, Place::Last),
+            Some(next) => {
+                let place = next.next_place();
+                enqueue(next, place);
+            }
             None if this.state() == State::Ready && !this.is_idle() && this.allowed().contains(here) => {
                 return
             }
@@ -387,17 +389,15 @@ fn finish_switch() {
         State::Ready if left.is_idle() => {}
         State::Ready if cpu::count() == 1 => {
             let place = left.next_place();
-            queue::push(cpu::index(), left, place);
-            if place == Place::Due {
-                clock::shorten_turn();
+            if queue::push(cpu::index(), left, place) {
+                clock::turn_is_shorter();
             }
         }
         State::Ready => {
             let (here, allowed, place) = (cpu::index(), left.allowed(), left.next_place());
             if allowed.contains(here) {
-                queue::push(here, left, place);
-                if place == Place::Due {
-                    clock::shorten_turn();
+                if queue::push(here, left, place) {
+                    clock::turn_is_shorter();
                 }
                 rouse(allowed);
             } else {
@@ -430,9 +430,7 @@ pub fn return_work(regs: &mut UserRegs) {
             return;
         }
         if work.contains(Work::RESCHEDULE) {
-            if clock::since_switch() >= TURN {
-                task.set_due(false);
-            }
+            clock::end_turn(&task);
             schedule();
         }
         if work.contains(Work::SIGNAL) {
@@ -451,7 +449,10 @@ pub fn idle() -> ! {
         schedule();
         IDLE_CPUS.fetch_or(bit, SeqCst);
         match queue::steal(here) {
-            Some(task) => queue::push(here, task, Place::Last),
+            Some(task) => {
+                let place = task.next_place();
+                queue::push(here, task, place);
+            }
             // Whoever has taken the bit out has sent an interrupt, which may have been answered while `steal` waited for a lock.
             None => rest.until(|| queue::len(here) != 0 || IDLE_CPUS.load(SeqCst) & bit == 0),
         }

@@ -1,8 +1,9 @@
 //! Tasks that could run: a queue for each CPU, from which idle CPUs take too.
 //!
-//! A queue has two lines. Tasks whose time to wake has come stand in one, all others in the other, and the lines take turns: a sleep
-//! ends in time, however many tasks were woken or told to end at once, and tasks that sleep much get half of all turns at most. The turn
-//! of one whose time has come is short, and so is any while one waits. Each line is first come, first served; a thread of the kernel
+//! A queue has two lines, which take turns by time. In one stand tasks whose timer went off, and the first task that is woken in each
+//! task's turn; in the other all others. So a sleep ends in time, however many tasks were woken or told to end at once, and tasks that
+//! sleep much have half of the CPU at most. Who stands in the first line runs for a moment, and then takes turns with the others; a turn
+//! of these is short while somebody waits in the first one. Each line is first come, first served; a thread of the kernel that is woken
 //! goes to the front of the first one, and waits for no turn.
 //!
 //! I1: each line has room for all tasks, so that a wake-up never allocates. I2: `len` is the queue's length, changed with its
@@ -11,10 +12,12 @@
 
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
-use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
 
 use machine::NoMemory;
 
+use super::clock::{self, Nanos, SLICE};
+use super::turn::TURN;
 use super::Task;
 use crate::arch::cpu;
 use crate::mem::fault;
@@ -24,16 +27,17 @@ use crate::sync::SpinLock;
 struct Queue {
     lines: SpinLock<Lines>,
     len: AtomicUsize,
-    /// Whether the turn that is under way is a short one; changed with the lines locked.
-    is_short: AtomicBool,
+    /// How long the turn is that is under way; changed with the lines locked.
+    turn: AtomicU64,
 }
 
 struct Lines {
-    /// Threads of the kernel, and tasks whose time has come.
+    /// Threads of the kernel, and tasks that are due.
     due: VecDeque<Arc<Task>>,
     others: VecDeque<Arc<Task>>,
-    /// The next turn is for the others.
-    was_due: bool,
+    /// Whose turn it is where both wait, and until when.
+    is_due: bool,
+    until: Nanos,
 }
 
 static QUEUES: [Queue; cpu::MAX_CPUS] = [const { Queue::new() }; cpu::MAX_CPUS];
@@ -45,12 +49,18 @@ static ROOM: SpinLock<usize> = SpinLock::new(0);
 /// A page for each line: smaller ones would be blocks of the heap's classes, and grow with what programs do.
 const FIRST_ROOM: usize = machine::PAGE_SIZE / size_of::<Arc<Task>>();
 
+/// The turn of a task that is due.
+pub(super) const MOMENT: Nanos = TURN / 16;
+/// How long the line of those may have the CPU, less the last one's turn, before it is for the others.
+const DUE: Nanos = TURN / 2;
+const OTHERS: Nanos = DUE + MOMENT;
+
 /// Where a task stands in a queue.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Place {
     /// Before all others.
     First,
-    /// Behind those whose time has come before.
+    /// Behind those that were due before.
     Due,
     /// Behind all others that came before.
     Last,
@@ -58,38 +68,52 @@ pub(super) enum Place {
 
 impl Queue {
     const fn new() -> Queue {
-        Queue {
-            lines: SpinLock::new(Lines::new()),
-            len: AtomicUsize::new(0),
-            is_short: AtomicBool::new(false),
-        }
+        Queue { lines: SpinLock::new(Lines::new()), len: AtomicUsize::new(0), turn: AtomicU64::new(SLICE) }
     }
 }
 
 impl Lines {
     const fn new() -> Lines {
-        Lines { due: VecDeque::new(), others: VecDeque::new(), was_due: false }
+        Lines { due: VecDeque::new(), others: VecDeque::new(), is_due: false, until: 0 }
     }
 
-    fn pop(&mut self) -> Option<Arc<Task>> {
+    #[cold]
+    fn push_due(&mut self, task: Arc<Task>, place: Place) {
+        if place == Place::First {
+            self.due.push_front(task);
+        } else {
+            self.due.push_back(task);
+        }
+    }
+
+    /// The next task, and how long its turn is.
+    #[inline]
+    fn pop(&mut self) -> (Option<Arc<Task>>, Nanos) {
         if self.due.is_empty() {
-            self.was_due = false;
-            return self.others.pop_front();
+            return (self.others.pop_front(), SLICE);
         }
         self.pop_due()
     }
 
     #[cold]
-    fn pop_due(&mut self) -> Option<Arc<Task>> {
-        let is_kernel = self.due.front().is_some_and(|first| first.is_kernel());
-        if is_kernel {
-            return self.due.pop_front();
+    fn pop_due(&mut self) -> (Option<Arc<Task>>, Nanos) {
+        if self.others.is_empty() {
+            let next = self.due.pop_front();
+            return (next, if self.due.is_empty() { SLICE } else { MOMENT });
         }
-        self.was_due = !self.was_due || self.others.is_empty();
-        if self.was_due {
-            self.due.pop_front()
+        if self.due.front().is_some_and(|first| first.is_urgent()) {
+            return (self.due.pop_front(), SLICE);
+        }
+        let now = clock::now();
+        if now >= self.until {
+            // The others have had theirs, too, if nobody has asked for as long as that.
+            self.is_due = !self.is_due || now >= self.until + OTHERS;
+            self.until = now + if self.is_due { DUE } else { OTHERS };
+        }
+        if self.is_due {
+            (self.due.pop_front(), MOMENT)
         } else {
-            self.others.pop_front()
+            (self.others.pop_front(), TURN)
         }
     }
 }
@@ -120,7 +144,7 @@ fn enlarge(cpu: usize, room: usize) -> Result<(), NoMemory> {
     let mut lines = QUEUES[cpu].lines.lock();
     larger.due.append(&mut lines.due);
     larger.others.append(&mut lines.others);
-    larger.was_due = lines.was_due;
+    (larger.is_due, larger.until) = (lines.is_due, lines.until);
     let smaller = core::mem::replace(&mut *lines, larger);
     drop(lines);
     drop(smaller);
@@ -132,19 +156,19 @@ pub(super) fn leave() {
     TASKS.fetch_sub(1, Relaxed);
 }
 
-/// Puts a task that is ready into a CPU's queue.
-pub(super) fn push(cpu: usize, task: Arc<Task>, place: Place) {
+/// Puts a task that is ready into a CPU's queue. Whether the turn that is under way there is shorter now.
+#[inline]
+pub(super) fn push(cpu: usize, task: Arc<Task>, place: Place) -> bool {
     let queue = &QUEUES[cpu];
     let mut lines = queue.lines.lock();
-    match place {
-        Place::First => lines.due.push_front(task),
-        Place::Due => {
-            lines.due.push_back(task);
-            queue.is_short.store(true, Relaxed);
-        }
-        Place::Last => lines.others.push_back(task),
-    }
     queue.len.fetch_add(1, SeqCst);
+    if place == Place::Last {
+        lines.others.push_back(task);
+        return false;
+    }
+    lines.push_due(task, place);
+    let most = if place == Place::First { 0 } else { TURN };
+    queue.turn.fetch_min(most, Relaxed) > most
 }
 
 /// Takes the next task of a CPU's queue.
@@ -155,16 +179,18 @@ pub(super) fn pop(cpu: usize) -> Option<Arc<Task>> {
         return None;
     }
     let mut lines = queue.lines.lock();
-    let task = lines.pop()?;
-    queue.len.fetch_sub(1, Relaxed);
-    queue.is_short.store(lines.was_due || !lines.due.is_empty(), Relaxed);
-    Some(task)
+    let (task, turn) = lines.pop();
+    if task.is_some() {
+        queue.len.fetch_sub(1, Relaxed);
+        queue.turn.store(turn, Relaxed);
+    }
+    task
 }
 
-/// Whether the turn that is under way on a CPU is a short one.
+/// How long the turn is that is under way on a CPU.
 #[inline]
-pub(super) fn is_short(cpu: usize) -> bool {
-    QUEUES[cpu].is_short.load(Relaxed)
+pub(super) fn turn(cpu: usize) -> Nanos {
+    QUEUES[cpu].turn.load(Relaxed)
 }
 
 /// Takes a task that may run on CPU `here` from another's queue.
@@ -196,7 +222,8 @@ pub(super) fn balance(here: usize) {
     if let Some(task) =
         longest.filter(|&cpu| cpu != here && len(cpu) > own + 1).and_then(|cpu| steal_from(cpu, here))
     {
-        push(here, task, Place::Last);
+        let place = task.next_place();
+        push(here, task, place);
     }
 }
 

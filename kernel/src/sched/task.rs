@@ -41,6 +41,10 @@ pub(super) enum State {
     Exited,
 }
 
+fn is_asleep(state: u8) -> bool {
+    state == State::Blocking as u8 || state == State::Parked as u8
+}
+
 /// What a thread of the kernel does; when it returns, the thread ends.
 pub(super) type Main = Box<dyn FnOnce() + Send>;
 
@@ -70,8 +74,8 @@ pub struct Task {
     allowed: AtomicU64,
     /// It was woken while it ran, since it was last about to wait.
     was_woken: AtomicBool,
-    /// Its timer went off, and it has not had a whole turn since.
-    is_due: AtomicBool,
+    /// How often it may yet run before others, for a moment.
+    moments: AtomicU8,
     /// The CPU whose registers were last loaded with its vector state.
     fpu_cpu: AtomicUsize,
     pub(super) context: switch::Context,
@@ -83,6 +87,9 @@ pub struct Task {
     /// Messages that it has let go, for itself alone.
     pub graves: SpinLock<Graves>,
 }
+
+/// A moment may pass without the task: while a host runs another CPU than this one, say. Hence more than one.
+const MOMENTS: u8 = 3;
 
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 
@@ -105,7 +112,7 @@ impl Task {
             cpu: AtomicUsize::new(cpu::index()),
             allowed: AtomicU64::new(u64::MAX),
             was_woken: AtomicBool::new(false),
-            is_due: AtomicBool::new(false),
+            moments: AtomicU8::new(0),
             fpu_cpu: AtomicUsize::new(usize::MAX),
             context,
             state: AtomicU8::new(State::Ready as u8),
@@ -219,37 +226,57 @@ impl Task {
         }
     }
 
-    /// Takes it out of its sleep, or keeps it from it. Whether it slept: the caller then puts it into a queue.
+    /// Whether it sleeps, or is about to. If it doesn't it knows that it was to be woken when it announces its sleep, which is looked
+    /// at once more here.
     #[inline]
-    pub(super) fn awaken(&self) -> bool {
-        let ready = State::Ready as u8;
-        let sleeps = |now| now == State::Blocking as u8 || now == State::Parked as u8;
-        loop {
-            let mut now = self.state.load(SeqCst);
-            if !sleeps(now) {
-                // It looks at this after it has announced its sleep, which is looked at once more here.
-                self.was_woken.swap(true, SeqCst);
-                now = self.state.load(SeqCst);
-                if !sleeps(now) {
-                    return false;
-                }
-            }
-            if self.state.compare_exchange(now, ready, AcqRel, Relaxed).is_ok() {
-                return now == State::Parked as u8;
-            }
+    pub(super) fn is_asleep(&self) -> bool {
+        is_asleep(self.state.load(SeqCst)) || {
+            self.was_woken.swap(true, SeqCst);
+            is_asleep(self.state.load(SeqCst))
         }
     }
 
-    /// Says whether it stands among tasks whose time has come when it gives way.
+    /// Takes it out of its sleep, or keeps it from it; it `is_due` then or isn't. Whether it slept: the caller then puts it into a
+    /// queue. Else whoever leaves its stack does.
+    #[inline]
+    pub(super) fn awaken(&self, is_due: bool) -> bool {
+        if !self.is_asleep() {
+            return false;
+        }
+        let mut now = self.state.load(SeqCst);
+        while is_asleep(now) {
+            self.set_due(is_due);
+            match self.state.compare_exchange(now, State::Ready as u8, AcqRel, Relaxed) {
+                Ok(_) => return now == State::Parked as u8,
+                Err(other) => now = other,
+            }
+        }
+        false
+    }
+
+    /// Says whether it may run before others.
+    #[inline]
     pub(super) fn set_due(&self, is_due: bool) {
-        if self.is_due.load(Relaxed) != is_due {
-            self.is_due.store(is_due, Relaxed);
+        let moments = if is_due { MOMENTS } else { 0 };
+        if self.moments.load(Relaxed) != moments {
+            self.moments.store(moments, Relaxed);
         }
     }
 
-    /// Where it stands that gave way just now.
+    /// The running task has had its moment.
+    pub(super) fn end_moment(&self) {
+        self.moments.store(self.moments.load(Relaxed).saturating_sub(1), Relaxed);
+    }
+
+    /// A thread of the kernel that was woken and hasn't given way since: it waits for no turn.
+    pub(super) fn is_urgent(&self) -> bool {
+        self.is_kernel() && self.moments.load(Relaxed) == MOMENTS
+    }
+
+    /// Where it stands that gave way, or that another CPU's queue gets. A thread of the kernel doesn't wait for all others.
+    #[inline]
     pub(super) fn next_place(&self) -> Place {
-        if self.is_due.load(Relaxed) {
+        if self.moments.load(Relaxed) != 0 || self.is_kernel() {
             Place::Due
         } else {
             Place::Last

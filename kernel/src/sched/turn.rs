@@ -3,26 +3,17 @@
 //! The kernel isn't preempted: a thread in it runs until it sleeps or returns. So a call whose work
 //! a program chooses reports each part that is done, with no spin lock held. Interrupts are taken
 //! then, and a thread that waits for the CPU gets it if the caller has used up its time slice, or
-//! if the waiting thread is the kernel's own. A call of a thread that is being ended is cut short
-//! where it can be.
-
-use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+//! if the waiting thread is the kernel's own. Threads of the kernel give way themselves, and then
+//! take turns as one whose timer went off. A call of a thread that is being ended is cut short where
+//! it can be.
 
 use super::{clock, current, others_ready, schedule, Nanos, Work};
 use crate::arch::{cpu, io};
 
-/// The time slice of a thread in the kernel while others wait, and of a program in a short turn.
+/// The time slice of a thread in the kernel while others wait, and of a program while one waits that is due.
 pub(super) const TURN: Nanos = 1_000_000;
 /// Bytes copied between two checks for waiting threads: a fraction of a millisecond.
 const LOOK: usize = 64 * 1024;
-
-/// The thread of the kernel that takes turns with programs.
-static BACKGROUND: AtomicU64 = AtomicU64::new(u64::MAX);
-
-/// Has the running thread of the kernel give way as programs do: its work may be long. There is one such thread.
-pub fn take_turns() {
-    BACKGROUND.store(current().id(), Relaxed);
-}
 
 /// Reports work: `bytes` have been copied, or as much other work was done. No spin lock is held.
 /// Returns whether other threads could run, which is when a caller should check whether it is being
@@ -42,15 +33,9 @@ pub fn give_way() {
     crate::sync::assert_none_held();
     cpu::clear_work();
     io::interrupt_window();
-    // A thread of the kernel works in short bursts.
-    if current().is_kernel() && BACKGROUND.load(Relaxed) != current().id() {
-        return;
-    }
-    let is_over = clock::since_switch() >= TURN;
-    if others_ready() && (is_over || current().has_work(Work::RESCHEDULE)) {
-        if is_over {
-            current().set_due(false);
-        }
+    let is_over = || clock::since_switch() >= TURN;
+    if others_ready() && (current().has_work(Work::RESCHEDULE) || is_over()) {
+        clock::end_turn(&current());
         schedule();
     }
 }

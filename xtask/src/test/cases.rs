@@ -326,6 +326,19 @@ pub const CASES: &[Case] = &[
         ..guest("latency beside long calls", &[("latency", Libc::Musl)], &["/bin/latency"])
     },
     Case {
+        clock: Clock::Instructions,
+        seconds: 300,
+        ours_only: true,
+        ..guest("latency beside crowds", &[("latency", Libc::Musl)], &["/bin/latency", "crowds"])
+    },
+    Case {
+        clock: Clock::Instructions,
+        cpus: 2,
+        seconds: 300,
+        ours_only: true,
+        ..guest("latency beside crowds, two CPUs", &[("latency", Libc::Musl)], &["/bin/latency", "crowds"])
+    },
+    Case {
         disks: &[disks::ext4(128), disks::idle_swap(96), disks::ext4(256).journal(64)],
         clock: Clock::Instructions,
         memory: "384M",

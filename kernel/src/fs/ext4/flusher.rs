@@ -69,7 +69,6 @@ pub fn memory_is_short() {
 }
 
 fn run() {
-    sched::take_turns();
     let mut next = sched::now() + INTERVAL;
     loop {
         let called = || [&CALLED, &CLOSED, &SHORT].into_iter().any(|asked| asked.load(Ordering::Acquire));
