@@ -105,11 +105,15 @@ impl<M: Machine> AmapBody<M> {
         }
     }
 
-    /// Whether an entry may grow into these slots: nobody refers to them, and nothing was left behind in them (I1); where
-    /// no `heap` is reserved, it must take none.
-    pub(crate) fn has_room_for(&self, range: Range<u64>, heap: Heap) -> bool {
+    /// Takes slots for an entry that grows into them, if it may: no entry refers to them, and nothing was left behind in them (I1);
+    /// where no `heap` is reserved, it must take none.
+    pub(crate) fn takes(&mut self, range: Range<u64>, heap: Heap) -> bool {
         let is_free = self.cover.is_unused(range.clone()) && self.slots.range(range.clone()).next().is_none();
-        is_free && (heap == Heap::Reserved || self.cover.has_room_for(&range))
+        let may_grow = is_free && (heap == Heap::Reserved || self.cover.has_room_for(&range));
+        if may_grow {
+            self.cover.insert(range);
+        }
+        may_grow
     }
 
     /// The same numbers at the same indices of a range, but for some.

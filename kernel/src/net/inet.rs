@@ -66,7 +66,7 @@ impl Entry {
     fn is_barred_by(&self, other: &Entry) -> bool {
         let share_port = self.reuses_port && other.reuses_port && self.uid == other.uid;
         let share_address = self.reuses_address && other.reuses_address;
-        self.meets(other) && !share_port && !(share_address && !other.is_listening())
+        self.meets(other) && !share_port && (!share_address || other.is_listening())
     }
 }
 

@@ -212,7 +212,7 @@ fn anonymous_span(space: &uvm::Space<KernelMachine>, range: VaRange) -> usize {
     with(|uvm, held| {
         uvm.outline(held, space, range, |e| {
             if e.sharing == Sharing::Private || e.object.is_none() {
-                span = span + e.range.intersect(range).pages();
+                span += e.range.intersect(range).pages();
             }
         });
     });

@@ -179,3 +179,17 @@ fn an_object_is_cut_off_as_a_hole_is_punched() {
         [&[Punch { o: 0, span: Span(1, 1) }], &[], &[Truncate { o: 0, len: 1 }, read]],
     ));
 }
+
+/// Two maps that shared an amap grew by one more mapping each at once: both took the slots behind
+/// what they shared, and one's end would have given up the other's pages.
+#[test]
+fn maps_that_share_an_amap_grow_apart() {
+    let map = |s, at, len| Map { s, at, len, back: Zero, rights: 3, inherit: Some(Inh::Share) };
+    explain(&Program {
+        opens_locks: true,
+        ..program(
+            &[map(0, Fixed(0), 2)],
+            [&[Fork { s: 0, child: 2 }, map(2, Free(2), 4)], &[map(0, Free(2), 4)], &[]],
+        )
+    });
+}

@@ -58,10 +58,10 @@ impl<M: Machine> Uvm<M> {
         let (before, after) =
             (before.filter(|b| b.range.end == start), after.filter(|a| a.range.start == end));
         if before.is_some_and(|b| may_grow(b) && grows_up(held, b, &entry, Heap::Reserved)) {
-            stretch_up(tree, held, start, end);
+            stretch_up(tree, start, end);
             self.join_at(tree, held, end);
         } else if after.is_some_and(|a| may_grow(a) && grows_down(held, a, &entry, Heap::Reserved)) {
-            stretch_down(tree, held, end, start);
+            stretch_down(tree, end, start);
         } else {
             entry.attach();
             tree.insert(entry);
@@ -93,11 +93,11 @@ impl<M: Machine> Uvm<M> {
             after
         } else if after.amap.is_none() && grows_up(held, before, after, Heap::Unreserved) {
             let Some(after) = tree.remove(at) else { return };
-            stretch_up(tree, held, at, after.range.end);
+            stretch_up(tree, at, after.range.end);
             after
         } else if before.amap.is_none() && grows_down(held, after, before, Heap::Unreserved) {
             let Some(before) = tree.remove(last_page(at)) else { return };
-            stretch_down(tree, held, at, before.range.start);
+            stretch_down(tree, at, before.range.start);
             before
         } else {
             return;
@@ -140,7 +140,8 @@ fn continues<M: Machine>(low: &Entry<M>, high: &Entry<M>) -> bool {
     objects && (low.writes == Writes::Through) == (high.writes == Writes::Through)
 }
 
-/// Whether `entry` has room for `tail`, which has no amap, behind it; where no `heap` is reserved, without any.
+/// Takes the slots behind `entry` for `tail`, which has no amap, if it can grow by it; where no `heap` is reserved, without any.
+/// One look and step with the amap locked: other maps that share the amap may grow into the same slots.
 fn grows_up<M: Machine>(
     held: &mut Held<'_, order::Map>,
     entry: &Entry<M>,
@@ -149,13 +150,12 @@ fn grows_up<M: Machine>(
 ) -> bool {
     continues(entry, tail)
         && entry.amap.as_ref().is_none_or(|aref| {
-            let (body, _) = aref.amap.body.lock(held);
             let first = aref.slot.0 + entry.len().0;
-            body.has_room_for(first..first + tail.len().0, heap)
+            aref.amap.body.lock(held).0.takes(first..first + tail.len().0, heap)
         })
 }
 
-/// Whether `entry` has room for `head`, which has no amap, ahead of it; where no `heap` is reserved, without any.
+/// The same ahead of `entry`, for `head`.
 fn grows_down<M: Machine>(
     held: &mut Held<'_, order::Map>,
     entry: &Entry<M>,
@@ -164,28 +164,21 @@ fn grows_down<M: Machine>(
 ) -> bool {
     continues(head, entry)
         && entry.amap.as_ref().is_none_or(|aref| {
-            let (body, _) = aref.amap.body.lock(held);
-            aref.slot >= head.len() && body.has_room_for(aref.slot.0 - head.len().0..aref.slot.0, heap)
+            aref.slot >= head.len()
+                && aref.amap.body.lock(held).0.takes(aref.slot.0 - head.len().0..aref.slot.0, heap)
         })
 }
 
-/// Moves the end of the entry that ends at `at` up to `end`.
-fn stretch_up<M: Machine>(tree: &mut Tree<Entry<M>>, held: &mut Held<'_, order::Map>, at: Va, end: Va) {
-    tree.edit(last_page(at), |entry| {
-        if let Some(aref) = &entry.amap {
-            let first = aref.slot.0 + entry.len().0;
-            aref.amap.body.lock(held).0.cover.insert(first..first + (end - at).0);
-        }
-        entry.range.end = end;
-    });
+/// Moves the end of the entry that ends at `at` up to `end`; it has taken the slots.
+fn stretch_up<M: Machine>(tree: &mut Tree<Entry<M>>, at: Va, end: Va) {
+    tree.edit(last_page(at), |entry| entry.range.end = end);
 }
 
-/// Moves the start of the entry that starts at `at` down to `start`.
-fn stretch_down<M: Machine>(tree: &mut Tree<Entry<M>>, held: &mut Held<'_, order::Map>, at: Va, start: Va) {
+/// Moves the start of the entry that starts at `at` down to `start`; it has taken the slots.
+fn stretch_down<M: Machine>(tree: &mut Tree<Entry<M>>, at: Va, start: Va) {
     let more = at - start;
     tree.edit(at, |entry| {
         if let Some(aref) = &mut entry.amap {
-            aref.amap.body.lock(held).0.cover.insert(aref.slot.0 - more.0..aref.slot.0);
             aref.slot = machine::Pages(aref.slot.0 - more.0);
         }
         if let Some(oref) = &mut entry.object {
