@@ -2,7 +2,7 @@
 
 use machine::frames::{PageFlags, Place, Queue};
 use machine::order::{Held, Nothing};
-use machine::{Frames, Machine, Owner, Pa, PageNo, Reserve, Shootdown, ThreadCtx, Unmapped};
+use machine::{Channel, Frames, Machine, Owner, Pa, PageNo, Reserve, Shootdown, ThreadCtx, Unmapped};
 use uvm_soft::{Config, SoftMachine};
 
 fn machine(segments: &[(Pa, u32)]) -> SoftMachine {
@@ -132,8 +132,166 @@ fn users_leave_the_reserves_and_the_page_daemon_takes_the_last_page() {
     let user = take_all(&m, h, Reserve::User).len();
     let kernel = take_all(&m, h, Reserve::Kernel).len();
     let last = take_all(&m, h, Reserve::Pageout).len();
-    assert!(kernel > 0 && last > 0, "user {user}, kernel {kernel}, pageout {last}");
-    assert_eq!((user + kernel + last, m.frames().free()), (200, 0));
+    assert_eq!((user, kernel, last, m.frames().free()), (196, 2, 2, 0));
+}
+
+#[test]
+fn a_thread_that_is_being_ended_takes_of_the_kernels_reserve() {
+    let m = small();
+    let mut ctx = ThreadCtx::new();
+    let h = &mut ctx.held();
+    assert_eq!(take_all(&m, h, Reserve::User).len(), 196);
+    m.end_thread(1);
+    assert_eq!(take_all(&m, h, Reserve::User).len(), 0, "another one is being ended");
+    m.end_thread(0);
+    assert_eq!(take_all(&m, h, Reserve::User).len(), 2);
+    assert_eq!((take_all(&m, h, Reserve::Kernel).len(), m.frames().free()), (0, 2));
+}
+
+#[test]
+fn marks_and_reserves_grow_with_memory_up_to_a_bound() {
+    // Frames, those that the kernel's reserve is, and both marks.
+    for (frames, users, low, high) in
+        [(200, 4, 8, 16), (20_480, 80, 400, 1040), (256 * 1024, 128, 128 + 2048, 128 + 3 * 2048)]
+    {
+        let f = Frames::<SoftMachine>::new(&[(Pa(0), frames)], 1).expect("there is heap");
+        assert_eq!(f.for_users(), (frames - users) as usize);
+        assert_eq!((f.low_water(), f.high_water()), (low, high));
+        f.set_water_marks(low + 7, low + 9);
+        assert_eq!((f.low_water(), f.high_water()), (low + 7, low + 9));
+        f.set_water_marks(0, 0);
+        let least = users as usize + 1;
+        assert_eq!((f.low_water(), f.high_water()), (least, least));
+    }
+}
+
+#[test]
+fn the_page_daemon_is_woken_below_its_mark_and_not_above() {
+    let m = small();
+    let mut ctx = ThreadCtx::new();
+    let (f, h) = (m.frames(), &mut ctx.held());
+    let ticket = || m.ticket(Channel::PAGE_DAEMON);
+    // A cache takes 32 at once, of 200.
+    for (many, left, below) in [(1, 168, 0), (1, 168, 1), (40, 160, 0), (40, 160, 1)] {
+        f.set_water_marks(left + below, left + below);
+        let before = ticket();
+        let mut pages = Vec::new();
+        f.alloc_many(&m, h, Reserve::User, many, |page| pages.push(page)).expect("most is free");
+        assert_eq!(ticket() != before, below == 1, "{many} taken");
+        for mark in left - 1..=left + 1 {
+            f.set_water_marks(mark, mark);
+            assert_eq!(f.is_plentiful(), mark < left);
+        }
+        pages.into_iter().for_each(|page| f.free_page(&m, h, page));
+        f.drain_caches(h);
+    }
+}
+
+fn in_caches(m: &SoftMachine) -> usize {
+    (0..m.frames().total()).filter(|&no| m.frames().place(PageNo(no as u32)) == Place::Cached).count()
+}
+
+#[test]
+fn runs_of_pages_pass_the_cache_by() {
+    let m = small();
+    let mut ctx = ThreadCtx::new();
+    let (f, h) = (m.frames(), &mut ctx.held());
+    for count in [31, 32, 33] {
+        f.drain_caches(h);
+        let cached = alloc(&m, h);
+        f.drain_caches(h);
+        f.free_page(&m, h, cached);
+        let mut pages = Vec::new();
+        f.alloc_many(&m, h, Reserve::User, count, |page| pages.push(page)).expect("most is free");
+        assert_eq!((pages.len(), pages.contains(&cached)), (count, count < 32));
+        f.drain_caches(h);
+        let mut down = Shootdown::new();
+        pages.into_iter().for_each(|page| f.release(h, Unmapped::by_ranges(page), &mut down));
+        down.perform(&m, h);
+        assert_eq!(in_caches(&m), if count <= 32 { count } else { 0 });
+        f.audit(h).unwrap();
+    }
+}
+
+#[test]
+fn reserves_are_refilled_from_caches_when_the_free_list_is_short() {
+    let m = small();
+    let mut ctx = ThreadCtx::new();
+    let (f, h) = (m.frames(), &mut ctx.held());
+    let mut pages = take_all(&m, h, Reserve::Pageout);
+    // So many on the free list, and one in the cache.
+    for (listed, is_enough) in [(3, false), (4, true), (5, true)] {
+        pages.drain(..listed).for_each(|page| f.free_page(&m, h, page));
+        f.drain_caches(h);
+        f.free_page(&m, h, pages.pop().expect("there are many"));
+        f.refill_reserves(h);
+        assert_eq!(in_caches(&m), usize::from(is_enough), "{listed}");
+        pages.extend(take_all(&m, h, Reserve::Pageout));
+    }
+}
+
+#[test]
+fn segments_are_told_in_their_order() {
+    let m = small();
+    let (plain, device) = ([(Pa(0x10_0000), 4), (Pa(0x1000), 2)], [(Pa(0x80_0000), 3)]);
+    let f = Frames::<SoftMachine>::with(&plain, &[], &device, 2).expect("there is heap");
+    let told: Vec<_> = f.segments().iter().map(|s| (s.start, s.pages, s.first)).collect();
+    let all = [(Pa(0x10_0000), 4, PageNo(0)), (Pa(0x1000), 2, PageNo(4)), (Pa(0x80_0000), 3, PageNo(6))];
+    assert_eq!((&told[..], f.total(), f.numbers(), f.cpus()), (&all[..], 6, 9, 2));
+    assert_eq!((f.pa(PageNo(8)), m.frames().cpus()), (Pa(0x80_2000), 2));
+    let none = Frames::<SoftMachine>::with(&[], &plain, &[], 1).expect("there is heap");
+    assert_eq!((none.free(), none.total()), (0, 6));
+    none.audit(&mut ThreadCtx::new().held()).unwrap();
+    assert!(Frames::<SoftMachine>::new(&[(Pa(0), 1 << 31), (Pa(0), 1)], 1).is_err(), "more than numbers");
+}
+
+#[test]
+#[should_panic(expected = "is no frame")]
+fn a_number_behind_the_last_has_no_address() {
+    let m = small();
+    m.frames().pa(PageNo(200));
+}
+
+/// Makes a record say something else than its list.
+type Break = fn(&SoftMachine, &mut Held<'_, Nothing>);
+
+#[test]
+fn an_audit_finds_records_that_do_not_fit_the_lists() {
+    let breaks: [(&str, Break); 6] = [
+        ("operation gives back", |m, _| m.frames().announce(1)),
+        ("has an owner", |m, _| m.frames().set_owner(PageNo(150), Owner::Kernel, 0)),
+        ("without an owner", |m, h| {
+            let page = alloc(m, h);
+            m.frames().set_owner(page, Owner::Free, 0);
+        }),
+        ("number of pages", |m, h| {
+            let page = m.frames().oldest(h, Queue::Active).expect("some are");
+            m.frames().set_flags(page, PageFlags::FILE);
+        }),
+        ("number of pages", |m, h| {
+            let page = m.frames().oldest(h, Queue::Inactive).expect("some are");
+            m.frames().clear_flags(page, PageFlags::FILE);
+            m.frames().set_flags(page, PageFlags::EXEC);
+        }),
+        ("has an owner", |m, h| {
+            let page = alloc(m, h);
+            m.frames().free_page(m, h, page);
+            m.frames().set_owner(page, Owner::Anon(1), 0);
+        }),
+    ];
+    for (sentence, break_it) in breaks {
+        let m = small();
+        let mut ctx = ThreadCtx::new();
+        let h = &mut ctx.held();
+        let pages: Vec<_> = (0..9).map(|_| alloc(&m, h)).collect();
+        m.frames().set_flags(pages[1], PageFlags::FILE);
+        m.frames().activate_all(h, pages.iter().copied());
+        m.frames().deactivate_all(h, &pages[1..4]);
+        m.frames().audit(h).unwrap();
+        break_it(&m, h);
+        let found = m.frames().audit(h).expect_err(sentence);
+        assert!(found.contains(sentence), "{found}");
+    }
 }
 
 #[test]
@@ -258,6 +416,16 @@ fn a_run_follows_one_another_in_one_segment() {
     assert_eq!(m.frames().free(), 54);
     assert!(m.frames().alloc_run(h, 40).is_err() && m.frames().alloc_run(h, 0).is_err());
     m.frames().audit(h).unwrap();
+}
+
+#[test]
+fn a_run_leaves_the_kernels_reserve() {
+    let m = small();
+    let mut ctx = ThreadCtx::new();
+    let h = &mut ctx.held();
+    assert!(m.frames().alloc_run(h, 200).is_err() && m.frames().alloc_run(h, 197).is_err());
+    assert_eq!(m.frames().alloc_run(h, 196), Ok(PageNo(4)));
+    assert!(m.frames().alloc_run(h, 1).is_err());
 }
 
 #[test]

@@ -272,8 +272,9 @@ impl<E: Span> Tree<E> {
     /// The entries before and behind a range in which none is.
     pub(crate) fn beside(&self, range: VaRange) -> (Option<&E>, Option<&E>) {
         let (mut node, mut before, mut after) = (self.root.as_deref(), None, None);
-        // The nearest subtrees that the way down leaves on either side.
-        let (mut left, mut right) = (None, None);
+        // The nearest subtree that the way down leaves to the right. To the left is none that matters: the
+        // way goes where the last entry before the range is.
+        let mut right = None;
         while let Some(inner) = node {
             match inner {
                 Node::Leaf(entries) => {
@@ -284,13 +285,12 @@ impl<E: Span> Tree<E> {
                 }
                 Node::Inner(children) => {
                     let at = node::starting_before(children, range.end).saturating_sub(1);
-                    left = children[..at].last().map(|c| &c.node).or(left);
                     right = children.get(at + 1).map(|c| &c.node).or(right);
                     node = Some(&children[at].node);
                 }
             }
         }
-        (before.or_else(|| left?.last()), after.or_else(|| right?.first()))
+        (before, after.or_else(|| right?.first()))
     }
 
     /// Whether no entry overlaps the range.

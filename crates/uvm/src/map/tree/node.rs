@@ -232,16 +232,6 @@ impl<E> Node<E> {
         }
     }
 
-    pub(super) fn last(&self) -> Option<&E> {
-        let mut node = self;
-        loop {
-            match node {
-                Node::Leaf(entries) => return entries.last(),
-                Node::Inner(children) => node = &children.last()?.node,
-            }
-        }
-    }
-
     /// Merges this node and its right neighbour on the same level, or shares their items out
     /// evenly; the neighbour is returned if it is still needed.
     pub(super) fn balance(&mut self, mut right: Box<Node<E>>, nodes: &mut Nodes<E>) -> Option<Box<Node<E>>> {

@@ -68,7 +68,8 @@ fn space_is_found_from_the_top() {
     assert_eq!(t.find_space(r(30, 70), 10), Some(Va(60)));
     assert_eq!(t.find_space(r(15, 35), 10), Some(Va(25)));
     t.pass_over(r(60, 75));
-    assert_eq!(t.find_space(r(0, 100), 15), Some(Va(25)));
+    assert_eq!((t.find_space(r(0, 100), 15), t.elsewhere()), (Some(Va(25)), r(60, 75)));
+    assert_eq!((t.find_space(r(0, 100), 10), t.find_space(r(0, 90), 15)), (Some(Va(90)), Some(Va(25))));
 }
 
 #[test]
@@ -87,11 +88,54 @@ fn a_range_is_taken_and_put_back() {
 }
 
 #[test]
-fn one_entry_is_taken_without_a_node() {
+fn one_entry_none_and_all_are_taken_without_a_node() {
     let mut t = tens(1000);
-    assert_eq!(made(|| assert_eq!(t.take(r(200, 210)).one, Some(r(200, 205)))), 0);
-    assert_eq!(made(|| assert_eq!(t.take(ALL).len(), 999)), 0, "nor is a whole tree");
+    for i in 0..200 {
+        // Inside a leaf, and between two.
+        assert_eq!(made(|| assert!(t.take(r(i * 10 + 5, i * 10 + 10)).is_empty())), 0);
+    }
+    for i in (0..30).rev() {
+        let mut taken = Taken::new();
+        assert_eq!(made(|| taken = t.take(r(i * 10, i * 10 + 10))), 0);
+        assert_eq!((taken.len(), taken.one), (1, Some(r(i * 10, i * 10 + 5))));
+    }
+    assert_eq!(made(|| assert_eq!(t.take(ALL).len(), 970)), 0);
     assert!(t.is_empty());
+    let mut few = tens(2);
+    assert_eq!(made(|| assert_eq!(few.take(r(0, 15)).len(), 2)), 0);
+    few.check().unwrap();
+}
+
+#[test]
+fn an_entry_that_comes_and_goes_needs_no_node() {
+    // Two leaves: one is half full, the other has one entry more.
+    let last = LEAF as u64;
+    let mut t = tens(last + 1);
+    let nodes = made(|| {
+        for _ in 0..100 {
+            assert_eq!(t.remove(Va(last * 10)), Some(r(last * 10, last * 10 + 5)));
+            t.insert(r(last * 10, last * 10 + 5));
+        }
+    });
+    assert_eq!(nodes, 0);
+}
+
+#[test]
+fn entries_that_are_made_in_order_come_in() {
+    for count in [0, 1, 2, 3, 100] {
+        let mut making = Making::new();
+        (0..count).for_each(|i| making.push(r(i * 10, i * 10 + 5)));
+        let mut made = making.finish();
+        let mut places = Vec::new();
+        made.each_mut(|e| places.push(*e));
+        assert_eq!((made.len() as u64, made.one.is_some()), (count, count == 1));
+        assert_eq!(places, contents(&tens(count)));
+        let mut t = Tree::new();
+        t.put_back(made);
+        t.check().unwrap();
+        assert_eq!(contents(&t), places);
+        assert_eq!(contents(&Taken::from(t).into_tree()), places);
+    }
 }
 
 #[test]
@@ -184,13 +228,28 @@ fn a_tree_does_what_a_sorted_list_does() {
                     made(|| t.put_back(taken))
                 }
                 _ => {
-                    let changed = t.edit(Va(start), |e| {
-                        e.end = Va(e.start.0 + 1);
+                    // An entry loses all but one address, at either of its ends.
+                    let at = Va(start + random.below(10));
+                    let at_end = random.below(2) == 0;
+                    let shrunk = |e: VaRange| {
+                        if at_end {
+                            r(e.start.0, e.start.0 + 1)
+                        } else {
+                            r(e.end.0 - 1, e.end.0)
+                        }
+                    };
+                    let edited = t.edit(at, |e| {
+                        *e = shrunk(*e);
                         *e
                     });
-                    list.iter_mut().filter(|e| Some(e.start) == changed.map(|c| c.start)).for_each(|e| {
-                        e.end = Va(e.start.0 + 1);
-                    });
+                    let mut there = list.iter_mut().filter(|e| e.contains(at));
+                    assert_eq!(
+                        edited,
+                        there.next().map(|e| {
+                            *e = shrunk(*e);
+                            *e
+                        })
+                    );
                     0
                 }
             };
@@ -199,20 +258,34 @@ fn a_tree_does_what_a_sorted_list_does() {
             let bounds = r(start, end);
             let bytes = 1 + random.below(25);
             assert_eq!(t.find_space(bounds, bytes), found(&list, bounds, bytes));
-            assert_eq!(
-                t.get(Va(start + 3)),
-                list.iter().find(|e| e.start.0 <= start + 3 && e.end.0 > start + 3)
-            );
-            assert_eq!(t.before(Va(start)), list.iter().rfind(|e| e.start.0 < start));
-            if t.is_free(bounds) {
-                let after = list.iter().find(|e| e.start >= bounds.end);
-                assert_eq!(t.beside(bounds), (list.iter().rfind(|e| e.end <= bounds.start), after));
-            }
-            let mut count = 0;
-            t.each_mut(bounds, |_| count += 1);
-            assert_eq!(count, list.iter().filter(|e| !e.intersect(bounds).is_empty()).count());
+            compare(&mut t, &mut list, bounds, Va(start + random.below(10)));
         }
         assert_eq!(contents(&t), list);
+    }
+}
+
+/// All that a tree is asked about a range and an address.
+fn compare(t: &mut Tree<VaRange>, list: &mut [VaRange], bounds: VaRange, va: Va) {
+    assert_eq!((t.len(), t.is_empty()), (list.len(), list.is_empty()));
+    assert_eq!(t.get_mut(va), list.iter_mut().find(|e| e.contains(va)));
+    assert_eq!(t.get(va), list.iter().find(|e| e.contains(va)));
+    assert_eq!(t.before(va), list.iter().rfind(|e| e.start < va));
+    let inside: Vec<_> = list.iter().filter(|e| !e.intersect(bounds).is_empty()).copied().collect();
+    let (mut seen, mut changed) = (Vec::new(), Vec::new());
+    t.each(bounds, |e| seen.push(*e));
+    t.each_mut(bounds, |e| changed.push(*e));
+    assert_eq!((&seen, &changed), (&inside, &inside));
+    let empty = VaRange::new(va, va);
+    t.each(empty, |e| panic!("{e:?} overlaps nothing"));
+    t.each_mut(empty, |e| panic!("{e:?} overlaps nothing"));
+    let first = t.try_each(bounds, &mut |e| Err(*e)).err();
+    assert_eq!(first, inside.first().copied(), "it stops when told to");
+    assert_eq!(t.is_free(bounds), inside.is_empty());
+    let covered: u64 = inside.iter().map(|e| e.intersect(bounds)).map(|e| e.end.0 - e.start.0).sum();
+    assert_eq!(t.is_covered(bounds), covered == bounds.end.0 - bounds.start.0);
+    if inside.is_empty() {
+        let after = list.iter().find(|e| e.start >= bounds.end);
+        assert_eq!(t.beside(bounds), (list.iter().rfind(|e| e.end <= bounds.start), after));
     }
 }
 
@@ -361,6 +434,16 @@ fn no_order_makes_a_hundred_thousand_entries_dear() {
 }
 
 #[test]
+fn a_search_passes_by_where_no_gap_is_wide_enough() {
+    let mut t = Tree::new();
+    (0..5000).for_each(|i| t.insert(Counted(r(i * 10, i * 10 + 5))));
+    let before = LOOKS.get();
+    assert_eq!(t.find_space(r(3, 49_983), 6), None);
+    let looks = LOOKS.get() - before;
+    assert!(looks <= 100, "{looks} looks at 5,000 entries");
+}
+
+#[test]
 fn no_order_makes_a_tree_deep() {
     for (name, order) in orders(200_000) {
         let mut t = Tree::new();
@@ -392,6 +475,50 @@ fn splitting_and_thinning_in_turns_makes_no_levels() {
     }
     t.check().unwrap();
     assert!(t.levels() <= most_levels(t.len() as u64), "{} levels of {}", t.levels(), t.len());
+}
+
+#[test]
+fn half_a_node_is_enough() {
+    let leaf = |count: usize| Node::Leaf((0..count as u64).map(|i| r(i * 10, i * 10 + 5)).collect());
+    assert!(leaf(LEAF / 2 - 1).is_underfull() && !leaf(LEAF / 2).is_underfull());
+    let inner = |count: usize| Node::Inner((0..count).map(|_| node::Child::of(Box::new(leaf(1)))).collect());
+    assert!(inner(INNER / 2 - 1).is_underfull() && !inner(INNER / 2).is_underfull());
+}
+
+#[test]
+fn any_number_of_spare_nodes_is_dropped_on_a_small_stack() {
+    let drop_many = || {
+        let mut nodes = Nodes::<VaRange>::new();
+        nodes.stock(20_000);
+    };
+    let thread = std::thread::Builder::new().stack_size(64 * 1024).spawn(drop_many);
+    thread.expect("the host has threads").join().expect("it ends");
+}
+
+/// What an allocator is asked for, and what it may add.
+const NODE: usize = size_of::<Node<VaRange>>() + 16;
+
+#[test]
+fn heap_is_reserved_for_a_node_on_each_level_and_a_root() {
+    let mut t = tens(1);
+    assert_eq!((insert_bytes::<VaRange>(3), t.insert_bytes(3)), (3 * (5 + 1) * NODE, 3 * (5 + 1) * NODE));
+    assert_eq!((splice_bytes::<VaRange>(), t.splice_bytes()), (20 * NODE, 20 * NODE));
+    // A slice: what cutting it takes, as much to spare, and a leaf for one entry.
+    assert_eq!(split_off_bytes::<VaRange>(5), (2 * 20 + 1) * NODE);
+    (1..170_000).for_each(|i| t.insert(r(i * 10, i * 10 + 5)));
+    let levels = t.levels();
+    assert!(levels > 5);
+    assert_eq!(t.insert_bytes(2), 2 * (levels + 1) * NODE);
+    assert_eq!(t.splice_bytes(), (3 * (levels + 1) + 2) * NODE);
+    // Full nodes: there is nothing that an insertion finds room in.
+    let mut full = t.take(r(0, 10 * (LEAF * INNER * INNER) as u64)).into_tree().derive(|e| Some(*e));
+    assert_eq!((full.levels(), made(|| full.insert(r(7, 8)))), (3, 4));
+}
+
+#[test]
+fn an_entrys_share_is_that_of_a_leaf_three_quarters_full() {
+    let leafs = entry_bytes::<VaRange>() * (LEAF * 3 / 4);
+    assert!((NODE - LEAF..=NODE).contains(&leafs), "{leafs} bytes of {NODE}");
 }
 
 #[test]
