@@ -511,7 +511,8 @@ fn heap_is_reserved_for_a_node_on_each_level_and_a_root() {
     assert_eq!(t.insert_bytes(2), 2 * (levels + 1) * NODE);
     assert_eq!(t.splice_bytes(), (3 * (levels + 1) + 2) * NODE);
     // Full nodes: there is nothing that an insertion finds room in.
-    let mut full = t.take(r(0, 10 * (LEAF * INNER * INNER) as u64)).into_tree().derive(|e| Some(*e));
+    let all = r(0, 10 * (LEAF * INNER * INNER) as u64);
+    let mut full = t.take(all).into_tree().derive(all, |e| Some(*e));
     assert_eq!((full.levels(), made(|| full.insert(r(7, 8)))), (3, 4));
 }
 
