@@ -193,3 +193,18 @@ fn maps_that_share_an_amap_grow_apart() {
         )
     });
 }
+
+/// A mapping that moved was not locked in memory until its pages were there again: a transfer took
+/// its place.
+#[test]
+fn a_locked_mapping_stays_locked_as_it_moves() {
+    let map = Map { s: 0, at: Fixed(0), len: 4, back: Private(1, 1), rights: 3, inherit: None };
+    explain(&program(
+        &[map],
+        [
+            &[],
+            &[LendObject { l: 1, o: 1, span: Span(2, 1) }, Transfer { l: 1, s: 0, page: 2 }],
+            &[Wire { s: 0, span: Span(0, 1) }, RemapKeep { s: 0, span: Span(0, 1), at: Fixed(2) }],
+        ],
+    ));
+}

@@ -90,6 +90,7 @@ impl<M: Machine> Uvm<M> {
         let mut down = Shootdown::new();
         let mut replaced = Taken::new();
         let mut wired = false;
+        let mut moved = None;
         let concerned = match place {
             RemapPlace::Fixed(_) => space.map.bounds,
             // Where it would end behind all addresses it can't stay.
@@ -152,6 +153,11 @@ impl<M: Machine> Uvm<M> {
             }
             wired = self.shift(&mut tree, &mut h, space, old, start, behind, &mut down);
             self.grow(&mut tree, &mut h, VaRange::new(start + old.pages(), new.end));
+            if wired {
+                // Before others find it: what is locked is not to be replaced by a transfer, say.
+                tree.each_mut(new, |e| e.wired = true);
+                moved = Some(new);
+            }
             self.join(&mut tree, &mut h, new);
             if behind == Behind::Emptied {
                 self.join(&mut tree, &mut h, old);
@@ -160,7 +166,9 @@ impl<M: Machine> Uvm<M> {
         });
         self.release_entries(held, &mut replaced, &mut down);
         down.perform(self.machine(), held);
-        if let (Ok(start), true) = (result, wired) {
+        if let Some(new) = moved {
+            self.wire_moved(held, space, new);
+        } else if let (Ok(start), true) = (result, wired) {
             // The mapping is where it should be; locking it again is best effort, as in mremap(2).
             let _ = self.wire(held, space, VaRange::new(start, start + new_len));
         }
@@ -223,11 +231,20 @@ impl<M: Machine> Uvm<M> {
         clip(tree, old);
         let mut moved = tree.take(old);
         let mut wired = false;
-        moved.each(|e| wired |= e.wired);
-        self.unwire_entries(held, space, &mut moved);
+        moved.each(|e| {
+            wired |= e.wired;
+            if e.wired {
+                self.unwire_translations(held, space, e.range);
+            }
+        });
         // Before the lock goes: a fault at the new place must not change what a CPU still reaches by the old.
-        self.machine().pmap().pass(held, &space.pmap, old, &space.pmap, start, down);
-        down.flush(self.machine().pmap());
+        if wired {
+            // I5: a locked mapping, which it stays, shows wired pages only.
+            self.forget_range(held, space, old, down);
+        } else {
+            self.machine().pmap().pass(held, &space.pmap, old, &space.pmap, start, down);
+            down.flush(self.machine().pmap());
+        }
         if behind == Behind::Emptied {
             let mut emptied = Making::new();
             moved.each(|entry| emptied.push(entry.emptied()));

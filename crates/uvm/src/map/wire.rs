@@ -146,10 +146,7 @@ impl<M: Machine> Uvm<M> {
             tree.each_mut(part, |e| {
                 if !e.wired {
                     e.wired = true;
-                    // A read finds the page that a store will: one to an object would make it dirty, and ask for room in its file.
-                    let reads = e.writes == Writes::Through && e.amap.is_none();
-                    let prot = if reads { least_access(e.prot).unwrap_or(e.prot) } else { e.prot };
-                    fresh.push_back((e.range, prot));
+                    fresh.push_back((e.range, prot_to_wire(e)));
                 }
             });
             Ok(part.end)
@@ -176,6 +173,27 @@ impl<M: Machine> Uvm<M> {
             })?;
         }
         Ok(())
+    }
+
+    /// Brings in the pages of what has moved and stayed locked; if one can't be, none of it is locked any more.
+    pub(crate) fn wire_moved(&self, held: &mut Held<'_, order::Nothing>, space: &Space<M>, range: VaRange) {
+        let mut rest = range;
+        while !rest.is_empty() {
+            let part = {
+                let (tree, _) = space.map.lock(self.machine(), held, rest);
+                let of = |e: &Entry<M>| (e.range.intersect(rest), prot_to_wire(e));
+                tree.try_each(rest, &mut |e| if e.wired { Err(of(e)) } else { Ok(()) }).err()
+            };
+            let Some((part, prot)) = part else { return };
+            if self.wire_range(held, space, part, prot).is_err() {
+                if self.unwire(held, space, range).is_err() {
+                    self.unwire_marked(held, space, range);
+                }
+                return;
+            }
+            rest.start = part.end;
+            self.machine().pause(held);
+        }
     }
 
     /// Takes a range's wiring back; parts that are not wired stay as they are.
@@ -284,6 +302,17 @@ impl<M: Machine> Uvm<M> {
             }
             rest.start = part.end;
         }
+    }
+}
+
+/// Of an entry's rights, those that may bring in a page that is wired. A read finds the page that a store will: one to an object would
+/// make it dirty, and ask for room in its file.
+fn prot_to_wire<M: Machine>(e: &Entry<M>) -> Prot {
+    let reads = e.writes == Writes::Through && e.amap.is_none();
+    if reads {
+        least_access(e.prot).unwrap_or(e.prot)
+    } else {
+        e.prot
     }
 }
 
