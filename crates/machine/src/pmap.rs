@@ -12,8 +12,8 @@
 //! P4. *Referenced and modified*: a page's bits are the union over all its mappings, past and present, since they
 //!     were cleared. A removed mapping's bits are kept with the page. They may be said too often, never too rarely.
 //! P5. A page's mappings are found from the page ([`Pmap::page_protect`]), at a cost of their number.
-//! P6. *What nobody may overtake*: a mapping that has left the tables may be used by a CPU until its shootdown is
-//!     flushed, and whoever looks into the tables meanwhile finds nothing to tell the CPUs. A space's map and a page's
+//! P6. *What nobody may overtake*: a mapping that has left the tables, or was lowered there, by `enter` too, may be used
+//!     by a CPU until its shootdown is flushed, and whoever looks into the tables meanwhile finds nothing to tell the CPUs. A space's map and a page's
 //!     owner have different locks. So a port counts the shootdowns that are not flushed ([`Shootdown::begin_count`]);
 //!     while there are others, `remove` and `protect` note the whole range, `page_protect` all that CPUs know, and so
 //!     does `clear_modified` where it clears a bit. Else an unmapping would return, or the page daemon free a page,

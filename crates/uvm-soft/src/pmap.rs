@@ -360,6 +360,7 @@ impl Pmap for SoftPmap {
         if let Some(old) = state.tables.get(spot) {
             if old.page != page || !prot.contains(old.prot) {
                 state.note(spot, down);
+                state.counted += u32::from(down.begin_count());
             }
         }
         state.tables.set(spot, Pte { page, prot, wired: wiring == Wiring::Wired });

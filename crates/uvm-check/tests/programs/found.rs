@@ -208,3 +208,22 @@ fn a_locked_mapping_stays_locked_as_it_moves() {
         ],
     ));
 }
+
+/// A read fault entered a lent page read-only over a translation that a CPU could still store by,
+/// and the port didn't count that; the lender found nothing left to lower, and its loan was there
+/// before that CPU was told.
+#[test]
+fn a_page_is_lent_as_it_is_first_touched() {
+    let map = Map { s: 0, at: Fixed(0), len: 2, back: Zero, rights: 3, inherit: Some(Inh::Share) };
+    let write = |cpu| Write { s: 0, page: 1, cpu, word: 0 };
+    let read = |cpu| Read { s: 0, page: 1, cpu };
+    let program = program(
+        &[map, write(2)],
+        [
+            &[read(0), Lend { l: 0, s: 0, span: Span(1, 1) }, write(0)],
+            &[read(1)],
+            &[LendObject { l: 2, o: 0, span: Span(3, 1) }, Transfer { l: 2, s: 0, page: 1 }],
+        ],
+    );
+    explain(&Program { opens_locks: true, ..program });
+}
