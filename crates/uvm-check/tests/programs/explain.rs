@@ -120,6 +120,7 @@ impl Seen {
             matches!(op, Op::Unmap { .. } | Op::Map { .. } | Op::Remap { .. } | Op::RemapKeep { .. })
                 || matches!(op, Op::Clear { .. } | Op::Exit { .. })
                 || matches!(op, Op::AttachRange { .. } | Op::DropRange { .. })
+                || matches!(op, Op::Pass { .. } | Op::Extract { .. })
         };
         matches!(event.op, Op::Discard { .. })
             && self.met_by(event, |other| lets_go(&other.op))

@@ -1,7 +1,7 @@
 //! Programs that no order explained once, each with the bug that it found. They run under many
 //! schedules.
 
-use uvm_check::op::{At::*, Back::*, Inh, Kind, Op, Op::*, Span};
+use uvm_check::op::{At::*, Back::*, Inh, Kind, Op, Op::*, Span, Way};
 
 use crate::program::{Program, THREADS};
 use crate::run;
@@ -226,4 +226,20 @@ fn a_page_is_lent_as_it_is_first_touched() {
         ],
     );
     explain(&Program { opens_locks: true, ..program });
+}
+
+/// A discard left a page whose other holder had just had the address passed something else: the
+/// other's reference to the memory goes after the address.
+#[test]
+fn a_range_is_passed_as_it_is_discarded() {
+    let map = Map { s: 0, at: Fixed(0), len: 4, back: Private(0, 1), rights: 7, inherit: Some(Inh::Share) };
+    let write = |s, cpu| Write { s, page: 2, cpu, word: 3 };
+    explain(&program(
+        &[map, Fork { s: 0, child: 1 }],
+        [
+            &[Pass { s: 0, span: Span(0, 2), to: 1, at: Fixed(1), way: Way::Share }],
+            &[write(0, 1)],
+            &[write(1, 2), Discard { s: 0, span: Span(1, 2) }],
+        ],
+    ));
 }
