@@ -40,6 +40,7 @@ const LINE_EARLY: &[&str] =
     &["--features", "shuttle", "--test", "schedules", "who_wakes_up_early_takes_no_turn"];
 const MOVING: &[&str] = &["-p", "uvm", "--test", "moving"];
 const GIVEN_BACK: &[&str] = &["-p", "uvm", "--test", "paging", "what_was_given_back_before"];
+const CLAIMS: &[&str] = &["--features", "shuttle", "--test", "schedules", "claims"];
 const VERDICT: &[&str] = &["-p", "uvm", "--lib", "verdict"];
 const FULL: &[&str] = &["-p", "uvm", "--test", "paging", "a_full_machine_refuses"];
 const FEW: &[&str] = &["-p", "uvm", "--test", "paging", "a_few_frames"];
@@ -103,6 +104,24 @@ const LOANS: &[&str] = &["--features", "shuttle", "--test", "schedules", "loans"
 const PIECES: &[&str] = &["-p", "uvm", "--test", "maps", "unreserved_or_in_large_pieces"];
 
 const PLANTS: &[Plant] = &[
+    Plant {
+        what: "claims: nobody is refused a map that is claimed",
+        file: "uvm/src/map/parts.rs",
+        changes: &[("if self.is_claimed.load(Relaxed) {\n            Some(", "if false {\n            Some(")],
+        found_by: CLAIMS,
+    },
+    Plant {
+        what: "fork in steps: private memory stays writable",
+        file: "uvm/src/fork_in_steps.rs",
+        changes: &[("e.prot.without_write()", "e.prot")],
+        found_by: CLAIMS,
+    },
+    Plant {
+        what: "fork in steps: who waited isn't woken",
+        file: "uvm/src/map/parts.rs",
+        changes: &[("        machine.wake(self.channel());\n", "")],
+        found_by: CLAIMS,
+    },
     Plant {
         what: "heap: the map of a new space is not reserved",
         file: "uvm/src/space.rs",

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use machine::order::{self, Held};
 use machine::{Machine, PageNo, Pages, Prot, Reserve, Shootdown, ThreadCtx, Va, VaRange, PAGE_SIZE};
-use uvm::{Access, GetError, MapRequest, Object, ObjectBody, Pager, Sharing, Uvm};
+use uvm::{Access, GetError, MapRequest, Object, ObjectBody, Pager, Removed, Sharing, Uvm};
 use uvm_soft::{Config, SoftMachine};
 
 /// Squares of 0, 1, 2, ... as 64-bit words.
@@ -55,8 +55,8 @@ impl Pager<SoftMachine> for Squares {
         body: &mut ObjectBody,
         held: &mut Held<'_, order::Object>,
         down: &mut Shootdown,
-    ) {
-        body.remove_all(uvm, held, down);
+    ) -> Removed {
+        body.remove_some(uvm, held, down)
     }
 }
 

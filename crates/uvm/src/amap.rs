@@ -48,7 +48,7 @@ pub(crate) const NEW_BYTES: usize = 512;
 /// Parts of an amap that lose their last reference with the amap locked, at most.
 const PARTS: usize = 16;
 /// Numbers that are dropped before others get a turn: more than a leaf has.
-const FEW: usize = 1024;
+const FEW: usize = if cfg!(feature = "small-leaves") { 8 } else { 1024 };
 /// Heap bytes that [`ARef::release_some`] may need: a leaf at both ends of each part.
 const RELEASE_BYTES: usize = PARTS * 2 * LEAF_BYTES + CHANGE_BYTES;
 
@@ -141,6 +141,11 @@ impl<M: Machine> ARef<M> {
         Self::with_slots(Slots::new(), Pages(range.start.0 >> PAGE_SHIFT), range.pages())
     }
 
+    /// The slots of an amap that nobody else knows yet.
+    pub(crate) fn own_slots(&mut self) -> Option<&mut Slots> {
+        Arc::get_mut(&mut self.amap).map(|amap| &mut amap.body.get_mut().slots)
+    }
+
     pub(crate) fn with_slots(slots: Slots, slot: Pages, len: Pages) -> Self {
         let mut cover = Cover::new();
         cover.insert(slot.0..slot.0 + len.0);
@@ -200,12 +205,19 @@ impl<M: Machine> ARef<M> {
         true
     }
 
-    /// The end of a range's first leaves that have some thousands of numbers.
-    fn few<P: Before<order::Amap>>(&self, held: &mut Held<'_, P>, range: Range<u64>) -> u64 {
-        if range.end - range.start <= FEW as u64 {
+    /// The end of a range's first leaves that have as many numbers as are `left`, which becomes what is left then. Less than a
+    /// leaf's is enough for none.
+    pub(crate) fn few<P: Before<order::Amap>>(
+        &self,
+        held: &mut Held<'_, P>,
+        range: Range<u64>,
+        left: &mut usize,
+    ) -> u64 {
+        if let Some(less) = left.checked_sub((range.end - range.start) as usize) {
+            *left = less;
             return range.end;
         }
-        self.amap.body.lock(held).0.slots.few(range, FEW)
+        self.amap.body.lock(held).0.slots.few(range, left)
     }
 
     /// Drops a reference to some of the slots of a range, from its start on, and says where the rest begins. Where `heap`
@@ -275,7 +287,7 @@ impl<M: Machine> ARef<M> {
         held: &mut Held<'_, P>,
         len: Pages,
         writes: Writes,
-        forking: Option<&Forking>,
+        forking: Option<&Forking<M>>,
     ) -> Option<Forked<M>> {
         let range = self.range(len);
         let (body, mut h) = self.amap.body.lock(held);
@@ -393,7 +405,7 @@ impl<M: Machine> Uvm<M> {
         down: &mut Shootdown,
     ) {
         let Range { start: mut at, end: all } = aref.range(len);
-        let mut end = aref.few(held, at..all);
+        let mut end = aref.few(held, at..all, &mut { FEW });
         if end == all && aref.release_whole(self.parts(), held, len, down) {
             return;
         }
@@ -401,7 +413,7 @@ impl<M: Machine> Uvm<M> {
             if at == end {
                 down.perform(self.machine(), held);
                 self.machine().pause(held);
-                end = aref.few(held, at..all);
+                end = aref.few(held, at..all, &mut { FEW });
             }
             let is_reserved = self.machine().reserve_heap(RELEASE_BYTES).is_ok();
             let heap = if is_reserved { Heap::Reserved } else { Heap::Unreserved };

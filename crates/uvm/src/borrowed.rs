@@ -243,7 +243,7 @@ impl<M: Machine> Uvm<M> {
         }
         let bytes = crate::anon::many_bytes(range.pages().0 as usize);
         let _ = self.attempt(held, bytes, |held, _| {
-            let (tree, mut h) = space.map.read(held, range.start);
+            let (tree, mut h) = space.map.read_now(self.machine(), held, range.start).map_err(Stop::Wait)?;
             tree.try_each(range, &mut |entry| {
                 let Some(aref) = &entry.amap else { return Ok(()) };
                 let slots = entry.slots(aref, entry.range.intersect(range));

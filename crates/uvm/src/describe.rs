@@ -85,7 +85,7 @@ impl<M: Machine> Uvm<M> {
         space: &Space<M>,
         range: VaRange,
     ) -> Option<Outline> {
-        let (tree, _) = space.map.lock(held, range);
+        let (tree, _) = space.map.lock(self.machine(), held, range);
         tree.try_each(range, &mut |e| Err(outline(e))).err()
     }
 
@@ -96,7 +96,7 @@ impl<M: Machine> Uvm<M> {
         space: &Space<M>,
         range: VaRange,
     ) -> Option<(Outline, Option<Arc<str>>)> {
-        let (tree, _) = space.map.lock(held, range);
+        let (tree, _) = space.map.lock(self.machine(), held, range);
         tree.try_each(range, &mut |e| Err((outline(e), e.name.clone()))).err()
     }
 
@@ -107,7 +107,7 @@ impl<M: Machine> Uvm<M> {
         space: &Space<M>,
         mut each: impl FnMut(&EntryInfo),
     ) {
-        let (tree, mut h) = space.map.lock_whole(held, space.map.bounds);
+        let (tree, mut h) = space.map.lock_whole(self.machine(), held, space.map.bounds);
         tree.each(space.map.bounds, |e| each(&self.info(e, &mut h)));
     }
 
@@ -118,7 +118,7 @@ impl<M: Machine> Uvm<M> {
         space: &Space<M>,
         va: Va,
     ) -> Option<EntryInfo> {
-        let (tree, mut h) = space.map.read(held, va);
+        let (tree, mut h) = space.map.read(self.machine(), held, va);
         tree.get(va).map(|e| info(e, &mut h))
     }
 
@@ -129,7 +129,7 @@ impl<M: Machine> Uvm<M> {
         space: &Space<M>,
         va: Va,
     ) -> Option<EntryInfo> {
-        let (tree, mut h) = space.map.read(held, va);
+        let (tree, mut h) = space.map.read(self.machine(), held, va);
         tree.get(va).map(|e| self.info(e, &mut h))
     }
 
@@ -142,7 +142,7 @@ impl<M: Machine> Uvm<M> {
         space: &Space<M>,
         range: VaRange,
     ) -> Option<(Arc<dyn Pager<M>>, core::ops::Range<u64>)> {
-        let (tree, _) = space.map.read(held, range.start);
+        let (tree, _) = space.map.read(self.machine(), held, range.start);
         let may_store = |e: &&Entry<M>| e.writes == Writes::Through && e.max_prot.contains(Prot::WRITE);
         let entry = tree.get(range.start).filter(may_store)?;
         let object = entry.object.as_ref()?;
@@ -153,7 +153,7 @@ impl<M: Machine> Uvm<M> {
 
     /// Whether mappings cover the range without a hole.
     pub fn is_mapped(&self, held: &mut Held<'_, order::Nothing>, space: &Space<M>, range: VaRange) -> bool {
-        space.map.lock(held, range).0.is_covered(range)
+        space.map.lock(self.machine(), held, range).0.is_covered(range)
     }
 
     /// Pages of anonymous memory that the space's entries refer to, shared ones too.

@@ -98,9 +98,6 @@ impl<M: Machine> Trees<'_, M> {
     }
 }
 
-/// Addresses that one table of a page-table machine serves, mostly: memory that keeps its place in them can be moved by tables.
-const TABLE: Pages = Pages(512);
-
 /// A call under way.
 struct Passing<'a, M: Machine> {
     from: &'a Space<M>,
@@ -141,12 +138,16 @@ impl<M: Machine> Uvm<M> {
         if range.pages() > to.bounds().pages() {
             return Err(MapError::NoSpace);
         }
+        let mut unwired = VaRange::new(range.start, range.start);
         if let Place::Fixed(va) | Place::FixedNoReplace(va) | Place::Reserved(va) = place {
             let new =
                 VaRange::sized(va, range.pages()).filter(|&new| va.is_page_aligned() && inside(new, to));
             let new = new.ok_or(MapError::Invalid)?;
             if core::ptr::eq(&*from.map, &*to.map) && !new.intersect(range).is_empty() {
                 return Err(MapError::Invalid);
+            }
+            if matches!(mode, Pass::Donate | Pass::DonateZero) && crate::map::moves_many(range, va) {
+                unwired = self.forget_ahead(held, from, range);
             }
         }
         let (replaced, half, down) = (Taken::new(), Taken::new(), Shootdown::new());
@@ -162,6 +163,9 @@ impl<M: Machine> Uvm<M> {
         });
         self.release_entries(held, &mut passing.replaced, &mut passing.down);
         passing.down.perform(self.machine(), held);
+        if result.is_err() {
+            self.wire_again(held, from, unwired);
+        }
         result
     }
 
@@ -213,7 +217,7 @@ impl<M: Machine> Uvm<M> {
     pub fn limit(&self, held: &mut Held<'_, order::Nothing>, detached: &Detached<M>, prot: Prot) {
         let mut down = Shootdown::new();
         {
-            let (mut tree, mut h) = detached.space.map.lock(held, detached.range());
+            let (mut tree, mut h) = detached.space.map.lock(self.machine(), held, detached.range());
             let pmap = self.machine().pmap();
             tree.each_mut(detached.range(), |e| {
                 e.max_prot = e.max_prot.intersection(prot);
@@ -230,7 +234,7 @@ impl<M: Machine> Uvm<M> {
 
     /// Names what lies in a detached range.
     pub fn name(&self, held: &mut Held<'_, order::Nothing>, detached: &Detached<M>, name: &Arc<str>) {
-        let (mut tree, _) = detached.space.map.lock(held, detached.range());
+        let (mut tree, _) = detached.space.map.lock(self.machine(), held, detached.range());
         tree.each_mut(detached.range(), |e| e.name = Some(name.clone()));
     }
 
@@ -250,10 +254,15 @@ impl<M: Machine> Uvm<M> {
         let (from, to, range) = (passing.from, passing.to, passing.range);
         let one = core::ptr::eq(&*from.map, &*to.map);
         let (mut trees, mut h) = if one {
-            let (tree, h) = from.map.lock_whole(held, from.map.bounds);
+            let (tree, h) =
+                from.map.lock_whole_now(self.machine(), held, from.map.bounds).map_err(Stop::Wait)?;
             (Trees::One(tree), h)
         } else {
             let (mut a, mut b, mut h) = machine::Shared::lock_pair(&from.map.tree, &to.map.tree, held);
+            let refused = [from, to].into_iter().find_map(|space| space.map.refuses(self.machine()));
+            if let Some(ticket) = refused {
+                return Err(Stop::Wait(ticket));
+            }
             from.map.gather(&mut a, &mut h, range);
             to.map.gather(&mut b, &mut h, to.map.bounds);
             (Trees::Two(a, b), h.down_to())
@@ -322,12 +331,9 @@ impl<M: Machine> Uvm<M> {
         place: Place,
     ) -> Result<Va, Stop<MapError>> {
         let (range, bounds) = (passing.range, passing.to.bounds());
-        let (anywhere, room) =
-            (matches!(place, Place::Anywhere | Place::Common | Place::Hint(_)), range.pages() + TABLE);
-        if anywhere && range.pages() >= TABLE && room <= bounds.pages() {
-            if let Some(wide) = tree.find_space(bounds, room.bytes()) {
-                let skip = range.start.0.wrapping_sub(wide.0) % TABLE.bytes();
-                return Ok(Va(wide.0 + skip));
+        if matches!(place, Place::Anywhere | Place::Common | Place::Hint(_)) {
+            if let Some(va) = crate::map::find_like(tree, bounds, range, range.pages()) {
+                return Ok(va);
             }
         }
         crate::map::choose_place(tree, bounds, range.pages(), place)

@@ -53,6 +53,7 @@ mod cover;
 mod describe;
 pub mod extract;
 pub mod fault;
+mod fork_in_steps;
 mod io;
 mod left;
 pub mod loan;
@@ -88,7 +89,7 @@ pub use fault::{FaultError, FaultKind};
 pub use io::{Outcome, Start, Transfer, CLUSTER};
 pub use loan::{Lent, LentPage};
 pub use map::{Advice, Backing, Inherit, Map, MapError, MapRequest, Place, RangeError, RemapPlace, Sharing};
-pub use object::{Object, ObjectBody, ObjectGuard};
+pub use object::{Object, ObjectBody, ObjectGuard, Removed};
 pub use object_io::Intent;
 pub use pageout::{BadShare, Knobs, Progress};
 pub use pager::{

@@ -459,17 +459,18 @@ impl ObjectBody {
         self.set(index, on_swap(slot));
     }
 
-    /// Removes everything, for [`last_reference`](crate::Pager::last_reference): a page that I/O has is left to it.
-    pub fn remove_all<M: Machine>(
+    /// Removes some of all there is, for [`last_reference`](crate::Pager::last_reference): a page that I/O has is left to it.
+    pub fn remove_some<M: Machine>(
         &mut self,
         uvm: &Uvm<M>,
         held: &mut Held<'_, order::Object>,
         down: &mut Shootdown,
-    ) {
+    ) -> Removed {
         let frames = uvm.frames();
-        while self.remove_range(uvm, held, 0..u64::MAX >> 1, down).is_err() {
+        let mut rest = 0..u64::MAX >> 1;
+        while self.remove_first(uvm, held, &mut rest, down).is_err() {
             let busy = |&(_, page): &(Pages, PageNo)| frames.flags(page).contains(PageFlags::BUSY);
-            let Some((index, page)) = self.pages(0..u64::MAX >> 1).find(busy) else { continue };
+            let Some((index, page)) = self.pages(rest.clone()).find(busy) else { continue };
             let unmapped = down.unmap(uvm.machine(), held, page);
             frames.dequeue(held, page);
             self.clear(index);
@@ -477,6 +478,11 @@ impl ObjectBody {
             // Its place on swap is the I/O's, and freed with it.
             frames.set_owner(page, Owner::Orphan, u64::from(frames.slot(page)));
             leave(uvm.machine(), held, unmapped, down);
+        }
+        if rest.is_empty() {
+            Removed::All
+        } else {
+            Removed::Some
         }
     }
 
@@ -549,6 +555,15 @@ pub(crate) fn unbusy<M: Machine>(machine: &M, page: PageNo) {
     if old.contains(PageFlags::WANTED) {
         machine.wake(Channel::from(page));
     }
+}
+
+/// How much of an object that nobody refers to any more is gone.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Removed {
+    /// All that goes.
+    All,
+    /// There is more.
+    Some,
 }
 
 /// Where an object has a page.

@@ -8,11 +8,11 @@ use alloc::sync::Arc;
 use machine::lines::Ordering::Relaxed;
 
 use machine::frames::PageFlags;
-use machine::{order, Before, Held, Machine, Owner, PageNo, Pages, Shootdown, Ticket};
+use machine::{order, Held, Machine, Owner, PageNo, Pages, Shootdown, Ticket};
 
 use crate::io::Start;
 use crate::map::ORef;
-use crate::object::ObjectBody;
+use crate::object::{ObjectBody, Removed};
 use crate::pager::{Access, GetError, Pager};
 use crate::{Stop, Uvm};
 
@@ -181,9 +181,9 @@ impl<M: Machine> Uvm<M> {
         down.perform(self.machine(), held);
     }
 
-    pub(crate) fn detach_into<P: Before<order::Object>>(
+    pub(crate) fn detach_into(
         &self,
-        held: &mut Held<'_, P>,
+        held: &mut Held<'_, order::Nothing>,
         pager: &dyn Pager<M>,
         down: &mut Shootdown,
     ) {
@@ -191,11 +191,23 @@ impl<M: Machine> Uvm<M> {
         if object.refs.detach_if_shared() {
             return;
         }
-        let (mut body, mut h) = object.lock(held);
-        if object.refs.detach() {
-            pager.last_reference(self, &mut body, &mut h, down);
-            self.registry.remove(&mut h, object.id());
-            object.known.store(false, Relaxed);
+        let mut is_last = false;
+        loop {
+            {
+                let (mut body, mut h) = object.lock(held);
+                is_last = is_last || object.refs.detach();
+                if !is_last {
+                    return;
+                }
+                // It keeps its name while it has pages: the page daemon and I/O find it by that.
+                if pager.last_reference(self, &mut body, &mut h, down) == Removed::All {
+                    self.registry.remove(&mut h, object.id());
+                    object.known.store(false, Relaxed);
+                    return;
+                }
+            }
+            down.perform(self.machine(), held);
+            self.machine().pause(held);
         }
     }
 }

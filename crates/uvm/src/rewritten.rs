@@ -22,9 +22,10 @@ use core::ops::Range;
 
 use arrayvec::ArrayVec;
 use machine::lines::{AtomicU64, Ordering::Relaxed};
-use machine::{order, Held, Machine, PageNo, Pmap, Prot, Reserve, Shootdown, Va, VaRange, Wiring};
+use machine::{order, Held, Machine, PageNo, Pages, Pmap, Prot, Reserve, Shootdown, Va, VaRange, Wiring};
 
-use crate::anon::AnonNo;
+use crate::amap::ARef;
+use crate::anon::{many_bytes, AnonNo};
 use crate::map::tree::Tree;
 use crate::map::Entry;
 use crate::slots::LEAF_BYTES;
@@ -35,7 +36,7 @@ use crate::Uvm;
 /// Slots that an amap remembers.
 const SLOTS: usize = 4;
 /// Pages that one fork copies at most.
-const PAGES: usize = 16;
+const MOST: usize = 16;
 /// Forks of a space after which what its amaps learned is forgotten.
 const FORKS: u32 = 256;
 /// No slot.
@@ -44,20 +45,33 @@ const NONE: u64 = u64::MAX;
 /// Heap bytes that the copies in one amap may need: each keeps a leaf from being shared.
 pub(crate) const BYTES: usize = SLOTS * LEAF_BYTES;
 
+/// Those that all copies of a fork may need.
+pub(crate) const ALL_BYTES: usize = MOST * LEAF_BYTES + many_bytes(MOST);
+
 /// Some of an amap's slots, and what they hold.
 pub(crate) type Slots = ArrayVec<(u64, AnonNo), SLOTS>;
 
 /// What the fork that is under way copies.
-pub(crate) struct Forking {
+pub(crate) struct Forking<M: Machine> {
     /// It begins with forgetting what was learned.
     forgets: bool,
-    places: ArrayVec<(Va, AnonNo), PAGES>,
+    /// All private memory is read-only by now.
+    pub(crate) is_lowered: bool,
+    /// The copy of the next entry, which is locked, where it is made already; and its length.
+    pub(crate) copied: Option<(ARef<M>, Pages)>,
+    places: ArrayVec<(Va, AnonNo), MOST>,
 }
 
-impl Forking {
+impl<M: Machine> Forking<M> {
     /// The `nth` fork of a space.
-    pub(crate) fn new(nth: u32) -> Forking {
-        Forking { forgets: nth.is_multiple_of(FORKS), places: ArrayVec::new() }
+    pub(crate) fn new(nth: u32) -> Self {
+        let forgets = nth.is_multiple_of(FORKS);
+        Forking { forgets, is_lowered: false, copied: None, places: ArrayVec::new() }
+    }
+
+    /// The same, where no translation allows a store to private memory any more, and none will before its end.
+    pub(crate) fn lowered(nth: u32) -> Self {
+        Forking { is_lowered: true, ..Forking::new(nth) }
     }
 
     /// Those of some slots that this fork copies.
@@ -123,7 +137,7 @@ impl<M: Machine> Uvm<M> {
         &self,
         held: &mut Held<'_, order::Map>,
         (parent, tree): (&Space<M>, &Tree<Entry<M>>),
-        forking: &Forking,
+        forking: &Forking<M>,
         down: &mut Shootdown,
     ) {
         let mut done = VaRange::default();
@@ -142,7 +156,7 @@ impl<M: Machine> Uvm<M> {
         held: &mut Held<'_, order::Map>,
         (parent, tree): (&Space<M>, &Tree<Entry<M>>),
         (child, entries): (&Space<M>, &Tree<Entry<M>>),
-        forking: &Forking,
+        forking: &Forking<M>,
         down: &mut Shootdown,
     ) {
         let (machine, pmap) = (self.machine(), self.machine().pmap());
@@ -210,7 +224,7 @@ mod tests {
         let rewritten = Rewritten::new();
         [7, 3, 7, 9].iter().zip(&rewritten.slots).for_each(|(&slot, place)| place.store(slot, Relaxed));
         let holds = |slot| core::num::NonZeroU32::new(slot as u32).and_then(crate::borrowed::Content::anon);
-        let chosen = |forking: Forking, range| -> std::vec::Vec<u64> {
+        let chosen = |forking: Forking<uvm_soft::SoftMachine>, range| -> std::vec::Vec<u64> {
             forking.choose(&rewritten, &range, holds).iter().map(|&(slot, _)| slot).collect()
         };
         assert_eq!(chosen(Forking::new(1), 0..64), [7, 3, 9]);

@@ -93,7 +93,7 @@ impl<M: Machine> Uvm<M> {
         }
         let map_bytes = size_of::<Map<M>>() + 64;
         self.attempt(held, map_bytes + Change::ADD.bytes::<M>(), |held, reserved| {
-            let (mut tree, _) = space.map.lock(held, range);
+            let (mut tree, _) = space.map.lock_now(self.machine(), held, range).map_err(Stop::Wait)?;
             if !tree.is_free(range) {
                 return Err(MapError::Exists.into());
             }
@@ -161,17 +161,25 @@ impl<M: Machine> Uvm<M> {
         (child, entries): (&Space<M>, &mut Tree<Entry<M>>),
         down: &mut Shootdown,
     ) -> Result<(), Stop<NoMemory>> {
-        let (mut tree, mut h) = parent.map.lock_whole(held, parent.map.bounds);
+        let whole = parent.map.lock_whole_now(self.machine(), held, parent.map.bounds);
+        let (mut tree, mut h) = whole.map_err(Stop::Wait)?;
         let nth = parent.map.forks.load(Relaxed).wrapping_add(1);
         parent.map.forks.store(nth, Relaxed);
-        self.protect_wired(&mut h, parent, &tree, parent.map.bounds, down);
-        let built = built_bytes::<Entry<M>>;
-        let (mut result, mut need, mut forking) = (Ok(()), built(0), Forking::new(nth));
-        *entries = tree.derive(|entry| {
+        if self.forks_in_steps(parent, &tree) {
+            parent.map.claim(&tree);
+            drop(tree);
+            let result = self.fork_in_steps(held, (parent, nth), (child, entries), down);
+            parent.map.unclaim(self.machine(), held);
+            // Those who waited, before this thread forks again.
+            self.machine().pause(held);
+            return result;
+        }
+        let (mut result, mut need, mut forking) = (Ok(()), built_bytes::<Entry<M>>(0), Forking::new(nth));
+        *entries = tree.derive(parent.map.bounds, |entry| {
             if result.is_err() {
                 return None;
             }
-            need += built(1) - built(0) + self.fork_entry_bytes(entry, entry.inherit, &mut h);
+            need += self.derive_bytes(&mut h, entry);
             if need > reserved {
                 result = Err(Stop::Heap(need));
                 return None;
@@ -199,8 +207,13 @@ impl<M: Machine> Uvm<M> {
         if result.is_ok() {
             self.copy_rewritten(&mut h, (parent, &tree), (child, entries), &forking, down);
         }
-        self.raise_wired(&mut h, parent, &tree, parent.map.bounds);
         result
+    }
+
+    /// Heap bytes for a child's entry in a tree that is built, and all that it has.
+    pub(crate) fn derive_bytes(&self, held: &mut Held<'_, order::Map>, entry: &Entry<M>) -> usize {
+        let built = built_bytes::<Entry<M>>;
+        built(1) - built(0) + self.fork_entry_bytes(entry, entry.inherit, held)
     }
 
     /// Takes the right to write from the wired private pages of a range, which are copied at once, before any is: else a
@@ -240,21 +253,21 @@ impl<M: Machine> Uvm<M> {
         tree.each(range, |entry| {
             let is_writable = entry.writes == Writes::Copied && entry.prot.contains(Prot::WRITE);
             if let Some(aref) = entry.amap.as_ref().filter(|_| entry.wired && is_writable) {
-                self.raise_entry(held, space, entry, aref);
+                self.raise_part(held, space, (entry, aref), entry.range.intersect(range));
             }
         });
     }
 
-    fn raise_entry(
+    fn raise_part(
         &self,
         held: &mut Held<'_, order::Map>,
         space: &Space<M>,
-        entry: &Entry<M>,
-        aref: &ARef<M>,
+        (entry, aref): (&Entry<M>, &ARef<M>),
+        part: VaRange,
     ) {
         let (frames, pmap) = (self.frames(), self.machine().pmap());
         let (body, mut h) = aref.amap.body.lock(held);
-        for (slot, number) in body.slots.range(aref.range(entry.len())) {
+        for (slot, number) in body.slots.range(entry.slots(aref, part)) {
             let Some(no) = Content::anon(number).filter(|_| !body.slots.is_shared(slot)) else { continue };
             let (anon, mut h) = self.anons.get(no).lock(&mut h);
             let alone = anon.page().filter(|&page| anon.refs() == 1 && frames.loans(page) == 0);
@@ -303,7 +316,7 @@ impl<M: Machine> Uvm<M> {
         parent: &Space<M>,
         entry: &mut Entry<M>,
         inherit: Inherit,
-        forking: Option<&mut Forking>,
+        forking: Option<&mut Forking<M>>,
         down: &mut Shootdown,
     ) -> Result<Option<Entry<M>>, NoMemory> {
         if entry.submap.is_some() {
@@ -351,17 +364,22 @@ impl<M: Machine> Uvm<M> {
         held: &mut Held<'_, order::Map>,
         parent: &Space<M>,
         entry: &mut Entry<M>,
-        forking: Option<&mut Forking>,
+        forking: Option<&mut Forking<M>>,
         down: &mut Shootdown,
     ) -> Result<(Option<ARef<M>>, Writes), NoMemory> {
         let Some(aref) = &entry.amap else { return Ok((None, Writes::NeedCopy)) };
         let len = entry.len();
         if entry.wired {
-            return Ok((Some(self.copy_pages(held, aref, len, down)?), Writes::Copied));
+            let copied = forking.and_then(|forking| forking.copied.take());
+            let copy = copied.map_or_else(|| self.copy_pages(held, aref, len, down), |(copy, _)| Ok(copy));
+            return Ok((Some(copy?), Writes::Copied));
         }
+        let is_lowered = forking.as_ref().is_some_and(|forking| forking.is_lowered);
         let Some(forked) = aref.fork(self.parts(), held, len, entry.writes, forking.as_deref()) else {
             if entry.writes == Writes::Copied {
-                self.write_protect(held, parent, entry, down);
+                if !is_lowered {
+                    self.write_protect(held, parent, entry, down);
+                }
                 entry.writes = Writes::NeedCopy;
             }
             return Ok((self.share_amap(held, entry), Writes::NeedCopy));
@@ -372,6 +390,7 @@ impl<M: Machine> Uvm<M> {
             Some(forking) if !forked.rewritten.is_empty() => {
                 forking.add(forked.rewritten, |slot| entry.range.start + Pages(slot - aref.slot.0));
             }
+            _ if is_lowered => {}
             _ => self.write_protect(held, parent, entry, down),
         }
         // Mostly it is, and the line stays where it is.
@@ -402,28 +421,33 @@ impl<M: Machine> Uvm<M> {
         down: &mut Shootdown,
     ) -> Result<ARef<M>, NoMemory> {
         let mut slots = Slots::new();
-        let mut result = Ok(());
-        {
+        let result = {
             let (body, mut h) = from.amap.body.lock(held);
-            for (slot, number) in body.slots.range(from.range(len)) {
-                let Some(no) = Content::anon(number) else { unreachable!("it was settled before") };
-                match self.copy_anon(&mut h, no) {
-                    Ok(copy) => {
-                        slots.set(slot, copy.unwrap_or(no).number());
-                    }
-                    Err(e) => {
-                        result = Err(e);
-                        break;
-                    }
-                }
-            }
-        }
+            self.copy_slots(&mut h, &body.slots, from.range(len), &mut slots)
+        };
         let copy = ARef::with_slots(slots, from.slot, len);
         if let Err(e) = result {
             copy.release_reserved(self.parts(), held, len, down);
             return Err(e);
         }
         Ok(copy)
+    }
+
+    /// Puts a copy of every page in some slots into others of the same numbers; those before one for which memory is short
+    /// have theirs.
+    pub(crate) fn copy_slots(
+        &self,
+        held: &mut Held<'_, order::Amap>,
+        from: &Slots,
+        range: core::ops::Range<u64>,
+        to: &mut Slots,
+    ) -> Result<(), NoMemory> {
+        for (slot, number) in from.range(range) {
+            let Some(no) = Content::anon(number) else { unreachable!("it was settled before") };
+            let copy = self.copy_anon(held, no)?;
+            to.set(slot, copy.unwrap_or(no).number());
+        }
+        Ok(())
     }
 
     /// A new anon with the bytes of another; none, and one more reference to that, if it is not resident.

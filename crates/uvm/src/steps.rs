@@ -6,7 +6,7 @@
 //! they could do before it or after it.
 
 use machine::lines::Ordering::Relaxed;
-use machine::{order, Held, Machine, Pmap, Shootdown, VaRange};
+use machine::{order, Held, Machine, Pages, Pmap, Shootdown, VaRange};
 
 use crate::map::tree::Tree;
 use crate::map::Entry;
@@ -15,9 +15,11 @@ use crate::{Space, Uvm};
 /// Entries of a step.
 pub(crate) const ENTRIES: usize = 64;
 /// Translations of a step, about.
-const TRANSLATIONS: usize = 2048;
+pub(crate) const TRANSLATIONS: usize = 2048;
+/// Slots of a step that are emptied.
+pub(crate) const SLOTS: usize = if cfg!(feature = "small-leaves") { 4 } else { 1024 };
 /// Wired ones, whose pages are unwired one by one.
-const WIRED: usize = if cfg!(feature = "small-leaves") { 2 } else { 512 };
+pub(crate) const WIRED: usize = if cfg!(feature = "small-leaves") { 2 } else { 512 };
 
 /// The part of a range that one step takes: up to the end of its last entry.
 pub(crate) fn first_part<M: Machine>(tree: &Tree<Entry<M>>, range: VaRange) -> VaRange {
@@ -54,7 +56,7 @@ impl<M: Machine> Uvm<M> {
         let mut rest = range;
         loop {
             {
-                let (tree, mut h) = space.map.lock(held, rest);
+                let (tree, mut h) = space.map.lock(self.machine(), held, rest);
                 let part = first_part(&tree, rest);
                 tree.each(part, |e| each(e, &mut h));
                 rest.start = part.end;
@@ -64,6 +66,31 @@ impl<M: Machine> Uvm<M> {
             }
             self.machine().pause(held);
         }
+    }
+
+    /// The part of a range that one step empties: of some entries, some thousands of translations, and as many slots with something
+    /// in them.
+    pub(crate) fn part_to_empty(
+        &self,
+        held: &mut Held<'_, order::Map>,
+        space: &Space<M>,
+        tree: &Tree<Entry<M>>,
+        range: VaRange,
+    ) -> VaRange {
+        let mut part = first_part(tree, range);
+        part.end = self.machine().pmap().part(&space.pmap, part, TRANSLATIONS);
+        let mut left = SLOTS;
+        let cut = tree.try_each(part, &mut |e| {
+            let (Some(aref), own) = (&e.amap, e.range.intersect(part)) else { return Ok(()) };
+            let slots = e.slots(aref, own);
+            let end = aref.few(held, slots.clone(), &mut left);
+            if end == slots.end {
+                Ok(())
+            } else {
+                Err(own.start + Pages(end - slots.start))
+            }
+        });
+        VaRange::new(part.start, cut.err().unwrap_or(part.end))
     }
 
     /// Takes back the wiring of a range's pages, and their translations, a part at a time, before the range goes: the
@@ -79,7 +106,7 @@ impl<M: Machine> Uvm<M> {
         while space.map.was_wired.load(Relaxed) && rest.pages().0 > WIRED as u64 {
             let mut down = Shootdown::new();
             {
-                let (tree, mut h) = space.map.lock(held, rest);
+                let (tree, mut h) = space.map.lock(self.machine(), held, rest);
                 let Some(mut part) = first_wired(&tree, rest) else { break };
                 part.end = self.unwire_some(&mut h, space, part, WIRED);
                 self.forget_range(&mut h, space, part, &mut down);
@@ -104,7 +131,7 @@ impl<M: Machine> Uvm<M> {
         while rest.pages().0 > TRANSLATIONS as u64 {
             let mut down = Shootdown::new();
             {
-                let (tree, mut h) = space.map.lock(held, rest);
+                let (tree, mut h) = space.map.lock(self.machine(), held, rest);
                 let end = self.machine().pmap().part(&space.pmap, rest, TRANSLATIONS);
                 let part = VaRange::new(rest.start, end);
                 let may_be_wired = space.map.was_wired.load(Relaxed) && first_wired(&tree, part).is_some();

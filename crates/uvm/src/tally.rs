@@ -113,7 +113,7 @@ impl<M: Machine> Uvm<M> {
         range: VaRange,
         mut each: impl FnMut(Pages),
     ) -> bool {
-        let (tree, mut h) = space.map.lock(held, range);
+        let (tree, mut h) = space.map.lock(self.machine(), held, range);
         tree.each(range, |e| {
             for va in e.range.intersect(range).iter_pages() {
                 let anon = e.amap.as_ref().and_then(|a| {

@@ -163,10 +163,11 @@ impl<M: Machine> Uvm<M> {
         let (mut tree, mut h) = match transfer.at {
             At::Fixed(va) => {
                 let range = VaRange::sized(va, pages).ok_or(TransferError::NoMapping)?;
-                space.map.lock(held, range)
+                space.map.lock_now(self.machine(), held, range)
             }
-            At::Anywhere => space.map.lock_whole(held, NOWHERE),
-        };
+            At::Anywhere => space.map.lock_whole_now(self.machine(), held, NOWHERE),
+        }
+        .map_err(Stop::Wait)?;
         let (start, new_area) = match transfer.at {
             At::Fixed(va) => (va, None),
             At::Anywhere => self.place_in_area(&mut tree, &mut h, space, pages, reserved)?,

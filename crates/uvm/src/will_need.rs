@@ -24,7 +24,7 @@ impl<M: Machine> Uvm<M> {
             rest.start = next;
         }
         let mut rest = range;
-        while let Some((pager, indices, next)) = first_object(held, space, rest) {
+        while let Some((pager, indices, next)) = first_object(self.machine(), held, space, rest) {
             self.read_ahead(held, &pager, indices);
             self.detach(held, &*pager);
             rest.start = next;
@@ -91,11 +91,12 @@ type Mapped<M> = (Arc<dyn Pager<M>>, Range<u64>, machine::Va);
 
 /// The first object that is mapped in a range, with a reference for the caller.
 fn first_object<M: Machine>(
+    machine: &M,
     held: &mut Held<'_, order::Nothing>,
     space: &Space<M>,
     range: VaRange,
 ) -> Option<Mapped<M>> {
-    let (tree, _) = space.map.lock(held, range);
+    let (tree, _) = space.map.lock(machine, held, range);
     let mut found = None;
     let _ = tree.try_each(range, &mut |e| {
         let Some(oref) = &e.object else { return Ok(()) };

@@ -9,8 +9,8 @@ use machine::frames::Place;
 use machine::order::{self, Held};
 use machine::{Machine, Owner, Pa, PageNo, Pages, Prot, Shootdown, ThreadCtx, Va, VaRange};
 use uvm::{
-    Access, Advice, DevicePager, FaultError, GetError, MapRequest, Object, ObjectBody, Pager, Sharing, Space,
-    Uvm, CLUSTER,
+    Access, Advice, DevicePager, FaultError, GetError, MapRequest, Object, ObjectBody, Pager, Removed,
+    Sharing, Space, Uvm, CLUSTER,
 };
 use uvm_soft::{Config, SoftMachine};
 
@@ -98,7 +98,8 @@ impl Pager<SoftMachine> for Rom {
         _: &mut ObjectBody,
         _: &mut Held<'_, order::Object>,
         _: &mut Shootdown,
-    ) {
+    ) -> Removed {
+        Removed::All
     }
 }
 

@@ -296,7 +296,7 @@ impl VmSystem for Uvm {
 
     fn unlock(space: &Space, addr: u64, len: u64) -> Result<()> {
         /// Pages that are unlocked at once.
-        const STEP: Pages = Pages(2048);
+        const STEP: Pages = Pages(512);
         let mut rest = range(addr, len);
         if !with(|uvm, held| uvm.is_mapped(held, space.get(), rest)) {
             return Err(ENOMEM);

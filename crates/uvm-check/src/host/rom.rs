@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use machine::order::{Nothing, Object as ObjectLevel};
 use machine::{Held, Machine, NoMemory, PageNo, Pages, Reserve, Shootdown};
-use uvm::{Access, GetError, Object, ObjectBody, Pager, Uvm};
+use uvm::{Access, GetError, Object, ObjectBody, Pager, Removed, Uvm};
 use uvm_soft::{host, SoftMachine};
 
 use crate::model::file_contents;
@@ -79,6 +79,7 @@ impl Pager<SoftMachine> for Rom {
         _: &mut ObjectBody,
         _: &mut Held<'_, ObjectLevel>,
         _: &mut Shootdown,
-    ) {
+    ) -> Removed {
+        Removed::All
     }
 }

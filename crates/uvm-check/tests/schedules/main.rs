@@ -16,6 +16,7 @@ use uvm::{
 };
 use uvm_soft::{IoBy, Plant};
 
+mod claims;
 mod crowd;
 mod line;
 mod loans;

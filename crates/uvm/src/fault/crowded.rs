@@ -85,7 +85,7 @@ impl<M: Machine> Uvm<M> {
         page: &mut Option<PageNo>,
     ) -> Result<bool, Stop<FaultError>> {
         // To read, as long as nothing has to change: a lock that is taken to change what it guards never opens to readers.
-        let (tree, mut h) = map.read(held, fault.va);
+        let (tree, mut h) = map.read_now(self.machine(), held, fault.va).map_err(Stop::Wait)?;
         let entry = fault.permit(tree.get(fault.va))?;
         if entry.submap.is_some() || entry.object.is_some() || entry.wired {
             return Ok(false);

@@ -362,7 +362,7 @@ impl<M: Machine> Uvm<M> {
         let mut submap: Option<Arc<Map<M>>> = None;
         loop {
             let map = submap.as_deref().unwrap_or(&space.map);
-            let (tree, mut h) = map.read_beside(held, fault.va);
+            let (tree, mut h) = map.read_beside_now(self.machine(), held, fault.va).map_err(Stop::Wait)?;
             let entry = fault.permit(tree.get(fault.va))?;
             if let Some(below) = &entry.submap {
                 let below = below.clone();
@@ -415,7 +415,8 @@ impl<M: Machine> Uvm<M> {
         map: &Map<M>,
         reserved: usize,
     ) -> Result<bool, Stop<FaultError>> {
-        let (mut tree, mut h) = map.lock(held, VaRange::new(fault.va, fault.va + Pages(1)));
+        let one = VaRange::new(fault.va, fault.va + Pages(1));
+        let (mut tree, mut h) = map.lock_now(self.machine(), held, one).map_err(Stop::Wait)?;
         self.own_amap(&mut h, fault, &mut tree, reserved)?;
         let tree = map.read_on(tree, fault.va);
         let entry = fault.permit(tree.get(fault.va))?;

@@ -251,7 +251,7 @@ impl<M: Machine> Uvm<M> {
         space: &Space<M>,
         range: VaRange,
     ) -> Option<(Start, Va)> {
-        let (tree, mut h) = space.map.lock(held, range);
+        let (tree, mut h) = space.map.lock(self.machine(), held, range);
         let mut found = None;
         let _ = tree.try_each(range, &mut |e| {
             found = self.entry_on_swap(&mut h, e, e.range.intersect(range));

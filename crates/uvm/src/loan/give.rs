@@ -80,7 +80,7 @@ impl<M: Machine> Uvm<M> {
     ) -> Result<Given, FaultError> {
         let mut down = Shootdown::new();
         let given = self.attempt(held, 0, |held, reserved| {
-            let (mut tree, mut h) = space.map.lock(held, range);
+            let (mut tree, mut h) = space.map.lock_now(self.machine(), held, range).map_err(Stop::Wait)?;
             if !can_be_given(&tree, &mut h, range) {
                 return Ok(Given::Never);
             }

@@ -138,7 +138,11 @@ impl<M: Machine> Uvm<M> {
         let mut submap: Option<Arc<Map<M>>> = None;
         while at < range.end {
             let map = submap.as_deref().unwrap_or(&space.map);
-            let (tree, mut h) = map.read(held, at);
+            let (tree, mut h) = match map.read_now(self.machine(), held, at) {
+                Ok(read) => read,
+                Err(ticket) if at == range.start => return Err(Stop::Wait(ticket)),
+                Err(_) => return Ok(at),
+            };
             let entry = match tree.get(at) {
                 Some(entry) => entry,
                 None if submap.is_some() && !map.bounds.contains(at) => {

@@ -8,7 +8,7 @@ use machine::{order, Held, Machine, Pmap, Prot, Shootdown, Va, VaRange};
 use super::tree::Tree;
 use super::{check_pages, clip, may_cut, Advice, Change, Entry, Inherit, RangeError};
 use crate::steps::first_part;
-use crate::{Space, Uvm};
+use crate::{Space, Stop, Uvm};
 
 impl<M: Machine> Uvm<M> {
     /// Sets the protection of a range. Lowering reaches translations before this returns; raising is left to the
@@ -55,18 +55,11 @@ impl<M: Machine> Uvm<M> {
     ) -> Result<Va, RangeError> {
         let mut down = Shootdown::new();
         let result = self.attempt(held, Change::CLIP.bytes::<M>(), |held, reserved| {
-            let (mut tree, mut h) = space.map.lock(held, range);
+            let (mut tree, mut h) = space.map.lock_now(self.machine(), held, range).map_err(Stop::Wait)?;
             let part = first_part(&tree, range);
             let whole = if looks { range } else { part };
-            covered(&tree, whole)?;
+            may_be(&tree, whole, prot)?;
             Change::CLIP.ensure(&tree, 0, reserved)?;
-            tree.try_each(whole, &mut |e| {
-                if e.max_prot.contains(prot) {
-                    Ok(())
-                } else {
-                    Err(RangeError::Access)
-                }
-            })?;
             may_cut(self, &tree, whole)?;
             clip(&mut tree, whole);
             let mut lowers = false;
@@ -94,7 +87,7 @@ impl<M: Machine> Uvm<M> {
     ///
     /// # Errors
     /// [`RangeError::Invalid`], [`RangeError::NoMapping`] for a hole, [`RangeError::NoMemory`] or [`RangeError::TooMany`]: nothing
-    /// has changed.
+    /// has changed. For a range of many entries as [`protect`](Self::protect).
     pub fn inherit(
         &self,
         held: &mut Held<'_, order::Nothing>,
@@ -109,7 +102,7 @@ impl<M: Machine> Uvm<M> {
     ///
     /// # Errors
     /// [`RangeError::Invalid`], [`RangeError::NoMapping`] for a hole, [`RangeError::NoMemory`] or [`RangeError::TooMany`]: nothing
-    /// has changed.
+    /// has changed. For a range of many entries as [`protect`](Self::protect).
     pub fn advise(
         &self,
         held: &mut Held<'_, order::Nothing>,
@@ -128,16 +121,56 @@ impl<M: Machine> Uvm<M> {
         mut change: impl FnMut(&mut Entry<M>),
     ) -> Result<(), RangeError> {
         check_pages(range)?;
+        let mut rest = range;
+        while !rest.is_empty() {
+            rest.start = self.set_first(held, space, rest, rest == range, &mut change)?;
+            if !rest.is_empty() {
+                self.machine().pause(held);
+            }
+        }
+        Ok(())
+    }
+
+    /// Changes the first part of a range, and says where that ends; looks first whether the whole range is mapped.
+    fn set_first(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        space: &Space<M>,
+        range: VaRange,
+        looks: bool,
+        change: &mut impl FnMut(&mut Entry<M>),
+    ) -> Result<Va, RangeError> {
         self.attempt(held, Change::CLIP.bytes::<M>(), |held, reserved| {
-            let (mut tree, mut h) = space.map.lock(held, range);
-            covered(&tree, range)?;
-            may_cut(self, &tree, range)?;
+            let (mut tree, mut h) = space.map.lock_now(self.machine(), held, range).map_err(Stop::Wait)?;
+            let part = first_part(&tree, range);
+            let whole = if looks { range } else { part };
+            covered(&tree, whole)?;
+            may_cut(self, &tree, whole)?;
             Change::CLIP.ensure(&tree, 0, reserved)?;
-            clip(&mut tree, range);
-            tree.each_mut(range, &mut change);
-            self.join(&mut tree, &mut h, range);
-            Ok(())
+            clip(&mut tree, whole);
+            tree.each_mut(part, &mut *change);
+            self.join(&mut tree, &mut h, part);
+            Ok(part.end)
         })
+    }
+
+    /// Joins what has become alike in a range, some entries at a time.
+    pub(super) fn join_in_steps(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        space: &Space<M>,
+        range: VaRange,
+    ) {
+        let mut rest = range;
+        while !rest.is_empty() {
+            {
+                let (mut tree, mut h) = space.map.lock(self.machine(), held, rest);
+                let part = first_part(&tree, rest);
+                self.join(&mut tree, &mut h, part);
+                rest.start = part.end;
+            }
+            self.machine().pause(held);
+        }
     }
 }
 
@@ -146,5 +179,22 @@ pub(super) fn covered<M: Machine>(tree: &Tree<Entry<M>>, range: VaRange) -> Resu
         Ok(())
     } else {
         Err(RangeError::NoMapping)
+    }
+}
+
+/// Whether a range is mapped and may be protected so; one look at its entries says both.
+fn may_be<M: Machine>(tree: &Tree<Entry<M>>, range: VaRange, prot: Prot) -> Result<(), RangeError> {
+    let (mut end, mut is_allowed) = (range.start, true);
+    tree.try_each(range, &mut |e| {
+        is_allowed &= e.max_prot.contains(prot);
+        if core::mem::replace(&mut end, e.range.end) < e.range.start {
+            return Err(RangeError::NoMapping);
+        }
+        Ok(())
+    })?;
+    match is_allowed {
+        _ if end < range.end => Err(RangeError::NoMapping),
+        true => Ok(()),
+        false => Err(RangeError::Access),
     }
 }

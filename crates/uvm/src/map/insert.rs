@@ -5,6 +5,7 @@
 
 use alloc::sync::Arc;
 
+use machine::lines::Ordering::Relaxed;
 use machine::{order, Held, Machine, NoMemory, Pages, Pmap, Prot, Shootdown, Va, VaRange};
 
 use super::merge::Growth;
@@ -187,6 +188,9 @@ impl<M: Machine> Uvm<M> {
         if let Backing::Object { pager, .. } = &request.backing {
             self.make_known(held, pager)?;
         }
+        if request.wired {
+            space.map.was_wired.store(true, Relaxed);
+        }
         let mut down = Shootdown::new();
         let mut old = Taken::new();
         let mut is_full = false;
@@ -199,19 +203,22 @@ impl<M: Machine> Uvm<M> {
             if let Some(start) = self.map_own(held, space, request, reserved) {
                 return Ok(start);
             }
+            let machine = self.machine();
             let (mut tree, mut h) = match request.place {
                 // No part has room: the map does without from now on.
                 Place::Anywhere | Place::Common | Place::Hint(_) if is_full => {
-                    let (mut tree, h) = space.map.lock_whole(held, space.map.bounds);
+                    let (mut tree, h) =
+                        space.map.lock_whole_now(machine, held, space.map.bounds).map_err(Stop::Wait)?;
                     tree.pass_over(NOWHERE);
-                    (tree, h)
+                    Ok((tree, h))
                 }
-                Place::Anywhere | Place::Common => space.map.lock_whole(held, NOWHERE),
-                Place::Hint(va) => space.map.lock_whole(held, request.range_at(va, &space.map)),
+                Place::Anywhere | Place::Common => space.map.lock_whole_now(machine, held, NOWHERE),
+                Place::Hint(va) => space.map.lock_whole_now(machine, held, request.range_at(va, &space.map)),
                 Place::Fixed(va) | Place::FixedNoReplace(va) | Place::Reserved(va) => {
-                    space.map.lock(held, request.range_at(va, &space.map))
+                    space.map.lock_now(machine, held, request.range_at(va, &space.map))
                 }
-            };
+            }
+            .map_err(Stop::Wait)?;
             let chosen = choose_place(&tree, space.map.bounds, request.len, request.place);
             if matches!(chosen, Err(Stop::Fail(MapError::NoSpace))) && !tree.elsewhere().is_empty() {
                 is_full = true;
@@ -343,6 +350,32 @@ impl<M: Machine> Uvm<M> {
 
 /// No addresses: where no part of a map is in the way.
 pub(crate) const NOWHERE: VaRange = VaRange::new(Va(0), Va(0));
+
+/// Addresses that one table of a page-table machine serves, mostly: memory that keeps its place in them can be moved by tables.
+const TABLE: Pages = Pages(512);
+
+/// Pages that may be moved one by one in one piece.
+const FEW: Pages = Pages(8192);
+
+/// Whether many pages are moved one by one, where a port can move tables.
+pub(crate) fn moves_many(from: VaRange, to: Va) -> bool {
+    from.pages() > FEW && to.0.wrapping_sub(from.start.0) % TABLE.bytes() != 0
+}
+
+/// A place for so many pages where those that lie in a range now can be moved to by tables, if they have some.
+pub(crate) fn find_like<M: Machine>(
+    tree: &Tree<Entry<M>>,
+    bounds: VaRange,
+    now: VaRange,
+    len: Pages,
+) -> Option<Va> {
+    let room = Pages(len.0.checked_add(TABLE.0)?);
+    if now.pages() < TABLE || room > bounds.pages() {
+        return None;
+    }
+    let wide = tree.find_space(bounds, room.bytes())?;
+    Some(Va(wide.0 + now.start.0.wrapping_sub(wide.0) % TABLE.bytes()))
+}
 
 /// Where so many pages go.
 pub(crate) fn choose_place<M: Machine>(

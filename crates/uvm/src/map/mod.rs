@@ -38,7 +38,7 @@ use crate::amap::ARef;
 use crate::pager::Pager;
 use crate::Stop;
 use crate::Uvm;
-pub(crate) use insert::{choose_place, NOWHERE};
+pub(crate) use insert::{choose_place, find_like, moves_many, NOWHERE};
 pub use insert::{Backing, MapError, MapRequest, Place, Sharing};
 use parts::{Parts, Turns};
 pub use remap::RemapPlace;
@@ -298,8 +298,10 @@ pub struct Map<M: Machine> {
     pub(crate) fork_bytes: AtomicUsize,
     /// Forks so far.
     pub(crate) forks: AtomicU32,
-    /// Whether an entry has ever been wired. Written under the tree's lock.
+    /// Whether an entry has ever been wired, or is about to be: set before the tree's lock is taken to that end, or under it.
     pub(crate) was_wired: AtomicBool,
+    /// Whether a thread has it for itself, lock or not: see `parts`. Written under the tree's lock.
+    is_claimed: AtomicBool,
 }
 
 /// What a change does to a tree, at most.
@@ -368,12 +370,16 @@ impl<M: Machine> Map<M> {
             fork_bytes: AtomicUsize::new(0),
             forks: AtomicU32::new(0),
             was_wired: AtomicBool::new(false),
+            is_claimed: AtomicBool::new(false),
         }
     }
 
     /// Entries in the map.
     pub fn entries(&self, held: &mut Held<'_, order::Nothing>) -> usize {
-        self.lock_whole(held, self.bounds).0.len()
+        // A count, so who has claimed the map isn't waited for; no part is open then.
+        let (mut tree, mut h) = self.tree.lock(held);
+        self.gather(&mut tree, &mut h, self.bounds);
+        tree.len()
     }
 }
 

@@ -16,6 +16,11 @@
 //! it opens and closes with both locks held; so who holds either knows. I3: what the map's own tree chooses for a mapping that may lie
 //! anywhere is not in the area. I4: no entry reaches over the ends of an open part's slice.
 //!
+//! A thread that changes all of a map, and takes long, *claims* it: it gives the lock back between its steps, and all others that want
+//! the map wait for its end ([`Map::claim`]). I5: who has claimed a map waits for nothing; it gives way. While a map is claimed no
+//! part is open. An attempt that has heap reserved doesn't wait under way, which would cost it that: it ends with
+//! [`Stop::Wait`](crate::Stop) (`lock_now` and its like).
+//!
 //! Roads not taken: a lock for each range that is being changed, which all must look up and enter in one structure, whose line
 //! moves as the lock's does; short sections that prepare outside of the lock, which take it twice (docs/decisions/152).
 
@@ -24,7 +29,9 @@ use alloc::boxed::Box;
 use machine::lines::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use machine::order::Guard;
 use machine::shared::{Access, Line};
-use machine::{order, CpuSet, Held, Machine, Pages, Pmap, RawLock, Shared, Va, VaRange, PAGE_SIZE};
+use machine::{
+    order, Channel, CpuSet, Held, Machine, Pages, Pmap, RawLock, Shared, Ticket, Va, VaRange, PAGE_SIZE,
+};
 
 use super::tree::{most_levels, split_off_bytes, Tree};
 use super::{Entry, Map};
@@ -46,6 +53,8 @@ type PartTree<M> = Shared<order::Map, <M as Machine>::Lock, Entries<M>>;
 type Locked<'a, M> = (Guard<'a, <M as Machine>::Lock, Entries<M>>, Held<'a, order::Map>);
 type TreeAccess<'a, M> = Access<'a, <M as Machine>::Lock, Entries<M>>;
 type Read<'a, M> = (TreeAccess<'a, M>, Held<'a, order::Map>);
+/// The token of who didn't get a lock since the map is claimed, and what to wait with.
+type Refused<'a, 'h> = (&'a mut Held<'h, order::Nothing>, Ticket);
 
 /// A map's parts.
 pub(super) struct Parts<M: Machine> {
@@ -181,20 +190,52 @@ impl<M: Machine> Map<M> {
     }
 
     /// Takes the lock of the entries in a range, to change them: a part's, where one has all of it, else the map's own.
+    /// Waits while the map is claimed.
     #[inline]
     pub(crate) fn lock<'a>(
         &'a self,
+        machine: &M,
         held: &'a mut Held<'_, order::Nothing>,
         range: VaRange,
     ) -> Locked<'a, M> {
+        let mut held = held;
+        loop {
+            match self.try_lock(machine, held, range) {
+                Ok(locked) => return locked,
+                Err((token, ticket)) => held = waited(machine, token, ticket),
+            }
+        }
+    }
+
+    /// The same for an attempt, which doesn't wait.
+    ///
+    /// # Errors
+    /// What to wait with, if the map is claimed.
+    #[inline]
+    pub(crate) fn lock_now<'a>(
+        &'a self,
+        machine: &M,
+        held: &'a mut Held<'_, order::Nothing>,
+        range: VaRange,
+    ) -> Result<Locked<'a, M>, Ticket> {
+        self.try_lock(machine, held, range).map_err(|(_, ticket)| ticket)
+    }
+
+    #[inline]
+    fn try_lock<'a, 'h>(
+        &'a self,
+        machine: &M,
+        held: &'a mut Held<'h, order::Nothing>,
+        range: VaRange,
+    ) -> Result<Locked<'a, M>, Refused<'a, 'h>> {
         let held = match self.part(range) {
             None => held,
             Some(part) => match part.tree().lock_if(held, || part.is_open()) {
-                Ok(locked) => return locked,
+                Ok(locked) => return Ok(locked),
                 Err(held) => held,
             },
         };
-        self.lock_whole(held, range)
+        self.try_lock_whole(machine, held, range)
     }
 
     /// Goes on reading what [`lock`](Self::lock) gave for the entry at an address.
@@ -207,16 +248,95 @@ impl<M: Machine> Map<M> {
         }
     }
 
-    /// Takes the map's own lock, with all entries of a range under it. An empty range is where no part may be.
+    /// Takes the map's own lock, with all entries of a range under it. An empty range is where no part may be. Waits while
+    /// the map is claimed.
     #[inline]
     pub(crate) fn lock_whole<'a>(
         &'a self,
+        machine: &M,
         held: &'a mut Held<'_, order::Nothing>,
         range: VaRange,
     ) -> Locked<'a, M> {
-        let (mut tree, mut h) = self.tree.lock(held);
-        self.gather(&mut tree, &mut h, range);
+        let mut held = held;
+        loop {
+            match self.try_lock_whole(machine, held, range) {
+                Ok(locked) => return locked,
+                Err((token, ticket)) => held = waited(machine, token, ticket),
+            }
+        }
+    }
+
+    /// The same for an attempt, which doesn't wait.
+    ///
+    /// # Errors
+    /// What to wait with, if the map is claimed.
+    #[inline]
+    pub(crate) fn lock_whole_now<'a>(
+        &'a self,
+        machine: &M,
+        held: &'a mut Held<'_, order::Nothing>,
+        range: VaRange,
+    ) -> Result<Locked<'a, M>, Ticket> {
+        self.try_lock_whole(machine, held, range).map_err(|(_, ticket)| ticket)
+    }
+
+    #[inline]
+    fn try_lock_whole<'a, 'h>(
+        &'a self,
+        machine: &M,
+        held: &'a mut Held<'h, order::Nothing>,
+        range: VaRange,
+    ) -> Result<Locked<'a, M>, Refused<'a, 'h>> {
+        let mut refused = None;
+        let locked = self.tree.lock_if(held, || {
+            refused = self.refuses(machine);
+            refused.is_none()
+        });
+        match (locked, refused) {
+            (Ok((mut tree, mut h)), _) => {
+                self.gather(&mut tree, &mut h, range);
+                Ok((tree, h.down_to()))
+            }
+            (Err(held), ticket) => Err((held, ticket.unwrap_or_else(|| machine.ticket(self.channel())))),
+        }
+    }
+
+    /// What to wait with, if the map is claimed; its lock is held.
+    #[inline(always)]
+    pub(crate) fn refuses(&self, machine: &M) -> Option<Ticket> {
+        if self.is_claimed.load(Relaxed) {
+            Some(machine.ticket(self.channel()))
+        } else {
+            None
+        }
+    }
+
+    /// By its address, which nothing else is named by.
+    fn channel(&self) -> Channel {
+        Channel(core::ptr::from_ref(self).addr() as u64)
+    }
+
+    /// Has all others wait for the map until [`unclaim`](Self::unclaim), though its lock is given back. All of it
+    /// [is locked](Self::lock_whole).
+    pub(crate) fn claim(&self, _all: &Guard<'_, M::Lock, Entries<M>>) {
+        debug_assert!(!self.is_claimed.load(Relaxed));
+        self.is_claimed.store(true, Relaxed);
+    }
+
+    /// Takes the lock of a map that the caller has claimed.
+    pub(crate) fn lock_claimed<'a>(&'a self, held: &'a mut Held<'_, order::Nothing>) -> Locked<'a, M> {
+        debug_assert!(self.is_claimed.load(Relaxed));
+        let (tree, h) = self.tree.lock(held);
         (tree, h.down_to())
+    }
+
+    /// Ends a claim.
+    pub(crate) fn unclaim(&self, machine: &M, held: &mut Held<'_, order::Nothing>) {
+        {
+            let (_tree, _) = self.tree.lock(held);
+            self.is_claimed.store(false, Relaxed);
+        }
+        machine.wake(self.channel());
     }
 
     /// Puts all entries of a range under the map's own lock, which is held.
@@ -227,40 +347,107 @@ impl<M: Machine> Map<M> {
         }
     }
 
-    /// Takes the lock of the entry at an address to read it, among others if it was quiet for long.
+    /// Takes the lock of the entry at an address to read it, among others if it was quiet for long. Waits while the map is
+    /// claimed.
+    pub(crate) fn read<'a>(
+        &'a self,
+        machine: &M,
+        held: &'a mut Held<'_, order::Nothing>,
+        va: Va,
+    ) -> Read<'a, M> {
+        let mut held = held;
+        loop {
+            match self.try_read(machine, held, va) {
+                Ok(read) => return read,
+                Err((token, ticket)) => held = waited(machine, token, ticket),
+            }
+        }
+    }
+
+    /// The same for an attempt, which doesn't wait.
+    ///
+    /// # Errors
+    /// What to wait with, if the map is claimed.
     #[inline(always)]
     #[cfg_attr(feature = "lines", track_caller)]
-    pub(crate) fn read<'a>(&'a self, held: &'a mut Held<'_, order::Nothing>, va: Va) -> Read<'a, M> {
+    pub(crate) fn read_now<'a>(
+        &'a self,
+        machine: &M,
+        held: &'a mut Held<'_, order::Nothing>,
+        va: Va,
+    ) -> Result<Read<'a, M>, Ticket> {
+        self.try_read(machine, held, va).map_err(|(_, ticket)| ticket)
+    }
+
+    #[inline(always)]
+    #[cfg_attr(feature = "lines", track_caller)]
+    fn try_read<'a, 'h>(
+        &'a self,
+        machine: &M,
+        held: &'a mut Held<'h, order::Nothing>,
+        va: Va,
+    ) -> Result<Read<'a, M>, Refused<'a, 'h>> {
         let mut held = held;
         loop {
             if let Some(part) = self.part_at(va) {
                 match part.tree().read_if(held, || part.is_open()) {
-                    Ok(read) => return read,
+                    Ok(read) => return Ok(read),
                     Err(token) => held = token,
                 }
             }
-            match self.tree.read_if(held, || self.part_at(va).is_none()) {
-                Ok((tree, h)) => return (tree, h.down_to()),
-                Err(token) => held = token,
+            let mut refused = None;
+            let read = self.tree.read_if(held, || {
+                refused = self.refuses(machine);
+                refused.is_none() && self.part_at(va).is_none()
+            });
+            match (read, refused) {
+                (Ok((tree, h)), _) => return Ok((tree, h.down_to())),
+                (Err(token), Some(ticket)) => return Err((token, ticket)),
+                (Err(token), None) => held = token,
             }
         }
     }
 
     /// The same for who reads for long: see [`Shared::read_beside_if`].
+    ///
+    /// # Errors
+    /// As [`read_now`](Self::read_now).
     #[inline(always)]
     #[cfg_attr(feature = "lines", track_caller)]
-    pub(crate) fn read_beside<'a>(&'a self, held: &'a mut Held<'_, order::Nothing>, va: Va) -> Read<'a, M> {
+    pub(crate) fn read_beside_now<'a>(
+        &'a self,
+        machine: &M,
+        held: &'a mut Held<'_, order::Nothing>,
+        va: Va,
+    ) -> Result<Read<'a, M>, Ticket> {
+        self.try_read_beside(machine, held, va).map_err(|(_, ticket)| ticket)
+    }
+
+    #[inline(always)]
+    #[cfg_attr(feature = "lines", track_caller)]
+    fn try_read_beside<'a, 'h>(
+        &'a self,
+        machine: &M,
+        held: &'a mut Held<'h, order::Nothing>,
+        va: Va,
+    ) -> Result<Read<'a, M>, Refused<'a, 'h>> {
         let mut held = held;
         loop {
             if let Some(part) = self.part_at(va) {
                 match part.tree().read_beside_if(held, || part.is_open()) {
-                    Ok(read) => return read,
+                    Ok(read) => return Ok(read),
                     Err(token) => held = token,
                 }
             }
-            match self.tree.read_beside_if(held, || self.part_at(va).is_none()) {
-                Ok((tree, h)) => return (tree, h.down_to()),
-                Err(token) => held = token,
+            let mut refused = None;
+            let read = self.tree.read_beside_if(held, || {
+                refused = self.refuses(machine);
+                refused.is_none() && self.part_at(va).is_none()
+            });
+            match (read, refused) {
+                (Ok((tree, h)), _) => return Ok((tree, h.down_to())),
+                (Err(token), Some(ticket)) => return Err((token, ticket)),
+                (Err(token), None) => held = token,
             }
         }
     }
@@ -302,6 +489,9 @@ impl<M: Machine> Map<M> {
     pub(super) fn open(&self, held: &mut Held<'_, order::Nothing>, cpu: usize, levels: usize) {
         let index = cpu % PARTS;
         let (mut tree, mut h) = self.tree.lock(held);
+        if self.is_claimed.load(Relaxed) {
+            return self.turns.forget();
+        }
         if self.parts.get().is_none() {
             self.make_parts(&mut tree);
         }
@@ -336,4 +526,15 @@ impl<M: Machine> Map<M> {
         self.parts.call_once(|| Box::new(Parts::new(area, slice)));
         tree.pass_over(area);
     }
+}
+
+/// Waits for a map that is claimed.
+#[cold]
+fn waited<'a, 'h, M: Machine>(
+    machine: &M,
+    held: &'a mut Held<'h, order::Nothing>,
+    ticket: Ticket,
+) -> &'a mut Held<'h, order::Nothing> {
+    machine.wait(held, ticket);
+    held
 }

@@ -7,7 +7,7 @@ use machine::{order, Held, Machine, Pages, Pmap, Shootdown, Va, VaRange};
 
 use super::merge::Growth;
 use super::tree::{built_bytes, Making, Taken, Tree};
-use super::{clip, cuts, has_room, Change, Entry, MapError, ORef, RangeError, Writes};
+use super::{clip, cuts, find_like, has_room, moves_many, Change, Entry, MapError, ORef, RangeError, Writes};
 use crate::cover::CHANGE_BYTES;
 use crate::{Space, Stop, Uvm};
 
@@ -100,8 +100,11 @@ impl<M: Machine> Uvm<M> {
         let tail = VaRange::sized(old.end, new_len - old.pages());
         let tail = tail.unwrap_or(VaRange::new(old.end, Va(u64::MAX)));
         let mut unwired = VaRange::new(old.start, old.start);
-        if behind == Behind::Emptied || !Self::may_stay(held, space, tail, place) {
-            unwired = self.unwire_ahead(held, space, old);
+        if behind == Behind::Emptied || !self.may_stay(held, space, tail, place) {
+            unwired = match place {
+                RemapPlace::Fixed(va) if moves_many(old, va) => self.forget_ahead(held, space, old),
+                _ => self.unwire_ahead(held, space, old),
+            };
         }
         let target = match place {
             RemapPlace::Fixed(va) => VaRange::new(va, va + new_len),
@@ -109,7 +112,8 @@ impl<M: Machine> Uvm<M> {
         };
         let forgotten = self.forget_ahead(held, space, target);
         let result = self.attempt(held, Change::MOVE.bytes::<M>() + CHANGE_BYTES, |held, reserved| {
-            let (mut tree, mut h) = space.map.lock_whole(held, concerned);
+            let (mut tree, mut h) =
+                space.map.lock_whole_now(self.machine(), held, concerned).map_err(Stop::Wait)?;
             if !tree.is_covered(old) {
                 return Err(Stop::Fail(MapError::NoMapping));
             }
@@ -121,7 +125,10 @@ impl<M: Machine> Uvm<M> {
             }
             let start = match place {
                 RemapPlace::Stay => return Err(Stop::Fail(MapError::NoSpace)),
-                RemapPlace::MayMove => tree.find_space(space.map.bounds, new_len.bytes()),
+                RemapPlace::MayMove => {
+                    let like = find_like(&tree, space.map.bounds, old, new_len);
+                    like.or_else(|| tree.find_space(space.map.bounds, new_len.bytes()))
+                }
                 RemapPlace::Fixed(va) => Some(va),
             }
             .ok_or(Stop::Fail(MapError::NoSpace))?;
@@ -166,12 +173,13 @@ impl<M: Machine> Uvm<M> {
 
     /// Whether a mapping that grows by `tail` need not move, as things are.
     fn may_stay(
+        &self,
         held: &mut Held<'_, order::Nothing>,
         space: &Space<M>,
         tail: VaRange,
         place: RemapPlace,
     ) -> bool {
-        let (tree, _) = space.map.lock_whole(held, tail);
+        let (tree, _) = space.map.lock_whole(self.machine(), held, tail);
         fits(&tree, space, tail, place)
     }
 

@@ -8,7 +8,7 @@ use machine::{order, Held, Machine, Pages, Pmap, Shootdown, VaRange};
 use super::tree::{Taken, Tree};
 use super::{check_pages, clip, has_room, Change, Entry, RangeError};
 use crate::pager::Pager;
-use crate::steps::ENTRIES;
+use crate::steps::{ENTRIES, SLOTS};
 use crate::{Space, Stop, Uvm};
 
 impl<M: Machine> Uvm<M> {
@@ -31,7 +31,7 @@ impl<M: Machine> Uvm<M> {
         let mut old = Taken::new();
         let unwired = self.forget_ahead(held, space, range);
         let result = self.attempt(held, Change::TAKE.bytes::<M>(), |held, reserved| {
-            let (mut tree, mut h) = space.map.lock(held, range);
+            let (mut tree, mut h) = space.map.lock_now(self.machine(), held, range).map_err(Stop::Wait)?;
             Change::TAKE.ensure(&tree, 0, reserved)?;
             let first = tree.get(range.start).map(|e| e.range);
             // Of two cuts one makes up for what goes, unless both are one entry's.
@@ -65,7 +65,7 @@ impl<M: Machine> Uvm<M> {
         let mut down = Shootdown::new();
         let mut old = Taken::new();
         {
-            let (mut tree, mut h) = space.map.lock_whole(held, space.map.bounds);
+            let (mut tree, mut h) = space.map.lock_whole(self.machine(), held, space.map.bounds);
             tree.take_into(space.map.bounds, &mut old);
             self.unwire_entries(&mut h, space, &mut old);
             self.forget_range(&mut h, space, space.map.bounds, &mut down);
@@ -100,20 +100,22 @@ impl<M: Machine> Uvm<M> {
             return;
         }
         let mut count = 0;
-        entries.each(|entry| {
-            count += 1;
-            if count % ENTRIES == 0 {
+        entries.drain(|some| {
+            count += some.len();
+            if count >= ENTRIES {
+                count = 0;
                 down.perform(self.machine(), held);
                 self.machine().pause(held);
             }
-            if let Some(aref) = &entry.amap {
-                self.release_amap(held, aref, entry.len(), down);
-            }
-            if let Some(oref) = &entry.object {
-                self.detach_into(held, &*oref.pager, down);
+            for entry in some {
+                if let Some(aref) = &entry.amap {
+                    self.release_amap(held, aref, entry.len(), down);
+                }
+                if let Some(oref) = &entry.object {
+                    self.detach_into(held, &*oref.pager, down);
+                }
             }
         });
-        entries.clear();
     }
 
     /// Forgets anonymous memory in the range: the next read finds the object's data or zeroes, as after
@@ -121,7 +123,7 @@ impl<M: Machine> Uvm<M> {
     ///
     /// # Errors
     /// [`RangeError::NoMapping`] if part of the range is a hole (the rest was discarded); [`RangeError::Access`] if
-    /// part is wired, [`RangeError::Invalid`], [`RangeError::NoMemory`]: nothing was discarded.
+    /// part is wired, [`RangeError::Invalid`]: nothing was discarded; [`RangeError::NoMemory`]: of a large range the first pages were.
     pub fn discard(
         &self,
         held: &mut Held<'_, order::Nothing>,
@@ -130,24 +132,92 @@ impl<M: Machine> Uvm<M> {
     ) -> Result<(), RangeError> {
         check_pages(range)?;
         let mut down = Shootdown::new();
+        let may_be = |tree: &Tree<Entry<M>>| {
+            tree.try_each(range, &mut |e| if e.wired { Err(RangeError::Access) } else { Ok(()) })
+        };
+        let covered = |tree: &Tree<Entry<M>>| match tree.is_covered(range) {
+            true => Ok(()),
+            false => Err(Stop::Fail(RangeError::NoMapping)),
+        };
         let result = self.attempt(held, 0, |held, reserved| {
-            let (mut tree, mut h) = space.map.lock(held, range);
-            tree.try_each(range, &mut |e| if e.wired { Err(RangeError::Access) } else { Ok(()) })?;
+            if self.is_much(held, space, range)? {
+                // Who forks meanwhile gets all of it or nothing.
+                let whole = space.map.lock_whole_now(self.machine(), held, space.map.bounds);
+                let (tree, _) = whole.map_err(Stop::Wait)?;
+                may_be(&tree)?;
+                let covered = covered(&tree);
+                space.map.claim(&tree);
+                drop(tree);
+                let done = self.discard_in_steps(held, space, range, &mut down);
+                space.map.unclaim(self.machine(), held);
+                return done.and(covered);
+            }
+            let locked = space.map.lock_now(self.machine(), held, range);
+            let (mut tree, mut h) = locked.map_err(Stop::Wait)?;
+            may_be(&tree)?;
             let need = self.copies_needed(&tree, &mut h, range) + release_bytes(&tree, &mut h, range);
             if need > reserved {
                 return Err(Stop::Heap(need));
             }
-            let covered = tree.is_covered(range);
-            self.forget_range(&mut h, space, range, &mut down);
-            tree.each_mut(range, |entry| self.discard_part(&mut h, entry, range, &mut down));
-            if covered {
-                Ok(())
-            } else {
-                Err(RangeError::NoMapping.into())
-            }
+            self.discard_now(&mut h, space, &mut tree, range, &mut down);
+            covered(&tree)
         });
         down.perform(self.machine(), held);
         result
+    }
+
+    /// Whether it takes more than a step to empty a range.
+    fn is_much(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        space: &Space<M>,
+        range: VaRange,
+    ) -> Result<bool, Stop<RangeError>> {
+        if range.pages() <= Pages(SLOTS as u64) {
+            return Ok(false);
+        }
+        let (tree, mut h) = space.map.lock_now(self.machine(), held, range).map_err(Stop::Wait)?;
+        Ok(self.part_to_empty(&mut h, space, &tree, range) != range)
+    }
+
+    /// Discards a range of a map that is claimed.
+    fn discard_in_steps(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        space: &Space<M>,
+        range: VaRange,
+        down: &mut Shootdown,
+    ) -> Result<(), Stop<RangeError>> {
+        let (mut rest, mut reserved) = (range, 0);
+        while !rest.is_empty() {
+            self.machine().reserve_heap(reserved).map_err(RangeError::from)?;
+            {
+                let (mut tree, mut h) = space.map.lock_claimed(held);
+                let part = self.part_to_empty(&mut h, space, &tree, rest);
+                let need = self.copies_needed(&tree, &mut h, part) + release_bytes(&tree, &mut h, part);
+                if need > reserved {
+                    reserved = need;
+                    continue;
+                }
+                self.discard_now(&mut h, space, &mut tree, part, down);
+                rest.start = part.end;
+            }
+            down.perform(self.machine(), held);
+            self.machine().pause(held);
+        }
+        Ok(())
+    }
+
+    fn discard_now(
+        &self,
+        held: &mut Held<'_, order::Map>,
+        space: &Space<M>,
+        tree: &mut Tree<Entry<M>>,
+        range: VaRange,
+        down: &mut Shootdown,
+    ) {
+        self.forget_range(held, space, range, down);
+        tree.each_mut(range, |entry| self.discard_part(held, entry, range, down));
     }
 
     /// Forgets private copies of an object's pages from `from` on, wherever the space maps them: the next access asks the
@@ -166,10 +236,11 @@ impl<M: Machine> Uvm<M> {
         let mut down = Shootdown::new();
         while !rest.is_empty() {
             let next = self.attempt(held, 0, |held, reserved| {
-                let (mut tree, mut h) = space.map.lock(held, rest);
+                let (mut tree, mut h) = space.map.lock_now(self.machine(), held, rest).map_err(Stop::Wait)?;
                 let Some(part) = first_copied(&tree, rest, object.object().id(), from) else {
                     return Ok(rest.end);
                 };
+                let part = self.part_to_empty(&mut h, space, &tree, part);
                 let need = self.copies_needed(&tree, &mut h, part) + release_bytes(&tree, &mut h, part);
                 if need > reserved {
                     return Err(Stop::Heap(need));
@@ -183,6 +254,7 @@ impl<M: Machine> Uvm<M> {
             });
             down.perform(self.machine(), held);
             rest.start = next.map_err(|e: RangeError| e)?;
+            self.machine().pause(held);
         }
         Ok(())
     }

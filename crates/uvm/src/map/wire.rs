@@ -13,7 +13,8 @@ use super::tree::{Taken, Tree};
 use super::{check_pages, clip, may_cut, Change, Entry, RangeError};
 use crate::fault::FaultError;
 use crate::map::Writes;
-use crate::{Space, Uvm};
+use crate::steps::first_part;
+use crate::{Space, Stop, Uvm};
 
 /// What a call has marked, part by part. A range has as many parts as it has entries, so the list is no one piece.
 type Fresh = LinkedList<(VaRange, Prot)>;
@@ -32,20 +33,34 @@ impl<M: Machine> Uvm<M> {
         space: &Space<M>,
         range: VaRange,
     ) -> Result<(), RangeError> {
-        let fresh = self.mark_wired(held, space, range)?;
-        let wired = fresh.iter().try_for_each(|&(part, prot)| self.wire_range(held, space, part, prot));
-        if wired.is_err() {
-            for &(part, _) in &fresh {
-                // A neighbour may have joined it meanwhile. Without heap to cut it off again it goes along.
-                if self.unwire(held, space, part).is_err() {
-                    self.unwire_marked(held, space, part);
-                }
-            }
-            return wired;
-        }
-        let (mut tree, mut h) = space.map.lock(held, range);
-        self.join(&mut tree, &mut h, range);
+        let mut fresh = Fresh::new();
+        let marked = self.mark_wired(held, space, range, &mut fresh);
+        let wired = marked.and_then(|()| {
+            fresh.iter().try_for_each(|&(part, prot)| self.wire_range(held, space, part, prot))
+        });
+        self.end_wiring_of(held, space, fresh, wired)?;
+        self.join_in_steps(held, space, range);
         Ok(())
+    }
+
+    /// Takes the marks back that a call has made, if it failed.
+    fn end_wiring_of(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        space: &Space<M>,
+        mut fresh: Fresh,
+        result: Result<(), RangeError>,
+    ) -> Result<(), RangeError> {
+        let mut n = 0;
+        while let Some((part, _)) = fresh.pop_front() {
+            // A neighbour may have joined it meanwhile. Without heap to cut it off again it goes along.
+            if result.is_err() && self.unwire(held, space, part).is_err() {
+                self.unwire_marked(held, space, part);
+            }
+            self.pause_after(held, n);
+            n += 1;
+        }
+        result
     }
 
     /// Keeps the pages of a range that are mapped, and each of the others from when it is first touched: mlock2's
@@ -59,7 +74,10 @@ impl<M: Machine> Uvm<M> {
         space: &Space<M>,
         range: VaRange,
     ) -> Result<(), RangeError> {
-        for (part, prot) in self.mark_wired(held, space, range)? {
+        let mut fresh = Fresh::new();
+        let marked = self.mark_wired(held, space, range, &mut fresh);
+        for &(part, prot) in fresh.iter().filter(|_| marked.is_ok()) {
+            self.machine().pause(held);
             let Some(access) = least_access(prot) else { continue };
             for (n, va) in part.iter_pages().enumerate() {
                 self.pause_after(held, n);
@@ -70,13 +88,13 @@ impl<M: Machine> Uvm<M> {
                 }
             }
         }
-        Ok(())
+        self.end_wiring_of(held, space, fresh, marked)
     }
 
     fn forget(&self, held: &mut Held<'_, order::Nothing>, space: &Space<M>, range: VaRange) {
         let mut down = machine::Shootdown::new();
         {
-            let (_tree, mut h) = space.map.lock(held, range);
+            let (_tree, mut h) = space.map.lock(self.machine(), held, range);
             self.unwire_translations(&mut h, space, range);
             self.forget_range(&mut h, space, range, &mut down);
             down.flush(self.machine().pmap());
@@ -84,29 +102,48 @@ impl<M: Machine> Uvm<M> {
         down.perform(self.machine(), held);
     }
 
-    /// Marks a range as wired and says which parts were not, with the accesses that may bring them in.
+    /// Marks a range as wired, some entries at a time, and notes which parts were not, with the accesses that may bring them in.
     fn mark_wired(
         &self,
         held: &mut Held<'_, order::Nothing>,
         space: &Space<M>,
         range: VaRange,
-    ) -> Result<Fresh, RangeError> {
+        fresh: &mut Fresh,
+    ) -> Result<(), RangeError> {
         check_pages(range)?;
+        let mut rest = range;
+        while !rest.is_empty() {
+            rest.start = self.mark_first(held, space, rest, rest == range, fresh)?;
+            self.machine().pause(held);
+        }
+        Ok(())
+    }
+
+    /// Marks the first part of a range, and says where that ends; looks first whether the whole range is mapped.
+    fn mark_first(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        space: &Space<M>,
+        range: VaRange,
+        looks: bool,
+        fresh: &mut Fresh,
+    ) -> Result<Va, RangeError> {
         let reserve = Change::CLIP.bytes::<M>() + 4 * FRESH_BYTES;
         self.attempt(held, reserve, |held, reserved| {
-            let (mut tree, _) = space.map.lock(held, range);
-            covered(&tree, range)?;
+            let (mut tree, _) = space.map.lock_now(self.machine(), held, range).map_err(Stop::Wait)?;
+            let part = first_part(&tree, range);
+            let whole = if looks { range } else { part };
+            covered(&tree, whole)?;
             let mut count = 0;
-            tree.each(range, |_| count += 1);
+            tree.each(part, |_| count += 1);
             let need = Change::CLIP.bytes_in(&tree) + count * FRESH_BYTES;
             if need > reserved {
-                return Err(crate::Stop::Heap(need));
+                return Err(Stop::Heap(need));
             }
-            may_cut(self, &tree, range)?;
-            clip(&mut tree, range);
+            may_cut(self, &tree, whole)?;
+            clip(&mut tree, whole);
             space.map.was_wired.store(true, Relaxed);
-            let mut fresh = Fresh::new();
-            tree.each_mut(range, |e| {
+            tree.each_mut(part, |e| {
                 if !e.wired {
                     e.wired = true;
                     // A read finds the page that a store will: one to an object would make it dirty, and ask for room in its file.
@@ -115,7 +152,7 @@ impl<M: Machine> Uvm<M> {
                     fresh.push_back((e.range, prot));
                 }
             });
-            Ok(fresh)
+            Ok(part.end)
         })
     }
 
@@ -128,6 +165,7 @@ impl<M: Machine> Uvm<M> {
     ) -> Result<(), RangeError> {
         let access = [Prot::WRITE, Prot::READ, Prot::EXECUTE].into_iter().find(|&a| prot.contains(a));
         let Some(access) = access else { return Ok(()) };
+        self.machine().pause(held);
         for (n, va) in range.iter_pages().enumerate() {
             self.pause_after(held, n);
             self.fault(held, space, va, access).map_err(|e| match e {
@@ -152,7 +190,7 @@ impl<M: Machine> Uvm<M> {
     ) -> Result<(), RangeError> {
         check_pages(range)?;
         self.attempt(held, Change::CLIP.bytes::<M>(), |held, reserved| {
-            let (mut tree, mut h) = space.map.lock(held, range);
+            let (mut tree, mut h) = space.map.lock_now(self.machine(), held, range).map_err(Stop::Wait)?;
             covered(&tree, range)?;
             may_cut(self, &tree, range)?;
             Change::CLIP.ensure(&tree, 0, reserved)?;
@@ -164,7 +202,7 @@ impl<M: Machine> Uvm<M> {
     }
 
     fn unwire_marked(&self, held: &mut Held<'_, order::Nothing>, space: &Space<M>, range: VaRange) {
-        let (mut tree, mut h) = space.map.lock(held, range);
+        let (mut tree, mut h) = space.map.lock(self.machine(), held, range);
         self.unwire_range(&mut h, space, &mut tree, range);
     }
 
@@ -175,7 +213,9 @@ impl<M: Machine> Uvm<M> {
         space: &Space<M>,
         entries: &mut Taken<Entry<M>>,
     ) {
-        entries.each_mut(|entry| self.unwire_entry(held, space, entry));
+        if space.map.was_wired.load(Relaxed) {
+            entries.each_mut(|entry| self.unwire_entry(held, space, entry));
+        }
     }
 
     fn unwire_range(
@@ -228,7 +268,7 @@ impl<M: Machine> Uvm<M> {
         let mut rest = range;
         while space.map.was_wired.load(Relaxed) && !rest.is_empty() {
             let part = {
-                let (tree, _) = space.map.lock(held, rest);
+                let (tree, _) = space.map.lock(self.machine(), held, rest);
                 let of = |e: &Entry<M>| (e.range.intersect(rest), e.prot);
                 tree.try_each(rest, &mut |e| if e.wired { Err(of(e)) } else { Ok(()) }).err()
             };

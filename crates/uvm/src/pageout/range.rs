@@ -12,7 +12,7 @@ use arrayvec::ArrayVec;
 use machine::frames::SCAN;
 use machine::{order, Held, Machine, PageNo, Pages, Pmap, Prot, Va, VaRange};
 
-use super::{Progress, Zeal};
+use super::{Pass, Progress, Zeal};
 use crate::borrowed::Content;
 use crate::map::{Entry, Writes};
 use crate::{Space, Uvm};
@@ -26,8 +26,9 @@ enum Layer {
 
 const LAYERS: [Layer; 2] = [Layer::Amap, Layer::Object];
 
-/// Pages with their addresses.
-type Found = ArrayVec<(Va, PageNo), SCAN>;
+type Found = ArrayVec<PageNo, SCAN>;
+/// Slots and entries that are looked at for them with the map locked.
+const LOOKS: usize = 256;
 
 impl<M: Machine> Uvm<M> {
     /// Writes a range's pages out as far as they have to be, and frees them when that is done; those that are wired or
@@ -38,16 +39,29 @@ impl<M: Machine> Uvm<M> {
         space: &Space<M>,
         range: VaRange,
     ) -> Progress {
-        while !self.begin_pass(held) {}
-        let mut pass = self.new_pass(held, usize::MAX, Zeal::Desperate);
+        let mut progress = Progress::default();
+        let mut under_way = None;
         self.each_page(held, space, range, |held, page| {
-            self.look_at(held, &mut pass, page);
+            let pass = under_way.get_or_insert_with(|| self.begin_range(held));
+            self.look_at(held, pass, page);
             if pass.is_full() {
-                self.finish(held, &mut pass);
+                progress = progress.and(self.end_range(held, under_way.take()));
             }
         });
+        progress.and(self.end_range(held, under_way))
+    }
+
+    fn begin_range(&self, held: &mut Held<'_, order::Nothing>) -> Pass<M> {
+        while !self.begin_pass(held) {}
+        self.new_pass(held, usize::MAX, Zeal::Desperate)
+    }
+
+    /// Ends a pass, and lets others run, who may want one.
+    fn end_range(&self, held: &mut Held<'_, order::Nothing>, pass: Option<Pass<M>>) -> Progress {
+        let Some(mut pass) = pass else { return Progress::default() };
         self.finish(held, &mut pass);
         self.end_pass();
+        self.machine().pause(held);
         pass.progress
     }
 
@@ -71,71 +85,92 @@ impl<M: Machine> Uvm<M> {
     ) {
         for layer in LAYERS {
             let mut rest = range;
-            loop {
-                let found = self.next_pages(held, space, rest, layer);
-                let Some(&(last, _)) = found.last() else { break };
-                for &(_, page) in &found {
+            while !rest.is_empty() {
+                let (found, end) = self.next_pages(held, space, rest, layer);
+                for page in found {
                     each(held, page);
                 }
-                rest = VaRange::new(last + Pages(1), range.end);
+                self.machine().pause(held);
+                rest.start = end;
             }
         }
     }
 
-    /// The first pages of one layer in a range.
+    /// Some of the first pages of one layer in a range, and how far it has been looked at.
     fn next_pages(
         &self,
         held: &mut Held<'_, order::Nothing>,
         space: &Space<M>,
         range: VaRange,
         layer: Layer,
-    ) -> Found {
+    ) -> (Found, Va) {
         let mut found = Found::new();
-        let (tree, mut h) = space.map.lock(held, range);
-        let _ = tree.try_each(range, &mut |e| {
+        let mut left = LOOKS;
+        let (tree, mut h) = space.map.lock(self.machine(), held, range);
+        let end = tree.try_each(range, &mut |e| {
             let part = e.range.intersect(range);
-            match layer {
-                Layer::Amap => self.pages_above(&mut h, e, part, &mut found),
+            let end = match layer {
+                Layer::Amap => self.pages_above(&mut h, e, part, &mut found, &mut left),
                 Layer::Object => self.pages_below(&mut h, e, part, &mut found),
-            }
-            if found.is_full() {
-                Err(())
+            };
+            left = left.saturating_sub(1);
+            if end < part.end || left == 0 {
+                Err(end)
             } else {
                 Ok(())
             }
         });
-        found
+        (found, end.err().unwrap_or(range.end))
     }
 
-    fn pages_above(&self, held: &mut Held<'_, order::Map>, e: &Entry<M>, part: VaRange, found: &mut Found) {
-        let Some(aref) = &e.amap else { return };
+    /// The pages of an entry's part that are its own, up to the address that is returned.
+    fn pages_above(
+        &self,
+        held: &mut Held<'_, order::Map>,
+        e: &Entry<M>,
+        part: VaRange,
+        found: &mut Found,
+        left: &mut usize,
+    ) -> Va {
+        let Some(aref) = &e.amap else { return part.end };
         let first = e.slot(aref, part.start);
         let (body, mut h) = aref.amap.body.lock(held);
         for (slot, number) in body.slots.range(first..first + part.pages().0) {
-            if found.is_full() {
-                return;
+            if found.is_full() || *left == 0 {
+                return part.start + Pages(slot - first);
             }
+            *left -= 1;
             let Some(no) = Content::anon(number) else { continue };
             let is_own = body.cover.is_exclusive(slot..slot + 1) && !body.slots.is_shared(slot);
             let (anon, _) = self.anons.get(no).lock(&mut h);
-            if let Some(page) = anon.page().filter(|_| is_own && anon.refs() == 1) {
-                found.push((part.start + Pages(slot - first), page));
-            }
+            found.extend(anon.page().filter(|_| is_own && anon.refs() == 1));
         }
+        part.end
     }
 
-    fn pages_below(&self, held: &mut Held<'_, order::Map>, e: &Entry<M>, part: VaRange, found: &mut Found) {
-        let Some(oref) = &e.object else { return };
+    /// As [`pages_above`](Self::pages_above), of the object.
+    fn pages_below(
+        &self,
+        held: &mut Held<'_, order::Map>,
+        e: &Entry<M>,
+        part: VaRange,
+        found: &mut Found,
+    ) -> Va {
+        let Some(oref) = &e.object else { return part.end };
         // A handle of the host's, and this mapping.
         let is_others = oref.pager.object().references() > 2;
         let is_written_to = e.writes == Writes::Through && e.max_prot.contains(Prot::WRITE);
         if is_others || !is_written_to {
-            return;
+            return part.end;
         }
         let first = e.index(oref, part.start);
         let (body, _) = oref.pager.object().lock(held);
-        let room = found.remaining_capacity();
-        let there = body.pages(first.0..first.0 + part.pages().0).take(room);
-        found.extend(there.map(|(index, page)| (part.start + (index - first), page)));
+        for (index, page) in body.pages(first.0..first.0 + part.pages().0) {
+            if found.is_full() {
+                return part.start + (index - first);
+            }
+            found.push(page);
+        }
+        part.end
     }
 }

@@ -20,7 +20,7 @@ use machine::{Held, Machine, NoMemory, PageNo, Pages, Reserve, Shootdown};
 use super::{Access, GetError, Launder, Pager, Quota};
 use crate::io::{Chain, Start, CLUSTER, FOR_COPIES};
 use crate::map::Advice;
-use crate::object::{Object, ObjectBody};
+use crate::object::{Object, ObjectBody, Removed};
 use crate::swap::Slot;
 use crate::Uvm;
 
@@ -188,7 +188,7 @@ impl<M: Machine> Pager<M> for AnonObject<M> {
         body: &mut ObjectBody,
         held: &mut Held<'_, order::Object>,
         down: &mut Shootdown,
-    ) {
-        body.remove_all(uvm, held, down);
+    ) -> Removed {
+        body.remove_some(uvm, held, down)
     }
 }

@@ -13,7 +13,7 @@ use alloc::sync::Arc;
 use machine::{order, Held, Machine, NoMemory, PageNo, Pages, Shootdown};
 
 use super::{Access, GetError, Pager};
-use crate::object::{Object, ObjectBody};
+use crate::object::{Object, ObjectBody, Removed};
 use crate::Uvm;
 
 /// See the module.
@@ -83,12 +83,15 @@ impl<M: Machine> Pager<M> for DevicePager<M> {
         body: &mut ObjectBody,
         held: &mut Held<'_, order::Object>,
         down: &mut Shootdown,
-    ) {
-        body.remove_all(uvm, held, down);
+    ) -> Removed {
+        if body.remove_some(uvm, held, down) == Removed::Some {
+            return Removed::Some;
+        }
         // Nobody may write to them through a translation that a CPU remembers.
         down.flush(uvm.machine().pmap());
         for page in run(self.first, self.len) {
             uvm.frames().unpin(page);
         }
+        Removed::All
     }
 }

@@ -21,7 +21,7 @@ use machine::{Held, Machine, NoMemory, PageNo, Pages, Ticket};
 
 use crate::io::{Start, Transfer};
 use crate::map::Advice;
-use crate::object::{Object, ObjectBody};
+use crate::object::{Object, ObjectBody, Removed};
 use crate::Uvm;
 
 /// Why a pager has no page to give.
@@ -169,12 +169,13 @@ pub trait Pager<M: Machine>: Send + Sync {
         false
     }
 
-    /// Tells the pager that the last reference is gone, under the object's lock. What it frees goes into `down`.
+    /// Tells the pager that the last reference is gone, under the object's lock. What it frees goes into `down`. Where it leaves
+    /// [some](Removed::Some) it is told again, once others have had a turn.
     fn last_reference(
         &self,
         uvm: &Uvm<M>,
         body: &mut ObjectBody,
         held: &mut Held<'_, order::Object>,
         down: &mut machine::Shootdown,
-    );
+    ) -> Removed;
 }

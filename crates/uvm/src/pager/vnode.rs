@@ -26,7 +26,7 @@ use super::ahead::{Plan, Reader};
 use super::{Access, GetError, IoError, Launder, Pager, Put};
 use crate::io::{Chain, Outcome, Start, Transfer, CLUSTER, FOR_COPIES};
 use crate::map::Advice;
-use crate::object::{busy_check, Object, ObjectBody};
+use crate::object::{busy_check, Object, ObjectBody, Removed};
 use crate::{Counter, Uvm};
 
 /// The most pages of one write.
@@ -532,7 +532,7 @@ impl<M: Machine> Pager<M> for VnodePager<M> {
         body: &mut ObjectBody,
         held: &mut Held<'_, order::Object>,
         down: &mut Shootdown,
-    ) {
-        body.remove_all(uvm, held, down);
+    ) -> Removed {
+        body.remove_some(uvm, held, down)
     }
 }

@@ -459,16 +459,15 @@ impl Slots {
         leaves.map(|(key, leaf)| leaf.count(part_of(key, &range))).sum()
     }
 
-    /// The end of a range's first leaves that take as long to let go of as so many numbers, at least a leaf's. A leaf that
-    /// other tables hold as well takes as long as one number. Cost: by leaves.
-    pub(crate) fn few(&self, range: Range<u64>, numbers: usize) -> u64 {
-        let mut left = numbers;
+    /// The end of a range's first leaves that take as long to let go of as the numbers `left`, which becomes what is left then;
+    /// the range's start, if the first takes longer. A leaf that other tables hold as well takes as long as one number. Cost: by leaves.
+    pub(crate) fn few(&self, range: Range<u64>, left: &mut usize) -> u64 {
         for (key, leaf) in self.leaves.range(keys_of(&range)) {
             let is_shared = Arc::strong_count(leaf) > 1;
             let cost = if is_shared { 1 } else { leaf.used.load(Relaxed).count_ones() as usize };
             match left.checked_sub(cost) {
-                Some(less) => left = less,
-                None => return key * LEAF,
+                Some(less) => *left = less,
+                None => return range.start.max(key * LEAF),
             }
         }
         range.end

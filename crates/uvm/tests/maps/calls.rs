@@ -10,7 +10,8 @@ use machine::{Held, PageNo, Pages, Prot, Shootdown, ThreadCtx, Va, VaRange};
 use uvm::pager::Access;
 use uvm::{
     Advice, AnonObject, Backing, Counter, FaultError, GetError, Inherit, MapError, MapRequest, Object,
-    ObjectBody, Pager, Place, RangeError, RemapPlace, Sharing, Space, Transfer, Uvm, Vnode, VnodePager,
+    ObjectBody, Pager, Place, RangeError, RemapPlace, Removed, Sharing, Space, Transfer, Uvm, Vnode,
+    VnodePager,
 };
 
 use crate::count::locks;
@@ -180,11 +181,12 @@ impl Pager<Soft> for LastWords {
         _: &mut ObjectBody,
         _: &mut Held<'_, order::Object>,
         _: &mut Shootdown,
-    ) {
+    ) -> Removed {
         if let Some(probe) = &*self.probe.lock().unwrap() {
             probe();
         }
         self.ended.fetch_add(1, Relaxed);
+        Removed::All
     }
 }
 

@@ -4,6 +4,7 @@
 use alloc::boxed::Box;
 
 use arrayvec::ArrayVec;
+use machine::VaRange;
 
 use super::node::{rebalance, Child, Node, Nodes};
 use super::{most_levels, node_bytes, Span, Tree, LEAF, LEVELS};
@@ -89,26 +90,15 @@ impl<E: Span> Node<E> {
             last.node.rebalance_edge(nodes);
         }
     }
-
-    fn derive(&mut self, made: &mut Builder<E>, each: &mut impl FnMut(&mut E) -> Option<E>) {
-        match self {
-            Node::Leaf(entries) => {
-                entries.iter_mut().for_each(|e| each(e).into_iter().for_each(|e| made.push(e)));
-            }
-            Node::Inner(children) => children.iter_mut().for_each(|c| c.node.derive(made, each)),
-        }
-    }
 }
 
 impl<E: Span> Tree<E> {
-    /// A tree with what `each` makes of the entries, in order, at the same places; where it makes
+    /// A tree with what `each` makes of the entries in a range, in order, at the same places; where it makes
     /// nothing, nothing is. Costs no look-ups. `each` may change its entry, but for the range.
     /// [Heap](built_bytes) for what it makes has been reserved.
-    pub(crate) fn derive(&mut self, mut each: impl FnMut(&mut E) -> Option<E>) -> Tree<E> {
+    pub(crate) fn derive(&mut self, range: VaRange, mut each: impl FnMut(&mut E) -> Option<E>) -> Tree<E> {
         let mut made = Builder::new();
-        if let Some(root) = &mut self.root {
-            root.derive(&mut made, &mut each);
-        }
+        self.each_mut(range, |e| each(e).into_iter().for_each(|e| made.push(e)));
         made.finish()
     }
 }

@@ -190,6 +190,22 @@ impl<E> Node<E> {
         }
     }
 
+    /// Takes out the entries of the last leaf that has some. What is left is no tree any more, only more of the same.
+    pub(super) fn pop_last(&mut self) -> Option<ArrayVec<E, LEAF>> {
+        match self {
+            Node::Leaf(entries) => Some(core::mem::take(entries)).filter(|entries| !entries.is_empty()),
+            Node::Inner(children) => {
+                while let Some(last) = children.last_mut() {
+                    if let Some(entries) = last.node.pop_last() {
+                        return Some(entries);
+                    }
+                    children.pop();
+                }
+                None
+            }
+        }
+    }
+
     /// Takes out the child of a node that has no other.
     pub(super) fn only_child(&mut self) -> Option<Box<Node<E>>> {
         match self {

@@ -71,11 +71,14 @@ impl<E> Taken<E> {
 }
 
 impl<E> Taken<E> {
-    /// Drops all entries.
-    pub(crate) fn clear(&mut self) {
-        self.one = None;
-        if !self.more.is_empty() {
-            self.more = Tree::new();
+    /// Takes all entries out, some at a time, the last first.
+    pub(crate) fn drain(&mut self, mut some: impl FnMut(&[E])) {
+        if let Some(one) = self.one.take() {
+            return some(&[one]);
+        }
+        let Some(mut root) = core::mem::take(&mut self.more).root else { return };
+        while let Some(entries) = root.pop_last() {
+            some(&entries);
         }
     }
 }

@@ -95,13 +95,17 @@ fn one_entry_is_taken_without_a_node() {
 }
 
 #[test]
-fn cleared_entries_are_gone() {
-    let mut t = tens(100);
-    for (range, count) in [(r(200, 210), 1), (r(300, 500), 20)] {
+fn entries_are_drained_the_last_first() {
+    let mut t = tens(5000);
+    for (range, count) in [(r(200, 210), 1), (r(300, 500), 20), (r(1000, 41000), 4000)] {
         let mut taken = t.take(range);
-        assert_eq!((taken.len(), taken.is_empty()), (count, false));
-        taken.clear();
-        assert_eq!((taken.len(), taken.is_empty()), (0, true));
+        let mut expected = Vec::new();
+        taken.each(|e| expected.push(*e));
+        assert_eq!(expected.len(), count);
+        let mut drained = Vec::new();
+        taken.drain(|some| drained.extend(some.iter().rev().copied()));
+        drained.reverse();
+        assert_eq!((taken.len(), taken.is_empty(), drained), (0, true, expected));
     }
 }
 
@@ -110,7 +114,8 @@ fn a_derived_tree_has_the_same_places() {
     for count in [0, 1, 7, 8, 9, 100, 500, 5000] {
         let mut t = tens(count);
         let mut derived = Tree::new();
-        let nodes = made(|| derived = t.derive(|e| (e.start.0 % 30 != 0).then_some(*e)));
+        let all = r(0, u64::MAX);
+        let nodes = made(|| derived = t.derive(all, |e| (e.start.0 % 30 != 0).then_some(*e)));
         t.check().unwrap();
         derived.check().unwrap();
         let expected: Vec<_> = contents(&t).into_iter().filter(|e| e.start.0 % 30 != 0).collect();
