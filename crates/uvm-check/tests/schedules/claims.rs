@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use machine::{Pages, ThreadCtx, Va, VaRange};
-use uvm::{MapRequest, Space};
+use uvm::{Backing, MapRequest, Place, Space};
 use uvm_soft::{IoBy, ShuttleThreads, Threads};
 
 use super::world::{check, check_rounds, spawn, Soft, World, P};
@@ -21,7 +21,7 @@ fn map_apart(w: &World, space: &Space<Soft>) {
 
 fn map_apart_as(w: &World, space: &Space<Soft>, request: &MapRequest<Soft>) {
     for va in APART {
-        let request = request.clone().at(va);
+        let request = MapRequest { place: Place::Fixed(va), backing: Backing::Zero, name: None, ..*request };
         w.uvm.map(&mut ThreadCtx::new().held(), space, &request).expect("there is room");
         w.store(1, space, va, 0);
     }
