@@ -236,6 +236,6 @@ impl<M: Machine> Uvm<M> {
     pub(crate) fn is_sparse(&self, space: &Space<M>, range: VaRange) -> bool {
         let pmap = self.machine().pmap();
         let part = VaRange::new(range.start, pmap.tables_part(&space.pmap, range, TABLES));
-        part.end != range.end && pmap.part(&space.pmap, part, 4 * TRANSLATIONS) == part.end
+        part.end != range.end && pmap.part(&space.pmap, part, 6 * TRANSLATIONS) == part.end
     }
 }
