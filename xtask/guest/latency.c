@@ -1,6 +1,7 @@
 // A program that sleeps a millisecond at a time runs on, whatever one call of another program has to do, and beside crowds of programs that
 // compute, or wake each other. Time is virtual: run with instructions for a clock, on one CPU or two.
 #include "check.h"
+#include "uvm.h"
 #include <limits.h>
 #include <poll.h>
 #include <pthread.h>
@@ -297,6 +298,100 @@ static void read_whole(const char *path) {
     NEED(fd >= 0);
     while (read(fd, text, sizeof text) > 0) continue;
     close(fd);
+}
+
+// Pages so far apart that each has a table of its own, and all else that lies over a range.
+static char *far_apart(size_t distance) {
+    static char *at;
+    if (!at) at = mmap(0, ENTRIES * distance, RW, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    NEED(at != MAP_FAILED);
+    for (size_t i = 0; i < ENTRIES; i++) at[i * distance] = 1;
+    return at;
+}
+
+static void sparse_memory_of(size_t distance) {
+    char *at = far_apart(distance), *to;
+    size_t size = ENTRIES * distance;
+    BESIDE("reading status of sparse memory", read_whole("/proc/self/status"));
+    BESIDE("reading smaps_rollup of sparse memory", read_whole("/proc/self/smaps_rollup"));
+    BESIDE("madvise(MADV_COLD) of sparse memory", CHECK(!madvise(at, size, MADV_COLD)));
+    BESIDE("madvise(MADV_PAGEOUT) of sparse memory", CHECK(!madvise(at, size, MADV_PAGEOUT)));
+    BESIDE("madvise(MADV_WILLNEED) of sparse memory", CHECK(!madvise(at, size, MADV_WILLNEED)));
+    BESIDE("msync of sparse memory", CHECK(!msync(at, size, MS_SYNC)));
+    BESIDE("fork of sparse memory", forked());
+    BESIDE("mprotect of sparse memory", CHECK(!mprotect(at, size, PROT_READ)));
+    NEED(!mprotect(at, size, RW));
+    far_apart(distance);
+    BESIDE("madvise(MADV_FREE) of sparse memory", CHECK(!madvise(at, size, MADV_FREE)));
+    far_apart(distance);
+    BESIDE("madvise(MADV_DONTNEED) of sparse memory", CHECK(!madvise(at, size, MADV_DONTNEED)));
+    far_apart(distance);
+    BESIDE("mprotect(PROT_NONE) of sparse memory", CHECK(!mprotect(at, size, PROT_NONE)));
+    NEED(!mprotect(at, size, RW));
+    BESIDE("madvise(MADV_DONTNEED) of sparse memory without translations", CHECK(!madvise(at, size, MADV_DONTNEED)));
+    far_apart(distance);
+    BESIDE("mremap of sparse memory", CHECK((to = mremap(at, size, size + PAGE, MREMAP_MAYMOVE)) != MAP_FAILED));
+    NEED(mremap(to, size, size, MREMAP_MAYMOVE | MREMAP_FIXED, at) == at);
+    far_apart(distance);
+    NEED((to = mmap(0, size + 2 * PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)) != MAP_FAILED);
+    BESIDE("mremap of sparse memory to another place", CHECK(mremap(at, size, size, MREMAP_MAYMOVE | MREMAP_FIXED, to + PAGE) == to + PAGE));
+    BESIDE("munmap of sparse memory", CHECK(!munmap(to, size + 2 * PAGE)));
+}
+
+static void sparse_memory(void) {
+    sparse_memory_of(2 * MEGA);
+}
+
+static void very_sparse_memory(void) {
+    sparse_memory_of(1024ul * MEGA);
+}
+
+static void sparse_memory_is_passed(size_t distance) {
+    char *at = far_apart(distance), *there;
+    size_t size = ENTRIES * distance;
+    for (enum uvm_export mode = UVM_SHARE; mode <= UVM_DONATE_ZERO; mode++) {
+        int fd = -1;
+        BESIDE("uvm_export of sparse memory", CHECK((fd = uvm_export(at, size, mode, RW)) >= 0));
+        BESIDE("uvm_import of sparse memory", CHECK((there = uvm_import(fd, 0, 0)) != (void *)-1));
+        BESIDE("munmap of imported sparse memory", CHECK(!munmap(there, size)));
+        BESIDE("close of exported sparse memory", CHECK(!close(fd)));
+        if (mode == UVM_DONATE) NEED(mmap(at, size, RW, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) == at);
+        far_apart(distance);
+    }
+}
+
+static void sparse_memory_moves(void) {
+    sparse_memory_is_passed(2 * MEGA);
+}
+
+static void very_sparse_memory_moves(void) {
+    sparse_memory_is_passed(1024ul * MEGA);
+}
+
+// Half of them with a page.
+static char *entries_with_pages(void) {
+    char *at = entries();
+    for (size_t i = PAGE; i < (size_t)MAPPINGS * PAGE; i += 2 * PAGE) at[i] = 1;
+    return at;
+}
+
+static void many_entries_are_passed(void) {
+    size_t size = (size_t)MAPPINGS * PAGE;
+    char *old = entries();
+    BESIDE("uvm_minherit of many mappings", CHECK(!uvm_minherit(old, size, UVM_INHERIT_NONE)));
+    NEED(!munmap(old, size));
+    for (enum uvm_export mode = UVM_SHARE; mode <= UVM_DONATE_ZERO; mode++) {
+        char *at = entries_with_pages(), *there;
+        int fd = -1;
+        BESIDE("uvm_export of many mappings", fd = uvm_export(at, size, mode, PROT_READ));
+        if (fd < 0) CHECK(errno == E2BIG);
+        if (fd >= 0) {
+            BESIDE("uvm_import of many mappings", CHECK((there = uvm_import(fd, 0, 0)) != (void *)-1));
+            if (there != (void *)-1) BESIDE("munmap of many imported mappings", CHECK(!munmap(there, size)));
+            BESIDE("close of many exported mappings", CHECK(!close(fd)));
+        }
+        NEED(!munmap(at, size));
+    }
 }
 
 static void many_entries(void) {
@@ -1062,6 +1157,11 @@ static const struct test_case cases[] = {
     {"large_memory_is_changed", large_memory_is_changed},
     {"spans_are_looked_at", spans_are_looked_at},
     {"many_entries", many_entries},
+    {"many_entries_are_passed", many_entries_are_passed},
+    {"sparse_memory", sparse_memory},
+    {"very_sparse_memory", very_sparse_memory},
+    {"sparse_memory_moves", sparse_memory_moves},
+    {"very_sparse_memory_moves", very_sparse_memory_moves},
     {"processes_end", processes_end},
     {"parents_end", parents_end},
     {"many_waiters", many_waiters},

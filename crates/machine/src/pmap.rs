@@ -184,6 +184,12 @@ pub trait Pmap: Send + Sync + Sized {
     /// few tables; the range's end if all of it takes less. Cost: by table pages up to there.
     fn part(&self, space: &Self::Space, range: VaRange, mappings: usize) -> Va;
 
+    /// The end of the first part of a range that so many tables serve, where [`pass`](Self::pass) moves tables; the range's end if all
+    /// of it has fewer. Cost: by table pages up to there.
+    fn tables_part(&self, _space: &Self::Space, range: VaRange, _tables: usize) -> Va {
+        range.end
+    }
+
     /// What is mapped at `va`, as tables say (a CPU's TLB may know less).
     fn extract(&self, space: &Self::Space, va: Va) -> Option<(PageNo, Prot)>;
 

@@ -30,6 +30,9 @@ use crate::owed::Owed;
 use crate::stat::Counter;
 use crate::{Space, Stop, Uvm};
 
+/// Entries that are passed at once, at most: nobody sees a part of them passed, so others wait for all.
+pub const MOST_ENTRIES: usize = 512;
+
 /// How memory is passed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Pass {
@@ -119,8 +122,8 @@ impl<M: Machine> Uvm<M> {
     /// A shared object is shared by all modes but `Copy`, which maps it privately as a fork does.
     ///
     /// # Errors
-    /// [`MapError`], `NoSpace` and `Exists` as for [`map`](Self::map); `Invalid` for an empty, unaligned or outside range, one with a
-    /// submap, or a donation onto itself; `NoMapping` if nothing lies in the range. Nothing has changed then.
+    /// [`MapError`], `NoSpace` and `Exists` as for [`map`](Self::map); `TooMany` also for more than [`MOST_ENTRIES`] in the range;
+    /// `Invalid` for an empty, unaligned or outside range, one with a submap, or a donation onto itself; `NoMapping` if nothing lies in the range. Nothing has changed then.
     pub fn pass_range(
         &self,
         held: &mut Held<'_, order::Nothing>,
@@ -149,6 +152,9 @@ impl<M: Machine> Uvm<M> {
             if matches!(mode, Pass::Donate | Pass::DonateZero) && crate::map::moves_many(range, va) {
                 unwired = self.forget_ahead(held, from, range);
             }
+        }
+        if mode != Pass::Share && unwired.is_empty() && self.is_sparse(from, range) {
+            unwired = self.forget_ahead(held, from, range);
         }
         let (replaced, half, down) = (Taken::new(), Taken::new(), Shootdown::new());
         let mut passing = Passing { from, range, to, mode, down, replaced, half };
@@ -309,13 +315,15 @@ impl<M: Machine> Uvm<M> {
         Ok(at)
     }
 
-    /// How many entries lie in a range.
+    /// How many entries lie in a range; as many as can be passed in one piece.
     fn passable(&self, tree: &Tree<Entry<M>>, range: VaRange) -> Result<usize, MapError> {
         let mut entries = 0;
         tree.try_each(range, &mut |e| {
             entries += 1;
             if e.submap.is_some() {
                 Err(MapError::Invalid)
+            } else if entries > MOST_ENTRIES {
+                Err(MapError::TooMany)
             } else {
                 Ok(())
             }

@@ -85,7 +85,7 @@ use machine::{order, Frames, Held, Machine, NoMemory, PageNo, Ticket};
 
 pub use audit::AuditError;
 pub use describe::{EntryInfo, Layers, Outline};
-pub use extract::{Detached, Pass};
+pub use extract::{Detached, Pass, MOST_ENTRIES};
 pub use fault::{FaultError, FaultKind};
 pub use io::{Outcome, Start, Transfer, CLUSTER};
 pub use loan::{Lent, LentPage};

@@ -361,6 +361,11 @@ impl ObjectBody {
         self.pages.range(from.0..u64::MAX >> 1).next().map(|(index, _)| Pages(index))
     }
 
+    /// The end of a range's first leaves that have as many pages as are `left`, which becomes what is left then.
+    pub(crate) fn few(&self, range: core::ops::Range<u64>, left: &mut usize) -> u64 {
+        self.pages.few(range, left)
+    }
+
     /// What lies in a range of indices, in order.
     pub(crate) fn contents(
         &self,

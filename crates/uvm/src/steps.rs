@@ -6,7 +6,7 @@
 //! they could do before it or after it.
 
 use machine::lines::Ordering::Relaxed;
-use machine::{order, Held, Machine, Pages, Pmap, Shootdown, VaRange};
+use machine::{order, Held, Machine, Pages, Pmap, Prot, Shootdown, Va, VaRange};
 
 use crate::map::tree::Tree;
 use crate::map::Entry;
@@ -16,6 +16,8 @@ use crate::{Space, Uvm};
 pub(crate) const ENTRIES: usize = 64;
 /// Translations of a step, about.
 pub(crate) const TRANSLATIONS: usize = 2048;
+/// Tables that are moved in one piece though few translations are in each.
+const TABLES: usize = 256;
 /// Slots of a step that are emptied.
 pub(crate) const SLOTS: usize = if cfg!(feature = "small-leaves") { 4 } else { 1024 };
 /// Wired ones, whose pages are unwired one by one.
@@ -36,6 +38,34 @@ pub(crate) fn first_part<M: Machine>(tree: &Tree<Entry<M>>, range: VaRange) -> V
         }
     });
     VaRange::new(range.start, last.err().map_or(range.end, |end| end.min(range.end)))
+}
+
+/// A range up to where an entry in it is to be cut, which `end` says for what each of them has in it.
+fn cut<M: Machine>(
+    tree: &Tree<Entry<M>>,
+    range: VaRange,
+    mut end: impl FnMut(&Entry<M>, VaRange) -> Va,
+) -> VaRange {
+    let cut = tree.try_each(range, &mut |e| {
+        let own = e.range.intersect(range);
+        match end(e, own) {
+            end if end == own.end => Ok(()),
+            end => Err(end),
+        }
+    });
+    VaRange::new(range.start, cut.err().unwrap_or(range.end))
+}
+
+/// The end of the first part of an entry's part that has as many slots in use as are `left`: see [`ARef::few`](crate::amap::ARef::few).
+fn few_slots<M: Machine>(
+    held: &mut Held<'_, order::Map>,
+    e: &Entry<M>,
+    own: VaRange,
+    left: &mut usize,
+) -> Va {
+    let Some(aref) = &e.amap else { return own.end };
+    let slots = e.slots(aref, own);
+    own.start + Pages(aref.few(held, slots.clone(), left) - slots.start)
 }
 
 /// The first part of a range that is wired, and is one entry's.
@@ -68,8 +98,31 @@ impl<M: Machine> Uvm<M> {
         }
     }
 
-    /// The part of a range that one step empties: of some entries, some thousands of translations, and as many slots with something
-    /// in them.
+    /// Calls `each` likewise with each part of an entry that one step looks at: what lies in its layers is as much as
+    /// [`part_to_look_at`](Self::part_to_look_at) says.
+    pub(crate) fn each_part_in_steps(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        space: &Space<M>,
+        range: VaRange,
+        mut each: impl FnMut(&Entry<M>, VaRange, &mut Held<'_, order::Map>),
+    ) {
+        let mut rest = range;
+        loop {
+            {
+                let (tree, mut h) = space.map.lock(self.machine(), held, rest);
+                let part = self.part_to_look_at(&mut h, &tree, rest);
+                tree.each(part, |e| each(e, e.range.intersect(part), &mut h));
+                rest.start = part.end;
+            }
+            if rest.is_empty() {
+                return;
+            }
+            self.machine().pause(held);
+        }
+    }
+
+    /// The part of a range that one step empties: of some thousands of translations, and as much as one looks at.
     pub(crate) fn part_to_empty(
         &self,
         held: &mut Held<'_, order::Map>,
@@ -80,17 +133,25 @@ impl<M: Machine> Uvm<M> {
         let mut part = first_part(tree, range);
         part.end = self.machine().pmap().part(&space.pmap, part, TRANSLATIONS);
         let mut left = SLOTS;
-        let cut = tree.try_each(part, &mut |e| {
-            let (Some(aref), own) = (&e.amap, e.range.intersect(part)) else { return Ok(()) };
-            let slots = e.slots(aref, own);
-            let end = aref.few(held, slots.clone(), &mut left);
-            if end == slots.end {
-                Ok(())
-            } else {
-                Err(own.start + Pages(end - slots.start))
-            }
-        });
-        VaRange::new(part.start, cut.err().unwrap_or(part.end))
+        cut(tree, part, |e, own| few_slots(held, e, own, &mut left))
+    }
+
+    /// The part of a range that one step looks at: some entries, and some slots and some of their objects' pages, or leaves of few of
+    /// these.
+    pub(crate) fn part_to_look_at(
+        &self,
+        held: &mut Held<'_, order::Map>,
+        tree: &Tree<Entry<M>>,
+        range: VaRange,
+    ) -> VaRange {
+        let (mut slots, mut pages) = (SLOTS, SLOTS);
+        cut(tree, first_part(tree, range), |e, own| {
+            let end = few_slots(held, e, own, &mut slots);
+            let Some(oref) = &e.object else { return end };
+            let first = e.index(oref, own.start).0;
+            let few = oref.pager.object().lock(held).0.few(first..first + own.pages().0, &mut pages);
+            end.min(own.start + Pages(few - first))
+        })
     }
 
     /// Takes back the wiring of a range's pages, and their translations, a part at a time, before the range goes: the
@@ -145,5 +206,36 @@ impl<M: Machine> Uvm<M> {
             self.machine().pause(held);
         }
         unwired
+    }
+
+    /// Lowers what a range of a map that is claimed shows, in steps.
+    pub(crate) fn lower_claimed(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        space: &Space<M>,
+        range: VaRange,
+        prot: Prot,
+    ) {
+        let pmap = self.machine().pmap();
+        let mut rest = range;
+        while !rest.is_empty() {
+            let mut down = Shootdown::new();
+            {
+                let (_tree, mut h) = space.map.lock_claimed(held);
+                let part = VaRange::new(rest.start, pmap.part(&space.pmap, rest, TRANSLATIONS));
+                pmap.protect(&mut h, &space.pmap, part, prot, &mut down);
+                down.flush(pmap);
+                rest.start = part.end;
+            }
+            down.perform(self.machine(), held);
+            self.machine().pause(held);
+        }
+    }
+
+    /// Whether a range has so many tables, of few translations each, that these are better forgotten than moved.
+    pub(crate) fn is_sparse(&self, space: &Space<M>, range: VaRange) -> bool {
+        let pmap = self.machine().pmap();
+        let part = VaRange::new(range.start, pmap.tables_part(&space.pmap, range, TABLES));
+        part.end != range.end && pmap.part(&space.pmap, part, 6 * TRANSLATIONS) == part.end
     }
 }

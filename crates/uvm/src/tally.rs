@@ -28,13 +28,16 @@ pub struct Tally {
 }
 
 impl<M: Machine> Uvm<M> {
-    /// Counts a range's pages, some entries at a time. Cost: by pages that are there, not by addresses.
+    /// Counts a range's pages, some at a time. Cost: by pages that are there, not by addresses.
     pub fn tally(&self, held: &mut Held<'_, order::Nothing>, space: &Space<M>, range: VaRange) -> Tally {
         let mut sum = Tally::default();
-        self.each_in_steps(held, space, range, |e, h| {
-            sum.heap += entry_bytes::<Entry<M>>();
-            self.tally_anons(h, e, range, &mut sum);
-            self.tally_object(h, space, e, range, &mut sum);
+        self.each_part_in_steps(held, space, range, |e, part, h| {
+            // Once for each entry, at its first part.
+            if part.start == e.range.start.max(range.start) {
+                sum.heap += entry_bytes::<Entry<M>>();
+            }
+            self.tally_anons(h, e, part, &mut sum);
+            self.tally_object(h, space, e, part, &mut sum);
         });
         sum
     }
@@ -48,10 +51,10 @@ impl<M: Machine> Uvm<M> {
         range: VaRange,
     ) -> usize {
         let mut sum = 0;
-        self.each_in_steps(held, space, range, |e, h| {
+        self.each_part_in_steps(held, space, range, |e, part, h| {
             let Some(aref) = &e.amap else { return };
             let (body, _) = aref.amap.body.lock(h);
-            sum += body.slots.count(e.slots(aref, e.range.intersect(range)));
+            sum += body.slots.count(e.slots(aref, part));
         });
         sum
     }

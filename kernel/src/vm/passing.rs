@@ -7,13 +7,13 @@ use alloc::vec::Vec;
 
 use machine::{Pages, Prot, Va, VaRange, PAGE_SIZE};
 use spin::Once;
-use uvm::{At, FaultError, Lent, LentPage, Pass, Sharing, TransferError};
+use uvm::{At, FaultError, Lent, LentPage, MapError, Pass, Sharing, TransferError};
 
 use super::uvm::{map_errno, with, Space};
 use super::Advice;
 use crate::arch::machine::KernelMachine;
 use crate::charge::{self, Charge};
-use crate::errno::{Errno, Result, EACCES, EFAULT, EINVAL, ENODATA, ENOMEM};
+use crate::errno::{Errno, Result, E2BIG, EACCES, EFAULT, EINVAL, ENODATA, ENOMEM};
 use crate::mem::heap;
 use crate::sync::{Mutex, SpinLock};
 
@@ -116,6 +116,9 @@ impl Export {
         if !allowed {
             return Err(EACCES);
         }
+        if entries > uvm::MOST_ENTRIES {
+            return Err(E2BIG);
+        }
         let there = match giving {
             Giving::Share => anonymous_span(space.get(), range),
             _ => with(|uvm, held| uvm.anonymous_in(held, space.get(), range)),
@@ -137,9 +140,10 @@ impl Export {
             uvm.limit(held, &detached, prot);
             Ok(detached)
         });
-        let detached = detached.map_err(|error| match map_errno(error) {
-            EFAULT => ENOMEM,
-            other => other,
+        let detached = detached.map_err(|error| match error {
+            MapError::TooMany => E2BIG,
+            MapError::NoMapping => ENOMEM,
+            other => map_errno(other),
         })?;
         // What other threads mapped or filled meanwhile counts, too.
         let there = match giving {

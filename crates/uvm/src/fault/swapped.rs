@@ -251,13 +251,24 @@ impl<M: Machine> Uvm<M> {
         space: &Space<M>,
         range: VaRange,
     ) -> Option<(Start, Va)> {
-        let (tree, mut h) = space.map.lock(self.machine(), held, range);
-        let mut found = None;
-        let _ = tree.try_each(range, &mut |e| {
-            found = self.entry_on_swap(&mut h, e, e.range.intersect(range));
-            found.map_or(Ok(()), |_| Err(()))
-        });
-        found
+        let mut rest = range;
+        while !rest.is_empty() {
+            {
+                let (tree, mut h) = space.map.lock(self.machine(), held, rest);
+                let part = self.part_to_look_at(&mut h, &tree, rest);
+                let mut found = None;
+                let _ = tree.try_each(part, &mut |e| {
+                    found = self.entry_on_swap(&mut h, e, e.range.intersect(part));
+                    found.map_or(Ok(()), |_| Err(()))
+                });
+                if found.is_some() {
+                    return found;
+                }
+                rest.start = part.end;
+            }
+            self.machine().pause(held);
+        }
+        None
     }
 
     fn entry_on_swap(

@@ -7,8 +7,26 @@ use machine::{order, Held, Machine, Pmap, Prot, Shootdown, Va, VaRange};
 
 use super::tree::Tree;
 use super::{check_pages, clip, may_cut, Advice, Change, Entry, Inherit, RangeError};
-use crate::steps::first_part;
+use crate::steps::{first_part, TRANSLATIONS};
 use crate::{Space, Stop, Uvm};
+
+/// Translations that are lowered in one piece, about.
+const MAPPED: usize = 2 * TRANSLATIONS;
+
+/// What a change of protection takes from some entries.
+#[derive(Default)]
+struct Lowers {
+    any: bool,
+    /// An entry is wired.
+    wired: bool,
+}
+
+impl Lowers {
+    fn add<M: Machine>(&mut self, e: &Entry<M>, prot: Prot) {
+        self.any |= !prot.contains(e.prot);
+        self.wired |= e.wired;
+    }
+}
 
 impl<M: Machine> Uvm<M> {
     /// Sets the protection of a range. Lowering reaches translations before this returns; raising is left to the
@@ -55,23 +73,39 @@ impl<M: Machine> Uvm<M> {
     ) -> Result<Va, RangeError> {
         let mut down = Shootdown::new();
         let result = self.attempt(held, Change::CLIP.bytes::<M>(), |held, reserved| {
-            let (mut tree, mut h) = space.map.lock_now(self.machine(), held, range).map_err(Stop::Wait)?;
+            let is_much = self.is_much_mapped(space, range);
+            let concerned = if is_much { space.map.bounds } else { range };
+            let locked = space.map.lock_now(self.machine(), held, concerned);
+            let (mut tree, mut h) = locked.map_err(Stop::Wait)?;
             let part = first_part(&tree, range);
             let whole = if looks { range } else { part };
             may_be(&tree, whole, prot)?;
             Change::CLIP.ensure(&tree, 0, reserved)?;
             may_cut(self, &tree, whole)?;
             clip(&mut tree, whole);
-            let mut lowers = false;
+            let mut lowers = Lowers::default();
+            tree.each(part, |e| lowers.add(e, prot));
+            // What is wired isn't forgotten: it is unwired first, below.
+            if is_much && lowers.any && !(lowers.wired && prot == Prot::NONE) {
+                space.map.claim(&tree);
+                drop(tree);
+                self.lower_claimed(held, space, part, prot);
+                {
+                    let (mut tree, mut h) = space.map.lock_claimed(held);
+                    tree.each_mut(part, |e| e.prot = prot);
+                    self.join(&mut tree, &mut h, part);
+                }
+                space.map.unclaim(self.machine(), held);
+                return Ok(part.end);
+            }
             tree.each_mut(part, |e| {
-                lowers |= !prot.contains(e.prot);
                 e.prot = prot;
                 if e.wired && prot == Prot::NONE {
                     // The translations go; a fault wires the pages again once access is back.
                     self.unwire_translations(&mut h, space, e.range);
                 }
             });
-            if lowers {
+            if lowers.any {
                 self.machine().pmap().protect(&mut h, &space.pmap, part, prot, &mut down);
                 // Before the lock goes: a fault that finds the new protection must not meet the old translation.
                 down.flush(self.machine().pmap());
@@ -81,6 +115,12 @@ impl<M: Machine> Uvm<M> {
         });
         down.perform(self.machine(), held);
         result
+    }
+
+    /// Whether it takes more than a step to lower what a range shows.
+    fn is_much_mapped(&self, space: &Space<M>, range: VaRange) -> bool {
+        let is_large = range.pages().0 > MAPPED as u64;
+        is_large && self.machine().pmap().part(&space.pmap, range, MAPPED) != range.end
     }
 
     /// Sets what a child will get of a range: minherit. Source: 1999, section 5.4.

@@ -38,6 +38,9 @@ pub(crate) const LEAF: u64 = if cfg!(feature = "small-leaves") { 4 } else { 64 }
 /// Heap bytes of a leaf and of its place, where no other lies near.
 pub(crate) const ALONE_BYTES: usize = size_of::<Leaf>() + 16 + BRANCH_BYTES;
 
+/// Numbers that take as long as a leaf: see [`Slots::few`].
+const LEAF_COST: usize = if cfg!(feature = "small-leaves") { 0 } else { 3 };
+
 struct Leaf {
     slots: [AtomicU32; LEAF as usize],
     /// A bit for each that is not 0.
@@ -460,11 +463,13 @@ impl Slots {
     }
 
     /// The end of a range's first leaves that take as long to let go of as the numbers `left`, which becomes what is left then;
-    /// the range's start, if the first takes longer. A leaf that other tables hold as well takes as long as one number. Cost: by leaves.
+    /// the range's start, if the first takes longer. A leaf takes as long as some numbers, and nothing else if other tables hold it
+    /// as well. Cost: by leaves.
     pub(crate) fn few(&self, range: Range<u64>, left: &mut usize) -> u64 {
         for (key, leaf) in self.leaves.range(keys_of(&range)) {
             let is_shared = Arc::strong_count(leaf) > 1;
-            let cost = if is_shared { 1 } else { leaf.used.load(Relaxed).count_ones() as usize };
+            let numbers = if is_shared { 1 } else { leaf.used.load(Relaxed).count_ones() as usize };
+            let cost = numbers + LEAF_COST;
             match left.checked_sub(cost) {
                 Some(less) => *left = less,
                 None => return range.start.max(key * LEAF),

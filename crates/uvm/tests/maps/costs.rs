@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use machine::order::Nothing;
 use machine::{Held, Machine, Pages, Prot, Reserve, ThreadCtx, Va, VaRange};
-use uvm::{Counter, Inherit, MapRequest, Pass, RemapPlace, Space};
+use uvm::{Counter, Inherit, MapError, MapRequest, Pass, RemapPlace, Space};
 use uvm_soft::within_reservation;
 
 use crate::count::{heap, locks};
@@ -436,7 +436,9 @@ fn nothing_is_allocated_unreserved_or_in_large_pieces() {
     within_reservation(|| uvm.unwire(held, &s, all).unwrap());
     within_reservation(|| {
         let child = uvm.fork(held, &s).unwrap();
-        let copy = uvm.extract(held, &s, all, Pass::Copy).unwrap();
+        assert_eq!(uvm.extract(held, &s, all, Pass::Copy).err(), Some(MapError::TooMany));
+        let most = VaRange::new(all.start, all.start + Pages(uvm::MOST_ENTRIES as u64));
+        let copy = uvm.extract(held, &s, most, Pass::Copy).unwrap();
         uvm.drop_detached(held, copy);
         uvm.space_destroy(held, child);
     });

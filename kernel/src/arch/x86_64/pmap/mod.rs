@@ -350,16 +350,16 @@ impl Pmap for X86Pmap {
             return self.remove(held, from, range, down);
         }
         let there = |va: u64| at.0 + (va - range.start.0);
-        let tables = || whole.clone().step_by(SERVES as usize);
         // Empty tables that are in the way.
         self.remove(held, to, VaRange::new(Va(there(whole.start)), Va(there(whole.end))), down);
-        if tables().any(|va| to.make_way(held, there(va)).is_err()) {
+        let whole = VaRange::new(Va(whole.start), Va(whole.end));
+        if from.tables_in(whole).any(|va| to.make_way(held, there(va)).is_err()) {
             return self.remove(held, from, range, down);
         }
-        self.remove(held, from, VaRange::new(range.start, Va(whole.start)), down);
-        self.remove(held, from, VaRange::new(Va(whole.end), range.end), down);
+        self.remove(held, from, VaRange::new(range.start, whole.start), down);
+        self.remove(held, from, VaRange::new(whole.end, range.end), down);
         let (mut stale, mut moved) = (Stale::new(from.root), Stack::new());
-        tables().for_each(|va| from.detach(va, &mut moved, &mut stale, down));
+        from.tables_in(whole).for_each(|va| from.detach(va, &mut moved, &mut stale, down));
         stale.note(down);
         overtake_nobody(from, range, down);
         down.flush_by(tlb::flush_tables);
@@ -408,21 +408,35 @@ impl Pmap for X86Pmap {
     fn part(&self, space: &Space, range: VaRange, mappings: usize) -> Va {
         /// Mappings that take as long to remove as a table.
         const TABLE: usize = 8;
+        /// And as long as to find the next table by another one above it.
+        const ABOVE: usize = 32;
+        const ABOVE_SERVES: u64 = 512 * SERVES;
         if space.is_by_list(range) {
-            let mut all = 0;
-            space.each_part(range, |part, _| all += part.table.count() as usize + TABLE);
-            if all <= mappings {
+            // What a space with few tables has is summed up by its list of them.
+            let (mut all, mut tables) = (0, 0);
+            let is_few = space.each_listed(range, |part| {
+                all += part.map_or(0, |part| part.table.count() as usize + TABLE);
+                tables += 1;
+                all <= mappings && tables <= mappings / TABLE
+            });
+            if is_few {
                 return range.end;
             }
         }
-        let (mut rest, mut left) = (range, mappings);
+        let (mut rest, mut left, mut above) = (range, mappings, range.start.0 / ABOVE_SERVES);
         while let Some(part) = space.first_part(&mut rest) {
-            match left.checked_sub(part.table.count() as usize + TABLE) {
+            let is_same = core::mem::replace(&mut above, part.va / ABOVE_SERVES) == part.va / ABOVE_SERVES;
+            let cost = part.table.count() as usize + TABLE + if is_same { 0 } else { ABOVE };
+            match left.checked_sub(cost) {
                 Some(few) => left = few,
                 None => return rest.start,
             }
         }
         range.end
+    }
+
+    fn tables_part(&self, space: &Space, range: VaRange, tables: usize) -> Va {
+        space.tables_in(range).nth(tables).map_or(range.end, Va)
     }
 
     fn extract(&self, space: &Space, va: Va) -> Option<(PageNo, Prot)> {
