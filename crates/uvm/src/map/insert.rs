@@ -359,7 +359,7 @@ const FEW: Pages = Pages(8192);
 
 /// Whether many pages are moved one by one, where a port can move tables.
 pub(crate) fn moves_many(from: VaRange, to: Va) -> bool {
-    from.pages() > FEW && to.0.wrapping_sub(from.start.0) % TABLE.bytes() != 0
+    from.pages() > FEW && !to.0.wrapping_sub(from.start.0).is_multiple_of(TABLE.bytes())
 }
 
 /// A place for so many pages where those that lie in a range now can be moved to by tables, if they have some.
