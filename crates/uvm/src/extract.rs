@@ -123,7 +123,8 @@ impl<M: Machine> Uvm<M> {
     ///
     /// # Errors
     /// [`MapError`], `NoSpace` and `Exists` as for [`map`](Self::map); `TooMany` also for more than [`MOST_ENTRIES`] in the range;
-    /// `Invalid` for an empty, unaligned or outside range, one with a submap, or a donation onto itself; `NoMapping` if nothing lies in the range. Nothing has changed then.
+    /// `Invalid` for an empty, unaligned or outside range, one with a submap, or a donation onto itself; `NoMapping` if nothing
+    /// lies in the range. Nothing has changed then.
     pub fn pass_range(
         &self,
         held: &mut Held<'_, order::Nothing>,
