@@ -168,12 +168,6 @@ const PLANTS: &[Plant] = &[
         found_by: RANDOM,
     },
     Plant {
-        what: "fork: wired pages are copied before the right to write is taken from the others",
-        file: "uvm/src/space.rs",
-        changes: &[("self.protect_wired(&mut h, parent, &tree, parent.map.bounds, down);", "")],
-        found_by: PROGRAMS,
-    },
-    Plant {
         what: "truncate, punch: CPUs are told once others see that the pages have left the object",
         file: "uvm/src/object_io.rs",
         changes: &[("down.flush(self.machine().pmap());\n                done", "done")],
@@ -227,7 +221,11 @@ const PLANTS: &[Plant] = &[
     Plant {
         what: "parts: a fault doesn't look again whether its address lies in a part by now",
         file: "uvm/src/map/parts.rs",
-        changes: &[("self.tree.read_beside_if(held, || self.part_at(va).is_none())", "self.tree.read_beside_if(held, || true)")],
+        changes: &[(
+            "self.tree.read_beside_if(held, || {\n                refused = self.refuses(machine);\n                \
+             refused.is_none() && self.part_at(va).is_none()",
+            "self.tree.read_beside_if(held, || {\n                refused = self.refuses(machine);\n                refused.is_none()",
+        )],
         found_by: PARTS,
     },
     Plant {
