@@ -65,7 +65,17 @@ fn few_slots<M: Machine>(
 ) -> Va {
     let Some(aref) = &e.amap else { return own.end };
     let slots = e.slots(aref, own);
-    own.start + Pages(aref.few(held, slots.clone(), left) - slots.start)
+    let few = aref.few(held, slots.clone(), left);
+    end_of(own, few - slots.start, slots.end - slots.start)
+}
+
+/// The end of the first `few` of the `all` pages of a range, which may end inside of a page.
+fn end_of(range: VaRange, few: u64, all: u64) -> Va {
+    if few == all {
+        range.end
+    } else {
+        range.start + Pages(few)
+    }
 }
 
 /// The first part of a range that is wired, and is one entry's.
@@ -149,8 +159,9 @@ impl<M: Machine> Uvm<M> {
             let end = few_slots(held, e, own, &mut slots);
             let Some(oref) = &e.object else { return end };
             let first = e.index(oref, own.start).0;
-            let few = oref.pager.object().lock(held).0.few(first..first + own.pages().0, &mut pages);
-            end.min(own.start + Pages(few - first))
+            let all = own.pages().0;
+            let few = oref.pager.object().lock(held).0.few(first..first + all, &mut pages);
+            end.min(end_of(own, few - first, all))
         })
     }
 

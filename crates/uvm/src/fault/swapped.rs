@@ -17,7 +17,7 @@
 //!
 //! Locks: the amap's throughout; each anon's in turn.
 
-use machine::{order, Held, Machine, PageNo, Reserve, Va, VaRange};
+use machine::{order, Held, Machine, PageNo, Pages, Reserve, Va, VaRange};
 
 use super::{Fault, FaultError};
 use crate::amap::AmapBody;
@@ -256,9 +256,12 @@ impl<M: Machine> Uvm<M> {
             {
                 let (tree, mut h) = space.map.lock(self.machine(), held, rest);
                 let part = self.part_to_look_at(&mut h, &tree, rest);
+                // A read that begins in the part goes on behind it.
+                let ahead = (rest.end - part.end).min(Pages(CLUSTER as u64));
+                let reach = VaRange::new(part.start, part.end + ahead);
                 let mut found = None;
                 let _ = tree.try_each(part, &mut |e| {
-                    found = self.entry_on_swap(&mut h, e, e.range.intersect(part));
+                    found = self.entry_on_swap(&mut h, e, e.range.intersect(reach));
                     found.map_or(Ok(()), |_| Err(()))
                 });
                 if found.is_some() {

@@ -121,7 +121,7 @@ impl<M: Machine> Uvm<M> {
             }
             if behind == Behind::Nothing && fits(&tree, space, tail, place) {
                 Change::ADD.ensure(&tree, CHANGE_BYTES, reserved)?;
-                self.grow(&mut tree, &mut h, tail);
+                self.grow(&mut tree, &mut h, tail, false);
                 wired = tree.get(old.start).is_some_and(|e| e.wired);
                 return Ok(old.start);
             }
@@ -153,12 +153,12 @@ impl<M: Machine> Uvm<M> {
                 self.forget_range(&mut h, space, new, &mut down);
             }
             wired = self.shift(&mut tree, &mut h, space, old, start, behind, &mut down);
-            self.grow(&mut tree, &mut h, VaRange::new(start + old.pages(), new.end));
             if wired {
                 // Before others find it: what is locked is not to be replaced by a transfer, say.
-                tree.each_mut(new, |e| e.wired = true);
+                tree.each_mut(VaRange::new(start, start + old.pages()), |e| e.wired = true);
                 moved = Some(new);
             }
+            self.grow(&mut tree, &mut h, VaRange::new(start + old.pages(), new.end), wired);
             self.join(&mut tree, &mut h, new);
             if behind == Behind::Emptied {
                 self.join(&mut tree, &mut h, old);
@@ -257,8 +257,8 @@ impl<M: Machine> Uvm<M> {
         wired
     }
 
-    /// Continues the entry that ends where `tail` starts.
-    fn grow(&self, tree: &mut Tree<Entry<M>>, held: &mut Held<'_, order::Map>, tail: VaRange) {
+    /// Continues the entry that ends where `tail` starts, by memory that is `wired` or is not.
+    fn grow(&self, tree: &mut Tree<Entry<M>>, held: &mut Held<'_, order::Map>, tail: VaRange, wired: bool) {
         if tail.is_empty() {
             return;
         }
@@ -270,7 +270,7 @@ impl<M: Machine> Uvm<M> {
             amap: None,
             object: last.object.as_ref().map(|o| ORef { pager: o.pager.clone(), offset: o.offset + skip }),
             writes: if through { Writes::Through } else { Writes::NeedCopy },
-            wired: false,
+            wired,
             submap: None,
             name: last.name.clone(),
             ..*last
