@@ -68,9 +68,9 @@ impl<M: Machine> Uvm<M> {
         range: VaRange,
     ) -> usize {
         let mut sum = 0;
-        self.each_in_steps(held, space, range, |e, h| {
+        self.each_part_in_steps(held, space, range, |e, part, h| {
             let Some(aref) = &e.amap else { return };
-            let slots = e.slots(aref, e.range.intersect(range));
+            let slots = e.slots(aref, part);
             let (body, _) = aref.amap.body.lock(h);
             let is_own = e.writes == Writes::NeedCopy || body.cover.is_exclusive(slots.clone());
             sum += if is_own { body.slots.count(slots) } else { (slots.end - slots.start) as usize };
