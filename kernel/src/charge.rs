@@ -14,8 +14,7 @@
 //! Each user may have a quarter of what was free when the first process started, all but root together half, root three quarters.
 //! Beyond that the call fails by the error that Linux has for it. Memory of a process itself (pages, page tables, map entries) has no
 //! such bound; it is counted when somebody asks (`proc::oom`). Pages of unnamed objects (memfds, shared memory) are counted by a
-//! [`Quota`] for each process within one for its user, and all users but root may have half of memory and swap so, one of them
-//! three quarters of that: beyond that
+//! [`Quota`] for each process within one for its user, and all users but root may have half of memory and swap so: beyond that
 //! `write` and `fallocate` of a memfd say ENOSPC, a store to one or to a segment gets SIGBUS, and `shmget` of a segment that could
 //! never be filled says ENOSPC. Memory in queues of pipes and sockets is counted by
 //! [`Account::changed`]; memory on its way between them, and what is exported, has a [`Charge`].
@@ -174,11 +173,7 @@ impl User {
         let stats = vm::stats();
         // As a tmpfs on Linux: nobody's end gives back what has a name, so half is for private memory.
         let half = (stats.total_pages + stats.swap_pages) as usize / 2;
-        let most = half.saturating_sub(shared_memory().heap().div_ceil(PAGE_SIZE));
-        shared_memory().set_most(most);
-        if self.uid != 0 {
-            self.memory.set_most(share_of(most));
-        }
+        shared_memory().set_most(half.saturating_sub(shared_memory().heap().div_ceil(PAGE_SIZE)));
         &self.memory
     }
 

@@ -1,4 +1,4 @@
-//! What the kernel's wait queues ask of a scheduler: announce a sleep, sleep, take a sleep back.
+//! What the kernel's wait queues ask of a scheduler: note wake-ups, and sleep unless there was one.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ pub type Nanos = u64;
 /// A thread that may sleep.
 #[derive(Default)]
 pub struct Task {
-    blocked: Mutex<bool>,
+    was_woken: Mutex<bool>,
     woken: Condvar,
 }
 
@@ -23,24 +23,23 @@ pub fn current_owned() -> Arc<Task> {
     CURRENT.with(Arc::clone)
 }
 
-pub fn prepare_to_block(task: &Task) {
-    *task.blocked.lock().unwrap() = true;
+pub fn listen(task: &Task) {
+    *task.was_woken.lock().unwrap() = false;
 }
 
-pub fn cancel_block(task: &Task) {
-    *task.blocked.lock().unwrap() = false;
+pub fn look_again(task: &Task) {
+    *task.was_woken.lock().unwrap() = true;
 }
 
-pub fn block() {
-    let task = current_owned();
-    let mut blocked = task.blocked.lock().unwrap();
-    while *blocked {
-        blocked = task.woken.wait(blocked).unwrap();
+pub fn block(task: &Task) {
+    let mut was_woken = task.was_woken.lock().unwrap();
+    while !*was_woken {
+        was_woken = task.woken.wait(was_woken).unwrap();
     }
 }
 
 pub fn wake(task: &Arc<Task>) {
-    *task.blocked.lock().unwrap() = false;
+    *task.was_woken.lock().unwrap() = true;
     task.woken.notify_all();
 }
 
