@@ -54,6 +54,8 @@ fn leave(thread: &Arc<Thread>) -> ! {
     let left = group.threads.iter().position(|other| Arc::ptr_eq(other, thread));
     let own = left.map(|at| group.threads.swap_remove(at));
     let last = group.threads.is_empty();
+    // A killed process has gone only when the memory behind its files is free, too.
+    process.closes_files.store(last, Ordering::Release);
     let stopped = group.stop.filter(|_| !last && group.stopped == group.threads.len());
     let status = group.exiting.unwrap_or(group.last_exit);
     if let Some(signal) = stopped {
@@ -67,7 +69,6 @@ fn leave(thread: &Arc<Thread>) -> ! {
         send::report_change(&process, Change::Stopped(signal));
     }
     if last {
-        oom::process_gone();
         end_process(&process, status);
     }
     drop(process);
@@ -109,6 +110,8 @@ fn end_process(process: &Arc<Process>, status: ExitStatus) {
     trace::tracer_gone(process);
     let files = process.files.lock().take();
     drop(files);
+    process.closes_files.store(false, Ordering::Release);
+    oom::process_gone();
     crate::fs::lock::process_ended(process);
     let fs = process.fs.lock().take();
     drop(fs);

@@ -10,7 +10,7 @@
 //! a place in a wait queue.
 
 use alloc::sync::Arc;
-use core::sync::atomic::{AtomicI32, AtomicI64, AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{AtomicI32, AtomicI64, AtomicU64, Ordering::Acquire, Ordering::Relaxed};
 
 use super::caps::Caps;
 use super::process::{ExitStatus, Process};
@@ -89,13 +89,13 @@ fn kill(victim: Arc<Process>) -> Arc<Process> {
     victim
 }
 
-/// A process has left its memory.
+/// A process has left its memory and closed its files.
 pub fn process_gone() {
     GONE.wake_all();
 }
 
 fn has_gone(process: &Process) -> bool {
-    process.group.lock().threads.is_empty()
+    process.group.lock().threads.is_empty() && !process.closes_files.load(Acquire)
 }
 
 /// Whether a process has no thread that could be told to go.

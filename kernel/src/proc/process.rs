@@ -94,6 +94,8 @@ pub struct Process {
     pub exceeds_nproc: AtomicBool,
     /// `limits` has one on memory. Each new mapping looks at it, without the lock.
     limits_memory: AtomicBool,
+    /// The last thread has gone and closes the files: memory behind them is not free yet.
+    pub closes_files: AtomicBool,
     /// What gone threads used, and what waited-for children used.
     pub usage: SpinLock<Usage>,
     pub child_usage: SpinLock<Usage>,
@@ -188,6 +190,7 @@ impl Process {
             files: SpinLock::new(Some(from.files)),
             fs: SpinLock::new(Some(from.fs)),
             cred: SpinLock::new(from.cred),
+            closes_files: AtomicBool::new(false),
             limits_memory: AtomicBool::new(from.limits.limit_memory()),
             limits: SpinLock::new(from.limits),
             holdings: SpinLock::new(Holdings { account: from.account, own: from.holding }),
