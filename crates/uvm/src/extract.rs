@@ -300,7 +300,7 @@ impl<M: Machine> Uvm<M> {
         if !trees.to().is_free(new) {
             clip(trees.to(), new);
             trees.to().take_into(new, &mut passing.replaced);
-            self.unwire_entries(&mut h, to, &mut passing.replaced);
+            self.unwire_released(&mut h, to, new);
             self.forget_range(&mut h, to, new, &mut passing.down);
         }
         if matches!(passing.mode, Pass::Donate | Pass::DonateZero) {

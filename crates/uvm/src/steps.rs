@@ -179,10 +179,13 @@ impl<M: Machine> Uvm<M> {
             let mut down = Shootdown::new();
             {
                 let (tree, mut h) = space.map.lock(self.machine(), held, rest);
-                let Some(mut part) = first_wired(&tree, rest) else { break };
-                part.end = self.unwire_some(&mut h, space, part, WIRED);
-                self.forget_range(&mut h, space, part, &mut down);
-                rest.start = part.end;
+                let some = first_part(&tree, rest);
+                rest.start = some.end;
+                if let Some(mut part) = first_wired(&tree, some) {
+                    part.end = self.unwire_some(&mut h, space, part, WIRED);
+                    self.forget_range(&mut h, space, part, &mut down);
+                    rest.start = part.end;
+                }
             }
             down.perform(self.machine(), held);
             self.machine().pause(held);

@@ -234,7 +234,7 @@ impl<M: Machine> Uvm<M> {
                 Change::REPLACE.ensure(&tree, CHANGE_BYTES, reserved)?;
                 clip(&mut tree, range);
                 tree.take_into(range, &mut old);
-                self.unwire_entries(&mut h, space, &mut old);
+                self.unwire_released(&mut h, space, range);
                 self.forget_range(&mut h, space, range, &mut down);
             } else {
                 Change::ADD.ensure(&tree, CHANGE_BYTES, reserved)?;

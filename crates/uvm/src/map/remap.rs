@@ -149,7 +149,7 @@ impl<M: Machine> Uvm<M> {
             if !tree.is_free(new) {
                 clip(&mut tree, new);
                 tree.take_into(new, &mut replaced);
-                self.unwire_entries(&mut h, space, &mut replaced);
+                self.unwire_released(&mut h, space, new);
                 self.forget_range(&mut h, space, new, &mut down);
             }
             wired = self.shift(&mut tree, &mut h, space, old, start, behind, &mut down);

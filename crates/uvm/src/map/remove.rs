@@ -43,7 +43,7 @@ impl<M: Machine> Uvm<M> {
                 clip(&mut tree, range);
             }
             tree.take_into(range, &mut old);
-            self.unwire_entries(&mut h, space, &mut old);
+            self.unwire_released(&mut h, space, range);
             if !old.is_empty() {
                 self.forget_range(&mut h, space, range, &mut down);
             }
@@ -67,7 +67,7 @@ impl<M: Machine> Uvm<M> {
         {
             let (mut tree, mut h) = space.map.lock_whole(self.machine(), held, space.map.bounds);
             tree.take_into(space.map.bounds, &mut old);
-            self.unwire_entries(&mut h, space, &mut old);
+            self.unwire_released(&mut h, space, space.map.bounds);
             self.forget_range(&mut h, space, space.map.bounds, &mut down);
         }
         self.release_entries(held, &mut old, &mut down);
