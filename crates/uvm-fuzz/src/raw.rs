@@ -39,7 +39,7 @@ struct World {
     spaces: Vec<Space<Soft>>,
     objects: Vec<Arc<dyn Pager<Soft>>>,
     loans: Vec<Lent>,
-    pins: Vec<Pinned>,
+    pins: Vec<Pinned<Soft>>,
     ranges: Vec<Detached<Soft>>,
     swap: Option<SwapId>,
     disk: Arc<SwapDisk>,

@@ -152,12 +152,28 @@ impl<M: Machine> Object<M> {
         self.writers.add();
     }
 
+    /// Counts a page that was pinned to be stored to, through an entry that is counted.
+    pub(crate) fn pin_writer(&self) {
+        self.writers.pin();
+    }
+
+    /// The end of what [`pin_writer`](Self::pin_writer) began.
+    pub(crate) fn unpin_writer(&self) {
+        self.writers.unpin();
+    }
+
+    /// Pages that are pinned to be stored to through a mapping; a moment's value.
+    pub fn pinned_writers(&self) -> usize {
+        self.writers.pins()
+    }
+
     /// Mappings whose stores reach the object, or may be allowed to, in whatever space, and those about to be made; a moment's value.
     pub fn writers(&self) -> usize {
         self.writers.count()
     }
 
-    /// Denies all mappings from now on whose stores would reach the object, if there is none; says whether.
+    /// Denies all mappings from now on whose stores would reach the object, if there is none, and no page that is pinned to be
+    /// stored to through one; says whether.
     #[must_use]
     pub fn deny_writers(&self) -> bool {
         self.writers.deny()

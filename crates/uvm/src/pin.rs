@@ -8,9 +8,12 @@
 //! its last pin. A child that is forked meanwhile shares a pinned private page until one of them writes.
 //!
 //! I1: each page of a [`Pinned`] has one wiring that is the value's; it is given back once, by
-//! [`Uvm::unwire_pages`].
+//! [`Uvm::unwire_pages`]. I2: an object counts those of its pages that are pinned to be stored to through a shared mapping
+//! (`writers` I3): a file that is sealed against stores gets none from a device either.
 //!
 //! Locks: a fault's, one page at a time; then each page's owner's.
+
+use alloc::sync::Arc;
 
 use arrayvec::ArrayVec;
 
@@ -21,24 +24,27 @@ use crate::anon::AnonNo;
 use crate::fault::{FaultError, Reach};
 use crate::io::CLUSTER;
 use crate::owed::Owed;
+use crate::pager::Pager;
 use crate::{Space, Uvm};
 
 /// Pages of a program, pinned. Give them back by [`Uvm::unwire_pages`]. Dropping this does not, panics
 /// with debug assertions, and fails every [audit](Uvm::audit) from then on.
 #[must_use = "pages stay pinned until `unwire_pages` gets this back"]
-pub struct Pinned {
+pub struct Pinned<M: Machine> {
     pages: ArrayVec<PageNo, CLUSTER>,
     access: Prot,
+    /// The objects that stores to the pages reach (I2).
+    stored_to: ArrayVec<Arc<dyn Pager<M>>, CLUSTER>,
 }
 
-impl Pinned {
+impl<M: Machine> Pinned<M> {
     /// The pages, in order of their addresses.
     pub fn pages(&self) -> &[PageNo] {
         &self.pages
     }
 }
 
-impl Drop for Pinned {
+impl<M: Machine> Drop for Pinned<M> {
     fn drop(&mut self) {
         if !self.pages.is_empty() {
             Owed::Pins.note_dropped();
@@ -59,7 +65,7 @@ impl<M: Machine> Uvm<M> {
         space: &Space<M>,
         range: VaRange,
         access: Prot,
-    ) -> Result<Pinned, FaultError> {
+    ) -> Result<Pinned<M>, FaultError> {
         self.pin_pages(held, space, range, access, Reach::AsProgram)
     }
 
@@ -77,7 +83,7 @@ impl<M: Machine> Uvm<M> {
         space: &Space<M>,
         range: VaRange,
         access: Prot,
-    ) -> Result<Pinned, FaultError> {
+    ) -> Result<Pinned<M>, FaultError> {
         self.pin_pages(held, space, range, access, Reach::AsDebugger)
     }
 
@@ -88,11 +94,14 @@ impl<M: Machine> Uvm<M> {
         range: VaRange,
         access: Prot,
         reach: Reach,
-    ) -> Result<Pinned, FaultError> {
-        let mut pinned = Pinned { pages: ArrayVec::new(), access };
+    ) -> Result<Pinned<M>, FaultError> {
+        let mut pinned = Pinned { pages: ArrayVec::new(), access, stored_to: ArrayVec::new() };
         for va in range.iter_pages().take(CLUSTER) {
             match self.fault_and_pin(held, space, va, access, reach) {
-                Ok(page) => pinned.pages.push(page),
+                Ok(pin) => {
+                    pinned.pages.push(pin.page);
+                    pinned.stored_to.extend(pin.stored_to);
+                }
                 Err(e) => {
                     self.unwire_pages(held, pinned);
                     return Err(e);
@@ -103,10 +112,13 @@ impl<M: Machine> Uvm<M> {
     }
 
     /// Takes the pins back. What a device has written counts as changed from now.
-    pub fn unwire_pages(&self, held: &mut Held<'_, order::Nothing>, mut pinned: Pinned) {
+    pub fn unwire_pages(&self, held: &mut Held<'_, order::Nothing>, mut pinned: Pinned<M>) {
         let changed = pinned.access.contains(Prot::WRITE);
         for page in core::mem::take(&mut pinned.pages) {
             while !self.unpin_owned(held, page, changed) {}
+        }
+        for pager in core::mem::take(&mut pinned.stored_to) {
+            pager.object().unpin_writer();
         }
         self.pages_may_go();
     }

@@ -6,15 +6,20 @@
 //!
 //! I1: the count is that of the map entries whose stores reach the object, or may be allowed to by `protect`, wherever they are,
 //! and of the host's [holds](crate::Object::admit_writer). I2: once new ones are denied, entries come to be beside one
-//! that is counted only, as part of it or a child's; so if the count is none then, it stays none.
+//! that is counted only, as part of it or a child's; so if the count is none then, it stays none. I3: pages that are
+//! [pinned](crate::Pinned) to be stored to through such an entry are counted too, apart from entries: a device may store to them
+//! after the entry has gone.
 //!
-//! Locks: none. An entry is added beside another or a hold, which is counted as long as that goes on.
+//! Locks: none. An entry is added beside another or a hold, which is counted as long as that goes on; a pin is added beside
+//! its entry, with the map locked.
 
 use machine::lines::AtomicUsize;
 use machine::lines::Ordering::{AcqRel, Acquire};
 
 /// New ones are denied.
 const DENIED: usize = 1 << (usize::BITS - 1);
+/// One pin: pins are counted above entries and holds.
+const PIN: usize = 1 << (usize::BITS / 2);
 
 /// See the module.
 pub(crate) struct Writers(AtomicUsize);
@@ -25,9 +30,14 @@ impl Writers {
         Writers(AtomicUsize::new(0))
     }
 
-    /// How many there are; a moment's value.
+    /// Entries and holds; a moment's value.
     pub(crate) fn count(&self) -> usize {
-        self.0.load(Acquire) & !DENIED
+        self.0.load(Acquire) & (PIN - 1)
+    }
+
+    /// Pins; a moment's value.
+    pub(crate) fn pins(&self) -> usize {
+        (self.0.load(Acquire) & !DENIED) / PIN
     }
 
     /// One more, if new ones are not denied; says whether.
@@ -44,7 +54,19 @@ impl Writers {
     /// One less.
     pub(crate) fn remove(&self) {
         let before = self.0.fetch_sub(1, AcqRel);
-        debug_assert_ne!(before & !DENIED, 0, "more writers go than came");
+        debug_assert_ne!(before & (PIN - 1), 0, "more writers go than came");
+    }
+
+    /// One pin more, beside an entry that is counted.
+    pub(crate) fn pin(&self) {
+        let before = self.0.fetch_add(PIN, AcqRel);
+        debug_assert_ne!(before & (PIN - 1), 0, "a page is pinned through an entry");
+    }
+
+    /// One pin less.
+    pub(crate) fn unpin(&self) {
+        let before = self.0.fetch_sub(PIN, AcqRel);
+        debug_assert_ne!(before & !DENIED & !(PIN - 1), 0, "more pins go than came");
     }
 
     /// Denies new ones, if there are none; says whether.
@@ -83,7 +105,10 @@ mod tests {
         writers.add();
         writers.remove();
         assert!(!writers.deny(), "the old one is there still");
+        writers.pin();
         writers.remove();
+        assert!(!writers.deny() && (writers.count(), writers.pins()) == (0, 1), "a device may store yet");
+        writers.unpin();
         assert!(writers.deny() && writers.count() == 0);
         assert!(!writers.admit());
     }

@@ -194,6 +194,34 @@ fn what_a_device_wrote_to_a_mapped_file_is_written_back() {
 }
 
 #[test]
+fn an_object_has_writers_as_long_as_a_device_may_write_to_it() {
+    let (desk, mut ctx) = (Desk::new(Answers::AtOnce, 8), ThreadCtx::new());
+    let held = &mut ctx.held();
+    let (uvm, object) = (desk.uvm.clone(), desk.pager.object());
+    let s = desk.space(held);
+    let va = map(&uvm, &s, &desk.pager, Sharing::Shared);
+    let all = VaRange::new(va, va + Pages(8));
+    let reads = uvm.wire_pages(held, &s, all, Prot::READ).unwrap();
+    let writes = uvm.wire_pages(held, &s, all, Prot::WRITE).unwrap();
+    uvm.wire(held, &s, all).unwrap();
+    let wired = uvm.wire_pages(held, &s, all, Prot::WRITE).unwrap();
+    uvm.unmap(held, &s, all).unwrap();
+    assert_eq!((object.writers(), object.pinned_writers()), (0, 16));
+    uvm.unwire_pages(held, writes);
+    assert!(!object.deny_writers(), "a device may write to it");
+    uvm.unwire_pages(held, wired);
+    assert_eq!(object.pinned_writers(), 0);
+    assert!(object.deny_writers());
+    uvm.unwire_pages(held, reads);
+    // Where stores copy the page, no device reaches the object.
+    let va = map(&uvm, &s, &desk.pager, Sharing::Private);
+    let copies = uvm.wire_pages(held, &s, VaRange::new(va, va + Pages(8)), Prot::WRITE).unwrap();
+    assert_eq!(object.pinned_writers(), 0);
+    uvm.unwire_pages(held, copies);
+    desk.close(held, vec![s]);
+}
+
+#[test]
 fn pinning_fails_as_an_access_would_and_leaves_nothing_pinned() {
     let (desk, mut ctx) = (Desk::new(Answers::AtOnce, 200), ThreadCtx::new());
     let held = &mut ctx.held();

@@ -9,12 +9,13 @@ use uvm::{FaultError, Pinned};
 
 use super::uvm::{access_prot, with, Space};
 use super::Access;
+use crate::arch::machine::KernelMachine;
 use crate::errno::{Result, EFAULT, ENOMEM};
 
 /// Pinned pages; they are let go when this is dropped.
 pub struct Pins {
     /// Taken out only when dropped.
-    pinned: Option<Pinned>,
+    pinned: Option<Pinned<KernelMachine>>,
 }
 
 impl Pins {
@@ -38,7 +39,7 @@ impl Pins {
         Self::of(with(|uvm, held| uvm.reference_pages(held, space.get(), range, access_prot(access))))
     }
 
-    fn of(pinned: core::result::Result<Pinned, FaultError>) -> Result<Pins> {
+    fn of(pinned: core::result::Result<Pinned<KernelMachine>, FaultError>) -> Result<Pins> {
         match pinned {
             Ok(pinned) => Ok(Pins { pinned: Some(pinned) }),
             Err(FaultError::NoMemory) => Err(ENOMEM),

@@ -125,7 +125,7 @@ pub struct World {
     /// Those of the objects that are files; the host keeps a handle on each.
     files: BTreeMap<usize, File>,
     /// What devices have pinned.
-    pins: [Option<Pinned>; PINS],
+    pins: [Option<Pinned<SoftMachine>>; PINS],
     /// What the kernel has on loan.
     loans: [Option<Lent>; LOANS],
     /// What belongs to no space.

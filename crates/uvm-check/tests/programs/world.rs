@@ -88,7 +88,7 @@ pub struct World {
     /// Held while a file's length changes, as a host's lock of the file.
     resizing: shuttle::sync::Mutex<()>,
     loans: [Slot<Lent>; LOANS],
-    pins: [Slot<Pinned>; PINS],
+    pins: [Slot<Pinned<Soft>>; PINS],
     ranges: [Slot<Detached<Soft>>; RANGES],
     line: Arc<Line>,
     swap: Arc<SwapDisk<ShuttleThreads>>,

@@ -43,7 +43,7 @@ use crate::io::Start;
 use crate::map::tree::Tree;
 use crate::map::{Entry, Map, Writes};
 use crate::pageout::Effort;
-use crate::pager::GetError;
+use crate::pager::{GetError, Pager};
 use crate::stat::Counter;
 use crate::{Space, Stop, Uvm};
 pub(crate) use swapped::ReadAhead;
@@ -127,16 +127,23 @@ struct Fault<'a, M: Machine> {
     /// Whether it was a first touch right behind a page, as it seems (`run.rs`).
     follows: bool,
     /// What has been pinned.
-    pinned: Option<PageNo>,
+    pinned: Option<Pin<M>>,
+}
+
+/// A page that a fault has pinned; the object that stores to it reach through the entry, which
+/// [counts](Object::pin_writer) the pin.
+pub(crate) struct Pin<M: Machine> {
+    pub(crate) page: PageNo,
+    pub(crate) stored_to: Option<Arc<dyn Pager<M>>>,
 }
 
 /// A hole in a file, by its object's name and its index.
 type Hole = (u32, Pages);
 
 /// An attempt that resolved a fault.
-struct Resolved {
+struct Resolved<M: Machine> {
     ahead: Option<Start>,
-    pinned: Option<PageNo>,
+    pinned: Option<Pin<M>>,
 }
 
 /// An attempt that failed: why, and the hole that it failed for.
@@ -235,10 +242,10 @@ impl<M: Machine> Uvm<M> {
         va: Va,
         access: Prot,
         reach: Reach,
-    ) -> Result<PageNo, FaultError> {
+    ) -> Result<Pin<M>, FaultError> {
         let asked = Asked { space, va: va.page_floor(), access, pins: Pins::Wanted, reach };
         match self.resolve(held, &asked)? {
-            (_, Some(page)) => Ok(page),
+            (_, Some(pin)) => Ok(pin),
             (_, None) => unreachable!("a fault was resolved without a page"),
         }
     }
@@ -249,7 +256,7 @@ impl<M: Machine> Uvm<M> {
         &self,
         held: &mut Held<'_, order::Nothing>,
         asked: &Asked<'_, M>,
-    ) -> Result<(FaultKind, Option<PageNo>), FaultError> {
+    ) -> Result<(FaultKind, Option<Pin<M>>), FaultError> {
         let (result, waited) = self.try_to_resolve(held, asked);
         match result {
             Ok(page) => Ok((if waited { FaultKind::Major } else { FaultKind::Minor }, page)),
@@ -264,7 +271,7 @@ impl<M: Machine> Uvm<M> {
         &self,
         held: &mut Held<'_, order::Nothing>,
         asked: &Asked<'_, M>,
-    ) -> (Result<Option<PageNo>, Refused>, bool) {
+    ) -> (Result<Option<Pin<M>>, Refused>, bool) {
         let mut down = Shootdown::new();
         let (result, waited) =
             self.attempt_counted(held, BYTES + SMALL_AMAP_BYTES, Effort::of_fault(), |held, reserved| {
@@ -317,7 +324,7 @@ impl<M: Machine> Uvm<M> {
         held: &mut Held<'_, order::Nothing>,
         asked: &Asked<'_, M>,
         mut hole: Hole,
-    ) -> Result<(FaultKind, Option<PageNo>), FaultError> {
+    ) -> Result<(FaultKind, Option<Pin<M>>), FaultError> {
         loop {
             if self.machine().gives_up() {
                 return Err(FaultError::NoSpace);
@@ -515,24 +522,34 @@ impl<M: Machine> Uvm<M> {
         // What only a debugger may do is not for a translation.
         let is_programs = prot.contains(fault.access);
         if is_programs && entry.wired {
-            return self.enter_wired(held, fault, page, prot);
+            return self.enter_wired(held, fault, entry, page, prot);
         }
         if is_programs && fault.access == Prot::WRITE {
             let (pmap, space) = (self.machine().pmap(), &fault.space.pmap);
             pmap.enter(held, space, fault.va, page, prot, fault.access, Wiring::Pageable, fault.down)
                 .map_err(FaultError::from)?;
         }
-        self.pin_if_wanted(fault, page);
+        self.pin_if_wanted(fault, entry, page);
         Ok(())
     }
 
     /// Pins the page that a fault has just shown: its owner's lock is held, or it is on no queue yet.
     #[inline]
-    fn pin_if_wanted(&self, fault: &mut Fault<'_, M>, page: PageNo) {
+    fn pin_if_wanted(&self, fault: &mut Fault<'_, M>, entry: &Entry<M>, page: PageNo) {
         if fault.pins != Pins::No {
-            self.frames().wire(page);
-            fault.pinned = Some(page);
+            self.pin_shown(fault, entry, page);
         }
+    }
+
+    #[cold]
+    fn pin_shown(&self, fault: &mut Fault<'_, M>, entry: &Entry<M>, page: PageNo) {
+        self.frames().wire(page);
+        let is_stored_to = fault.access == Prot::WRITE && entry.writes_to().is_some();
+        let stored_to = entry.object.as_ref().filter(|_| is_stored_to).map(|oref| oref.pager.clone());
+        if let Some(pager) = &stored_to {
+            pager.object().pin_writer();
+        }
+        fault.pinned = Some(Pin { page, stored_to });
     }
 
     /// Has every CPU forget what the address shows, before the page is copied that takes its place:
@@ -554,6 +571,7 @@ impl<M: Machine> Uvm<M> {
         &self,
         held: &mut Held<'_, P>,
         fault: &mut Fault<'_, M>,
+        entry: &Entry<M>,
         page: PageNo,
         prot: Prot,
     ) -> Result<(), Stop<FaultError>>
@@ -568,7 +586,7 @@ impl<M: Machine> Uvm<M> {
         pmap.enter(held, space, fault.va, page, prot, fault.access, Wiring::Wired, fault.down)
             .map_err(FaultError::from)?;
         self.machine().frames().wire(page);
-        self.pin_if_wanted(fault, page);
+        self.pin_if_wanted(fault, entry, page);
         Ok(())
     }
 

@@ -113,7 +113,7 @@ impl<M: Machine> Uvm<M> {
                 break;
             }
             if missed.replace(at) == Some(at) {
-                let page = self.fault_and_pin(held, lending.space, at, Prot::READ, Reach::AsProgram)?;
+                let page = self.fault_and_pin(held, lending.space, at, Prot::READ, Reach::AsProgram)?.page;
                 let copy = self.attempt(held, 0, |held, _| self.lend_copy(held, page).map_err(Stop::Fail));
                 self.unwire_page(held, page);
                 lending.lent.pages.push(copy?);
