@@ -192,6 +192,11 @@ impl Cover {
         matches!(&self.runs, Runs::One(run) if run.count != 0 && run.start == range.start && run.end == range.end)
     }
 
+    /// Whether it is plain that every slot of the range has two references at least.
+    pub(crate) fn is_shared(&self, range: &Range<u64>) -> bool {
+        matches!(&self.runs, Runs::One(run) if run.count > 1 && run.start <= range.start && range.end <= run.end)
+    }
+
     /// Whether every slot of the range has exactly one reference.
     #[inline]
     pub(crate) fn is_exclusive(&self, range: Range<u64>) -> bool {

@@ -466,16 +466,13 @@ impl Slots {
     /// the range's start, if the first takes longer. A leaf takes as long as some numbers, and nothing else if other tables hold it
     /// as well. Cost: by leaves.
     pub(crate) fn few(&self, range: Range<u64>, left: &mut usize) -> u64 {
-        for (key, leaf) in self.leaves.range(keys_of(&range)) {
+        let end = self.leaves.range(keys_of(&range)).try_for_each(|(key, leaf)| {
             let is_shared = Arc::strong_count(leaf) > 1;
             let numbers = if is_shared { 1 } else { leaf.used.load(Relaxed).count_ones() as usize };
-            let cost = numbers + LEAF_COST;
-            match left.checked_sub(cost) {
-                Some(less) => *left = less,
-                None => return range.start.max(key * LEAF),
-            }
-        }
-        range.end
+            *left = left.checked_sub(numbers + LEAF_COST).ok_or(range.start.max(key * LEAF))?;
+            Ok(())
+        });
+        end.err().unwrap_or(range.end)
     }
 
     /// Marks the leaf around an index, which has a number, beside others who read the table.

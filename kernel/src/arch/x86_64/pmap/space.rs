@@ -36,6 +36,8 @@ const SHAPE: usize = 1;
 const NEXT: usize = 2;
 const PREV: usize = 3;
 const GROUPS: usize = 4;
+/// Of a root's record: how many tables are on the space's list.
+const LISTED: usize = GROUPS;
 
 /// Fields of the shape word.
 const IN_PARENT: u32 = 511;
@@ -294,21 +296,38 @@ impl Space {
         level: u32,
     ) -> Result<u64, NoMemory> {
         let page = tables::zeroed(held)?;
-        let head = &record(self.root).words[NEXT];
-        let first = head.load(Relaxed);
         let own = record(page);
         own.words[PARENT].store(parent.0, Relaxed);
         own.words[SHAPE].store(index(va, level) as u32 | (level - 1) << LEVEL, Relaxed);
-        own.words[NEXT].store(first, Relaxed);
-        own.words[PREV].store(self.root.0, Relaxed);
         own.words[GROUPS].store(0, Relaxed);
         own.wide.store(key(self.root, va), Relaxed);
+        self.link(page);
+        record(parent).add_count(1);
+        Ok(pa(page) | PRESENT | WRITE | USER)
+    }
+
+    /// Puts a table on the space's list, whose lock is held.
+    fn link(&self, page: PageNo) {
+        let (root, own) = (record(self.root), record(page));
+        let first = root.words[NEXT].load(Relaxed);
+        own.words[NEXT].store(first, Relaxed);
+        own.words[PREV].store(self.root.0, Relaxed);
         if first != NIL {
             record(PageNo(first)).words[PREV].store(page.0, Relaxed);
         }
-        head.store(page.0, Relaxed);
-        record(parent).add_count(1);
-        Ok(pa(page) | PRESENT | WRITE | USER)
+        root.words[NEXT].store(page.0, Relaxed);
+        root.words[LISTED].store(root.words[LISTED].load(Relaxed) + 1, Relaxed);
+    }
+
+    /// Takes a table off the space's list, whose lock is held.
+    fn unlink(&self, page: PageNo) {
+        let (root, own) = (record(self.root), record(page));
+        let (next, prev) = (own.words[NEXT].load(Relaxed), own.words[PREV].load(Relaxed));
+        record(PageNo(prev)).words[NEXT].store(next, Relaxed);
+        if next != NIL {
+            record(PageNo(next)).words[PREV].store(prev, Relaxed);
+        }
+        root.words[LISTED].store(root.words[LISTED].load(Relaxed) - 1, Relaxed);
     }
 
     /// Takes an empty last table out of its space, and the tables above it that become empty. The space's lock is held.
@@ -325,26 +344,15 @@ impl Space {
             // Whoever holds the way through is read after this.
             in_parent(own).swap(0, SeqCst);
             record(parent).add_count(u32::MAX);
-            let (next, prev) = (own.words[NEXT].load(Relaxed), own.words[PREV].load(Relaxed));
-            record(PageNo(prev)).words[NEXT].store(next, Relaxed);
-            if next != NIL {
-                record(PageNo(next)).words[PREV].store(prev, Relaxed);
-            }
+            self.unlink(page);
             retired.push(page);
             page = parent;
         }
     }
 
-    /// Tables of the space, its root included. Cost: by tables.
+    /// Tables of the space, its root included; a moment's value.
     pub fn tables(&self) -> usize {
-        let _tree = self.lock();
-        let mut sum = 1;
-        let mut next = record(self.root).words[NEXT].load(Relaxed);
-        while next != NIL {
-            sum += 1;
-            next = record(PageNo(next)).words[NEXT].load(Relaxed);
-        }
-        sum
+        record(self.root).words[LISTED].load(Relaxed) as usize + 1
     }
 
     /// Pages mapped. Cost: by tables.

@@ -31,12 +31,7 @@ impl Space {
         slot.swap(0, SeqCst);
         record(page_at(place(parent))).add_count(u32::MAX);
         let page = page_at(entry & ADDRESS);
-        let own = record(page);
-        let (next, prev) = (own.words[NEXT].load(Relaxed), own.words[PREV].load(Relaxed));
-        record(PageNo(prev)).words[NEXT].store(next, Relaxed);
-        if next != NIL {
-            record(PageNo(next)).words[PREV].store(prev, Relaxed);
-        }
+        self.unlink(page);
         stale.add_all(va, va + SERVES - machine::PAGE_SIZE as u64, down);
         moved.push(page);
     }
@@ -59,18 +54,11 @@ impl Space {
         debug_assert!(slot.load(Relaxed) == 0, "a table comes where another is");
         {
             let own: Locked<{ record::TABLE }> = record(page).lock();
-            let head = &record(self.root).words[NEXT];
-            let first = head.load(Relaxed);
             own.words[PARENT].store(page_at(place(parent)).0, Relaxed);
             let shape = own.words[SHAPE].load(Relaxed);
             own.words[SHAPE].store(shape & !IN_PARENT | index(va, 1) as u32, Relaxed);
-            own.words[NEXT].store(first, Relaxed);
-            own.words[PREV].store(self.root.0, Relaxed);
             own.wide.store(key(self.root, va), Relaxed);
-            if first != NIL {
-                record(PageNo(first)).words[PREV].store(page.0, Relaxed);
-            }
-            head.store(page.0, Relaxed);
+            self.link(page);
         }
         record(page_at(place(parent))).add_count(1);
         slot.store(pa(page) | PRESENT | WRITE | USER, SeqCst);

@@ -94,19 +94,10 @@ impl Space {
         self.walk(range, &mut f);
     }
 
-    /// Whether a range is walked by the list of tables.
-    pub(in super::super) fn is_by_list(&self, range: VaRange) -> bool {
-        range.end.0 - range.start.0 >= BY_LIST
-    }
-
     fn walk(&self, mut range: VaRange, f: &mut dyn FnMut(Part, Tree)) {
         let _tree = self.lock();
-        if self.is_by_list(range) {
-            self.walk_list(range, &mut |part| {
-                part.into_iter().for_each(|part| f(part, Tree::Stays));
-                true
-            });
-            return;
+        if range.end.0 - range.start.0 >= BY_LIST {
+            return self.walk_list(range, f);
         }
         while let Some(part) = self.walk_to_part(&mut range) {
             f(part, Tree::Locked);
@@ -147,17 +138,6 @@ impl Space {
         None
     }
 
-    /// Calls `f` for each table that the space has, with the part of a range that it serves if it is a last one that serves any, as
-    /// long as that is true; says whether it was to the end.
-    pub(in super::super) fn each_listed(
-        &self,
-        range: VaRange,
-        mut f: impl FnMut(Option<Part>) -> bool,
-    ) -> bool {
-        let _tree = self.lock();
-        self.walk_list(range, &mut f)
-    }
-
     /// The first addresses that the last tables of a range serve, in order; each may be taken out meanwhile.
     pub(in super::super) fn tables_in(&self, range: VaRange) -> impl Iterator<Item = u64> + '_ {
         let mut rest = range;
@@ -165,22 +145,21 @@ impl Space {
     }
 
     #[cold]
-    fn walk_list(&self, range: VaRange, f: &mut dyn FnMut(Option<Part>) -> bool) -> bool {
+    fn walk_list(&self, range: VaRange, f: &mut dyn FnMut(Part, Tree)) {
         let mut next = record(self.root).words[NEXT].load(Relaxed);
         while next != NIL {
             let page = PageNo(next);
             let own = record(page);
             next = own.words[NEXT].load(Relaxed);
-            let serves = || {
-                let base = va_of(own, 0);
-                base.max(range.start.0)..(base + (1 << SPAN)).min(range.end.0)
-            };
-            let served = (own.level() == 0).then(serves).filter(|served| !served.is_empty());
-            if !f(served.map(|served| part(Last::known(page), served.start, served.end))) {
-                return false;
+            if own.level() != 0 {
+                continue;
+            }
+            let base = va_of(own, 0);
+            let (start, end) = (base.max(range.start.0), (base + (1 << SPAN)).min(range.end.0));
+            if start < end {
+                f(part(Last::known(page), start, end), Tree::Stays);
             }
         }
-        true
     }
 }
 
