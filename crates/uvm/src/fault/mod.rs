@@ -33,6 +33,7 @@ mod run;
 mod swapped;
 
 use alloc::sync::Arc;
+use core::cell::Cell;
 use core::sync::atomic::Ordering::Relaxed;
 
 use machine::{
@@ -108,7 +109,7 @@ struct Asked<'a, M: Machine> {
     /// The page's address.
     va: Va,
     access: Prot,
-    pins: Pins,
+    pins: Pins<'a, M>,
     reach: Reach,
 }
 
@@ -117,7 +118,7 @@ struct Fault<'a, M: Machine> {
     space: &'a Space<M>,
     va: Va,
     access: Prot,
-    pins: Pins,
+    pins: Pins<'a, M>,
     reach: Reach,
     down: &'a mut Shootdown,
     /// A read that nobody waits for, to be started when the fault is resolved.
@@ -126,8 +127,6 @@ struct Fault<'a, M: Machine> {
     hole: Option<Hole>,
     /// Whether it was a first touch right behind a page, as it seems (`run.rs`).
     follows: bool,
-    /// What has been pinned.
-    pinned: Option<Pin<M>>,
 }
 
 /// A page that a fault has pinned; the object that stores to it reach through the entry, which
@@ -139,12 +138,6 @@ pub(crate) struct Pin<M: Machine> {
 
 /// A hole in a file, by its object's name and its index.
 type Hole = (u32, Pages);
-
-/// An attempt that resolved a fault.
-struct Resolved<M: Machine> {
-    ahead: Option<Start>,
-    pinned: Option<Pin<M>>,
-}
 
 /// An attempt that failed: why, and the hole that it failed for.
 #[derive(PartialEq)]
@@ -169,12 +162,9 @@ pub(crate) enum Reach {
     AsDebugger,
 }
 
-/// Whether whoever resolves a fault wants the page pinned.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Pins {
-    No,
-    Wanted,
-}
+/// Where the attempt that resolves a fault puts its pin, if the page is to be pinned. A pin is large, and few faults make one: it does
+/// not go the way of all others' results.
+type Pins<'a, M> = Option<&'a Cell<Option<Pin<M>>>>;
 
 impl<'a, M: Machine> Asked<'a, M> {
     #[inline]
@@ -183,8 +173,8 @@ impl<'a, M: Machine> Asked<'a, M> {
         'a: 'f,
     {
         let Asked { space, va, access, pins, reach } = *self;
-        let (ahead, hole, follows, pinned) = (None, None, false, None);
-        Fault { space, va, access, pins, reach, down, ahead, hole, follows, pinned }
+        let (ahead, hole, follows) = (None, None, false);
+        Fault { space, va, access, pins, reach, down, ahead, hole, follows }
     }
 }
 
@@ -230,8 +220,8 @@ impl<M: Machine> Uvm<M> {
         va: Va,
         access: Prot,
     ) -> Result<FaultKind, FaultError> {
-        let asked = Asked { space, va: va.page_floor(), access, pins: Pins::No, reach: Reach::AsProgram };
-        self.resolve(held, &asked).map(|(kind, _)| kind)
+        let asked = Asked { space, va: va.page_floor(), access, pins: None, reach: Reach::AsProgram };
+        self.resolve(held, &asked)
     }
 
     /// Resolves an access as [`fault`](Self::fault) does, and pins the page that it finds.
@@ -243,23 +233,23 @@ impl<M: Machine> Uvm<M> {
         access: Prot,
         reach: Reach,
     ) -> Result<Pin<M>, FaultError> {
-        let asked = Asked { space, va: va.page_floor(), access, pins: Pins::Wanted, reach };
-        match self.resolve(held, &asked)? {
-            (_, Some(pin)) => Ok(pin),
-            (_, None) => unreachable!("a fault was resolved without a page"),
-        }
+        let pin = Cell::new(None);
+        let asked = Asked { space, va: va.page_floor(), access, pins: Some(&pin), reach };
+        self.resolve(held, &asked)?;
+        Ok(pin.take().expect("a fault is not resolved without a page"))
     }
 
-    /// Resolves a fault, and says which page it has pinned.
+    /// Resolves a fault.
     #[inline]
     fn resolve(
         &self,
         held: &mut Held<'_, order::Nothing>,
         asked: &Asked<'_, M>,
-    ) -> Result<(FaultKind, Option<Pin<M>>), FaultError> {
+    ) -> Result<FaultKind, FaultError> {
         let (result, waited) = self.try_to_resolve(held, asked);
         match result {
-            Ok(page) => Ok((if waited { FaultKind::Major } else { FaultKind::Minor }, page)),
+            Ok(()) if waited => Ok(FaultKind::Major),
+            Ok(()) => Ok(FaultKind::Minor),
             Err(Refused { why, hole: None }) => Err(why),
             Err(Refused { hole: Some(hole), .. }) => self.resolve_in_hole(held, asked, hole),
         }
@@ -271,13 +261,13 @@ impl<M: Machine> Uvm<M> {
         &self,
         held: &mut Held<'_, order::Nothing>,
         asked: &Asked<'_, M>,
-    ) -> (Result<Option<Pin<M>>, Refused>, bool) {
+    ) -> (Result<(), Refused>, bool) {
         let mut down = Shootdown::new();
         let (result, waited) =
             self.attempt_counted(held, BYTES + SMALL_AMAP_BYTES, Effort::of_fault(), |held, reserved| {
                 let mut fault = asked.begin(&mut down);
                 match self.fault_once(held, &mut fault, reserved) {
-                    Ok(()) => Ok(Resolved { ahead: fault.ahead, pinned: fault.pinned }),
+                    Ok(()) => Ok(fault.ahead),
                     Err(stop) => {
                         let (ahead, hole) = (fault.ahead, fault.hole);
                         Err(self.stop_fault(held, stop, ahead, hole, &mut down))
@@ -286,11 +276,10 @@ impl<M: Machine> Uvm<M> {
             });
         down.perform(self.machine(), held);
         self.stat().add(self.machine().cpu(), Counter::Faults, 1);
-        let result = result.map(|Resolved { ahead, pinned }| {
+        let result = result.map(|ahead| {
             if let Some(start) = ahead {
                 self.start(held, start);
             }
-            pinned
         });
         (result, waited)
     }
@@ -324,14 +313,14 @@ impl<M: Machine> Uvm<M> {
         held: &mut Held<'_, order::Nothing>,
         asked: &Asked<'_, M>,
         mut hole: Hole,
-    ) -> Result<(FaultKind, Option<Pin<M>>), FaultError> {
+    ) -> Result<FaultKind, FaultError> {
         loop {
             if self.machine().gives_up() {
                 return Err(FaultError::NoSpace);
             }
             self.fill_hole(held, hole)?;
             match self.try_to_resolve(held, asked).0 {
-                Ok(page) => return Ok((FaultKind::Major, page)),
+                Ok(()) => return Ok(FaultKind::Major),
                 Err(Refused { why, hole: None }) => return Err(why),
                 Err(Refused { hole: Some(again), .. }) => hole = again,
             }
@@ -497,7 +486,7 @@ impl<M: Machine> Uvm<M> {
     where
         P: machine::Before<order::PageQueues> + machine::Before<order::PageCache>,
     {
-        if entry.wired || fault.pins != Pins::No {
+        if entry.wired || fault.pins.is_some() {
             return self.enter_kept(held, fault, entry, page, prot);
         }
         let (pmap, space) = (self.machine().pmap(), &fault.space.pmap);
@@ -535,21 +524,22 @@ impl<M: Machine> Uvm<M> {
 
     /// Pins the page that a fault has just shown: its owner's lock is held, or it is on no queue yet.
     #[inline]
-    fn pin_if_wanted(&self, fault: &mut Fault<'_, M>, entry: &Entry<M>, page: PageNo) {
-        if fault.pins != Pins::No {
-            self.pin_shown(fault, entry, page);
+    fn pin_if_wanted(&self, fault: &Fault<'_, M>, entry: &Entry<M>, page: PageNo) {
+        if let Some(to) = fault.pins {
+            self.pin_shown(fault.access, entry, page, to);
         }
     }
 
     #[cold]
-    fn pin_shown(&self, fault: &mut Fault<'_, M>, entry: &Entry<M>, page: PageNo) {
+    fn pin_shown(&self, access: Prot, entry: &Entry<M>, page: PageNo, to: &Cell<Option<Pin<M>>>) {
         self.frames().wire(page);
-        let is_stored_to = fault.access == Prot::WRITE && entry.writes_to().is_some();
+        let is_stored_to = access == Prot::WRITE && entry.writes_to().is_some();
         let stored_to = entry.object.as_ref().filter(|_| is_stored_to).map(|oref| oref.pager.clone());
         if let Some(pager) = &stored_to {
             pager.object().pin_writer();
         }
-        fault.pinned = Some(Pin { page, stored_to });
+        let before = to.replace(Some(Pin { page, stored_to }));
+        assert!(before.is_none(), "one attempt resolves a fault");
     }
 
     /// Has every CPU forget what the address shows, before the page is copied that takes its place:
@@ -560,7 +550,7 @@ impl<M: Machine> Uvm<M> {
     where
         P: machine::Before<order::PageQueues> + machine::Before<order::PageCache>,
     {
-        if entry.wired || fault.pins != Pins::No {
+        if entry.wired || fault.pins.is_some() {
             self.end_wiring(held, fault);
         }
         self.machine().pmap().forget(held, &fault.space.pmap, fault.va, fault.down);

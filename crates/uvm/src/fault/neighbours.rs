@@ -14,7 +14,7 @@ use machine::frames::PageFlags;
 use machine::{order, Held, Machine, Pages, Pmap, Prot, Va};
 
 use super::anon::Beside;
-use super::{Fault, Pins};
+use super::Fault;
 use crate::anon::AnonNo;
 use crate::borrowed::borrowed;
 use crate::map::{Advice, Entry, ORef, Writes};
@@ -35,7 +35,7 @@ pub(super) struct Window {
 impl<M: Machine> Uvm<M> {
     pub(super) fn window(&self, fault: &Fault<'_, M>, entry: &Entry<M>) -> Option<Window> {
         // Who pins a page comes for the next one itself.
-        let is_alone = entry.advice == Advice::Random || entry.wired || fault.pins != Pins::No;
+        let is_alone = entry.advice == Advice::Random || entry.wired || fault.pins.is_some();
         if is_alone || !self.knobs().neighbours() {
             return None;
         }
