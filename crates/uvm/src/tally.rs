@@ -50,13 +50,7 @@ impl<M: Machine> Uvm<M> {
         space: &Space<M>,
         range: VaRange,
     ) -> usize {
-        let mut sum = 0;
-        self.each_part_in_steps(held, space, range, |e, part, h| {
-            let Some(aref) = &e.amap else { return };
-            let (body, _) = aref.amap.body.lock(h);
-            sum += body.slots.count(e.slots(aref, part));
-        });
-        sum
+        self.count_in_steps(held, space, range, |_, slots, body| body.slots.count(slots))
     }
 
     /// The same, with room that others may fill yet: where they share the amap itself, as those do who were given the memory by
@@ -67,15 +61,14 @@ impl<M: Machine> Uvm<M> {
         space: &Space<M>,
         range: VaRange,
     ) -> usize {
-        let mut sum = 0;
-        self.each_part_in_steps(held, space, range, |e, part, h| {
-            let Some(aref) = &e.amap else { return };
-            let slots = e.slots(aref, part);
-            let (body, _) = aref.amap.body.lock(h);
+        self.count_in_steps(held, space, range, |e, slots, body| {
             let is_own = e.writes == Writes::NeedCopy || body.cover.is_exclusive(slots.clone());
-            sum += if is_own { body.slots.count(slots) } else { (slots.end - slots.start) as usize };
-        });
-        sum
+            if is_own {
+                body.slots.count(slots)
+            } else {
+                (slots.end - slots.start) as usize
+            }
+        })
     }
 
     fn tally_anons<P: Before<order::Amap>>(

@@ -430,6 +430,9 @@ impl Pmap for X86Pmap {
     }
 
     fn tables_part(&self, space: &Space, range: VaRange, tables: usize) -> Va {
+        if space.tables() <= tables {
+            return range.end;
+        }
         space.tables_in(range).nth(tables).map_or(range.end, Va)
     }
 
