@@ -13,6 +13,7 @@
 //!
 //! Locks: a fault's, one page at a time; then each page's owner's.
 
+use alloc::boxed::Box;
 use alloc::sync::Arc;
 
 use arrayvec::ArrayVec;
@@ -33,9 +34,11 @@ use crate::{Space, Uvm};
 pub struct Pinned<M: Machine> {
     pages: ArrayVec<PageNo, CLUSTER>,
     access: Prot,
-    /// The objects that stores to the pages reach (I2).
-    stored_to: ArrayVec<Arc<dyn Pager<M>>, CLUSTER>,
+    /// The objects that stores to the pages reach (I2); none where a device only reads.
+    stored_to: Option<Box<StoredTo<M>>>,
 }
+
+type StoredTo<M> = ArrayVec<Arc<dyn Pager<M>>, CLUSTER>;
 
 impl<M: Machine> Pinned<M> {
     /// The pages, in order of their addresses.
@@ -95,12 +98,19 @@ impl<M: Machine> Uvm<M> {
         access: Prot,
         reach: Reach,
     ) -> Result<Pinned<M>, FaultError> {
-        let mut pinned = Pinned { pages: ArrayVec::new(), access, stored_to: ArrayVec::new() };
+        let mut stored_to = None;
+        if access.contains(Prot::WRITE) {
+            self.machine().reserve_heap(size_of::<StoredTo<M>>() + 16)?;
+            stored_to = Some(Box::new(StoredTo::<M>::new()));
+        }
+        let mut pinned = Pinned { pages: ArrayVec::new(), access, stored_to };
         for va in range.iter_pages().take(CLUSTER) {
             match self.fault_and_pin(held, space, va, access, reach) {
                 Ok(pin) => {
                     pinned.pages.push(pin.page);
-                    pinned.stored_to.extend(pin.stored_to);
+                    if let Some(all) = &mut pinned.stored_to {
+                        all.extend(pin.stored_to);
+                    }
                 }
                 Err(e) => {
                     self.unwire_pages(held, pinned);
@@ -117,7 +127,7 @@ impl<M: Machine> Uvm<M> {
         for page in core::mem::take(&mut pinned.pages) {
             while !self.unpin_owned(held, page, changed) {}
         }
-        for pager in core::mem::take(&mut pinned.stored_to) {
+        for pager in pinned.stored_to.iter().flat_map(|all| all.iter()) {
             pager.object().unpin_writer();
         }
         self.pages_may_go();

@@ -149,9 +149,10 @@ impl<M: Machine> Uvm<M> {
         loop {
             {
                 let (tree, mut h) = space.map.lock(self.machine(), held, rest);
-                let mut left = COUNTED;
-                let some = first_part(&tree, rest);
-                let part = cut(&tree, some, |e, own| few_slots(&mut h, e, own, &mut left));
+                let (mut part, mut left) = (first_part(&tree, rest), COUNTED);
+                if part.pages().0 > COUNTED as u64 {
+                    part = cut(&tree, part, |e, own| few_slots(&mut h, e, own, &mut left));
+                }
                 tree.each(part, |e| {
                     if let Some(aref) = &e.amap {
                         let slots = e.slots(aref, e.range.intersect(part));
@@ -178,6 +179,9 @@ impl<M: Machine> Uvm<M> {
         let mut part = first_part(tree, range);
         part.end = self.machine().pmap().part(&space.pmap, part, TRANSLATIONS);
         let mut left = SLOTS;
+        if part.pages().0 <= SLOTS as u64 {
+            return part;
+        }
         cut(tree, part, |e, own| few_slots(held, e, own, &mut left))
     }
 
@@ -190,7 +194,11 @@ impl<M: Machine> Uvm<M> {
         range: VaRange,
     ) -> VaRange {
         let (mut slots, mut pages) = (SLOTS, SLOTS);
-        cut(tree, first_part(tree, range), |e, own| {
+        let part = first_part(tree, range);
+        if part.pages().0 <= SLOTS as u64 {
+            return part;
+        }
+        cut(tree, part, |e, own| {
             let end = few_slots(held, e, own, &mut slots);
             let Some(oref) = &e.object else { return end };
             let first = e.index(oref, own.start).0;
