@@ -226,12 +226,7 @@ impl<M: Machine> Uvm<M> {
 
     /// Takes back the wiring of a range whose entries were taken out to be released; these are not looked at. Cost: by the
     /// range's tables, and by wired pages, of which [`unwire_ahead`](Self::unwire_ahead) left few.
-    pub(crate) fn unwire_released(
-        &self,
-        held: &mut Held<'_, order::Map>,
-        space: &Space<M>,
-        range: VaRange,
-    ) {
+    pub(crate) fn unwire_released(&self, held: &mut Held<'_, order::Map>, space: &Space<M>, range: VaRange) {
         if space.map.was_wired.load(Relaxed) {
             self.unwire_translations(held, space, range);
         }
