@@ -430,6 +430,22 @@ static void many_entries(void) {
     BESIDE("mremap of many mappings", CHECK(mremap(at, PAGE, PAGE, MREMAP_MAYMOVE) == at));
 }
 
+static void segments(void) {
+    size_t size = (size_t)MAPPINGS * PAGE;
+    int id = shmget(IPC_PRIVATE, size, IPC_CREAT | 0600);
+    char *at = shmat(id, 0, 0);
+    NEED(id >= 0 && at != (char *)-1);
+    for (size_t i = 0; i < size; i += 2 * PAGE) NEED(!mprotect(at + i, PAGE, PROT_READ));
+    BESIDE("shmdt of many mappings", CHECK(!shmdt(at)));
+    unsigned char there;
+    FAILS(mincore(at, PAGE, &there), ENOMEM);
+    CHECK(!shmctl(id, IPC_RMID, 0));
+    NEED((id = shmget(IPC_PRIVATE, MUCH, IPC_CREAT | 0600)) >= 0);
+    BESIDE("SHM_LOCK", CHECK(!shmctl(id, SHM_LOCK, 0)));
+    BESIDE("SHM_UNLOCK", CHECK(!shmctl(id, SHM_UNLOCK, 0)));
+    CHECK(!shmctl(id, IPC_RMID, 0));
+}
+
 // --- processes ----------------------------------------------------------------------------------------------------------
 
 static void processes_end(void) {
@@ -1172,6 +1188,7 @@ static const struct test_case cases[] = {
     {"large_memory_is_changed", large_memory_is_changed},
     {"spans_are_looked_at", spans_are_looked_at},
     {"many_entries", many_entries},
+    {"segments", segments},
     {"many_entries_are_passed", many_entries_are_passed},
     {"sparse_memory", sparse_memory},
     {"very_sparse_memory", very_sparse_memory},

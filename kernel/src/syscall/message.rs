@@ -261,6 +261,10 @@ impl PutControl {
     }
 }
 
+/// What a message counts as among a call's work, but for its bytes: one may look at a thousand sockets of a port, or tell a thousand
+/// watchers.
+const MESSAGE_WORK: usize = 16 * 1024;
+
 fn sendmmsg(fd: i32, addr: u64, count: u32, flags: u32) -> Result<usize> {
     let file = current::file(fd)?;
     let mut done = 0;
@@ -272,6 +276,9 @@ fn sendmmsg(fd: i32, addr: u64, count: u32, flags: u32) -> Result<usize> {
             Ok(()) => done += 1,
             Err(errno) if done == 0 => return Err(errno),
             Err(_) => break,
+        }
+        if sched::work_done(MESSAGE_WORK) && proc::is_leaving() {
+            break;
         }
     }
     Ok(done)
@@ -297,6 +304,9 @@ fn recvmmsg(fd: i32, addr: u64, count: u32, flags: u32, timeout: u64) -> Result<
         }
         // As on Linux: the time is looked at between messages.
         if deadline.is_some_and(|end| sched::now() >= end) {
+            break;
+        }
+        if sched::work_done(MESSAGE_WORK) && proc::is_leaving() {
             break;
         }
     }

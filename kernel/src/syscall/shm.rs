@@ -9,6 +9,7 @@ use crate::ipc::shm::{self, Create, Info, Owner};
 use crate::mem::layout::USER_END;
 use crate::proc::current_process;
 use crate::proc::limits::RLIMIT_MEMLOCK;
+use crate::sched;
 use crate::user;
 use crate::vm::{self, Backing, MapArgs, Place, Prot, Sharing, Space};
 
@@ -138,14 +139,20 @@ fn shmdt(addr: u64) -> Result<()> {
     let start =
         segment_from(&mm.space, addr, addr + PAGE).or_else(|| segment_from(&mm.space, addr, USER_END));
     let (object, end) = start.ok_or(EINVAL)?;
-    let mut parts = alloc::vec::Vec::new();
-    vm::outline(&mm.space, addr, end, &mut |line| {
-        if line.object == object && line.start >= addr && line.start - addr == line.offset {
-            parts.push((line.start, line.end - line.start));
+    let mut at = addr;
+    while at < end {
+        let mut part = None;
+        let next = vm::line(&mm.space, at, &mut |line| {
+            let is_inside = line.object == object && line.start >= addr && line.start < end;
+            part = (is_inside && line.start - addr == line.offset)
+                .then_some((line.start, line.end - line.start));
+        });
+        let Some(next) = next else { break };
+        if let Some((start, len)) = part {
+            vm::unmap(&mm.space, start, len)?;
         }
-    });
-    for (start, len) in parts {
-        vm::unmap(&mm.space, start, len)?;
+        sched::work_done(PAGE as usize);
+        at = next;
     }
     shm::note_detached(object, current_process().pid);
     Ok(())

@@ -15,6 +15,7 @@ use crate::arch::machine::KernelMachine;
 use crate::charge::{self, Charge};
 use crate::errno::{Errno, Result, E2BIG, EACCES, EFAULT, EINVAL, ENODATA, ENOMEM};
 use crate::mem::heap;
+use crate::sched;
 use crate::sync::{Mutex, SpinLock};
 
 type Detached = uvm::Detached<KernelMachine>;
@@ -283,6 +284,7 @@ pub fn unmap_donated(space: &Space, addr: u64, len: u64) -> Result<VaRange> {
         let whole = |found: &VaRange| found.intersect(rest) == *found;
         let Some(found) = is_donated(space, rest).filter(whole) else { break };
         super::unmap(space, found.start.0, found.pages().bytes())?;
+        sched::work_done(PAGE_SIZE);
         rest = VaRange::new(found.end, rest.end);
     }
     Ok(rest)

@@ -9,14 +9,15 @@
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 
-use machine::{PageNo, Pages};
+use machine::{Machine, PageNo, Pages, PAGE_SIZE};
 use uvm::{Access, Advice, AnonObject, Intent, Pager, Quota};
 
 use super::uvm::with;
-use crate::arch::machine::KernelMachine;
+use crate::arch::machine::{KernelMachine, KERNEL};
 use crate::charge::Charge;
 use crate::errno::{Result, ENOMEM};
 use crate::mem::fault;
+use crate::sched;
 
 type Anon = AnonObject<KernelMachine>;
 
@@ -62,7 +63,7 @@ impl Segment {
     /// charged to a user.
     ///
     /// # Errors
-    /// `ENOMEM`: nothing is locked.
+    /// `ENOMEM`, also where the thread is being ended: nothing is locked.
     pub fn lock(&self, uid: u32) -> Result<Locked> {
         let pager: Arc<dyn Pager<KernelMachine>> = self.pager.clone();
         let len = with(|_, held| self.pager.object().len(held));
@@ -77,12 +78,13 @@ impl Segment {
                     page
                 })
             });
-            match page {
-                Ok(Some(page)) => locked.pages.push(page),
-                Ok(None) | Err(_) => {
-                    self.unlock(&locked);
-                    return Err(ENOMEM);
-                }
+            if let Ok(Some(page)) = page {
+                locked.pages.push(page);
+            }
+            let gives_up = sched::work_done(PAGE_SIZE) && KERNEL.gives_up();
+            if gives_up || !matches!(page, Ok(Some(_))) {
+                self.unlock(&locked);
+                return Err(ENOMEM);
             }
         }
         Ok(locked)
@@ -93,6 +95,7 @@ impl Segment {
         let pager: Arc<dyn Pager<KernelMachine>> = self.pager.clone();
         for &page in &locked.pages {
             with(|uvm, held| uvm.unpin(held, &pager, page, Intent::Read));
+            sched::work_done(PAGE_SIZE / 8);
         }
     }
 
