@@ -273,7 +273,7 @@ const PLANTS: &[Plant] = &[
         changes: &[
             ("        let (result, waited) =\n            self.attempt_counted(", "        let mut kept = None;\n        let (result, waited) =\n            self.attempt_counted("),
             ("let (ahead, hole) = (fault.ahead, fault.hole);", "let (ahead, hole) = (fault.ahead, fault.hole);\n kept = kept.or(hole);"),
-            ("        let result = result.map(|Resolved { ahead, pinned }| {", "        if kept.is_some() { return (Err(Refused { why: FaultError::NoSpace, hole: kept }), waited); }\n        let result = result.map(|Resolved { ahead, pinned }| {"),
+            ("        let result = result.map(|ahead| {", "        if kept.is_some() { return (Err(Refused { why: FaultError::NoSpace, hole: kept }), waited); }\n        let result = result.map(|ahead| {"),
         ],
         found_by: PINNED,
     },
