@@ -23,7 +23,8 @@ pub(crate) const TRANSLATIONS: usize = 2048;
 const TABLES: usize = 256;
 /// Slots of a step that are emptied.
 pub(crate) const SLOTS: usize = if cfg!(feature = "small-leaves") { 4 } else { 1024 };
-/// Slots of a step that are counted: by leaf, so that they take as long as fewer that are looked at.
+/// Pages of a step whose slots are counted, whatever leaves they have: by leaf, so that it takes as long as to look at
+/// fewer slots.
 const COUNTED: usize = 32 * SLOTS;
 /// Wired ones, whose pages are unwired one by one.
 pub(crate) const WIRED: usize = if cfg!(feature = "small-leaves") { 2 } else { 512 };
@@ -149,7 +150,7 @@ impl<M: Machine> Uvm<M> {
         loop {
             {
                 let (tree, mut h) = space.map.lock(self.machine(), held, rest);
-                let (mut part, mut left) = (first_part(&tree, rest), COUNTED);
+                let (mut part, mut left) = (first_part(&tree, rest), SLOTS);
                 if part.pages().0 > COUNTED as u64 {
                     part = cut(&tree, part, |e, own| few_slots(&mut h, e, own, &mut left));
                 }
