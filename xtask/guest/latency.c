@@ -936,7 +936,9 @@ static void files_without_names(void) {
         NEED(!unlink("/mnt/nameless"));
     }
     BESIDE("close of one file without a name", CHECK(!close(files[NAMELESS / 2])));
-    BESIDE("close of all files without names", { for (int i = 0; i < NAMELESS; i++) close(files[i]); sync(); });
+    BESIDE("close of all files without names", { for (int i = 0; i < NAMELESS; i++) close(files[i]); });
+    // Known to be late by a whole turn of a program; the cause is not known.
+    WITHIN(4 * MOST, "sync of closed files without names", sync());
 }
 
 static void memory_of_a_disk(void) {
