@@ -323,6 +323,17 @@ mod tests {
     }
 
     #[test]
+    fn one_run_of_two_references_is_plainly_shared() {
+        let mut c = Cover::new();
+        assert!(!c.is_shared(&(0..1)));
+        c.insert(10..20);
+        assert!(!c.is_shared(&(10..20)), "one reference is nobody else's");
+        c.add(10..20);
+        assert!(c.is_shared(&(10..20)) && c.is_shared(&(11..19)));
+        assert!(!c.is_shared(&(9..20)) && !c.is_shared(&(10..21)));
+    }
+
+    #[test]
     fn overlapping_references_are_counted_by_range() {
         let mut c = Cover::new();
         c.insert(0..20);
@@ -330,6 +341,7 @@ mod tests {
         c.insert(20..30);
         assert_eq!(counts(&c), [(0..10, 1), (10..20, 2), (20..30, 1)]);
         assert!(c.is_exclusive(2..10) && !c.is_exclusive(2..11) && c.is_unused(30..40));
+        assert!(!c.is_shared(&(10..20)), "it isn't plain where there are several runs");
         let mut gone = Vec::new();
         c.sub(5..25, |r| gone.push(r));
         assert_eq!(gone, [5..10, 20..25]);

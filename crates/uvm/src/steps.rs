@@ -84,6 +84,19 @@ fn end_of(range: VaRange, few: u64, all: u64) -> Va {
     }
 }
 
+/// The part of a range whose slots one step counts.
+fn part_to_count<M: Machine>(
+    held: &mut Held<'_, order::Map>,
+    tree: &Tree<Entry<M>>,
+    range: VaRange,
+) -> VaRange {
+    let (part, mut left) = (first_part(tree, range), SLOTS);
+    if part.pages().0 <= COUNTED as u64 {
+        return part;
+    }
+    cut(tree, part, |e, own| few_slots(held, e, own, &mut left))
+}
+
 /// The first part of a range that is wired, and is one entry's.
 fn first_wired<M: Machine>(tree: &Tree<Entry<M>>, range: VaRange) -> Option<VaRange> {
     tree.try_each(range, &mut |e| if e.wired { Err(e.range.intersect(range)) } else { Ok(()) }).err()
@@ -99,19 +112,7 @@ impl<M: Machine> Uvm<M> {
         range: VaRange,
         mut each: impl FnMut(&Entry<M>, &mut Held<'_, order::Map>),
     ) {
-        let mut rest = range;
-        loop {
-            {
-                let (tree, mut h) = space.map.lock(self.machine(), held, rest);
-                let part = first_part(&tree, rest);
-                tree.each(part, |e| each(e, &mut h));
-                rest.start = part.end;
-            }
-            if rest.is_empty() {
-                return;
-            }
-            self.machine().pause(held);
-        }
+        self.in_steps(held, space, range, |_, tree, rest| first_part(tree, rest), |e, _, h| each(e, h));
     }
 
     /// Calls `each` likewise with each part of an entry that one step looks at: what lies in its layers is as much as
@@ -121,21 +122,9 @@ impl<M: Machine> Uvm<M> {
         held: &mut Held<'_, order::Nothing>,
         space: &Space<M>,
         range: VaRange,
-        mut each: impl FnMut(&Entry<M>, VaRange, &mut Held<'_, order::Map>),
+        each: impl FnMut(&Entry<M>, VaRange, &mut Held<'_, order::Map>),
     ) {
-        let mut rest = range;
-        loop {
-            {
-                let (tree, mut h) = space.map.lock(self.machine(), held, rest);
-                let part = self.part_to_look_at(&mut h, &tree, rest);
-                tree.each(part, |e| each(e, e.range.intersect(part), &mut h));
-                rest.start = part.end;
-            }
-            if rest.is_empty() {
-                return;
-            }
-            self.machine().pause(held);
-        }
+        self.in_steps(held, space, range, |h, tree, rest| self.part_to_look_at(h, tree, rest), each);
     }
 
     /// Sums up what `count` says of each part of an entry with an amap, which one step at a time counts the slots of.
@@ -146,24 +135,35 @@ impl<M: Machine> Uvm<M> {
         range: VaRange,
         count: impl Fn(&Entry<M>, Range<u64>, &AmapBody<M>) -> usize,
     ) -> usize {
-        let (mut rest, mut sum) = (range, 0);
+        let mut sum = 0;
+        self.in_steps(held, space, range, part_to_count, |e, own, h| {
+            if let Some(aref) = &e.amap {
+                sum += count(e, e.slots(aref, own), &aref.amap.body.lock(h).0);
+            }
+        });
+        sum
+    }
+
+    /// Calls `each` with each entry's part of a range, under the map's lock. The lock is held for as much as `part` says
+    /// of what is left of the range.
+    fn in_steps(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        space: &Space<M>,
+        range: VaRange,
+        part: impl Fn(&mut Held<'_, order::Map>, &Tree<Entry<M>>, VaRange) -> VaRange,
+        mut each: impl FnMut(&Entry<M>, VaRange, &mut Held<'_, order::Map>),
+    ) {
+        let mut rest = range;
         loop {
             {
                 let (tree, mut h) = space.map.lock(self.machine(), held, rest);
-                let (mut part, mut left) = (first_part(&tree, rest), SLOTS);
-                if part.pages().0 > COUNTED as u64 {
-                    part = cut(&tree, part, |e, own| few_slots(&mut h, e, own, &mut left));
-                }
-                tree.each(part, |e| {
-                    if let Some(aref) = &e.amap {
-                        let slots = e.slots(aref, e.range.intersect(part));
-                        sum += count(e, slots, &aref.amap.body.lock(&mut h).0);
-                    }
-                });
+                let part = part(&mut h, &tree, rest);
+                tree.each(part, |e| each(e, e.range.intersect(part), &mut h));
                 rest.start = part.end;
             }
             if rest.is_empty() {
-                return sum;
+                return;
             }
             self.machine().pause(held);
         }

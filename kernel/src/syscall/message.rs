@@ -277,7 +277,8 @@ fn sendmmsg(fd: i32, addr: u64, count: u32, flags: u32) -> Result<usize> {
             Err(errno) if done == 0 => return Err(errno),
             Err(_) => break,
         }
-        if sched::work_done(MESSAGE_WORK) && proc::is_leaving() {
+        sched::work_done(MESSAGE_WORK);
+        if proc::is_leaving() {
             break;
         }
     }
@@ -306,7 +307,8 @@ fn recvmmsg(fd: i32, addr: u64, count: u32, flags: u32, timeout: u64) -> Result<
         if deadline.is_some_and(|end| sched::now() >= end) {
             break;
         }
-        if sched::work_done(MESSAGE_WORK) && proc::is_leaving() {
+        sched::work_done(MESSAGE_WORK);
+        if proc::is_leaving() {
             break;
         }
     }

@@ -71,23 +71,29 @@ impl Segment {
         let mut locked = Locked { pages: Vec::new(), _charge: charge };
         fault::attempt(|| locked.pages.try_reserve_exact(len.0 as usize)).map_err(|_| ENOMEM)?;
         for index in 0..len.0 {
-            let access = Access::Call(Advice::Sequential, (len.0 - index).min(u64::from(u32::MAX)) as u32);
-            let page = with(|uvm, held| {
-                uvm.with_page(held, &pager, Pages(index), Intent::Write, access, |_, page| {
-                    uvm.frames().wire(page);
-                    page
-                })
-            });
-            if let Ok(Some(page)) = page {
-                locked.pages.push(page);
-            }
-            let gives_up = sched::work_done(PAGE_SIZE) && KERNEL.gives_up();
-            if gives_up || !matches!(page, Ok(Some(_))) {
+            let Some(page) = Self::pin(&pager, index, len.0) else {
                 self.unlock(&locked);
                 return Err(ENOMEM);
-            }
+            };
+            locked.pages.push(page);
+            sched::work_done(PAGE_SIZE);
         }
         Ok(locked)
+    }
+
+    /// Brings a page in and pins it; `None` if that fails, or the thread is being ended.
+    fn pin(pager: &Arc<dyn Pager<KernelMachine>>, index: u64, pages: u64) -> Option<PageNo> {
+        if KERNEL.gives_up() {
+            return None;
+        }
+        let access = Access::Call(Advice::Sequential, (pages - index).min(u64::from(u32::MAX)) as u32);
+        let page = with(|uvm, held| {
+            uvm.with_page(held, pager, Pages(index), Intent::Write, access, |_, page| {
+                uvm.frames().wire(page);
+                page
+            })
+        });
+        page.ok().flatten()
     }
 
     /// Lets the pages go.
