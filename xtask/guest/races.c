@@ -303,7 +303,8 @@ static void pipes_do_not_grow_together(void) {
 static const size_t HELD = 16 * PAGE, MAPPED = 5ul << 29;
 static int at_once, most_at_once;
 
-// What one thread of two may have, and not both.
+// What one thread of two may have, and not both. Each goes on until it has had it: the CPU of the other may stand still
+// for as long as all its rounds take.
 static void hold(void) {
     int now = __atomic_add_fetch(&at_once, 1, __ATOMIC_SEQ_CST);
     for (volatile int n = 0; n < 300; n++) {}
@@ -314,7 +315,7 @@ static void hold(void) {
 static void *locks_in_memory(void *done) {
     void *at = mmap(0, HELD, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     NEED(at != MAP_FAILED);
-    for (int i = 0; i < 3 * ROUNDS; i++) {
+    for (int i = 0; i < 3 * ROUNDS || !*(int *)done; i++) {
         if (mlock(at, HELD)) continue;
         ++*(int *)done;
         hold();
@@ -324,7 +325,7 @@ static void *locks_in_memory(void *done) {
 }
 
 static void *maps_much(void *done) {
-    for (int i = 0; i < 3 * ROUNDS; i++) {
+    for (int i = 0; i < 3 * ROUNDS || !*(int *)done; i++) {
         void *at = mmap(0, MAPPED, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         if (at == MAP_FAILED) continue;
         ++*(int *)done;
