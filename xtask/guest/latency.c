@@ -3,9 +3,12 @@
 #include "check.h"
 #include "uvm.h"
 #include <limits.h>
+#include <arpa/inet.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <pthread.h>
 #include <sched.h>
+#include <sys/epoll.h>
 #include <sys/ipc.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
@@ -568,6 +571,96 @@ static void sockets_in_many_messages(void) {
     close(one[0]);
     BESIDE("close of a socket with many in its queue", CHECK(!close(many[1])));
     close(one[1]);
+}
+
+enum { OF_A_USER = 4096, USERS = 5, REFUSED = 20 };
+
+// Puts as many sockets on their way as a user may.
+static char *sends_all_it_may(void) {
+    static int ends[2], files[AT_ONCE];
+    struct rlimit most = {OF_A_USER, OF_A_USER};
+    NEED(!setrlimit(RLIMIT_NOFILE, &most) && !socketpair(AF_UNIX, SOCK_STREAM, 0, ends));
+    for (int i = 0; i < AT_ONCE; i += 2) NEED(!socketpair(AF_UNIX, SOCK_STREAM, 0, files + i));
+    for (int left = OF_A_USER; left; ) {
+        int count = left < AT_ONCE ? left : AT_ONCE;
+        NEED(send_files(ends[0], files, count, "", 1, 0) == 1);
+        left -= count;
+    }
+    return (char *)ends;
+}
+
+static uid_t next_user = 2000;
+
+static char *another_sends_all_it_may(void) {
+    NEED(!setuid(next_user));
+    return sends_all_it_may();
+}
+
+// Nobody looks at all sockets that are on their way in one piece, or as often as a program likes.
+static void sockets_of_many_users(void) {
+    pid_t users[USERS - 1];
+    for (int i = 0; i < USERS - 1; i++, next_user++) users[i] = child(another_sends_all_it_may);
+    int *ends = (int *)sends_all_it_may();
+    BESIDE("messages that are refused", for (int i = 0; i < REFUSED; i++) FAILS(send_files(ends[0], ends, 1, "", 1, 0), ETOOMANYREFS));
+    BESIDE("closes beside sockets on their way", for (int i = 0; i < 3 * USERS * OF_A_USER / 16; i++) CHECK(!close(dup(0))));
+    for (int i = 0; i < USERS - 1; i++) NEED(!kill(users[i], SIGKILL) && waitpid(users[i], 0, 0) == users[i]);
+}
+
+enum { MESSAGES = 1024, SHARING = 1024, FEW_BYTES = 15 };
+
+// Messages of a few bytes, each byte somewhere else.
+static struct mmsghdr *messages(struct sockaddr_in *to) {
+    static char byte;
+    static struct iovec pieces[FEW_BYTES];
+    struct mmsghdr *all = calloc(MESSAGES, sizeof *all);
+    NEED(all);
+    for (int i = 0; i < FEW_BYTES; i++) pieces[i] = (struct iovec){&byte, 1};
+    for (int i = 0; i < MESSAGES; i++) {
+        struct msghdr *it = &all[i].msg_hdr;
+        it->msg_iov = pieces, it->msg_iovlen = FEW_BYTES;
+        it->msg_name = to, it->msg_namelen = to ? sizeof *to : 0;
+    }
+    return all;
+}
+
+static struct sockaddr_in shared_port(void) {
+    return (struct sockaddr_in){.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK), .sin_port = htons(7777)};
+}
+
+// Sockets that share a port.
+static void share_a_port(void) {
+    struct rlimit most = {ENTRIES, ENTRIES};
+    struct sockaddr_in at = shared_port();
+    int one = 1;
+    NEED(!setrlimit(RLIMIT_NOFILE, &most));
+    for (int i = 0; i < SHARING; i++) {
+        int it = socket(AF_INET, SOCK_DGRAM, 0);
+        NEED(it >= 0 && !setsockopt(it, SOL_SOCKET, SO_REUSEPORT, &one, sizeof one) && !bind(it, (void *)&at, sizeof at));
+    }
+}
+
+// The library's own call sends them one by one.
+static int send_all(int over, struct mmsghdr *all) { return syscall(SYS_sendmmsg, over, all, MESSAGES, 0); }
+
+static void many_messages(void) {
+    struct sockaddr_in at = shared_port();
+    int ends[2], sender = socket(AF_INET, SOCK_DGRAM, 0);
+    NEED(sender >= 0 && !socketpair(AF_UNIX, SOCK_STREAM, 0, ends));
+    share_a_port();
+    BESIDE("sendmmsg to a port that many share", CHECK(send_all(sender, messages(&at)) == MESSAGES));
+    struct mmsghdr *all = messages(0);
+    BESIDE("sendmmsg", CHECK(send_all(ends[0], all) == MESSAGES));
+    BESIDE("recvmmsg", CHECK(recvmmsg(ends[1], all, MESSAGES, 0, 0) == MESSAGES));
+    for (int i = 0; i < SHARING; i++) {
+        struct epoll_event wanted = {.events = EPOLLIN | EPOLLET};
+        int set = epoll_create1(0);
+        NEED(set >= 0 && !epoll_ctl(set, EPOLL_CTL_ADD, ends[1], &wanted));
+    }
+    BESIDE("sendmmsg to a socket in many poll sets", CHECK(send_all(ends[0], all) == MESSAGES));
+    static char bytes[4 << 20];
+    int most = sizeof bytes;
+    NEED(!setsockopt(ends[0], SOL_SOCKET, SO_SNDBUF, &most, sizeof most));
+    BESIDE("a write to a socket in many poll sets", CHECK(send(ends[0], bytes, sizeof bytes, MSG_DONTWAIT) > 0));
 }
 
 enum { FUTEX_WAIT, FUTEX_WAKE, FUTEX_REQUEUE = 3 };
@@ -1165,10 +1258,17 @@ static void looks_at_a_span(void) {
     for (;;) if (mincore(at, span, is_there)) _exit(1);
 }
 
+static void sends_to_many(void) {
+    struct sockaddr_in at = shared_port();
+    int sender = socket(AF_INET, SOCK_DGRAM, 0);
+    share_a_port();
+    for (struct mmsghdr *all = messages(&at);;) if (send_all(sender, all) < 0) _exit(1);
+}
+
 // A fatal signal ends a call that would go on for long.
 static void calls_are_cut_short(void) {
-    void (*calls[])(void) = {reads_random_bytes, looks_at_a_span};
-    for (int i = 0; i < 2; i++) {
+    void (*calls[])(void) = {reads_random_bytes, looks_at_a_span, sends_to_many};
+    for (int i = 0; i < 3; i++) {
         pid_t it = fork();
         if (it == 0) calls[i]();
         int status;
@@ -1204,6 +1304,8 @@ static const struct test_case cases[] = {
     {"many_descriptors", many_descriptors},
     {"sockets_in_sockets", sockets_in_sockets},
     {"sockets_in_many_messages", sockets_in_many_messages},
+    {"sockets_of_many_users", sockets_of_many_users},
+    {"many_messages", many_messages},
     {"files_are_cut", files_are_cut},
     {"folders", folders},
     {"long_paths", long_paths},

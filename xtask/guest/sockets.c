@@ -325,6 +325,124 @@ static void rings_are_found(void) {
     setrlimit(RLIMIT_NOFILE, &before);
 }
 
+// Listens under a name that nobody else has.
+static int listens(struct sockaddr_un *at, socklen_t *len) {
+    static int number;
+    char name[40];
+    sprintf(name, "@ring.%d.%d", getpid(), number++);
+    *len = local(at, name);
+    int listener = socket(AF_UNIX, SOCK_STREAM, 0);
+    NEED(listener >= 0 && !bind(listener, (void *)at, *len) && !listen(listener, 5));
+    return listener;
+}
+
+// A listener, and a client that it has not accepted.
+static void unaccepted(int *listener, int *client) {
+    struct sockaddr_un at;
+    socklen_t len;
+    *listener = listens(&at, &len), *client = socket(AF_UNIX, SOCK_STREAM, 0);
+    NEED(*client >= 0 && !connect(*client, (void *)&at, len));
+}
+
+enum { RING_KIB = 16 << 10 };
+
+// Sends a socket and much memory.
+static void send_with_memory(int over, int what) {
+    int memory = memfd_create("ring", 0);
+    NEED(memory >= 0 && !ftruncate(memory, RING_KIB << 10));
+    char *at = mmap(0, RING_KIB << 10, PROT_READ | PROT_WRITE, MAP_SHARED, memory, 0);
+    NEED(at != MAP_FAILED);
+    memset(at, 1, RING_KIB << 10);
+    NEED(send_files(over, (int[]){what, memory}, 2, "m", 1, 0) == 1);
+    munmap(at, RING_KIB << 10), close(memory);
+}
+
+// Whether the memory of so many rings is there after some descriptors were closed.
+static int rings_there(long before) {
+    long now = 0;
+    int pair[2];
+    for (int i = 0; i < 20; i++) {
+        NEED(!socketpair(AF_UNIX, SOCK_STREAM, 0, pair));
+        close(pair[0]), close(pair[1]), usleep(10000);
+        now = number_after("/proc/meminfo", "Shmem:") - before;
+    }
+    return (now + RING_KIB / 2) / RING_KIB;
+}
+
+// Rings through connections that nobody has accepted.
+static void rings_of_listeners_are_found(void) {
+    long before = number_after("/proc/meminfo", "Shmem:");
+    int listeners[2], clients[2];
+    for (int i = 0; i < 2; i++) unaccepted(listeners + i, clients + i);
+    send_with_memory(clients[0], listeners[0]);
+    close(listeners[0]), close(clients[0]), close(listeners[1]), close(clients[1]);
+    CHECK(rings_there(before) == 0);
+    for (int i = 0; i < 2; i++) unaccepted(listeners + i, clients + i);
+    for (int i = 0; i < 2; i++) send_with_memory(clients[i], listeners[!i]);
+    for (int i = 0; i < 2; i++) close(listeners[i]), close(clients[i]);
+    CHECK(rings_there(before) == 0);
+    // The client itself is on its way, too.
+    unaccepted(listeners, clients);
+    send_with_memory(clients[0], listeners[0]);
+    NEED(send_files(clients[0], clients, 1, "c", 1, 0) == 1);
+    close(listeners[0]), close(clients[0]);
+    CHECK(rings_there(before) == 0);
+}
+
+// Accepts a connection and takes the memory out of it.
+static void accept_memory(int listener) {
+    int server = accept(listener, 0, 0), got[4], flags;
+    struct stat st;
+    ssize_t bytes;
+    NEED(server >= 0 && receive_fds(server, got, 4, 0, &bytes, &flags) == 2);
+    CHECK(!fstat(got[1], &st) && st.st_size == RING_KIB << 10);
+    close(got[0]), close(got[1]), close(server);
+}
+
+static void living_listeners_keep_their_rings(void) {
+    long before = number_after("/proc/meminfo", "Shmem:");
+    int listener, client, got[4], flags;
+    ssize_t bytes;
+    // A program has the listener.
+    unaccepted(&listener, &client);
+    send_with_memory(client, listener);
+    close(client);
+    CHECK(rings_there(before) == 1);
+    accept_memory(listener);
+    close(listener);
+    // A message has it that a program can receive.
+    make_pair(SOCK_STREAM);
+    unaccepted(&listener, &client);
+    send_with_memory(client, listener);
+    NEED(send_files(pair[0], &listener, 1, "l", 1, 0) == 1);
+    close(listener), close(client);
+    CHECK(rings_there(before) == 1);
+    NEED(receive_fds(pair[1], got, 4, 0, &bytes, &flags) == 1);
+    accept_memory(got[0]);
+    close(got[0]);
+    // Who has accepted the connection doesn't need the listener.
+    unaccepted(&listener, &client);
+    send_with_memory(client, listener);
+    int server = accept(listener, 0, 0);
+    close(listener), close(client);
+    CHECK(rings_there(before) == 1);
+    NEED(server >= 0 && receive_fds(server, got, 4, 0, &bytes, &flags) == 2);
+    close(got[0]), close(got[1]), close(server);
+    CHECK(rings_there(before) == 0);
+}
+
+// A connection that no thread can accept ends, though a program has its client.
+static void clients_keep_no_rings(void) {
+    long before = number_after("/proc/meminfo", "Shmem:");
+    int listener, client;
+    unaccepted(&listener, &client);
+    send_with_memory(client, listener);
+    close(listener);
+    CHECK(rings_there(before) == 0);
+    CHECK(send(client, "x", 1, MSG_NOSIGNAL) < 0);
+    close(client);
+}
+
 // A long row of sockets, each in the queue of the next.
 static void rows_cost_no_stack(void) {
     int inner = open("/dev/null", O_RDONLY);
@@ -877,6 +995,9 @@ int main(int argc, char **argv) {
         {"descriptors travel", descriptors_travel},
         {"descriptors bound streams", descriptors_bound_streams},
         {"rings are found", rings_are_found},
+        {"rings of listeners are found", rings_of_listeners_are_found},
+        {"living listeners keep their rings", living_listeners_keep_their_rings},
+        {"clients keep no rings", clients_keep_no_rings},
         {"rows cost no stack", rows_cost_no_stack},
         {"too many on their way", too_many_on_their_way},
         {"who sends", who_sends},

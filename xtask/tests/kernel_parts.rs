@@ -1,5 +1,5 @@
 //! The kernel's parts that touch no machine, tested on the host: the terminal's line discipline, the ring of
-//! a pipe, the archive reader, a set of ranges, the header of a swap area. The kernel itself has no test harness; these files
+//! a pipe, the archive reader, a set of ranges, the header of a swap area, the garbage collector of sockets. The kernel itself has no test harness; these files
 //! name nothing of it.
 
 extern crate alloc;
@@ -7,6 +7,9 @@ extern crate alloc;
 #[path = "../../kernel/src/fs/cpio.rs"]
 #[allow(dead_code)]
 mod cpio;
+#[path = "../../kernel/src/net/garbage.rs"]
+#[allow(dead_code)]
+mod garbage;
 #[path = "../../kernel/src/fs/swap/header.rs"]
 mod header;
 #[path = "../../kernel/src/fs/ext4/ranges.rs"]
@@ -256,4 +259,196 @@ fn what_is_no_swap_area_is_refused() {
     let mut many = swap_header(9, &[]);
     many[1032..1036].copy_from_slice(&u32::MAX.to_le_bytes());
     assert!(header::Header::parse(&many).is_none());
+}
+
+/// Programs that send sockets to each other, beside a garbage collection.
+mod sockets_in_flight {
+    use super::garbage::InFlight;
+    use std::collections::{BTreeSet, HashMap};
+    use std::sync::{Arc, Weak};
+
+    /// A socket's number, which stands for its address.
+    struct File(usize);
+
+    /// What a queue or a backlog holds.
+    enum Held {
+        Message(Arc<File>),
+        /// A server's end that waits to be accepted.
+        Server(usize),
+    }
+
+    struct World {
+        seed: u64,
+        in_flight: InFlight<File>,
+        descriptors: Vec<Arc<File>>,
+        /// By holder, with the edges' numbers.
+        held: HashMap<usize, Vec<(u64, Held)>>,
+        sockets: usize,
+        closed: BTreeSet<usize>,
+        edges: u64,
+    }
+
+    impl World {
+        fn below(&mut self, bound: usize) -> usize {
+            self.seed = self.seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            (self.seed >> 33) as usize % bound
+        }
+
+        fn a_descriptor(&mut self) -> Option<Arc<File>> {
+            let at = (!self.descriptors.is_empty()).then(|| self.below(self.descriptors.len()))?;
+            Some(self.descriptors[at].clone())
+        }
+
+        fn new_socket(&mut self) -> usize {
+            self.sockets += 1;
+            self.sockets
+        }
+
+        fn hold(&mut self, holder: usize, socket: usize, file: Weak<File>, what: Held) {
+            self.edges += 1;
+            self.in_flight.add(holder, self.edges, socket, file);
+            self.held.entry(holder).or_default().push((self.edges, what));
+        }
+
+        /// A random operation of some program.
+        fn act(&mut self) {
+            let what = self.below(8);
+            let Some(file) = self.a_descriptor().filter(|_| what != 0) else {
+                let new = self.new_socket();
+                return self.descriptors.push(Arc::new(File(new)));
+            };
+            let held = self.held.get(&file.0).map_or(0, Vec::len);
+            match what {
+                // It goes into any queue: a program may have the other end of a socket that none has.
+                1 | 2 => {
+                    let holder = self.below(self.sockets) + 1;
+                    if self.closed.contains(&holder) {
+                        return;
+                    }
+                    self.hold(holder, file.0, Arc::downgrade(&file), Held::Message(file.clone()));
+                }
+                3 => {
+                    let server = self.new_socket();
+                    self.hold(file.0, server, Weak::new(), Held::Server(server));
+                }
+                4 if held != 0 => {
+                    let (number, what) = self.held.get_mut(&file.0).unwrap().remove(0);
+                    self.in_flight.remove(file.0, number);
+                    self.descriptors.push(match what {
+                        Held::Message(file) => file,
+                        Held::Server(server) => Arc::new(File(server)),
+                    });
+                }
+                5 if held != 0 => {
+                    let at = self.below(held);
+                    if let (_, Held::Message(peeked)) = &self.held[&file.0][at] {
+                        self.in_flight.mark(peeked.0);
+                        self.descriptors.push(peeked.clone());
+                    }
+                }
+                _ => {
+                    drop(file);
+                    let at = self.below(self.descriptors.len());
+                    self.close(at);
+                }
+            }
+        }
+
+        fn close(&mut self, at: usize) {
+            let file = self.descriptors.swap_remove(at);
+            self.release(file);
+        }
+
+        fn release(&mut self, file: Arc<File>) {
+            let mut files = vec![file];
+            while let Some(file) = files.pop() {
+                if Arc::strong_count(&file) == 1 {
+                    self.closed.insert(file.0);
+                    files.extend(self.empty(file.0));
+                }
+            }
+        }
+
+        /// Drops what a socket holds; returns the files.
+        fn empty(&mut self, holder: usize) -> Vec<Arc<File>> {
+            let mut holders = vec![holder];
+            let mut files = Vec::new();
+            while let Some(holder) = holders.pop() {
+                for (number, what) in self.held.remove(&holder).unwrap_or_default() {
+                    self.in_flight.remove(holder, number);
+                    match what {
+                        Held::Message(file) => files.push(file),
+                        Held::Server(server) => {
+                            self.closed.insert(server);
+                            holders.push(server);
+                        }
+                    }
+                }
+            }
+            files
+        }
+
+        fn reachable(&self) -> BTreeSet<usize> {
+            let mut reachable = BTreeSet::new();
+            let mut left: Vec<usize> = self.descriptors.iter().map(|file| file.0).collect();
+            while let Some(socket) = left.pop() {
+                if reachable.insert(socket) {
+                    left.extend(self.held.get(&socket).into_iter().flatten().map(|(_, what)| match what {
+                        Held::Message(file) => file.0,
+                        Held::Server(server) => *server,
+                    }));
+                }
+            }
+            reachable
+        }
+
+        fn collect(&mut self, steps: usize, garbage: &mut Vec<Arc<File>>) -> bool {
+            garbage.reserve(1024);
+            let before = garbage.len();
+            let is_over = self.in_flight.step(steps, garbage);
+            let reachable = self.reachable();
+            assert!(garbage[before..].iter().all(|file| !reachable.contains(&file.0)));
+            is_over
+        }
+
+        fn cut(&mut self, garbage: &mut Vec<Arc<File>>) {
+            for file in garbage.drain(..) {
+                let files = self.empty(file.0);
+                files.into_iter().for_each(|file| self.release(file));
+                self.release(file);
+            }
+        }
+    }
+
+    #[test]
+    fn garbage_is_found_and_nothing_else() {
+        for seed in 0..2000 {
+            let mut world = World {
+                seed,
+                in_flight: InFlight::new(),
+                descriptors: Vec::new(),
+                held: HashMap::new(),
+                sockets: 0,
+                closed: BTreeSet::new(),
+                edges: 0,
+            };
+            let mut garbage = Vec::new();
+            for _ in 0..200 {
+                world.act();
+                let steps = world.below(4);
+                if world.collect(steps, &mut garbage) {
+                    world.cut(&mut garbage);
+                }
+            }
+            while !world.descriptors.is_empty() {
+                world.close(0);
+            }
+            // The rest of a cycle, and a whole one.
+            for _ in 0..2 {
+                while !world.collect(1, &mut garbage) {}
+                world.cut(&mut garbage);
+            }
+            assert_eq!(world.in_flight.len(), 0, "seed {seed}");
+        }
+    }
 }

@@ -142,20 +142,6 @@ macro_rules! room {
 }
 room! { [T] Vec<T>; [T] VecDeque<T>; [K: Eq + Hash, V] HashMap<K, V> }
 
-/// Gives back most of a table that is far too large for what is left in it; without memory it stays
-/// as it is.
-pub fn shrink<K: Eq + Hash, V>(table: &mut HashMap<K, V>) {
-    const SMALL: usize = 32;
-    if table.capacity() <= SMALL || table.len() > table.capacity() / 8 {
-        return;
-    }
-    let mut smaller = HashMap::new();
-    if table.is_empty() || attempt(|| smaller.try_reserve(2 * table.len())).is_ok() {
-        smaller.extend(table.drain());
-        *table = smaller;
-    }
-}
-
 /// What an iterator yields, in a piece that can fail.
 ///
 /// # Errors

@@ -4,9 +4,10 @@ use alloc::collections::VecDeque;
 
 use super::address::{Family, Kind};
 use super::queue::Close;
-use super::socket::{Phase, Socket, SHUT_RECEIVE, SHUT_SEND};
+use super::socket::{Pending, Phase, Socket, SHUT_RECEIVE, SHUT_SEND};
 use super::{packet, rights};
 use crate::errno::*;
+use crate::sched;
 
 impl Socket {
     /// `shutdown` of the directions in `what`.
@@ -74,12 +75,20 @@ impl Socket {
         }
     }
 
+    /// Drops all that was sent to it, and the connections to it: nobody can receive or accept them.
+    pub fn drop_incoming(&self) {
+        self.incoming.clear(Close::No);
+        let pending = match &mut self.ends.lock().phase {
+            Phase::Listening(row) => core::mem::take(&mut row.pending),
+            _ => return,
+        };
+        refuse(pending);
+    }
+
     /// Ends the connections that nobody will accept.
     fn refuse_all(&self, phase: Phase) {
         let Phase::Listening(mut row) = phase else { return };
-        for server in core::mem::take(&mut row.pending) {
-            server.close_unaccepted();
-        }
+        refuse(core::mem::take(&mut row.pending));
         for client in core::mem::take::<VecDeque<_>>(&mut row.waiting) {
             client.refuse(ECONNREFUSED);
         }
@@ -122,5 +131,15 @@ impl Socket {
         if old.is_some() {
             self.set_error(ECONNRESET);
         }
+    }
+}
+
+fn refuse(pending: VecDeque<Pending>) {
+    /// What it takes to end a connection: the work of copying so many bytes.
+    const ENDING: usize = 4096;
+    for Pending { socket, place } in pending {
+        socket.close_unaccepted();
+        drop(place);
+        sched::work_done(ENDING);
     }
 }

@@ -4,8 +4,8 @@ use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 
 use super::address::{Address, Family, Ip, Kind};
-use super::rights::Ucred;
-use super::socket::{Bound, Listener, Phase, Socket};
+use super::rights::{Place, Ucred};
+use super::socket::{Bound, Listener, Pending, Phase, Socket};
 use super::{inet, unix};
 use crate::errno::*;
 use crate::ipc::pipe::Blocking;
@@ -221,6 +221,8 @@ impl Socket {
             ends.name = server_name.clone();
         }
         server.options.copy_from(&listener.options);
+        let is_unix = self.family == Family::Unix;
+        let place = if is_unix { Some(Place::enter(&server, listener)?) } else { None };
         {
             let mut ends = listener.ends.lock();
             let Phase::Listening(row) = &mut ends.phase else { return Err(ECONNREFUSED) };
@@ -231,7 +233,7 @@ impl Socket {
                 return Err(EAGAIN);
             }
             row.pending.room(1).map_err(|_| ENOBUFS)?;
-            row.pending.push_back(server.clone());
+            row.pending.push_back(Pending { socket: server.clone(), place });
         }
         self.become_connected(server, own, server_name, *listener.cred.lock(), stay);
         listener.readers.wake_all();
@@ -279,9 +281,10 @@ impl Socket {
                     let never = !matches!(self.kind, Kind::Stream | Kind::Seqpacket);
                     return Err(if never { EOPNOTSUPP } else { EINVAL });
                 };
-                row.pending.pop_front().map(|socket| (socket, row.waiting.pop_front()))
+                row.pending.pop_front().map(|next| (next, row.waiting.pop_front()))
             };
-            if let Some((socket, waiting)) = taken {
+            if let Some((Pending { socket, place }, waiting)) = taken {
+                drop(place);
                 self.room.wake_all();
                 if let Some(client) = waiting {
                     client.take_in(self);

@@ -22,6 +22,7 @@
 pub mod address;
 mod close;
 mod connect;
+mod garbage;
 mod inet;
 pub mod interface;
 pub mod moving;

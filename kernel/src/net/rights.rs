@@ -1,15 +1,9 @@
 //! Descriptors on their way in messages (`SCM_RIGHTS`).
 //!
-//! A message holds the open files themselves. A socket on its way may hold, in its queue, a message
-//! with a socket on its way, and so on round: a ring that no descriptor leads to any more is found
-//! by [`collect`].
-//!
-//! ```text
-//!   flights:  (file F, in the queue of socket H)  ...       one entry for each passage of a socket
-//!   alive:    F whose references are more than its passages (a descriptor, a call), and whoever is in the
-//!             queue of somebody alive; H that isn't itself on its way is alive
-//!   dead:     the rest; their queues are emptied
-//! ```
+//! A message holds the open files themselves. A socket in flight may hold, in its queue, a message
+//! with a socket in flight, and so on round; so may a connection that waits in a listener's backlog.
+//! [`collect`] finds cycles that no descriptor leads to ([`super::garbage`]), and empties the queues
+//! and backlogs of their sockets.
 //!
 //! Letting a message go may close a socket whose queue holds another: [`bury`] takes them one after
 //! the other, so a long row of them costs no stack. A thread closes what it lets go itself, and
@@ -17,9 +11,8 @@
 //!
 //! Invariants: R1: a passage is entered before its message can be seen, and struck out after its
 //! files were taken from it; so a file's passages are never fewer than the messages that hold it.
-//! R2: a user has at most `RLIMIT_NOFILE` passages; a ring through a connection that nobody has
-//! accepted isn't found, and only so much can be lost in it. R3: the files of a message have numbers
-//! of passages in a row, so who takes them looks for none.
+//! R2: a user has at most `RLIMIT_NOFILE` passages of messages. R3: the files of a message have
+//! numbers of passages in a row, so who takes them looks for none.
 
 use alloc::boxed::Box;
 use alloc::sync::{Arc, Weak};
@@ -29,16 +22,17 @@ use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use hashbrown::HashMap;
 
 use super::address::Family;
+use super::garbage::{self, InFlight};
 use super::socket::Socket;
 use crate::charge::{self, Charge};
 use crate::errno::*;
 use crate::fs::file::File;
 use crate::fs::inode::downcast;
-use crate::mem::fault::{self, Room};
+use crate::mem::fault::Room;
 use crate::proc;
 use crate::proc::limits::RLIMIT_NOFILE;
 use crate::sched;
-use crate::sync::SpinLock;
+use crate::sync::{Mutex, MutexGuard, SpinLock};
 
 /// The most descriptors in one message.
 pub const RIGHTS_MAX: usize = 253;
@@ -78,6 +72,8 @@ impl Ucred {
 pub struct Rights {
     files: Vec<Arc<File>>,
     user: u32,
+    /// The socket in whose queue they are.
+    holder: Weak<Socket>,
     /// The passage of the first file (R3).
     first: u64,
     /// Those that its thread let go before, and has not closed yet.
@@ -85,37 +81,35 @@ pub struct Rights {
     _charge: Charge,
 }
 
-/// What a file in a message costs: a place in its list and in the table of passages, either of which
-/// may be twice as large as it has to be.
-const PASSAGE: usize = 2 * size_of::<Arc<File>>() + 2 * size_of::<(u64, Flight)>();
+/// What a file in a message costs: a place in its list, which may be twice as large as it has to be,
+/// and an edge to it.
+const PASSAGE: usize = 2 * size_of::<Arc<File>>() + garbage::EDGE;
 
-/// A socket in a message.
-struct Flight {
-    file: Weak<File>,
-    /// The address of the socket behind it.
-    socket: usize,
-    holder: Weak<Socket>,
-    /// The next passage in the same queue, or [`NONE`], for [`dead`].
-    next: u64,
-}
-
-#[derive(Default)]
 struct Registry {
-    flights: HashMap<u64, Flight>,
-    /// Passages of each user.
-    users: HashMap<u32, usize>,
+    in_flight: InFlight<File>,
+    /// Passages in messages of each user.
+    users: Option<HashMap<u32, usize>>,
 }
 
-static REGISTRY: SpinLock<Option<Registry>> = SpinLock::new(None);
+static REGISTRY: SpinLock<Registry> = SpinLock::new(Registry { in_flight: InFlight::new(), users: None });
 static NEXT_PASSAGE: AtomicU64 = AtomicU64::new(0);
-/// The length of `flights`.
-static SOCKETS_IN_FLIGHT: AtomicUsize = AtomicUsize::new(0);
+/// How many edges a garbage collection looks at; 0 if no message has files, and there is no garbage.
+static EDGES: AtomicUsize = AtomicUsize::new(0);
 
-/// Whether a user may not have so many more passages, unless some of them are nobody's.
+impl Registry {
+    fn changed(&self) {
+        let is_any = self.users.as_ref().is_some_and(|users| !users.is_empty());
+        EDGES.store(if is_any { self.in_flight.len() } else { 0 }, Ordering::SeqCst);
+    }
+
+    fn passages_of(&self, user: u32) -> usize {
+        self.users.as_ref().and_then(|users| users.get(&user)).copied().unwrap_or(0)
+    }
+}
+
+/// Whether a user may not have so many more passages, unless some of them are garbage.
 fn is_full(user: u32, more: usize, limit: usize) -> bool {
-    let registry = REGISTRY.lock();
-    let count = registry.as_ref().and_then(|registry| registry.users.get(&user));
-    count.copied().unwrap_or(0) + more > limit
+    REGISTRY.lock().passages_of(user) + more > limit
 }
 
 /// The local socket behind a file.
@@ -127,6 +121,36 @@ fn key(socket: &Socket) -> usize {
     core::ptr::from_ref(socket).addr()
 }
 
+/// A place in a listener's backlog.
+#[must_use]
+pub struct Place {
+    listener: Weak<Socket>,
+    number: u64,
+    _charge: Charge,
+}
+
+impl Place {
+    /// Enters `server`, whose connection nobody has accepted yet, as held by its listener.
+    ///
+    /// Fails with `ENOBUFS`.
+    pub fn enter(server: &Socket, listener: &Socket) -> Result<Place> {
+        let _charge = charge::take(garbage::EDGE).map_err(|_| ENOBUFS)?;
+        let number = NEXT_PASSAGE.fetch_add(1, Ordering::Relaxed);
+        let mut registry = REGISTRY.lock();
+        registry.in_flight.add(key(listener), number, key(server), Weak::new());
+        registry.changed();
+        Ok(Place { listener: listener.weak(), number, _charge })
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut registry = REGISTRY.lock();
+        registry.in_flight.remove(self.listener.as_ptr().addr(), self.number);
+        registry.changed();
+    }
+}
+
 impl Rights {
     /// Enters files that go into the queue of `holder`.
     ///
@@ -135,29 +159,27 @@ impl Rights {
         let process = proc::current_process();
         let user = process.cred().uid;
         let limit = process.limit(RLIMIT_NOFILE) as usize;
-        let holder = holder.weak();
         if is_full(user, files.len(), limit) {
-            sweep();
+            collect_now();
         }
         let _charge = charge::take(size_of::<Rights>() + files.len() * PASSAGE).map_err(|_| ENOBUFS)?;
         let mut registry = REGISTRY.lock();
-        let Registry { flights, users } = registry.get_or_insert_default();
-        flights.room(files.len()).and_then(|()| users.room(1)).map_err(|_| ENOBUFS)?;
-        let count = users.get(&user).copied().unwrap_or(0) + files.len();
+        let count = registry.passages_of(user) + files.len();
         if count > limit {
             return Err(ETOOMANYREFS);
         }
+        let users = registry.users.get_or_insert_default();
+        users.room(1).map_err(|_| ENOBUFS)?;
         users.insert(user, count);
         let first = NEXT_PASSAGE.fetch_add(files.len() as u64, Ordering::Relaxed);
         for (at, file) in (first..).zip(&files) {
             if let Some(socket) = local_socket(file) {
-                let (file, holder) = (Arc::downgrade(file), holder.clone());
-                flights.insert(at, Flight { file, socket: key(socket), holder, next: NONE });
+                registry.in_flight.add(key(holder), at, key(socket), Arc::downgrade(file));
             }
         }
-        SOCKETS_IN_FLIGHT.store(flights.len(), Ordering::SeqCst);
+        registry.changed();
         drop(registry);
-        Ok(Box::new(Rights { files, user, first, next: None, _charge }))
+        Ok(Box::new(Rights { files, user, holder: holder.weak(), first, next: None, _charge }))
     }
 
     /// The files, for somebody who only looks at the message, and calls [`seen`] before its call
@@ -173,23 +195,21 @@ impl Rights {
     }
 
     fn strike(&self) {
-        let flight = |at| REGISTRY.lock().as_mut().and_then(|registry| registry.flights.remove(&at));
+        let holder = self.holder.as_ptr().addr();
+        let mut registry = REGISTRY.lock();
         for (at, file) in (self.first..).zip(&self.files) {
             if local_socket(file).is_some() {
-                // Dropped without the lock: it may be the last reference to a socket's memory.
-                drop(flight(at));
+                registry.in_flight.remove(holder, at);
             }
         }
-        let mut registry = REGISTRY.lock();
-        let Some(Registry { flights, users }) = registry.as_mut() else { return };
-        SOCKETS_IN_FLIGHT.store(flights.len(), Ordering::SeqCst);
-        fault::shrink(flights);
+        let users = registry.users.get_or_insert_default();
         if let Some(count) = users.get_mut(&self.user) {
             *count -= self.files.len();
             if *count == 0 {
                 users.remove(&self.user);
             }
         }
+        registry.changed();
     }
 }
 
@@ -228,92 +248,61 @@ pub fn bury(mut rights: Box<Rights>) {
     }
 }
 
-/// Empties the queues of sockets that only messages in each other's queues refer to, or puts that
-/// off: each call may look at so many passages, and one that finds that the calls before it have
-/// saved up for all of them looks at all.
+/// Collects garbage, or puts that off: each call saves up for a share of the edges, and the one that
+/// finds that enough is saved for all of them looks at all.
 #[inline]
 pub fn collect() {
     const SHARE: usize = 16;
     static SAVED: AtomicUsize = AtomicUsize::new(0);
-    let there = SOCKETS_IN_FLIGHT.load(Ordering::SeqCst);
+    let there = EDGES.load(Ordering::SeqCst);
     if there != 0 && SAVED.fetch_add(SHARE, Ordering::Relaxed) + SHARE >= there {
         SAVED.store(0, Ordering::Relaxed);
-        sweep();
+        // Closing what is found comes here again, and another thread's pace is no concern of this one.
+        if let Some(turn) = COLLECTING.try_lock() {
+            collect_with(&turn);
+        }
     }
 }
 
-/// Empties the queues of sockets that only messages in each other's queues refer to, at once. Cost:
-/// by the sockets that are on their way.
+static COLLECTING: Mutex<()> = Mutex::new(());
+
+/// Collects garbage. Not with a lock held. Cost: by the sockets in flight; other threads run in
+/// between.
+pub fn collect_now() {
+    collect_with(&COLLECTING.lock());
+}
+
 #[cold]
-pub fn sweep() {
-    let dead = dead();
-    for file in &dead {
-        if let Some(socket) = local_socket(file) {
+fn collect_with(_turn: &MutexGuard<'_, ()>) {
+    /// Edges looked at with the lock held, and their work: that of copying so many bytes.
+    const STEP: usize = 256;
+    const WORK: usize = 64 * 1024;
+    let mut garbage = Vec::new();
+    loop {
+        // What there is no memory for is found the next time.
+        let _ = garbage.room(STEP);
+        let is_over = REGISTRY.lock().in_flight.step(STEP, &mut garbage);
+        if is_over {
+            break;
+        }
+        sched::work_done(WORK);
+    }
+    for file in garbage {
+        if let Some(socket) = local_socket(&file) {
             socket.drop_incoming();
         }
+        drop(file);
+        sched::work_done(CLOSE);
     }
 }
 
-/// Waits until a look for the dead that may have counted before now is over. Who has taken a copy of a
-/// message's files calls it while he holds the socket that they came through: it is alive to that look,
-/// and so are they, though the look counted them before there was a copy. The next one counts it.
-pub fn seen() {
-    drop(REGISTRY.lock());
-}
-
-/// A socket on its way.
-struct Node {
-    passages: usize,
-    is_alive: bool,
-    /// The first passage in its queue, or [`NONE`].
-    queue: u64,
-}
-
-const NONE: u64 = u64::MAX;
-
-/// The sockets that nobody can reach.
-fn dead() -> Vec<Arc<File>> {
+/// Marks files of which a thread has taken a copy out of a message. It calls this while it holds the
+/// socket that they came through, which keeps them reachable until then.
+pub fn seen(files: &[Arc<File>]) {
     let mut registry = REGISTRY.lock();
-    let Some(Registry { flights, .. }) = registry.as_mut() else { return Vec::new() };
-    let mut nodes: HashMap<usize, Node> = HashMap::new();
-    // Those whose queues are still to be looked at come to `living`.
-    let (mut living, mut found) = (Vec::new(), Vec::new());
-    let mut room = || {
-        nodes.room(flights.len())?;
-        living.room(flights.len())?;
-        found.room(flights.len())
-    };
-    // Without memory they are found the next time.
-    if room().is_err() {
-        return found;
+    for socket in files.iter().filter_map(|file| local_socket(file)) {
+        registry.in_flight.mark(key(socket));
     }
-    for flight in flights.values() {
-        let new = Node { passages: 0, is_alive: false, queue: NONE };
-        nodes.entry(flight.socket).or_insert(new).passages += 1;
-    }
-    for (&at, flight) in flights.iter_mut() {
-        let holder = nodes.get_mut(&flight.holder.as_ptr().addr());
-        let is_held_by_the_living = holder.is_none();
-        flight.next = holder.map_or(NONE, |holder| core::mem::replace(&mut holder.queue, at));
-        let Some(node) = nodes.get_mut(&flight.socket) else { continue };
-        let is_reached = is_held_by_the_living || flight.file.strong_count() > node.passages;
-        if is_reached && !core::mem::replace(&mut node.is_alive, true) {
-            living.push(flight.socket);
-        }
-    }
-    while let Some(socket) = living.pop() {
-        let mut at = nodes.get(&socket).map_or(NONE, |node| node.queue);
-        while let Some(flight) = flights.get(&at) {
-            let node = nodes.get_mut(&flight.socket);
-            if node.is_some_and(|node| !core::mem::replace(&mut node.is_alive, true)) {
-                living.push(flight.socket);
-            }
-            at = flight.next;
-        }
-    }
-    let is_dead = |flight: &&Flight| nodes.get(&flight.socket).is_some_and(|node| !node.is_alive);
-    found.extend(flights.values().filter(is_dead).filter_map(|flight| flight.file.upgrade()));
-    found
 }
 
 /// What a program sends along with a message.

@@ -25,8 +25,8 @@ use super::address::{Address, Family, Kind};
 use super::options::Options;
 use super::packet;
 use super::pages::Chain;
-use super::queue::{Close, Got, Incoming, Peek};
-use super::rights::Ucred;
+use super::queue::{Got, Incoming, Peek};
+use super::rights::{Place, Ucred};
 use super::{inet, interface, null, unix};
 use crate::charge::{self, Charge};
 use crate::errno::*;
@@ -52,9 +52,16 @@ pub enum Bound {
 /// Connections that nobody has accepted yet, and who waits to be taken in.
 pub struct Listener {
     pub backlog: usize,
-    pub pending: VecDeque<Arc<Socket>>,
+    pub pending: VecDeque<Pending>,
     /// Who connects without blocking and found no room.
     pub waiting: VecDeque<Arc<Socket>>,
+}
+
+/// The server's end of a connection that nobody has accepted yet.
+pub struct Pending {
+    pub socket: Arc<Socket>,
+    /// A local one's.
+    pub place: Option<Place>,
 }
 
 /// What a socket's name takes, here and among those that are bound or listed, and its peer's.
@@ -268,11 +275,6 @@ impl Socket {
 
     pub fn has_error(&self) -> bool {
         self.error.load(Ordering::SeqCst) != 0
-    }
-
-    /// Drops all that was sent to it: nobody can receive it.
-    pub fn drop_incoming(&self) {
-        self.incoming.clear(Close::No);
     }
 
     /// Whether a stream's sender has room in `peer`: a quarter of the limit, so that he isn't woken for each byte.

@@ -159,7 +159,7 @@ pub fn receive(file: &File, to: &mut Sink<'_>, flags: u32, got: &mut Got) -> Res
     let how = How { blocking: blocking(file, flags), peek, wait_all: flags & net::MSG_WAITALL != 0 };
     let received = socket.receive(to, how, got);
     if !got.files.is_empty() {
-        rights::seen();
+        rights::seen(&got.files);
     }
     received
 }
