@@ -93,7 +93,21 @@ enum Command {
     Kernel,
 }
 
+/// Ends the command without a word when the reader of its output has gone, as `head` does.
+fn end_with_the_reader() {
+    /// What a shell says of a program that SIGPIPE ended.
+    const SIGPIPE_ENDED: i32 = 128 + 13;
+    let report = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        if panic.payload_as_str().is_some_and(|why| why.contains("Broken pipe")) {
+            std::process::exit(SIGPIPE_ENDED);
+        }
+        report(panic);
+    }));
+}
+
 fn main() -> ExitCode {
+    end_with_the_reader();
     let result = match Cli::parse().command {
         Command::Run(args) => run::run(&args),
         Command::Test(args) => test::test(&args),
