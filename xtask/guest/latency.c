@@ -53,15 +53,14 @@ static void begin(void) {
     *worst = 0;
 }
 
-static void end(const char *what, int64_t most) {
+static void end(const char *what) {
     usleep(4000);
     int64_t late = *worst;
-    if (!CHECK(late <= most)) printf("  beside %s a sleep of 1 ms ended %lld us late\n", what, (long long)late / 1000);
+    if (!CHECK(late <= MOST)) printf("  beside %s a sleep of 1 ms ended %lld us late\n", what, (long long)late / 1000);
 }
 
-#define WITHIN(most, what, call) do { begin(); int64_t begun_ = now(); call; begun_ = now() - begun_; end(what, most); \
+#define BESIDE(what, call) do { begin(); int64_t begun_ = now(); call; begun_ = now() - begun_; end(what); \
     if (getenv("TIMES")) printf("  %-40s took %lld us, a sleep was %lld us late\n", what, (long long)begun_ / 1000, (long long)*worst / 1000); } while (0)
-#define BESIDE(what, call) WITHIN(MOST, what, call)
 
 // --- what calls work on -------------------------------------------------------------------------------------------------
 
@@ -1030,8 +1029,7 @@ static void files_without_names(void) {
     }
     BESIDE("close of one file without a name", CHECK(!close(files[NAMELESS / 2])));
     BESIDE("close of all files without names", { for (int i = 0; i < NAMELESS; i++) close(files[i]); });
-    // Known to be late by a whole turn of a program; the cause is not known.
-    WITHIN(4 * MOST, "sync of closed files without names", sync());
+    BESIDE("sync of closed files without names", sync());
 }
 
 static void memory_of_a_disk(void) {

@@ -15,6 +15,7 @@ use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use super::turn::TURN;
 use super::{others_ready, queue, Task, Work};
 use crate::arch::{clock as hardware, cpu, ipi};
 use crate::sync::SpinLock;
@@ -206,13 +207,21 @@ fn tick_of(task: &Task, now: Nanos, end: Nanos) -> Nanos {
     }
 }
 
+/// When the turn that is under way ends. A thread of the kernel may have it for [`TURN`] at least:
+/// then it gives way, in foreign code by the alarm.
+fn end_of_turn(task: &Task, local: &Local) -> Nanos {
+    let turn = queue::turn(cpu::index());
+    let turn = if task.user().is_some() { turn } else { turn.max(TURN) };
+    local.slice.load(Relaxed) + turn
+}
+
 /// The turn that is under way is shorter than it was: sees to it that it ends in time.
 pub(super) fn turn_is_shorter() {
     let (now, local, task) = (now(), local(), super::current());
-    if task.user().is_none() {
+    if task.is_idle() {
         return;
     }
-    let end = local.slice.load(Relaxed) + queue::turn(cpu::index());
+    let end = end_of_turn(&task, local);
     if end <= now {
         task.add_work(Work::RESCHEDULE);
     } else if end < local.armed.load(Relaxed) {
@@ -284,7 +293,7 @@ pub fn timer_interrupt(origin: Origin) {
         }
     }
     let mut next = local.timers.lock().next();
-    let mut end = local.slice.load(Relaxed) + queue::turn(cpu::index());
+    let mut end = end_of_turn(task, local);
     let is_over = end <= now;
     if is_over {
         end = now + SLICE;
