@@ -239,7 +239,21 @@ impl<M: Machine> Uvm<M> {
 
     /// Forgets most of a range's translations, before what they show goes, so that the step that takes it finds few. Nobody may rely on
     /// one that isn't wired (pmap law P1), and none is left that is but by who wires it now. Returns what was unwired.
+    #[inline]
     pub(crate) fn forget_ahead(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        space: &Space<M>,
+        range: VaRange,
+    ) -> VaRange {
+        if range.pages().0 <= WIRED.min(TRANSLATIONS) as u64 {
+            return VaRange::new(range.start, range.start);
+        }
+        self.forget_many(held, space, range)
+    }
+
+    #[inline(never)]
+    fn forget_many(
         &self,
         held: &mut Held<'_, order::Nothing>,
         space: &Space<M>,

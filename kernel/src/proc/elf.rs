@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 
 use crate::errno::{Errno, Result, EINVAL, ENOEXEC};
 use crate::fs::file::File;
-use crate::mem::fault::{self, Room};
+use crate::mem::fault::Room;
 use crate::mem::layout::USER_END;
 use elf::abi;
 use elf::endian::LittleEndian;
@@ -186,11 +186,12 @@ fn finish(mut image: Image, headers_at: u64) -> Result<Image> {
 fn read_range(file: &File, start: &[u8], offset: u64, len: usize) -> Result<Vec<u8>> {
     let at = usize::try_from(offset).map_err(bad)?;
     let end = at.checked_add(len).ok_or(ENOEXEC)?;
-    if let Some(bytes) = start.get(at..end) {
-        return Ok(fault::gather(bytes.iter().copied())?);
-    }
     let mut bytes = Vec::new();
     bytes.room(len)?;
+    if let Some(there) = start.get(at..end) {
+        bytes.extend_from_slice(there);
+        return Ok(bytes);
+    }
     bytes.resize(len, 0);
     if file.read_kernel(offset, &mut bytes)? != len {
         return Err(ENOEXEC);
