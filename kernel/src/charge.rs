@@ -74,6 +74,8 @@ pub struct User {
     pipe_pages: AtomicUsize,
     /// Open files.
     files: AtomicUsize,
+    /// Pages of segments that are locked in memory.
+    locked: AtomicUsize,
     /// Pages of unnamed objects.
     memory: Arc<Quota>,
     /// What its processes had together when somebody had to go last (`proc::oom`).
@@ -121,6 +123,7 @@ impl User {
             signals: AtomicUsize::new(0),
             pipe_pages: AtomicUsize::new(0),
             files: AtomicUsize::new(0),
+            locked: AtomicUsize::new(0),
             memory: Arc::new(if uid == 0 {
                 Quota::new(usize::MAX)
             } else {
@@ -199,6 +202,7 @@ impl User {
             Counted::Signals => &self.signals,
             Counted::PipePages => &self.pipe_pages,
             Counted::Files => &self.files,
+            Counted::LockedPages => &self.locked,
         }
     }
 }
@@ -403,6 +407,8 @@ pub enum Counted {
     PipePages,
     /// Open files.
     Files,
+    /// Pages of segments that are locked in memory.
+    LockedPages,
 }
 
 /// A number of things counted for a user, until this is dropped.
@@ -418,12 +424,8 @@ impl Count {
     /// # Errors
     /// [`Full`].
     pub fn of(user: Arc<User>, what: Counted, many: usize, most: usize) -> Result<Count, Full> {
-        let count = Count { user, what, many };
-        let now = count.user.counter(what).fetch_add(many, Relaxed) + many;
-        // An early return drops the count again.
-        if now > most {
-            return Err(Full);
-        }
+        let mut count = Count { user, what, many: 0 };
+        count.resize(many, most)?;
         Ok(count)
     }
 

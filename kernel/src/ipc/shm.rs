@@ -15,9 +15,10 @@
 //!
 //! Not as on Linux: the time and process of a detachment are those of the last `shmdt`; ends of processes leave them.
 
+use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 
-use crate::charge::{Charge, User};
+use crate::charge::{Charge, Count, Counted, User};
 use crate::errno::*;
 use crate::mem::fault;
 use crate::proc::caps::Caps;
@@ -109,6 +110,8 @@ struct Shm {
     /// The object's name in the VM system.
     object: u64,
     locked: Option<Locked>,
+    /// Its pages for the user who has locked it, or is about to.
+    counted: Weak<Count>,
     _charge: Charge,
 }
 
@@ -349,6 +352,7 @@ pub fn get(request: &Request, cred: &Cred, pid: Pid) -> Result<i32> {
         remnant,
         object,
         locked: None,
+        counted: Weak::new(),
         _charge: charge,
     };
     let id = shm.id(slot);
@@ -474,20 +478,31 @@ pub fn remove(id: i32, cred: &Cred) -> Result<()> {
     Ok(())
 }
 
-/// `SHM_LOCK`. `limit` is how many bytes an ordinary user may lock.
+/// `SHM_LOCK`. `limit` is how many bytes of segments an ordinary user may have locked.
 pub fn lock(id: i32, cred: &Cred, limit: u64) -> Result<()> {
-    let segment = {
+    let most = if cred.has(Caps::IPC_LOCK) { u64::MAX } else { limit };
+    let user = User::of(cred.uid);
+    let (segment, count) = {
         let mut table = TABLE.lock();
         let (_, shm) = table.find(id)?;
         shm.owner.check_lock(cred)?;
-        match &shm.segment {
-            _ if limit == 0 && !cred.has(Caps::IPC_LOCK) => return Err(EPERM),
-            _ if shm.size > limit && !cred.has(Caps::IPC_LOCK) => return Err(ENOMEM),
-            Some(segment) if shm.locked.is_none() => segment.clone(),
-            _ => return Ok(()),
+        if most == 0 {
+            return Err(EPERM);
         }
+        let Some(segment) = shm.segment.as_ref().filter(|_| shm.locked.is_none()) else { return Ok(()) };
+        // Threads that lock it at once count it once.
+        let count = shm.counted.upgrade().map_or_else(
+            || {
+                let pages = shm.size.div_ceil(PAGE) as usize;
+                Count::of(user, Counted::LockedPages, pages, (most / PAGE) as usize).map(Arc::new)
+            },
+            Ok,
+        );
+        let count = count.map_err(|_| ENOMEM)?;
+        shm.counted = Arc::downgrade(&count);
+        (segment.clone(), count)
     };
-    let locked = segment.lock(cred.uid)?;
+    let locked = segment.lock(cred.uid, count)?;
     let surplus = {
         let mut table = TABLE.lock();
         match table.find(id) {
