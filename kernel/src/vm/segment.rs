@@ -125,8 +125,6 @@ pub struct Remnant {
 /// What is known of a segment's memory at a moment.
 #[derive(Clone, Copy, Default)]
 pub struct Footprint {
-    /// References of its object: mappings and handles.
-    pub references: u64,
     /// Pages in memory.
     pub resident: u64,
     /// Pages on swap and not in memory.
@@ -140,17 +138,17 @@ impl Remnant {
         pager.object().attach_if_used().then_some(Segment { pager })
     }
 
+    /// References of its object: mappings and handles.
+    pub fn references(&self) -> u64 {
+        self.pager.upgrade().map_or(0, |pager| pager.object().references() as u64)
+    }
+
     /// How large it is at the moment; nothing if it has gone.
     pub fn footprint(&self) -> Footprint {
         let Some(pager) = self.pager.upgrade() else { return Footprint::default() };
         with(|_, held| {
-            let references = pager.object().references() as u64;
             let (resident, stored) = (pager.object().resident(held), pager.object().stored(held));
-            Footprint {
-                references,
-                resident: resident as u64,
-                swapped: stored.saturating_sub(resident) as u64,
-            }
+            Footprint { resident: resident as u64, swapped: stored.saturating_sub(resident) as u64 }
         })
     }
 }
