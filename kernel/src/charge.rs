@@ -97,6 +97,25 @@ pub fn share_of(most: usize) -> usize {
     most / 4 * 3
 }
 
+/// Whether a user who has `own` of `most` places may have one more, where all users but root have
+/// `others`: each may have a quarter, and all together half.
+pub fn may_take_place(uid: u32, own: usize, others: usize, most: usize) -> bool {
+    uid == 0 || own < most.div_ceil(4) && others < most.div_ceil(2)
+}
+
+/// Whether one more place of `most` may go to a user, where `holders` have those that are taken.
+/// Cost: by these.
+pub fn has_place(uid: u32, holders: impl ExactSizeIterator<Item = u32>, most: usize) -> bool {
+    let taken = holders.len();
+    if taken < most / 4 {
+        return true;
+    }
+    let (own, root) = holders.fold((0, 0), |(own, root), holder| {
+        (own + usize::from(holder == uid), root + usize::from(holder == 0))
+    });
+    taken < most && may_take_place(uid, own, taken - root, most)
+}
+
 /// A quarter of what is free may be each user's from now on.
 pub fn begin() {
     let free = vm::stats().free_pages as usize * PAGE_SIZE;

@@ -19,7 +19,7 @@
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::{Arc, Weak};
 
-use crate::charge::{Charge, Count, Counted, User};
+use crate::charge::{self, Charge, Count, Counted, User};
 use crate::errno::*;
 use crate::proc::caps::Caps;
 use crate::proc::cred::Cred;
@@ -115,7 +115,7 @@ struct Shm {
     locked: Option<Locked>,
     /// Its pages for the user who has locked it, or is about to.
     counted: Weak<Count>,
-    _charge: Charge,
+    charge: Charge,
 }
 
 /// A segment as `IPC_STAT` and `/proc/sysvipc/shm` show it; times in seconds since 1970.
@@ -171,6 +171,8 @@ struct Table {
     objects: BTreeMap<u64, usize>,
     /// Slots of removed segments: these may be gone.
     removed: BTreeSet<usize>,
+    /// How many each user has, for those who have any.
+    users: BTreeMap<u32, usize>,
     /// Pages that all may have.
     pages: u64,
     sequence: u16,
@@ -183,6 +185,7 @@ static TABLE: SpinLock<Table> = SpinLock::new(Table {
     keys: BTreeMap::new(),
     objects: BTreeMap::new(),
     removed: BTreeSet::new(),
+    users: BTreeMap::new(),
     pages: 0,
     sequence: 0,
     limits: Limits { max: u64::MAX - (1 << 24), all: u64::MAX - (1 << 24), segments: 4096 },
@@ -264,6 +267,7 @@ impl Table {
         }
         self.objects.insert(shm.object, slot);
         self.pages += shm.pages();
+        *self.users.entry(shm.charge.uid()).or_default() += 1;
         let id = shm.id(slot);
         self.slots.insert(slot, shm);
         id
@@ -278,6 +282,12 @@ impl Table {
         self.removed.remove(&slot);
         self.objects.remove(&shm.object);
         self.pages -= shm.pages();
+        let uid = shm.charge.uid();
+        let count = self.users.entry(uid).or_default();
+        *count -= 1;
+        if *count == 0 {
+            self.users.remove(&uid);
+        }
         self.free.insert(slot);
         if self.slots.is_empty() {
             self.free.clear();
@@ -312,13 +322,16 @@ impl Table {
         Ok(Some(shm.id(slot)))
     }
 
-    fn check_room(&self, size: u64) -> Result<()> {
+    fn check_room(&self, size: u64, uid: u32) -> Result<()> {
         let limits = self.limits;
         if size == 0 || size > limits.max {
             return Err(EINVAL);
         }
         let pages = self.pages.checked_add(size.div_ceil(PAGE)).ok_or(ENOSPC)?;
-        if pages > limits.all || self.slots.len() as u64 >= limits.segments.min(SLOTS as u64) {
+        let (most, taken) = (limits.segments.min(SLOTS as u64) as usize, self.slots.len());
+        let count = |uid| self.users.get(&uid).copied().unwrap_or(0);
+        let is_free = taken < most && charge::may_take_place(uid, count(uid), taken - count(0), most);
+        if pages > limits.all || !is_free {
             return Err(ENOSPC);
         }
         if size > LARGEST {
@@ -347,7 +360,7 @@ pub fn get(request: &Request, cred: &Cred, pid: Pid) -> Result<i32> {
         return Ok(found);
     }
     sweep();
-    TABLE.lock().check_room(request.size)?;
+    TABLE.lock().check_room(request.size, cred.uid)?;
     let charge = Charge::lasting(cred.uid, SEGMENT).map_err(|_| ENOSPC)?;
     let user = User::of(cred.uid);
     if !user.may_fill(request.size.div_ceil(PAGE)) {
@@ -360,7 +373,7 @@ pub fn get(request: &Request, cred: &Cred, pid: Pid) -> Result<i32> {
     if let Some(found) = table.existing(request, cred)? {
         return Ok(found);
     }
-    table.check_room(request.size)?;
+    table.check_room(request.size, cred.uid)?;
     let sequence = table.sequence;
     table.sequence = (sequence + 1) % (i32::MAX as usize / SLOTS) as u16;
     Ok(table.insert(Shm {
@@ -378,7 +391,7 @@ pub fn get(request: &Request, cred: &Cred, pid: Pid) -> Result<i32> {
         object,
         locked: None,
         counted: Weak::new(),
-        _charge: charge,
+        charge,
     }))
 }
 
