@@ -74,6 +74,8 @@ pub struct User {
     pipe_pages: AtomicUsize,
     /// Open files.
     files: AtomicUsize,
+    /// Pages of segments that are locked in memory.
+    locked: AtomicUsize,
     /// Pages of unnamed objects.
     memory: Arc<Quota>,
     /// What its processes had together when somebody had to go last (`proc::oom`).
@@ -93,6 +95,25 @@ pub struct Account {
 /// What one user may have of what all users but root share: others find some, whatever one does.
 pub fn share_of(most: usize) -> usize {
     most / 4 * 3
+}
+
+/// Whether a user who has `own` of `most` places may have one more, where all users but root have
+/// `others`: each may have a quarter, and all together half.
+pub fn may_take_place(uid: u32, own: usize, others: usize, most: usize) -> bool {
+    uid == 0 || own < most.div_ceil(4) && others < most.div_ceil(2)
+}
+
+/// Whether one more place of `most` may go to a user, where `holders` have those that are taken.
+/// Cost: by these.
+pub fn has_place(uid: u32, holders: impl ExactSizeIterator<Item = u32>, most: usize) -> bool {
+    let taken = holders.len();
+    if taken < most / 4 {
+        return true;
+    }
+    let (own, root) = holders.fold((0, 0), |(own, root), holder| {
+        (own + usize::from(holder == uid), root + usize::from(holder == 0))
+    });
+    taken < most && may_take_place(uid, own, taken - root, most)
 }
 
 /// A quarter of what is free may be each user's from now on.
@@ -121,6 +142,7 @@ impl User {
             signals: AtomicUsize::new(0),
             pipe_pages: AtomicUsize::new(0),
             files: AtomicUsize::new(0),
+            locked: AtomicUsize::new(0),
             memory: Arc::new(if uid == 0 {
                 Quota::new(usize::MAX)
             } else {
@@ -199,6 +221,7 @@ impl User {
             Counted::Signals => &self.signals,
             Counted::PipePages => &self.pipe_pages,
             Counted::Files => &self.files,
+            Counted::LockedPages => &self.locked,
         }
     }
 }
@@ -403,6 +426,8 @@ pub enum Counted {
     PipePages,
     /// Open files.
     Files,
+    /// Pages of segments that are locked in memory.
+    LockedPages,
 }
 
 /// A number of things counted for a user, until this is dropped.
@@ -418,12 +443,8 @@ impl Count {
     /// # Errors
     /// [`Full`].
     pub fn of(user: Arc<User>, what: Counted, many: usize, most: usize) -> Result<Count, Full> {
-        let count = Count { user, what, many };
-        let now = count.user.counter(what).fetch_add(many, Relaxed) + many;
-        // An early return drops the count again.
-        if now > most {
-            return Err(Full);
-        }
+        let mut count = Count { user, what, many: 0 };
+        count.resize(many, most)?;
         Ok(count)
     }
 

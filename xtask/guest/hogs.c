@@ -272,13 +272,17 @@ static void root_goes_on(void) {
     CHECK(waitpid(child, &status, 0) == child && status == 0);
 }
 
-// What hogs left in the file system, and segments.
-static void clean(void) {
+static void remove_segments(void) {
     struct shmid_ds info;
     for (int slot = 0; slot < 5000; slot++) {
         int id = shmctl(slot, SHM_STAT, &info);
         if (id >= 0) shmctl(id, IPC_RMID, 0);
     }
+}
+
+// What hogs left in the file system, and segments.
+static void clean(void) {
+    remove_segments();
     CHECK(umount2("/tmp", MNT_DETACH) == 0);
 }
 
@@ -546,6 +550,72 @@ static void locks_of_a_user_leave_others_theirs(void) {
     CHECK(waitpid(other, &status, 0) == other && status == 0);
     kill(hog, SIGKILL);
     while (wait(0) > 0) {}
+}
+
+// How many of something a user gets, who keeps them until the caller ends.
+static long taken_by(int user, long (*take)(void)) {
+    long count = -1;
+    int said[2];
+    NEED(pipe(said) == 0);
+    pid_t child = fork();
+    NEED(child >= 0);
+    if (child == 0) {
+        struct rlimit most = {4096, 4096};
+        NEED(!setrlimit(RLIMIT_NOFILE, &most) && !setgid(user) && !setuid(user) && !prctl(PR_SET_PDEATHSIG, SIGKILL));
+        count = take();
+        if (errno == ENOSPC && write(said[1], &count, sizeof count) == sizeof count) pause();
+        _exit(1);
+    }
+    close(said[1]);
+    CHECK(read(said[0], &count, sizeof count) == sizeof count);
+    close(said[0]);
+    return count;
+}
+
+// Of what all users share one may have a quarter, and all but root half.
+static void shares_are_kept(long (*take)(void), long all) {
+    for (int user = USER; user < USER + 3; user++) CHECK(taken_by(user, take) == (user < USER + 2 ? all / 4 : 0));
+    CHECK(taken_by(0, take) == all / 2);
+}
+
+static void segments_are_left_to_others(void) {
+    shares_are_kept(segments, 4096);
+    remove_segments();
+    // And what has been removed is free again.
+    shares_are_kept(segments, 4096);
+    remove_segments();
+}
+
+static int watched_file;
+
+// Sets that watch one file.
+static long watchers(void) {
+    struct epoll_event event = {.events = EPOLLIN};
+    for (long n = 0;; n++) {
+        int set = epoll_create1(0);
+        NEED(set >= 0);
+        if (epoll_ctl(set, EPOLL_CTL_ADD, watched_file, &event)) return n;
+    }
+}
+
+static void watchers_are_left_to_others(void) {
+    watched_file = eventfd(0, 0);
+    shares_are_kept(watchers, 1024);
+}
+
+// Each opens the pipe for itself.
+static long openers(void) {
+    watched_file = open("/tmp/shared", O_RDWR);
+    NEED(watched_file >= 0);
+    return watchers();
+}
+
+static void watchers_of_a_named_pipe_are_left_to_others(void) {
+    mkdir("/tmp", 01777);
+    umask(0);
+    NEED(!mkfifo("/tmp/shared", 0666));
+    shares_are_kept(openers, 1024);
+    unlink("/tmp/shared");
 }
 
 // Threads of a child that end and that nobody waits for: what is known of them is charged to their tracer.
@@ -949,6 +1019,9 @@ static const struct test_case cases[] = {
     {"page_tables_are_shown", page_tables_are_shown},
     {"small_lists_are_charged", small_lists_are_charged},
     {"locks_of_a_user_leave_others_theirs", locks_of_a_user_leave_others_theirs},
+    {"segments_are_left_to_others", segments_are_left_to_others},
+    {"watchers_are_left_to_others", watchers_are_left_to_others},
+    {"watchers_of_a_named_pipe_are_left_to_others", watchers_of_a_named_pipe_are_left_to_others},
     {"files_are_left_for_others", files_are_left_for_others},
 };
 

@@ -438,9 +438,25 @@ static void segments(void) {
     char *at = shmat(id, 0, 0);
     NEED(id >= 0 && at != (char *)-1);
     for (size_t i = 0; i < size; i += 2 * PAGE) NEED(!mprotect(at + i, PAGE, PROT_READ));
+    enum { SEGMENTS = 4000 };
+    static int others[SEGMENTS];
+    for (int i = 0; i < SEGMENTS; i++) NEED((others[i] = shmget(IPC_PRIVATE, PAGE, IPC_CREAT | 0600)) >= 0);
     BESIDE("shmdt of many mappings", CHECK(!shmdt(at)));
     unsigned char there;
     FAILS(mincore(at, PAGE, &there), ENOMEM);
+    CHECK(!shmctl(id, IPC_RMID, 0));
+    // Mappings that lie as those of a segment do, and are none's.
+    int fd = memfd_create("none", 0);
+    NEED(fd >= 0 && !ftruncate(fd, size) && (at = mmap(0, size, RW, MAP_SHARED, fd, 0)) != MAP_FAILED);
+    for (size_t i = 0; i < size; i += 2 * PAGE) NEED(!mprotect(at + i, PAGE, PROT_READ));
+    BESIDE("shmdt that finds no segment", FAILS(shmdt(at), EINVAL));
+    BESIDE("shmget beside many segments", CHECK(shmget(0x5e9, PAGE, IPC_CREAT | 0600) >= 0));
+    NEED(!munmap(at, size) && !close(fd) && !shmctl(shmget(0x5e9, PAGE, 0), IPC_RMID, 0));
+    // All are removed, and gone or still attached.
+    for (int i = 0; i < SEGMENTS; i++) NEED((i % 2 || shmat(others[i], 0, 0) != (void *)-1) && !shmctl(others[i], IPC_RMID, 0));
+    struct shmid_ds info;
+    BESIDE("SHM_INFO beside many removed segments", CHECK(shmctl(0, SHM_INFO, &info) > 0));
+    BESIDE("shmget beside many removed segments", CHECK((id = shmget(IPC_PRIVATE, PAGE, IPC_CREAT | 0600)) >= 0));
     CHECK(!shmctl(id, IPC_RMID, 0));
     NEED((id = shmget(IPC_PRIVATE, MUCH, IPC_CREAT | 0600)) >= 0);
     BESIDE("SHM_LOCK", CHECK(!shmctl(id, SHM_LOCK, 0)));

@@ -205,6 +205,101 @@ static void sizes_of_files(void) {
     close(fd), close(other), unlink("/limited"), unlink("/other");
 }
 
+static double cpu_seconds(void) {
+    struct timespec used;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used);
+    return used.tv_sec + used.tv_nsec / 1e9;
+}
+
+static void cpu_limit(rlim_t soft, rlim_t hard) {
+    struct rlimit both = {soft, hard};
+    NEED(setrlimit(RLIMIT_CPU, &both) == 0);
+}
+
+static void *computes(void *none) {
+    for (;;) {}
+    return none;
+}
+
+static void computes_for(double seconds) {
+    for (double end = cpu_seconds() + seconds; cpu_seconds() < end;) {}
+}
+
+static volatile sig_atomic_t over_time;
+static void note_over_time(int signal) { (void)signal, over_time++; }
+
+// Each second of CPU time from the soft limit on, which moves along.
+static void a_signal_comes_each_second_of_cpu_time(void) {
+    struct rlimit now;
+    signal(SIGXCPU, note_over_time);
+    cpu_limit(1, 20);
+    while (over_time < 1) NEED(cpu_seconds() < 10);
+    double first = cpu_seconds();
+    CHECK(first >= 0.9 && getrlimit(RLIMIT_CPU, &now) == 0 && now.rlim_cur == 2 && now.rlim_max == 20);
+    while (over_time < 2) NEED(cpu_seconds() < 10);
+    CHECK(cpu_seconds() >= 1.9 && getrlimit(RLIMIT_CPU, &now) == 0 && now.rlim_cur == 3);
+    // Without a limit none comes any more.
+    cpu_limit(RLIM_INFINITY, RLIM_INFINITY);
+    computes_for(1.5);
+    CHECK(over_time == 2);
+    // What has been used already counts.
+    cpu_limit(1, 20);
+    while (over_time < 3) NEED(cpu_seconds() < 10);
+}
+
+// Starts a child; it has come to its end by a signal, after so many seconds of CPU time at least.
+static void ends_after(void (*body)(void), int by, double least) {
+    struct rusage used;
+    int status = 0;
+    pid_t child = fork();
+    NEED(child >= 0);
+    if (child == 0) body(), _exit(1);
+    CHECK(wait4(child, &status, 0, &used) == child && WIFSIGNALED(status) && WTERMSIG(status) == by);
+    double all = used.ru_utime.tv_sec + used.ru_stime.tv_sec + (used.ru_utime.tv_usec + used.ru_stime.tv_usec) / 1e6;
+    if (!CHECK(all >= least - 0.1)) printf("  ended after %.2f s\n", all);
+}
+
+static void computes_in_two_threads(void) {
+    pthread_t other;
+    signal(SIGXCPU, SIG_IGN);
+    cpu_limit(1, 2);
+    NEED(!pthread_create(&other, 0, computes, 0));
+    // Half a limit each.
+    struct timespec used = {0};
+    while (used.tv_nsec < 950000000 && !used.tv_sec) clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used);
+    for (;;) pause();
+}
+
+static void computes_behind_fork_and_exec(void) {
+    cpu_limit(1, 2);
+    computes_for(0.7);
+    pid_t child = fork();
+    if (child == 0) {
+        // Its time begins at 0, and goes on over exec.
+        computes_for(0.7);
+        execl("/bin/busybox", "sh", "-c", "while :; do :; done", (char *)0);
+        _exit(1);
+    }
+    struct rusage used;
+    int status = 0;
+    NEED(child > 0 && wait4(child, &status, 0, &used) == child);
+    if (!WIFSIGNALED(status) || WTERMSIG(status) != SIGXCPU || used.ru_utime.tv_sec + used.ru_stime.tv_sec > 5) _exit(2);
+    computes(0);
+}
+
+static void cpu_time_ends_with_its_limit(void) {
+    ends_after(computes_in_two_threads, SIGKILL, 2);
+    ends_after(computes_behind_fork_and_exec, SIGXCPU, 1);
+    // From outside, beside the program's own work.
+    int status = 0;
+    struct rlimit most = {1, 5};
+    pid_t child = fork();
+    NEED(child >= 0);
+    if (child == 0) computes(0);
+    CHECK(prlimit(child, RLIMIT_CPU, &most, 0) == 0);
+    CHECK(waitpid(child, &status, 0) == child && WIFSIGNALED(status) && WTERMSIG(status) == SIGXCPU);
+}
+
 static void signals_in_queues(void) {
     enum { MOST = 5 };
     NEED(setgid(4713) == 0 && setuid(4713) == 0);
@@ -346,6 +441,8 @@ static const struct test_case cases[] = {
     {"tasks_of_one_user", tasks_of_one_user},
     {"too_many_to_become", too_many_to_become},
     {"sizes_of_files", sizes_of_files},
+    {"a_signal_comes_each_second_of_cpu_time", a_signal_comes_each_second_of_cpu_time},
+    {"cpu_time_ends_with_its_limit", cpu_time_ends_with_its_limit},
     {"signals_in_queues", signals_in_queues},
     {"files_of_all", files_of_all},
     {"pages_of_pipes", pages_of_pipes},

@@ -1,5 +1,6 @@
 // System V shared memory: keys and numbers, attaching and detaching, who may, what outlives what, what the tables say.
 #include "check.h"
+#include <pthread.h>
 #include <sys/ipc.h>
 #include <sys/shm.h>
 #include <sys/resource.h>
@@ -223,6 +224,112 @@ static void locking(void) {
     CHECK(at[0] == 4);
 }
 
+enum { LOCKED_PAGES = 8, LOCKER = 4322, LOCKS = 200 };
+
+static void become_locker(int uid, rlim_t bytes) {
+    struct rlimit limit = {bytes, bytes};
+    NEED(!setrlimit(RLIMIT_MEMLOCK, &limit) && !setgid(uid) && !setuid(uid));
+}
+
+static int is_locked(int id) { return (stat_of(id).shm_perm.mode & 02000) != 0; }
+
+static void locks_one(void) {
+    int id = segment(LOCKED_PAGES * PAGE);
+    CHECK(!shmctl(id, SHM_LOCK, 0) && !shmctl(id, SHM_UNLOCK, 0));
+    remove_it(id);
+}
+static void locks_as_another(void) {
+    become_locker(LOCKER + 1, LOCKED_PAGES * PAGE);
+    locks_one();
+}
+static void locks_none(void) {
+    become_locker(LOCKER, 0);
+    int id = segment(PAGE);
+    FAILS(shmctl(id, SHM_LOCK, 0), EPERM);
+    remove_it(id);
+}
+static void locks_all_as_root(void) {
+    struct rlimit limit = {PAGE, PAGE};
+    NEED(!setrlimit(RLIMIT_MEMLOCK, &limit));
+    locks_one();
+}
+static void is_refused_one(void) {
+    int id = segment(PAGE);
+    FAILS(shmctl(id, SHM_LOCK, 0), ENOMEM);
+    CHECK(!is_locked(id));
+    remove_it(id);
+}
+
+// All of a user's locked segments count together, in whichever process.
+static void one_user_locks(void) {
+    become_locker(LOCKER, LOCKED_PAGES * PAGE);
+    int one = segment(LOCKED_PAGES * PAGE), other = segment(LOCKED_PAGES * PAGE);
+    CHECK(!shmctl(one, SHM_LOCK, 0) && !shmctl(one, SHM_LOCK, 0));
+    FAILS(shmctl(other, SHM_LOCK, 0), ENOMEM);
+    CHECK(is_locked(one) && !is_locked(other) && in_child(is_refused_one) == 0);
+    CHECK(!shmctl(one, SHM_UNLOCK, 0) && !shmctl(other, SHM_LOCK, 0));
+    remove_it(other);
+    CHECK(!shmctl(one, SHM_LOCK, 0));
+    is_refused_one();
+    remove_it(one);
+    locks_one();
+}
+
+static int raced[2];
+static pthread_barrier_t both;
+static void *locks_its_own(void *number) {
+    int id = raced[(long)number];
+    long locked = 0;
+    for (int i = 0; i < LOCKS; i++) {
+        pthread_barrier_wait(&both);
+        int done = !shmctl(id, SHM_LOCK, 0);
+        if (!done) CHECK(errno == ENOMEM && !is_locked(id));
+        pthread_barrier_wait(&both);
+        if (number) CHECK(is_locked(raced[0]) + is_locked(raced[1]) <= 1);
+        pthread_barrier_wait(&both);
+        if (done) CHECK(!shmctl(id, SHM_UNLOCK, 0));
+        locked += done;
+    }
+    return (void *)locked;
+}
+static void *locks_it_too(void *none) {
+    for (int i = 0; i < LOCKS; i++) {
+        pthread_barrier_wait(&both);
+        CHECK(!shmctl(raced[0], SHM_LOCK, 0));
+        pthread_barrier_wait(&both);
+        CHECK(!shmctl(raced[0], SHM_UNLOCK, 0));
+    }
+    return none;
+}
+static void two_threads_lock(void) {
+    become_locker(LOCKER, LOCKED_PAGES * PAGE);
+    pthread_t other;
+    for (int i = 0; i < 2; i++) raced[i] = segment(LOCKED_PAGES * PAGE);
+    NEED(!pthread_barrier_init(&both, 0, 2) && !pthread_create(&other, 0, locks_its_own, 0));
+    long mine = (long)locks_its_own((void *)1);
+    void *others;
+    CHECK(!pthread_join(other, &others) && mine + (long)others > 0);
+    // Nothing has stayed counted.
+    for (int i = 0; i < 2; i++) CHECK(!shmctl(raced[i], SHM_LOCK, 0) && !shmctl(raced[i], SHM_UNLOCK, 0));
+    // Both lock one segment: it counts once.
+    remove_it(raced[0]);
+    raced[0] = raced[1];
+    NEED(!pthread_create(&other, 0, locks_it_too, 0));
+    locks_it_too(0);
+    CHECK(!pthread_join(other, 0));
+    remove_it(raced[1]);
+    locks_one();
+}
+
+// Root's count for root, and without bound.
+static void locked_segments_count_together(void) {
+    int id = segment(LOCKED_PAGES * PAGE);
+    CHECK(!shmctl(id, SHM_LOCK, 0));
+    CHECK(in_child(one_user_locks) == 0 && in_child(locks_as_another) == 0 && in_child(two_threads_lock) == 0);
+    CHECK(in_child(locks_none) == 0 && in_child(locks_all_as_root) == 0);
+    remove_it(id);
+}
+
 static void what_the_tables_say(void) {
     int id = shmget(IPC_PRIVATE, 5 * PAGE, IPC_CREAT | 0604);
     NEED(id >= 0);
@@ -360,6 +467,7 @@ int main(int argc, char **argv) {
         {"times_and_makers", times_and_makers},
         {"permissions", permissions},
         {"locking", locking},
+        {"locked_segments_count_together", locked_segments_count_together},
         {"what_the_tables_say", what_the_tables_say},
         {"limits_are_kept", limits_are_kept},
         {"many_segments", many_segments},

@@ -54,11 +54,17 @@ pub struct Watch {
     set: Arc<Set>,
     key: Key,
     file: Weak<File>,
+    /// Who has put it in the set.
+    uid: u32,
 }
 
 impl Watcher for Watch {
     fn notice(&self) {
         self.set.put(self.key);
+    }
+
+    fn uid(&self) -> u32 {
+        self.uid
     }
 }
 
@@ -354,7 +360,8 @@ impl Epoll {
     }
 
     fn add(&self, key: Key, file: &Arc<File>, events: u32, data: u64) -> Result<()> {
-        let watch = Arc::new(Watch { set: self.set.clone(), key, file: Arc::downgrade(file) });
+        let uid = charge::account().user().uid();
+        let watch = Arc::new(Watch { set: self.set.clone(), key, file: Arc::downgrade(file), uid });
         {
             let mut items = self.set.items.lock();
             if items.all.contains_key(&key) {

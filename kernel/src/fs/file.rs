@@ -348,11 +348,11 @@ impl File {
     /// Tells a watcher of changes of what [`poll`](Self::poll) says, and of the file's end.
     ///
     /// # Errors
-    /// `ENOSPC`: so many watch it that it would take too long; `ENOMEM`.
+    /// `ENOSPC`: so many watch it that it would take too long, or its user has as many as may be; `ENOMEM`.
     pub fn watch(&self, watch: &Arc<Watch>) -> Result<()> {
         {
             let mut watched = self.watched.lock();
-            if watched.len() >= WATCHES {
+            if !charge::has_place(watch.uid(), watched.iter().map(|one| one.uid()), WATCHES) {
                 return Err(ENOSPC);
             }
             watched.room(1)?;

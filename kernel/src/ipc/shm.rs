@@ -7,22 +7,24 @@
 //! ```
 //! The VM system counts attachments: a mapping is a reference of the segment's object, whether it came by `shmat`,
 //! by fork or by a split, and however it goes. So nothing here is told of exit, exec or unmapping, and the memory of
-//! a removed segment is freed with its last mapping; its slot is found empty and reused later.
+//! a removed segment is freed with its last mapping; its slot is found empty and reused later, when a segment is to be made.
 //!
 //! I1: a slot's number is its index plus its sequence times `SLOTS`, so a reused slot has a new number.
-//! I2: a removed segment has no key. I3: handles on memory are let go with `TABLE` unlocked.
+//! I2: a removed segment has no key. I3: handles on memory are let go with `TABLE` unlocked. I4: no more
+//! than one segment is looked at while `TABLE` is locked.
 //! Locks: `TABLE`, a leaf but for the VM system's object locks.
 //!
 //! Not as on Linux: the time and process of a detachment are those of the last `shmdt`; ends of processes leave them.
 
-use alloc::vec::Vec;
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::sync::{Arc, Weak};
 
-use crate::charge::{Charge, User};
+use crate::charge::{self, Charge, Count, Counted, User};
 use crate::errno::*;
-use crate::mem::fault;
 use crate::proc::caps::Caps;
 use crate::proc::cred::Cred;
 use crate::proc::Pid;
+use crate::sched;
 use crate::sync::SpinLock;
 use crate::vm::{Locked, Remnant, Segment};
 
@@ -90,8 +92,10 @@ impl Owner {
     }
 }
 
-/// What a segment costs besides its pages: itself and what its memory is known by.
-const SEGMENT: usize = core::mem::size_of::<Shm>() + 512;
+/// What a segment costs besides its pages: itself, in tree nodes that may be half empty, and what its memory is known by.
+const SEGMENT: usize = 2 * core::mem::size_of::<Shm>() + 640;
+/// What it takes to look at a segment: the work of copying so many bytes.
+const LOOK: usize = 256;
 
 struct Shm {
     key: i32,
@@ -109,7 +113,9 @@ struct Shm {
     /// The object's name in the VM system.
     object: u64,
     locked: Option<Locked>,
-    _charge: Charge,
+    /// Its pages for the user who has locked it, or is about to.
+    counted: Weak<Count>,
+    charge: Charge,
 }
 
 /// A segment as `IPC_STAT` and `/proc/sysvipc/shm` show it; times in seconds since 1970.
@@ -132,6 +138,7 @@ pub struct Info {
 }
 
 /// What all segments come to.
+#[derive(Default)]
 pub struct Sums {
     /// How many there are.
     pub count: u64,
@@ -155,13 +162,31 @@ pub struct Limits {
 }
 
 struct Table {
-    slots: Vec<Option<Shm>>,
+    slots: BTreeMap<usize, Shm>,
+    /// Empty ones: with those in `slots` they are all from 0 to some number.
+    free: BTreeSet<usize>,
+    /// Slots of segments that have a key, by it.
+    keys: BTreeMap<i32, usize>,
+    /// Slots by the segments' objects.
+    objects: BTreeMap<u64, usize>,
+    /// Slots of removed segments: these may be gone.
+    removed: BTreeSet<usize>,
+    /// How many each user has, for those who have any.
+    users: BTreeMap<u32, usize>,
+    /// Pages that all may have.
+    pages: u64,
     sequence: u16,
     limits: Limits,
 }
 
 static TABLE: SpinLock<Table> = SpinLock::new(Table {
-    slots: Vec::new(),
+    slots: BTreeMap::new(),
+    free: BTreeSet::new(),
+    keys: BTreeMap::new(),
+    objects: BTreeMap::new(),
+    removed: BTreeSet::new(),
+    users: BTreeMap::new(),
+    pages: 0,
     sequence: 0,
     limits: Limits { max: u64::MAX - (1 << 24), all: u64::MAX - (1 << 24), segments: 4096 },
 });
@@ -184,7 +209,7 @@ pub enum Create {
 }
 
 fn seconds() -> u64 {
-    crate::sched::wall() / 1_000_000_000
+    sched::wall() / 1_000_000_000
 }
 
 impl Shm {
@@ -196,9 +221,13 @@ impl Shm {
         self.segment.is_none()
     }
 
+    fn pages(&self) -> u64 {
+        self.size.div_ceil(PAGE)
+    }
+
     fn attachments(&self) -> u64 {
         let handle = u64::from(!self.is_removed());
-        self.remnant.footprint().references.saturating_sub(handle)
+        self.remnant.references().saturating_sub(handle)
     }
 
     /// Whether nothing is left of it but its place in the table.
@@ -230,55 +259,58 @@ impl Shm {
 }
 
 impl Table {
-    /// Empties the slots of segments that are gone.
-    fn sweep(&mut self) {
-        for slot in &mut self.slots {
-            if slot.as_ref().is_some_and(Shm::is_gone) {
-                *slot = None;
-            }
+    /// Enters a segment in an empty slot. Returns its number.
+    fn insert(&mut self, shm: Shm) -> i32 {
+        let slot = self.free.pop_first().unwrap_or(self.slots.len());
+        if shm.key != IPC_PRIVATE {
+            self.keys.insert(shm.key, slot);
         }
-        if self.slots.iter().all(Option::is_none) {
-            self.slots = Vec::new();
-        }
+        self.objects.insert(shm.object, slot);
+        self.pages += shm.pages();
+        *self.users.entry(shm.charge.uid()).or_default() += 1;
+        let id = shm.id(slot);
+        self.slots.insert(slot, shm);
+        id
     }
 
-    fn slot_of(&self, id: i32) -> Result<usize> {
-        let slot = usize::try_from(id).map_err(|_| EINVAL)? % SLOTS;
-        let found = self.slots.get(slot).and_then(Option::as_ref).filter(|shm| !shm.is_gone());
-        match found {
-            Some(shm) if shm.id(slot) == id => Ok(slot),
-            Some(_) => Err(EIDRM),
-            None => Err(EINVAL),
+    /// Empties a slot if its segment is gone.
+    fn sweep(&mut self, slot: usize) {
+        if !self.removed.contains(&slot) || !self.slots.get(&slot).is_some_and(Shm::is_gone) {
+            return;
+        }
+        let Some(shm) = self.slots.remove(&slot) else { return };
+        self.removed.remove(&slot);
+        self.objects.remove(&shm.object);
+        self.pages -= shm.pages();
+        let uid = shm.charge.uid();
+        let count = self.users.entry(uid).or_default();
+        *count -= 1;
+        if *count == 0 {
+            self.users.remove(&uid);
+        }
+        self.free.insert(slot);
+        if self.slots.is_empty() {
+            self.free.clear();
         }
     }
 
     fn find(&mut self, id: i32) -> Result<(usize, &mut Shm)> {
-        let slot = self.slot_of(id)?;
-        let shm = self.slots[slot].as_mut().ok_or(EINVAL)?;
+        let slot = usize::try_from(id).map_err(|_| EINVAL)? % SLOTS;
+        let shm = self.slots.get_mut(&slot).filter(|shm| !shm.is_gone()).ok_or(EINVAL)?;
+        if shm.id(slot) != id {
+            return Err(EIDRM);
+        }
         Ok((slot, shm))
     }
 
-    fn with_key(&self, key: i32) -> Option<(usize, &Shm)> {
-        let used = self.slots.iter().enumerate().filter_map(|(slot, shm)| Some((slot, shm.as_ref()?)));
-        used.into_iter().find(|(_, shm)| shm.key == key && !shm.is_removed())
-    }
-
-    fn pages(&self) -> u64 {
-        self.slots.iter().flatten().map(|shm| shm.size.div_ceil(PAGE)).sum()
-    }
-
-    fn count(&self) -> usize {
-        self.slots.iter().flatten().count()
-    }
-
-    /// The segment with the request's key, if it is there and suits; `None` if one is to be made, for which there is room.
-    fn existing(&mut self, request: &Request, cred: &Cred) -> Result<Option<i32>> {
-        let shared = request.key != IPC_PRIVATE;
-        let Some((slot, shm)) = shared.then(|| self.with_key(request.key)).flatten() else {
-            if shared && request.create == Create::Never {
+    /// The segment with the request's key, if it is there and suits; `None` if one is to be made.
+    fn existing(&self, request: &Request, cred: &Cred) -> Result<Option<i32>> {
+        let slot = self.keys.get(&request.key);
+        let Some((slot, shm)) = slot.and_then(|slot| Some((*slot, self.slots.get(slot)?))) else {
+            if request.key != IPC_PRIVATE && request.create == Create::Never {
                 return Err(ENOENT);
             }
-            return self.check_room(request.size).map(|()| None);
+            return Ok(None);
         };
         if request.create == Create::Always {
             return Err(EEXIST);
@@ -290,14 +322,16 @@ impl Table {
         Ok(Some(shm.id(slot)))
     }
 
-    fn check_room(&mut self, size: u64) -> Result<()> {
-        self.sweep();
+    fn check_room(&self, size: u64, uid: u32) -> Result<()> {
         let limits = self.limits;
         if size == 0 || size > limits.max {
             return Err(EINVAL);
         }
-        let pages = self.pages().checked_add(size.div_ceil(PAGE)).ok_or(ENOSPC)?;
-        if pages > limits.all || self.count() as u64 >= limits.segments.min(SLOTS as u64) {
+        let pages = self.pages.checked_add(size.div_ceil(PAGE)).ok_or(ENOSPC)?;
+        let (most, taken) = (limits.segments.min(SLOTS as u64) as usize, self.slots.len());
+        let count = |uid| self.users.get(&uid).copied().unwrap_or(0);
+        let is_free = taken < most && charge::may_take_place(uid, count(uid), taken - count(0), most);
+        if pages > limits.all || !is_free {
             return Err(ENOSPC);
         }
         if size > LARGEST {
@@ -307,11 +341,26 @@ impl Table {
     }
 }
 
+/// Empties the slots of all segments that are gone.
+fn sweep() {
+    let mut from = 0;
+    loop {
+        let mut table = TABLE.lock();
+        let Some(&slot) = table.removed.range(from..).next() else { return };
+        table.sweep(slot);
+        drop(table);
+        from = slot + 1;
+        sched::work_done(LOOK);
+    }
+}
+
 /// `shmget`: the number of a segment, which is made if need be.
 pub fn get(request: &Request, cred: &Cred, pid: Pid) -> Result<i32> {
     if let Some(found) = TABLE.lock().existing(request, cred)? {
         return Ok(found);
     }
+    sweep();
+    TABLE.lock().check_room(request.size, cred.uid)?;
     let charge = Charge::lasting(cred.uid, SEGMENT).map_err(|_| ENOSPC)?;
     let user = User::of(cred.uid);
     if !user.may_fill(request.size.div_ceil(PAGE)) {
@@ -324,18 +373,10 @@ pub fn get(request: &Request, cred: &Cred, pid: Pid) -> Result<i32> {
     if let Some(found) = table.existing(request, cred)? {
         return Ok(found);
     }
-    let free = table.slots.iter().position(Option::is_none);
-    let slot = match free {
-        Some(slot) => slot,
-        None => {
-            fault::attempt(|| table.slots.try_reserve(1)).map_err(|_| ENOMEM)?;
-            table.slots.push(None);
-            table.slots.len() - 1
-        }
-    };
+    table.check_room(request.size, cred.uid)?;
     let sequence = table.sequence;
     table.sequence = (sequence + 1) % (i32::MAX as usize / SLOTS) as u16;
-    let shm = Shm {
+    Ok(table.insert(Shm {
         key: request.key,
         sequence,
         owner: Owner::new(cred, request.mode),
@@ -349,11 +390,9 @@ pub fn get(request: &Request, cred: &Cred, pid: Pid) -> Result<i32> {
         remnant,
         object,
         locked: None,
-        _charge: charge,
-    };
-    let id = shm.id(slot);
-    table.slots[slot] = Some(shm);
-    Ok(id)
+        counted: Weak::new(),
+        charge,
+    }))
 }
 
 /// A segment to be mapped.
@@ -383,16 +422,18 @@ pub fn note_attached(id: i32, pid: Pid) {
 /// Notes that a process has unmapped the segment whose memory is this object.
 pub fn note_detached(object: u64, pid: Pid) {
     let mut table = TABLE.lock();
-    if let Some(shm) = table.slots.iter_mut().flatten().find(|shm| shm.object == object) {
+    let Some(&slot) = table.objects.get(&object) else { return };
+    if let Some(shm) = table.slots.get_mut(&slot) {
         shm.detached = seconds();
         shm.last = pid;
     }
-    table.sweep();
+    table.sweep(slot);
 }
 
 /// The size of the segment whose memory is this object; `None` if it is none's.
 pub fn size_of(object: u64) -> Option<u64> {
-    TABLE.lock().slots.iter().flatten().find(|shm| shm.object == object).map(|shm| shm.size)
+    let table = TABLE.lock();
+    table.objects.get(&object).and_then(|slot| table.slots.get(slot)).map(|shm| shm.size)
 }
 
 /// `IPC_STAT`.
@@ -407,10 +448,9 @@ pub fn stat(id: i32, cred: &Cred) -> Result<Info> {
 /// `SHM_STAT` (with permission to read) and `SHM_STAT_ANY`: by place in the table.
 pub fn stat_slot(slot: i32, cred: Option<&Cred>) -> Result<Info> {
     const READ: u32 = 0o444;
-    let mut table = TABLE.lock();
-    table.sweep();
+    let table = TABLE.lock();
     let slot = usize::try_from(slot).map_err(|_| EINVAL)?;
-    let shm = table.slots.get(slot).and_then(Option::as_ref).ok_or(EINVAL)?;
+    let shm = table.slots.get(&slot).filter(|shm| !shm.is_gone()).ok_or(EINVAL)?;
     if let Some(cred) = cred {
         shm.owner.check(cred, READ)?;
     }
@@ -418,33 +458,35 @@ pub fn stat_slot(slot: i32, cred: Option<&Cred>) -> Result<Info> {
 }
 
 /// The first segment at or behind a place, and its place.
-pub fn next(from: usize) -> Option<(usize, Info)> {
-    let table = TABLE.lock();
-    let mut used = table.slots.iter().enumerate().skip(from);
-    used.find_map(|(slot, shm)| {
-        let shm = shm.as_ref().filter(|shm| !shm.is_gone())?;
-        Some((slot, shm.info(slot)))
-    })
+pub fn next(mut from: usize) -> Option<(usize, Info)> {
+    loop {
+        let table = TABLE.lock();
+        let (&slot, shm) = table.slots.range(from..).next()?;
+        if !shm.is_gone() {
+            return Some((slot, shm.info(slot)));
+        }
+        from = slot + 1;
+    }
 }
 
 /// How many segments there are, and the pages that they have in memory and on swap.
 pub fn sums() -> Sums {
-    let mut table = TABLE.lock();
-    table.sweep();
-    let mut sums = Sums { count: table.count() as u64, pages: table.pages(), resident: 0, swapped: 0 };
-    for shm in table.slots.iter().flatten() {
-        let footprint = shm.remnant.footprint();
-        sums.resident += footprint.resident;
-        sums.swapped += footprint.swapped;
+    let (mut sums, mut from) = (Sums::default(), 0);
+    while let Some((slot, info)) = next(from) {
+        sums.count += 1;
+        sums.pages += info.size.div_ceil(PAGE);
+        sums.resident += info.resident;
+        sums.swapped += info.swapped;
+        from = slot + 1;
+        sched::work_done(LOOK);
     }
     sums
 }
 
 /// The highest place in use; 0 if none is.
 pub fn highest() -> i32 {
-    let mut table = TABLE.lock();
-    table.sweep();
-    table.slots.iter().rposition(Option::is_some).unwrap_or(0) as i32
+    sweep();
+    TABLE.lock().slots.last_key_value().map_or(0, |(&slot, _)| slot as i32)
 }
 
 /// `IPC_SET`.
@@ -459,35 +501,49 @@ pub fn set_owner(id: i32, cred: &Cred, uid: u32, gid: u32, mode: u32) -> Result<
 
 /// `IPC_RMID`: the segment goes with its last attachment, or at once. A lock on it ends here.
 pub fn remove(id: i32, cred: &Cred) -> Result<()> {
-    let (segment, locked) = {
+    let (slot, segment, locked) = {
         let mut table = TABLE.lock();
-        let (_, shm) = table.find(id)?;
+        let (slot, shm) = table.find(id)?;
         shm.owner.check_owner(cred)?;
-        shm.key = IPC_PRIVATE;
-        (shm.segment.take(), shm.locked.take())
+        let key = core::mem::replace(&mut shm.key, IPC_PRIVATE);
+        let taken = (slot, shm.segment.take(), shm.locked.take());
+        table.keys.remove(&key);
+        table.removed.insert(slot);
+        taken
     };
     if let (Some(segment), Some(locked)) = (&segment, &locked) {
         segment.unlock(locked);
     }
     drop(segment);
-    TABLE.lock().sweep();
+    TABLE.lock().sweep(slot);
     Ok(())
 }
 
-/// `SHM_LOCK`. `limit` is how many bytes an ordinary user may lock.
+/// `SHM_LOCK`. `limit` is how many bytes of segments an ordinary user may have locked.
 pub fn lock(id: i32, cred: &Cred, limit: u64) -> Result<()> {
-    let segment = {
+    let most = if cred.has(Caps::IPC_LOCK) { u64::MAX } else { limit };
+    let user = User::of(cred.uid);
+    let (segment, count) = {
         let mut table = TABLE.lock();
         let (_, shm) = table.find(id)?;
         shm.owner.check_lock(cred)?;
-        match &shm.segment {
-            _ if limit == 0 && !cred.has(Caps::IPC_LOCK) => return Err(EPERM),
-            _ if shm.size > limit && !cred.has(Caps::IPC_LOCK) => return Err(ENOMEM),
-            Some(segment) if shm.locked.is_none() => segment.clone(),
-            _ => return Ok(()),
+        if most == 0 {
+            return Err(EPERM);
         }
+        let Some(segment) = shm.segment.as_ref().filter(|_| shm.locked.is_none()) else { return Ok(()) };
+        // Threads that lock it at once count it once.
+        let count = shm.counted.upgrade().map_or_else(
+            || {
+                let pages = shm.size.div_ceil(PAGE) as usize;
+                Count::of(user, Counted::LockedPages, pages, (most / PAGE) as usize).map(Arc::new)
+            },
+            Ok,
+        );
+        let count = count.map_err(|_| ENOMEM)?;
+        shm.counted = Arc::downgrade(&count);
+        (segment.clone(), count)
     };
-    let locked = segment.lock(cred.uid)?;
+    let locked = segment.lock(cred.uid, count)?;
     let surplus = {
         let mut table = TABLE.lock();
         match table.find(id) {

@@ -1,6 +1,6 @@
 //! Resource limits. `NOFILE` is enforced by the files, `STACK` and the size of arguments at exec, `AS` and `DATA` by
 //! the memory calls, `NPROC` at fork and in `charge`, `SIGPENDING` where signals are queued, `FSIZE` by the file systems
-//! ([`file_room`]), `CORE` trivially (no core is ever written).
+//! ([`file_room`]), `CPU` by the ticks of `timer`, `CORE` trivially (no core is ever written).
 
 use alloc::sync::Arc;
 
@@ -9,6 +9,7 @@ use super::signal::{code, send, SigInfo, SIGXFSZ};
 use crate::errno::{Errno, Result, EFBIG, EINVAL};
 use crate::sched;
 
+pub const RLIMIT_CPU: u32 = 0;
 const RLIMIT_FSIZE: u32 = 1;
 pub const RLIMIT_DATA: u32 = 2;
 pub const RLIMIT_STACK: u32 = 3;
@@ -30,7 +31,7 @@ pub const NOFILE_MAX: u64 = 1 << 20;
 const STACK_DEFAULT: u64 = 8 << 20;
 
 /// A soft and a hard limit, as in user memory.
-#[derive(Clone, Copy, zerocopy::FromBytes, zerocopy::IntoBytes, zerocopy::Immutable)]
+#[derive(Clone, Copy, PartialEq, Eq, zerocopy::FromBytes, zerocopy::IntoBytes, zerocopy::Immutable)]
 #[repr(C)]
 pub struct Limit {
     pub soft: u64,

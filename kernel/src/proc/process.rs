@@ -12,13 +12,13 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 
 use super::cred::Cred;
-use super::limits::{Limit, Limits, RLIMIT_NPROC};
+use super::limits::{Limit, Limits, INFINITY, RLIMIT_CPU, RLIMIT_NPROC};
 use super::mm::Mm;
 use super::oom;
 use super::signal::{Actions, Pending, Signal};
 use super::table::Pid;
 use super::thread::Thread;
-use super::timer::Timers;
+use super::timer::{self, Timers};
 use super::trace::Tracees;
 use super::usage::Usage;
 use crate::charge::{Account, Charge, Count, Counted, User};
@@ -100,7 +100,7 @@ pub struct Process {
     pub usage: SpinLock<Usage>,
     pub child_usage: SpinLock<Usage>,
     pub timers: SpinLock<Option<Box<Timers>>>,
-    /// A timer on CPU time is set (TM3): ticks look at it.
+    /// A timer on CPU time is set, or time is limited (TM3): ticks look at it.
     pub counts_cpu_time: AtomicBool,
     /// Threads of this process that wait for any child of a kind, or for a tracee that is none.
     pub child_queue: WaitQueue,
@@ -192,13 +192,13 @@ impl Process {
             cred: SpinLock::new(from.cred),
             closes_files: AtomicBool::new(false),
             limits_memory: AtomicBool::new(from.limits.limit_memory()),
-            limits: SpinLock::new(from.limits),
             holdings: SpinLock::new(Holdings { account: from.account, own: from.holding }),
             exceeds_nproc: AtomicBool::new(false),
             usage: SpinLock::new(Usage::default()),
             child_usage: SpinLock::new(Usage::default()),
             timers: SpinLock::new(None),
-            counts_cpu_time: AtomicBool::new(false),
+            counts_cpu_time: AtomicBool::new(from.limits.soft(RLIMIT_CPU) != INFINITY),
+            limits: SpinLock::new(from.limits),
             child_queue: WaitQueue::new(),
             watchers: WaitQueue::new(),
             tracees: SpinLock::new(Tracees::new()),
@@ -293,6 +293,10 @@ impl Process {
         may(limits.get(resource)?)?;
         Arc::make_mut(&mut limits).set(resource, limit)?;
         self.limits_memory.store(limits.limit_memory(), Ordering::Relaxed);
+        drop(limits);
+        if resource == RLIMIT_CPU {
+            timer::count_cpu_time(self);
+        }
         Ok(())
     }
 

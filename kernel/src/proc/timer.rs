@@ -7,7 +7,8 @@
 //! has no memory to queue it, the next one comes a tick later at the earliest.
 //!
 //! A timer on CPU time has no kernel timer: the ticks that come upon a thread of its process look
-//! at it ([`tick`]), so that timers of a process that waits cost nothing.
+//! at it ([`tick`]), so that timers of a process that waits cost nothing. They hold the process to
+//! `RLIMIT_CPU` as well, by the time of all its threads.
 //!
 //! A POSIX timer has a place among the pending signals of its user from its making on, so
 //! `RLIMIT_SIGPENDING` bounds how many a user has, and its signal is always queued but where the
@@ -16,18 +17,19 @@
 //! Invariants: TM1: a timer on a real clock that is set has exactly one kernel timer with its
 //! current `serial`, older ones find theirs stale; or it has `fired`, and its signal is queued or
 //! ignored; or it notifies nobody. TM2: a process has one signal of each timer in its queues at
-//! most. TM3: `Process::counts_cpu_time` while a timer on CPU time is set. Locks: `Process::timers`
-//! is a leaf: usage is read before it is taken, signals are sent after it is dropped. Signals are
-//! taken with `Group` locked.
+//! most. TM3: `Process::counts_cpu_time` while a timer on CPU time is set or CPU time is limited.
+//! Locks: `Process::timers` comes before `Process::limits`, a leaf: usage is read before it is
+//! taken, signals are sent after it is dropped. Signals are taken with `Group` locked.
 
 use alloc::boxed::Box;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 
+use super::limits::{Limit, INFINITY, RLIMIT_CPU};
 use super::process::Process;
 use super::signal::{
-    code, send, Detail, Pending, Sent, SigInfo, SigSet, Signal, SIGALRM, SIGPROF, SIGVTALRM,
+    code, send, Detail, Pending, Sent, SigInfo, SigSet, Signal, SIGALRM, SIGKILL, SIGPROF, SIGVTALRM, SIGXCPU,
 };
 use super::table::{self, Pid};
 use super::thread::Thread;
@@ -351,10 +353,41 @@ fn expire(process: &Weak<Process>, slot: Slot, serial: u64) {
     }
 }
 
+/// `RLIMIT_CPU` has been set: ticks look at it, on this CPU soon, on others by the end of a turn.
+pub fn count_cpu_time(process: &Process) {
+    let timers = process.timers.lock();
+    process.counts_cpu_time.store(true, Ordering::Relaxed);
+    drop(timers);
+    clock::tick_soon();
+}
+
+/// Holds a process to `RLIMIT_CPU`: at the soft limit it is sent SIGXCPU, and the limit moves on by
+/// a second; at the hard one SIGKILL.
+fn keep_to_limit(process: &Arc<Process>, used: Nanos) {
+    const SECOND: Nanos = 1_000_000_000;
+    let Ok(limit) = process.limits.lock().get(RLIMIT_CPU) else { return };
+    let has_used = |seconds: u64| used >= seconds.saturating_mul(SECOND);
+    let signal = if has_used(limit.hard) {
+        SIGKILL
+    } else if has_used(limit.soft) {
+        let next = Limit { soft: limit.soft + 1, ..limit };
+        // Not if another CPU's tick has done it, or a program has set it meanwhile.
+        let may = |now| if now == limit { Ok(()) } else { Err(EAGAIN) };
+        if process.set_limit(RLIMIT_CPU, next, may).is_err() {
+            return;
+        }
+        SIGXCPU
+    } else {
+        return;
+    };
+    let _ = send::send_to_process(process, SigInfo::kernel(signal));
+}
+
 /// A tick has come upon a thread of a process that counts CPU time, in interrupt context: timers
 /// that have run out by it notify. Costs by the process's threads and its timers.
 pub fn tick(process: &Arc<Process>) {
     let usage = process.total_usage();
+    keep_to_limit(process, usage.cpu_ns());
     for slot in [Slot::Virtual, Slot::Prof].into_iter().chain((0..POSIX_MAX).map(Slot::Posix)) {
         let (notify, overrun, place) = {
             let mut timers = process.timers.lock();
@@ -381,7 +414,8 @@ pub fn tick(process: &Arc<Process>) {
     let any = timers.as_mut().is_some_and(|timers| {
         is_set(&timers.virt) || is_set(&timers.prof) || timers.posix.iter().flatten().any(is_set)
     });
-    process.counts_cpu_time.store(any, Ordering::Relaxed);
+    let is_limited = process.limit(RLIMIT_CPU) != INFINITY;
+    process.counts_cpu_time.store(any || is_limited, Ordering::Relaxed);
 }
 
 /// A signal is being taken, with `Group` locked: if it is a timer's, that goes on, and the signal

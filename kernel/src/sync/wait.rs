@@ -14,6 +14,7 @@ use machine::NoMemory;
 
 use super::word::{AtomicBool, Ordering::Relaxed};
 use super::SpinLock;
+use crate::charge;
 use crate::mem::fault::{self, Room};
 use crate::sched::{self, Nanos, Task};
 
@@ -30,12 +31,15 @@ pub enum Woken {
 pub trait Watcher: Send + Sync {
     /// May be called from interrupt handlers and with spin locks held, the queue's among them.
     fn notice(&self);
+
+    /// The user who has it told.
+    fn uid(&self) -> u32;
 }
 
-/// Watchers of a queue, at most: whoever wakes tells them all.
+/// Watchers of a queue, at most: whoever wakes tells them all. Users have shares of them (`charge`).
 const WATCHERS: usize = 1024;
 
-/// There are [`WATCHERS`].
+/// There are [`WATCHERS`], or the user has as many as may be.
 #[derive(Debug)]
 pub struct Crowded;
 
@@ -133,7 +137,7 @@ impl WaitQueue {
             let mut wanted = KEPT;
             if let Some(watchers) = &mut waiters.watchers {
                 let watchers = &mut watchers.0;
-                if watchers.len() >= WATCHERS {
+                if !charge::has_place(watcher.uid(), watchers.iter().map(|one| one.uid()), WATCHERS) {
                     return Err(Crowded);
                 }
                 wanted = wanted.max(2 * watchers.len());

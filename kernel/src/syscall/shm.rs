@@ -11,7 +11,7 @@ use crate::proc::current_process;
 use crate::proc::limits::RLIMIT_MEMLOCK;
 use crate::sched;
 use crate::user;
-use crate::vm::{self, Backing, MapArgs, Place, Prot, Sharing, Space};
+use crate::vm::{self, Backing, MapArgs, Place, Prot, Sharing};
 
 pub const CALLS: Calls = calls! {
     __NR_shmget => shmget[3],
@@ -117,17 +117,6 @@ fn shmat(id: i32, addr: u64, flags: u32) -> Result<u64> {
     Ok(at)
 }
 
-/// The segment whose mapping lies where an attachment at `addr` would put it, and where that would end.
-fn segment_from(space: &Space, addr: u64, until: u64) -> Option<(u64, u64)> {
-    let mut found = None;
-    vm::outline(space, addr, until, &mut |line| {
-        if found.is_none() && line.start >= addr && line.start - addr == line.offset {
-            found = shm::size_of(line.object).map(|size| (line.object, addr + size.next_multiple_of(PAGE)));
-        }
-    });
-    found
-}
-
 /// Unmaps what is left of the attachment that started at `addr`: every mapping of the segment that lies where that
 /// attachment put it. The first such mapping at or behind `addr` says which segment it is.
 fn shmdt(addr: u64) -> Result<()> {
@@ -135,17 +124,20 @@ fn shmdt(addr: u64) -> Result<()> {
         return Err(EINVAL);
     }
     let mm = mem::current_mm()?;
-    // It starts there, unless its first pages have been unmapped.
-    let start =
-        segment_from(&mm.space, addr, addr + PAGE).or_else(|| segment_from(&mm.space, addr, USER_END));
-    let (object, end) = start.ok_or(EINVAL)?;
+    // The segment's object, and where the attachment ends. It starts at `addr`, unless its first pages have been unmapped.
+    let mut found = None;
     let mut at = addr;
-    while at < end {
+    while at < found.map_or(USER_END, |(_, end)| end) {
         let mut part = None;
         let next = vm::line(&mm.space, at, &mut |line| {
-            let is_inside = line.object == object && line.start >= addr && line.start < end;
-            part = (is_inside && line.start - addr == line.offset)
-                .then_some((line.start, line.end - line.start));
+            if line.start < addr || line.start - addr != line.offset {
+                return;
+            }
+            let end_of = |size: u64| (line.object, addr + size.next_multiple_of(PAGE));
+            found = found.or_else(|| shm::size_of(line.object).map(end_of));
+            part = found
+                .filter(|&(object, end)| line.object == object && line.start < end)
+                .map(|_| (line.start, line.end - line.start));
         });
         let Some(next) = next else { break };
         if let Some((start, len)) = part {
@@ -154,6 +146,7 @@ fn shmdt(addr: u64) -> Result<()> {
         sched::work_done(PAGE as usize);
         at = next;
     }
+    let (object, _) = found.ok_or(EINVAL)?;
     shm::note_detached(object, current_process().pid);
     Ok(())
 }

@@ -331,9 +331,6 @@ vm_system! {
     fn resident_pages(space: &Space) -> u64;
     /// Names shared memory at an address: object and byte.
     fn shared_key(space: &Space, va: u64) -> Option<(u64, u64)>;
-    /// The mappings that reach into the addresses from `start` to `end`, in order and without their names, under a
-    /// lock: `each` must not sleep.
-    fn outline(space: &Space, start: u64, end: u64, each: &mut dyn FnMut(&MapLine<'_>));
     /// The first mapping that reaches behind `from`, and its end; `None` if there is none. With it one goes through a space in order.
     fn line(space: &Space, from: u64, show: &mut dyn FnMut(&MapLine<'_>)) -> Option<u64>;
     /// What the mappings of a space come to, as the first line of its drawing in the papers. Cost: by its pages.

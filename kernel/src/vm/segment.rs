@@ -14,7 +14,7 @@ use uvm::{Access, Advice, AnonObject, Intent, Pager, Quota};
 
 use super::uvm::with;
 use crate::arch::machine::{KernelMachine, KERNEL};
-use crate::charge::Charge;
+use crate::charge::{Charge, Count};
 use crate::errno::{Result, ENOMEM};
 use crate::mem::fault;
 use crate::sched;
@@ -60,15 +60,15 @@ impl Segment {
     }
 
     /// Makes every page of it resident and keeps it so until [`unlock`](Segment::unlock) gets what this returns, whose memory is
-    /// charged to a user.
+    /// charged to a user, and whose pages are counted.
     ///
     /// # Errors
     /// `ENOMEM`, also where the thread is being ended: nothing is locked.
-    pub fn lock(&self, uid: u32) -> Result<Locked> {
+    pub fn lock(&self, uid: u32, count: Arc<Count>) -> Result<Locked> {
         let pager: Arc<dyn Pager<KernelMachine>> = self.pager.clone();
         let len = with(|_, held| self.pager.object().len(held));
         let charge = Charge::lasting(uid, len.0 as usize * size_of::<PageNo>()).map_err(|_| ENOMEM)?;
-        let mut locked = Locked { pages: Vec::new(), _charge: charge };
+        let mut locked = Locked { pages: Vec::new(), _charge: charge, _count: count };
         fault::attempt(|| locked.pages.try_reserve_exact(len.0 as usize)).map_err(|_| ENOMEM)?;
         for index in 0..len.0 {
             let Some(page) = Self::pin(&pager, index, len.0) else {
@@ -114,6 +114,7 @@ impl Segment {
 pub struct Locked {
     pages: Vec<PageNo>,
     _charge: Charge,
+    _count: Arc<Count>,
 }
 
 /// A segment by name only.
@@ -124,8 +125,6 @@ pub struct Remnant {
 /// What is known of a segment's memory at a moment.
 #[derive(Clone, Copy, Default)]
 pub struct Footprint {
-    /// References of its object: mappings and handles.
-    pub references: u64,
     /// Pages in memory.
     pub resident: u64,
     /// Pages on swap and not in memory.
@@ -139,17 +138,17 @@ impl Remnant {
         pager.object().attach_if_used().then_some(Segment { pager })
     }
 
+    /// References of its object: mappings and handles.
+    pub fn references(&self) -> u64 {
+        self.pager.upgrade().map_or(0, |pager| pager.object().references() as u64)
+    }
+
     /// How large it is at the moment; nothing if it has gone.
     pub fn footprint(&self) -> Footprint {
         let Some(pager) = self.pager.upgrade() else { return Footprint::default() };
         with(|_, held| {
-            let references = pager.object().references() as u64;
             let (resident, stored) = (pager.object().resident(held), pager.object().stored(held));
-            Footprint {
-                references,
-                resident: resident as u64,
-                swapped: stored.saturating_sub(resident) as u64,
-            }
+            Footprint { resident: resident as u64, swapped: stored.saturating_sub(resident) as u64 }
         })
     }
 }

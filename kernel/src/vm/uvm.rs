@@ -367,11 +367,6 @@ impl VmSystem for Uvm {
         (entry.sharing == Sharing::Shared).then_some((u64::from(id), offset))
     }
 
-    fn outline(space: &Space, start: u64, end: u64, each: &mut dyn FnMut(&MapLine<'_>)) {
-        let range = VaRange::new(Va(start), Va(end));
-        with(|uvm, held| uvm.outline(held, space.get(), range, |e| each(&line(e, ""))));
-    }
-
     fn line(space: &Space, from: u64, show: &mut dyn FnMut(&MapLine<'_>)) -> Option<u64> {
         let (e, name) = with(|uvm, held| uvm.first_named_in(held, space.get(), behind(space, from)?))?;
         show(&line(&e, name.as_deref().unwrap_or("")));
