@@ -52,6 +52,16 @@ static void processor_time(void) {
     start = now(CLOCK_PROCESS_CPUTIME_ID);
     usleep(50000);
     CHECK(now(CLOCK_PROCESS_CPUTIME_ID) - start < 40000000);
+    // It goes on with each instruction, not by ticks.
+    clockid_t own[] = {CLOCK_PROCESS_CPUTIME_ID, CLOCK_THREAD_CPUTIME_ID};
+    for (int i = 0; i < 2; i++) {
+        long long steps[20];
+        for (int k = 0; k < 20; k++) {
+            for (int spins = 0; spins < 10000; spins++) sum++;
+            steps[k] = now(own[i]);
+        }
+        for (int k = 1; k < 20; k++) CHECK(steps[k] > steps[k - 1]);
+    }
     struct rusage usage;
     CHECK(!getrusage(RUSAGE_SELF, &usage) && usage.ru_utime.tv_sec * 1000000 + usage.ru_utime.tv_usec + usage.ru_stime.tv_usec > 0);
     struct tms times_now;

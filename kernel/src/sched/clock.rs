@@ -127,6 +127,11 @@ fn local() -> &'static Local {
     &LOCAL[cpu::index()]
 }
 
+/// What the running task has used since it was charged last.
+pub fn uncharged() -> Nanos {
+    now().saturating_sub(local().charged.load(Relaxed))
+}
+
 /// Adds to a count that only this CPU writes.
 #[inline]
 fn add(count: &AtomicU64, nanos: Nanos) {

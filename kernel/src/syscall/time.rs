@@ -12,7 +12,7 @@ use crate::proc::caps::Caps;
 use crate::proc::signal::Signal;
 use crate::proc::thread::Restart;
 use crate::proc::timer::{self, Clock, Notify, Setting, Slot};
-use crate::proc::{current_process, current_thread, table};
+use crate::proc::{current_process, current_thread, table, Process, Thread};
 use crate::sched::{self, Nanos};
 use crate::sync::{WaitQueue, Woken};
 use crate::user;
@@ -116,11 +116,22 @@ fn read_clock(id: i32) -> Result<Nanos> {
         | clock::BOOTTIME
         | clock::BOOTTIME_ALARM => sched::now(),
         clock::REALTIME | clock::REALTIME_COARSE | clock::REALTIME_ALARM | clock::TAI => sched::wall(),
-        clock::PROCESS_CPU => current_process().total_usage().cpu_ns(),
-        clock::THREAD_CPU => current_thread().usage().cpu_ns(),
+        clock::PROCESS_CPU => process_cpu_time(&current_process()),
+        clock::THREAD_CPU => thread_cpu_time(&current_thread()),
         _ if id < 0 => cpu_clock(id)?,
         _ => return Err(EINVAL),
     })
+}
+
+/// Of threads that run on other CPUs, up to when they were charged last.
+fn process_cpu_time(process: &Process) -> Nanos {
+    let is_own = core::ptr::eq(process, &**current_process());
+    process.total_usage().cpu_ns() + if is_own { sched::clock::uncharged() } else { 0 }
+}
+
+fn thread_cpu_time(thread: &Thread) -> Nanos {
+    let is_own = core::ptr::eq(thread, &**current_thread());
+    thread.usage().cpu_ns() + if is_own { sched::clock::uncharged() } else { 0 }
 }
 
 /// A CPU-time clock of a process or thread: its number inverted in the high bits, its kind in the low three.
@@ -132,10 +143,10 @@ fn cpu_clock(id: i32) -> Result<Nanos> {
     }
     if per_thread {
         let thread = if number == 0 { Some(current_thread().clone()) } else { table::thread(number) };
-        Ok(thread.ok_or(EINVAL)?.usage().cpu_ns())
+        thread.map(|thread| thread_cpu_time(&thread)).ok_or(EINVAL)
     } else {
         let process = if number == 0 { Some(current_process().clone()) } else { table::process(number) };
-        Ok(process.ok_or(EINVAL)?.total_usage().cpu_ns())
+        process.map(|process| process_cpu_time(&process)).ok_or(EINVAL)
     }
 }
 
