@@ -1,6 +1,7 @@
 // What fsync of one changed byte costs beside pages that are clean: it goes by what changed. The clock
 // counts instructions.
 #include "check.h"
+#include <limits.h>
 
 enum { ROUNDS = 20 };
 static const long MIB = 1 << 20, SECOND = 1000000000;
@@ -12,14 +13,19 @@ static long nanos(void) {
     return now.tv_sec * SECOND + now.tv_nsec;
 }
 
-// CPU time of one round, on average.
+// CPU time of one round: the least of some averages, since how long the disk takes is the host's.
 static long cost(int fd, off_t size) {
     for (off_t at = 0; at < size; at += MIB) NEED(pwrite(fd, block, MIB, at) == MIB);
     NEED(!fsync(fd));
     NEED(pwrite(fd, "x", 1, size / 2) == 1 && !fsync(fd));
-    long start = nanos();
-    for (int i = 0; i < ROUNDS; i++) NEED(pwrite(fd, "x", 1, size / 2) == 1 && !fsync(fd));
-    return (nanos() - start) / ROUNDS;
+    long least = LONG_MAX;
+    for (int some = 0; some < 4; some++) {
+        long start = nanos();
+        for (int i = 0; i < ROUNDS; i++) NEED(pwrite(fd, "x", 1, size / 2) == 1 && !fsync(fd));
+        long average = (nanos() - start) / ROUNDS;
+        if (average < least) least = average;
+    }
+    return least;
 }
 
 static void a_byte_costs_by_what_changed(void) {
@@ -51,6 +57,46 @@ static void a_byte_costs_by_what_changed(void) {
     unlink("/mnt/fsyncs");
 }
 
-static const struct test_case cases[] = {{"a byte costs by what changed", a_byte_costs_by_what_changed}};
+// CPU time of writing a stored byte back, on average: by msync, or by fsync of the file, which has to find none.
+static long write_back_cost(char *at, int fd) {
+    long start = nanos();
+    for (int i = 0; i < ROUNDS; i++) {
+        *at = i;
+        NEED(fd < 0 ? !msync(at, PAGE, MS_SYNC) : !fsync(fd));
+    }
+    return (nanos() - start) / ROUNDS;
+}
+
+static void msync_finds_its_file_at_once(void) {
+    enum { FILES = 3000 };
+    char name[40];
+    alarm(0);
+    for (int i = 0; i < FILES; i++) {
+        snprintf(name, sizeof name, "/mnt/other%d", i);
+        int other = open(name, O_RDWR | O_CREAT, 0600);
+        NEED(other >= 0 && write(other, "x", 1) == 1);
+        close(other);
+    }
+    // The last one made has the last place among those in memory.
+    int fd = open("/mnt/mapped", O_RDWR | O_CREAT | O_TRUNC, 0600);
+    NEED(fd >= 0 && !ftruncate(fd, PAGE));
+    char *at = mmap(0, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    NEED(at != MAP_FAILED);
+    sync();
+    write_back_cost(at, fd);
+    long by_fsync = LONG_MAX, by_msync = LONG_MAX;
+    for (int i = 0; i < 4; i++) {
+        long one = write_back_cost(at, fd), other = write_back_cost(at, -1);
+        if (one < by_fsync) by_fsync = one;
+        if (other < by_msync) by_msync = other;
+    }
+    printf("  beside %d files in memory %ld ns by fsync, %ld ns by msync\n", FILES, by_fsync, by_msync);
+    CHECK(by_msync * 10 <= by_fsync * 14);
+}
+
+static const struct test_case cases[] = {
+    {"a byte costs by what changed", a_byte_costs_by_what_changed},
+    {"msync finds its file at once", msync_finds_its_file_at_once},
+};
 
 int main(int argc, char **argv) { return RUN(cases, argc, argv); }

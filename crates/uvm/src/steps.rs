@@ -253,12 +253,7 @@ impl<M: Machine> Uvm<M> {
     }
 
     #[inline(never)]
-    fn forget_many(
-        &self,
-        held: &mut Held<'_, order::Nothing>,
-        space: &Space<M>,
-        range: VaRange,
-    ) -> VaRange {
+    fn forget_many(&self, held: &mut Held<'_, order::Nothing>, space: &Space<M>, range: VaRange) -> VaRange {
         let unwired = self.unwire_ahead(held, space, range);
         let mut rest = range;
         while rest.pages().0 > TRANSLATIONS as u64 {

@@ -7,7 +7,8 @@
 //! I3: bytes of the last page behind the end are zero when the size changes, before a program can see a longer one. I4: what is swapped on keeps its blocks, and nobody writes it; checked with `writer` held.
 
 use alloc::boxed::Box;
-use alloc::sync::Arc;
+use alloc::collections::BTreeMap;
+use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -24,7 +25,7 @@ use crate::fs::inode::{Allocate, Extent, Position, Seek};
 use crate::fs::io::{outcome, Sink, Source};
 use crate::proc::limits;
 use crate::sched;
-use crate::sync::{Gate, Mutex, MutexGuard};
+use crate::sync::{Gate, Mutex, MutexGuard, SpinLock};
 use crate::vm::{self, Dir, Object, Usage};
 
 const PAGE: u64 = 4096;
@@ -54,10 +55,25 @@ pub(super) struct Contents {
     stores_seen: AtomicU64,
 }
 
+/// What lies behind the memory objects of files, by their ids.
+static BACKINGS: SpinLock<BTreeMap<u32, Weak<Backing>>> = SpinLock::new(BTreeMap::new());
+
+/// What lies behind a memory object, if it is a file's.
+pub(super) fn backing_of(object: u32) -> Option<Arc<Backing>> {
+    BACKINGS.lock().get(&object)?.upgrade()
+}
+
+impl Drop for Contents {
+    fn drop(&mut self) {
+        BACKINGS.lock().remove(&self.object.id());
+    }
+}
+
 impl Contents {
     pub(super) fn new(fs: &Arc<Fs>, found: &Attributes) -> Result<Contents> {
         let backing = Arc::new(Backing::new(fs, found.ino, found.size, found.blocks));
         let object = Object::file(Box::new(backing.clone()), found.size)?;
+        BACKINGS.lock().insert(object.id(), Arc::downgrade(&backing));
         Ok(Contents {
             backing,
             object,

@@ -9,6 +9,7 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::dir::Dir;
+use super::file::backing_of;
 use super::node::{Body, Node};
 use super::{errno, Fs, MOUNTED};
 use crate::errno::*;
@@ -125,15 +126,12 @@ pub fn shut_down() {
 /// # Errors
 /// As `fsync`.
 pub fn sync_object(id: u32) -> Result<bool> {
-    for fs in mounted() {
-        let is_it = |node: &Arc<Node>| node.contents().is_ok_and(|file| file.object().id() == id);
-        if let Some(node) = fs.find_node(|node| is_it(node).then(|| node.clone())) {
-            let synced = node.sync();
-            node.contents()?.check_mapping()?;
-            return synced.map(|()| true);
-        }
-    }
-    Ok(false)
+    let Some(node) = backing_of(id).and_then(|backing| backing.fs.known(backing.ino)) else {
+        return Ok(false);
+    };
+    let synced = node.sync();
+    node.contents()?.check_mapping()?;
+    synced.map(|()| true)
 }
 
 /// Drops pages of files that are clean and that nobody maps or uses.
