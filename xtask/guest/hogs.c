@@ -962,6 +962,261 @@ static void queues_count_for_their_maker(void) {
     }
 }
 
+// --- what is taken out leaves no room behind ---
+
+// Each takes many of a kind and gives all but one of it back, which stays with the process.
+
+static void drain_queue(int many) {
+    int ends[2];
+    char byte = 0;
+    NEED(socketpair(AF_UNIX, SOCK_DGRAM, 0, ends) == 0);
+    for (int i = 0; i < many; i++) NEED(send(ends[0], &byte, 1, MSG_DONTWAIT) == 1);
+    for (int i = 1; i < many; i++) NEED(recv(ends[1], &byte, 1, MSG_DONTWAIT) == 1);
+}
+
+static int lock_at(int file, short type, off_t start, off_t length) {
+    struct flock lock = {.l_type = type, .l_whence = SEEK_SET, .l_start = start, .l_len = length};
+    return fcntl(file, F_SETLK, &lock);
+}
+
+static int new_file(void) {
+    char path[] = "/tmp/drainedXXXXXX";
+    int file = mkstemp(path);
+    NEED(file >= 0 && unlink(path) == 0);
+    return file;
+}
+
+static void drain_locks(int many) {
+    int file = new_file();
+    for (int i = 0; i < many; i++) NEED(lock_at(file, F_WRLCK, 2 * i, 1) == 0);
+    NEED(lock_at(file, F_UNLCK, 0, 2 * many - 2) == 0);
+}
+
+static void drain_locks_by_exit(int many) {
+    int file = new_file();
+    NEED(lock_at(file, F_WRLCK, 2 * many, 1) == 0);
+    pid_t child = fork();
+    NEED(child >= 0);
+    if (child == 0) {
+        for (int i = 0; i < many; i++) NEED(lock_at(file, F_WRLCK, 2 * i, 1) == 0);
+        _exit(0);
+    }
+    int status = -1;
+    NEED(waitpid(child, &status, 0) == child && status == 0);
+}
+
+static void drain_watchers(int many) {
+    struct epoll_event event = {.events = EPOLLIN};
+    int first = -1, watched = eventfd(0, 0);
+    NEED(watched >= 0);
+    for (int i = 0; i < many; i++) {
+        int set = epoll_create1(0);
+        NEED(set >= 0 && epoll_ctl(set, EPOLL_CTL_ADD, watched, &event) == 0);
+        if (i == 0) first = set;
+    }
+    NEED(syscall(SYS_close_range, first + 1, first + many - 1, 0) == 0);
+}
+
+static void drain_port(int many) {
+    struct sockaddr_in name = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t length = sizeof name;
+    int first = -1;
+    for (int i = 0, one = 1; i < many; i++) {
+        int fd = socket(AF_INET, SOCK_DGRAM, 0);
+        NEED(fd >= 0 && setsockopt(fd, SOL_SOCKET, SO_REUSEPORT, &one, sizeof one) == 0);
+        NEED(bind(fd, (struct sockaddr *)&name, length) == 0 && getsockname(fd, (struct sockaddr *)&name, &length) == 0);
+        if (i == 0) first = fd;
+    }
+    NEED(syscall(SYS_close_range, first + 1, first + many - 1, 0) == 0);
+}
+
+static void drain_signals(int many) {
+    sigset_t one;
+    sigemptyset(&one);
+    sigaddset(&one, SIGRTMIN);
+    NEED(sigprocmask(SIG_BLOCK, &one, 0) == 0);
+    for (int i = 0; i < many; i++) NEED(sigqueue(getpid(), SIGRTMIN, (union sigval){0}) == 0);
+    for (int i = 1; i < many; i++) NEED(sigtimedwait(&one, 0, &(struct timespec){0}) == SIGRTMIN);
+}
+
+static void drain_timers(int many) {
+    enum { TIMERS = 256 };
+    static timer_t made[TIMERS];
+    struct sigevent event = {.sigev_notify = SIGEV_NONE};
+    int count = 0;
+    for (; count < many && timer_create(CLOCK_MONOTONIC, &event, &made[count]) == 0; count++)
+        if (count == TIMERS - 1) break;
+    for (int i = 0; i < count - 1; i++) NEED(timer_delete(made[i]) == 0);
+}
+
+static pthread_barrier_t together;
+
+static void *is_traced_with_others(void *none) {
+    is_traced(none);
+    pthread_barrier_wait(&together);
+    return none;
+}
+
+// A tracer, and a tracee that ends all its threads but one.
+static void drain_tracees(int many) {
+    int ended[2];
+    char byte;
+    NEED(pipe(ended) == 0);
+    pid_t child = fork();
+    NEED(child >= 0);
+    if (child == 0) {
+        pthread_t threads[many];
+        pthread_attr_t attributes;
+        pthread_attr_init(&attributes);
+        pthread_attr_setstacksize(&attributes, 16384);
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        pthread_barrier_init(&together, 0, many);
+        if (ptrace(PTRACE_TRACEME, 0, 0, 0)) _exit(2);
+        for (int i = 0; i < many; i++)
+            if (pthread_create(&threads[i], &attributes, is_traced_with_others, 0)) _exit(2);
+        for (int i = 0; i < many; i++) pthread_join(threads[i], 0);
+        if (write(ended[1], "", 1) == 1) pause();
+        _exit(3);
+    }
+    close(ended[1]);
+    NEED(read(ended[0], &byte, 1) == 1);
+    close(ended[0]);
+    for (int i = 0; i < many; i++) NEED(waitpid(-1, 0, __WALL) > 0);
+}
+
+enum { PART = 1400 };
+
+// Parts of pages in a pipe, as many pieces.
+static void fill_pipe(int to[2], int many) {
+    static char bytes[PAGE] __attribute__((aligned(PAGE)));
+    int from[2];
+    NEED(pipe(from) == 0 && pipe(to) == 0 && fcntl(to[1], F_SETPIPE_SZ, MEGABYTE) == MEGABYTE);
+    for (int i = 0; i < many; i++) {
+        struct iovec part = {bytes, PART};
+        NEED(vmsplice(from[1], &part, 1, 0) == PART && splice(from[0], 0, to[1], 0, PART, 0) == PART);
+    }
+    close(from[0]), close(from[1]);
+}
+
+// A byte stays.
+static void drain_pipe(int many) {
+    static char bytes[PART];
+    int ends[2];
+    fill_pipe(ends, many);
+    for (int left = many * PART - 1; left > 0; left -= PART) NEED(read(ends[0], bytes, left < PART ? left : PART) > 0);
+}
+
+// Some bytes are moved on, and the pipe goes.
+static void drain_pipe_to_socket(int many) {
+    int ends[2], to[2];
+    fill_pipe(ends, many);
+    NEED(socketpair(AF_UNIX, SOCK_STREAM, 0, to) == 0 && splice(ends[0], 0, to[0], 0, PART, 0) == PART);
+    close(ends[0]), close(ends[1]);
+}
+
+enum { WAITED = 32 };
+static struct pollfd waited[WAITED + 1];
+
+static void *waits(void *count) {
+    poll(waited, (nfds_t)(long)count, -1);
+    return 0;
+}
+
+// Threads that wait for the same files; all but one are told to wait no more.
+static void drain_waiters(int many) {
+    pthread_t threads[many];
+    pthread_attr_t attributes;
+    pthread_attr_init(&attributes);
+    pthread_attr_setstacksize(&attributes, 16384);
+    for (int i = 0; i <= WAITED && !waited[WAITED].events; i++) {
+        waited[i] = (struct pollfd){.fd = eventfd(0, 0), .events = POLLIN};
+        NEED(waited[i].fd >= 0);
+    }
+    for (long i = 0; i < many; i++) NEED(pthread_create(&threads[i], &attributes, waits, (void *)(WAITED + (long)(i > 0))) == 0);
+    usleep(200000);
+    NEED(eventfd_write(waited[WAITED].fd, 1) == 0);
+    for (int i = 1; i < many; i++) pthread_join(threads[i], 0);
+    eventfd_t value;
+    NEED(eventfd_read(waited[WAITED].fd, &value) == 0);
+}
+
+// Bytes of the blocks of the kernel's heap that are allocated.
+static long heap_in_use(void) {
+    static char text[4096];
+    long sum = 0;
+    int fd = open("/proc/inuse", O_RDONLY);
+    NEED(fd >= 0 && read(fd, text, sizeof text - 1) > 0);
+    close(fd);
+    for (char *at = text; (at = strstr(at, "\nheap_"));)
+        if (strncmp(++at, "heap_kept", 9)) sum += atol(strchr(at, ' '));
+    return sum;
+}
+
+// Processes that have had many of something and keep one: the kernel keeps as little for them as for those that had few.
+static void drained(const char *what, int many, void (*drain)(int)) {
+    enum { PROCESSES = 16, MOST_KB = 8, FEW = 3, ROUNDS = 3 };
+    const int rounds[ROUNDS] = {FEW, FEW, many};
+    int said[2], go[PROCESSES][2];
+    pid_t pids[PROCESSES];
+    long heap[1 + ROUNDS];
+    char byte = 0;
+    struct rlimit most = {4096, 4096};
+    NEED(setrlimit(RLIMIT_NOFILE, &most) == 0 && pipe(said) == 0);
+    // One that ends, for what all have in common.
+    if ((pids[0] = fork()) == 0) drain(many), _exit(0);
+    NEED(pids[0] > 0 && waitpid(pids[0], 0, 0) == pids[0]);
+    for (int i = 0; i < PROCESSES; i++) {
+        NEED(pipe(go[i]) == 0 && (pids[i] = fork()) >= 0);
+        if (pids[i]) continue;
+        // A table of descriptors is charged as long as it is there.
+        NEED(dup2(said[1], 2 * many) >= 0);
+        for (int round = 0; round < ROUNDS; round++) {
+            NEED(read(go[i][0], &byte, 1) == 1);
+            drain(rounds[round]);
+            NEED(write(said[1], &byte, 1) == 1);
+        }
+        for (;;) pause();
+    }
+    heap[0] = heap_in_use();
+    for (int round = 0; round < ROUNDS; round++) {
+        for (int i = 0; i < PROCESSES; i++) NEED(write(go[i][1], &byte, 1) == 1 && read(said[0], &byte, 1) == 1);
+        heap[1 + round] = heap_in_use();
+    }
+    long left = (heap[3] - heap[2] - (heap[2] - heap[1])) / 1024;
+    printf("  %s: %d processes that had %d of them, %ld KiB are left\n", what, PROCESSES, many, left);
+    CHECK(left <= PROCESSES * MOST_KB);
+    for (int i = 0; i < PROCESSES; i++) kill(pids[i], SIGKILL);
+    while (wait(0) > 0) {}
+}
+
+#define DRAINED(name, many) static void drained_##name(void) { drained(#name, many, drain_##name); }
+DRAINED(queue, 300) DRAINED(locks, 1000) DRAINED(locks_by_exit, 1000) DRAINED(watchers, 1000) DRAINED(port, 1000)
+DRAINED(signals, 300) DRAINED(timers, 256) DRAINED(tracees, 500) DRAINED(pipe, 700) DRAINED(pipe_to_socket, 700) DRAINED(waiters, 300)
+
+// A port that there is no memory for leaves no trace in the table of ports.
+static void refused_ports(void) {
+    enum { FIRST = 2000, LAST = 6000, MOST_POINTS = 20, MOST_BYTES = 4096 };
+    struct sockaddr_in name = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    int fd = socket(AF_INET, SOCK_DGRAM, 0), fail_nth = open("/proc/thread-self/fail-nth", O_RDWR), point = 0, error = 0;
+    char text[16];
+    NEED(fd >= 0 && fail_nth >= 0);
+    long before = heap_in_use();
+    for (int port = FIRST; port < LAST; port++) {
+        name.sin_port = htons(port);
+        // Which allocation is the table's, the first port tells.
+        do {
+            int length = sprintf(text, "%d", point + (error != ENOBUFS));
+            point += error != ENOBUFS;
+            NEED(point < MOST_POINTS && pwrite(fail_nth, text, length, 0) == length);
+            NEED(bind(fd, (struct sockaddr *)&name, sizeof name) < 0);
+            error = errno;
+        } while (error != ENOBUFS);
+    }
+    long left = heap_in_use() - before;
+    printf("  %d ports without memory: %ld bytes are left\n", LAST - FIRST, left);
+    CHECK(left < MOST_BYTES);
+}
+
 #define CASE(name) {"hogs_of_" #name, hogs_of_##name}
 static void set_files(long number) {
     char text[32];
@@ -1031,10 +1286,14 @@ static const struct test_case judged[] = {CASE(many_large_processes_are_judged),
                                          CASE(a_child_with_its_own_memory_is_judged), CASE(memory_of_the_dead_is_judged)};
 static const struct test_case bounded[] = {CASE(shared_memory_has_a_bound), CASE(exported_memory_has_a_bound), CASE(slivers_keep_no_pages),
                                           CASE(queues_count_for_their_maker)};
+static const struct test_case emptied[] = {CASE(drained_queue), CASE(drained_locks), CASE(drained_locks_by_exit), CASE(drained_watchers),
+                                          CASE(drained_port), CASE(drained_signals), CASE(drained_timers), CASE(drained_tracees),
+                                          CASE(drained_pipe), CASE(drained_pipe_to_socket), CASE(drained_waiters), CASE(refused_ports)};
 
 // With a word, cases that take memory itself: until it has run out, or until they are refused.
 int main(int argc, char **argv) {
     if (argc > 1 && !strcmp(argv[1], "memory")) return RUN(judged, 1, argv);
     if (argc > 1 && !strcmp(argv[1], "shared")) return RUN(bounded, 1, argv);
+    if (argc > 1 && !strcmp(argv[1], "drained")) return RUN(emptied, argc - 1, argv + 1);
     return RUN(cases, argc, argv);
 }

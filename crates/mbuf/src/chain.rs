@@ -9,6 +9,9 @@ use crate::{NoMemory, Pages, PAGE_SIZE};
 /// A part of a page that is smaller is copied where it is moved to: its page would stay for little.
 const SLIVER: usize = PAGE_SIZE / 4;
 
+/// Pieces that a chain may have room for, however few it holds: those of a pipe of the usual size.
+const KEPT: usize = 32;
+
 /// A run of bytes in pieces. See the crate's head.
 ///
 /// A chain that holds pages must end in [`release`](Chain::release) or [`join`](Chain::join): dropping it drops
@@ -69,7 +72,23 @@ impl<H: Pages> Chain<H> {
         let piece = self.pieces.pop_front()?;
         self.len -= piece.len();
         self.memory -= piece.memory();
+        self.shrink();
         Some(piece)
+    }
+
+    /// Gives back most of a list that is far too large for the pieces left in it, since `memory`
+    /// counts these alone; without memory it stays as it is. At most an eighth of the list is moved,
+    /// once for all pieces that have gone since. One piece that comes back has room.
+    #[inline]
+    fn shrink(&mut self) {
+        if self.pieces.capacity() <= KEPT || self.pieces.len() > self.pieces.capacity() / 8 {
+            return;
+        }
+        let mut smaller = VecDeque::new();
+        if smaller.try_reserve(2 * self.pieces.len() + 1).is_ok() {
+            smaller.append(&mut self.pieces);
+            self.pieces = smaller;
+        }
     }
 
     /// Copies `bytes` in behind what is there.
@@ -232,7 +251,9 @@ impl<H: Pages> Chain<H> {
             core::mem::swap(self, other);
             return Ok(());
         }
-        self.pieces.try_reserve(other.pieces.len().min(most)).map_err(|_| NoMemory)?;
+        // No more pieces than that come, for the bytes that come.
+        let pieces = other.pieces.len().min(2 * (most / SLIVER + 1));
+        self.pieces.try_reserve(pieces).map_err(|_| NoMemory)?;
         let mut left = most.min(other.len);
         while left > 0 {
             let Some(first) = other.pieces.front() else { break };
@@ -292,6 +313,7 @@ impl<H: Pages> Chain<H> {
             rest.push_back(piece);
         }
         self.len = at;
+        self.shrink();
         Ok(rest)
     }
 
@@ -347,6 +369,7 @@ impl<H: Pages> Chain<H> {
         if let Some(piece) = self.pieces.pop_back() {
             self.memory -= piece.memory();
             piece.release(pages);
+            self.shrink();
         }
     }
 
@@ -457,6 +480,7 @@ impl<H: Pages> Chain<H> {
         for piece in self.pieces.drain(..) {
             piece.release(pages);
         }
+        self.shrink();
         (self.len, self.memory) = (0, 0);
     }
 

@@ -21,7 +21,7 @@ use super::io::{Sink, Source};
 use super::path::Place;
 use crate::charge::{self, Charge, Count, Counted};
 use crate::errno::*;
-use crate::mem::fault::Room;
+use crate::mem::fault::{self, Room};
 use crate::net::pages::Chain;
 use crate::sched;
 use crate::sync::{Mutex, SpinLock, WaitQueue, Watcher};
@@ -374,7 +374,9 @@ impl File {
         let taken = {
             let mut watched = self.watched.lock();
             let at = watched.iter().position(|one| Arc::ptr_eq(one, watch));
-            at.map(|at| watched.swap_remove(at))
+            let taken = at.map(|at| watched.swap_remove(at));
+            fault::shrink(&mut *watched);
+            taken
         };
         self.leave_queues(watch);
         drop(taken);

@@ -14,7 +14,7 @@ use core::sync::atomic::{AtomicBool, Ordering::Acquire, Ordering::Relaxed, Order
 use super::file::File;
 use crate::charge::{self, Charge};
 use crate::errno::*;
-use crate::mem::fault::Room;
+use crate::mem::fault::{self, Room};
 use crate::proc::{self, Process};
 use crate::sched;
 use crate::sync::{SpinLock, WaitQueue, Woken};
@@ -185,6 +185,7 @@ fn clear_with(file: &File, range: &Range, spare: &mut Option<Charge>) -> Result<
         return Err(ENOLCK);
     }
     carve(ranges, range, spare);
+    fault::shrink(ranges);
     if ranges.is_empty() {
         table.remove(&id);
     }
@@ -223,6 +224,7 @@ pub fn process_ended(process: &Process) {
         let Some((&id, ranges)) = table.range_mut((from, Bound::Unbounded)).next() else { break };
         let looked = ranges.len();
         ranges.retain(|held| held.range.owner != Owner::Process(process.pid));
+        fault::shrink(ranges);
         if ranges.is_empty() {
             table.remove(&id);
         }

@@ -119,13 +119,20 @@ pub fn attempt<T, E>(grow: impl FnOnce() -> Result<T, E>) -> Result<T, NoMemory>
 }
 
 /// Collections that a program chooses the size of.
-pub trait Room {
+pub trait Room: Default + IntoIterator + Extend<<Self as IntoIterator>::Item> {
     /// Makes room for `more` elements: that many additions won't allocate.
     ///
     /// # Errors
     /// [`NoMemory`]; nothing has changed.
     fn room(&mut self, more: usize) -> Result<(), NoMemory>;
+
+    /// How many elements a collection of just the right size has room for, if this one is far too
+    /// large for what is left in it.
+    fn right_size(&self) -> Option<usize>;
 }
+
+/// Elements that a collection without any may have room for.
+const KEPT: usize = 7;
 
 macro_rules! room {
     ($([$($generics:tt)*] $type:ty);* $(;)?) => {$(
@@ -137,10 +144,36 @@ macro_rules! room {
                 }
                 attempt(|| self.try_reserve(more))
             }
+
+            #[inline]
+            fn right_size(&self) -> Option<usize> {
+                let is_loose = self.capacity() > KEPT && self.len() <= self.capacity() / 8;
+                is_loose.then(|| 2 * self.len())
+            }
         }
     )*};
 }
 room! { [T] Vec<T>; [T] VecDeque<T>; [K: Eq + Hash, V] HashMap<K, V> }
+
+/// Gives back most of a collection that is far too large for what is left in it; without memory it
+/// stays as it is. For who takes elements out: what they cost is given back with them, and no
+/// program may keep the room. At most an eighth of the room is moved, once for all that were taken
+/// out since.
+#[inline]
+pub fn shrink<C: Room>(collection: &mut C) {
+    if let Some(size) = collection.right_size() {
+        shrink_to(collection, size);
+    }
+}
+
+#[cold]
+fn shrink_to<C: Room>(collection: &mut C, size: usize) {
+    let mut smaller = C::default();
+    if smaller.room(size).is_ok() {
+        smaller.extend(core::mem::take(collection));
+        *collection = smaller;
+    }
+}
 
 /// What an iterator yields, in a piece that can fail.
 ///

@@ -14,7 +14,7 @@ use super::named::Named;
 use super::socket::Socket;
 use crate::errno::*;
 use crate::fs::current;
-use crate::mem::fault::Room;
+use crate::mem::fault::{self, Room};
 use crate::proc::caps::Caps;
 use crate::sync::SpinLock;
 use crate::{proc, sched};
@@ -139,7 +139,12 @@ fn take(socket: &Socket, ip: Ip, port: u16, whose: Whose) -> Result<(Address, Bo
     if entries.len() >= SHARING_MAX || entries.iter().any(is_barred) {
         return Err(EADDRINUSE);
     }
-    entries.room(1).map_err(|_| ENOBUFS)?;
+    if entries.room(1).is_err() {
+        if entries.is_empty() {
+            table.remove(&key);
+        }
+        return Err(ENOBUFS);
+    }
     entries.push(entry);
     drop(table);
     BOUND.add(socket);
@@ -174,6 +179,7 @@ pub fn unbind(bound: Bound) {
     let Some(entries) = table.get_mut(&bound.port) else { return };
     if let Some(at) = entries.iter().position(|entry| entry.socket.ptr_eq(&bound.socket)) {
         let entry = entries.swap_remove(at);
+        fault::shrink(entries);
         if entries.is_empty() {
             table.remove(&bound.port);
         }

@@ -384,6 +384,7 @@ impl Queue {
 
     pub fn pop(&mut self) -> Option<Record> {
         let record = self.records.pop_front()?;
+        fault::shrink(&mut self.records);
         self.used -= record.charge;
         self.memory -= record.memory();
         Some(record)

@@ -14,6 +14,7 @@ use super::signal::{code, flag, send, Detail, SigInfo, Signal, SIGCHLD, SIGCONT,
 use super::table::{self, Kept, Pid};
 use super::thread::Thread;
 use super::{current_thread, futex, oom, robust, timer, trace};
+use crate::mem::fault;
 use crate::sched;
 
 /// Ends the running thread with an `exit` code; the process goes on if it has other threads.
@@ -53,6 +54,7 @@ fn leave(thread: &Arc<Thread>) -> ! {
     process.usage.lock().add(&thread.usage());
     let left = group.threads.iter().position(|other| Arc::ptr_eq(other, thread));
     let own = left.map(|at| group.threads.swap_remove(at));
+    fault::shrink(&mut group.threads);
     let last = group.threads.is_empty();
     // A killed process has gone only when the memory behind its files is free, too.
     process.closes_files.store(last, Ordering::Release);

@@ -16,7 +16,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use super::current_thread;
 use super::thread::Restart;
 use crate::errno::{Result, EAGAIN, EFAULT, EINVAL, ENOSYS, ERESTARTSYS, ERESTART_RESTARTBLOCK, ETIMEDOUT};
-use crate::mem::fault::Room;
+use crate::mem::fault::{self, Room};
 use crate::sched::{self, Nanos};
 use crate::sync::{SpinGuard, SpinLock, WaitQueue, Woken};
 use crate::user;
@@ -116,16 +116,8 @@ fn wake_in(bucket: &mut Vec<Arc<Waiter>>, key: Key, count: usize, bits: u32) -> 
         }
         !hit
     });
-    give_back(bucket);
+    fault::shrink(bucket);
     woken
-}
-
-/// Gives the room of a bucket back that had many waiters and has none.
-fn give_back(bucket: &mut Vec<Arc<Waiter>>) {
-    const KEPT: usize = 4;
-    if bucket.is_empty() && bucket.capacity() > KEPT {
-        *bucket = Vec::new();
-    }
 }
 
 /// Wakes waiters on a word of the running thread's memory, whatever scope they named.
@@ -145,7 +137,7 @@ fn withdraw(waiter: &Arc<Waiter>) -> bool {
         }
         if let Some(at) = bucket.iter().position(|other| Arc::ptr_eq(other, waiter)) {
             bucket.remove(at);
-            give_back(&mut bucket);
+            fault::shrink(&mut *bucket);
             return false;
         }
     }
@@ -295,7 +287,7 @@ fn requeue(va: u64, keys: (Key, Key), wake: usize, requeue: usize, expected: Opt
         target.push(waiter.clone());
         false
     });
-    give_back(source);
+    fault::shrink(source);
     drop(both);
     let woken = if woken < BATCH { woken } else { woken + wake_key(from, wake - woken, ANY) };
     Ok(woken + moved)

@@ -22,8 +22,8 @@
 //! taken, signals are sent after it is dropped. Signals are taken with `Group` locked.
 
 use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
 use alloc::sync::{Arc, Weak};
-use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 
 use super::limits::{Limit, INFINITY, RLIMIT_CPU};
@@ -35,15 +35,14 @@ use super::table::{self, Pid};
 use super::thread::Thread;
 use crate::charge::{Charge, Count};
 use crate::errno::{Result, EAGAIN, EINVAL};
-use crate::mem::fault::Room;
 use crate::sched::{self, clock, Nanos, TimerId};
 
 /// How many POSIX timers a process can have.
 const POSIX_MAX: usize = 256;
 /// The least period of a timer whose signal was discarded: the tick of Debian's Linux.
 const TICK: Nanos = clock::TICK;
-/// Heap bytes of a timer, with the kernel timer that it arms.
-const TIMER: usize = size_of::<Timer>() + size_of::<Count>() + 16 + 192;
+/// Heap bytes of a timer, in tree nodes that may be half empty, with the kernel timer that it arms.
+const TIMER: usize = 2 * size_of::<Timer>() + size_of::<Count>() + 16 + 192;
 
 /// What a timer counts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -95,7 +94,7 @@ pub struct Timers {
     real: Timer,
     virt: Timer,
     prof: Timer,
-    posix: Vec<Option<Timer>>,
+    posix: BTreeMap<usize, Timer>,
 }
 
 /// What is left of a timer and how it repeats.
@@ -184,7 +183,7 @@ impl Timers {
             real: itimer(Clock::Monotonic, SIGALRM),
             virt: itimer(Clock::UserTime, SIGVTALRM),
             prof: itimer(Clock::CpuTime, SIGPROF),
-            posix: Vec::new(),
+            posix: BTreeMap::new(),
         }
     }
 
@@ -193,13 +192,13 @@ impl Timers {
             Slot::Real => Some(&mut self.real),
             Slot::Virtual => Some(&mut self.virt),
             Slot::Prof => Some(&mut self.prof),
-            Slot::Posix(id) => self.posix.get_mut(id)?.as_mut(),
+            Slot::Posix(id) => self.posix.get_mut(&id),
         }
     }
 
     /// Stops all timers; the POSIX ones are gone after it.
     fn stop_posix(&mut self) {
-        self.posix.iter_mut().flatten().for_each(Timer::disarm);
+        self.posix.values_mut().for_each(Timer::disarm);
         self.posix.clear();
     }
 }
@@ -271,24 +270,17 @@ pub fn create(process: &Process, clock: Clock, notify: Option<Notify>) -> Result
     let place = Arc::new(Pending::count(process, true)?);
     let mut timers = process.timers.lock();
     let posix = &mut timers.get_or_insert_with(|| Box::new(Timers::new())).posix;
-    let id = posix.iter().position(Option::is_none).unwrap_or(posix.len());
-    if id >= POSIX_MAX {
-        return Err(EAGAIN);
-    }
-    if id == posix.len() {
-        posix.room(1).map_err(|_| EAGAIN)?;
-        posix.push(None);
-    }
+    let id = (0..POSIX_MAX).find(|id| !posix.contains_key(id)).ok_or(EAGAIN)?;
     let notify = notify.unwrap_or(Notify::Process { signal: SIGALRM, value: id as u64 });
-    posix[id] = Some(Timer { place: Some(place), _charge: Some(charge), ..Timer::new(clock, notify) });
+    posix.insert(id, Timer { place: Some(place), _charge: Some(charge), ..Timer::new(clock, notify) });
     Ok(id)
 }
 
 /// Removes a POSIX timer.
 pub fn delete(process: &Process, id: usize) -> Result<()> {
     let mut timers = process.timers.lock();
-    let slot = timers.as_mut().and_then(|timers| timers.posix.get_mut(id)).ok_or(EINVAL)?;
-    slot.take().ok_or(EINVAL)?.disarm();
+    let timer = timers.as_mut().and_then(|timers| timers.posix.remove(&id));
+    timer.ok_or(EINVAL)?.disarm();
     Ok(())
 }
 
@@ -392,7 +384,7 @@ pub fn tick(process: &Arc<Process>) {
         let (notify, overrun, place) = {
             let mut timers = process.timers.lock();
             let Some(timers) = timers.as_mut() else { break };
-            if matches!(slot, Slot::Posix(id) if id >= timers.posix.len()) {
+            if matches!(slot, Slot::Posix(id) if timers.posix.range(id..).next().is_none()) {
                 break;
             }
             let Some(timer) = timers.get(slot).filter(|timer| timer.uses_cpu_time()) else { continue };
@@ -412,7 +404,7 @@ pub fn tick(process: &Arc<Process>) {
     let mut timers = process.timers.lock();
     let is_set = |timer: &Timer| timer.uses_cpu_time() && timer.target != 0;
     let any = timers.as_mut().is_some_and(|timers| {
-        is_set(&timers.virt) || is_set(&timers.prof) || timers.posix.iter().flatten().any(is_set)
+        is_set(&timers.virt) || is_set(&timers.prof) || timers.posix.values().any(is_set)
     });
     let is_limited = process.limit(RLIMIT_CPU) != INFINITY;
     process.counts_cpu_time.store(any || is_limited, Ordering::Relaxed);
@@ -445,8 +437,7 @@ pub fn taken(process: &Arc<Process>, info: &mut SigInfo) {
 pub fn go_on(process: &Arc<Process>, which: SigSet) {
     let mut timers = process.timers.lock();
     let Some(timers) = timers.as_mut() else { return };
-    let posix = timers.posix.iter_mut().enumerate();
-    let posix = posix.filter_map(|(id, timer)| Some((Slot::Posix(id), timer.as_mut()?)));
+    let posix = timers.posix.iter_mut().map(|(&id, timer)| (Slot::Posix(id), timer));
     for (slot, timer) in posix.chain([(Slot::Real, &mut timers.real)]) {
         let is_one = match timer.notify {
             Notify::Nothing => false,

@@ -28,7 +28,7 @@ use super::{current_process, current_thread};
 use crate::arch::UserRegs;
 use crate::charge::Charge;
 use crate::errno::{Result, EPERM, ESRCH};
-use crate::mem::fault::Room;
+use crate::mem::fault::{self, Room};
 use core::sync::atomic::{AtomicBool, Ordering};
 
 /// The trap flag: an exception after the next instruction.
@@ -96,6 +96,13 @@ impl Tracees {
     pub const fn new() -> Tracees {
         Tracees { threads: Vec::new(), ended: BTreeMap::new(), is_over: false }
     }
+
+    fn take(&mut self, thread: &Arc<Thread>) -> Option<Tracee> {
+        let at = self.threads.iter().position(|other| Arc::ptr_eq(&other.thread, thread))?;
+        let taken = self.threads.swap_remove(at);
+        fault::shrink(&mut self.threads);
+        Some(taken)
+    }
 }
 
 /// Whether any thread has ever been traced. Before that nobody who sends a signal or waits need look.
@@ -125,7 +132,7 @@ fn begin(tracer: &Arc<Process>, thread: &Arc<Thread>, may_be: impl FnOnce() -> R
     }
     if trace.tracer.as_ref().is_some_and(|own| Arc::ptr_eq(own, tracer)) {
         trace.tracer = None;
-        tracees.threads.retain(|other| !Arc::ptr_eq(&other.thread, thread));
+        tracees.take(thread);
         if let Some(stop) = &mut trace.stop {
             stop.on = Some(GoOn(Some(stop.info.signal)));
         }
@@ -223,7 +230,7 @@ pub fn resume(tid: Pid, how: Resume, signal: Option<Signal>) -> Result<()> {
     trace.steps = how == Resume::Step;
     if how == Resume::Free {
         trace.tracer = None;
-        tracees.threads.retain(|other| !Arc::ptr_eq(&other.thread, &thread));
+        tracees.take(&thread);
     }
     drop(trace);
     drop(tracees);
@@ -292,8 +299,7 @@ pub fn thread_gone(thread: &Arc<Thread>, status: ExitStatus, number: Option<Kept
         // The tracer has just ended.
         return;
     }
-    let at = tracees.threads.iter().position(|other| Arc::ptr_eq(&other.thread, thread));
-    let Some(Tracee { charge, .. }) = at.map(|at| tracees.threads.swap_remove(at)) else { return };
+    let Some(Tracee { charge, .. }) = tracees.take(thread) else { return };
     let process = &thread.process;
     let is_child = process.parent() == tracer.pid && thread.tid() == process.pid;
     if !is_child {

@@ -164,12 +164,21 @@ impl WaitQueue {
         let mut waiters = self.waiters.lock();
         let Some(Watchers(watchers)) = waiters.watchers.as_deref_mut() else { return };
         let gone = watchers.iter().position(is_it).map(|at| watchers.swap_remove(at));
+        let size = watchers.right_size();
         let empty = if watchers.is_empty() { waiters.watchers.take() } else { None };
         self.is_any.store(waiters.is_any(), Relaxed);
         self.is_watched.store(waiters.watchers.is_some(), Relaxed);
         drop(waiters);
         // With nothing locked.
         drop((gone, empty));
+        let (Some(size), mut smaller) = (size, Vec::new()) else { return };
+        let room = smaller.room(size);
+        if let (Ok(()), Some(Watchers(watchers))) = (room, self.waiters.lock().watchers.as_deref_mut()) {
+            if watchers.len() <= size {
+                smaller.append(watchers);
+                core::mem::swap(watchers, &mut smaller);
+            }
+        }
     }
 
     /// Wakes the waiter that came first.
@@ -234,8 +243,7 @@ impl WaitQueue {
         None
     }
 
-    /// Makes room for so many waiters. It allocates with nothing locked: an allocation may wake the page daemon, whose
-    /// queue may be of those that are locked together.
+    /// Makes room for so many waiters.
     #[cold]
     fn grow(&self, wanted: usize) -> Result<(), NoMemory> {
         let mut larger = VecDeque::new();
@@ -244,13 +252,30 @@ impl WaitQueue {
         } else {
             larger.reserve(wanted);
         }
+        self.move_to(larger);
+        Ok(())
+    }
+
+    /// Gives back most of the room for waiters, unless there is no memory.
+    #[cold]
+    fn shrink(&self, size: usize) {
+        let mut smaller = VecDeque::new();
+        if smaller.room(size).is_ok() {
+            self.move_to(smaller);
+        }
+    }
+
+    /// Moves the waiters to another list, if that has room for all of them. The list was allocated
+    /// with nothing locked: an allocation may wake the page daemon, whose queue may be of those that
+    /// are locked together.
+    fn move_to(&self, mut other: VecDeque<Arc<Task>>) {
         let mut waiters = self.waiters.lock();
         let tasks = &mut waiters.tasks;
-        if tasks.capacity() < larger.capacity() {
-            larger.append(tasks);
-            core::mem::swap(tasks, &mut larger);
+        if tasks.len() <= other.capacity() {
+            other.append(tasks);
+            core::mem::swap(tasks, &mut other);
         }
-        Ok(())
+        drop(waiters);
     }
 
     /// Takes a task off; says whether it was still there, that is, whether nobody has woken it through this queue.
@@ -259,8 +284,10 @@ impl WaitQueue {
         let at = waiters.tasks.iter().position(|t| Arc::ptr_eq(t, task));
         let was_there = at.and_then(|at| waiters.tasks.remove(at)).is_some();
         self.is_any.store(waiters.is_any(), Relaxed);
-        if waiters.tasks.is_empty() && waiters.tasks.capacity() > KEPT {
-            waiters.tasks = VecDeque::new();
+        let size = waiters.tasks.right_size();
+        drop(waiters);
+        if let Some(size) = size {
+            self.shrink(size);
         }
         was_there
     }

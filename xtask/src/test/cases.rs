@@ -268,6 +268,11 @@ pub const CASES: &[Case] = &[
         ..guest("shared memory of users has a bound", &[("hogs", Libc::Musl)], &["/bin/hogs", "shared"])
     },
     Case {
+        memory: "128M",
+        ours_only: true,
+        ..guest("what is taken out leaves no room behind", &[("hogs", Libc::Musl)], &["/bin/hogs", "drained"])
+    },
+    Case {
         disks: &[disks::ext4(96)],
         memory: "48M",
         ours_only: true,

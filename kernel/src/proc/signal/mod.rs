@@ -357,7 +357,11 @@ impl Pending {
         let signal = SigSet(self.set.0 & wanted.0).first()?;
         let found = self.queue.iter().position(|queued| queued.info.signal == signal);
         let info = match found {
-            Some(at) => self.queue.remove(at).info,
+            Some(at) => {
+                let info = self.queue.remove(at).info;
+                fault::shrink(&mut self.queue);
+                info
+            }
             None => SigInfo { signal, code: code::SI_USER, detail: Detail::None },
         };
         if !self.queue.iter().any(|other| other.info.signal == signal) {
@@ -371,6 +375,7 @@ impl Pending {
         if self.set.0 & which.0 != 0 {
             self.set = self.set.without(which);
             self.queue.retain(|queued| !which.has(queued.info.signal));
+            fault::shrink(&mut self.queue);
         }
     }
 }
