@@ -4,6 +4,8 @@
 #include <pthread.h>
 #include <sched.h>
 #include <sys/ipc.h>
+#include <sys/prctl.h>
+#include <sys/ptrace.h>
 #include <sys/resource.h>
 #include <sys/shm.h>
 #include <sys/uio.h>
@@ -11,7 +13,7 @@
 enum { ROUNDS = 2000, KEEP = 4 };
 
 static volatile int stop;
-static int *shared;
+static volatile int *shared;
 
 static void share(void) {
     shared = mmap(0, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -400,6 +402,38 @@ static void what_may_only_be_read_has_no_holes(void) {
     unlink("/tmp/kept");
 }
 
+static void notes(int signal) { (void)signal, shared[1]++; }
+
+// A child that comes to be traced as its parent ends goes on: either nobody traces it, or who lets go of it.
+static void who_has_ended_traces_nobody(void) {
+    share();
+    NEED(!prctl(PR_SET_CHILD_SUBREAPER, 1));
+    for (int i = 0; i < ROUNDS; i++) {
+        pid_t parent = fork();
+        NEED(parent >= 0);
+        if (parent == 0) {
+            if (fork() == 0) {
+                signal(SIGUSR1, notes);
+                meet(i);
+                for (volatile int n = i % 200 * 20; n > 0; n--) {}
+                ptrace(PTRACE_TRACEME, 0, 0, 0);
+                raise(SIGUSR1);
+                _exit(0);
+            }
+            meet(i);
+            _exit(0);
+        }
+        time_t late = time(0) + 10;
+        for (int left = 2, status; left;) {
+            pid_t pid = waitpid(-1, &status, WNOHANG);
+            // The next tracer of one whose parent has gone is this program.
+            if (pid > 0 && WIFSTOPPED(status)) ptrace(PTRACE_CONT, pid, 0, 0);
+            else if (pid > 0) left--;
+            else if (!CHECK(time(0) < late)) return printf("  round %d\n", i), (void)kill(0, SIGKILL);
+        }
+    }
+}
+
 static const struct test_case cases[] = {
     {"open_creates_or_opens", open_creates_or_opens},
     {"one_key_is_one_segment", one_key_is_one_segment},
@@ -412,6 +446,7 @@ static const struct test_case cases[] = {
     {"pipes_do_not_grow_together", pipes_do_not_grow_together},
     {"limits_hold_for_two", limits_hold_for_two},
     {"what_may_only_be_read_has_no_holes", what_may_only_be_read_has_no_holes},
+    {"who_has_ended_traces_nobody", who_has_ended_traces_nobody},
 };
 
 int main(int argc, char **argv) { return RUN(cases, argc, argv); }

@@ -120,10 +120,6 @@ mod mem {
                 self.try_reserve(more).map_err(|_| NoMemory)
             }
         }
-
-        pub fn gather<T>(from: impl Iterator<Item = T>) -> Result<Vec<T>, NoMemory> {
-            Ok(from.collect())
-        }
     }
 }
 

@@ -14,7 +14,7 @@ use machine::shared::Row;
 use machine::{Channel, RawLock, Ticket};
 use parking_lot::lock_api::RawMutex as _;
 
-use crate::heap::host;
+use crate::heap::{self, host};
 
 /// What a machine's threads are.
 pub trait Threads: Send + Sync + 'static {
@@ -82,18 +82,28 @@ unsafe impl RawLock for StdLock {
     fn lock(&self) {
         #[cfg(feature = "lines")]
         machine::lines::touch(&self.0, true);
-        let _host = host();
-        self.0.lock();
+        {
+            let _host = host();
+            self.0.lock();
+        }
+        heap::locked();
     }
 
     fn try_lock(&self) -> bool {
-        self.0.try_lock()
+        let is_locked = self.0.try_lock();
+        if is_locked {
+            heap::locked();
+        }
+        is_locked
     }
 
     unsafe fn unlock(&self) {
-        let _host = host();
-        // SAFETY: the caller holds the lock (this function's contract).
-        unsafe { self.0.unlock() }
+        {
+            let _host = host();
+            // SAFETY: the caller holds the lock (this function's contract).
+            unsafe { self.0.unlock() }
+        }
+        heap::unlocked();
     }
 
     fn rows() -> &'static [Row] {

@@ -11,6 +11,9 @@ use stores::{Mode, SwapDisk};
 use uvm::{BadShare, MapRequest, Pager, Sharing, Space, Uvm, VnodePager};
 use uvm_soft::{Config, SoftMachine};
 
+#[global_allocator]
+static HEAP: uvm_soft::ChargedHeap = uvm_soft::ChargedHeap;
+
 const PAGES: u64 = 80;
 
 /// A machine of 256 frames with swap, and a space.

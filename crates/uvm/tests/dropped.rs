@@ -9,6 +9,9 @@ use lending::{audit, load, world, written};
 use machine::{Prot, ThreadCtx};
 use uvm::Pass;
 
+#[global_allocator]
+static HEAP: uvm_soft::ChargedHeap = uvm_soft::ChargedHeap;
+
 /// Drops a value, and says whether that was found on the spot.
 fn is_found<T>(value: T) -> bool {
     catch_unwind(AssertUnwindSafe(|| drop(value))).is_err()

@@ -7,6 +7,9 @@ use machine::{Machine, Pa, PageNo, Pages, Prot, ThreadCtx, Va, VaRange};
 use uvm::{Access, Advice, Counter, FaultError, GetError, Intent, IoError, MapRequest, Sharing};
 use uvm_soft::{Config, Fate, SoftMachine};
 
+#[global_allocator]
+static HEAP: uvm_soft::ChargedHeap = uvm_soft::ChargedHeap;
+
 fn map(desk: &Desk, space: &uvm::Space<SoftMachine>, len: u64, sharing: Sharing, advice: Advice) -> Va {
     let request = MapRequest::object(desk.pager.clone(), Pages(0), Pages(len), sharing);
     desk.uvm.map(&mut ThreadCtx::new().held(), space, &MapRequest { advice, ..request }).unwrap()

@@ -9,6 +9,9 @@ use machine::{Machine, Pages, Pmap, ThreadCtx, Va, VaRange};
 use uvm::{At, RemapPlace, Space};
 use uvm_soft::{Moment, SoftMachine};
 
+#[global_allocator]
+static HEAP: uvm_soft::ChargedHeap = uvm_soft::ChargedHeap;
+
 type S = Space<SoftMachine>;
 
 /// One test at a time: the rows in which threads say what they read are the process's, and whoever finds none free wants a

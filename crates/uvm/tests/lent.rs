@@ -13,6 +13,9 @@ use stores::{Mode, SwapDisk};
 use uvm::{Advice, AnonObject, At, Counter, FaultError, Inherit, Lent, MapRequest, Pager, Sharing, Space};
 use uvm_soft::{Fate, Rng, SoftMachine};
 
+#[global_allocator]
+static HEAP: uvm_soft::ChargedHeap = uvm_soft::ChargedHeap;
+
 /// Pages of each kind of memory.
 const RUN: u64 = 12;
 

@@ -9,6 +9,9 @@ use machine::{Machine, Pages, Prot, ThreadCtx, VaRange};
 use uvm::{AnonObject, Backing, Counter, FaultError, Intent, Lent, MapRequest, Pager, Sharing};
 use uvm_soft::SoftMachine;
 
+#[global_allocator]
+static HEAP: uvm_soft::ChargedHeap = uvm_soft::ChargedHeap;
+
 /// The first byte of each page.
 fn bytes(uvm: &World, lent: &Lent) -> Vec<u8> {
     let first = |page: &uvm::LentPage| {

@@ -10,6 +10,9 @@ use machine::{Machine, Owner, Pa, PageNo, Pages, Pmap, Prot, Reserve, ThreadCtx,
 use uvm::{Advice, MapRequest, Sharing, Space};
 use uvm_soft::{Config, Denied, Moment, SoftMachine};
 
+#[global_allocator]
+static HEAP: uvm_soft::ChargedHeap = uvm_soft::ChargedHeap;
+
 fn mapped(desk: &Desk, pages: u64, advice: Advice) -> (Arc<Space<SoftMachine>>, Va) {
     let mut ctx = ThreadCtx::new();
     let space = desk.space(&mut ctx.held());

@@ -14,6 +14,9 @@ use uvm::{
 };
 use uvm_soft::{Config, SoftMachine};
 
+#[global_allocator]
+static HEAP: uvm_soft::ChargedHeap = uvm_soft::ChargedHeap;
+
 fn space(uvm: &World) -> Space<SoftMachine> {
     let bounds = VaRange::new(Va(0x1000), Va(1 << 40));
     uvm.space_create(&mut ThreadCtx::new().held(), bounds).unwrap()

@@ -13,6 +13,9 @@ use stores::{Mode, SwapDisk};
 use uvm::{Counter, MapRequest, Space, SwapError, Uvm};
 use uvm_soft::{Config, Fate, IoBy, Moment, SoftMachine, Stage};
 
+#[global_allocator]
+static HEAP: uvm_soft::ChargedHeap = uvm_soft::ChargedHeap;
+
 type World = Arc<Uvm<SoftMachine>>;
 
 const BOUNDS: VaRange = VaRange::new(Va(0x1000), Va(1 << 40));

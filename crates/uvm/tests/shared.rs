@@ -13,6 +13,9 @@ use uvm::{
 };
 use uvm_soft::{Config, Denied, Fate, SoftMachine};
 
+#[global_allocator]
+static HEAP: uvm_soft::ChargedHeap = uvm_soft::ChargedHeap;
+
 struct World {
     uvm: Arc<Uvm<SoftMachine>>,
     disk: Arc<SwapDisk>,

@@ -196,7 +196,7 @@ impl Socket {
         let Address::Inet { ip, port } = *name else { return Err(EINVAL) };
         let ip = inet::route(self.family, ip)?;
         self.bind_for(ip)?;
-        inet::listener(ip, port).ok_or(ECONNREFUSED)
+        inet::listener(ip, port)
     }
 
     fn has_backlog(&self) -> bool {

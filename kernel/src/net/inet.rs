@@ -205,30 +205,35 @@ pub fn route(family: Family, ip: Ip) -> Result<Ip> {
 }
 
 /// The sockets on a port that packets to `ip` are for, those bound to exactly that address first.
-fn bound_to(kind: Kind, ip: Ip, port: u16) -> Vec<Arc<Socket>> {
+///
+/// Fails with `ENOBUFS`.
+fn bound_to(kind: Kind, ip: Ip, port: u16) -> Result<Vec<Arc<Socket>>> {
     let table = PORTS.lock();
-    let Some(entries) = table.get(&(kind, port)) else { return Vec::new() };
+    let Some(entries) = table.get(&(kind, port)) else { return Ok(Vec::new()) };
     let answering = || entries.iter().filter(|entry| entry.answers(ip));
     let exact = answering().filter(|entry| entry.ip == ip);
     let others = answering().filter(|entry| entry.ip != ip);
     let mut found = Vec::new();
     for entry in exact.chain(others) {
-        // Without memory for all of them, some.
-        let Ok(()) = found.room(1) else { break };
+        found.room(1).map_err(|_| ENOBUFS)?;
         found.extend(entry.socket.upgrade());
     }
-    found
+    Ok(found)
 }
 
 /// The socket that listens for connections to an address.
-pub fn listener(ip: Ip, port: u16) -> Option<Arc<Socket>> {
-    bound_to(Kind::Stream, ip, port).into_iter().find(|socket| socket.is_listening())
+///
+/// Fails with `ECONNREFUSED` or `ENOBUFS`.
+pub fn listener(ip: Ip, port: u16) -> Result<Arc<Socket>> {
+    bound_to(Kind::Stream, ip, port)?.into_iter().find(|socket| socket.is_listening()).ok_or(ECONNREFUSED)
 }
 
 /// The socket that gets datagrams from `from` to an address: the one connected to the sender before others.
-pub fn receiver(ip: Ip, port: u16, from: &Address) -> Option<Arc<Socket>> {
-    let found = bound_to(Kind::Datagram, ip, port);
+///
+/// Fails with `ENOBUFS`.
+pub fn receiver(ip: Ip, port: u16, from: &Address) -> Result<Option<Arc<Socket>>> {
+    let found = bound_to(Kind::Datagram, ip, port)?;
     let mut sockets = found.iter();
     let connected = sockets.clone().find(|socket| socket.peer_name().is_ok_and(|peer| peer == *from));
-    connected.or_else(|| sockets.find(|socket| socket.peer_name().is_err())).cloned()
+    Ok(connected.or_else(|| sockets.find(|socket| socket.peer_name().is_err())).cloned())
 }

@@ -143,7 +143,7 @@ impl Socket {
         let ip = inet::route(self.family, ip)?;
         self.bind_for(ip)?;
         let own = self.source_for(ip);
-        let found = inet::receiver(ip, port, &own);
+        let found = inet::receiver(ip, port, &own)?;
         if found.is_none() && is_connected {
             self.set_error(ECONNREFUSED);
         }

@@ -361,6 +361,7 @@ pub const CASES: &[Case] = &[
         name: "allocations that fail",
         guests: &[("flat", Libc::Musl), ("failnth", Libc::Musl)],
         command: &["/bin/flat", "512", "/bin/failnth"],
+        disks: &[disks::ext4(64), disks::idle_swap(32)],
         expect: &[Lacks("FAILED"), Contains("cases hold"), Contains("memory is as before")],
         seconds: 300,
         ours_only: true,

@@ -263,11 +263,20 @@ impl Node {
         }
         let made = volume.create(self.ino, name, new, born.perm, (born.uid, born.gid));
         self.fs().changed(volume);
-        made.map_err(errno)?;
+        let ino = made.map_err(errno)?.ino;
         dir.changed(name);
+        let found = self.find_in(volume, name, charge);
+        if found.is_err() {
+            // Nobody has seen it.
+            let gone = match kind {
+                Kind::Dir => volume.remove_dir(self.ino, name),
+                _ => volume.unlink(self.ino, name).map(|_| ()),
+            };
+            gone.and_then(|()| volume.reap(ino)).map_err(errno)?;
+        }
         self.refresh(volume);
         self.modified();
-        self.find_in(volume, name, charge)
+        found
     }
 
     pub(super) fn give_name(&self, name: &[u8], node: &InodeRef, by: &Cred) -> Result<()> {
