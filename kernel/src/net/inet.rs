@@ -208,12 +208,13 @@ pub fn route(family: Family, ip: Ip) -> Result<Ip> {
 ///
 /// Fails with `ENOBUFS`.
 fn bound_to(kind: Kind, ip: Ip, port: u16) -> Result<Vec<Arc<Socket>>> {
+    // Let go with nothing locked, also where there is no room for all.
+    let mut found = Vec::new();
     let table = PORTS.lock();
-    let Some(entries) = table.get(&(kind, port)) else { return Ok(Vec::new()) };
+    let Some(entries) = table.get(&(kind, port)) else { return Ok(found) };
     let answering = || entries.iter().filter(|entry| entry.answers(ip));
     let exact = answering().filter(|entry| entry.ip == ip);
     let others = answering().filter(|entry| entry.ip != ip);
-    let mut found = Vec::new();
     for entry in exact.chain(others) {
         found.room(1).map_err(|_| ENOBUFS)?;
         found.extend(entry.socket.upgrade());
