@@ -105,6 +105,14 @@ fn is_of_both(page: u64) -> bool {
     matches!(kind(page), Kind::Shared | Kind::Inherited)
 }
 
+fn can_load(page: u64, is_child: bool) -> bool {
+    match kind(page) {
+        Kind::Hole | Kind::Unreadable => false,
+        Kind::Submap => !is_child,
+        _ => true,
+    }
+}
+
 struct State<'u> {
     uvm: &'u World,
     parent: Side,
@@ -230,8 +238,7 @@ impl<'u> State<'u> {
     fn store(&mut self) {
         let (uvm, page, byte) = (self.uvm, self.random.below(ALL), self.random.below(255) as u8);
         let (side, is_child) = self.side();
-        let may_not = matches!(kind(page), Kind::Hole | Kind::ReadOnly | Kind::Unreadable);
-        if may_not || (is_child && kind(page) == Kind::Submap) {
+        if kind(page) == Kind::ReadOnly || !can_load(page, is_child) {
             return;
         }
         store(uvm, &side.space, at(page), byte);
@@ -446,8 +453,7 @@ impl<'u> State<'u> {
         self.uvm.machine().tlb_audit().unwrap();
         for (side, is_child) in sides.into_iter().zip([false, true]) {
             let (Some(side), page) = (side, self.random.below(ALL)) else { continue };
-            let may_not = matches!(kind(page), Kind::Hole | Kind::Unreadable);
-            if !may_not && !(is_child && kind(page) == Kind::Submap) {
+            if can_load(page, is_child) {
                 assert_eq!(load(self.uvm, &side.space, at(page)), side.bytes[page as usize], "page {page}");
             }
         }
