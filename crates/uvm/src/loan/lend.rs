@@ -139,8 +139,8 @@ impl<M: Machine> Uvm<M> {
         let mut at = range.start;
         let mut submap: Option<Arc<Map<M>>> = None;
         while at < range.end {
-            // Each entry of a submap is looked for from the space's map on: that knows where the submap
-            // ends.
+            // Each entry of a submap is looked for from the space's map on, which knows where the
+            // submap ends.
             let below = submap.take();
             let map = below.as_deref().unwrap_or(&space.map);
             let (tree, mut h) = map.read_now(self.machine(), held, at).map_err(Stop::Wait)?;
