@@ -1,17 +1,25 @@
-//! Loans of any ranges of memory of all kinds, between stores, forks, transfers and pages that are written to swap, against a byte for each
-//! page.
+//! Loans of any ranges of memory of all kinds, between stores, forks, transfers, pages that are
+//! written to swap and pages that a device writes to, against a plain model: a byte for each page,
+//! and which pages are a device's. Those are copied in place of being lent; no others are.
 
 mod lending;
 mod stores;
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use lending::{audit, load, store, world, written, World, BOUNDS};
 use machine::order::Nothing;
-use machine::{Held, Machine, Pages, Prot, ThreadCtx, Va, VaRange};
+use machine::{Held, Machine, Pages, Pmap, Prot, ThreadCtx, Va, VaRange};
 use stores::{Mode, SwapDisk};
-use uvm::{Advice, AnonObject, At, Counter, FaultError, Inherit, Lent, MapRequest, Pager, Sharing, Space};
-use uvm_soft::{Fate, Rng, SoftMachine};
+use uvm::{
+    Advice, AnonObject, At, Counter, FaultError, Inherit, Lent, MapRequest, Pager, Pinned, Sharing, Space,
+};
+use uvm_soft::{within_reservation, Fate, Rng, SoftMachine};
+
+/// What an operation allocates beyond its reservation fails the test.
+#[global_allocator]
+static HEAP: uvm_soft::ChargedHeap = uvm_soft::ChargedHeap;
 
 #[global_allocator]
 static HEAP: uvm_soft::ChargedHeap = uvm_soft::ChargedHeap;
@@ -23,7 +31,9 @@ const RUN: u64 = 12;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Kind {
     Private,
-    /// Private, of an object that some of its pages are in.
+    /// Of the parent alone, in a map of its own, with a page in the middle that isn't mapped.
+    Submap,
+    /// Private, of an object that has some of its pages, on swap at first.
     OfObject,
     /// A second entry on the same amap.
     Parted,
@@ -36,8 +46,9 @@ enum Kind {
     Unreadable,
 }
 
-const KINDS: [Kind; 9] = [
+const KINDS: [Kind; 10] = [
     Kind::Private,
+    Kind::Submap,
     Kind::OfObject,
     Kind::Parted,
     Kind::Shared,
@@ -49,12 +60,27 @@ const KINDS: [Kind; 9] = [
 ];
 const ALL: u64 = RUN * KINDS.len() as u64;
 
+/// The first page of a kind.
+fn first_of(of: Kind) -> u64 {
+    KINDS.iter().position(|&kind| kind == of).unwrap() as u64 * RUN
+}
+
+/// The page of the submap that isn't mapped.
+const GAP: u64 = 5;
+
 fn kind(page: u64) -> Kind {
-    KINDS[(page / RUN) as usize]
+    match KINDS[(page / RUN) as usize] {
+        Kind::Submap if page % RUN == GAP => Kind::Hole,
+        kind => kind,
+    }
 }
 
 fn at(page: u64) -> Va {
     BOUNDS.start + Pages(page)
+}
+
+fn range_of(pages: Range<u64>) -> VaRange {
+    VaRange::new(at(pages.start), at(pages.end))
 }
 
 /// A space, and what a load from each page shows.
@@ -63,10 +89,39 @@ struct Side {
     bytes: Vec<u8>,
 }
 
+/// Pages that a device writes to.
+struct Pins {
+    pinned: Pinned<SoftMachine>,
+    pages: Range<u64>,
+    by_child: bool,
+}
+
+impl Pins {
+    /// Whether it has the page that a side shows there.
+    fn has(&self, page: u64, is_child: bool) -> bool {
+        self.pages.contains(&page) && (self.by_child == is_child || is_of_both(page))
+    }
+}
+
+/// Whether parent and child have the page in common, whoever stores to it.
+fn is_of_both(page: u64) -> bool {
+    matches!(kind(page), Kind::Shared | Kind::Inherited)
+}
+
+fn can_load(page: u64, is_child: bool) -> bool {
+    match kind(page) {
+        Kind::Hole | Kind::Unreadable => false,
+        Kind::Submap => !is_child,
+        _ => true,
+    }
+}
+
 struct State<'u> {
     uvm: &'u World,
     parent: Side,
+    submap: Space<SoftMachine>,
     child: Option<Side>,
+    pins: Vec<Pins>,
     /// What the private mapping shows where nothing was stored.
     object: Vec<u8>,
     shared: Arc<dyn Pager<SoftMachine>>,
@@ -92,6 +147,8 @@ impl<'u> State<'u> {
         let mut random = Rng::new(seed);
         let mut all = vec![0; ALL as usize];
         let mut object = vec![0; RUN as usize];
+        let own = range_of(first_of(Kind::Submap)..first_of(Kind::Submap) + RUN);
+        let submap = uvm.submap(held, &space, own).unwrap();
         for (run, kind) in (0..).zip(KINDS) {
             let place = at(run * RUN);
             let zero = || MapRequest::zero(Pages(RUN)).at(place);
@@ -100,6 +157,12 @@ impl<'u> State<'u> {
             };
             let request = match kind {
                 Kind::Hole => continue,
+                Kind::Submap => {
+                    let (first, rest) = (Pages(GAP), Pages(RUN - GAP - 1));
+                    uvm.map(held, &submap, &MapRequest::zero(first).at(place)).unwrap();
+                    uvm.map(held, &submap, &MapRequest::zero(rest).at(place + Pages(GAP + 1))).unwrap();
+                    continue;
+                }
                 Kind::OfObject => {
                     let first = of(&pagers[0], Sharing::Shared);
                     uvm.map(held, &space, &first).unwrap();
@@ -108,7 +171,10 @@ impl<'u> State<'u> {
                         store(uvm, &space, place + Pages(n), 100 + n as u8);
                         all[(run * RUN + n) as usize] = 100 + n as u8;
                     }
-                    uvm.unmap(held, &space, VaRange::new(place, place + Pages(RUN))).unwrap();
+                    let range = VaRange::new(place, place + Pages(RUN));
+                    uvm.pageout_range(held, &space, range);
+                    while uvm.machine().complete(0, Fate::Works) {}
+                    uvm.unmap(held, &space, range).unwrap();
                     of(&pagers[0], Sharing::Private)
                 }
                 Kind::Shared => of(&pagers[1], Sharing::Shared),
@@ -145,7 +211,9 @@ impl<'u> State<'u> {
         State {
             uvm,
             parent: Side { space, bytes: all },
+            submap,
             child: None,
+            pins: Vec::new(),
             object,
             shared,
             lent: Vec::new(),
@@ -172,43 +240,96 @@ impl<'u> State<'u> {
 
     fn store(&mut self) {
         let (uvm, page, byte) = (self.uvm, self.random.below(ALL), self.random.below(255) as u8);
-        if matches!(kind(page), Kind::Hole | Kind::ReadOnly | Kind::Unreadable) {
+        let (side, is_child) = self.side();
+        if kind(page) == Kind::ReadOnly || !can_load(page, is_child) {
             return;
         }
-        let (side, _) = self.side();
         store(uvm, &side.space, at(page), byte);
-        side.bytes[page as usize] = byte;
-        if matches!(kind(page), Kind::Shared | Kind::Inherited) {
-            for side in [Some(&mut self.parent), self.child.as_mut()].into_iter().flatten() {
-                side.bytes[page as usize] = byte;
+        self.note_store(page, is_child, byte);
+    }
+
+    /// A page shows a byte from now on.
+    fn note_store(&mut self, page: u64, is_child: bool, byte: u8) {
+        let sides = [
+            Some(&mut self.parent).filter(|_| !is_child || is_of_both(page)),
+            self.child.as_mut().filter(|_| is_child || is_of_both(page)),
+        ];
+        sides.into_iter().flatten().for_each(|side| side.bytes[page as usize] = byte);
+    }
+
+    /// A device gets some pages to write to.
+    fn pin(&mut self, held: &mut Held<'_, Nothing>) {
+        let (uvm, (first, end)) = (self.uvm, self.range());
+        let pages = first..end.min(first + 4);
+        let (side, by_child) = self.side();
+        if let Ok(pinned) = uvm.wire_pages(held, &side.space, range_of(pages.clone()), Prot::WRITE) {
+            self.pins.push(Pins { pinned, pages, by_child });
+        }
+    }
+
+    fn unpin(&mut self, held: &mut Held<'_, Nothing>, which: impl Fn(&Pins) -> bool) {
+        let uvm = self.uvm;
+        self.pins.extract_if(.., |pins| which(pins)).for_each(|pins| uvm.unwire_pages(held, pins.pinned));
+    }
+
+    /// The devices write.
+    fn write_by_device(&mut self) {
+        let mut written = Vec::new();
+        for pins in &self.pins {
+            for (page, &frame) in pins.pages.clone().zip(pins.pinned.pages()) {
+                let byte = self.random.below(255) as u8;
+                self.uvm.machine().write(frame, 0, &[byte]);
+                written.push((page, pins.by_child, byte));
             }
         }
+        written.into_iter().for_each(|(page, by_child, byte)| self.note_store(page, by_child, byte));
+    }
+
+    fn is_pinned(&self, page: u64, is_child: bool) -> bool {
+        self.pins.iter().any(|pins| pins.has(page, is_child))
     }
 
     fn loan(&mut self, held: &mut Held<'_, Nothing>) {
         let (uvm, (first, end)) = (self.uvm, self.range());
-        let (side, _) = self.side();
+        let (_, is_child) = self.side();
+        let side = self.child.as_ref().filter(|_| is_child).unwrap_or(&self.parent);
+        let pmap = uvm.machine().pmap();
+        let range = range_of(first..end);
+        let copied = || uvm.stat().get(Counter::LoansCopied);
         let counted = || {
-            let of = [Counter::LoansAnon, Counter::LoansObject, Counter::LoansZero, Counter::LoansCopied];
-            of.iter().map(|&counter| uvm.stat().get(counter)).sum::<u64>()
+            let of = [Counter::LoansAnon, Counter::LoansObject, Counter::LoansZero];
+            of.iter().map(|&counter| uvm.stat().get(counter)).sum::<u64>() + copied()
         };
-        let before = counted();
-        let range = VaRange::new(at(first), at(end));
-        let lent = uvm.loan_to_kernel(held, &side.space, range);
+        // What lies outside of the range and may be stored to.
+        let writable = || {
+            let all = pmap.mappings(side.space.pmap()).into_iter();
+            let outside = all.filter(|m| m.prot.contains(Prot::WRITE) && !range.contains(m.va));
+            outside.map(|m| m.va).collect::<Vec<_>>()
+        };
+        let before = (counted(), copied(), writable());
+        let lent = within_reservation(|| uvm.loan_to_kernel(held, &side.space, range));
         let expected = (first..end).find_map(|page| match kind(page) {
+            Kind::Submap if is_child => Some(FaultError::NoMapping),
             Kind::Hole => Some(FaultError::NoMapping),
             Kind::Unreadable => Some(FaultError::Protection),
             _ => None,
         });
-        match lent {
-            Ok(lent) => {
-                let showed = side.bytes[first as usize..end as usize].to_vec();
-                assert_eq!((bytes(uvm, &lent), expected), (showed.clone(), None), "{first} to {end}");
-                assert_eq!(counted() - before, end - first, "each page that is lent is counted once");
-                self.lent.push((lent, showed));
-            }
-            Err(error) => assert_eq!(Some(error), expected),
+        let lent = match lent {
+            Ok(lent) => lent,
+            Err(error) => return assert_eq!(Some(error), expected),
+        };
+        let showed = side.bytes[first as usize..end as usize].to_vec();
+        assert_eq!((bytes(uvm, &lent), expected), (showed.clone(), None), "{first} to {end}");
+        assert_eq!(counted() - before.0, end - first, "each page that is lent is counted once");
+        let pinned = (first..end).filter(|&page| self.is_pinned(page, is_child));
+        assert_eq!(copied() - before.1, pinned.count() as u64, "pages of devices are copied, no others");
+        for (page, lent) in (first..end).zip(lent.pages()) {
+            let Some((shown, _)) = pmap.extract(side.space.pmap(), at(page)) else { continue };
+            assert_eq!(shown != lent.page(), self.is_pinned(page, is_child), "page {page}");
         }
+        let still = writable();
+        assert!(before.2.iter().all(|va| still.contains(va)), "what isn't lent is stored to as before");
+        self.lent.push((lent, showed));
     }
 
     fn give(&mut self, held: &mut Held<'_, Nothing>) {
@@ -216,14 +337,15 @@ impl<'u> State<'u> {
         let object = self.object.clone();
         let has_child = self.child.is_some();
         let (side, is_child) = self.side();
-        let range = VaRange::new(at(first), at(end));
-        let Some(lent) = uvm.give_to_kernel(held, &side.space, range).unwrap() else { return };
+        let range = range_of(first..end);
+        let given = within_reservation(|| uvm.give_to_kernel(held, &side.space, range)).unwrap();
+        let Some(lent) = given else { return };
         let may = |page| match kind(page) {
             Kind::Private | Kind::OfObject | Kind::Parted => true,
             Kind::Inherited => !has_child,
             // A child's isn't locked.
             Kind::Wired => is_child,
-            Kind::Shared | Kind::ReadOnly | Kind::Hole | Kind::Unreadable => false,
+            Kind::Submap | Kind::Shared | Kind::ReadOnly | Kind::Hole | Kind::Unreadable => false,
         };
         assert!((first..end).all(may), "{first} to {end}");
         let showed = side.bytes[first as usize..end as usize].to_vec();
@@ -233,28 +355,41 @@ impl<'u> State<'u> {
             side.bytes[page as usize] = below;
         }
         self.lent.push((lent, showed));
+        // What a device writes there from now on, the program doesn't see.
+        self.unpin(held, |pins| {
+            pins.by_child == is_child && pins.pages.start < end && first < pins.pages.end
+        });
     }
 
     /// Pages on loan become part of a space.
     fn transfer(&mut self, held: &mut Held<'_, Nothing>) {
         let Some((lent, showed)) = self.lent.pop() else { return };
-        if showed.len() > RUN as usize || showed.is_empty() {
+        let frames = self.uvm.frames();
+        // What is locked in memory elsewhere would be copied like a device's from then on.
+        let is_locked = |page: &uvm::LentPage| frames.wire_count(page.page()) != frames.loans(page.page());
+        if showed.len() > RUN as usize || showed.is_empty() || lent.pages().iter().any(is_locked) {
             return self.uvm.return_loan(held, lent);
         }
         let uvm = self.uvm;
-        let (side, _) = self.side();
+        let (side, is_child) = self.side();
         uvm.transfer(held, &side.space, lent, At::Fixed(at(0))).unwrap();
         side.bytes[..showed.len()].copy_from_slice(&showed);
+        self.unpin(held, |pins| pins.by_child == is_child && pins.pages.start < RUN);
     }
 
     fn lend_object(&mut self, held: &mut Held<'_, Nothing>) {
         let (first, count) = (self.random.below(RUN), self.random.below(RUN + 3) as usize);
         let mut lent = Lent::new();
         let most = count.min((RUN - first) as usize);
-        let got = self.uvm.lend_object(held, &self.shared, Pages(first), count, &mut lent).unwrap();
+        let copied = || self.uvm.stat().get(Counter::LoansCopied);
+        let before = copied();
+        let lend = || self.uvm.lend_object(held, &self.shared, Pages(first), count, &mut lent);
+        let got = within_reservation(lend).unwrap();
         assert_eq!((got, lent.len()), (most, most));
-        let from = (3 * RUN + first) as usize;
-        let showed = self.parent.bytes[from..from + most].to_vec();
+        let from = first_of(Kind::Shared) + first;
+        let pinned = (from..from + most as u64).filter(|&page| self.is_pinned(page, false));
+        assert_eq!(copied() - before, pinned.count() as u64);
+        let showed = self.parent.bytes[from as usize..from as usize + most].to_vec();
         assert_eq!(bytes(self.uvm, &lent), showed);
         self.lent.push((lent, showed));
     }
@@ -262,12 +397,14 @@ impl<'u> State<'u> {
     fn write_out(&mut self, held: &mut Held<'_, Nothing>) {
         let (uvm, (first, end)) = (self.uvm, self.range());
         let (side, _) = self.side();
-        uvm.pageout_range(held, &side.space, VaRange::new(at(first), at(end)));
+        uvm.pageout_range(held, &side.space, range_of(first..end));
+        uvm.pageout_range(held, &self.submap, self.submap.bounds());
         // Some are gone by now.
         (0..self.random.below(3)).for_each(|_| _ = uvm.machine().complete(0, Fate::Works));
     }
 
     fn fork(&mut self, held: &mut Held<'_, Nothing>) {
+        self.unpin(held, |_| true);
         if let Some(child) = self.child.take() {
             self.uvm.space_destroy(held, child.space);
         }
@@ -276,7 +413,7 @@ impl<'u> State<'u> {
     }
 
     fn step(&mut self, held: &mut Held<'_, Nothing>) {
-        match self.random.below(14) {
+        match self.random.below(16) {
             0..4 => self.store(),
             4..7 => self.loan(held),
             7 => self.give(held),
@@ -284,6 +421,8 @@ impl<'u> State<'u> {
             9 => self.lend_object(held),
             10 if self.random.below(3) == 0 => self.fork(held),
             10 => {}
+            11 => self.pin(held),
+            12 => self.write_by_device(),
             _ => {
                 self.write_out(held);
                 // What is being written is busy, or gone.
@@ -298,6 +437,10 @@ impl<'u> State<'u> {
             let (lent, _) = self.lent.remove(0);
             self.uvm.return_loan(held, lent);
         }
+        if self.pins.len() > 3 {
+            let pins = self.pins.remove(0);
+            self.uvm.unwire_pages(held, pins.pinned);
+        }
     }
 
     fn check(&mut self, held: &mut Held<'_, Nothing>) {
@@ -311,9 +454,9 @@ impl<'u> State<'u> {
         self.uvm.audit(held, &spaces, std::slice::from_ref(&self.shared)).unwrap();
         self.uvm.audit_loans(held, &spaces, lent.iter().flat_map(|lent| lent.pages())).unwrap();
         self.uvm.machine().tlb_audit().unwrap();
-        for side in sides.into_iter().flatten() {
-            let page = self.random.below(ALL);
-            if !matches!(kind(page), Kind::Hole | Kind::Unreadable) {
+        for (side, is_child) in sides.into_iter().zip([false, true]) {
+            let (Some(side), page) = (side, self.random.below(ALL)) else { continue };
+            if can_load(page, is_child) {
                 assert_eq!(load(self.uvm, &side.space, at(page)), side.bytes[page as usize], "page {page}");
             }
         }
@@ -333,8 +476,10 @@ fn loans_show_what_loads_showed_whatever_is_stored_since() {
             state.step(held);
             state.check(held);
         }
-        let State { parent, child, shared, lent, .. } = state;
+        state.unpin(held, |_| true);
+        let State { parent, submap, child, shared, lent, .. } = state;
         lent.into_iter().for_each(|(lent, _)| uvm.return_loan(held, lent));
+        uvm.space_destroy(held, submap);
         [Some(parent), child].into_iter().flatten().for_each(|side| uvm.space_destroy(held, side.space));
         uvm.detach(held, &*shared);
         drop(shared);
@@ -379,4 +524,29 @@ fn what_was_written_out_is_brought_in_to_be_lent_or_given() {
     audit(&uvm, held, &[&space], &[]);
     uvm.space_destroy(held, space);
     assert_eq!((uvm.frames().free(), uvm.anons()), (free, 0));
+}
+
+#[test]
+fn a_loan_that_makes_room_in_the_middle_goes_on_where_it_was() {
+    let ((uvm, free), mut ctx) = (world(256), ThreadCtx::new());
+    let held = &mut ctx.held();
+    let uvm = Arc::new(uvm);
+    uvm.swap_on(held, SwapDisk::new(&uvm, 64, Mode::AtOnce), 0).unwrap();
+    let (space, range) = written(&uvm, held, 4);
+    let (other, _) = written(&uvm, held, 32);
+    // A device's page, which has an entry of its own.
+    let third = VaRange::new(range.start + Pages(2), range.start + Pages(3));
+    uvm.advise(held, &space, third, Advice::Random).unwrap();
+    let pinned = uvm.wire_pages(held, &space, third, Prot::WRITE).unwrap();
+    let mut lent = uvm.loan_to_kernel(held, &space, third).unwrap();
+    uvm.machine().leave_free(0);
+    uvm.lend_range(held, &space, range, &mut lent).unwrap();
+    uvm.machine().give_back();
+    assert!(uvm.stat().get(Counter::PagesFreed) > 0, "what others have was written out");
+    assert_eq!((bytes(&uvm, &lent), uvm.stat().get(Counter::LoansCopied)), (vec![3, 1, 2, 3, 4], 2));
+    audit(&uvm, held, &[&space, &other], &[&lent]);
+    uvm.unwire_pages(held, pinned);
+    uvm.return_loan(held, lent);
+    [space, other].into_iter().for_each(|space| uvm.space_destroy(held, space));
+    assert_eq!(uvm.frames().free(), free);
 }

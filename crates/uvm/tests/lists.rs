@@ -4,7 +4,7 @@ mod lending;
 
 use lending::{audit, load, store, world, written, BOUNDS};
 use machine::{Pages, Prot, ThreadCtx, Va, VaRange};
-use uvm::{Advice, AnonObject, GetError, Inherit, Lent, MapRequest, Pager, RangeError, Sharing};
+use uvm::{Advice, AnonObject, FaultError, GetError, Inherit, Lent, MapRequest, Pager, RangeError, Sharing};
 use uvm_soft::within_reservation;
 
 /// What an operation allocates beyond its reservation fails the test.
@@ -96,6 +96,25 @@ fn only_private_memory_that_may_be_read_and_written_is_given_away() {
     uvm.space_destroy(held, space);
     uvm.detach(held, &*object);
     uvm.detach(held, &*object);
+}
+
+#[test]
+fn where_memory_has_run_out_nothing_is_given_away_or_lent() {
+    let ((uvm, free), mut ctx) = (world(1024), ThreadCtx::new());
+    let held = &mut ctx.held();
+    let (space, range) = written(&uvm, held, 4);
+    // A device's page would be copied.
+    let last = VaRange::new(range.start + Pages(3), range.end);
+    let pinned = uvm.wire_pages(held, &space, last, Prot::READ).unwrap();
+    uvm.machine().leave_free(0);
+    assert_eq!(uvm.give_to_kernel(held, &space, range).err(), Some(FaultError::NoMemory));
+    assert_eq!(uvm.loan_to_kernel(held, &space, range).err(), Some(FaultError::NoMemory));
+    uvm.machine().give_back();
+    audit(&uvm, held, &[&space], &[]);
+    (0..4).for_each(|n| assert_eq!(load(&uvm, &space, range.start + Pages(n)), n as u8 + 1));
+    uvm.unwire_pages(held, pinned);
+    uvm.space_destroy(held, space);
+    assert_eq!(uvm.frames().free(), free);
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use lending::{audit, load, store, world, written, World, BOUNDS};
 use machine::{Machine, Pages, Prot, ThreadCtx, VaRange};
-use uvm::{AnonObject, Backing, Counter, FaultError, Intent, Lent, MapRequest, Pager, Sharing};
+use uvm::{AnonObject, Backing, Counter, FaultError, Inherit, Intent, Lent, MapRequest, Pager, Sharing};
 use uvm_soft::SoftMachine;
 
 #[global_allocator]
@@ -127,6 +127,8 @@ fn a_lent_page_of_an_object_is_replaced_for_all_who_map_it() {
     (0..3).for_each(|n| store(&uvm, &b, va + Pages(n), 20 + n as u8));
     let mut lent = uvm.loan_to_kernel(held, &a, VaRange::new(va, va + Pages(4))).unwrap();
     assert_eq!(uvm.lend_object(held, &pager, Pages(1), 9, &mut lent), Ok(3));
+    let counts = [Counter::LoansObject, Counter::LoansZero, Counter::LoansCopied];
+    assert_eq!(counts.map(|counter| uvm.stat().get(counter)), [5, 2, 0], "a hole gets no page");
     audit(&uvm, held, &[&a, &b], &[&lent]);
     let before = [20, 21, 22, 0, 21, 22, 0];
     assert_eq!(bytes(&uvm, &lent), before);
@@ -147,6 +149,29 @@ fn a_lent_page_of_an_object_is_replaced_for_all_who_map_it() {
     uvm.detach(held, &*pager);
     assert_eq!(bytes(&uvm, &lent), before);
     uvm.return_loan(held, lent);
+    assert_eq!(uvm.frames().free(), free);
+}
+
+#[test]
+fn who_shares_a_part_of_what_is_lent_can_not_write_to_it() {
+    let ((uvm, free), mut ctx) = (world(1024), ThreadCtx::new());
+    let held = &mut ctx.held();
+    let space = uvm.space_create(held, BOUNDS).unwrap();
+    // The lowest memory, whose slots have the lowest numbers.
+    let va = uvm.map(held, &space, &MapRequest::zero(Pages(3)).at(BOUNDS.start)).unwrap();
+    let range = VaRange::new(va, va + Pages(3));
+    (0..3).for_each(|n| store(&uvm, &space, va + Pages(n), n as u8 + 1));
+    uvm.inherit(held, &space, range, Inherit::Share).unwrap();
+    let child = uvm.fork(held, &space).unwrap();
+    let last = va + Pages(2);
+    uvm.unmap(held, &child, VaRange::new(va, last)).unwrap();
+    store(&uvm, &child, last, 3);
+    let lent = uvm.loan_to_kernel(held, &space, range).unwrap();
+    audit(&uvm, held, &[&space, &child], &[&lent]);
+    store(&uvm, &child, last, 9);
+    assert_eq!((bytes(&uvm, &lent), load(&uvm, &space, last)), (vec![1, 2, 3], 9));
+    uvm.return_loan(held, lent);
+    [child, space].into_iter().for_each(|space| uvm.space_destroy(held, space));
     assert_eq!(uvm.frames().free(), free);
 }
 

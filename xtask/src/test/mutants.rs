@@ -76,11 +76,18 @@ const PARTS: &[Part] = &[
         tests: &[],
     },
     Part {
-        files: &["crates/uvm/src/loan/mod.rs"],
+        files: &["crates/uvm/src/loan/*.rs"],
         names: ".",
         but: "",
         packages: "uvm",
-        cargo: &["--test=lent", "--test=lists", "--test=loans", "--test=moving", "--test=dropped"],
+        cargo: &[
+            "--test=lent",
+            "--test=lent_objects",
+            "--test=lists",
+            "--test=loans",
+            "--test=moving",
+            "--test=dropped",
+        ],
         tests: &[],
     },
 ];

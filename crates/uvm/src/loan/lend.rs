@@ -42,12 +42,14 @@ impl<'a, M: Machine> Lending<'a, M> {
 }
 
 impl<M: Machine> Uvm<M> {
-    /// Lends the pages of a range to the kernel, at most [`Lent::MOST`] from that of its start on, as a load from each would see them at this moment: anonymous memory, pages of
-    /// files, shared memory, memory that nobody has touched, in any mixture. What isn't resident is brought in. The lender's
-    /// next store to a page that is lent yet gets it a copy.
+    /// Lends the pages of a range to the kernel, at most [`Lent::MOST`] from that of its start on,
+    /// as a load from each would see them at this moment: anonymous memory, pages of files, shared
+    /// memory, memory that nobody has touched, in any mixture. What isn't resident is brought in.
+    /// The lender's next store to a page that is lent yet gets it a copy.
     ///
-    /// Cost: a look-up an entry, some steps a page; one round of interrupts an entry at most, to CPUs
-    /// that run in a space that may write to the pages. No entry of the map changes.
+    /// Cost: a look-up an entry, and one more if it is a submap's, some steps a page; one round of
+    /// interrupts an entry at most, to CPUs that run in a space that may write to the pages. No
+    /// entry of the map changes.
     ///
     /// Source: UVM's `uvm_loan` to the kernel; 1998, section 4.1.
     ///
@@ -104,25 +106,26 @@ impl<M: Machine> Uvm<M> {
         range: VaRange,
         lending: &mut Lending<'_, M>,
     ) -> Result<(), FaultError> {
-        let mut at = range.start;
+        let before = lending.lent.len();
         let mut missed = None;
-        while at < range.end {
-            let rest = VaRange::new(at, range.end);
-            at = self.attempt(held, 0, |held, _| self.lend_resident(held, rest, lending))?;
+        loop {
+            let at = self.attempt(held, 0, |held, _| {
+                // What is lent stays so: an attempt goes on behind what those before it have lent.
+                let at = range.start + Pages((lending.lent.len() - before) as u64);
+                self.lend_resident(held, VaRange::new(at, range.end), lending)
+            })?;
             if at == range.end {
-                break;
+                return Ok(());
             }
             if missed.replace(at) == Some(at) {
                 let page = self.fault_and_pin(held, lending.space, at, Prot::READ, Reach::AsProgram)?.page;
                 let copy = self.attempt(held, 0, |held, _| self.lend_copy(held, page).map_err(Stop::Fail));
                 self.unwire_page(held, page);
                 lending.lent.pages.push(copy?);
-                at = at + Pages(1);
             } else {
                 self.fault(held, lending.space, at, Prot::READ)?;
             }
         }
-        Ok(())
     }
 
     /// Lends what is resident from the range's start on, and says where that ends.
@@ -133,29 +136,17 @@ impl<M: Machine> Uvm<M> {
         lending: &mut Lending<'_, M>,
     ) -> Result<Va, Stop<FaultError>> {
         let space = lending.space;
-        // Where an attempt that failed has come to.
         let mut at = range.start;
         let mut submap: Option<Arc<Map<M>>> = None;
         while at < range.end {
-            let map = submap.as_deref().unwrap_or(&space.map);
-            let (tree, mut h) = match map.read_now(self.machine(), held, at) {
-                Ok(read) => read,
-                Err(ticket) if at == range.start => return Err(Stop::Wait(ticket)),
-                Err(_) => return Ok(at),
-            };
-            let entry = match tree.get(at) {
-                Some(entry) => entry,
-                None if submap.is_some() && !map.bounds.contains(at) => {
-                    drop(tree);
-                    submap = None;
-                    continue;
-                }
-                None => return Err(FaultError::NoMapping.into()),
-            };
-            if let Some(below) = &entry.submap {
-                let below = below.clone();
-                drop(tree);
-                submap = Some(below);
+            // Each entry of a submap is looked for from the space's map on, which knows where the
+            // submap ends.
+            let below = submap.take();
+            let map = below.as_deref().unwrap_or(&space.map);
+            let (tree, mut h) = map.read_now(self.machine(), held, at).map_err(Stop::Wait)?;
+            let entry = tree.get(at).ok_or(FaultError::NoMapping)?;
+            if entry.submap.is_some() {
+                submap.clone_from(&entry.submap);
                 continue;
             }
             if !entry.prot.contains(Prot::READ) {
@@ -166,11 +157,8 @@ impl<M: Machine> Uvm<M> {
             let result = self.lend_part(&mut h, entry, part, lending);
             // Before the mapping may go: a store that follows its end is not in the loan.
             lending.down.flush(self.machine().pmap());
+            result.map_err(FaultError::from)?;
             at = at + Pages((lending.lent.len() - first) as u64);
-            if let Err(e) = result {
-                // What is lent stays so: the next attempt goes on behind it.
-                return if at == range.start { Err(Stop::Fail(e.into())) } else { Ok(at) };
-            }
             if at < part.end {
                 break;
             }
@@ -207,7 +195,7 @@ impl<M: Machine> Uvm<M> {
             self.lend_slots(&mut h, entry, aref, &body, part, lending)
         };
         let lent = Pages((lending.lent.len() - first) as u64);
-        if entry.writes != Writes::NeedCopy && entry.prot.contains(Prot::WRITE) && lent.0 != 0 {
+        if entry.writes != Writes::NeedCopy {
             // Where the slots are this entry's alone nobody else can write to them.
             let (pmap, space) = (self.machine().pmap(), &lending.space.pmap);
             let range = VaRange::new(part.start, part.start + lent);

@@ -4,7 +4,7 @@
 use alloc::sync::Arc;
 
 use machine::frames::{Lending as Found, PageFlags};
-use machine::{order, Held, Machine, NoMemory, Owner, PageNo, Pages, Pmap, Prot, Reserve, Shootdown};
+use machine::{order, Held, Machine, NoMemory, PageNo, Pages, Pmap, Prot, Reserve, Shootdown};
 
 use super::lend::SPECIAL;
 use super::{Lent, LentPage};
@@ -149,8 +149,8 @@ impl<M: Machine> Uvm<M> {
     ) -> Result<LentPage, NoMemory> {
         let frames = self.frames();
         let wired = frames.wire_count(page) != frames.loans(page);
-        let index = Pages(frames.index(page));
-        let owned = matches!(frames.owner(page), Owner::Object(_)) && body.page(index) == Some(page);
+        // A pager may show pages that no object has.
+        let owned = body.page(Pages(frames.index(page))) == Some(page);
         if wired || !owned || !frames.lend(page) {
             return self.lend_copy(held, page);
         }

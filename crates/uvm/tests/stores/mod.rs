@@ -63,6 +63,7 @@ impl SwapDisk {
     }
 
     fn ask(&self, machine: &SoftMachine, request: Request) -> Transfer {
+        let _host = uvm_soft::host();
         let end = request.slot + request.pages.len() as u32;
         assert!(end <= self.slots && !request.pages.is_empty(), "{request:?} of {} slots", self.slots);
         self.state.lock().unwrap().log.push(request.clone());
