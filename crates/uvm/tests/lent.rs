@@ -21,9 +21,6 @@ use uvm_soft::{within_reservation, Fate, Rng, SoftMachine};
 #[global_allocator]
 static HEAP: uvm_soft::ChargedHeap = uvm_soft::ChargedHeap;
 
-#[global_allocator]
-static HEAP: uvm_soft::ChargedHeap = uvm_soft::ChargedHeap;
-
 /// Pages of each kind of memory.
 const RUN: u64 = 12;
 
