@@ -14,9 +14,9 @@
 //!                                  alloc(800)        -> the operation is at fault
 //! ```
 //!
-//! What a thread allocates while it holds a lock of the VM system is charged without [`charged`], to
-//! the last reservation, whichever operation made it. So each test whose binary names the allocator
-//! holds to the promise what operations do under locks, and only that.
+//! With `ChargedHeap<true>`, what a thread allocates while it holds a lock of the VM system is charged
+//! without [`charged`], to the last reservation, whichever operation made it. So each test whose
+//! binary names it holds to the promise what operations do under locks, and only that.
 //!
 //! What is freed isn't given back: a host promises bytes, and those that are freed are anybody's.
 //! Another thread may have them a moment later, and an allocator needn't be able to make one piece
@@ -44,8 +44,8 @@ use std::sync::{Mutex, PoisonError};
 /// Bytes of one allocation, at most.
 pub const PIECE: usize = 16 * 1024;
 
-/// The system's allocator, which charges what is allocated inside [`charged`].
-pub struct ChargedHeap;
+/// The system's allocator, which charges what is allocated inside [`charged`], or also under locks.
+pub struct ChargedHeap<const UNDER_LOCKS: bool = false>;
 
 /// What a thread may allocate. It has no destructor, so that an allocator may look at it at any
 /// time.
@@ -179,10 +179,10 @@ pub(crate) fn unlocked() {
     }
 }
 
-fn charge(bytes: usize) {
+fn charge(bytes: usize, under_locks: bool) {
     let Ok(charge) = CHARGE.try_with(Cell::get) else { return };
     let Charge { left, host: 0, fault: None, .. } = charge else { return };
-    if !charge.is_operation && charge.locks == 0 {
+    if !charge.is_operation && !(under_locks && charge.locks > 0) {
         return;
     }
     match left.checked_sub(bytes).filter(|_| bytes <= PIECE) {
@@ -222,9 +222,9 @@ fn callers() -> String {
 }
 
 // SAFETY: the system's allocator does all the work.
-unsafe impl GlobalAlloc for ChargedHeap {
+unsafe impl<const UNDER_LOCKS: bool> GlobalAlloc for ChargedHeap<UNDER_LOCKS> {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        charge(layout.size());
+        charge(layout.size(), UNDER_LOCKS);
         // SAFETY: as the caller of this says.
         unsafe { System.alloc(layout) }
     }

@@ -12,7 +12,7 @@ use uvm::{BadShare, MapRequest, Pager, Sharing, Space, Uvm, VnodePager};
 use uvm_soft::{Config, SoftMachine};
 
 #[global_allocator]
-static HEAP: uvm_soft::ChargedHeap = uvm_soft::ChargedHeap;
+static HEAP: uvm_soft::ChargedHeap<true> = uvm_soft::ChargedHeap;
 
 const PAGES: u64 = 80;
 

@@ -10,7 +10,7 @@ use machine::{Prot, ThreadCtx};
 use uvm::Pass;
 
 #[global_allocator]
-static HEAP: uvm_soft::ChargedHeap = uvm_soft::ChargedHeap;
+static HEAP: uvm_soft::ChargedHeap<true> = uvm_soft::ChargedHeap;
 
 /// Drops a value, and says whether that was found on the spot.
 fn is_found<T>(value: T) -> bool {

@@ -8,7 +8,7 @@ use uvm::{Access, Advice, Counter, FaultError, GetError, Intent, IoError, MapReq
 use uvm_soft::{Config, Fate, SoftMachine};
 
 #[global_allocator]
-static HEAP: uvm_soft::ChargedHeap = uvm_soft::ChargedHeap;
+static HEAP: uvm_soft::ChargedHeap<true> = uvm_soft::ChargedHeap;
 
 fn map(desk: &Desk, space: &uvm::Space<SoftMachine>, len: u64, sharing: Sharing, advice: Advice) -> Va {
     let request = MapRequest::object(desk.pager.clone(), Pages(0), Pages(len), sharing);

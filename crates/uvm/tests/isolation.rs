@@ -10,7 +10,7 @@ use uvm::{At, RemapPlace, Space};
 use uvm_soft::{Moment, SoftMachine};
 
 #[global_allocator]
-static HEAP: uvm_soft::ChargedHeap = uvm_soft::ChargedHeap;
+static HEAP: uvm_soft::ChargedHeap<true> = uvm_soft::ChargedHeap;
 
 type S = Space<SoftMachine>;
 

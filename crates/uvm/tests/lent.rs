@@ -19,7 +19,7 @@ use uvm_soft::{within_reservation, Fate, Rng, SoftMachine};
 
 /// What an operation allocates beyond its reservation fails the test.
 #[global_allocator]
-static HEAP: uvm_soft::ChargedHeap = uvm_soft::ChargedHeap;
+static HEAP: uvm_soft::ChargedHeap<true> = uvm_soft::ChargedHeap;
 
 /// Pages of each kind of memory.
 const RUN: u64 = 12;

@@ -10,7 +10,7 @@ use uvm::{AnonObject, Backing, Counter, FaultError, Inherit, Intent, Lent, MapRe
 use uvm_soft::SoftMachine;
 
 #[global_allocator]
-static HEAP: uvm_soft::ChargedHeap = uvm_soft::ChargedHeap;
+static HEAP: uvm_soft::ChargedHeap<true> = uvm_soft::ChargedHeap;
 
 /// The first byte of each page.
 fn bytes(uvm: &World, lent: &Lent) -> Vec<u8> {

@@ -11,7 +11,7 @@ use uvm::{Advice, MapRequest, Sharing, Space};
 use uvm_soft::{Config, Denied, Moment, SoftMachine};
 
 #[global_allocator]
-static HEAP: uvm_soft::ChargedHeap = uvm_soft::ChargedHeap;
+static HEAP: uvm_soft::ChargedHeap<true> = uvm_soft::ChargedHeap;
 
 fn mapped(desk: &Desk, pages: u64, advice: Advice) -> (Arc<Space<SoftMachine>>, Va) {
     let mut ctx = ThreadCtx::new();

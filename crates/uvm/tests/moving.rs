@@ -14,7 +14,7 @@ use uvm::{
 use uvm_soft::SoftMachine;
 
 #[global_allocator]
-static HEAP: uvm_soft::ChargedHeap = uvm_soft::ChargedHeap;
+static HEAP: uvm_soft::ChargedHeap<true> = uvm_soft::ChargedHeap;
 
 /// Pages of the kernel's, each with a byte of its own.
 fn filled(uvm: &World, held: &mut Held<'_, Nothing>, bytes: &[u8]) -> Lent {

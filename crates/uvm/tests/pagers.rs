@@ -15,7 +15,7 @@ use uvm::{
 use uvm_soft::{Config, SoftMachine};
 
 #[global_allocator]
-static HEAP: uvm_soft::ChargedHeap = uvm_soft::ChargedHeap;
+static HEAP: uvm_soft::ChargedHeap<true> = uvm_soft::ChargedHeap;
 
 fn space(uvm: &World) -> Space<SoftMachine> {
     let bounds = VaRange::new(Va(0x1000), Va(1 << 40));

@@ -16,7 +16,7 @@ use uvm::{
 use uvm_soft::{Config, Fate, SoftMachine};
 
 #[global_allocator]
-static HEAP: uvm_soft::ChargedHeap = uvm_soft::ChargedHeap;
+static HEAP: uvm_soft::ChargedHeap<true> = uvm_soft::ChargedHeap;
 
 type World = Arc<Uvm<SoftMachine>>;
 

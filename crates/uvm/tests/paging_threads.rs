@@ -14,7 +14,7 @@ use uvm::{Counter, MapRequest, Space, SwapError, Uvm};
 use uvm_soft::{Config, Fate, IoBy, Moment, SoftMachine, Stage};
 
 #[global_allocator]
-static HEAP: uvm_soft::ChargedHeap = uvm_soft::ChargedHeap;
+static HEAP: uvm_soft::ChargedHeap<true> = uvm_soft::ChargedHeap;
 
 type World = Arc<Uvm<SoftMachine>>;
 

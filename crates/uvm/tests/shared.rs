@@ -14,7 +14,7 @@ use uvm::{
 use uvm_soft::{Config, Denied, Fate, SoftMachine};
 
 #[global_allocator]
-static HEAP: uvm_soft::ChargedHeap = uvm_soft::ChargedHeap;
+static HEAP: uvm_soft::ChargedHeap<true> = uvm_soft::ChargedHeap;
 
 struct World {
     uvm: Arc<Uvm<SoftMachine>>,

@@ -27,13 +27,13 @@ unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size() as isize);
         // SAFETY: the caller's promise.
-        unsafe { ChargedHeap.alloc(layout) }
+        unsafe { ChargedHeap::<false>.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
         count(-(layout.size() as isize));
         // SAFETY: the caller's promise.
-        unsafe { ChargedHeap.dealloc(at, layout) }
+        unsafe { ChargedHeap::<false>.dealloc(at, layout) }
     }
 }
 
