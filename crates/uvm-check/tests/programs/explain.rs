@@ -83,6 +83,12 @@ impl Seen {
             if has_no_effect && goes_on(model, ended, longest) {
                 return true;
             }
+            if self.is_shared_for_a_while(model, event) {
+                let mut in_part = discarded_in_part(model, event);
+                if in_part.any(|after| goes_on(&after, ended, longest)) {
+                    return true;
+                }
+            }
             let begun = if has_begun { None } else { first_moment(model, event) };
             begun.is_some_and(|after| goes_on(&after, Progress { done, has_begun: true }, longest))
         })
@@ -168,6 +174,22 @@ impl Seen {
         }
         text + &format!("end: loans {:x?}\nend: the disk has {:x?}", self.end.loans, self.stored)
     }
+}
+
+/// The worlds after a discard that found some pages shared and others not: each entry's amap is asked
+/// by itself.
+fn discarded_in_part<'a>(model: &'a Model, event: &Event) -> impl Iterator<Item = Model> + 'a {
+    let (s, span) = match event.op {
+        Op::Discard { s, span } => (s, span),
+        _ => (0, Span(0, 0)),
+    };
+    (1..(1u64 << span.1) - 1).map(move |chosen| {
+        let mut after = model.clone();
+        for page in span.pages().filter(|page| chosen >> (page - span.0) & 1 == 1) {
+            after.apply(&Op::Discard { s, span: Span(page, 1) });
+        }
+        after
+    })
 }
 
 /// How far a thread has come.

@@ -120,6 +120,21 @@ fn a_child_discards_as_its_parent_unmaps() {
     ));
 }
 
+/// A child's discard found its first page shared still, and its second one not any more: another part
+/// of its map had the second, since the two are inherited otherwise, and its parent passed other
+/// memory over both in between.
+#[test]
+fn a_child_discards_in_parts_as_its_parent_passes() {
+    let map = Map { s: 0, at: Fixed(0), len: 4, back: Zero, rights: 3, inherit: Some(Inh::Share) };
+    let write = |page| Write { s: 0, page, cpu: 0, word: 3 };
+    let inherit = Inherit { s: 3, span: Span(1, 1), inherit: Inh::Copy };
+    let pass = Pass { s: 0, span: Span(3, 2), to: 0, at: Fixed(0), way: Way::Share };
+    explain(&program(
+        &[map, Fork { s: 0, child: 3 }, write(1), write(0)],
+        [&[inherit, pass], &[Discard { s: 3, span: Span(0, 2) }], &[]],
+    ));
+}
+
 /// A store copied a file's page for a private mapping before other CPUs had forgotten it there:
 /// another thread loaded a later store to the file, and the older copy afterwards.
 #[test]
