@@ -182,7 +182,7 @@ pub(crate) fn unlocked() {
 fn charge(bytes: usize, under_locks: bool) {
     let Ok(charge) = CHARGE.try_with(Cell::get) else { return };
     let Charge { left, host: 0, fault: None, .. } = charge else { return };
-    if !charge.is_operation && !(under_locks && charge.locks > 0) {
+    if !(charge.is_operation || under_locks && charge.locks > 0) {
         return;
     }
     match left.checked_sub(bytes).filter(|_| bytes <= PIECE) {

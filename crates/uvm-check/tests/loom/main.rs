@@ -67,13 +67,31 @@ mod mem {
 
         pub trait Room {
             fn room(&mut self, more: usize) -> Result<(), NoMemory>;
+            fn right_size(&self) -> Option<usize>;
         }
 
-        impl<T> Room for VecDeque<T> {
-            fn room(&mut self, more: usize) -> Result<(), NoMemory> {
-                self.try_reserve(more).map_err(|_| NoMemory)
-            }
+        macro_rules! room {
+            ($($list:ident),*) => {$(
+                impl<T> Room for $list<T> {
+                    fn room(&mut self, more: usize) -> Result<(), NoMemory> {
+                        self.try_reserve(more).map_err(|_| NoMemory)
+                    }
+
+                    /// Sooner than the kernel, for few waiters.
+                    fn right_size(&self) -> Option<usize> {
+                        (self.capacity() > 2 * self.len()).then(|| self.len())
+                    }
+                }
+            )*};
         }
+        room! { Vec, VecDeque }
+    }
+}
+
+/// Each user may have all watchers.
+mod charge {
+    pub fn has_place(_uid: u32, holders: impl ExactSizeIterator<Item = u32>, most: usize) -> bool {
+        holders.len() < most
     }
 }
 
