@@ -434,6 +434,60 @@ static void who_has_ended_traces_nobody(void) {
     }
 }
 
+// --- the last thread ---
+
+enum { NOW, MOST, GO, OVER, MADE, ENDED };
+
+static void *is_alive(void *none) {
+    int now = __atomic_add_fetch(&shared[NOW], 1, __ATOMIC_SEQ_CST);
+    if (now > shared[MOST]) shared[MOST] = now;
+    usleep(500);
+    __atomic_sub_fetch(&shared[NOW], 1, __ATOMIC_SEQ_CST);
+    __atomic_add_fetch(&shared[ENDED], 1, __ATOMIC_SEQ_CST);
+    return none;
+}
+
+static void makes_threads(void) {
+    pthread_attr_t small;
+    pthread_t thread;
+    pthread_attr_init(&small), pthread_attr_setstacksize(&small, 16384), pthread_attr_setdetachstate(&small, PTHREAD_CREATE_DETACHED);
+    while (!shared[GO]) usleep(1000);
+    for (time_t end = time(0) + 2; time(0) < end;)
+        if (!pthread_create(&thread, &small, is_alive, 0)) __atomic_add_fetch(&shared[MADE], 1, __ATOMIC_SEQ_CST);
+    // Nobody makes room by going first, or takes a thread along that has not ended.
+    __atomic_add_fetch(&shared[OVER], 1, __ATOMIC_SEQ_CST);
+    while (shared[OVER] < 2 || shared[ENDED] < shared[MADE]) usleep(1000);
+    _exit(0);
+}
+
+static int held_back[2];
+
+static void *stays(void *none) {
+    char byte;
+    return read(held_back[0], &byte, 1) == 1 ? none : 0;
+}
+
+// There is room for one more thread in the machine, which two processes make. Linux lets both.
+static void the_last_thread_is_one(void) {
+    if (vmstat("heap_unannounced") < 0) return;
+    share();
+    pid_t makers[2];
+    for (int i = 0; i < 2; i++) if ((makers[i] = fork()) == 0) makes_threads();
+    pthread_attr_t small;
+    pthread_t thread;
+    int count = 0, error;
+    pthread_attr_init(&small), pthread_attr_setstacksize(&small, 16384);
+    NEED(!pipe(held_back));
+    // Others of before may be on their way out.
+    for (int n = 0; n < 5; n++, usleep(100000)) while (!(error = pthread_create(&thread, &small, stays, 0))) count++;
+    CHECK(error == EAGAIN && count > 100);
+    NEED(write(held_back[1], "x", 1) == 1);
+    usleep(100000);
+    shared[GO] = 1;
+    for (int i = 0, status; i < 2; i++) CHECK(waitpid(makers[i], &status, 0) == makers[i] && status == 0);
+    if (!CHECK(shared[MOST] == 1 && shared[MADE] > 100)) printf("  %d at once, %d in all, beside %d\n", shared[MOST], shared[MADE], count);
+}
+
 static const struct test_case cases[] = {
     {"open_creates_or_opens", open_creates_or_opens},
     {"one_key_is_one_segment", one_key_is_one_segment},
@@ -447,6 +501,7 @@ static const struct test_case cases[] = {
     {"limits_hold_for_two", limits_hold_for_two},
     {"what_may_only_be_read_has_no_holes", what_may_only_be_read_has_no_holes},
     {"who_has_ended_traces_nobody", who_has_ended_traces_nobody},
+    {"the_last_thread_is_one", the_last_thread_is_one},
 };
 
 int main(int argc, char **argv) { return RUN(cases, argc, argv); }
