@@ -62,6 +62,10 @@ pub struct InFlight<F> {
     vertices: BTreeMap<Key, Vertex<F>>,
     phase: Phase,
     cycle: u64,
+    /// No edge before the cycle had this number or a higher one.
+    first_new: u64,
+    /// The number after the highest.
+    next_number: u64,
     /// The first of the marked ones whose edges are still to be followed.
     marked: Key,
 }
@@ -73,6 +77,8 @@ impl<F> InFlight<F> {
             vertices: BTreeMap::new(),
             phase: Phase::Idle,
             cycle: 0,
+            first_new: 0,
+            next_number: 0,
             marked: NONE,
         }
     }
@@ -85,6 +91,7 @@ impl<F> InFlight<F> {
     /// Adds edge `number` from `holder` to `socket`, whose open file is `file`. Cost: O(log n).
     pub fn add(&mut self, holder: Key, number: u64, socket: Key, file: Weak<F>) {
         self.edges.insert((holder, number), socket);
+        self.next_number = self.next_number.max(number + 1);
         // In the sweep it counts as marked.
         let marked = if self.is_marking() { 0 } else { self.cycle };
         let new = Vertex { file: Weak::new(), edges: 0, marked, next: NONE };
@@ -132,6 +139,7 @@ impl<F> InFlight<F> {
             self.phase = match self.phase {
                 Phase::Idle => {
                     self.cycle += 1;
+                    self.first_new = self.next_number;
                     Phase::Holders(NONE, 0)
                 }
                 Phase::Holders(holder, number) => self.mark_held(holder, number),
@@ -151,6 +159,10 @@ impl<F> InFlight<F> {
         let Some((&(holder, number), &socket)) = self.edges.range((holder, number)..).next() else {
             return Phase::Files(NONE);
         };
+        // Those that began since are marked, and a program could add them for ever.
+        if number >= self.first_new {
+            return Phase::Holders(holder + 1, 0);
+        }
         if !self.vertices.contains_key(&holder) {
             self.mark(socket);
         }
@@ -176,7 +188,7 @@ impl<F> InFlight<F> {
     }
 
     fn follow(&mut self, holder: Key, number: u64) -> Phase {
-        let edge = self.edges.range((holder, number)..=(holder, u64::MAX)).next();
+        let edge = self.edges.range((holder, number)..(holder, self.first_new.max(number))).next();
         let Some((&(_, number), &socket)) = edge else { return Phase::Marked };
         self.mark(socket);
         Phase::Edges(holder, number + 1)
