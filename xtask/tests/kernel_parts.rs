@@ -285,7 +285,6 @@ mod sockets_in_flight {
         held: HashMap<usize, Vec<(u64, Held)>>,
         sockets: usize,
         closed: BTreeSet<usize>,
-        edges: u64,
     }
 
     impl World {
@@ -305,9 +304,9 @@ mod sockets_in_flight {
         }
 
         fn hold(&mut self, holder: usize, socket: usize, file: Weak<File>, what: Held) {
-            self.edges += 1;
-            self.in_flight.add(holder, self.edges, socket, file);
-            self.held.entry(holder).or_default().push((self.edges, what));
+            let number = self.in_flight.take_numbers(1);
+            self.in_flight.add(holder, number, socket, file);
+            self.held.entry(holder).or_default().push((number, what));
         }
 
         /// A random operation of some program.
@@ -430,7 +429,6 @@ mod sockets_in_flight {
                 held: HashMap::new(),
                 sockets: 0,
                 closed: BTreeSet::new(),
-                edges: 0,
             };
             let mut garbage = Vec::new();
             for _ in 0..200 {

@@ -64,7 +64,7 @@ pub struct InFlight<F> {
     cycle: u64,
     /// No edge before the cycle had this number or a higher one.
     first_new: u64,
-    /// The number after the highest.
+    /// The number of the next edge.
     next_number: u64,
     /// The first of the marked ones whose edges are still to be followed.
     marked: Key,
@@ -88,10 +88,16 @@ impl<F> InFlight<F> {
         self.edges.len()
     }
 
+    /// Numbers for so many edges, in a row; returns the first.
+    pub fn take_numbers(&mut self, count: usize) -> u64 {
+        let first = self.next_number;
+        self.next_number += count as u64;
+        first
+    }
+
     /// Adds edge `number` from `holder` to `socket`, whose open file is `file`. Cost: O(log n).
     pub fn add(&mut self, holder: Key, number: u64, socket: Key, file: Weak<F>) {
         self.edges.insert((holder, number), socket);
-        self.next_number = self.next_number.max(number + 1);
         // In the sweep it counts as marked.
         let marked = if self.is_marking() { 0 } else { self.cycle };
         let new = Vertex { file: Weak::new(), edges: 0, marked, next: NONE };

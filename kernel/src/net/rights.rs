@@ -6,8 +6,8 @@
 //! and backlogs of their sockets.
 //!
 //! Letting a message go may close a socket whose queue holds another: [`bury`] takes them one after
-//! the other, so a long row of them costs no stack. A thread closes what it lets go itself, and
-//! nothing of others.
+//! the other, so a long row of them costs no stack. A thread closes what it lets go itself; garbage
+//! is closed by the thread that collects it.
 //!
 //! Invariants: R1: a passage is entered before its message can be seen, and struck out after its
 //! files were taken from it; so a file's passages are never fewer than the messages that hold it.
@@ -17,7 +17,7 @@
 use alloc::boxed::Box;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicUsize, Ordering};
 
 use hashbrown::HashMap;
 
@@ -92,7 +92,6 @@ struct Registry {
 }
 
 static REGISTRY: SpinLock<Registry> = SpinLock::new(Registry { in_flight: InFlight::new(), users: None });
-static NEXT_PASSAGE: AtomicU64 = AtomicU64::new(0);
 /// How many edges a garbage collection looks at; 0 if no message has files, and there is no garbage.
 static EDGES: AtomicUsize = AtomicUsize::new(0);
 
@@ -135,8 +134,8 @@ impl Place {
     /// Fails with `ENOBUFS`.
     pub fn enter(server: &Socket, listener: &Socket) -> Result<Place> {
         let _charge = charge::take(garbage::EDGE).map_err(|_| ENOBUFS)?;
-        let number = NEXT_PASSAGE.fetch_add(1, Ordering::Relaxed);
         let mut registry = REGISTRY.lock();
+        let number = registry.in_flight.take_numbers(1);
         registry.in_flight.add(key(listener), number, key(server), Weak::new());
         registry.changed();
         Ok(Place { listener: listener.weak(), number, _charge })
@@ -171,7 +170,7 @@ impl Rights {
         let users = registry.users.get_or_insert_default();
         users.room(1).map_err(|_| ENOBUFS)?;
         users.insert(user, count);
-        let first = NEXT_PASSAGE.fetch_add(files.len() as u64, Ordering::Relaxed);
+        let first = registry.in_flight.take_numbers(files.len());
         for (at, file) in (first..).zip(&files) {
             if let Some(socket) = local_socket(file) {
                 registry.in_flight.add(key(holder), at, key(socket), Arc::downgrade(file));
@@ -256,9 +255,9 @@ pub fn collect() {
     static SAVED: AtomicUsize = AtomicUsize::new(0);
     let there = EDGES.load(Ordering::SeqCst);
     if there != 0 && SAVED.fetch_add(SHARE, Ordering::Relaxed) + SHARE >= there {
-        SAVED.store(0, Ordering::Relaxed);
         // Closing what is found comes here again, and another thread's pace is no concern of this one.
         if let Some(turn) = COLLECTING.try_lock() {
+            SAVED.store(0, Ordering::Relaxed);
             collect_with(&turn);
         }
     }
