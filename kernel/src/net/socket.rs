@@ -59,9 +59,9 @@ pub struct Listener {
 
 /// The server's end of a connection that nobody has accepted yet.
 pub struct Pending {
-    pub socket: Arc<Socket>,
-    /// A local one's.
+    /// A local one's. It goes before the socket, whose address it names.
     pub place: Option<Place>,
+    pub socket: Arc<Socket>,
 }
 
 /// What a socket's name takes, here and among those that are bound or listed, and its peer's.
