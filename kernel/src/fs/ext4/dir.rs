@@ -265,15 +265,17 @@ impl Node {
         self.fs().changed(volume);
         let ino = made.map_err(errno)?.ino;
         dir.changed(name);
-        let found = self.find_in(volume, name, charge);
-        if found.is_err() {
+        let found = self.find_in(volume, name, charge).or_else(|error| {
             // Nobody has seen it.
             let gone = match kind {
                 Kind::Dir => volume.remove_dir(self.ino, name),
                 _ => volume.unlink(self.ino, name).map(|_| ()),
             };
-            gone.and_then(|()| volume.reap(ino)).map_err(errno)?;
-        }
+            let gone = gone.and_then(|()| volume.reap(ino));
+            self.fs().changed(volume);
+            dir.changed(name);
+            gone.map_err(errno).and(Err(error))
+        });
         self.refresh(volume);
         self.modified();
         found
