@@ -1,5 +1,7 @@
 //! System calls on time: clocks, sleeping, timers.
 
+use alloc::sync::Arc;
+
 use linux_raw_sys::general as abi;
 
 use super::path_args::only;
@@ -12,6 +14,7 @@ use crate::proc::caps::Caps;
 use crate::proc::signal::Signal;
 use crate::proc::thread::Restart;
 use crate::proc::timer::{self, Clock, Notify, Setting, Slot};
+use crate::proc::usage::Usage;
 use crate::proc::{current_process, current_thread, table, Process, Thread};
 use crate::sched::{self, Nanos};
 use crate::sync::{WaitQueue, Woken};
@@ -116,22 +119,16 @@ fn read_clock(id: i32) -> Result<Nanos> {
         | clock::BOOTTIME
         | clock::BOOTTIME_ALARM => sched::now(),
         clock::REALTIME | clock::REALTIME_COARSE | clock::REALTIME_ALARM | clock::TAI => sched::wall(),
-        clock::PROCESS_CPU => process_cpu_time(&current_process()),
-        clock::THREAD_CPU => thread_cpu_time(&current_thread()),
+        clock::PROCESS_CPU => cpu_time(current_process().total_usage(), true),
+        clock::THREAD_CPU => cpu_time(current_thread().usage(), true),
         _ if id < 0 => cpu_clock(id)?,
         _ => return Err(EINVAL),
     })
 }
 
-/// Of threads that run on other CPUs, up to when they were charged last.
-fn process_cpu_time(process: &Process) -> Nanos {
-    let is_own = core::ptr::eq(process, &**current_process());
-    process.total_usage().cpu_ns() + if is_own { sched::clock::uncharged() } else { 0 }
-}
-
-fn thread_cpu_time(thread: &Thread) -> Nanos {
-    let is_own = core::ptr::eq(thread, &**current_thread());
-    thread.usage().cpu_ns() + if is_own { sched::clock::uncharged() } else { 0 }
+/// CPU time used; of the caller's up to now, of threads that run on other CPUs up to their last charge.
+fn cpu_time(usage: Usage, is_callers: bool) -> Nanos {
+    usage.cpu_ns() + if is_callers { sched::clock::uncharged() } else { 0 }
 }
 
 /// A CPU-time clock of a process or thread: its number inverted in the high bits, its kind in the low three.
@@ -143,10 +140,12 @@ fn cpu_clock(id: i32) -> Result<Nanos> {
     }
     if per_thread {
         let thread = if number == 0 { Some(current_thread().clone()) } else { table::thread(number) };
-        thread.map(|thread| thread_cpu_time(&thread)).ok_or(EINVAL)
+        let is_callers = |thread: &Arc<Thread>| Arc::ptr_eq(thread, &current_thread());
+        thread.map(|thread| cpu_time(thread.usage(), is_callers(&thread))).ok_or(EINVAL)
     } else {
         let process = if number == 0 { Some(current_process().clone()) } else { table::process(number) };
-        process.map(|process| process_cpu_time(&process)).ok_or(EINVAL)
+        let is_callers = |process: &Arc<Process>| Arc::ptr_eq(process, &current_process());
+        process.map(|process| cpu_time(process.total_usage(), is_callers(&process))).ok_or(EINVAL)
     }
 }
 
