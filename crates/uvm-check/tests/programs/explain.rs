@@ -77,9 +77,7 @@ impl Seen {
             if step(model, event, has_begun).is_some_and(|after| goes_on(&after, ended, longest)) {
                 return true;
             }
-            let has_no_effect = self.is_refused_early(model, event)
-                || self.is_unsuitable_for_a_while(event)
-                || self.is_shared_for_a_while(model, event);
+            let has_no_effect = self.is_refused_early(model, event) || self.is_unsuitable_for_a_while(event);
             if has_no_effect && goes_on(model, ended, longest) {
                 return true;
             }
@@ -176,14 +174,14 @@ impl Seen {
     }
 }
 
-/// The worlds after a discard that found some pages shared and others not: each entry's amap is asked
-/// by itself.
+/// The worlds after a discard that found all pages or some of them shared: each entry's amap is asked by
+/// itself.
 fn discarded_in_part<'a>(model: &'a Model, event: &Event) -> impl Iterator<Item = Model> + 'a {
     let (s, span) = match event.op {
         Op::Discard { s, span } => (s, span),
         _ => (0, Span(0, 0)),
     };
-    (1..(1u64 << span.1) - 1).map(move |chosen| {
+    (0..(1u64 << span.1) - 1).map(move |chosen| {
         let mut after = model.clone();
         for page in span.pages().filter(|page| chosen >> (page - span.0) & 1 == 1) {
             after.apply(&Op::Discard { s, span: Span(page, 1) });
