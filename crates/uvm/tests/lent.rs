@@ -8,7 +8,7 @@ mod stores;
 use std::ops::Range;
 use std::sync::Arc;
 
-use lending::{audit, load, store, world, written, World, BOUNDS};
+use lending::{audit, bytes, load, store, world, written, World, BOUNDS};
 use machine::order::Nothing;
 use machine::{Held, Machine, Pages, Pmap, Prot, ThreadCtx, Va, VaRange};
 use stores::{Mode, SwapDisk};
@@ -125,15 +125,6 @@ struct State<'u> {
     /// Loans, with what each showed.
     lent: Vec<(Lent, Vec<u8>)>,
     random: Rng,
-}
-
-fn bytes(uvm: &World, lent: &Lent) -> Vec<u8> {
-    let first = |page: &uvm::LentPage| {
-        let mut byte = [0];
-        uvm.machine().read(page.page(), 0, &mut byte);
-        byte[0]
-    };
-    lent.pages().iter().map(first).collect()
 }
 
 impl<'u> State<'u> {

@@ -1,23 +1,16 @@
 //! Loans of objects' pages: files whose reads are under way or have failed, and devices.
 
 mod disk;
+mod lending;
 
 use std::sync::Arc;
 
 use disk::{Answers, Desk, World};
+use lending::bytes;
 use machine::order::Nothing;
 use machine::{Held, Machine, Pa, Pages, ThreadCtx, Va, VaRange};
 use uvm::{Advice, Counter, DevicePager, FaultError, GetError, Lent, MapRequest, Pager, Sharing, Space};
 use uvm_soft::{Config, SoftMachine};
-
-fn bytes(uvm: &World, lent: &Lent) -> Vec<u8> {
-    let first = |page: &uvm::LentPage| {
-        let mut byte = [0];
-        uvm.machine().read(page.page(), 0, &mut byte);
-        byte[0]
-    };
-    lent.pages().iter().map(first).collect()
-}
 
 fn map(
     uvm: &World,

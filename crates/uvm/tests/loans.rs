@@ -4,23 +4,13 @@ mod lending;
 
 use std::sync::Arc;
 
-use lending::{audit, load, store, world, written, World, BOUNDS};
+use lending::{audit, bytes, load, store, world, written, BOUNDS};
 use machine::{Machine, Pages, Prot, ThreadCtx, VaRange};
 use uvm::{AnonObject, Backing, Counter, FaultError, Inherit, Intent, Lent, MapRequest, Pager, Sharing};
 use uvm_soft::SoftMachine;
 
 #[global_allocator]
 static HEAP: uvm_soft::ChargedHeap<true> = uvm_soft::ChargedHeap;
-
-/// The first byte of each page.
-fn bytes(uvm: &World, lent: &Lent) -> Vec<u8> {
-    let first = |page: &uvm::LentPage| {
-        let mut byte = [0];
-        uvm.machine().read(page.page(), 0, &mut byte);
-        byte[0]
-    };
-    lent.pages().iter().map(first).collect()
-}
 
 #[test]
 fn a_store_breaks_the_loan_and_the_borrower_sees_nothing_of_it() {

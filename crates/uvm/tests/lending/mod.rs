@@ -1,8 +1,10 @@
 //! A world for tests that lend, transfer and pass pages: of one thread, without swap or files.
+// Each test binary uses a part.
+#![allow(dead_code)]
 
 use machine::order::Nothing;
-use machine::{Held, Pa, Pages, ThreadCtx, Va, VaRange};
-use uvm::{Lent, MapRequest, Space, Uvm};
+use machine::{Held, Machine, Pa, Pages, ThreadCtx, Va, VaRange};
+use uvm::{Lent, LentPage, MapRequest, Space, Uvm};
 use uvm_soft::{Config, SoftMachine};
 
 pub type World = Uvm<SoftMachine>;
@@ -30,6 +32,16 @@ pub fn load(uvm: &World, space: &Space<SoftMachine>, va: Va) -> u8 {
     let fault = |va, access| uvm.fault(&mut ThreadCtx::new().held(), space, va, access).map(|_| ());
     uvm.machine().load(0, space.pmap(), va, &mut byte, fault).unwrap();
     byte[0]
+}
+
+/// The first byte of each page on loan.
+pub fn bytes(uvm: &World, lent: &Lent) -> Vec<u8> {
+    let first = |page: &LentPage| {
+        let mut byte = [0];
+        uvm.machine().read(page.page(), 0, &mut byte);
+        byte[0]
+    };
+    lent.pages().iter().map(first).collect()
 }
 
 pub fn audit(uvm: &World, held: &mut Held<'_, Nothing>, spaces: &[&Space<SoftMachine>], lent: &[&Lent]) {
