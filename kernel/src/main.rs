@@ -71,6 +71,7 @@ fn start(info: &BootInfo) -> ! {
     vm::init();
     dev::framebuffer::init().expect("enough memory for a display's tables");
     vm::start_daemon().expect("enough memory for the page daemon");
+    net::rights::start().expect("enough memory for the collector of sockets");
     dev::virtio::init();
     // SAFETY: nothing else has looked at it.
     let initramfs = unsafe { boot::Initramfs::new(&info.module) };

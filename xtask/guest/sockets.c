@@ -8,8 +8,14 @@
 #include <pthread.h>
 #include <stddef.h>
 #include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/file.h>
+#include <sys/inotify.h>
 #include <sys/ioctl.h>
 #include <sys/resource.h>
+#include <sys/signalfd.h>
+#include <sys/syscall.h>
+#include <sys/timerfd.h>
 #include <sys/uio.h>
 #include <sys/un.h>
 
@@ -323,6 +329,77 @@ static void rings_are_found(void) {
         close(pair[0]), close(pair[1]), close(other[0]), close(other[1]);
     }
     setrlimit(RLIMIT_NOFILE, &before);
+}
+
+// A file with a record lock and a lock of its own, and without a name.
+static int locked_file(void) {
+    char name[] = "/tmp/ring.XXXXXX";
+    int file = mkstemp(name);
+    struct flock all = {.l_type = F_WRLCK};
+    NEED(file >= 0 && !unlink(name) && !fcntl(file, F_OFD_SETLK, &all) && !flock(file, LOCK_EX));
+    NEED(!ftruncate(file, 1 << 20));
+    return file;
+}
+
+// A poll set with a file in it.
+static int poll_set(int of) {
+    int set = epoll_create1(0);
+    NEED(set >= 0 && !epoll_ctl(set, EPOLL_CTL_ADD, of, &(struct epoll_event){.events = EPOLLIN}));
+    return set;
+}
+
+static int listening(void) {
+    struct sockaddr_in at = inet(INADDR_LOOPBACK, 0);
+    int listener = socket(AF_INET, SOCK_STREAM, 0);
+    NEED(listener >= 0 && !bind(listener, (void *)&at, sizeof at) && !listen(listener, 4));
+    return listener;
+}
+
+// A ring may hold files of any kind; they are closed with it, though no thread of a program does it.
+static void rings_hold_files_of_all_kinds(void) {
+    int ends[2], files[32], n = 0;
+    sigset_t none;
+    sigemptyset(&none);
+    NEED(!pipe(ends));
+    make_pair(SOCK_STREAM);
+    files[n++] = ends[1];
+    files[n++] = locked_file();
+    files[n++] = poll_set(ends[0]);
+    files[n++] = eventfd(1, 0);
+    files[n++] = timerfd_create(CLOCK_MONOTONIC, 0);
+    NEED(!timerfd_settime(files[n - 1], 0, &(struct itimerspec){{0, 1000}, {0, 1000}}, 0));
+    files[n++] = signalfd(-1, &none, 0);
+    files[n++] = memfd_create("ring", 0);
+    files[n++] = inotify_init1(0);
+    files[n++] = open("/dev/ptmx", O_RDWR | O_NOCTTY);
+    files[n++] = open("/proc/self/maps", O_RDONLY);
+    files[n++] = open("/proc/self/mem", O_RDWR);
+    files[n++] = open("/proc/self", O_RDONLY | O_DIRECTORY);
+    files[n++] = open("/", O_PATH);
+    files[n++] = open("/dev/null", O_RDWR);
+    files[n++] = open("/dev/urandom", O_RDONLY);
+    files[n++] = syscall(SYS_pidfd_open, getpid(), 0);
+    files[n++] = socket(AF_INET, SOCK_DGRAM, 0);
+    int listener = files[n++] = listening();
+    struct sockaddr_in at = inet(INADDR_LOOPBACK, port_of(listener));
+    // The connection waits to be accepted, and its client goes, too.
+    int client = files[n++] = socket(AF_INET, SOCK_STREAM, 0);
+    NEED(!connect(client, (void *)&at, sizeof at) && send(client, "x", 1, 0) == 1);
+    int held = 0;
+    for (int i = 0; i < n; i++) {
+        if (files[i] >= 0 && send_files(pair[0], files + i, 1, "f", 1, 0) == 1) held++;
+        close(files[i]);
+    }
+    // Some kinds there are on Linux alone.
+    CHECK(held >= 16);
+    NEED(send_files(pair[0], pair, 2, "r", 1, 0) == 1);
+    CHECK(events(ends[0]) == 0);
+    close(pair[0]), close(pair[1]);
+    // No other close asks for a collection here; Linux looks at the next one.
+    struct pollfd last = {.fd = ends[0]};
+    for (int i = 0; i < 200 && poll(&last, 1, 50) == 0; i++) rings_are_found();
+    CHECK(last.revents == POLLHUP);
+    close(ends[0]);
 }
 
 // Listens under a name that nobody else has.
@@ -995,6 +1072,7 @@ int main(int argc, char **argv) {
         {"descriptors travel", descriptors_travel},
         {"descriptors bound streams", descriptors_bound_streams},
         {"rings are found", rings_are_found},
+        {"rings hold files of all kinds", rings_hold_files_of_all_kinds},
         {"rings of listeners are found", rings_of_listeners_are_found},
         {"living listeners keep their rings", living_listeners_keep_their_rings},
         {"clients keep no rings", clients_keep_no_rings},

@@ -449,4 +449,27 @@ mod sockets_in_flight {
             assert_eq!(world.in_flight.len(), 0, "seed {seed}");
         }
     }
+    /// Threads that send new sockets all the time pay for the collection's end themselves.
+    #[test]
+    fn senders_do_not_prolong_a_collection() {
+        const LIVE: usize = 1000;
+        let mut in_flight = InFlight::<File>::new();
+        let file = Arc::new(File(1));
+        let mut add = |in_flight: &mut InFlight<File>, socket| {
+            let number = in_flight.take_numbers(1);
+            in_flight.add(1, number, socket, Arc::downgrade(&file));
+            number
+        };
+        for socket in 2..2 + LIVE {
+            add(&mut in_flight, socket);
+        }
+        let mut garbage = Vec::new();
+        assert!(!in_flight.step(1, &mut garbage));
+        for socket in 2 + LIVE..2 + 3 * LIVE {
+            let number = add(&mut in_flight, socket);
+            in_flight.remove(1, number);
+        }
+        // Nothing is left but a look at each.
+        assert!(in_flight.step(LIVE + 1, &mut garbage));
+    }
 }

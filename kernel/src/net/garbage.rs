@@ -10,7 +10,8 @@
 //!
 //! Roots are sockets that a socket not in flight holds, and those whose file has more references
 //! than edges: a descriptor's, or a system call's. Marking goes in steps; other threads change the
-//! graph between them.
+//! graph between them. Each change does [`SHARE`] steps itself, more than it can add, so that no
+//! threads keep a cycle from its end, and what they add to its list stays a part of the graph's size.
 //!
 //! Invariants: G1: garbage stays garbage, since no thread can receive or accept it. G2 (the write
 //! barrier): while a cycle marks, the socket of each edge that begins or ends is marked, and so is
@@ -33,8 +34,8 @@ struct Vertex<F> {
     edges: usize,
     /// The last cycle that marked it.
     marked: u64,
-    /// The next in the list of marked ones whose edges are still to be followed.
-    next: Key,
+    /// While it is in the list of marked ones whose edges are still to be followed: the next.
+    next: Option<Key>,
 }
 
 /// What the cycle does next.
@@ -52,6 +53,9 @@ enum Phase {
     /// Marking has ended: gather what isn't marked, from this vertex on.
     Sweep(Key),
 }
+
+/// Steps of a cycle that marks, for each edge that begins or ends.
+const SHARE: usize = 4;
 
 /// Heap that an edge takes: either map may be twice as large as it has to be.
 pub const EDGE: usize = 2 * (size_of::<((Key, u64), Key)>() + size_of::<(Key, Vertex<()>)>());
@@ -100,26 +104,28 @@ impl<F> InFlight<F> {
         self.edges.insert((holder, number), socket);
         // In the sweep it counts as marked.
         let marked = if self.is_marking() { 0 } else { self.cycle };
-        let new = Vertex { file: Weak::new(), edges: 0, marked, next: NONE };
+        let new = Vertex { file: Weak::new(), edges: 0, marked, next: None };
         let vertex = self.vertices.entry(socket).or_insert(new);
         if vertex.edges == 0 {
             vertex.file = file;
         }
         vertex.edges += 1;
         self.mark(socket);
+        self.mark_more(SHARE);
     }
 
     /// Removes an edge. Cost: O(log n).
     pub fn remove(&mut self, holder: Key, number: u64) {
         let Some(socket) = self.edges.remove(&(holder, number)) else { return };
         self.mark(socket);
-        let is_marking = self.is_marking();
-        let Some(vertex) = self.vertices.get_mut(&socket) else { return };
-        vertex.edges -= 1;
-        // While a cycle marks, its list may lead through the vertex; the sweep removes it.
-        if vertex.edges == 0 && !is_marking {
-            self.vertices.remove(&socket);
+        if let Some(vertex) = self.vertices.get_mut(&socket) {
+            vertex.edges -= 1;
+            // Who takes it out of the list removes it.
+            if vertex.edges == 0 && vertex.next.is_none() {
+                self.vertices.remove(&socket);
+            }
         }
+        self.mark_more(SHARE);
     }
 
     fn is_marking(&self) -> bool {
@@ -134,31 +140,37 @@ impl<F> InFlight<F> {
         let Some(vertex) = self.vertices.get_mut(&socket) else { return };
         if vertex.marked != self.cycle {
             vertex.marked = self.cycle;
-            vertex.next = core::mem::replace(&mut self.marked, socket);
+            vertex.next = Some(core::mem::replace(&mut self.marked, socket));
         }
     }
 
     /// Goes on with the cycle, or begins one, by at most `steps` edges and vertices. Files of garbage
     /// come to `garbage` as far as it has room. Returns whether the cycle is over.
     pub fn step(&mut self, steps: usize, garbage: &mut Vec<Arc<F>>) -> bool {
-        for _ in 0..steps {
+        if matches!(self.phase, Phase::Idle) {
+            self.cycle += 1;
+            self.first_new = self.next_number;
+            self.phase = Phase::Holders(NONE, 0);
+        }
+        for _ in self.mark_more(steps)..steps {
+            let Phase::Sweep(from) = self.phase else { break };
+            self.phase = self.sweep(from, garbage);
+        }
+        matches!(self.phase, Phase::Idle)
+    }
+
+    /// Goes on with marking by at most `steps`; returns how many it was.
+    fn mark_more(&mut self, steps: usize) -> usize {
+        for done in 0..steps {
             self.phase = match self.phase {
-                Phase::Idle => {
-                    self.cycle += 1;
-                    self.first_new = self.next_number;
-                    Phase::Holders(NONE, 0)
-                }
                 Phase::Holders(holder, number) => self.mark_held(holder, number),
                 Phase::Files(from) => self.mark_referenced(from),
                 Phase::Marked => self.next_marked(),
                 Phase::Edges(holder, number) => self.follow(holder, number),
-                Phase::Sweep(from) => self.sweep(from, garbage),
+                Phase::Idle | Phase::Sweep(_) => return done,
             };
-            if matches!(self.phase, Phase::Idle) {
-                return true;
-            }
         }
-        false
+        steps
     }
 
     fn mark_held(&mut self, holder: Key, number: u64) -> Phase {
@@ -187,7 +199,12 @@ impl<F> InFlight<F> {
         match core::mem::replace(&mut self.marked, NONE) {
             NONE => Phase::Sweep(NONE),
             socket => {
-                self.marked = self.vertices.get(&socket).map_or(NONE, |vertex| vertex.next);
+                if let Some(vertex) = self.vertices.get_mut(&socket) {
+                    self.marked = vertex.next.take().unwrap_or(NONE);
+                    if vertex.edges == 0 {
+                        self.vertices.remove(&socket);
+                    }
+                }
                 Phase::Edges(socket, 0)
             }
         }
@@ -202,9 +219,7 @@ impl<F> InFlight<F> {
 
     fn sweep(&mut self, from: Key, garbage: &mut Vec<Arc<F>>) -> Phase {
         let Some((&socket, vertex)) = self.vertices.range(from..).next() else { return Phase::Idle };
-        if vertex.edges == 0 {
-            self.vertices.remove(&socket);
-        } else if vertex.marked != self.cycle && garbage.len() < garbage.capacity() {
+        if vertex.marked != self.cycle && garbage.len() < garbage.capacity() {
             garbage.extend(vertex.file.upgrade());
         }
         Phase::Sweep(socket + 1)

@@ -6,8 +6,8 @@
 //! and backlogs of their sockets.
 //!
 //! Letting a message go may close a socket whose queue holds another: [`bury`] takes them one after
-//! the other, so a long row of them costs no stack. A thread closes what it lets go itself; garbage
-//! is closed by the thread that collects it.
+//! the other, so a long row of them costs no stack. A thread closes what it lets go itself. Garbage,
+//! which may be any user's and large files, is closed by a kernel thread.
 //!
 //! Invariants: R1: a passage is entered before its message can be seen, and struck out after its
 //! files were taken from it; so a file's passages are never fewer than the messages that hold it.
@@ -32,7 +32,7 @@ use crate::mem::fault::Room;
 use crate::proc;
 use crate::proc::limits::RLIMIT_NOFILE;
 use crate::sched;
-use crate::sync::{Mutex, MutexGuard, SpinLock};
+use crate::sync::{SpinLock, WaitQueue};
 
 /// The most descriptors in one message.
 pub const RIGHTS_MAX: usize = 253;
@@ -153,13 +153,14 @@ impl Drop for Place {
 impl Rights {
     /// Enters files that go into the queue of `holder`.
     ///
-    /// Fails with `ETOOMANYREFS` when the user has too many on their way.
+    /// Fails with `ETOOMANYREFS` when the user has too many on their way, and with `EINTR` at a signal
+    /// that came while it was seen how many of them are garbage.
     pub fn enter(files: Vec<Arc<File>>, holder: &Socket) -> Result<Box<Rights>> {
         let process = proc::current_process();
         let user = process.cred().uid;
         let limit = process.limit(RLIMIT_NOFILE) as usize;
         if is_full(user, files.len(), limit) {
-            collect_now();
+            collect_now()?;
         }
         let _charge = charge::take(size_of::<Rights>() + files.len() * PASSAGE).map_err(|_| ENOBUFS)?;
         let mut registry = REGISTRY.lock();
@@ -247,32 +248,69 @@ pub fn bury(mut rights: Box<Rights>) {
     }
 }
 
-/// Collects garbage, or puts that off: each call saves up for a share of the edges, and the one that
-/// finds that enough is saved for all of them looks at all.
+/// Cycles of garbage collection.
+struct Cycles {
+    is_asked_for: bool,
+    begun: u64,
+    ended: u64,
+}
+
+static CYCLES: SpinLock<Cycles> = SpinLock::new(Cycles { is_asked_for: false, begun: 0, ended: 0 });
+/// Where the collector waits to be asked, and other threads for the end of a cycle.
+static ASKED: WaitQueue = WaitQueue::new();
+static ENDED: WaitQueue = WaitQueue::new();
+
+/// Starts the collector's thread; before the first program.
+pub fn start() -> Result<()> {
+    sched::spawn_kernel("socketgc", || run())?;
+    Ok(())
+}
+
+fn run() -> ! {
+    loop {
+        ASKED.wait(|| {
+            let mut cycles = CYCLES.lock();
+            let is_asked_for = core::mem::take(&mut cycles.is_asked_for);
+            cycles.begun += u64::from(is_asked_for);
+            is_asked_for.then_some(())
+        });
+        collect_garbage();
+        CYCLES.lock().ended += 1;
+        ENDED.wake_all();
+    }
+}
+
+/// Asks for a cycle; returns its number.
+fn ask() -> u64 {
+    let mut cycles = CYCLES.lock();
+    cycles.is_asked_for = true;
+    let cycle = cycles.begun + 1;
+    drop(cycles);
+    ASKED.wake_one();
+    cycle
+}
+
+/// Sees to it that garbage is collected in time: each call saves up for a share of the edges, and the
+/// one that finds that enough is saved for all of them asks for a cycle.
 #[inline]
 pub fn collect() {
     const SHARE: usize = 16;
     static SAVED: AtomicUsize = AtomicUsize::new(0);
     let there = EDGES.load(Ordering::SeqCst);
     if there != 0 && SAVED.fetch_add(SHARE, Ordering::Relaxed) + SHARE >= there {
-        // Closing what is found comes here again, and another thread's pace is no concern of this one.
-        if let Some(turn) = COLLECTING.try_lock() {
-            SAVED.store(0, Ordering::Relaxed);
-            collect_with(&turn);
-        }
+        SAVED.store(0, Ordering::Relaxed);
+        ask();
     }
 }
 
-static COLLECTING: Mutex<()> = Mutex::new(());
-
-/// Collects garbage. Not with a lock held. Cost: by the sockets in flight; other threads run in
-/// between.
-pub fn collect_now() {
-    collect_with(&COLLECTING.lock());
+/// Waits until what is garbage now is collected, or a signal is pending. Not with a lock held. Cost:
+/// by the sockets in flight, and by what garbage holds; other threads run in between.
+pub fn collect_now() -> Result<()> {
+    let cycle = ask();
+    ENDED.wait_intr(None, || (CYCLES.lock().ended >= cycle).then_some(())).map_err(|_| EINTR)
 }
 
-#[cold]
-fn collect_with(_turn: &MutexGuard<'_, ()>) {
+fn collect_garbage() {
     /// Edges looked at with the lock held, and their work: that of copying so many bytes.
     const STEP: usize = 256;
     const WORK: usize = 64 * 1024;

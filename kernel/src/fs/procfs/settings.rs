@@ -143,7 +143,7 @@ pub(super) static DROP_CACHES: Setting = Setting {
         }
         if what & 2 != 0 {
             ext4::drop_nodes();
-            crate::net::rights::collect_now();
+            crate::net::rights::collect_now()?;
             heap::trim();
         }
         Ok(())
