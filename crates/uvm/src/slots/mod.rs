@@ -459,7 +459,12 @@ impl Slots {
     /// How many numbers a range has. Cost: by leaves.
     pub(crate) fn count(&self, range: Range<u64>) -> usize {
         let leaves = self.leaves.range(keys_of(&range));
-        leaves.map(|(key, leaf)| leaf.count(part_of(key, &range))).sum()
+        let whole = range.start.div_ceil(LEAF)..range.end / LEAF;
+        let count = |(key, leaf): (u64, &Arc<Leaf>)| match whole.contains(&key) {
+            true => leaf.used.load(Relaxed).count_ones() as usize,
+            false => leaf.count(part_of(key, &range)),
+        };
+        leaves.map(count).sum()
     }
 
     /// The end of a range's first leaves that take as long to let go of as the numbers `left`, which becomes what is left then;

@@ -353,14 +353,17 @@ impl Pmap for X86Pmap {
         // Empty tables that are in the way.
         self.remove(held, to, VaRange::new(Va(there(whole.start)), Va(there(whole.end))), down);
         let whole = VaRange::new(Va(whole.start), Va(whole.end));
-        if from.tables_in(whole).any(|va| to.make_way(held, there(va)).is_err()) {
-            return self.remove(held, from, range, down);
-        }
         self.remove(held, from, VaRange::new(range.start, whole.start), down);
-        self.remove(held, from, VaRange::new(whole.end, range.end), down);
-        let (mut stale, mut moved) = (Stale::new(from.root), Stack::new());
-        from.tables_in(whole).for_each(|va| from.detach(va, &mut moved, &mut stale, down));
+        let (mut stale, mut moved, mut rest) = (Stale::new(from.root), Stack::new(), whole);
+        while let Some(Part { va, .. }) = from.first_part(&mut rest) {
+            if to.make_way(held, there(va)).is_err() {
+                rest.start = Va(va);
+                break;
+            }
+            from.detach(va, &mut moved, &mut stale, down);
+        }
         stale.note(down);
+        self.remove(held, from, VaRange::new(rest.start, range.end), down);
         overtake_nobody(from, range, down);
         down.flush_by(tlb::flush_tables);
         while let Some(table) = moved.pop() {
