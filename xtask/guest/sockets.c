@@ -560,6 +560,15 @@ static void who_sends(void) {
     struct ucred *cred = header ? (void *)CMSG_DATA(header) : 0;
     CHECK(header && header->cmsg_type == SCM_CREDENTIALS && header->cmsg_len == CMSG_LEN(sizeof *cred));
     CHECK(cred && cred->pid == getpid() && cred->uid == getuid() && cred->gid == getgid());
+    // A receiver with no memory for it is told that it was cut; one with room for a header gets a header.
+    message.msg_control = 0;
+    CHECK(send(pair[0], "x", 1, 0) == 1 && recvmsg(pair[1], &message, 0) == 1);
+    CHECK(message.msg_flags == MSG_CTRUNC && message.msg_controllen == 0);
+    struct cmsghdr only;
+    message.msg_control = &only, message.msg_controllen = sizeof only;
+    CHECK(send(pair[0], "x", 1, 0) == 1 && recvmsg(pair[1], &message, 0) == 1);
+    CHECK(message.msg_flags == MSG_CTRUNC && message.msg_controllen == sizeof only && only.cmsg_len == CMSG_LEN(0));
+    message.msg_control = control;
     // The superuser may say that he is another; others may not.
     message.msg_controllen = CMSG_SPACE(sizeof *cred);
     cred->uid = 77;

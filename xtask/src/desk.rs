@@ -62,6 +62,8 @@ fn longest(target: &str) -> &'static str {
         "cpio" => "1000",
         "swap" => "300",
         "tty" => "6000",
+        "settings" => "600",
+        "control" => "5000",
         _ => "2000",
     }
 }

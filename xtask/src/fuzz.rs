@@ -43,8 +43,8 @@ pub struct FuzzArgs {
     /// the kernel the corpus reaches.
     #[arg(long, conflicts_with_all = ["replay", "desk"])]
     merge: bool,
-    /// Search on the desk, without a machine: library, raw, ext4, elf, cpio, swap, address or tty (crates/uvm-fuzz); --replay FILE
-    /// runs an input of such a search.
+    /// Search on the desk, without a machine: library, raw, ext4, elf, cpio, swap, address, tty, settings or control
+    /// (crates/uvm-fuzz); --replay FILE runs an input of such a search.
     #[arg(long, value_name = "TARGET", conflicts_with_all = ["cpus", "mem"])]
     desk: Option<String>,
 }

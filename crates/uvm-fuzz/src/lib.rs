@@ -17,11 +17,15 @@ extern crate alloc;
 pub mod ext4;
 pub mod library;
 pub mod parsers;
+pub mod procfs;
 pub mod raw;
 
 #[path = "../../../kernel/src/net/address.rs"]
 #[allow(dead_code, missing_docs)]
 mod address;
+#[path = "../../../kernel/src/net/control.rs"]
+#[allow(missing_docs)]
+mod control;
 #[path = "../../../kernel/src/fs/cpio.rs"]
 #[allow(dead_code, missing_docs)]
 mod cpio;
@@ -42,10 +46,27 @@ mod tty {
 }
 use tty::termios;
 
-/// What they name of the kernel's files: bytes.
+/// What they name of the kernel's files: bytes, and how many may be open.
 mod fs {
+    pub mod ext4 {
+        pub fn drop_pages() {}
+        pub fn drop_nodes() {}
+    }
+
     pub mod file {
+        use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
         use crate::errno::Result;
+
+        static MOST: AtomicUsize = AtomicUsize::new(usize::MAX);
+
+        pub fn counts() -> (usize, usize) {
+            (0, MOST.load(Relaxed))
+        }
+
+        pub fn set_most(most: usize) {
+            MOST.store(most, Relaxed);
+        }
 
         pub struct File(pub Vec<u8>);
 
@@ -104,6 +125,10 @@ mod user {
 
 /// What they name of the kernel's memory: allocations that can fail, of which none does on purpose here.
 mod mem {
+    pub mod heap {
+        pub fn trim() {}
+    }
+
     pub mod layout {
         pub const USER_END: u64 = 0x7fff_ffff_f000;
     }
@@ -120,6 +145,124 @@ mod mem {
                 self.try_reserve(more).map_err(|_| NoMemory)
             }
         }
+    }
+}
+
+/// What settings set.
+mod ipc {
+    pub mod pipe {
+        use std::sync::atomic::AtomicUsize;
+
+        pub static SOFT: AtomicUsize = AtomicUsize::new(16384);
+        pub static HARD: AtomicUsize = AtomicUsize::new(0);
+    }
+
+    pub mod shm {
+        use std::sync::Mutex;
+
+        #[derive(Clone, Copy)]
+        pub struct Limits {
+            pub max: u64,
+            pub all: u64,
+            pub segments: u64,
+        }
+
+        static LIMITS: Mutex<Limits> = Mutex::new(Limits { max: u64::MAX, all: u64::MAX, segments: 4096 });
+
+        pub fn limits() -> Limits {
+            *LIMITS.lock().unwrap()
+        }
+
+        pub fn set_limits(change: impl FnOnce(&mut Limits)) {
+            change(&mut LIMITS.lock().unwrap());
+        }
+    }
+}
+
+/// See [`ipc`].
+mod net {
+    pub mod moving {
+        use std::sync::atomic::AtomicUsize;
+
+        pub struct Threshold {
+            pub from: AtomicUsize,
+            pub usual: usize,
+        }
+
+        const fn usual() -> Threshold {
+            Threshold { from: AtomicUsize::new(65536), usual: 65536 }
+        }
+
+        pub static LOAN: Threshold = usual();
+        pub static PIPE_LOAN: Threshold = usual();
+        pub static RECEIVE: Threshold = usual();
+    }
+
+    pub mod rights {
+        pub fn collect_now() {}
+    }
+}
+
+/// See [`ipc`]: the library's knobs, and numbers in the place of a machine's.
+mod vm {
+    use std::sync::atomic::{AtomicU64, AtomicU8, Ordering::Relaxed};
+    use std::sync::LazyLock;
+
+    pub use machine::Class;
+    use uvm::Knobs;
+
+    use crate::errno::{Result, EINVAL};
+
+    /// Pages of the machine.
+    pub const TOTAL: u64 = 10_000;
+    static KNOBS: LazyLock<Knobs> = LazyLock::new(Knobs::default);
+    static LOW: AtomicU64 = AtomicU64::new(100);
+    static TIER: AtomicU8 = AtomicU8::new(0);
+
+    pub struct Stats {
+        pub low_water: u64,
+    }
+
+    pub fn stats() -> Stats {
+        Stats { low_water: LOW.load(Relaxed) }
+    }
+
+    pub fn set_low_water(pages: u64) -> Result<()> {
+        let is_fine = pages <= TOTAL / 4;
+        is_fine.then(|| LOW.store(pages, Relaxed)).ok_or(EINVAL)
+    }
+
+    pub fn tier() -> u8 {
+        TIER.load(Relaxed)
+    }
+
+    pub fn set_tier(percent: u8) -> Result<()> {
+        let is_fine = percent <= uvm::MOST_TIER;
+        is_fine.then(|| TIER.store(percent, Relaxed)).ok_or(EINVAL)
+    }
+
+    pub fn shares(class: Class) -> (u8, u8) {
+        KNOBS.shares(class)
+    }
+
+    pub fn set_shares(class: Class, least: u8, most: u8) -> Result<()> {
+        KNOBS.set_shares(class, least, most).map_err(|_| EINVAL)
+    }
+
+    pub fn neighbours() -> bool {
+        KNOBS.neighbours()
+    }
+
+    pub fn set_neighbours(on: bool) {
+        KNOBS.set_neighbours(on);
+    }
+
+    pub fn most_mappings() -> usize {
+        KNOBS.most_entries()
+    }
+
+    pub fn set_most_mappings(most: usize) {
+        KNOBS.set_most_entries(most);
     }
 }
 
@@ -145,6 +288,8 @@ pub const TARGETS: &[Target] = &[
     Target { name: "swap", run: parsers::swap, longest: 300, random: 3000 },
     Target { name: "address", run: parsers::address, longest: 200, random: 3000 },
     Target { name: "tty", run: parsers::tty, longest: 6000, random: 3000 },
+    Target { name: "settings", run: procfs::settings, longest: 600, random: 3000 },
+    Target { name: "control", run: parsers::control, longest: 5000, random: 3000 },
 ];
 
 /// The one of this name.

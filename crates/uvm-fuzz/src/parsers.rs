@@ -1,9 +1,13 @@
 //! The kernel's readers of what comes from outside, on any bytes: none panics, and what one lets
 //! through is what its users rely on.
 
+use std::ops::Range;
+
+use linux_raw_sys::net;
+
 use crate::address::{Address, Family, ADDRESS_MAX};
 use crate::fs::file::File;
-use crate::{cpio, elf, header, mem, termios, tty, user};
+use crate::{control, cpio, elf, header, mem, termios, tty, user};
 
 const PAGE: u64 = 4096;
 
@@ -63,6 +67,112 @@ pub fn address(bytes: &[u8]) {
     assert!(memory[room..ROOM].iter().all(|&byte| byte == 0xee), "more than there is room for");
     let said = i32::from_ne_bytes(std::array::from_fn(|n| memory[ROOM + n]));
     assert_eq!(said, if put.is_ok() { told.len() as i32 } else { signed });
+}
+
+/// Control messages, in a sender's bytes or made of numbers, and a receiver's room for them: they are found
+/// where `CMSG_NXTHDR` finds them, and those that have room are received as they were sent.
+///
+/// # Panics
+/// If not.
+pub fn control(bytes: &[u8]) {
+    let Some((&[how, at, room, more], rest)) = bytes.split_first_chunk::<4>() else { return };
+    let sent = if how & 1 == 0 { rest.to_vec() } else { control_bytes(rest) };
+    let (meant, is_whole) = control_messages(&sent);
+    let (mut unread, mut before, mut messages) = (sent.as_slice(), 0, Vec::new());
+    for (level, kind, range) in meant {
+        let (header, data) = control::next(&mut unread).ok().flatten().expect("a message is there");
+        assert_eq!((header.level, header.kind), (level, kind));
+        assert_eq!(data.as_ptr_range(), sent[range].as_ptr_range());
+        messages.push((kind, data));
+        if kind == net::SCM_RIGHTS {
+            let (count, most) = (data.len() / 4, control::RIGHTS_MAX);
+            let found = control::descriptors(data, before).map(|found| found.flat_map(i32::to_ne_bytes));
+            let found = found.map(Vec::from_iter).ok();
+            assert_eq!(found, (before + count <= most).then(|| data[..count * 4].to_vec()));
+            before += found.map_or(0, |_| count);
+        }
+    }
+    let end = control::next(&mut unread).map(|message| message.is_some());
+    assert_eq!(end.ok(), is_whole.then_some(false));
+    let room = usize::from(room) + usize::from(more) % 16 * 256;
+    receive_control(&messages, usize::from(at), room, how & 6 == 6);
+}
+
+/// Control messages made of four bytes each, most of which are as they should be.
+fn control_bytes(numbers: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for &[kind, count, wrong, fill] in numbers.as_chunks().0 {
+        let count = if count > 200 { usize::from(count) * 4 } else { usize::from(count) };
+        let off = if wrong < 250 { 0 } else { i64::from(wrong.wrapping_mul(87) as i8) };
+        let level = if kind < 240 { net::SOL_SOCKET } else { u32::from(kind) };
+        bytes.extend((16 + count as i64 + off).to_ne_bytes());
+        bytes.extend([level, u32::from(kind) % 4].iter().flat_map(|word| word.to_ne_bytes()));
+        bytes.extend((0..count).map(|n| fill.wrapping_add(n as u8)));
+        bytes.resize(bytes.len().next_multiple_of(if wrong == 249 { 1 } else { 8 }), 0);
+    }
+    bytes
+}
+
+/// Level, kind and place of the data of each control message, by the macros' arithmetic, and whether all are
+/// as they should be.
+fn control_messages(bytes: &[u8]) -> (Vec<(u32, u32, Range<usize>)>, bool) {
+    let mut messages = Vec::new();
+    let mut at = 0;
+    while let Some(header) = bytes.get(at..at + 16) {
+        let [low, high, level, kind] =
+            std::array::from_fn(|n| u32::from_ne_bytes(std::array::from_fn(|m| header[n * 4 + m])));
+        let len = low as usize;
+        if high != 0 || len < 16 || len > bytes.len() - at {
+            return (messages, false);
+        }
+        messages.push((level, kind, at + 16..at + len));
+        at += len.div_ceil(8) * 8;
+    }
+    (messages, true)
+}
+
+/// Receives control messages at `at` in memory with so much room; none at 0. If the receiver `lies`, it says
+/// that there is more.
+fn receive_control(messages: &[(u32, &[u8])], at: usize, room: usize, lies: bool) {
+    const UNTOUCHED: u8 = 0xee;
+    let says = if lies { u64::MAX - room as u64 } else { room as u64 };
+    user::MEMORY.set(vec![UNTOUCHED; at + room + if lies { 0 } else { 64 }]);
+    let mut put = control::PutControl { at: at as u64, left: says, flags: 0 };
+    let (mut had_room, mut is_cut, mut failed) = (Vec::new(), false, false);
+    for &(kind, data) in messages {
+        // Numbers of descriptors are not cut: who has no room for one gets no file.
+        let room = put.room().unwrap_or(0);
+        let data = if kind == net::SCM_RIGHTS { &data[..data.len().min(room) / 4 * 4] } else { data };
+        if data.is_empty() {
+            continue;
+        }
+        let (left, n) = (put.left, data.len().min(room));
+        let has_header = at != 0 && left >= 16;
+        failed = put.put(kind, data).is_err();
+        if failed {
+            assert!(lies && put.left == left, "an error where there is memory");
+            break;
+        }
+        is_cut |= n < data.len();
+        had_room.extend(has_header.then_some((kind, &data[..n])));
+    }
+    assert_eq!(put.flags, if is_cut { net::MSG_CTRUNC } else { 0 });
+    assert!(!is_cut || at == 0 || put.left < 16, "cut where there is room");
+    let memory = user::MEMORY.take();
+    // Behind the last one's data there may be no memory for what it is aligned to.
+    let end = memory.len().min(at + (says - put.left) as usize);
+    let mut written = vec![UNTOUCHED; memory.len()];
+    let mut unread = &memory[at..end];
+    for (kind, data) in had_room {
+        let (header, read) = control::next(&mut unread).ok().flatten().expect("a message was put");
+        assert_eq!((header.level, header.kind, read), (net::SOL_SOCKET, kind, data));
+        let from = read.as_ptr().addr() - memory.as_ptr().addr();
+        let message = from - 16..from + read.len();
+        written[message.clone()].copy_from_slice(&memory[message]);
+    }
+    assert!(unread.is_empty(), "more than was put");
+    let end = if failed { end } else { memory.len() };
+    assert_eq!(memory[..end], written[..end], "bytes beside the messages");
 }
 
 /// An archive: members lie in it one behind the other.

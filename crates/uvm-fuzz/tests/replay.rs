@@ -105,3 +105,13 @@ fn address() {
 fn tty() {
     replay("tty");
 }
+
+#[test]
+fn settings() {
+    replay("settings");
+}
+
+#[test]
+fn control() {
+    replay("control");
+}

@@ -139,7 +139,7 @@ impl<M: Machine> Uvm<M> {
             anons,
             registry: registry::Registry::new(),
             stat: Stat::new(cpus),
-            knobs: Knobs::new(),
+            knobs: Knobs::default(),
             pass_lock: pageout::PassLock::new(),
             line: pageout::Line::new(),
             left: left::LeftBehind::new(),

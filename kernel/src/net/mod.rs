@@ -1,7 +1,7 @@
 //! Sockets: between processes of this machine, by name, by pair, and over the loopback addresses.
 //!
 //! ```text
-//!   syscall/{socket,message}     the calls, addresses and control messages in user memory
+//!   syscall/{socket,message}     the calls, with addresses (address) and control messages (control)
 //!         |
 //!      Socket (socket)           a node with a descriptor: phase, names, options
 //!       |       \
@@ -22,6 +22,7 @@
 pub mod address;
 mod close;
 mod connect;
+pub mod control;
 mod garbage;
 mod inet;
 pub mod interface;

@@ -25,8 +25,8 @@ use uvm::LentPage;
 
 /// Bytes from which a mechanism is used.
 pub struct Threshold {
-    from: AtomicUsize,
-    usual: usize,
+    pub from: AtomicUsize,
+    pub usual: usize,
 }
 
 impl Threshold {
@@ -55,28 +55,6 @@ impl Threshold {
         } else {
             Lends::Nothing
         }
-    }
-
-    /// As text: bytes, or `never`.
-    pub fn show(&self) -> alloc::string::String {
-        match self.from.load(Relaxed) {
-            usize::MAX => "never\n".into(),
-            from => alloc::format!("{from}\n"),
-        }
-    }
-
-    /// Takes bytes, `never` or `default`.
-    ///
-    /// # Errors
-    /// `EINVAL`.
-    pub fn set(&self, text: &str) -> Result<()> {
-        let from = match text.trim() {
-            "never" => usize::MAX,
-            "default" => self.usual,
-            number => number.parse().map_err(|_| EINVAL)?,
-        };
-        self.from.store(from, Relaxed);
-        Ok(())
     }
 }
 

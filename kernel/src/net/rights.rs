@@ -34,9 +34,6 @@ use crate::proc::limits::RLIMIT_NOFILE;
 use crate::sched;
 use crate::sync::{SpinLock, WaitQueue};
 
-/// The most descriptors in one message.
-pub const RIGHTS_MAX: usize = 253;
-
 /// Who sent something (`struct ucred`).
 #[derive(
     Clone, Copy, PartialEq, Eq, Debug, zerocopy::FromBytes, zerocopy::IntoBytes, zerocopy::Immutable,

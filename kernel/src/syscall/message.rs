@@ -16,8 +16,9 @@ use crate::fs::file::File;
 use crate::fs::io::{IoVec, Sink, Source};
 use crate::mem::fault;
 use crate::net::address::{Address, Family};
+use crate::net::control::{self, PutControl};
 use crate::net::queue::Got;
-use crate::net::rights::{Control, Ucred, RIGHTS_MAX};
+use crate::net::rights::{Control, Ucred};
 use crate::net::socket::Socket;
 use crate::proc;
 use crate::proc::caps::Caps;
@@ -35,9 +36,6 @@ const CONTROL_MAX: u64 = 20480;
 const MESSAGES_MAX: u32 = 1024;
 /// `recvmmsg`: wait for the first message only.
 const MSG_WAITFORONE: u32 = 0x10000;
-/// Bytes of a `struct cmsghdr`, and what the data behind it is aligned to.
-const HEADER: usize = 16;
-const ALIGN: usize = 8;
 /// Bytes of a `struct mmsghdr`, and where the count is in it.
 const MANY: u64 = 64;
 const MANY_COUNT: u64 = 56;
@@ -96,38 +94,20 @@ fn get_control(socket: &Socket, message: &Message) -> Result<Option<Control>> {
     user::copy_in(&mut bytes, message.control)?;
     let mut control = Control::default();
     let mut rest = bytes.as_slice();
-    while rest.len() >= HEADER {
-        let header = Header::read_from_bytes(&rest[..HEADER]).map_err(|_| EINVAL)?;
-        let len = usize::try_from(header.len).unwrap_or(usize::MAX);
-        if len < HEADER || len > rest.len() {
-            return Err(EINVAL);
-        }
+    while let Some((header, data)) = control::next(&mut rest)? {
         if header.level == net::SOL_SOCKET && socket.family == Family::Unix {
-            take_control(&mut control, header.kind, &rest[HEADER..len])?;
+            take_control(&mut control, header.kind, data)?;
         }
-        rest = &rest[len.next_multiple_of(ALIGN).min(rest.len())..];
     }
     Ok(Some(control))
-}
-
-/// `struct cmsghdr`.
-#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable)]
-#[repr(C)]
-struct Header {
-    len: u64,
-    level: u32,
-    kind: u32,
 }
 
 fn take_control(control: &mut Control, kind: u32, data: &[u8]) -> Result<()> {
     match kind {
         net::SCM_RIGHTS => {
             let files = current::files()?;
-            if control.files.len() + data.len() / 4 > RIGHTS_MAX {
-                return Err(EINVAL);
-            }
-            for fd in data.chunks_exact(4) {
-                control.files.push(files.get_any(i32::from_ne_bytes([fd[0], fd[1], fd[2], fd[3]]))?);
+            for fd in control::descriptors(data, control.files.len())? {
+                control.files.push(files.get_any(fd)?);
             }
             Ok(())
         }
@@ -180,7 +160,7 @@ fn receive_one(file: &File, addr: u64, flags: u32) -> Result<usize> {
         let cred = got.cred.flatten().unwrap_or(Ucred::NOBODY);
         control.put(net::SCM_CREDENTIALS, cred.as_bytes())?;
     }
-    control.put_files(files, flags)?;
+    put_files(&mut control, files, flags)?;
     let name_len = match &received.from {
         Some(name) if message.name != 0 && *name != Address::Unnamed => {
             let bytes = name.encode(socket.family);
@@ -194,71 +174,39 @@ fn receive_one(file: &File, addr: u64, flags: u32) -> Result<usize> {
     Ok(super::socket::told_length(&received, flags))
 }
 
-/// Control data on its way to a program.
-struct PutControl {
-    at: u64,
-    left: u64,
-    flags: u32,
-}
-
-impl PutControl {
-    /// Bytes of data that still have room behind a header.
-    fn room(&self) -> usize {
-        (self.left as usize).saturating_sub(HEADER)
+/// Gives files their numbers, as many as there is room for; the others are let go.
+fn put_files(control: &mut PutControl, files: Vec<Arc<File>>, flags: u32) -> Result<()> {
+    if files.is_empty() {
+        return Ok(());
     }
-
-    fn put(&mut self, kind: u32, data: &[u8]) -> Result<()> {
-        if self.room() == 0 {
-            self.flags |= net::MSG_CTRUNC;
-            return Ok(());
-        }
-        let n = data.len().min(self.room());
-        if n < data.len() {
-            self.flags |= net::MSG_CTRUNC;
-        }
-        let len = (HEADER + n) as u64;
-        user::put(self.at, &Header { len, level: net::SOL_SOCKET, kind })?;
-        user::copy_out(self.at.wrapping_add(HEADER as u64), &data[..n])?;
-        let step = len.next_multiple_of(ALIGN as u64).min(self.left);
-        self.at = self.at.wrapping_add(step);
-        self.left -= step;
-        Ok(())
+    let fits = control.room().unwrap_or(0) / 4;
+    if fits < files.len() {
+        control.flags |= net::MSG_CTRUNC;
     }
-
-    /// Gives files their numbers, as many as there is room for; the others are let go.
-    fn put_files(&mut self, files: Vec<Arc<File>>, flags: u32) -> Result<()> {
-        if files.is_empty() {
-            return Ok(());
-        }
-        let fits = self.room() / 4;
-        if fits < files.len() {
-            self.flags |= net::MSG_CTRUNC;
-        }
-        let on_exec = if flags & net::MSG_CMSG_CLOEXEC != 0 { OnExec::Close } else { OnExec::Keep };
-        let table = current::files()?;
-        let mut numbers = Vec::new();
-        let mut reserved = Vec::new();
-        for file in files.into_iter().take(fits) {
-            match table.reserve() {
-                Ok(number) => {
-                    numbers.push(number.number());
-                    reserved.push((number, file));
-                }
-                Err(_) => {
-                    self.flags |= net::MSG_CTRUNC;
-                    break;
-                }
+    let on_exec = if flags & net::MSG_CMSG_CLOEXEC != 0 { OnExec::Close } else { OnExec::Keep };
+    let table = current::files()?;
+    let mut numbers = Vec::new();
+    let mut reserved = Vec::new();
+    for file in files.into_iter().take(fits) {
+        match table.reserve() {
+            Ok(number) => {
+                numbers.push(number.number());
+                reserved.push((number, file));
+            }
+            Err(_) => {
+                control.flags |= net::MSG_CTRUNC;
+                break;
             }
         }
-        if numbers.is_empty() {
-            return Ok(());
-        }
-        self.put(net::SCM_RIGHTS, numbers.as_bytes())?;
-        for (number, file) in reserved {
-            number.open(file, on_exec);
-        }
-        Ok(())
     }
+    if numbers.is_empty() {
+        return Ok(());
+    }
+    control.put(net::SCM_RIGHTS, numbers.as_bytes())?;
+    for (number, file) in reserved {
+        number.open(file, on_exec);
+    }
+    Ok(())
 }
 
 /// What a message counts as among a call's work, but for its bytes: one may look at a thousand sockets of a port, or tell a thousand

@@ -27,9 +27,9 @@ pub struct BadShare;
 
 const CLASSES: [Class; 3] = [Class::Anon, Class::File, Class::Exec];
 
-impl Knobs {
+impl Default for Knobs {
     /// Anonymous memory 10 to 80 percent, files 10 to 50, programs 5 to 30; neighbours are brought along.
-    pub(crate) fn new() -> Knobs {
+    fn default() -> Knobs {
         Knobs {
             least: [10, 10, 5].map(AtomicU8::new),
             most: [80, 50, 30].map(AtomicU8::new),
@@ -37,7 +37,9 @@ impl Knobs {
             most_entries: AtomicUsize::new(usize::MAX),
         }
     }
+}
 
+impl Knobs {
     /// The least and the most share of a kind, in percent.
     pub fn shares(&self, class: Class) -> (u8, u8) {
         (self.least[class as usize].load(Relaxed), self.most[class as usize].load(Relaxed))

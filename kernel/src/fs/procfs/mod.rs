@@ -581,10 +581,9 @@ impl Inode for FailNth {
     /// For who may do anything: a failure that the kernel doesn't expect would be everybody's.
     fn write(&self, _file: &File, _at: Position, from: &mut Source<'_>) -> Result<(usize, u64)> {
         super::current::cred().need(Caps::SYS_RESOURCE)?;
-        let mut bytes = [0; 16];
+        let mut bytes = [0; settings::LONGEST + 1];
         let n = from.get(&mut bytes)?;
-        let text = core::str::from_utf8(&bytes[..n]).map_err(|_| EINVAL)?;
-        let nth = text.trim_matches(['\n', '\0', ' ']).parse().map_err(|_| EINVAL)?;
+        let nth = settings::number(settings::text(&bytes[..n])?)?;
         self.thread.upgrade().ok_or(ESRCH)?.fail_nth.set(nth);
         Ok((n, n as u64))
     }

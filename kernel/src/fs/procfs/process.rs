@@ -6,6 +6,7 @@ use alloc::vec::Vec;
 use core::fmt::Write;
 use core::sync::atomic::Ordering::Relaxed;
 
+use super::settings::number;
 use super::text::{Spot, Text};
 use super::{maps, ProcessSetting, Show};
 use crate::charge::Counted;
@@ -52,7 +53,7 @@ pub(super) fn members(pid: Pid) -> Vec<(&'static str, Show)> {
 
 static OOM_SCORE_ADJ: ProcessSetting = ProcessSetting {
     show: |process| Ok(format!("{}\n", process.oom.get()).into_bytes()),
-    set: |process, text| process.oom.set(text.trim().parse().map_err(|_| EINVAL)?),
+    set: |process, text| process.oom.set(number(text)?),
 };
 
 /// The entries of `/proc/PID/task/TID`.

@@ -1,21 +1,31 @@
-//! The files of `/proc/sys` that change something when they are written.
+//! The files of `/proc/sys` that change something when they are written, and how what is written is read.
 
 use alloc::format;
 use alloc::string::String;
-use core::fmt::Write;
+use core::str::FromStr;
 use core::sync::atomic::Ordering::Relaxed;
 
-use super::text::{Spot, Text};
-use super::{records, Member, Setting};
+use super::Setting;
 use crate::errno::*;
 use crate::fs::{ext4, file};
 use crate::ipc::{pipe, shm};
 use crate::mem::heap;
-use crate::net::moving;
+use crate::net::moving::{self, Threshold};
 use crate::vm::{self, Class};
 
+/// Bytes of the longest setting.
+pub(super) const LONGEST: usize = 128;
+
+/// What a program has written. Fails with `EINVAL` if it is longer than any setting, or no text.
+pub(super) fn text(written: &[u8]) -> Result<&str> {
+    match core::str::from_utf8(written) {
+        Ok(text) if text.len() <= LONGEST => Ok(text),
+        _ => Err(EINVAL),
+    }
+}
+
 /// A number as a program writes it.
-fn number(text: &str) -> Result<u64> {
+pub(super) fn number<N: FromStr>(text: &str) -> Result<N> {
     text.trim().parse().map_err(|_| EINVAL)
 }
 
@@ -31,15 +41,36 @@ pub(super) static SHMALL: Setting = Setting {
 
 /// Bytes from which on a read takes pages in place of copies.
 pub(super) static RECEIVE: Setting =
-    Setting { show: || moving::RECEIVE.show(), set: |text| moving::RECEIVE.set(text) };
+    Setting { show: || show_threshold(&moving::RECEIVE), set: |text| set_threshold(&moving::RECEIVE, text) };
 
 /// Bytes from which on a write to a pipe lends whole pages.
-pub(super) static PIPE_LOAN: Setting =
-    Setting { show: || moving::PIPE_LOAN.show(), set: |text| moving::PIPE_LOAN.set(text) };
+pub(super) static PIPE_LOAN: Setting = Setting {
+    show: || show_threshold(&moving::PIPE_LOAN),
+    set: |text| set_threshold(&moving::PIPE_LOAN, text),
+};
 
 /// Bytes from which on a write to a socket lends whole pages.
 pub(super) static LOAN: Setting =
-    Setting { show: || moving::LOAN.show(), set: |text| moving::LOAN.set(text) };
+    Setting { show: || show_threshold(&moving::LOAN), set: |text| set_threshold(&moving::LOAN, text) };
+
+/// Bytes, or `never`.
+fn show_threshold(threshold: &Threshold) -> String {
+    match threshold.from.load(Relaxed) {
+        usize::MAX => String::from("never\n"),
+        from => format!("{from}\n"),
+    }
+}
+
+/// Takes bytes, `never` or `default`.
+fn set_threshold(threshold: &Threshold, text: &str) -> Result<()> {
+    let from = match text.trim() {
+        "never" => usize::MAX,
+        "default" => threshold.usual,
+        bytes => number(bytes)?,
+    };
+    threshold.from.store(from, Relaxed);
+    Ok(())
+}
 
 pub(super) static SHMMNI: Setting = Setting {
     show: || format!("{}\n", shm::limits().segments),
@@ -55,40 +86,38 @@ pub(super) static SHMMNI: Setting = Setting {
 /// Memory is promised without being counted: nothing else is on offer.
 pub(super) static OVERCOMMIT: Setting = Setting {
     show: || String::from("1\n"),
-    set: |text| if number(text)? == 1 { Ok(()) } else { Err(EINVAL) },
+    set: |text| if number(text) == Ok(1) { Ok(()) } else { Err(EINVAL) },
 };
 
 /// Linux's one number for what the shares below say in six: shown for programs that look, and not to be set.
 pub(super) static SWAPPINESS: Setting = Setting { show: || String::from("60\n"), set: |_| Err(EINVAL) };
 
 /// Files open at most, but for those of the privileged.
-pub(super) static FILE_MAX_OPEN: Setting = Setting {
-    show: || format!("{}\n", file::counts().1),
-    set: |text| number(text).map(|most| file::set_most(most as usize)),
-};
+pub(super) static FILE_MAX_OPEN: Setting =
+    Setting { show: || format!("{}\n", file::counts().1), set: |text| number(text).map(file::set_most) };
 
 /// Pages that a user's pipes may hold: before they become small, and at most.
 pub(super) static PIPE_SOFT: Setting = Setting {
     show: || format!("{}\n", pipe::SOFT.load(Relaxed)),
-    set: |text| number(text).map(|most| pipe::SOFT.store(most as usize, Relaxed)),
+    set: |text| number(text).map(|most| pipe::SOFT.store(most, Relaxed)),
 };
 
 /// See [`PIPE_SOFT`].
 pub(super) static PIPE_HARD: Setting = Setting {
     show: || format!("{}\n", pipe::HARD.load(Relaxed)),
-    set: |text| number(text).map(|most| pipe::HARD.store(most as usize, Relaxed)),
+    set: |text| number(text).map(|most| pipe::HARD.store(most, Relaxed)),
 };
 
 /// Mappings of a process at most.
 pub(super) static MOST_MAPPINGS: Setting = Setting {
     show: || format!("{}\n", vm::most_mappings()),
-    set: |text| number(text).map(|most| vm::set_most_mappings(most as usize)),
+    set: |text| number(text).map(vm::set_most_mappings),
 };
 
 /// The low water mark; the high one stays as far above it as it is.
 pub(super) static MIN_FREE: Setting = Setting {
     show: || format!("{}\n", vm::stats().low_water * 4),
-    set: |text| vm::set_low_water(number(text)? / 4),
+    set: |text| vm::set_low_water(number::<u64>(text)? / 4),
 };
 
 /// Which of a kind's two shares of memory.
@@ -104,7 +133,7 @@ fn show_share(class: Class, share: Share) -> String {
 }
 
 fn set_share(class: Class, share: Share, text: &str) -> Result<()> {
-    let percent = u8::try_from(number(text)?).map_err(|_| EINVAL)?;
+    let percent = number(text)?;
     let (least, most) = vm::shares(class);
     match share {
         Share::Least => vm::set_shares(class, percent, most),
@@ -128,10 +157,8 @@ shares! {
 }
 
 /// The share of memory, in percent, in which pages are kept compressed.
-pub(super) static TIER: Setting = Setting {
-    show: || format!("{}\n", vm::tier()),
-    set: |text| vm::set_tier(u8::try_from(number(text)?).map_err(|_| EINVAL)?),
-};
+pub(super) static TIER: Setting =
+    Setting { show: || format!("{}\n", vm::tier()), set: |text| vm::set_tier(number(text)?) };
 
 /// Drops what is kept for its next use and can be had again: 1 pages of files, 2 names, nodes and the heap's free blocks, 3 both.
 pub(super) static DROP_CACHES: Setting = Setting {
@@ -154,43 +181,7 @@ pub(super) static DROP_CACHES: Setting = Setting {
 pub(super) static NEIGHBOURS: Setting = Setting {
     show: || String::from(if vm::neighbours() { "1\n" } else { "0\n" }),
     set: |text| {
-        vm::set_neighbours(number(text)? != 0);
+        vm::set_neighbours(number::<u64>(text)? != 0);
         Ok(())
     },
 };
-
-/// `/proc/sysvipc`.
-pub(super) static SYSVIPC: &[Member] = &[records("shm", segments)];
-
-fn segments(spot: Spot, out: &mut Text) -> Result<Option<u64>> {
-    if spot.line == 0 {
-        out.write_str(
-            "       key      shmid perms                  size  cpid  lpid nattch   uid   gid  cuid  cgid      \
-             atime      dtime      ctime                   rss                  swap\n",
-        )?;
-        return Ok(Some(0));
-    }
-    let Some((slot, info)) = shm::next(spot.key as usize) else { return Ok(None) };
-    let owner = &info.owner;
-    writeln!(
-        out,
-        "{:10} {:10}  {:4o} {:21} {:5} {:5}  {:5} {:5} {:5} {:5} {:5} {:10} {:10} {:10} {:21} {:21}",
-        info.key,
-        info.id,
-        owner.mode,
-        info.size,
-        info.creator,
-        info.last,
-        info.attachments,
-        owner.uid,
-        owner.gid,
-        owner.creator_uid,
-        owner.creator_gid,
-        info.attached,
-        info.detached,
-        info.changed,
-        info.resident * 4096,
-        info.swapped * 4096,
-    )?;
-    Ok(Some(slot as u64 + 1))
-}

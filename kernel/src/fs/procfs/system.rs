@@ -10,6 +10,7 @@ use crate::arch::cpu;
 use crate::dev::block;
 use crate::errno::Result;
 use crate::fs::{file, mount, random, swap};
+use crate::ipc::shm;
 use crate::net::address::Kind;
 use crate::net::show::{self, Version};
 use crate::proc;
@@ -42,7 +43,7 @@ pub(super) static ROOT: &[Member] = &[
     link("sysrq-trigger", Show::Trigger),
     link("audit", Show::Audit),
     link("inuse", Show::InUse),
-    dir("sysvipc", settings::SYSVIPC),
+    dir("sysvipc", SYSVIPC),
     dir("net", NET),
     dir("sys", &[dir("kernel", KERNEL), dir("vm", VM), dir("fs", FS)]),
 ];
@@ -109,6 +110,42 @@ static FS: &[Member] = &[
     setting("pipe-user-pages-hard", &settings::PIPE_HARD),
     text("file-nr", || format!("{}\t0\t{}\n", file::counts().0, file::counts().1)),
 ];
+
+/// `/proc/sysvipc`.
+static SYSVIPC: &[Member] = &[records("shm", segments)];
+
+fn segments(spot: Spot, out: &mut Text) -> Result<Option<u64>> {
+    if spot.line == 0 {
+        out.write_str(
+            "       key      shmid perms                  size  cpid  lpid nattch   uid   gid  cuid  cgid      \
+             atime      dtime      ctime                   rss                  swap\n",
+        )?;
+        return Ok(Some(0));
+    }
+    let Some((slot, info)) = shm::next(spot.key as usize) else { return Ok(None) };
+    let owner = &info.owner;
+    writeln!(
+        out,
+        "{:10} {:10}  {:4o} {:21} {:5} {:5}  {:5} {:5} {:5} {:5} {:5} {:10} {:10} {:10} {:21} {:21}",
+        info.key,
+        info.id,
+        owner.mode,
+        info.size,
+        info.creator,
+        info.last,
+        info.attachments,
+        owner.uid,
+        owner.gid,
+        owner.creator_uid,
+        owner.creator_gid,
+        info.attached,
+        info.detached,
+        info.changed,
+        info.resident * 4096,
+        info.swapped * 4096,
+    )?;
+    Ok(Some(slot as u64 + 1))
+}
 
 fn interrupts() -> String {
     let mut out = String::from("     ");

@@ -19,6 +19,7 @@ use alloc::sync::Weak;
 use alloc::vec::Vec;
 use core::fmt;
 
+use super::settings;
 use crate::charge::{self, Charge};
 use crate::errno::*;
 use crate::fs::file::File;
@@ -194,9 +195,6 @@ impl Reader {
     }
 }
 
-/// The longest setting.
-const SETTING_MAX: usize = 128;
-
 impl Inode for Reader {
     fn stat(&self) -> Stat {
         self.stat
@@ -226,9 +224,9 @@ impl Inode for Reader {
     fn write(&self, _file: &File, at: Position, from: &mut Source<'_>) -> Result<(usize, u64)> {
         let set = self.set.ok_or(EBADF)?;
         let at = if let Position::At(at) = at { at } else { 0 };
-        let mut bytes = [0; SETTING_MAX];
+        let mut bytes = [0; settings::LONGEST + 1];
         let n = from.get(&mut bytes)?;
-        let text = core::str::from_utf8(&bytes[..n]).map_err(|_| EINVAL)?;
+        let text = settings::text(&bytes[..n])?;
         match (set, &self.subject) {
             (Set::System(set), _) => set(text)?,
             (Set::Process(set), Subject::Process(process, _)) => {
@@ -236,7 +234,6 @@ impl Inode for Reader {
             }
             (Set::Process(_), _) => return Err(EINVAL),
         }
-        let n = n + from.skip(from.left());
         Ok((n, at.saturating_add(n as u64)))
     }
 
