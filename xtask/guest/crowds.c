@@ -1,6 +1,8 @@
-// What others do doesn't slow a program: forks, ends and reaping beside many processes. Time is virtual: run with instructions for a
-// clock, on one CPU.
+// What others do doesn't slow a program: forks, ends and reaping beside many processes; locks and signals beside many that are of no
+// concern to it. Time is virtual: run with instructions for a clock, on one CPU.
 #include "check.h"
+#include <sched.h>
+#include <sys/signalfd.h>
 
 enum { FEW = 10, MANY = 800, TIMES = 20 };
 
@@ -13,8 +15,13 @@ static int64_t now(void) {
 static pid_t crowd[MANY];
 static int there;
 
-// Sleeping children, so many in all. Each has run when this returns: what is measured afterwards doesn't pay for its start.
-static void grow(int count) {
+static void sleeps(void) {
+    for (;;) pause();
+}
+
+// Children that wait for something, so many in all. Each has run when this returns: what is measured afterwards doesn't pay for its
+// start.
+static void grow(int count, void (*wait_for_it)(void)) {
     int started[2];
     NEED(pipe(started) == 0);
     for (; there < count; there++) {
@@ -22,7 +29,8 @@ static void grow(int count) {
         NEED(crowd[there] >= 0);
         if (crowd[there] == 0) {
             if (write(started[1], "", 1) != 1) _exit(1);
-            for (;;) pause();
+            wait_for_it();
+            _exit(1);
         }
         char byte;
         NEED(read(started[0], &byte, 1) == 1);
@@ -53,13 +61,13 @@ static int64_t reaps(int whichever) {
 }
 
 static void beside_many_processes(void) {
-    grow(FEW);
+    grow(FEW, sleeps);
     forks();
     int64_t few = forks();
-    grow(MANY);
+    grow(MANY, sleeps);
     int64_t many = forks();
     int64_t any = reaps(1);
-    grow(MANY);
+    grow(MANY, sleeps);
     int64_t own = reaps(0);
     printf("fork and end: %lld ns beside %d, %lld beside %d; reaped in %lld, by number in %lld\n", (long long)few, FEW, (long long)many,
            MANY, (long long)any, (long long)own);
@@ -68,8 +76,76 @@ static void beside_many_processes(void) {
     CHECK(own < 20000);
 }
 
+// What a call takes, with the turn of those that it wakes.
+static int64_t takes(void (*call)(void)) {
+    call();
+    int64_t begun = now();
+    for (int i = 0; i < TIMES; i++) {
+        call();
+        sched_yield();
+    }
+    return (now() - begun) / TIMES;
+}
+
+// A call takes what it takes alone, beside many that wait for what it doesn't touch.
+static void is_as_before(const char *what, int64_t alone, int64_t beside) {
+    printf("%s: %lld ns alone, %lld beside many\n", what, (long long)alone, (long long)beside);
+    CHECK(beside < 2 * alone);
+}
+
+static void beside_many(const char *what, void (*call)(void), void (*wait_for_it)(void)) {
+    int64_t alone = takes(call);
+    grow(MANY, wait_for_it);
+    usleep(100000);
+    int64_t beside = takes(call);
+    reaps(1);
+    is_as_before(what, alone, beside);
+}
+
+static int own_file, other_file;
+
+static void lock_all(int fd, int type, int how) {
+    struct flock lock = {.l_type = type};
+    NEED(!fcntl(fd, how, &lock));
+}
+
+static void locks_and_unlocks(void) {
+    lock_all(own_file, F_WRLCK, F_SETLK);
+    lock_all(own_file, F_UNLCK, F_SETLK);
+}
+
+static void waits_for_a_lock(void) {
+    lock_all(other_file, F_WRLCK, F_SETLKW);
+}
+
+static void beside_many_who_wait_for_locks(void) {
+    NEED((own_file = memfd_create("own", 0)) >= 0 && (other_file = memfd_create("other", 0)) >= 0);
+    lock_all(other_file, F_WRLCK, F_SETLK);
+    beside_many("a lock and its end", locks_and_unlocks, waits_for_a_lock);
+}
+
+static sigset_t usr1;
+
+static void sends_and_takes(void) {
+    NEED(!kill(getpid(), SIGUSR1) && sigwaitinfo(&usr1, 0) == SIGUSR1);
+}
+
+static void reads_signals(void) {
+    struct signalfd_siginfo info;
+    if (read(signalfd(-1, &usr1, 0), &info, sizeof info) < 0) _exit(1);
+}
+
+static void beside_many_who_read_signals(void) {
+    sigemptyset(&usr1);
+    sigaddset(&usr1, SIGUSR1);
+    NEED(!sigprocmask(SIG_BLOCK, &usr1, 0));
+    beside_many("a blocked signal", sends_and_takes, reads_signals);
+}
+
 static const struct test_case cases[] = {
     {"beside_many_processes", beside_many_processes},
+    {"beside_many_who_wait_for_locks", beside_many_who_wait_for_locks},
+    {"beside_many_who_read_signals", beside_many_who_read_signals},
 };
 
 int main(int argc, char **argv) { return RUN(cases, argc, argv); }

@@ -106,6 +106,8 @@ pub struct Process {
     pub child_queue: WaitQueue,
     /// Threads that wait for this very process, as its parent's or its tracer's: they don't meet those who wait for others.
     pub watchers: WaitQueue,
+    /// Threads of this process that wait for a signal by a file (`signalfd`).
+    pub signal_readers: WaitQueue,
     /// Threads of others that this process traces.
     pub tracees: SpinLock<Tracees>,
     /// Stopped threads.
@@ -201,6 +203,7 @@ impl Process {
             limits: SpinLock::new(from.limits),
             child_queue: WaitQueue::new(),
             watchers: WaitQueue::new(),
+            signal_readers: WaitQueue::new(),
             tracees: SpinLock::new(Tracees::new()),
             stop_queue: WaitQueue::new(),
             thread_gone: WaitQueue::new(),
