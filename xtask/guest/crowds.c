@@ -1,10 +1,12 @@
-// What others do doesn't slow a program: forks, ends and reaping beside many processes; locks and signals beside many that are of no
-// concern to it. Time is virtual: run with instructions for a clock, on one CPU.
+// What others do doesn't slow a program: forks, ends and reaping beside many processes; locks, signals and limits beside many
+// that are of no concern to it. Time is virtual: run with instructions for a clock, on one CPU.
 #include "check.h"
+#include <pthread.h>
 #include <sched.h>
+#include <sys/resource.h>
 #include <sys/signalfd.h>
 
-enum { FEW = 10, MANY = 800, TIMES = 20 };
+enum { FEW = 10, MANY = 800, TIMES = 20, THREADS = 2000 };
 
 static int64_t now(void) {
     struct timespec t;
@@ -142,10 +144,36 @@ static void beside_many_who_read_signals(void) {
     beside_many("a blocked signal", sends_and_takes, reads_signals);
 }
 
+static void *sleeps_as_a_thread(void *nothing) {
+    sleeps();
+    return nothing;
+}
+
+static int64_t computes(void) {
+    int64_t begun = now();
+    for (volatile int i = 0; i < 20000000; i++) {}
+    return now() - begun;
+}
+
+// Time that is limited is counted at each tick, whatever threads there are.
+static void limited_beside_many_threads(void) {
+    pthread_attr_t small;
+    pthread_t thread;
+    pthread_attr_init(&small), pthread_attr_setstacksize(&small, 16384);
+    for (int i = 0; i < THREADS; i++) NEED(!pthread_create(&thread, &small, sleeps_as_a_thread, 0));
+    usleep(100000);
+    int64_t free = computes();
+    NEED(!setrlimit(RLIMIT_CPU, &(struct rlimit){1000, 1000}));
+    int64_t limited = computes();
+    printf("computing: %lld us, %lld under a limit\n", (long long)free / 1000, (long long)limited / 1000);
+    CHECK(limited < free + free / 100);
+}
+
 static const struct test_case cases[] = {
     {"beside_many_processes", beside_many_processes},
     {"beside_many_who_wait_for_locks", beside_many_who_wait_for_locks},
     {"beside_many_who_read_signals", beside_many_who_read_signals},
+    {"limited_beside_many_threads", limited_beside_many_threads},
 };
 
 int main(int argc, char **argv) { return RUN(cases, argc, argv); }
