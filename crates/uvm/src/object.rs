@@ -66,7 +66,7 @@ pub struct ObjectBody {
 
 /// The head of a memory object, embedded in its pager.
 pub struct Object<M: Machine> {
-    id: u32,
+    id: u64,
     /// Whether its pager is registered.
     pub(crate) known: AtomicBool,
     pub(crate) refs: Refs,
@@ -93,7 +93,7 @@ impl<M: Machine> Object<M> {
 
     fn made(uvm: &Uvm<M>, len: Pages, class: PageFlags, quota: Option<Arc<Quota>>) -> Self {
         Object {
-            id: uvm.name_object(),
+            id: uvm.number_object(),
             known: AtomicBool::new(false),
             refs: Refs::new(),
             writers: Writers::new(),
@@ -114,9 +114,14 @@ impl<M: Machine> Object<M> {
         }
     }
 
-    /// The object's name, as page records and `/proc` show it.
-    pub fn id(&self) -> u32 {
+    /// Its number, which no other object ever has, as `/proc` shows it.
+    pub fn id(&self) -> u64 {
         self.id
+    }
+
+    /// Its name in page records, which have room for no more: of its number the lower half. See [`Uvm::register`] for two of one name.
+    pub fn name(&self) -> u32 {
+        self.id as u32
     }
 
     /// References: map entries and the host's handles; a moment's value.
@@ -269,7 +274,7 @@ impl<M: Machine> Object<M> {
     fn enter(&self, machine: &M, body: &mut ObjectBody, index: Pages, page: PageNo) {
         debug_assert!(index < body.len, "a page past its object's end");
         let old = body.set(index, number(page)).map(stored);
-        machine.frames().set_owner(page, Owner::Object(self.id), index.0);
+        machine.frames().set_owner(page, Owner::Object(self.name()), index.0);
         match old {
             None => {}
             Some(Stored::Page(_)) => debug_assert!(false, "two pages at one index of an object"),

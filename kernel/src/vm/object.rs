@@ -124,8 +124,8 @@ impl Object {
         Ok(Object { inner: Arc::new(Inner { kind: Kind::Device(pager), size: AtomicU64::new(len) }) })
     }
 
-    /// Its name among all objects.
-    pub fn id(&self) -> u32 {
+    /// Its number, which no other object ever has.
+    pub fn id(&self) -> u64 {
         self.inner.pager().object().id()
     }
 

@@ -51,7 +51,7 @@ impl Segment {
 
     /// What `/proc/PID/maps` and [`MapLine`](super::MapLine) call its object.
     pub fn id(&self) -> u64 {
-        u64::from(self.pager.object().id())
+        self.pager.object().id()
     }
 
     /// Something to know it by that keeps no memory.

@@ -305,7 +305,7 @@ impl<M: Machine> Uvm<M> {
 fn first_copied<M: Machine>(
     tree: &Tree<Entry<M>>,
     range: VaRange,
-    object: u32,
+    object: u64,
     from: Pages,
 ) -> Option<VaRange> {
     let mut found = None;
