@@ -1,12 +1,14 @@
-// What others do doesn't slow a program: forks, ends and reaping beside many processes; locks, signals and limits beside many
+// What others do doesn't slow a program: forks, ends and reaping beside many processes; locks, signals, segments and limits beside many
 // that are of no concern to it. Time is virtual: run with instructions for a clock, on one CPU.
 #include "check.h"
 #include <pthread.h>
 #include <sched.h>
+#include <sys/ipc.h>
 #include <sys/resource.h>
+#include <sys/shm.h>
 #include <sys/signalfd.h>
 
-enum { FEW = 10, MANY = 800, TIMES = 20, THREADS = 2000 };
+enum { FEW = 10, MANY = 800, TIMES = 20, SEGMENTS = 2000, THREADS = 2000 };
 
 static int64_t now(void) {
     struct timespec t;
@@ -144,6 +146,20 @@ static void beside_many_who_read_signals(void) {
     beside_many("a blocked signal", sends_and_takes, reads_signals);
 }
 
+static void makes_a_segment(void) {
+    NEED(!shmctl(shmget(IPC_PRIVATE, PAGE, IPC_CREAT | 0600), IPC_RMID, 0));
+}
+
+// Removed ones are there as long as somebody has them attached.
+static void beside_many_removed_segments(void) {
+    int64_t alone = takes(makes_a_segment);
+    for (int i = 0; i < SEGMENTS; i++) {
+        int id = shmget(IPC_PRIVATE, PAGE, IPC_CREAT | 0600);
+        NEED(shmat(id, 0, 0) != (void *)-1 && !shmctl(id, IPC_RMID, 0));
+    }
+    is_as_before("a segment", alone, takes(makes_a_segment));
+}
+
 static void *sleeps_as_a_thread(void *nothing) {
     sleeps();
     return nothing;
@@ -173,6 +189,7 @@ static const struct test_case cases[] = {
     {"beside_many_processes", beside_many_processes},
     {"beside_many_who_wait_for_locks", beside_many_who_wait_for_locks},
     {"beside_many_who_read_signals", beside_many_who_read_signals},
+    {"beside_many_removed_segments", beside_many_removed_segments},
     {"limited_beside_many_threads", limited_beside_many_threads},
 };
 
