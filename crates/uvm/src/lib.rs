@@ -49,6 +49,7 @@ mod anon_io;
 mod audit;
 mod borrowed;
 mod borrowers;
+mod copiers;
 mod cover;
 mod describe;
 pub mod extract;
@@ -124,6 +125,8 @@ pub struct Uvm<M: Machine> {
     zero_page: spin::Once<PageNo>,
     /// The id of the next object.
     next_object: AtomicU64,
+    /// The family of the next space that is created: see [`copiers`].
+    next_family: AtomicU64,
 }
 
 impl<M: Machine> Uvm<M> {
@@ -148,6 +151,7 @@ impl<M: Machine> Uvm<M> {
             sweep_hand: AtomicU32::new(0),
             zero_page: spin::Once::new(),
             next_object: AtomicU64::new(1),
+            next_family: AtomicU64::new(1),
         })
     }
 

@@ -19,7 +19,7 @@
 use alloc::sync::Arc;
 use core::num::NonZeroU32;
 
-use machine::lines::{AtomicBool, Ordering::Relaxed};
+use machine::lines::AtomicBool;
 
 use machine::frames::PageFlags;
 use machine::order;
@@ -30,6 +30,7 @@ use machine::{
 };
 
 use crate::anon::{drop_page, leave};
+use crate::copiers::Copiers;
 use crate::io::Chain;
 use crate::pager;
 use crate::pager::ahead::{Plan, ReadAhead};
@@ -56,8 +57,7 @@ pub struct ObjectBody {
     /// How often a range was emptied, ever.
     pub(crate) cuts: u64,
     pub(crate) ahead: ReadAhead,
-    /// A private mapping has copied a page, ever; set by those who read beside others, too.
-    copied: AtomicBool,
+    pub(crate) copiers: Copiers,
     /// What its pages are for the page daemon's balance: `FILE`, `EXEC` or neither.
     pub(crate) class: PageFlags,
     /// What counts its pages, with those of others.
@@ -107,7 +107,7 @@ impl<M: Machine> Object<M> {
                 stored_to: 0,
                 cuts: 0,
                 ahead: ReadAhead::new(),
-                copied: AtomicBool::new(false),
+                copiers: Copiers::default(),
                 class,
                 quota,
             }),
@@ -191,7 +191,7 @@ impl<M: Machine> Object<M> {
 
     /// Whether mappings may hold private copies of its pages, for [`Uvm::forget_copies`].
     pub fn may_have_copies<P: Before<order::Object>>(&self, held: &mut Held<'_, P>) -> bool {
-        self.refs.count() > 1 && self.lock(held).0.copied.load(Relaxed)
+        self.refs.count() > 1 && self.lock(held).0.copiers.are_any()
     }
 
     /// Takes the object's lock.
@@ -345,14 +345,6 @@ impl ObjectBody {
     /// How many pages it holds, and how many of them on swap: for an audit.
     pub(crate) fn counts(&self) -> (usize, usize) {
         (self.stored, self.swapped)
-    }
-
-    /// Takes note that a private mapping has copied a page.
-    #[inline]
-    pub(crate) fn note_copied(&self) {
-        if !self.copied.load(Relaxed) {
-            self.copied.store(true, Relaxed);
-        }
     }
 
     /// The resident page at an index.

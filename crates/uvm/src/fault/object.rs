@@ -128,7 +128,7 @@ impl<M: Machine> Uvm<M> {
             }
             self.forget_at(held, fault, entry);
             let made = self.promote(held, page)?;
-            body.note_copied();
+            body.copiers.add(fault.space.family);
             return Ok(Some(made));
         }
         self.stat().add(self.machine().cpu(), Counter::FaultsObject, 1);
