@@ -49,6 +49,28 @@ static void open_creates_or_opens(void) {
     CHECK(shared[1] == 0);
 }
 
+// Whoever waits for a lock gets it in the end, and alone: between two of them the file has none.
+static void a_lock_is_one_processs(void) {
+    enum { LOCKERS = 4 };
+    share();
+    int fd = memfd_create("locked", 0);
+    for (int i = 0; i < LOCKERS; i++) {
+        pid_t child = fork();
+        NEED(fd >= 0 && child >= 0);
+        if (child) continue;
+        struct flock lock = {.l_type = F_WRLCK}, none = {.l_type = F_UNLCK};
+        for (int n = 0; n < ROUNDS; n++) {
+            if (fcntl(fd, F_SETLKW, &lock)) _exit(1);
+            shared[0]++;
+            if (n % 64 == 0) sched_yield();
+            if (fcntl(fd, F_SETLKW, &none)) _exit(1);
+        }
+        _exit(0);
+    }
+    for (int status; wait(&status) > 0;) CHECK(status == 0);
+    CHECK(shared[0] == LOCKERS * ROUNDS);
+}
+
 static volatile int round_of[2], segment[2], go;
 
 static void *gets(void *argument) {
@@ -490,6 +512,7 @@ static void the_last_thread_is_one(void) {
 
 static const struct test_case cases[] = {
     {"open_creates_or_opens", open_creates_or_opens},
+    {"a_lock_is_one_processs", a_lock_is_one_processs},
     {"one_key_is_one_segment", one_key_is_one_segment},
     {"mappings_that_stay_destroy_nothing", mappings_that_stay_destroy_nothing},
     {"what_is_shared_stays_shared", what_is_shared_stays_shared},

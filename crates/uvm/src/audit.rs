@@ -51,9 +51,9 @@ struct Count<M: Machine> {
     /// By address of the amap: itself, and how many entries refer to each slot.
     amaps: BTreeMap<usize, (Arc<Amap<M>>, SlotRefs)>,
     /// By object id: references from entries.
-    objects: BTreeMap<u32, usize>,
+    objects: BTreeMap<u64, usize>,
     /// By object id: entries whose stores may reach the object.
-    writers: BTreeMap<u32, usize>,
+    writers: BTreeMap<u64, usize>,
     /// Who holds each slot of swap, in words.
     slots: BTreeMap<Slot, String>,
     /// Pages that slots have on loan, and how often.
@@ -191,7 +191,7 @@ impl<M: Machine> Uvm<M> {
             let lent = self.frames().loans(page) != 0;
             ensure!(!lent || !prot.contains(Prot::WRITE), "{va:?} can be written, and {page:?} is lent");
             if let (Owner::Object(id), true) = (self.frames().owner(page), prot.contains(Prot::WRITE)) {
-                let own = e.object.as_ref().filter(|oref| oref.pager.object().id() == id);
+                let own = e.object.as_ref().filter(|oref| oref.pager.object().name() == id);
                 let is_marked = own.is_none_or(|oref| {
                     oref.pager.object().lock(held).0.is_marked(Pages(self.frames().index(page)))
                 });
@@ -393,12 +393,12 @@ impl<M: Machine> Uvm<M> {
         objects: &[Arc<dyn Pager<M>>],
         count: &mut Count<M>,
     ) -> Result<(), AuditError> {
-        let mut all: BTreeMap<u32, Arc<dyn Pager<M>>> =
+        let mut all: BTreeMap<u64, Arc<dyn Pager<M>>> =
             objects.iter().map(|pager| (pager.object().id(), pager.clone())).collect();
         let mut next = 0;
-        while let Some((id, pager)) = self.registry.next(held, next) {
-            all.insert(id, pager);
-            next = id + 1;
+        while let Some((name, pager)) = self.registry.next(held, next) {
+            all.insert(pager.object().id(), pager);
+            next = name + 1;
         }
         for (id, pager) in all {
             let (counted, writers) = (pager.object().writers(), count.writers.get(&id).copied().unwrap_or(0));
@@ -442,7 +442,10 @@ impl<M: Machine> Uvm<M> {
             };
             slots.extend(Slot::new(self.frames().slot(page)).map(|slot| (index, slot)));
             let owner = (self.frames().owner(page), self.frames().index(page));
-            ensure!(owner == (Owner::Object(id), index.0), "{page:?} of object {id} is owned by {owner:?}");
+            ensure!(
+                owner == (Owner::Object(pager.object().name()), index.0),
+                "{page:?} of object {id} is owned by {owner:?}"
+            );
             let is_dirty = self.frames().class(page) != Class::Anon && !self.is_clean(page);
             ensure!(
                 !is_dirty || body.is_marked(index),

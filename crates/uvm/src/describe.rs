@@ -40,7 +40,7 @@ pub struct Layers {
     /// The amap: the slot of the entry's first page, anons in the entry's range, whether no one else refers to it.
     pub amap: Option<(Pages, usize, bool)>,
     /// The object: its kind, id, and its page at the entry's first address.
-    pub object: Option<(&'static str, u32, Pages)>,
+    pub object: Option<(&'static str, u64, Pages)>,
     /// Pages of both layers in the entry's range that are on loan to others.
     pub lent: usize,
     /// Slots in the entry's range that hold a page on loan from others.
@@ -61,7 +61,7 @@ pub struct Outline {
     /// Whether it is locked in memory.
     pub wired: bool,
     /// The object below: its id, and its page at the entry's first address.
-    pub object: Option<(u32, Pages)>,
+    pub object: Option<(u64, Pages)>,
 }
 
 impl<M: Machine> Uvm<M> {

@@ -308,6 +308,7 @@ impl<M: Machine> Uvm<M> {
             self.machine().pmap().pass(&mut h, from, range, to, at, &mut passing.down);
         }
         passing.down.flush(self.machine().pmap());
+        passed.each(|e| e.note_copier(&mut h, to.family));
         passed.shift(range.start, at);
         trees.to().put_back(passed);
         self.join(trees.from(), &mut h, range);

@@ -49,6 +49,7 @@ mod anon_io;
 mod audit;
 mod borrowed;
 mod borrowers;
+mod copiers;
 mod cover;
 mod describe;
 pub mod extract;
@@ -79,7 +80,7 @@ mod will_need;
 mod writers;
 
 use crate::pageout::Effort;
-use machine::lines::{AtomicU32, AtomicUsize, Ordering::Relaxed};
+use machine::lines::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 use machine::{order, Frames, Held, Machine, NoMemory, PageNo, Ticket};
 
@@ -122,8 +123,10 @@ pub struct Uvm<M: Machine> {
     sweep_hand: AtomicU32,
     /// What untouched memory is lent as.
     zero_page: spin::Once<PageNo>,
-    /// The name of the next object; used twice only after 2^32 objects: see [`registry`].
-    next_object: AtomicU32,
+    /// The id of the next object.
+    next_object: AtomicU64,
+    /// The family of the next space that is created: see [`copiers`].
+    next_family: AtomicU64,
 }
 
 impl<M: Machine> Uvm<M> {
@@ -147,7 +150,8 @@ impl<M: Machine> Uvm<M> {
             coming_in: AtomicUsize::new(0),
             sweep_hand: AtomicU32::new(0),
             zero_page: spin::Once::new(),
-            next_object: AtomicU32::new(1),
+            next_object: AtomicU64::new(1),
+            next_family: AtomicU64::new(1),
         })
     }
 
@@ -181,7 +185,7 @@ impl<M: Machine> Uvm<M> {
         self.anons.heap_bytes()
     }
 
-    pub(crate) fn name_object(&self) -> u32 {
+    pub(crate) fn number_object(&self) -> u64 {
         self.next_object.fetch_add(1, Relaxed)
     }
 

@@ -19,7 +19,7 @@
 use alloc::sync::Arc;
 use core::num::NonZeroU32;
 
-use machine::lines::{AtomicBool, Ordering::Relaxed};
+use machine::lines::AtomicBool;
 
 use machine::frames::PageFlags;
 use machine::order;
@@ -30,6 +30,7 @@ use machine::{
 };
 
 use crate::anon::{drop_page, leave};
+use crate::copiers::Copiers;
 use crate::io::Chain;
 use crate::pager;
 use crate::pager::ahead::{Plan, ReadAhead};
@@ -56,8 +57,7 @@ pub struct ObjectBody {
     /// How often a range was emptied, ever.
     pub(crate) cuts: u64,
     pub(crate) ahead: ReadAhead,
-    /// A private mapping has copied a page, ever; set by those who read beside others, too.
-    copied: AtomicBool,
+    pub(crate) copiers: Copiers,
     /// What its pages are for the page daemon's balance: `FILE`, `EXEC` or neither.
     pub(crate) class: PageFlags,
     /// What counts its pages, with those of others.
@@ -66,7 +66,7 @@ pub struct ObjectBody {
 
 /// The head of a memory object, embedded in its pager.
 pub struct Object<M: Machine> {
-    id: u32,
+    id: u64,
     /// Whether its pager is registered.
     pub(crate) known: AtomicBool,
     pub(crate) refs: Refs,
@@ -93,7 +93,7 @@ impl<M: Machine> Object<M> {
 
     fn made(uvm: &Uvm<M>, len: Pages, class: PageFlags, quota: Option<Arc<Quota>>) -> Self {
         Object {
-            id: uvm.name_object(),
+            id: uvm.number_object(),
             known: AtomicBool::new(false),
             refs: Refs::new(),
             writers: Writers::new(),
@@ -107,16 +107,21 @@ impl<M: Machine> Object<M> {
                 stored_to: 0,
                 cuts: 0,
                 ahead: ReadAhead::new(),
-                copied: AtomicBool::new(false),
+                copiers: Copiers::default(),
                 class,
                 quota,
             }),
         }
     }
 
-    /// The object's name, as page records and `/proc` show it.
-    pub fn id(&self) -> u32 {
+    /// Its number, which no other object ever has, as `/proc` shows it.
+    pub fn id(&self) -> u64 {
         self.id
+    }
+
+    /// Its name in page records, which have room for no more: of its number the lower half. See [`Uvm::register`] for two of one name.
+    pub fn name(&self) -> u32 {
+        self.id as u32
     }
 
     /// References: map entries and the host's handles; a moment's value.
@@ -186,7 +191,7 @@ impl<M: Machine> Object<M> {
 
     /// Whether mappings may hold private copies of its pages, for [`Uvm::forget_copies`].
     pub fn may_have_copies<P: Before<order::Object>>(&self, held: &mut Held<'_, P>) -> bool {
-        self.refs.count() > 1 && self.lock(held).0.copied.load(Relaxed)
+        self.refs.count() > 1 && self.lock(held).0.copiers.are_any()
     }
 
     /// Takes the object's lock.
@@ -269,7 +274,7 @@ impl<M: Machine> Object<M> {
     fn enter(&self, machine: &M, body: &mut ObjectBody, index: Pages, page: PageNo) {
         debug_assert!(index < body.len, "a page past its object's end");
         let old = body.set(index, number(page)).map(stored);
-        machine.frames().set_owner(page, Owner::Object(self.id), index.0);
+        machine.frames().set_owner(page, Owner::Object(self.name()), index.0);
         match old {
             None => {}
             Some(Stored::Page(_)) => debug_assert!(false, "two pages at one index of an object"),
@@ -340,14 +345,6 @@ impl ObjectBody {
     /// How many pages it holds, and how many of them on swap: for an audit.
     pub(crate) fn counts(&self) -> (usize, usize) {
         (self.stored, self.swapped)
-    }
-
-    /// Takes note that a private mapping has copied a page.
-    #[inline]
-    pub(crate) fn note_copied(&self) {
-        if !self.copied.load(Relaxed) {
-            self.copied.store(true, Relaxed);
-        }
     }
 
     /// The resident page at an index.

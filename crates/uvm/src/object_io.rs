@@ -201,8 +201,10 @@ impl<M: Machine> Uvm<M> {
                 }
                 // It keeps its name while it has pages: the page daemon and I/O find it by that.
                 if pager.last_reference(self, &mut body, &mut h, down) == Removed::All {
-                    self.registry.remove(&mut h, object.id());
-                    object.known.store(false, Relaxed);
+                    // One that was refused may have another's name.
+                    if object.known.swap(false, Relaxed) {
+                        self.registry.remove(&mut h, object.name());
+                    }
                     return;
                 }
             }

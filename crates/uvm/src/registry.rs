@@ -4,7 +4,7 @@
 //! there and find the pager here.
 //!
 //! I1: an object is entered once it can do I/O, and taken out when its last reference goes. I2: of two objects that are alive and have
-//! one name, names being 32 bits of a count, the second is not entered: no I/O and no page is ever taken for another's.
+//! one name, names being the lower 32 bits of ids, the second is not entered: no I/O and no page is ever taken for another's.
 //!
 //! Locks: the table by its own, which ranks below the objects'; nothing is called under it.
 
@@ -68,14 +68,14 @@ impl<M: Machine> Uvm<M> {
     ) -> Result<(), NoMemory> {
         self.machine().reserve_heap(NEW_BYTES)?;
         let (mut pagers, _) = self.registry.pagers.lock(held);
-        let id = pager.object().id();
+        let name = pager.object().name();
         let has_another = |other: &Weak<dyn Pager<M>>| {
             other.strong_count() != 0 && !core::ptr::addr_eq(other.as_ptr(), Arc::as_ptr(pager))
         };
-        if pagers.get(&id).is_some_and(has_another) {
+        if pagers.get(&name).is_some_and(has_another) {
             return Err(NoMemory);
         }
-        pagers.insert(id, Arc::downgrade(pager));
+        pagers.insert(name, Arc::downgrade(pager));
         pager.object().known.store(true, Relaxed);
         Ok(())
     }
@@ -108,7 +108,7 @@ mod tests {
     use uvm_soft::{Config, SoftMachine};
 
     use super::*;
-    use crate::AnonObject;
+    use crate::{AnonObject, Object};
 
     #[test]
     fn a_name_that_comes_again_is_not_anothers() {
@@ -118,12 +118,16 @@ mod tests {
         uvm.next_object.store(77, Relaxed);
         let first: Arc<dyn Pager<SoftMachine>> = AnonObject::new(&uvm, held, Pages(1)).unwrap();
         uvm.register(held, &first).unwrap();
-        // 2^32 objects later.
-        uvm.next_object.store(77, Relaxed);
+        uvm.next_object.store(77 + (1 << 32), Relaxed);
         let again = AnonObject::new(&uvm, held, Pages(1)).map(|object| object as Arc<dyn Pager<_>>);
         let refused = again.and_then(|again| uvm.register(held, &again));
         assert_eq!(refused, Err(NoMemory));
         let known = uvm.pager(held, 77).unwrap();
         assert!(core::ptr::addr_eq(Arc::as_ptr(&known), Arc::as_ptr(&first)), "the name is the second's");
+        // The id is nobody else's.
+        uvm.next_object.store(77 + (2 << 32), Relaxed);
+        let third = Object::new(&uvm, Pages(1));
+        assert_eq!((third.name(), first.object().name()), (77, 77));
+        assert_ne!(third.id(), first.object().id());
     }
 }

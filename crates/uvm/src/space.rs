@@ -31,6 +31,8 @@ pub struct Space<M: Machine> {
     pub(crate) map: Arc<Map<M>>,
     pub(crate) pmap: Arc<<M::Pmap as Pmap>::Space>,
     pub(crate) patience: Patience,
+    /// Its number, or that of the space whose descendant it is: see [`copiers`](crate::copiers).
+    pub(crate) family: u64,
 }
 
 impl<M: Machine> Space<M> {
@@ -63,7 +65,8 @@ impl<M: Machine> Uvm<M> {
         debug_assert!(bounds.start.is_page_aligned() && bounds.end.is_page_aligned());
         self.machine().reserve_heap(size_of::<Map<M>>() + size_of::<<M::Pmap as Pmap>::Space>() + 64)?;
         let pmap = Arc::new(self.machine().pmap().create(held)?);
-        Ok(Space { map: Arc::new(Map::new(bounds)), pmap, patience: Patience::default() })
+        let family = self.next_family.fetch_add(1, Relaxed);
+        Ok(Space { map: Arc::new(Map::new(bounds)), pmap, patience: Patience::default(), family })
     }
 
     /// Ends a space that no CPU runs in any more, or a submap. Submaps end before their space.
@@ -103,7 +106,8 @@ impl<M: Machine> Uvm<M> {
             }
             let map = Arc::new(Map::new(range));
             tree.insert(Entry::submap(map.clone()));
-            Ok(Space { map, pmap: space.pmap.clone(), patience: Patience::default() })
+            let (pmap, family) = (space.pmap.clone(), space.family);
+            Ok(Space { map, pmap, patience: Patience::default(), family })
         })
     }
 
@@ -118,6 +122,7 @@ impl<M: Machine> Uvm<M> {
     /// [`NoMemory`]: the parent is as it was.
     pub fn fork(&self, held: &mut Held<'_, order::Nothing>, parent: &Space<M>) -> Result<Space<M>, NoMemory> {
         let child = self.space_create(held, parent.map.bounds)?;
+        let child = Space { family: parent.family, ..child };
         let mut down = Shootdown::new();
         let mut entries = Tree::new();
         // A little more than the last one needed, if it can be had at once: then the map is looked through only once.

@@ -189,6 +189,7 @@ impl<M: Machine> Uvm<M> {
             if entry.writes == Writes::NeedCopy {
                 self.copy_amap(&mut h, entry);
             }
+            entry.note_copier(&mut h, space.family);
             self.put_in_entry(&mut h, entry, range, transfer);
         });
         if transfer.at == At::Anywhere {

@@ -4,7 +4,7 @@ mod disk;
 
 use disk::{Answers, Desk};
 use machine::{Machine, Pa, PageNo, Pages, Prot, ThreadCtx, Va, VaRange};
-use uvm::{Access, Advice, Counter, FaultError, GetError, Intent, IoError, MapRequest, Sharing};
+use uvm::{Access, Advice, Counter, FaultError, GetError, Intent, IoError, MapRequest, Pass, Place, Sharing};
 use uvm_soft::{Config, Fate, SoftMachine};
 
 #[global_allocator]
@@ -432,9 +432,12 @@ fn private_copies_behind_the_end_of_a_shorter_file_are_forgotten_everywhere() {
     desk.uvm.wire(held, &parent, VaRange::new(va + Pages(12), va + Pages(16))).unwrap();
     let child = desk.uvm.fork(held, &parent).unwrap();
     desk.store(&child, va + Pages(9), 8).unwrap();
+    let (stranger, place) = (desk.space(held), Place::FixedNoReplace(va));
+    let all = VaRange::new(va, va + Pages(16));
+    desk.uvm.pass_range(held, &parent, all, &stranger, place, Pass::Copy).unwrap();
     assert!(desk.pager.object().may_have_copies(held));
     desk.uvm.truncate(held, &desk.pager, Pages(9));
-    for space in [&parent, &child] {
+    for space in [&parent, &child, &stranger] {
         desk.uvm.forget_copies(held, space, &*desk.pager, Pages(9)).unwrap();
         for n in 0..16 {
             let ought = if n < 9 { Ok(7) } else { Err(FaultError::Bus) };
@@ -444,7 +447,7 @@ fn private_copies_behind_the_end_of_a_shorter_file_are_forgotten_everywhere() {
     // What is there again is the file's, not what was copied.
     desk.uvm.truncate(held, &desk.pager, Pages(16));
     assert_eq!((desk.load(&parent, va + Pages(12)), desk.load(&child, va + Pages(9))), (Ok(12), Ok(9)));
-    desk.close(held, vec![parent, child]);
+    desk.close(held, vec![parent, child, stranger]);
 }
 
 /// A disk whose file has no room for any of its pages.

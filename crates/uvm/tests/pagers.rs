@@ -122,7 +122,7 @@ fn a_pager_may_choose_its_pages_itself() {
     let s = space(&uvm);
     let shared = map(&uvm, &s, &rom, Sharing::Shared);
     let private = map(&uvm, &s, &rom, Sharing::Private);
-    assert!(uvm.pager(held, rom.object().id()).is_some(), "who takes a pin back finds the owner's lock");
+    assert!(uvm.pager(held, rom.object().name()).is_some(), "who takes a pin back finds the owner's lock");
     let free = uvm.frames().free();
     for n in 0..6 {
         assert_eq!(load(&uvm, &s, shared + Pages(n)), Ok(chips[n as usize % 2].0 as u8));
@@ -136,7 +136,7 @@ fn a_pager_may_choose_its_pages_itself() {
     uvm.unwire(held, &s, VaRange::new(shared, shared + Pages(6))).unwrap();
     uvm.space_destroy(held, s);
     uvm.detach(held, &*rom);
-    assert!(uvm.pager(held, rom.object().id()).is_none());
+    assert!(uvm.pager(held, rom.object().name()).is_none());
     for chip in chips {
         assert_eq!(uvm.frames().wire_count(chip), 1);
         uvm.frames().free_page(uvm.machine(), held, chip);

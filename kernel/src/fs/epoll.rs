@@ -19,7 +19,6 @@
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
-use core::ptr;
 
 use linux_raw_sys::general as abi;
 
@@ -390,25 +389,14 @@ impl Epoll {
                 return Err(EINTR);
             }
             let asked = self.set.asked()?;
-            let mut queues = Vec::new();
-            queues.room(1 + QUEUES)?;
-            queues.push(&self.set.changed);
-            for (file, _) in &asked {
-                sched::work_done(LOOK);
-                let known = queues.len();
-                queues.room(QUEUES)?;
-                file.queues(&mut queues);
-                // All of a kind have the same.
-                if queues[..known].iter().any(|&queue| ptr::eq(queue, queues[known])) {
-                    queues.truncate(known);
-                }
-            }
+            let process = proc::current_process();
+            let queues = [&self.set.changed, &process.signal_readers];
             let is_ready = || {
                 let is_listed = self.set.items.lock().first.is_some();
                 let is_one = |(_, look): &(_, Look)| look.poll() != 0 || is_cut_short();
                 (is_listed || asked.iter().any(is_one)).then_some(())
             };
-            match wait_any(&queues, deadline, is_ready) {
+            match wait_any(&queues[..1 + usize::from(!asked.is_empty())], deadline, is_ready) {
                 Ok(()) => {}
                 Err(Woken::Timeout) => return Ok(Vec::new()),
                 Err(Woken::Signal) => return Err(EINTR),

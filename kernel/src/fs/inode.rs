@@ -460,7 +460,7 @@ pub trait Inode: Any + Send + Sync {
     /// Where a change of that is announced, in up to [`QUEUES`] places; nothing if it never changes.
     fn queues<'a>(&'a self, _file: &File, _out: &mut Vec<&'a WaitQueue>) {}
 
-    /// Whether it depends on who asks, so that no announcement is for all.
+    /// Whether it depends on who asks: it is announced to each process in its `signal_readers`.
     fn depends_on_caller(&self) -> bool {
         false
     }

@@ -4,9 +4,11 @@
 //! its own, owned by the open file. Owners of process locks are process ids.
 //!
 //! Invariants: I1: ranges of one owner in one space don't overlap. I2: two ranges of different owners in one
-//! space overlap only if both are shared. I3: a file without locks has no entry in the table.
+//! space overlap only if both are shared. I3: a file without locks has no entry in the table. I4: whoever waits for a lock of a file
+//! waits in the queue of its entry, and is woken when ranges change or the entry goes: no file's locks wake those who wait for another's.
 
 use alloc::collections::BTreeMap;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::ops::Bound;
 use core::sync::atomic::{AtomicBool, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
@@ -17,7 +19,7 @@ use crate::errno::*;
 use crate::mem::fault::{self, Room};
 use crate::proc::{self, Process};
 use crate::sched;
-use crate::sync::{SpinLock, WaitQueue, Woken};
+use crate::sync::{SpinLock, WaitQueue};
 
 /// Who holds a lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -84,11 +86,18 @@ struct Held {
     charge: Charge,
 }
 
-/// What a range costs, with its part of the table.
-const HELD: usize = 2 * size_of::<Held>() + 32;
+/// The locks of a file.
+#[derive(Default)]
+struct Locks {
+    ranges: Vec<Held>,
+    /// Some of them have changed.
+    changed: Arc<WaitQueue>,
+}
 
-static LOCKS: SpinLock<BTreeMap<FileId, Vec<Held>>> = SpinLock::new(BTreeMap::new());
-static CHANGED: WaitQueue = WaitQueue::new();
+/// What a range costs, with its part of the table.
+const HELD: usize = 2 * size_of::<Held>() + 2 * size_of::<Locks>() + size_of::<WaitQueue>() + 48;
+
+static LOCKS: SpinLock<BTreeMap<FileId, Locks>> = SpinLock::new(BTreeMap::new());
 /// Whether any file has a lock: who closes a file or ends asks this first. Changes with the table locked.
 static IN_USE: AtomicBool = AtomicBool::new(false);
 
@@ -105,7 +114,7 @@ fn id(file: &File) -> FileId {
 pub fn conflict(file: &File, wanted: &Range) -> Option<Range> {
     let id = id(file);
     let locks = LOCKS.lock();
-    locks.get(&id)?.iter().map(|held| held.range).find(|held| held.conflicts(wanted))
+    locks.get(&id)?.ranges.iter().map(|held| held.range).find(|held| held.conflicts(wanted))
 }
 
 /// Takes a lock, replacing what the owner had in the range.
@@ -113,15 +122,20 @@ pub fn conflict(file: &File, wanted: &Range) -> Option<Range> {
 /// # Errors
 /// `EAGAIN` if another owner is in the way; `ENOLCK` if there are too many, or the user has all that it may.
 pub fn set(file: &File, wanted: Range) -> Result<()> {
+    attempt(file, wanted)?.map_or(Ok(()), |_| Err(EAGAIN))
+}
+
+/// The same, but for another owner in the way: then it is the queue to wait in.
+fn attempt(file: &File, wanted: Range) -> Result<Option<Arc<WaitQueue>>> {
     let id = id(file);
     let (charge, mut spare) = (held_charge()?, Some(held_charge()?));
     if matches!(wanted.owner, Owner::Process(_)) {
         proc::current_process().has_locked.store(true, Relaxed);
     }
     let mut table = LOCKS.lock();
-    if let Some(ranges) = table.get(&id) {
+    if let Some(Locks { ranges, changed }) = table.get(&id) {
         if ranges.iter().any(|held| held.range.conflicts(&wanted)) {
-            return Err(EAGAIN);
+            return Ok(Some(changed.clone()));
         }
         // One that takes the place of another is no more.
         let is_replaced = |held: &Held| held.range.owner == wanted.owner && held.range.is_within(&wanted);
@@ -129,33 +143,34 @@ pub fn set(file: &File, wanted: Range) -> Result<()> {
             return Err(ENOLCK);
         }
     }
-    let ranges = table.entry(id).or_default();
-    let room = ranges.room(2).is_ok();
-    if room {
-        carve(ranges, &wanted, &mut spare);
-        ranges.push(Held { range: wanted, charge });
-    } else if ranges.is_empty() {
-        table.remove(&id);
-    }
-    if !room {
+    let Locks { ranges, changed } = table.entry(id).or_default();
+    if ranges.room(2).is_err() {
+        if ranges.is_empty() {
+            table.remove(&id);
+        }
         return Err(ENOLCK);
     }
+    carve(ranges, &wanted, &mut spare);
+    ranges.push(Held { range: wanted, charge });
+    let changed = changed.clone();
     IN_USE.store(true, Release);
     drop(table);
-    CHANGED.wake_all();
-    Ok(())
+    changed.wake_any();
+    Ok(None)
 }
 
 /// Takes a lock when it can be had.
 pub fn set_wait(file: &File, wanted: Range) -> Result<()> {
-    let attempt = CHANGED.wait_intr(None, || match set(file, wanted) {
-        Err(EAGAIN) => None,
-        result => Some(result),
-    });
-    match attempt {
-        Ok(result) => result,
-        Err(Woken::Signal | Woken::Timeout) => Err(ERESTARTSYS),
+    let mut outcome = attempt(file, wanted);
+    while let Ok(Some(queue)) = outcome {
+        // The entry of a file that had no lock for a while has another queue.
+        let again = || match attempt(file, wanted) {
+            Ok(Some(now)) if Arc::ptr_eq(&now, &queue) => None,
+            other => Some(other),
+        };
+        outcome = queue.wait_intr(None, again).map_err(|_| ERESTARTSYS)?;
     }
+    outcome.map(|_| ())
 }
 
 fn count_of(ranges: &[Held], uid: u32) -> usize {
@@ -179,19 +194,20 @@ pub fn clear(file: &File, range: &Range) -> Result<()> {
 fn clear_with(file: &File, range: &Range, spare: &mut Option<Charge>) -> Result<()> {
     let id = id(file);
     let mut table = LOCKS.lock();
-    let Some(ranges) = table.get_mut(&id) else { return Ok(()) };
+    let Some(Locks { ranges, changed }) = table.get_mut(&id) else { return Ok(()) };
     let is_full = |ranges: &Vec<Held>, spare: &Charge| count_of(ranges, spare.uid()) > MAX_RANGES;
     if spare.as_ref().is_some_and(|spare| is_full(ranges, spare) || ranges.room(1).is_err()) {
         return Err(ENOLCK);
     }
     carve(ranges, range, spare);
     fault::shrink(ranges);
+    let changed = changed.clone();
     if ranges.is_empty() {
         table.remove(&id);
     }
     IN_USE.store(!table.is_empty(), Release);
     drop(table);
-    CHANGED.wake_all();
+    changed.wake_any();
     Ok(())
 }
 
@@ -221,20 +237,23 @@ pub fn process_ended(process: &Process) {
     let mut from = Bound::Unbounded;
     while in_use() && process.has_locked.load(Relaxed) {
         let mut table = LOCKS.lock();
-        let Some((&id, ranges)) = table.range_mut((from, Bound::Unbounded)).next() else { break };
+        let Some((&id, Locks { ranges, changed })) = table.range_mut((from, Bound::Unbounded)).next() else {
+            break;
+        };
         let looked = ranges.len();
         ranges.retain(|held| held.range.owner != Owner::Process(process.pid));
         fault::shrink(ranges);
+        let changed = (ranges.len() < looked).then(|| changed.clone());
         if ranges.is_empty() {
             table.remove(&id);
         }
         IN_USE.store(!table.is_empty(), Release);
         drop(table);
+        if let Some(changed) = changed {
+            changed.wake_any();
+        }
         sched::work_done((looked + 16) * LOOK);
         from = Bound::Excluded(id);
-    }
-    if process.has_locked.load(Relaxed) {
-        CHANGED.wake_all();
     }
 }
 

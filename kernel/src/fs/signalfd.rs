@@ -1,10 +1,9 @@
 //! `signalfd`: signals that are read like a file. Whoever reads takes the signals of its own thread and process.
 //!
-//! A signal that some thread would take at once is not for a file. One that all block wakes whoever waits for any signal by a file:
-//! few do, and each looks again.
+//! A signal that some thread would take at once is not for a file. One that all block wakes the threads of its process that wait for
+//! signals by files (`Process::signal_readers`), and each looks again.
 
 use alloc::sync::Arc;
-use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use linux_raw_sys::general as abi;
@@ -14,20 +13,11 @@ use super::inode::*;
 use super::io::Sink;
 use crate::errno::*;
 use crate::ipc::pipe::{interrupted, Blocking};
-use crate::proc::current_thread;
 use crate::proc::signal::{SigInfo, SigSet};
-use crate::sync::WaitQueue;
+use crate::proc::{current_process, current_thread};
 
 /// The size of a `struct signalfd_siginfo`.
 const INFO: usize = 128;
-
-/// Whoever waits for a signal by a file.
-static WAITERS: WaitQueue = WaitQueue::new();
-
-/// A signal has come that all threads of its process block. May be called with spin locks held.
-pub fn signal_came() {
-    WAITERS.wake_all();
-}
 
 /// See the module.
 pub struct SignalFd {
@@ -46,7 +36,7 @@ impl SignalFd {
     pub fn set(file: &File, mask: SigSet) -> Result<()> {
         let inode = downcast::<SignalFd>(file.io()).ok_or(EINVAL)?;
         inode.mask.store(mask.0, Ordering::Relaxed);
-        WAITERS.wake_all();
+        current_process().signal_readers.wake_all();
         Ok(())
     }
 
@@ -75,7 +65,10 @@ impl Inode for SignalFd {
         let mut next = match (self.try_take(), Blocking::of(file)) {
             (Some(info), _) => Some(info),
             (None, Blocking::No) => return Err(EAGAIN),
-            (None, Blocking::Yes) => Some(WAITERS.wait_intr(None, || self.try_take()).map_err(interrupted)?),
+            (None, Blocking::Yes) => {
+                let readers = &current_process().signal_readers;
+                Some(readers.wait_intr(None, || self.try_take()).map_err(interrupted)?)
+            }
         };
         while let Some(info) = next {
             to.put(&info.to_file_bytes())?;
@@ -94,9 +87,5 @@ impl Inode for SignalFd {
 
     fn depends_on_caller(&self) -> bool {
         true
-    }
-
-    fn queues<'a>(&'a self, _file: &File, out: &mut Vec<&'a WaitQueue>) {
-        out.push(&WAITERS);
     }
 }

@@ -7,10 +7,11 @@
 //! ```
 //! The VM system counts attachments: a mapping is a reference of the segment's object, whether it came by `shmat`,
 //! by fork or by a split, and however it goes. So nothing here is told of exit, exec or unmapping, and the memory of
-//! a removed segment is freed with its last mapping; its slot is found empty and reused later, when a segment is to be made.
+//! a removed segment is freed with its last mapping. Its slot is found empty later: whoever makes a segment looks at [`AT_ONCE`]
+//! removed ones, each in its turn, and at all of them only before it is refused.
 //!
 //! I1: a slot's number is its index plus its sequence times `SLOTS`, so a reused slot has a new number.
-//! I2: a removed segment has no key. I3: handles on memory are let go with `TABLE` unlocked. I4: no more
+//! I2: a removed segment has no key. I3: handles on memory and what is known of it are let go with `TABLE` unlocked. I4: no more
 //! than one segment is looked at while `TABLE` is locked.
 //! Locks: `TABLE`, a leaf but for the VM system's object locks.
 //!
@@ -96,6 +97,8 @@ impl Owner {
 const SEGMENT: usize = 2 * core::mem::size_of::<Shm>() + 640;
 /// What it takes to look at a segment: the work of copying so many bytes.
 const LOOK: usize = 256;
+/// Removed segments that the making of one looks at: more than one, so that they don't become more and more.
+const AT_ONCE: usize = 2;
 
 struct Shm {
     key: i32,
@@ -171,6 +174,8 @@ struct Table {
     objects: BTreeMap<u64, usize>,
     /// Slots of removed segments: these may be gone.
     removed: BTreeSet<usize>,
+    /// Where the next look at those begins.
+    hand: usize,
     /// How many each user has, for those who have any.
     users: BTreeMap<u32, usize>,
     /// Pages that all may have.
@@ -185,6 +190,7 @@ static TABLE: SpinLock<Table> = SpinLock::new(Table {
     keys: BTreeMap::new(),
     objects: BTreeMap::new(),
     removed: BTreeSet::new(),
+    hand: 0,
     users: BTreeMap::new(),
     pages: 0,
     sequence: 0,
@@ -273,12 +279,13 @@ impl Table {
         id
     }
 
-    /// Empties a slot if its segment is gone.
-    fn sweep(&mut self, slot: usize) {
+    /// Empties a slot if its segment is gone, of which the rest is returned.
+    #[must_use]
+    fn sweep(&mut self, slot: usize) -> Option<Shm> {
         if !self.removed.contains(&slot) || !self.slots.get(&slot).is_some_and(Shm::is_gone) {
-            return;
+            return None;
         }
-        let Some(shm) = self.slots.remove(&slot) else { return };
+        let shm = self.slots.remove(&slot)?;
         self.removed.remove(&slot);
         self.objects.remove(&shm.object);
         self.pages -= shm.pages();
@@ -292,6 +299,7 @@ impl Table {
         if self.slots.is_empty() {
             self.free.clear();
         }
+        Some(shm)
     }
 
     fn find(&mut self, id: i32) -> Result<(usize, &mut Shm)> {
@@ -341,17 +349,23 @@ impl Table {
     }
 }
 
-/// Empties the slots of all segments that are gone.
-fn sweep() {
-    let mut from = 0;
-    loop {
+/// Looks at so many removed segments, each in its turn, and empties the slots of those that are gone.
+fn sweep(count: usize) {
+    for _ in 0..count {
         let mut table = TABLE.lock();
-        let Some(&slot) = table.removed.range(from..).next() else { return };
-        table.sweep(slot);
+        let next = table.removed.range(table.hand..).next().or_else(|| table.removed.first());
+        let Some(&slot) = next else { return };
+        table.hand = slot + 1;
+        let gone = table.sweep(slot);
         drop(table);
-        from = slot + 1;
+        drop(gone);
         sched::work_done(LOOK);
     }
+}
+
+fn sweep_all() {
+    let count = TABLE.lock().removed.len();
+    sweep(count);
 }
 
 /// `shmget`: the number of a segment, which is made if need be.
@@ -359,9 +373,15 @@ pub fn get(request: &Request, cred: &Cred, pid: Pid) -> Result<i32> {
     if let Some(found) = TABLE.lock().existing(request, cred)? {
         return Ok(found);
     }
-    sweep();
-    TABLE.lock().check_room(request.size, cred.uid)?;
-    let charge = Charge::lasting(cred.uid, SEGMENT).map_err(|_| ENOSPC)?;
+    sweep(AT_ONCE);
+    let room = || {
+        TABLE.lock().check_room(request.size, cred.uid)?;
+        Charge::lasting(cred.uid, SEGMENT).map_err(|_| ENOSPC)
+    };
+    let charge = room().or_else(|_| {
+        sweep_all();
+        room()
+    })?;
     let user = User::of(cred.uid);
     if !user.may_fill(request.size.div_ceil(PAGE)) {
         return Err(ENOSPC);
@@ -427,7 +447,9 @@ pub fn note_detached(object: u64, pid: Pid) {
         shm.detached = seconds();
         shm.last = pid;
     }
-    table.sweep(slot);
+    let gone = table.sweep(slot);
+    drop(table);
+    drop(gone);
 }
 
 /// The size of the segment whose memory is this object; `None` if it is none's.
@@ -485,7 +507,7 @@ pub fn sums() -> Sums {
 
 /// The highest place in use; 0 if none is.
 pub fn highest() -> i32 {
-    sweep();
+    sweep_all();
     TABLE.lock().slots.last_key_value().map_or(0, |(&slot, _)| slot as i32)
 }
 
@@ -515,7 +537,8 @@ pub fn remove(id: i32, cred: &Cred) -> Result<()> {
         segment.unlock(locked);
     }
     drop(segment);
-    TABLE.lock().sweep(slot);
+    let gone = TABLE.lock().sweep(slot);
+    drop(gone);
     Ok(())
 }
 

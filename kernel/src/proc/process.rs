@@ -9,7 +9,7 @@ use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 use super::cred::Cred;
 use super::limits::{Limit, Limits, INFINITY, RLIMIT_CPU, RLIMIT_NPROC};
@@ -96,7 +96,10 @@ pub struct Process {
     limits_memory: AtomicBool,
     /// The last thread has gone and closes the files: memory behind them is not free yet.
     pub closes_files: AtomicBool,
-    /// What gone threads used, and what waited-for children used.
+    /// What its threads have used, those that are gone included.
+    pub user_ns: AtomicU64,
+    pub kernel_ns: AtomicU64,
+    /// What gone threads used beside time, and what waited-for children used.
     pub usage: SpinLock<Usage>,
     pub child_usage: SpinLock<Usage>,
     pub timers: SpinLock<Option<Box<Timers>>>,
@@ -106,6 +109,8 @@ pub struct Process {
     pub child_queue: WaitQueue,
     /// Threads that wait for this very process, as its parent's or its tracer's: they don't meet those who wait for others.
     pub watchers: WaitQueue,
+    /// Threads of this process that wait for a signal by a file (`signalfd`).
+    pub signal_readers: WaitQueue,
     /// Threads of others that this process traces.
     pub tracees: SpinLock<Tracees>,
     /// Stopped threads.
@@ -194,6 +199,8 @@ impl Process {
             limits_memory: AtomicBool::new(from.limits.limit_memory()),
             holdings: SpinLock::new(Holdings { account: from.account, own: from.holding }),
             exceeds_nproc: AtomicBool::new(false),
+            user_ns: AtomicU64::new(0),
+            kernel_ns: AtomicU64::new(0),
             usage: SpinLock::new(Usage::default()),
             child_usage: SpinLock::new(Usage::default()),
             timers: SpinLock::new(None),
@@ -201,6 +208,7 @@ impl Process {
             limits: SpinLock::new(from.limits),
             child_queue: WaitQueue::new(),
             watchers: WaitQueue::new(),
+            signal_readers: WaitQueue::new(),
             tracees: SpinLock::new(Tracees::new()),
             stop_queue: WaitQueue::new(),
             thread_gone: WaitQueue::new(),
@@ -317,7 +325,14 @@ impl Process {
         for thread in &self.group.lock().threads {
             usage.add(&thread.usage());
         }
-        usage
+        let Usage { user_ns, kernel_ns, .. } = self.time_used();
+        Usage { user_ns, kernel_ns, ..usage }
+    }
+
+    /// The time alone, whatever threads there are.
+    pub fn time_used(&self) -> Usage {
+        let [user_ns, kernel_ns] = [&self.user_ns, &self.kernel_ns].map(|ns| ns.load(Ordering::Relaxed));
+        Usage { user_ns, kernel_ns, ..Usage::default() }
     }
 
     /// The name programs see in `ps`; empty in a zombie.

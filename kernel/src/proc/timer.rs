@@ -6,9 +6,9 @@
 //! rests until the program stops ignoring the signal; if the signal is thrown away, or the kernel
 //! has no memory to queue it, the next one comes a tick later at the earliest.
 //!
-//! A timer on CPU time has no kernel timer: the ticks that come upon a thread of its process look
-//! at it ([`tick`]), so that timers of a process that waits cost nothing. They hold the process to
-//! `RLIMIT_CPU` as well, by the time of all its threads.
+//! A timer on CPU time has no kernel timer: a thread of its process looks at it ([`tick`]) if a tick
+//! has come upon it, when it leaves the kernel or gives way there, so that timers of a process that
+//! waits cost nothing. It holds the process to `RLIMIT_CPU` as well, by the time of all its threads.
 //!
 //! A POSIX timer has a place among the pending signals of its user from its making on, so
 //! `RLIMIT_SIGPENDING` bounds how many a user has, and its signal is always queued but where the
@@ -206,8 +206,8 @@ impl Timers {
 fn clock_now(process: &Process, clock: Clock) -> Nanos {
     match clock {
         Clock::Monotonic | Clock::Wall => sched::now(),
-        Clock::UserTime => process.total_usage().user_ns,
-        Clock::CpuTime => process.total_usage().cpu_ns(),
+        Clock::UserTime => process.time_used().user_ns,
+        Clock::CpuTime => process.time_used().cpu_ns(),
     }
 }
 
@@ -375,10 +375,11 @@ fn keep_to_limit(process: &Arc<Process>, used: Nanos) {
     let _ = send::send_to_process(process, SigInfo::kernel(signal));
 }
 
-/// A tick has come upon a thread of a process that counts CPU time, in interrupt context: timers
-/// that have run out by it notify. Costs by the process's threads and its timers.
+/// A tick has come upon the running thread, of a process that counts CPU time, since it was here
+/// last: timers that have run out notify. Not for an interrupt: it costs by the process's timers,
+/// signals look at its threads, and a limit that moves may need memory.
 pub fn tick(process: &Arc<Process>) {
-    let usage = process.total_usage();
+    let usage = process.time_used();
     keep_to_limit(process, usage.cpu_ns());
     for slot in [Slot::Virtual, Slot::Prof].into_iter().chain((0..POSIX_MAX).map(Slot::Posix)) {
         let (notify, overrun, place) = {

@@ -293,9 +293,7 @@ pub fn timer_interrupt(origin: Origin) {
     let since = now.saturating_sub(local.charged.swap(now, Relaxed));
     charge(local, task, origin, since);
     if task.counts_cpu_time() {
-        if let Some(thread) = task.user() {
-            crate::proc::timer::tick(&thread.process);
-        }
+        task.add_work(Work::TICK);
     }
     let mut next = local.timers.lock().next();
     let mut end = end_of_turn(task, local);

@@ -433,9 +433,19 @@ pub fn return_work(regs: &mut UserRegs) {
             clock::end_turn(&task);
             schedule();
         }
+        if work.contains(Work::TICK) {
+            count_time(&task);
+        }
         if work.contains(Work::SIGNAL) {
             proc::return_to_user(regs);
         }
+    }
+}
+
+/// A tick has come upon the running thread of a program.
+fn count_time(task: &Task) {
+    if let Some(thread) = task.user() {
+        proc::timer::tick(&thread.process);
     }
 }
 

@@ -24,6 +24,8 @@ bitflags::bitflags! {
         const RESCHEDULE = 1;
         /// The process layer wants a look: a signal, an exit, a stop.
         const SIGNAL = 2;
+        /// A tick has come, and its process counts CPU time.
+        const TICK = 4;
     }
 }
 
@@ -401,10 +403,19 @@ impl Task {
     #[inline]
     pub(super) fn charge_user(&self, nanos: u64) {
         self.user_ns.store(self.user_ns.load(Relaxed) + nanos, Relaxed);
+        self.charge_process(|process| &process.user_ns, nanos);
     }
 
     #[inline]
     pub(super) fn charge_kernel(&self, nanos: u64) {
         self.kernel_ns.store(self.kernel_ns.load(Relaxed) + nanos, Relaxed);
+        self.charge_process(|process| &process.kernel_ns, nanos);
+    }
+
+    #[inline]
+    fn charge_process(&self, of: impl Fn(&proc::Process) -> &AtomicU64, nanos: u64) {
+        if let Some(thread) = self.user() {
+            of(&thread.process).fetch_add(nanos, Relaxed);
+        }
     }
 }

@@ -7,7 +7,7 @@
 //! take turns as one whose timer went off. A call of a thread that is being ended is cut short where
 //! it can be.
 
-use super::{clock, current, others_ready, schedule, Nanos, Work};
+use super::{clock, count_time, current, others_ready, schedule, Nanos, Work};
 use crate::arch::{cpu, io};
 
 /// The time slice of a thread in the kernel while others wait, and of a program while one waits that is due.
@@ -33,6 +33,10 @@ pub fn give_way() {
     crate::sync::assert_none_held();
     cpu::clear_work();
     io::interrupt_window();
+    if current().has_work(Work::TICK) {
+        current().drop_work(Work::TICK);
+        count_time(&current());
+    }
     let is_over = || clock::since_switch() >= TURN;
     if others_ready() && (current().has_work(Work::RESCHEDULE) || is_over()) {
         clock::end_turn(&current());

@@ -128,7 +128,7 @@ fn sync_files(space: &Space, addr: u64, len: u64) -> Result<()> {
         });
         let Some(mapping_end) = mapping_end else { break };
         if object != 0 && !recent.contains(&object) {
-            ext4::sync_object(object as u32)?;
+            ext4::sync_object(object)?;
             recent[synced % RECENT] = object;
             synced += 1;
         }

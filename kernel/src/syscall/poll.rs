@@ -76,11 +76,16 @@ const LOOK: usize = 128;
 /// Waits until one has an event; returns how many have. 0 after the deadline.
 fn wait_for(wanted: &mut [Wanted], deadline: Option<Nanos>) -> Result<usize> {
     let files = fault::gather(wanted.iter().map(|wanted| wanted.file.clone()))?;
+    let process = proc::current_process();
     let mut queues = Vec::new();
     for file in files.iter().flatten() {
         sched::work_done(LOOK);
         queues.room(QUEUES)?;
         file.queues(&mut queues);
+    }
+    if files.iter().flatten().any(|file| file.io().depends_on_caller()) {
+        queues.room(1)?;
+        queues.push(&process.signal_readers);
     }
     let result = wait_any(&queues, deadline, || {
         let count = wanted.iter_mut().filter_map(|wanted| wanted.look().then_some(())).count();

@@ -119,7 +119,7 @@ fn read_clock(id: i32) -> Result<Nanos> {
         | clock::BOOTTIME
         | clock::BOOTTIME_ALARM => sched::now(),
         clock::REALTIME | clock::REALTIME_COARSE | clock::REALTIME_ALARM | clock::TAI => sched::wall(),
-        clock::PROCESS_CPU => cpu_time(current_process().total_usage(), true),
+        clock::PROCESS_CPU => cpu_time(current_process().time_used(), true),
         clock::THREAD_CPU => cpu_time(current_thread().usage(), true),
         _ if id < 0 => cpu_clock(id)?,
         _ => return Err(EINVAL),
@@ -145,7 +145,7 @@ fn cpu_clock(id: i32) -> Result<Nanos> {
     } else {
         let process = if number == 0 { Some(current_process().clone()) } else { table::process(number) };
         let is_callers = |process: &Arc<Process>| Arc::ptr_eq(process, &current_process());
-        process.map(|process| cpu_time(process.total_usage(), is_callers(&process))).ok_or(EINVAL)
+        process.map(|process| cpu_time(process.time_used(), is_callers(&process))).ok_or(EINVAL)
     }
 }
 

@@ -31,6 +31,8 @@ const PAGE: u64 = PAGE_SIZE as u64;
 /// What an object without a name is charged: its record, its place among all, the table of its first
 /// pages, what a mapping calls it.
 const OBJECT: usize = 512;
+/// The work of finding a process and its space: that of copying so many bytes.
+const PROCESS: usize = 512;
 
 impl Attached for Charge {}
 
@@ -124,8 +126,8 @@ impl Object {
         Ok(Object { inner: Arc::new(Inner { kind: Kind::Device(pager), size: AtomicU64::new(len) }) })
     }
 
-    /// Its name among all objects.
-    pub fn id(&self) -> u32 {
+    /// Its number, which no other object ever has.
+    pub fn id(&self) -> u64 {
         self.inner.pager().object().id()
     }
 
@@ -278,8 +280,8 @@ impl Object {
     }
 
     /// Forgets private copies of pages from `from` on in every process. No object knows its
-    /// mappings, so all are looked at; but only if there can be such copies, which is rare. Without
-    /// memory for it they stay.
+    /// mappings, so the entries are looked at of all processes that may have such copies, which is
+    /// rare. Without memory for it they stay.
     fn forget_copies(&self, from: Pages) {
         let pager = self.pager();
         if !with(|_, held| pager.object().may_have_copies(held)) {
@@ -287,6 +289,7 @@ impl Object {
         }
         for space in crate::proc::processes().filter_map(|process| process.space()) {
             let _ = with(|uvm, held| uvm.forget_copies(held, space.get(), &*pager, from));
+            sched::work_done(PROCESS);
         }
     }
 

@@ -2,11 +2,12 @@
 //!
 //! System V shared memory outlives the processes that map it, until somebody removes it; from then on it lives as
 //! long as its mappings. So a segment is held by a [`Segment`], and once removed only known by a [`Remnant`], which
-//! keeps no memory: the object's count of references, which is how many mappings there are, decides alone.
+//! keeps the object's head and none of its pages: the count of references, which is how many mappings there are, decides alone.
 //!
-//! I1: a `Segment` is one reference of its object; a `Remnant` is none.
+//! I1: a `Segment` is one reference of its object; a `Remnant` is none. I2: the head of an object goes with the last `Remnant` at
+//! the latest, so to look at one frees nothing.
 
-use alloc::sync::{Arc, Weak};
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use machine::{Machine, PageNo, Pages, PAGE_SIZE};
@@ -51,12 +52,12 @@ impl Segment {
 
     /// What `/proc/PID/maps` and [`MapLine`](super::MapLine) call its object.
     pub fn id(&self) -> u64 {
-        u64::from(self.pager.object().id())
+        self.pager.object().id()
     }
 
-    /// Something to know it by that keeps no memory.
+    /// Something to know it by that keeps none of its pages.
     pub fn remnant(&self) -> Remnant {
-        Remnant { pager: Arc::downgrade(&self.pager) }
+        Remnant { pager: self.pager.clone() }
     }
 
     /// Makes every page of it resident and keeps it so until [`unlock`](Segment::unlock) gets what this returns, whose memory is
@@ -119,11 +120,11 @@ pub struct Locked {
 
 /// A segment by name only.
 pub struct Remnant {
-    pager: Weak<Anon>,
+    pager: Arc<Anon>,
 }
 
 /// What is known of a segment's memory at a moment.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 pub struct Footprint {
     /// Pages in memory.
     pub resident: u64,
@@ -134,20 +135,19 @@ pub struct Footprint {
 impl Remnant {
     /// A handle on the segment, if anything refers to it still.
     pub fn hold(&self) -> Option<Segment> {
-        let pager = self.pager.upgrade()?;
-        pager.object().attach_if_used().then_some(Segment { pager })
+        self.pager.object().attach_if_used().then(|| Segment { pager: self.pager.clone() })
     }
 
     /// References of its object: mappings and handles.
     pub fn references(&self) -> u64 {
-        self.pager.upgrade().map_or(0, |pager| pager.object().references() as u64)
+        self.pager.object().references() as u64
     }
 
     /// How large it is at the moment; nothing if it has gone.
     pub fn footprint(&self) -> Footprint {
-        let Some(pager) = self.pager.upgrade() else { return Footprint::default() };
         with(|_, held| {
-            let (resident, stored) = (pager.object().resident(held), pager.object().stored(held));
+            let object = self.pager.object();
+            let (resident, stored) = (object.resident(held), object.stored(held));
             Footprint { resident: resident as u64, swapped: stored.saturating_sub(resident) as u64 }
         })
     }

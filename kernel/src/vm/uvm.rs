@@ -364,7 +364,7 @@ impl VmSystem for Uvm {
         let entry = with(|uvm, held| uvm.first_in(held, space.get(), here))?;
         let (id, first) = entry.object?;
         let offset = first.bytes() + (va - entry.range.start.0);
-        (entry.sharing == Sharing::Shared).then_some((u64::from(id), offset))
+        (entry.sharing == Sharing::Shared).then_some((id, offset))
     }
 
     fn line(space: &Space, from: u64, show: &mut dyn FnMut(&MapLine<'_>)) -> Option<u64> {
@@ -510,7 +510,7 @@ fn line<'a>(e: &uvm::Outline, name: &'a str) -> MapLine<'a> {
         prot: e.prot,
         sharing: e.sharing,
         offset: e.object.map_or(0, |(_, first)| first.bytes()),
-        object: e.object.map_or(0, |(id, _)| u64::from(id)),
+        object: e.object.map_or(0, |(id, _)| id),
         name,
         locked: e.wired,
     }

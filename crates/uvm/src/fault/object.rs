@@ -80,7 +80,7 @@ impl<M: Machine> Uvm<M> {
         let mut page = self.find_page(body, held, oref, index, access, &mut fault.ahead)?;
         let stores = fault.access == Prot::WRITE && entry.writes == Writes::Through;
         if stores && self.frames().flags(page).contains(PageFlags::HOLE) {
-            fault.hole = Some((oref.pager.object().id(), index));
+            fault.hole = Some((oref.pager.object().name(), index));
             return Err(FaultError::NoSpace.into());
         }
         if self.breaks_loan(fault, entry, page) {
@@ -128,7 +128,7 @@ impl<M: Machine> Uvm<M> {
             }
             self.forget_at(held, fault, entry);
             let made = self.promote(held, page)?;
-            body.note_copied();
+            body.copiers.add(fault.space.family);
             return Ok(Some(made));
         }
         self.stat().add(self.machine().cpu(), Counter::FaultsObject, 1);

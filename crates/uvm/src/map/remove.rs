@@ -224,7 +224,7 @@ impl<M: Machine> Uvm<M> {
     }
 
     /// Forgets private copies of an object's pages from `from` on, wherever the space maps them: the next access asks the
-    /// object, which may have become shorter. Cost: by entries of the space.
+    /// object, which may have become shorter. Cost: by entries of the space, if one of its family has copied from the object.
     ///
     /// # Errors
     /// [`RangeError::NoMemory`]: the copies of entries that share theirs with others, and of those behind, are still there.
@@ -235,6 +235,9 @@ impl<M: Machine> Uvm<M> {
         object: &dyn Pager<M>,
         from: Pages,
     ) -> Result<(), RangeError> {
+        if !object.object().lock(held).0.copiers.may_have(space.family) {
+            return Ok(());
+        }
         let mut rest = space.map.bounds;
         let mut down = Shootdown::new();
         while !rest.is_empty() {
@@ -305,7 +308,7 @@ impl<M: Machine> Uvm<M> {
 fn first_copied<M: Machine>(
     tree: &Tree<Entry<M>>,
     range: VaRange,
-    object: u32,
+    object: u64,
     from: Pages,
 ) -> Option<VaRange> {
     let mut found = None;

@@ -381,7 +381,7 @@ impl<M: Machine> VnodePager<M> {
         }
         uvm.stat().add(machine.cpu(), Counter::FileReads, 1);
         uvm.stat().add(machine.cpu(), Counter::FilePagesRead, pages.len() as u64);
-        Start::object(self.object.id(), Pages(first), &chain).ok_or(NoMemory)
+        Start::object(self.object.name(), Pages(first), &chain).ok_or(NoMemory)
     }
 
     /// The dirty pages that lie around one in a row, as far as one write goes.

@@ -56,10 +56,10 @@ pub(super) struct Contents {
 }
 
 /// What lies behind the memory objects of files, by their ids.
-static BACKINGS: SpinLock<BTreeMap<u32, Weak<Backing>>> = SpinLock::new(BTreeMap::new());
+static BACKINGS: SpinLock<BTreeMap<u64, Weak<Backing>>> = SpinLock::new(BTreeMap::new());
 
 /// What lies behind a memory object, if it is a file's.
-pub(super) fn backing_of(object: u32) -> Option<Arc<Backing>> {
+pub(super) fn backing_of(object: u64) -> Option<Arc<Backing>> {
     BACKINGS.lock().get(&object)?.upgrade()
 }
 

@@ -125,7 +125,7 @@ pub fn shut_down() {
 ///
 /// # Errors
 /// As `fsync`.
-pub fn sync_object(id: u32) -> Result<bool> {
+pub fn sync_object(id: u64) -> Result<bool> {
     let Some(node) = backing_of(id).and_then(|backing| backing.fs.known(backing.ino)) else {
         return Ok(false);
     };

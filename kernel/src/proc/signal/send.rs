@@ -14,7 +14,6 @@ use machine::NoMemory;
 use super::{code, Actions, Detail, Sent, SigInfo, SigSet, Signal, SIGCHLD, SIGCONT, SIGKILL, SIG_DFL};
 use crate::charge::Count;
 use crate::errno::{Result, ESRCH};
-use crate::fs::signalfd;
 use crate::mem::fault::Room;
 use crate::proc::process::{Change, ExitStatus, Group, Process};
 use crate::proc::table::Tree;
@@ -155,12 +154,12 @@ fn enqueue(
             if wants(thread, signal) {
                 thread.poke();
             } else {
-                signalfd::signal_came();
+                process.signal_readers.wake_any();
             }
         }
         None => match group.threads.iter().find(|thread| wants(thread, signal)) {
             Some(thread) => thread.poke(),
-            None => signalfd::signal_came(),
+            None => process.signal_readers.wake_any(),
         },
     }
     Ok(queued)
