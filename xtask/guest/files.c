@@ -1,8 +1,13 @@
 // Files and folders, of the in-memory file system or at FILES_AT, and the devices: what the calls promise, and their errors.
 #include "check.h"
 #include <dirent.h>
+#include <sys/syscall.h>
 #include <sys/time.h>
 #include <sys/uio.h>
+
+#ifndef RENAME_EXCHANGE
+enum { RENAME_NOREPLACE = 1, RENAME_EXCHANGE = 2 };
+#endif
 
 static void fresh(void) {
     char path[64];
@@ -212,6 +217,39 @@ static void devices(void) {
     CHECK(open("/dev/tty", O_RDWR) >= 0 || errno == ENXIO);
 }
 
+// A name exchanged with itself, or with another of the same file, stays one name.
+static void exchanges_of_one_file(void) {
+    fresh();
+    NEED(!mkdir("x", 0755) && !close(make("x/a", "A")) && !link("x/a", "x/b"));
+    CHECK(!syscall(SYS_renameat2, AT_FDCWD, "x/a", AT_FDCWD, "x/a", RENAME_EXCHANGE));
+    CHECK(!syscall(SYS_renameat2, AT_FDCWD, "x/a", AT_FDCWD, "x/b", RENAME_EXCHANGE));
+    FAILS(syscall(SYS_renameat2, AT_FDCWD, "x/a", AT_FDCWD, "x/a", RENAME_NOREPLACE), EEXIST);
+    CHECK(holds("x/a", "A") && holds("x/b", "A"));
+    CHECK(!unlink("x/a") && !unlink("x/b") && !rmdir("x"));
+}
+
+// What stands where the running program stood is not the program.
+static void replaced_program(void) {
+    struct stat program, running;
+    int fd;
+    NEED(!rename("run", "ran") && !symlink("/etc/hostname", "run") && !stat("ran", &program));
+    CHECK((fd = open("/proc/self/exe", O_RDONLY)) >= 0 && !fstat(fd, &running));
+    CHECK(running.st_ino == program.st_ino && running.st_dev == program.st_dev);
+    CHECK(!unlink("run") && !unlink("ran"));
+}
+
+static void a_running_program_is_not_replaced(void) {
+    fresh();
+    static char bytes[1 << 20];
+    int from = open("/proc/self/exe", O_RDONLY), to = open("run", O_CREAT | O_WRONLY, 0755);
+    ssize_t length = read(from, bytes, sizeof bytes);
+    NEED(length > 0 && write(to, bytes, length) == length && !close(to) && !close(from));
+    int status;
+    pid_t child = fork();
+    if (!child) execl("./run", "run", "replaced", (char *)0), _exit(9);
+    CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && !WEXITSTATUS(status));
+}
+
 static void proc_files(void) {
     char text[4096], wanted[64];
     int fd = open("/proc/self/status", O_RDONLY);
@@ -243,7 +281,13 @@ int main(int argc, char **argv) {
         {"listing", listing},
         {"symbolic_links", symbolic_links},
         {"devices", devices},
+        {"exchanges_of_one_file", exchanges_of_one_file},
+        {"a_running_program_is_not_replaced", a_running_program_is_not_replaced},
         {"proc_files", proc_files},
     };
+    if (argc > 1 && !strcmp(argv[1], "replaced")) {
+        replaced_program();
+        return failed_checks != 0;
+    }
     return RUN(cases, argc, argv);
 }

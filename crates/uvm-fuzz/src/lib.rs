@@ -199,7 +199,9 @@ mod net {
     }
 
     pub mod rights {
-        pub fn collect_now() {}
+        pub fn collect_now() -> crate::errno::Result<()> {
+            Ok(())
+        }
     }
 }
 

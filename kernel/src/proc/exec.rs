@@ -290,7 +290,7 @@ fn build(
         heap_start: loaded.heap,
         heap_end: loaded.heap,
         cmdline: arguments.argv.bytes[..cut].into(),
-        exe: alloc::string::String::from_utf8_lossy(&program.file.path()).into(),
+        exe: Some(Arc::new(program.file.place().clone())),
     };
     let before = thread.process.cred();
     let cred = before.after_exec(gains(thread));

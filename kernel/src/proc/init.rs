@@ -69,7 +69,7 @@ pub fn start_init(cmdline: &str) -> Result<()> {
         actions: Actions::new(),
     };
     let process = Arc::new(Process::new(pid, SIGCHLD.number(), from));
-    let layout = Layout { heap_start: 0, heap_end: 0, cmdline: [].into(), exe: "".into() };
+    let layout = Layout { heap_start: 0, heap_end: 0, cmdline: [].into(), exe: None };
     let mm = Mm::new(vm::space_new()?, layout);
     let thread = Arc::new(Thread::new(
         pid,

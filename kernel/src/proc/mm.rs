@@ -8,6 +8,7 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 
 use crate::errno::Result;
+use crate::fs::path::Place;
 use crate::mem::layout::USER_END;
 use crate::sync::{Mutex, SpinLock};
 use crate::vm::{self, Populate, Space, Sums};
@@ -20,8 +21,8 @@ pub struct Layout {
     pub heap_end: u64,
     /// Arguments as they were given, each ended by a zero byte; cut to `CMDLINE_MAX`.
     pub cmdline: Arc<[u8]>,
-    /// The path of the program.
-    pub exe: Arc<str>,
+    /// The program's file; the first process has none before its exec.
+    pub exe: Option<Arc<Place>>,
 }
 
 /// How much of the arguments is kept for /proc/PID/cmdline.
@@ -120,7 +121,7 @@ impl Mm {
         self.layout.lock().cmdline.to_vec()
     }
 
-    pub fn exe(&self) -> Arc<str> {
+    pub fn exe(&self) -> Option<Arc<Place>> {
         self.layout.lock().exe.clone()
     }
 }

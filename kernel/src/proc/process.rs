@@ -25,6 +25,7 @@ use crate::charge::{Account, Charge, Count, Counted, User};
 use crate::errno::{Result, EAGAIN, ESRCH};
 use crate::fs::context::FsContext;
 use crate::fs::fdtable::FdTable;
+use crate::fs::path::Place;
 use crate::sched::Nanos;
 use crate::sync::{SpinLock, WaitQueue};
 
@@ -345,9 +346,9 @@ impl Process {
         self.mm().map(|mm| mm.cmdline()).unwrap_or_default()
     }
 
-    /// The path of the program; `None` in a zombie.
-    pub fn exe(&self) -> Option<Arc<str>> {
-        self.mm().map(|mm| mm.exe())
+    /// The program's file; `None` in a zombie.
+    pub fn exe(&self) -> Option<Arc<Place>> {
+        self.mm()?.exe()
     }
 
     /// The memory of its first thread; `None` in a zombie.

@@ -113,7 +113,8 @@ impl Dir {
         let mut entries = self.entries.lock();
         let cookie = entries.next_cookie;
         entries.next_cookie += 1;
-        entries.by_name.insert(name.clone(), cookie);
+        let old = entries.by_name.insert(name.clone(), cookie);
+        debug_assert!(old.is_none(), "a name is entered twice");
         entries.by_cookie.insert(cookie, Entry { name, node, _charge: charge });
     }
 
@@ -289,7 +290,7 @@ impl TmpNode {
         if node.kind == Kind::Dir && to_node.is_below(&node) {
             return Err(EINVAL);
         }
-        if mode == RenameMode::Replace && target.as_ref().is_some_and(|target| Arc::ptr_eq(target, &node)) {
+        if mode != RenameMode::NoReplace && target.as_ref().is_some_and(|target| Arc::ptr_eq(target, &node)) {
             return Ok(());
         }
         let replaced = target.as_deref().map(|target| target as &dyn Inode);
