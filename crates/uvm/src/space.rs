@@ -62,10 +62,19 @@ impl<M: Machine> Uvm<M> {
         held: &mut Held<'_, order::Nothing>,
         bounds: VaRange,
     ) -> Result<Space<M>, NoMemory> {
+        self.space_of(held, bounds, self.next_family.fetch_add(1, Relaxed))
+    }
+
+    /// The same, of a family.
+    fn space_of(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        bounds: VaRange,
+        family: u64,
+    ) -> Result<Space<M>, NoMemory> {
         debug_assert!(bounds.start.is_page_aligned() && bounds.end.is_page_aligned());
         self.machine().reserve_heap(size_of::<Map<M>>() + size_of::<<M::Pmap as Pmap>::Space>() + 64)?;
         let pmap = Arc::new(self.machine().pmap().create(held)?);
-        let family = self.next_family.fetch_add(1, Relaxed);
         Ok(Space { map: Arc::new(Map::new(bounds)), pmap, patience: Patience::default(), family })
     }
 
@@ -121,8 +130,7 @@ impl<M: Machine> Uvm<M> {
     /// # Errors
     /// [`NoMemory`]: the parent is as it was.
     pub fn fork(&self, held: &mut Held<'_, order::Nothing>, parent: &Space<M>) -> Result<Space<M>, NoMemory> {
-        let child = self.space_create(held, parent.map.bounds)?;
-        let child = Space { family: parent.family, ..child };
+        let child = self.space_of(held, parent.map.bounds, parent.family)?;
         let mut down = Shootdown::new();
         let mut entries = Tree::new();
         // A little more than the last one needed, if it can be had at once: then the map is looked through only once.
