@@ -57,6 +57,31 @@ static void threads_run_at_once(void) {
     CHECK(used > wall + wall / 2);
 }
 
+// What `/proc` says of the CPUs that a process may run on, as a set and as a list.
+static void status_says(unsigned set, const char *list) {
+    char line[256], listed[64] = "";
+    unsigned allowed = 0;
+    FILE *file = fopen("/proc/self/status", "r");
+    NEED(file);
+    while (fgets(line, sizeof line, file)) {
+        sscanf(line, "Cpus_allowed: %x", &allowed);
+        sscanf(line, "Cpus_allowed_list: %63s", listed);
+    }
+    fclose(file);
+    if (!CHECK(allowed == set && !strcmp(listed, list))) printf("  %x, %s\n", allowed, listed);
+}
+
+static void the_cpus_of_a_thread_are_told(void) {
+    NEED(cpus() == 4);
+    status_says(0xf, "0-3");
+    NEED(!pin(2));
+    status_says(4, "2");
+    cpu_set_t set;
+    CPU_ZERO(&set), CPU_SET(0, &set), CPU_SET(2, &set), CPU_SET(3, &set);
+    NEED(!sched_setaffinity(0, sizeof set, &set));
+    status_says(0xd, "0,2-3");
+}
+
 static void a_thread_runs_where_it_may(void) {
     for (int round = 0; round < 20; round++) {
         for (int cpu = 0; cpu < cpus(); cpu++) {
@@ -684,6 +709,7 @@ int main(int argc, char **argv) {
     static const struct test_case cases[] = {
         {"threads_run_at_once", threads_run_at_once},
         {"a_thread_runs_where_it_may", a_thread_runs_where_it_may},
+        {"the_cpus_of_a_thread_are_told", the_cpus_of_a_thread_are_told},
         {"a_running_thread_is_sent_elsewhere", a_running_thread_is_sent_elsewhere},
         {"a_signal_reaches_a_running_thread", a_signal_reaches_a_running_thread},
         {"the_end_of_running_threads", the_end_of_running_threads},

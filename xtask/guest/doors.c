@@ -38,6 +38,15 @@ static void bases_are_addresses_of_programs(void) {
     CHECK(child > 0 && waitpid(child, &status, 0) == child && status == 7 << 8);
 }
 
+// The number of a child that can't be told to its parent is no reason to have none.
+static void a_number_goes_nowhere(void) {
+    enum { PARENT_SETTID = 0x100000 };
+    long child = call(SYS_clone, PARENT_SETTID | SIGCHLD, 0, 8, 0, 0);
+    if (child == 0) call(SYS_exit_group, 7, 0, 0, 0, 0);
+    int status;
+    CHECK(child > 0 && waitpid(child, &status, 0) == child && status == 7 << 8);
+}
+
 static int dies_of(int status, int signal) { return status != -1 && WIFSIGNALED(status) && WTERMSIG(status) == signal; }
 
 static unsigned long chosen;
@@ -371,6 +380,7 @@ static void a_base_that_was_lost_is_set_again(void) {
 
 static const struct test_case cases[] = {
     {"bases are addresses of programs", bases_are_addresses_of_programs},
+    {"a number goes nowhere", a_number_goes_nowhere},
     {"handlers may lie anywhere", handlers_may_lie_anywhere},
     {"handlers may return anywhere", handlers_may_return_anywhere},
     {"stacks of signals may lie anywhere", stacks_of_signals_may_lie_anywhere},

@@ -12,13 +12,14 @@
 #include <sys/ipc.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
+#include <sys/ptrace.h>
 #include <sys/resource.h>
 #include <sys/sendfile.h>
 #include <sys/shm.h>
 #include <sys/swap.h>
 #include <sys/uio.h>
 
-enum { ON_DISK = 12 << 20, ON_DISK_HOLES = 400, ON_DISK_NAMES = 10000, ON_DISK_PIECES = 4000, NAMELESS = 200, MEGA = 1 << 20, MUCH = 48 * MEGA, LOCKED = 128 * MEGA, LARGE = 256 * MEGA, PAGES = MUCH / PAGE, ENTRIES = 20000, MAPPINGS = 60000, MANY = 1500, THREADS = 1000, MANY_WORDS = 100000, RW = PROT_READ | PROT_WRITE };
+enum { ON_DISK = 12 << 20, ON_DISK_HOLES = 400, ON_DISK_NAMES = 10000, ON_DISK_PIECES = 4000, NAMELESS = 200, MEGA = 1 << 20, MUCH = 48 * MEGA, LOCKED = 128 * MEGA, LARGE = 256 * MEGA, PAGES = MUCH / PAGE, ENTRIES = 20000, MAPPINGS = 60000, MANY = 1500, THREADS = 1000, TRACEES = 30000, MANY_WORDS = 100000, RW = PROT_READ | PROT_WRITE };
 static const int64_t MILLI = 1000000, MOST = 3 * 1000000;
 
 static int64_t now(void) {
@@ -762,6 +763,39 @@ static void many_threads(void) {
     BESIDE("fork of a process with many threads", forked());
 }
 
+static volatile pid_t *to_seize;
+
+static void *is_seized(void *nothing) {
+    *to_seize = gettid();
+    while (*to_seize) sched_yield();
+    return nothing;
+}
+
+// Threads of another process that ended, as many as there may be, and that it doesn't wait for.
+static char *tracees(void) {
+    to_seize = mmap(0, PAGE, RW, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    NEED(to_seize != MAP_FAILED);
+    pid_t it = fork();
+    NEED(it >= 0);
+    if (it == 0) {
+        pthread_t thread;
+        for (int i = 0; i < TRACEES && !pthread_create(&thread, 0, is_seized, 0); i++) pthread_join(thread, 0);
+        *to_seize = -1;
+        _exit(0);
+    }
+    for (pid_t thread; (thread = *to_seize) >= 0; sched_yield()) {
+        if (thread == 0) continue;
+        NEED(!ptrace(PTRACE_SEIZE, thread, 0, 0));
+        *to_seize = 0;
+    }
+    return 0;
+}
+
+static void many_tracees(void) {
+    pid_t it = child(tracees);
+    BESIDE("the end of a tracer", CHECK(!kill(it, SIGKILL) && waitpid(it, 0, 0) == it));
+}
+
 static void many_arguments(void) {
     static char *words[MANY_WORDS + 4] = {"latency", "nothing"};
     for (int i = 2; i < MANY_WORDS; i++) words[i] = "";
@@ -1328,6 +1362,7 @@ static const struct test_case cases[] = {
     {"many_threads", many_threads},
     {"robust_locks", robust_locks},
     {"killed_while_memory_is_made", killed_while_memory_is_made},
+    {"many_tracees", many_tracees},
     {"many_arguments", many_arguments},
     {"many_processes", many_processes},
     {"many_timers", many_timers},

@@ -1,6 +1,9 @@
 // ptrace: stops at signals, registers, memory that the program itself can't write, and what becomes of both sides.
 #include "check.h"
+#include <pthread.h>
+#include <sched.h>
 #include <sys/ptrace.h>
+#include <sys/resource.h>
 #include <sys/uio.h>
 #include <stddef.h>
 #include <sys/user.h>
@@ -350,6 +353,66 @@ static void tracing_brings_no_rights(void) {
     CHECK(in_child(offer_to_a_lesser_parent) == 0);
 }
 
+// What two processes tell each other: a thread that is to be traced, how many there were, and what is next.
+static volatile struct { pid_t thread; int made, step; } *shared;
+
+static void until(int step) {
+    while (shared->step != step) sched_yield();
+}
+
+static void *is_seized(void *nothing) {
+    shared->thread = gettid();
+    while (shared->thread) sched_yield();
+    return nothing;
+}
+
+static int makes_a_thread(void) {
+    pthread_t thread;
+    errno = pthread_create(&thread, 0, is_seized, 0);
+    return errno ? 0 : !pthread_join(thread, 0);
+}
+
+static void makes_all_it_may(void) {
+    NEED(!setrlimit(RLIMIT_NPROC, &(struct rlimit){8, 8}) && !setuid(1000));
+    while (shared->made < 16 && makes_a_thread()) shared->made++;
+    CHECK(errno == EAGAIN);
+    shared->step = 1;
+    until(2);
+    for (int i = 0; i < 1000 && !makes_a_thread(); i++) usleep(1000);
+    shared->step = 3;
+}
+
+// A thread that has ended counts as its user's until its tracer has waited for it.
+static void ended_tracees_count(void) {
+    shared = mmap(0, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    NEED(shared != MAP_FAILED);
+    fflush(stdout);
+    pid_t child = fork(), last = 0;
+    NEED(child >= 0);
+    if (child == 0) {
+        makes_all_it_may();
+        fflush(stdout);
+        _exit(failed_checks != 0);
+    }
+    while (shared->step != 3) {
+        pid_t thread = shared->thread;
+        if (thread) {
+            CHECK(!ptrace(PTRACE_SEIZE, thread, 0, 0));
+            last = thread;
+            shared->thread = 0;
+        }
+        if (shared->step == 1) {
+            CHECK(shared->made == 7);
+            CHECK(waitpid(last, 0, __WALL) == last);
+            last = 0;
+            shared->step = 2;
+        }
+        sched_yield();
+    }
+    CHECK(last != 0);
+    CHECK(next(child) == 0);
+}
+
 int main(int argc, char **argv) {
     if (argc > 1 && !strcmp(argv[1], "capabilities")) return capabilities() != 0;
     static const struct test_case tests[] = {
@@ -362,6 +425,7 @@ int main(int argc, char **argv) {
         {"memory_files_reach_as_far", memory_files_reach_as_far},
         {"unreadable_programs", unreadable_programs},
         {"tracing_brings_no_rights", tracing_brings_no_rights},
+        {"ended_tracees_count", ended_tracees_count},
     };
     return RUN(tests, argc, argv);
 }

@@ -24,6 +24,7 @@ use super::signal::{send, SigInfo, SIGCHLD};
 use super::thread::Thread;
 use crate::errno::{Result, EAGAIN, ENOMEM, EPERM, ESRCH};
 use crate::mem::fault;
+use crate::sched;
 use crate::sync::SpinLock;
 
 /// Numbers of processes, threads, groups and sessions.
@@ -32,6 +33,9 @@ pub type Pid = i32;
 /// Numbers run from 1 to here and then start again at `PID_REUSE`.
 pub const PID_MAX: Pid = 4_194_303;
 const PID_REUSE: Pid = 300;
+
+/// How many numbers are looked at with the table locked.
+const NUMBERS: usize = 64;
 
 /// One of so many numbers is kept for root.
 const FOR_ROOT: usize = 8;
@@ -179,27 +183,28 @@ impl Tree {
         self.nodes.values()
     }
 
-    /// A number nobody bears (N2). The last of them are root's, who may have to end what took all
-    /// others.
-    fn allocate(&mut self, asker: Asker) -> Result<Pid> {
+    /// A number nobody bears (N2), or none among the next ones. The last of them are root's, who may
+    /// have to end what took all others.
+    ///
+    /// There always is one further on: threads, and those whose tracers don't wait, are no more than
+    /// the limit; zombies are charged to their users, root too; and each process bears three numbers
+    /// at most.
+    fn allocate(&mut self, asker: Asker) -> Result<Option<Pid>> {
         let kept = if asker == Asker::Root { 0 } else { self.limit / FOR_ROOT };
-        if self.threads.len() + self.unborn.len() >= self.limit - kept {
+        if self.threads.len() + self.unborn.len() + self.kept.len() >= self.limit - kept {
             return Err(EAGAIN);
         }
-        let start = self.last;
-        loop {
+        for _ in 0..NUMBERS {
             self.last += 1;
             if self.last > PID_MAX {
                 self.last = PID_REUSE;
                 self.wrapped = true;
             }
             if !self.wrapped || !self.in_use(self.last) {
-                return Ok(self.last);
-            }
-            if self.last == start {
-                return Err(EAGAIN);
+                return Ok(Some(self.last));
             }
         }
+        Ok(None)
     }
 
     fn in_use(&self, id: Pid) -> bool {
@@ -327,7 +332,7 @@ pub fn limit() -> usize {
 
 /// A number for process 1.
 pub fn allocate(asker: Asker) -> Result<Pid> {
-    with(|tree| tree.allocate(asker))
+    with(|tree| tree.allocate(asker))?.ok_or(EAGAIN)
 }
 
 /// The parent of a thread that joins its process: none that could be sent something.
@@ -335,12 +340,18 @@ pub const NO_PARENT: Pid = 0;
 
 /// A number for a new process that `parent` makes, or for a new thread.
 pub fn expect(parent: Pid, asker: Asker) -> Result<Birth> {
-    with(|tree| {
-        fault::attempt(|| tree.unborn.try_reserve(1)).map_err(|_| ENOMEM)?;
-        let pid = tree.allocate(asker)?;
-        tree.unborn.push(Unborn { pid, parent, sent: Vec::new() });
-        Ok(Birth(pid))
-    })
+    loop {
+        let birth = with(|tree| -> Result<Option<Birth>> {
+            fault::attempt(|| tree.unborn.try_reserve(1)).map_err(|_| ENOMEM)?;
+            let Some(pid) = tree.allocate(asker)? else { return Ok(None) };
+            tree.unborn.push(Unborn { pid, parent, sent: Vec::new() });
+            Ok(Some(Birth(pid)))
+        })?;
+        if let Some(birth) = birth {
+            return Ok(birth);
+        }
+        sched::give_way();
+    }
 }
 
 /// Puts a new process with its first thread into the table, as a child of `parent`, in the group

@@ -29,10 +29,14 @@ use crate::arch::UserRegs;
 use crate::charge::Charge;
 use crate::errno::{Result, EPERM, ESRCH};
 use crate::mem::fault::{self, Room};
+use crate::sched;
 use core::sync::atomic::{AtomicBool, Ordering};
 
 /// The trap flag: an exception after the next instruction.
 const TRAP_FLAG: u64 = 0x100;
+
+/// What letting a tracee go costs, in bytes copied.
+const LETTING_GO: usize = 8192;
 
 /// What a thread knows of its tracer.
 #[derive(Default)]
@@ -62,7 +66,8 @@ struct GoOn(Option<Signal>);
 #[derive(Default)]
 pub struct Tracees {
     threads: Vec<Tracee>,
-    /// Those that ended and aren't its children, until it waits for them: any number of them.
+    /// Those that ended and aren't its children, until it waits for them. They count as their users'
+    /// (`Counted::Tasks`) and among all threads until then.
     ended: BTreeMap<Pid, Ended>,
     /// The process has ended: nobody would let go of another one.
     is_over: bool,
@@ -78,13 +83,13 @@ impl Trace {
 
 struct Tracee {
     thread: Arc<Thread>,
-    charge: Charge,
+    _charge: Charge,
 }
 
 struct Ended {
+    _tracee: Tracee,
     uid: u32,
     status: ExitStatus,
-    _charge: Charge,
     _number: Kept,
 }
 
@@ -152,7 +157,7 @@ fn enter(tracer: &Arc<Process>, thread: &Arc<Thread>) -> Result<()> {
     let charge = Charge::to(tracer.account(), TRACEE).map_err(|_| EPERM)?;
     tracees.threads.room(1).map_err(|_| EPERM)?;
     ANYBODY.store(true, Ordering::Release);
-    tracees.threads.push(Tracee { thread: thread.clone(), charge });
+    tracees.threads.push(Tracee { thread: thread.clone(), _charge: charge });
     trace.tracer = Some(tracer.clone());
     trace.is_sure = false;
     Ok(())
@@ -299,33 +304,51 @@ pub fn thread_gone(thread: &Arc<Thread>, status: ExitStatus, number: Option<Kept
         // The tracer has just ended.
         return;
     }
-    let Some(Tracee { charge, .. }) = tracees.take(thread) else { return };
+    let Some(tracee) = tracees.take(thread) else { return };
     let process = &thread.process;
     let is_child = process.parent() == tracer.pid && thread.tid() == process.pid;
     if !is_child {
         let _number = number.unwrap_or_else(|| Kept::new(thread.tid()));
-        let ended = Ended { uid: process.cred().uid, status, _charge: charge, _number };
-        tracees.ended.insert(thread.tid(), ended);
+        let ended = Ended { _tracee: tracee, uid: process.cred().uid, status, _number };
+        let before = tracees.ended.insert(thread.tid(), ended);
+        drop((tracees, before));
+    } else {
+        drop((tracees, tracee));
     }
-    drop(tracees);
     wait::tell(&tracer, process);
 }
 
 /// A process ends: whom it traced goes on without it.
 pub fn tracer_gone(process: &Process) {
-    let gone = {
-        let mut tracees = process.tracees.lock();
-        for Tracee { thread, .. } in &tracees.threads {
-            let mut trace = thread.trace.lock();
-            trace.tracer = None;
-            if let Some(stop) = &mut trace.stop {
-                // What the tracer has been told of is its own to give back.
-                stop.on.get_or_insert(GoOn((!stop.is_told).then_some(stop.info.signal)));
-            }
+    process.tracees.lock().is_over = true;
+    while let Some(Tracee { thread, .. }) = let_go(process) {
+        thread.process.stop_queue.wake_all();
+        sched::work_done(LETTING_GO);
+    }
+    // All are there that there will be: who is no tracee adds nothing.
+    loop {
+        let ended = process.tracees.lock().ended.pop_first();
+        if ended.is_none() {
+            break;
         }
-        core::mem::replace(&mut *tracees, Tracees { is_over: true, ..Tracees::new() })
-    };
-    gone.threads.iter().for_each(|tracee| tracee.thread.process.stop_queue.wake_all());
+        drop(ended);
+        sched::work_done(LETTING_GO);
+    }
+}
+
+/// Lets one tracee go of a process that ends.
+fn let_go(process: &Process) -> Option<Tracee> {
+    let mut tracees = process.tracees.lock();
+    let tracee = tracees.threads.pop()?;
+    fault::shrink(&mut tracees.threads);
+    let mut trace = tracee.thread.trace.lock();
+    trace.tracer = None;
+    if let Some(stop) = &mut trace.stop {
+        // What the tracer has been told of is its own to give back.
+        stop.on.get_or_insert(GoOn((!stop.is_told).then_some(stop.info.signal)));
+    }
+    drop(trace);
+    Some(tracee)
 }
 
 /// What there is to say about the tracees that a wait asks for; `None` if there are none.
@@ -333,6 +356,8 @@ pub fn look(tracer: &Process, which: Which, options: Options) -> Option<Option<R
     if !ANYBODY.load(Ordering::Acquire) {
         return None;
     }
+    // Dropped when the tracees are free again.
+    let mut _removed = None;
     let mut tracees = tracer.tracees.lock();
     let ended = match which {
         Which::Any => tracees.ended.first_key_value(),
@@ -342,7 +367,7 @@ pub fn look(tracer: &Process, which: Which, options: Options) -> Option<Option<R
     if let Some((&pid, &Ended { uid, status, .. })) = ended {
         if options.contains(Options::EXITED) {
             if !options.contains(Options::NOWAIT) {
-                tracees.ended.remove(&pid);
+                _removed = tracees.ended.remove(&pid);
                 if tracees.threads.is_empty() && tracees.ended.is_empty() {
                     *tracees = Tracees::new();
                 }

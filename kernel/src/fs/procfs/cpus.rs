@@ -4,6 +4,8 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 
+use machine::CpuSet;
+
 use super::{text, Member, Show};
 use crate::arch::cpu;
 
@@ -17,10 +19,10 @@ static NAMES: [&str; cpu::MAX_CPUS] = names!(
 );
 
 static FIXED: &[Member] = &[
-    text("online", || list(cpu::count())),
-    text("present", || list(cpu::count())),
+    text("online", || list(cpu::online()) + "\n"),
+    text("present", || list(cpu::online()) + "\n"),
     // No CPU comes later.
-    text("possible", || list(cpu::count())),
+    text("possible", || list(cpu::online()) + "\n"),
     text("offline", || String::from("\n")),
     text("kernel_max", || format!("{}\n", cpu::MAX_CPUS - 1)),
 ];
@@ -28,11 +30,24 @@ static FIXED: &[Member] = &[
 /// What the folder of a CPU holds: none can be switched off.
 static CPU: &[Member] = &[text("online", || String::from("1\n"))];
 
-/// The first `count` CPUs, as Linux writes a set of them.
-fn list(count: usize) -> String {
-    match count {
-        1 => String::from("0\n"),
-        _ => format!("0-{}\n", count - 1),
+/// A set of CPUs as Linux lists it: `0,2-3`.
+pub(super) fn list(cpus: CpuSet) -> String {
+    let has = |cpu: usize| cpu < cpu::MAX_CPUS && cpus.contains(cpu);
+    let mut list = String::new();
+    for first in cpus.iter().filter(|&cpu| cpu == 0 || !has(cpu - 1)) {
+        let last = (first..).find(|&cpu| !has(cpu + 1)).unwrap_or(first);
+        let comma = if list.is_empty() { "" } else { "," };
+        list += &if last == first { format!("{comma}{first}") } else { format!("{comma}{first}-{last}") };
+    }
+    list
+}
+
+/// A set of CPUs as Linux writes its bits: `3,ffffffff`.
+pub(super) fn set(CpuSet(bits): CpuSet) -> String {
+    let digits = cpu::count().div_ceil(4);
+    match digits.checked_sub(8) {
+        Some(more @ 1..) => format!("{:0more$x},{:08x}", bits >> 32, bits as u32),
+        _ => format!("{bits:0digits$x}"),
     }
 }
 

@@ -6,9 +6,11 @@ use alloc::vec::Vec;
 use core::fmt::Write;
 use core::sync::atomic::Ordering::Relaxed;
 
+use super::cpus::{list, set};
 use super::settings::number;
 use super::text::{Spot, Text};
 use super::{maps, ProcessSetting, Show};
+use crate::arch::cpu;
 use crate::charge::Counted;
 use crate::dev::tty;
 use crate::errno::*;
@@ -165,7 +167,10 @@ fn status(process: &Process) -> Result<Vec<u8>> {
     let _ = writeln!(out, "ObjectsMadeOfUser:\t{:>8} kB", account.user().memory().used() * 4);
     let _ = writeln!(out, "Threads:\t{}", process.thread_count());
     signals(process, &mut out);
-    let _ = writeln!(out, "Seccomp:\t0\nCpus_allowed:\t1\nCpus_allowed_list:\t0");
+    let task = process.leader().and_then(|leader| leader.task());
+    let cpus = task.map_or(cpu::online(), |task| task.allowed().intersection(cpu::online()));
+    let _ = writeln!(out, "Seccomp:\t0\nCpus_allowed:\t{}", set(cpus));
+    let _ = writeln!(out, "Cpus_allowed_list:\t{}", list(cpus));
     let _ = writeln!(out, "voluntary_ctxt_switches:\t0\nnonvoluntary_ctxt_switches:\t0");
     Ok(out.into_bytes())
 }
