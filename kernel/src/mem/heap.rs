@@ -461,6 +461,11 @@ fn drain() {
     }
 }
 
+/// Others have frames to give back: see [`wake_daemon`].
+pub fn is_worth_a_look() {
+    FULL.store(true, Relaxed);
+}
+
 /// Has the page daemon give back what there is too much of. Who frees memory may hold any lock, so
 /// a system call does this.
 pub fn wake_daemon() {

@@ -17,6 +17,7 @@ use uvm::pageout::Last;
 
 use super::uvm::{system, with};
 use crate::arch::machine::KERNEL;
+use crate::arch::pmap;
 use crate::errno::Result;
 use crate::fs::ext4;
 use crate::mem::{heap, stack};
@@ -46,6 +47,7 @@ fn run() -> ! {
         let ticket = KERNEL.ticket(Channel::PAGE_DAEMON);
         stack::give_back();
         heap::give_back();
+        pmap::give_back_nodes();
         if free_soon() < system().frames().low_water() {
             ext4::memory_is_short();
             if work() {

@@ -123,9 +123,15 @@ pub fn tables_in_use() -> usize {
     space::in_use()
 }
 
-/// Frames that hold nodes of the reverse map; none is given back.
+/// Frames that hold nodes of the reverse map.
 pub fn node_frames() -> usize {
     reverse::FRAMES.load(Relaxed) as usize
+}
+
+/// Gives back the frames whose nodes are all free, with those that this CPU has at hand. Nothing is locked.
+pub fn give_back_nodes() {
+    reverse::drain();
+    reverse::give_back();
 }
 
 /// Whether any space maps a page.

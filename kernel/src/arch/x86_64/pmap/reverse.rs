@@ -31,7 +31,7 @@ use crate::arch::tables::{table, ACCESSED, DIRTY};
 pub(super) use nodes::take_node;
 pub use nodes::FreeNodes;
 use nodes::Node;
-pub(super) use nodes::FRAMES;
+pub(super) use nodes::{drain, give_back, FRAMES};
 pub(super) use own::link as link_own;
 pub(super) use windows::{audit, enter_ahead, init, put_with, raise};
 

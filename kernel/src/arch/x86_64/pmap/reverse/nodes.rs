@@ -1,7 +1,12 @@
 //! Nodes of the reverse map, and lists of them.
 //!
-//! A node names mappings of a last table; what its place word says is its list's. Nodes lie in frames of their own; a frame of nodes is
-//! never given back. Each CPU has free ones at hand.
+//! A node names mappings of a last table; what its place word says is its list's. Nodes lie in frames of their own. Each CPU has free
+//! ones at hand; what it has too many of lies in a depot, each node with the others of its frame. Whole free frames go back to all
+//! ([`give_back`]).
+//!
+//! ```text
+//!   record of a frame of nodes: newest free node | free nodes here | next frame | previous frame
+//! ```
 //!
 //! Who adds to a list writes its ends and the new node, and none of those that other CPUs made. What lies towards the newest a node
 //! learns only when the oldest is taken away, in one walk for all that came since the last.
@@ -14,10 +19,11 @@ use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use machine::order::{Before, Held, PageCache};
 use machine::{Machine, NoMemory, PageNo, Reserve, PAGE_SIZE};
 
+use super::super::record::record;
 use super::super::NIL;
-use crate::arch::cpu;
 use crate::arch::machine::KERNEL;
-use crate::mem::layout;
+use crate::arch::{cpu, preempt};
+use crate::mem::{self, heap, layout};
 use crate::sync::SpinLock;
 
 /// Nodes in a frame, and in a batch that CPUs exchange.
@@ -27,9 +33,8 @@ const NODES: u32 = 256;
 pub(super) struct Node {
     pub(super) table: AtomicU32,
     pub(super) place: AtomicU32,
-    /// In a batch: the next node.
+    /// Of a free node: the next one.
     older: AtomicU32,
-    /// In a batch's first node: the next batch.
     newer: AtomicU32,
 }
 
@@ -49,14 +54,115 @@ impl FreeNodes {
 
 /// Frames of nodes.
 pub static FRAMES: AtomicU32 = AtomicU32::new(0);
-/// Full batches that no CPU has.
-static DEPOT: SpinLock<u32> = SpinLock::new(NIL);
+/// The first of the frames with free nodes that no CPU has; their records change with it locked.
+static DEPOT: SpinLock<Depot> = SpinLock::new(Depot { first: NIL, whole: 0 });
+/// Whole free frames that the depot keeps.
+const KEPT: usize = 2;
+
+/// Where the record of a frame of nodes keeps what.
+const FREE: usize = 0;
+const COUNT: usize = 1;
+const NEXT: usize = 2;
+const PREVIOUS: usize = 3;
+
+struct Depot {
+    first: u32,
+    /// Frames all of whose nodes are here.
+    whole: usize,
+}
+
+impl Depot {
+    /// Puts a free node to its frame.
+    fn put(&mut self, number: u32) {
+        let frame = number / NODES;
+        let words = &record(PageNo(frame)).words;
+        let count = words[COUNT].load(Relaxed) + 1;
+        if count == 1 {
+            words[FREE].store(NIL, Relaxed);
+            self.link(frame);
+        }
+        node(number).older.store(words[FREE].load(Relaxed), Relaxed);
+        words[FREE].store(number, Relaxed);
+        words[COUNT].store(count, Relaxed);
+        self.whole += usize::from(count == NODES);
+    }
+
+    /// Takes all free nodes of the first frame: their chain, or NIL, and number.
+    fn take(&mut self) -> (u32, u32) {
+        if self.first == NIL {
+            return (NIL, 0);
+        }
+        let words = &record(PageNo(self.first)).words;
+        let (chain, count) = (words[FREE].load(Relaxed), words[COUNT].load(Relaxed));
+        self.unlink(self.first);
+        (chain, count)
+    }
+
+    fn link(&mut self, frame: u32) {
+        let words = &record(PageNo(frame)).words;
+        words[NEXT].store(self.first, Relaxed);
+        words[PREVIOUS].store(NIL, Relaxed);
+        if self.first != NIL {
+            record(PageNo(self.first)).words[PREVIOUS].store(frame, Relaxed);
+        }
+        self.first = frame;
+    }
+
+    /// Takes a frame out with all its free nodes.
+    fn unlink(&mut self, frame: u32) {
+        let words = &record(PageNo(frame)).words;
+        let (next, previous) = (words[NEXT].load(Relaxed), words[PREVIOUS].load(Relaxed));
+        match previous {
+            NIL => self.first = next,
+            previous => record(PageNo(previous)).words[NEXT].store(next, Relaxed),
+        }
+        if next != NIL {
+            record(PageNo(next)).words[PREVIOUS].store(previous, Relaxed);
+        }
+        self.whole -= usize::from(words[COUNT].load(Relaxed) == NODES);
+        words[COUNT].store(0, Relaxed);
+    }
+
+    /// Takes a frame out whose nodes are all free, if there are more than are kept.
+    fn take_whole(&mut self) -> Option<u32> {
+        let mut frame = self.first;
+        while self.whole > KEPT && frame != NIL {
+            let words = &record(PageNo(frame)).words;
+            if words[COUNT].load(Relaxed) == NODES {
+                self.unlink(frame);
+                return Some(frame);
+            }
+            frame = words[NEXT].load(Relaxed);
+        }
+        None
+    }
+}
+
+/// Gives whole free frames back. Nothing is locked.
+pub fn give_back() {
+    loop {
+        let Some(frame) = DEPOT.lock().take_whole() else { return };
+        record(PageNo(frame)).make_plain();
+        FRAMES.fetch_sub(1, Relaxed);
+        // SAFETY: all nodes of the frame are free and nobody else has them; no record names them.
+        unsafe { mem::free_frame(KERNEL.frames().pa(PageNo(frame)).0) };
+    }
+}
+
+/// Puts this CPU's free nodes to their frames.
+pub fn drain() {
+    preempt::closed(|| {
+        let free = &cpu::this().nodes;
+        put_aside(free);
+        put_aside(free);
+    });
+}
 
 /// A node by its number: frame and place in the frame.
 #[inline]
 pub(super) fn node(number: u32) -> &'static Node {
     let frame = layout::direct(KERNEL.frames().pa(PageNo(number / NODES)).0);
-    // SAFETY: node numbers are made in `refill` only, of frames that hold nodes for ever; the fields are atomics.
+    // SAFETY: node numbers are made in `refill` only, of frames that hold nodes as long as one is in use; the fields are atomics.
     unsafe { &*((frame as *const Node).add((number % NODES) as usize)) }
 }
 
@@ -88,28 +194,31 @@ pub(super) fn give_node(number: u32) {
     free.len.set(free.len.get() + 1);
 }
 
-/// Makes the full list the spare batch, and gives the spare one there was to all.
+/// Makes the list the spare batch, and puts the nodes of the spare one there was to their frames.
 #[cold]
 fn put_aside(free: &FreeNodes) {
-    let full = free.spare.replace(free.head.replace(NIL));
+    let mut number = free.spare.replace(free.head.replace(NIL));
     free.len.set(0);
-    if full != NIL {
-        let mut depot = DEPOT.lock();
-        node(full).newer.store(*depot, Relaxed);
-        *depot = full;
+    if number == NIL {
+        return;
+    }
+    let mut depot = DEPOT.lock();
+    while number != NIL {
+        let next = node(number).older.load(Relaxed);
+        depot.put(number);
+        number = next;
+    }
+    if depot.whole > KEPT {
+        heap::is_worth_a_look();
     }
 }
 
-/// Gives an empty list a batch: this CPU's spare one, one that others have given back, or a new frame.
+/// Gives an empty list a batch: this CPU's spare one, a frame's nodes that others have given back, or a new frame.
 #[cold]
 fn refill<P: Before<PageCache>>(free: &FreeNodes, held: &mut Held<'_, P>) -> Result<(), NoMemory> {
-    let mut batch = free.spare.replace(NIL);
+    let (mut batch, mut len) = (free.spare.replace(NIL), NODES);
     if batch == NIL {
-        let mut depot = DEPOT.lock();
-        batch = *depot;
-        if batch != NIL {
-            *depot = node(batch).newer.load(Relaxed);
-        }
+        (batch, len) = DEPOT.lock().take();
     }
     if batch == NIL {
         let frame = KERNEL.frames().alloc(&KERNEL, held, Reserve::Kernel)?;
@@ -117,13 +226,15 @@ fn refill<P: Before<PageCache>>(free: &FreeNodes, held: &mut Held<'_, P>) -> Res
         FRAMES.fetch_add(1, Relaxed);
         // A number must fit 32 bits and not be NIL: frames up to 64 GiB.
         batch = frame.0.checked_mul(NODES).filter(|n| n < &(NIL - NODES)).ok_or(NoMemory)?;
+        len = NODES;
+        record(frame).words[COUNT].store(0, Relaxed);
         for number in batch..batch + NODES {
             let next = if number + 1 == batch + NODES { NIL } else { number + 1 };
             node(number).older.store(next, Relaxed);
         }
     }
     free.head.set(batch);
-    free.len.set(NODES);
+    free.len.set(len);
     Ok(())
 }
 
