@@ -54,8 +54,8 @@ impl FreeNodes {
 
 /// Frames of nodes.
 pub static FRAMES: AtomicU32 = AtomicU32::new(0);
-/// The first of the frames with free nodes that no CPU has; their records change with it locked.
-static DEPOT: SpinLock<Depot> = SpinLock::new(Depot { first: NIL, whole: 0 });
+/// The frames with free nodes that no CPU has; their records change with it locked.
+static DEPOT: SpinLock<Depot> = SpinLock::new(Depot { first: [NIL; 2], whole: 0 });
 /// Whole free frames that the depot keeps.
 const KEPT: usize = 2;
 
@@ -66,8 +66,9 @@ const NEXT: usize = 2;
 const PREVIOUS: usize = 3;
 
 struct Depot {
-    first: u32,
-    /// Frames all of whose nodes are here.
+    /// The first of the frames some of whose nodes are here, and of those all of whose are.
+    first: [u32; 2],
+    /// Frames in the second list.
     whole: usize,
 }
 
@@ -76,65 +77,66 @@ impl Depot {
     fn put(&mut self, number: u32) {
         let frame = number / NODES;
         let words = &record(PageNo(frame)).words;
-        let count = words[COUNT].load(Relaxed) + 1;
-        if count == 1 {
-            words[FREE].store(NIL, Relaxed);
-            self.link(frame);
+        let (mut free, count) = (NIL, words[COUNT].load(Relaxed));
+        if count > 0 {
+            free = words[FREE].load(Relaxed);
         }
-        node(number).older.store(words[FREE].load(Relaxed), Relaxed);
+        node(number).older.store(free, Relaxed);
         words[FREE].store(number, Relaxed);
-        words[COUNT].store(count, Relaxed);
-        self.whole += usize::from(count == NODES);
+        if count == 0 {
+            self.link(frame, 1);
+        } else if count + 1 == NODES {
+            self.unlink(frame);
+            self.link(frame, NODES);
+        } else {
+            words[COUNT].store(count + 1, Relaxed);
+        }
     }
 
-    /// Takes all free nodes of the first frame: their chain, or NIL, and number.
+    /// Takes all free nodes of a frame: their chain, or NIL, and number.
     fn take(&mut self) -> (u32, u32) {
-        if self.first == NIL {
-            return (NIL, 0);
-        }
-        let words = &record(PageNo(self.first)).words;
+        let Some(frame) = self.first.into_iter().find(|&frame| frame != NIL) else { return (NIL, 0) };
+        let words = &record(PageNo(frame)).words;
         let (chain, count) = (words[FREE].load(Relaxed), words[COUNT].load(Relaxed));
-        self.unlink(self.first);
+        self.unlink(frame);
         (chain, count)
     }
 
-    fn link(&mut self, frame: u32) {
+    /// Puts a frame in that has so many free nodes.
+    fn link(&mut self, frame: u32, count: u32) {
         let words = &record(PageNo(frame)).words;
-        words[NEXT].store(self.first, Relaxed);
+        let is_whole = count == NODES;
+        let first = &mut self.first[usize::from(is_whole)];
+        words[COUNT].store(count, Relaxed);
+        words[NEXT].store(*first, Relaxed);
         words[PREVIOUS].store(NIL, Relaxed);
-        if self.first != NIL {
-            record(PageNo(self.first)).words[PREVIOUS].store(frame, Relaxed);
+        if *first != NIL {
+            record(PageNo(*first)).words[PREVIOUS].store(frame, Relaxed);
         }
-        self.first = frame;
+        *first = frame;
+        self.whole += usize::from(is_whole);
     }
 
     /// Takes a frame out with all its free nodes.
     fn unlink(&mut self, frame: u32) {
         let words = &record(PageNo(frame)).words;
+        let is_whole = words[COUNT].swap(0, Relaxed) == NODES;
         let (next, previous) = (words[NEXT].load(Relaxed), words[PREVIOUS].load(Relaxed));
         match previous {
-            NIL => self.first = next,
+            NIL => self.first[usize::from(is_whole)] = next,
             previous => record(PageNo(previous)).words[NEXT].store(next, Relaxed),
         }
         if next != NIL {
             record(PageNo(next)).words[PREVIOUS].store(previous, Relaxed);
         }
-        self.whole -= usize::from(words[COUNT].load(Relaxed) == NODES);
-        words[COUNT].store(0, Relaxed);
+        self.whole -= usize::from(is_whole);
     }
 
     /// Takes a frame out whose nodes are all free, if there are more than are kept.
     fn take_whole(&mut self) -> Option<u32> {
-        let mut frame = self.first;
-        while self.whole > KEPT && frame != NIL {
-            let words = &record(PageNo(frame)).words;
-            if words[COUNT].load(Relaxed) == NODES {
-                self.unlink(frame);
-                return Some(frame);
-            }
-            frame = words[NEXT].load(Relaxed);
-        }
-        None
+        let frame = self.first[1];
+        (self.whole > KEPT).then(|| self.unlink(frame))?;
+        Some(frame)
     }
 }
 
