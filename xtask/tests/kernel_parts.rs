@@ -455,7 +455,7 @@ mod sockets_in_flight {
         const LIVE: usize = 1000;
         let mut in_flight = InFlight::<File>::new();
         let file = Arc::new(File(1));
-        let mut add = |in_flight: &mut InFlight<File>, socket| {
+        let add = |in_flight: &mut InFlight<File>, socket| {
             let number = in_flight.take_numbers(1);
             in_flight.add(1, number, socket, Arc::downgrade(&file));
             number
