@@ -277,7 +277,9 @@ fn link_place(show: Show) -> Option<Result<Place>> {
         }
         Show::Cwd(pid) => looked_into(pid).and_then(|process| process.fs()).map(|fs| dir(fs.cwd())),
         Show::RootLink(pid) => looked_into(pid).and_then(|process| process.fs()).map(|fs| dir(fs.root())),
-        Show::Exe(pid) => looked_into(pid).and_then(|process| Ok(Place::clone(&*process.exe().ok_or(ENOENT)?))),
+        Show::Exe(pid) => {
+            looked_into(pid).and_then(|process| Ok(Place::clone(&*process.exe().ok_or(ENOENT)?)))
+        }
         _ => return None,
     })
 }
