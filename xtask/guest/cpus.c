@@ -77,7 +77,8 @@ static void the_cpus_of_a_thread_are_told(void) {
     NEED(!pin(2));
     status_says(4, "2");
     cpu_set_t set;
-    CPU_ZERO(&set), CPU_SET(0, &set), CPU_SET(2, &set), CPU_SET(3, &set);
+    CPU_ZERO(&set);
+    for (int i = 0; i < 4; i++) if (i != 1) CPU_SET(i, &set);
     NEED(!sched_setaffinity(0, sizeof set, &set));
     status_says(0xd, "0,2-3");
 }

@@ -624,7 +624,7 @@ static void watchers_of_a_named_pipe_are_left_to_others(void) {
 
 // Threads of a child that end and that nobody waits for: what is known of them is charged to their tracer.
 static void ended_tracees_are_charged(void) {
-    enum { MANY = 1000, LEAST = 32 };
+    enum { MANY = 300, LEAST = 32 };
     int ended[2];
     char byte;
     long before = number_after("/proc/self/status", "KernelKept:");

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use shuttle::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use shuttle::thread::JoinHandle;
 
-use machine::frames::{PageFlags, Queue};
+use machine::frames::{PageFlags, Place, Queue};
 use machine::{Machine, Owner, Pages, Pmap, ThreadCtx, VaRange};
 use uvm::{
     AnonObject, At, Counter, FaultError, MapRequest, Pager, Sharing, Space, SwapError, SwapId, TierInfo,
@@ -234,16 +234,12 @@ fn a_neighbour_is_let_go_as_it_is_mapped_ahead() {
             let (w, daemon, pass) = (p.w.clone(), daemon.clone(), p.passes(1));
             move || {
                 *daemon.lock().unwrap() = Some(spawn(pass));
-                // Until the daemon has had it busy, or freed it.
+                // Until it is off its queue, and busy no more.
                 let frames = w.uvm.frames();
                 let is_busy = || frames.flags(q).contains(PageFlags::BUSY);
-                let until = |end: bool| {
-                    while frames.owner(q) != Owner::Free && is_busy() != end {
-                        shuttle::thread::yield_now();
-                    }
-                };
-                until(true);
-                until(false);
+                while frames.place(q) == Place::Inactive || is_busy() {
+                    shuttle::thread::yield_now();
+                }
             }
         });
         assert_eq!(p.w.load(1, &space, P), 1);
