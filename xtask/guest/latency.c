@@ -960,6 +960,46 @@ static void files_are_cut(void) {
     BESIDE("shmdt of the last reference", CHECK(!shmdt(at)));
 }
 
+// One page of a file, mapped so often that no list of its mappings can be walked in one piece. Some are locked.
+enum { OFTEN = 40000, OFTEN_LOCKED = 1500 };
+static int often;
+
+static char *maps_a_page_often(void) {
+    volatile char *first = 0, *last = 0;
+    for (int i = 0; i < OFTEN; i++) {
+        NEED((last = mmap(0, PAGE, RW, MAP_SHARED, often, 0)) != MAP_FAILED);
+        if (!first) first = last;
+        if (i % (OFTEN / OFTEN_LOCKED) == 0) NEED(!mlock((void *)last, PAGE));
+        NEED(*last == 1 && (*last = 1));
+    }
+    NEED(*first == 1);
+    return 0;
+}
+
+static void a_page_is_mapped_often(int pages) {
+    often = memfd_create("often", 0);
+    NEED(often >= 0 && !ftruncate(often, pages * PAGE));
+    for (int i = 0; i < pages; i++) NEED(pwrite(often, "\1", 1, i * PAGE) == 1);
+    pid_t one = child(maps_a_page_often), other = child(maps_a_page_often);
+    char *at = mmap(0, pages * PAGE, RW, MAP_SHARED, often, 0);
+    NEED(at != MAP_FAILED && at[0] == 1);
+    NEED(!kill(one, SIGKILL));
+    BESIDE("the end of a process that maps a page often", CHECK(waitpid(one, 0, 0) == one));
+    BESIDE("msync of a page that is mapped often", CHECK(!msync(at, PAGE, MS_SYNC)));
+    BESIDE("a hole where a page is mapped often", CHECK(!fallocate(often, 3, 0, PAGE)));
+    CHECK(at[0] == 0 && (at[0] = 1));
+    BESIDE("cutting a file off whose page is mapped often", CHECK(!ftruncate(often, 0)));
+    NEED(!kill(other, SIGKILL) && waitpid(other, 0, 0) == other && !munmap(at, pages * PAGE) && !close(often));
+}
+
+static void a_page_is_mapped_often_alone(void) {
+    a_page_is_mapped_often(1);
+}
+
+static void a_page_is_mapped_often_among_others(void) {
+    a_page_is_mapped_often(16);
+}
+
 static const char *numbered(const char *folder, int n) {
     static char name[64];
     snprintf(name, sizeof name, "%s/%d", folder, n);
@@ -1355,6 +1395,8 @@ static const struct test_case cases[] = {
     {"sockets_of_many_users", sockets_of_many_users},
     {"many_messages", many_messages},
     {"files_are_cut", files_are_cut},
+    {"a_page_is_mapped_often_alone", a_page_is_mapped_often_alone},
+    {"a_page_is_mapped_often_among_others", a_page_is_mapped_often_among_others},
     {"folders", folders},
     {"long_paths", long_paths},
     {"all_memory_is_counted", all_memory_is_counted},

@@ -15,7 +15,7 @@ fn alloc(m: &SoftMachine, h: &mut Held<'_, Nothing>) -> PageNo {
 }
 
 /// Holds of which a page gets no more: see `may_wire`, `lend`.
-const MOST: (u32, u32) = (60_000, 30_000);
+const MOST: (u32, u32) = (4_000, 30_000);
 
 /// What a record says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

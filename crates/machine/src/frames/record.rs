@@ -13,8 +13,9 @@ const LOAN: u32 = 1 << 16;
 const LOANS: u32 = 0x7fff * LOAN;
 const LEFT: u32 = 1 << 31;
 
-/// Holds beyond which programs get no more of them. Below what fits, by more than all CPUs add at once.
-const MOST_WIRINGS: u32 = 60_000;
+/// Holds beyond which programs get no more of them. Below what fits, by more than all CPUs add at once; and of wired mappings, which
+/// a pmap must find one by one and can't forget, few enough to walk.
+const MOST_WIRINGS: u32 = 4_000;
 const MOST_LOANS: u32 = 30_000 * LOAN;
 
 /// What comes of the wish to [lend](Frames::lend_idle) a page.

@@ -223,10 +223,15 @@ impl Pmap for X86Pmap {
         let old = last.entries[at].load(Relaxed);
         let new = entry_for(page, prot, access, wiring);
         if old & PRESENT == 0 {
-            return put(held, &last, at, page, new);
+            if put(held, &last, at, page, new)? {
+                drop(last);
+                shorten(page, down);
+            }
+            return Ok(());
         }
         let mut stale = Stale::new(space.root);
-        if (old ^ new) & ADDRESS == 0 {
+        let mut is_long = false;
+        if (old ^ new) & ADDRESS == 0 && (new & !old & WIRED == 0 || reverse::may_be_wired(page)) {
             let _page = lock_page(page);
             let old = change(&last.entries[at], |old| new | old & (ACCESSED | DIRTY | SEEN));
             if old & WRITE > new & WRITE || old & NO_EXECUTE < new & NO_EXECUTE {
@@ -236,9 +241,13 @@ impl Pmap for X86Pmap {
         } else {
             let node = reverse::take_node(held)?;
             take_out(&last, at, va.0, old, &mut stale, down);
-            reverse::put_with(node, page, &last, at, new);
+            is_long = reverse::put_with(node, page, &last, at, new);
         }
         stale.note(down);
+        if is_long {
+            drop(last);
+            shorten(page, down);
+        }
         Ok(())
     }
 
@@ -287,7 +296,7 @@ impl Pmap for X86Pmap {
             let old = slot.load(Relaxed);
             let new = entry_for(page, prot, Prot::NONE, Wiring::Pageable);
             if old & PRESENT == 0 {
-                if reverse::link_own(held, &own, last.page, first + n).is_err() {
+                if reverse::is_full(&own) || reverse::link_own(held, &own, last.page, first + n).is_err() {
                     break;
                 }
                 slot.store(new, Relaxed);
@@ -601,10 +610,30 @@ fn put<P: Before<PageCache>>(
     at: usize,
     page: PageNo,
     new: u64,
-) -> Result<(), NoMemory> {
-    reverse::put(held, page, last, at, new)?;
+) -> Result<bool, NoMemory> {
+    let is_long = reverse::put(held, page, last, at, new)?;
     last.added(at, 1);
-    Ok(())
+    Ok(is_long)
+}
+
+/// Forgets some of the oldest mappings of a page that has too many: two, lest CPUs that meet here leave one too many each time.
+#[cold]
+fn shorten(page: PageNo, down: &mut Shootdown) {
+    for _ in 0..2 {
+        let Some(mapping) = reverse::surplus(page) else { return };
+        let Some(last) = space::lock_if_table(mapping.table) else { return };
+        let entry = mapping.slot().load(Relaxed);
+        if entry & PRESENT == 0 || entry & WIRED != 0 {
+            return;
+        }
+        let mut stale = Stale::new(last.root());
+        let removed = reverse::unlink(page_of(entry), last.page, reverse::beside(mapping.at), |at| {
+            let entry = last.entries[at].swap(0, SeqCst);
+            (entry, stale.add(last.va(at), entry, down))
+        });
+        stale.note(down);
+        last.removed(removed);
+    }
 }
 
 /// Makes an entry, present by a look under the table's lock, absent. The caller counts it.

@@ -25,14 +25,14 @@ use machine::{Machine, NoMemory, PageNo};
 
 use super::record::{record, Locked, Record, PAGE};
 use super::space::Last;
-use super::NIL;
+use super::{NIL, WIRED};
 use crate::arch::machine::KERNEL;
 use crate::arch::tables::{table, ACCESSED, DIRTY};
 pub(super) use nodes::take_node;
 pub use nodes::FreeNodes;
 use nodes::Node;
 pub(super) use nodes::{drain, give_back, FRAMES};
-pub(super) use own::link as link_own;
+pub(super) use own::{is_full, link as link_own};
 pub(super) use windows::{audit, enter_ahead, init, put_with, raise};
 
 /// Where a page's record keeps what.
@@ -43,11 +43,18 @@ const OLDEST: usize = 3;
 /// Bits gathered, and the mark of what is untold, from mappings that the page's bucket has; in their places in the place word.
 const IN_WINDOW: usize = 4;
 
-/// The index in a record's place word; what is gathered lies above.
+/// The index in a record's place word; above it the length of the list, and above that what is gathered.
 const INDEX: u32 = 511;
+/// One node of the list, in the place word.
+const ONE: u32 = INDEX + 1;
+const LENGTH: u32 = (1 << BITS) - ONE;
 /// Shift of `ACCESSED` and `DIRTY` in the place word.
-const BITS: u32 = 16;
+const BITS: u32 = 24;
 const GATHERED: u64 = ACCESSED | DIRTY;
+/// Nodes beyond which a list loses its oldest mappings as it gets new ones (law P1): a program can map one page as often as it likes,
+/// and each lookup by page, and each unmapping, goes through the list with interrupts off.
+const MOST: u32 = 512;
+
 /// In the place word: a mapping was lowered that other CPUs hold, and they may not have been told yet (law P6).
 pub(super) const UNTOLD: u32 = 1 << 31;
 
@@ -100,7 +107,7 @@ pub(super) fn lock_own(page: PageNo) -> Locked<PAGE> {
     record.lock()
 }
 
-/// Maps a page by an absent entry.
+/// Maps a page by an absent entry. Says whether the page has too many mappings then: the caller [shortens](surplus) the list.
 ///
 /// # Errors
 /// [`NoMemory`]; nothing has changed.
@@ -111,15 +118,34 @@ pub(super) fn put<P: Before<PageCache>>(
     last: &Last,
     at: usize,
     new: u64,
-) -> Result<(), NoMemory> {
+) -> Result<bool, NoMemory> {
     let record = record(page);
     if record.is_in_window() {
         return windows::put(held, page, last, at, new);
     }
     let _page = record.lock::<PAGE>();
-    own::link(held, record, last.page, at)?;
+    let is_long = own::link(held, record, last.page, at)?;
     last.entries[at].store(new, Relaxed);
-    Ok(())
+    Ok(is_long)
+}
+
+/// A pageable mapping to forget of a page whose list is too long: one of its oldest.
+#[cold]
+pub(super) fn surplus(page: PageNo) -> Option<Mapping> {
+    let lock = lock_page(page);
+    own::surplus(record(page)).or_else(|| windows::surplus(lock.window.as_ref()?))
+}
+
+/// The entries from one on that a node can mean with it.
+#[inline]
+pub(super) fn beside(at: usize) -> Range<usize> {
+    at..(at / windows::PAGES + 1) * windows::PAGES
+}
+
+/// Whether an entry may be wired where it is: what is wired is in the list of its page alone, so that windows can lose their oldest.
+#[inline]
+pub(super) fn may_be_wired(page: PageNo) -> bool {
+    !record(page).is_in_window()
 }
 
 /// Forgets that the first of some entries of `table`, whose lock is held, maps a page; and with it others of these entries that map

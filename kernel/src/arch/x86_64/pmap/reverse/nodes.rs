@@ -265,16 +265,32 @@ impl List<'_> {
     /// Takes the oldest node out and gives it back. There is one.
     #[inline]
     pub(super) fn remove_oldest(&self) {
-        let oldest = self.oldest.load(Relaxed);
-        if node(oldest).newer.load(Relaxed) == NIL {
-            self.learn_newer();
-        }
-        self.remove(oldest, node(oldest).newer.load(Relaxed));
+        self.remove(self.oldest.load(Relaxed), None);
     }
 
-    /// Takes a node out and gives it back; `newer` is the one before it, or NIL.
+    /// Makes the oldest node the newest. There is one.
+    pub(super) fn renew_oldest(&self) {
+        let oldest = self.oldest.load(Relaxed);
+        self.take_out(oldest, None);
+        self.push(oldest, PageNo(node(oldest).table.load(Relaxed)), node(oldest).place.load(Relaxed));
+    }
+
+    /// Takes a node that was [found](Self::find) out and gives it back.
     #[inline]
-    pub(super) fn remove(&self, number: u32, newer: u32) {
+    pub(super) fn remove(&self, number: u32, newer: Option<u32>) {
+        self.take_out(number, newer);
+        give_node(number);
+    }
+
+    /// Takes a node out; `newer` is the one before it, NIL if there is none, or `None` for the oldest node.
+    #[inline]
+    fn take_out(&self, number: u32, newer: Option<u32>) {
+        let newer = newer.unwrap_or_else(|| {
+            if node(number).newer.load(Relaxed) == NIL {
+                self.learn_newer();
+            }
+            node(number).newer.load(Relaxed)
+        });
         debug_assert!(
             newer == NIL || node(newer).older.load(Relaxed) == number,
             "I1: a node names a wrong newer one"
@@ -289,7 +305,6 @@ impl List<'_> {
             older if node(older).newer.load(Relaxed) != NIL => node(older).newer.store(newer, Relaxed),
             _ => {}
         }
-        give_node(number);
     }
 
     /// Tells the nodes behind the newest which is newer, up to the first that knows.
@@ -315,13 +330,17 @@ impl List<'_> {
         }
     }
 
-    /// The newest node that `is_it`, and the one before it or NIL.
+    /// A node that `is_it`, the oldest or else the newest of these, and the one before it or NIL: not known of the oldest.
     #[inline]
-    pub(super) fn find(&self, is_it: impl Fn(&Node) -> bool) -> Option<(u32, u32)> {
+    pub(super) fn find(&self, is_it: impl Fn(&Node) -> bool) -> Option<(u32, Option<u32>)> {
         let (mut number, mut newer) = (self.newest.load(Relaxed), NIL);
+        let oldest = self.oldest.load(Relaxed);
+        if number != NIL && is_it(node(oldest)) {
+            return Some((oldest, None));
+        }
         while number != NIL {
             if is_it(node(number)) {
-                return Some((number, newer));
+                return Some((number, Some(newer)));
             }
             (number, newer) = (node(number).older.load(Relaxed), number);
         }

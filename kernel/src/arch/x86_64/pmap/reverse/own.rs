@@ -9,7 +9,10 @@ fn list(record: &Record) -> List<'_> {
     List { newest: &record.words[NEWEST], oldest: &record.words[OLDEST] }
 }
 
-/// Notes that the page of `record` is mapped by entry `at` of `table`.
+/// Wired mappings that are passed over at a time in search of one to forget.
+const LOOKED_AT: usize = 8;
+
+/// Notes that the page of `record` is mapped by entry `at` of `table`. Says whether the list is too long then.
 ///
 /// # Errors
 /// [`NoMemory`]; nothing has changed.
@@ -19,21 +22,32 @@ pub(in super::super) fn link<P: Before<PageCache>>(
     record: &Record,
     table: PageNo,
     at: usize,
-) -> Result<(), NoMemory> {
-    if !link_first(record, table, at) {
+) -> Result<bool, NoMemory> {
+    Ok(!link_first(record, table, at) && {
         let number = take_node(held)?;
-        link_next(record, number, table, at);
-    }
-    Ok(())
+        link_next(record, number, table, at)
+    })
 }
 
 /// The same with a node at hand, which is given back if it isn't needed.
-pub(super) fn link_with(number: u32, record: &Record, table: PageNo, at: usize) {
-    if link_first(record, table, at) {
+pub(super) fn link_with(number: u32, record: &Record, table: PageNo, at: usize) -> bool {
+    let is_first = link_first(record, table, at);
+    if is_first {
         give_node(number);
-    } else {
-        link_next(record, number, table, at);
     }
+    !is_first && link_next(record, number, table, at)
+}
+
+/// How many nodes the list has.
+#[inline]
+fn len(record: &Record) -> u32 {
+    (record.words[PLACE].load(Relaxed) & LENGTH) / ONE
+}
+
+/// Whether the list has as many nodes as are kept.
+#[inline]
+pub(in super::super) fn is_full(record: &Record) -> bool {
+    len(record) >= MOST
 }
 
 #[inline(always)]
@@ -48,8 +62,25 @@ fn link_first(record: &Record, table: PageNo, at: usize) -> bool {
 }
 
 #[inline(never)]
-fn link_next(record: &Record, number: u32, table: PageNo, at: usize) {
+fn link_next(record: &Record, number: u32, table: PageNo, at: usize) -> bool {
     list(record).push(number, table, at as u32);
+    let place = &record.words[PLACE];
+    place.store(place.load(Relaxed) + ONE, Relaxed);
+    len(record) > MOST
+}
+
+/// A pageable mapping among the oldest of a list that is too long. The wired ones before it become the newest.
+pub(super) fn surplus(record: &Record) -> Option<Mapping> {
+    let list = list(record);
+    (0..LOOKED_AT).take_while(|_| len(record) > MOST).find_map(|_| {
+        let oldest = node(list.oldest.load(Relaxed));
+        let mapping = Mapping::new(oldest.table.load(Relaxed), oldest.place.load(Relaxed));
+        if mapping.slot().load(Relaxed) & WIRED == 0 {
+            return Some(mapping);
+        }
+        list.renew_oldest();
+        None
+    })
 }
 
 /// Whether the mapping in the record is this one. Without the page's lock, by who holds the table's, a no may be trusted.
@@ -72,7 +103,7 @@ pub(super) fn unlink(record: &Record, table: PageNo, at: usize, entry: u64, unto
         }
         let oldest = node(list.oldest.load(Relaxed));
         record.words[TABLE].store(oldest.table.load(Relaxed), Relaxed);
-        record.words[PLACE].store(place & !INDEX | oldest.place.load(Relaxed), Relaxed);
+        record.words[PLACE].store((place - ONE) & !INDEX | oldest.place.load(Relaxed), Relaxed);
         return list.remove_oldest();
     }
     let is_it = |node: &Node| node.table.load(Relaxed) == table.0 && node.place.load(Relaxed) == at as u32;
@@ -80,6 +111,7 @@ pub(super) fn unlink(record: &Record, table: PageNo, at: usize, entry: u64, unto
         panic!("a page is mapped by a table that its record doesn't name");
     };
     list.remove(number, newer);
+    record.words[PLACE].store(place - ONE, Relaxed);
 }
 
 /// The mapping in the record.

@@ -17,7 +17,7 @@
 //! A page may have mappings of its own beside: what was mapped before it came into its bucket. Each mapping stays where it was put.
 //!
 //! W1: a page whose record names a bucket is in its nodes, or in its own list, and in no other bucket's. W2: bits in nodes are present entries;
-//! each is meant by one node.
+//! each is meant by one node. W3: these are pageable.
 //!
 //! A bucket's lock lies between the table's and the page's. Whoever comes from a page has both; who comes from a table, that of the list
 //! in which the mapping is.
@@ -38,7 +38,7 @@ use crate::mem::fault;
 use crate::sync::{Once, RawSpin};
 
 /// Pages in a window, and entries that a node can mean.
-const PAGES: usize = 16;
+pub(super) const PAGES: usize = 16;
 /// In a node's place: the entries that are meant. Above them which sixteen of the table they are among, and above that the shift.
 const MEANT: u32 = (1 << PAGES) - 1;
 const GROUP: u32 = 31;
@@ -55,6 +55,8 @@ pub(super) struct Bucket {
     lock: RawSpin,
     newest: AtomicU32,
     oldest: AtomicU32,
+    /// Nodes in the list.
+    len: AtomicU32,
 }
 
 /// The buckets, as many as frames have windows: a power of two.
@@ -68,7 +70,12 @@ pub(in super::super) fn init(pages: usize) -> Result<(), NoMemory> {
     let count = (pages / PAGES).next_power_of_two().max(1 << FEWEST);
     let mut buckets = Vec::new();
     fault::attempt(|| buckets.try_reserve_exact(count)).map_err(|_| NoMemory)?;
-    let empty = || Bucket { lock: RawSpin::new(), newest: AtomicU32::new(NIL), oldest: AtomicU32::new(NIL) };
+    let empty = || Bucket {
+        lock: RawSpin::new(),
+        newest: AtomicU32::new(NIL),
+        oldest: AtomicU32::new(NIL),
+        len: AtomicU32::new(0),
+    };
     buckets.resize_with(count, empty);
     BUCKETS.call_once(|| buckets.into_boxed_slice());
     Ok(())
@@ -119,19 +126,22 @@ impl Bucket {
         is_it.then_some(newest)
     }
 
-    /// The node that means an entry, and the one before it: `None` if that is still to be learned.
+    /// Adds a node. Says whether there are too many then.
+    #[inline]
+    fn push(&self, number: u32, table: PageNo, place: u32) -> bool {
+        self.list().push(number, table, place);
+        self.len.store(self.len.load(Relaxed) + 1, Relaxed);
+        self.len.load(Relaxed) > MOST
+    }
+
+    /// The node that means an entry, and the one before it, as [`List::find`] says it.
     #[inline]
     fn find(&self, table: PageNo, at: usize) -> Option<(u32, Option<u32>)> {
         let (group, bit) = ((at / PAGES) as u32, 1 << (at % PAGES));
-        let is_it = |node: &Node| {
+        self.list().find(|node: &Node| {
             let place = node.place.load(Relaxed);
             node.table.load(Relaxed) == table.0 && place >> PAGES & GROUP == group && place & bit != 0
-        };
-        let oldest = self.oldest.load(Relaxed);
-        if self.newest.load(Relaxed) != NIL && is_it(node(oldest)) {
-            return Some((oldest, None));
-        }
-        self.list().find(is_it).map(|(number, newer)| (number, Some(newer)))
+        })
     }
 
     /// The mapping of a page that a node means, if it means one.
@@ -276,35 +286,44 @@ pub(super) fn put<P: Before<PageCache>>(
     last: &Last,
     at: usize,
     new: u64,
-) -> Result<(), NoMemory> {
+) -> Result<bool, NoMemory> {
     let number = take_node(held)?;
-    put_with(number, page, last, at, new);
-    Ok(())
+    Ok(put_with(number, page, last, at, new))
 }
 
 /// The same with a node at hand, which is given back if it isn't needed.
-pub(in super::super) fn put_with(number: u32, page: PageNo, last: &Last, at: usize, new: u64) {
+pub(in super::super) fn put_with(number: u32, page: PageNo, last: &Last, at: usize, new: u64) -> bool {
     let record = record(page);
     if record.is_in_window() && !matches!(KERNEL.frames().owner(page), Owner::Object(_)) {
         leave(page, record);
     }
-    let bucket = lock_of(record);
+    let bucket = if new & WIRED == 0 { lock_of(record) } else { None };
     let own = bucket.is_none().then(|| record.lock::<PAGE>());
-    match &bucket {
+    let is_long = match &bucket {
         Some(bucket) => {
             let (kind, bit) = (kind_of(at, place_in(record.wide.load(Relaxed))), 1 << (at % PAGES));
             match bucket.newest_of(last.page, kind) {
                 Some(newest) => {
                     newest.place.store(newest.place.load(Relaxed) | bit, Relaxed);
                     give_node(number);
+                    false
                 }
-                None => bucket.list().push(number, last.page, kind << PAGES | bit),
+                None => bucket.push(number, last.page, kind << PAGES | bit),
             }
         }
         None => own::link_with(number, record, last.page, at),
-    }
+    };
     last.entries[at].store(new, Relaxed);
     drop(own);
+    is_long
+}
+
+/// The first of the mappings that the oldest node of a bucket means which has too many. All are pageable (W3).
+pub(super) fn surplus(bucket: &Locked) -> Option<Mapping> {
+    let oldest = (bucket.len.load(Relaxed) > MOST).then(|| node(bucket.oldest.load(Relaxed)))?;
+    let place = oldest.place.load(Relaxed);
+    let among = (place & MEANT).trailing_zeros();
+    Some(Mapping::new(oldest.table.load(Relaxed), (place >> PAGES & GROUP) * PAGES as u32 + among))
 }
 
 /// Forgets the mapping by the first of some entries, of a page that is in a bucket, or was a moment ago; and those by the other entries
@@ -343,10 +362,8 @@ pub(super) fn unlink(
     }
     place.store(left, Relaxed);
     if left & MEANT == 0 {
-        match newer {
-            None => bucket.list().remove_oldest(),
-            Some(newer) => bucket.list().remove(number, newer),
-        }
+        bucket.list().remove(number, newer);
+        bucket.len.store(bucket.len.load(Relaxed) - 1, Relaxed);
     }
     count
 }
@@ -397,6 +414,7 @@ fn enter_run<P: Before<PageCache>>(
     let newest = bucket.newest_of(last.page, kind);
     let node = match newest {
         Some(_) => NIL,
+        None if bucket.len.load(Relaxed) >= MOST => return pages.len(),
         None => match take_node(held) {
             Ok(node) => node,
             Err(NoMemory) => return pages.len(),
@@ -427,7 +445,7 @@ fn enter_run<P: Before<PageCache>>(
     match newest {
         Some(newest) => newest.place.store(newest.place.load(Relaxed) | meant, Relaxed),
         None if meant == 0 => give_node(node),
-        None => bucket.list().push(node, last.page, kind << PAGES | meant),
+        None => _ = bucket.push(node, last.page, kind << PAGES | meant),
     }
     if added != 0 {
         last.added(first, added);
@@ -458,12 +476,12 @@ pub(in super::super) fn audit() -> Result<(), &'static str> {
                 let mapping = Mapping::new(table, (place >> PAGES & GROUP) * PAGES as u32 + among);
                 let entry = mapping.slot().load(Relaxed);
                 let page = KERNEL.frames().page_at(Pa(entry & ADDRESS));
-                let is_there = entry & PRESENT != 0;
+                let is_there = entry & PRESENT != 0 && entry & WIRED == 0;
                 is_well &= is_there && page.is_some_and(|page| record(page).bucket() == Some(number));
             }
         });
         if !is_well {
-            return Err("a window of mappings names one that isn't there");
+            return Err("a window of mappings names one that isn't there, or is wired");
         }
     }
     Ok(())
