@@ -92,6 +92,12 @@ pub struct Account {
     memory: Arc<Quota>,
 }
 
+/// Adds to a sum that stays within a bound. What is refused no other charge sees.
+fn add_within(sum: &AtomicUsize, bytes: usize, most: usize) -> Result<(), Full> {
+    let add = |sum: usize| sum.checked_add(bytes).filter(|&sum| sum <= most);
+    sum.fetch_update(Relaxed, Relaxed, add).map(|_| ()).map_err(|_| Full)
+}
+
 /// What one user may have of what all users but root share: others find some, whatever one does.
 pub fn share_of(most: usize) -> usize {
     most / 4 * 3
@@ -168,13 +174,9 @@ impl User {
     fn take(&self, bytes: usize) -> Result<(), Full> {
         let is_root = self.uid == 0;
         let most = if is_root { &ROOT } else { &EACH };
-        let kept = self.kept.fetch_add(bytes, Relaxed) + bytes;
-        let others = if is_root { 0 } else { KEPT_BY_OTHERS.fetch_add(bytes, Relaxed) + bytes };
-        if kept + self.memory.heap() > most.load(Relaxed) || others > OTHERS.load(Relaxed) {
-            self.give(bytes);
-            return Err(Full);
-        }
-        Ok(())
+        add_within(&self.kept, bytes, most.load(Relaxed).saturating_sub(self.memory.heap()))?;
+        let all = if is_root { Ok(()) } else { add_within(&KEPT_BY_OTHERS, bytes, OTHERS.load(Relaxed)) };
+        all.inspect_err(|_| _ = self.kept.fetch_sub(bytes, Relaxed))
     }
 
     fn give(&self, bytes: usize) {
@@ -366,13 +368,16 @@ impl Charge {
         Ok(())
     }
 
-    /// Charges as many bytes as something has come to, whoever has how much already.
-    pub fn set(&mut self, bytes: usize) {
+    /// Charges as many bytes as something has come to.
+    ///
+    /// # Errors
+    /// [`Full`]; nothing has changed.
+    pub fn set(&mut self, bytes: usize) -> Result<(), Full> {
         if bytes > self.bytes {
-            self.to.add(bytes - self.bytes);
-            self.bytes = bytes;
+            self.grow(bytes - self.bytes)?;
         }
         self.shrink_to(bytes);
+        Ok(())
     }
 
     /// Gives back as many bytes as are charged beyond `bytes`.

@@ -1,6 +1,7 @@
 // What mmap and its relatives promise: placement, splitting, copy-on-write, sharing, one view of file data, errors.
 #include "check.h"
 #include <sys/resource.h>
+#include <sys/uio.h>
 
 static volatile int sink;
 enum { RW = PROT_READ | PROT_WRITE, ANON = MAP_PRIVATE | MAP_ANONYMOUS };
@@ -229,6 +230,31 @@ static void moving_whole_tables(void) {
     munmap(room, 8 * TABLE * PAGE);
 }
 
+// So large that an unmapping leaves the tables, and moved to where some are left and to where none are.
+static void moving_very_large_memory(void) {
+    const long size = 600l << 30, span = 2l << 20;
+    char *room = mmap(0, 3 * size, PROT_NONE, ANON | MAP_NORESERVE, -1, 0);
+    NEED(room != MAP_FAILED);
+    char *from = (char *)(((long)room + span - 1) / span * span), *to = from + size + span;
+    for (int round = 0; round < 3; round++) {
+        NEED(mmap(from, size, RW, ANON | MAP_FIXED | MAP_NORESERVE, -1, 0) == from);
+        NEED(mmap(to, size, RW, ANON | MAP_FIXED | MAP_NORESERVE, -1, 0) == to);
+        for (long at = 0; at < size; at += size / 4) from[at] = 1, to[at] = 2, to[at + PAGE] = 3;
+        NEED(mremap(from, size, size, MREMAP_MAYMOVE | MREMAP_FIXED, to) == to);
+        CHECK(!mapped(from) && !mapped(from + size - PAGE));
+        // First where memory was used last, whose table the kernel remembers.
+        for (long at = size / 4 * 3; at >= 0; at -= size / 4) CHECK(to[at] == 1 && to[at + PAGE] == 0 && !to[at + span / 2]);
+        // By the kernel, which has to find what a fault made.
+        int fd = open("/dev/zero", O_RDONLY);
+        CHECK(read(fd, to + span / 2 + PAGE, 1) == 1 && read(fd, to, PAGE) == PAGE && to[0] == 0);
+        close(fd);
+        struct iovec bytes = {&(char){7}, 1}, there = {to + 3 * PAGE, 1};
+        CHECK(process_vm_writev(getpid(), &bytes, 1, &there, 1, 0) == 1 && to[3 * PAGE] == 7);
+        NEED(mmap(to, size, PROT_NONE, ANON | MAP_FIXED | MAP_NORESERVE, -1, 0) == to);
+    }
+    munmap(room, 3 * size);
+}
+
 static void advice(void) {
     char *at = map(4, RW, ANON, -1);
     memset(at, 5, 4 * PAGE);
@@ -385,6 +411,7 @@ int main(int argc, char **argv) {
         {"generations", generations},
         {"growing_and_moving", growing_and_moving},
         {"moving_whole_tables", moving_whole_tables},
+        {"moving_very_large_memory", moving_very_large_memory},
         {"advice", advice},
         {"residency", residency},
         {"heap_break", heap_break},

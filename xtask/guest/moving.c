@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <sys/ioctl.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/time.h>
@@ -491,6 +492,46 @@ static void exports_donate(void) {
     }
 }
 
+// What others may fill yet of memory that they share is charged, and no user can take all users' room by it.
+static void exports_of_much_shared_memory(void) {
+    if (!calls_are_here()) return;
+    const size_t size = 1ul << 46;
+    int ready[2];
+    NEED(!pipe(ready));
+    pid_t exporter = fork();
+    if (exporter == 0) {
+        NEED(!setgid(1000) && !setuid(1000));
+        char *at = mmap(0, size, RW, ANON | MAP_NORESERVE, -1, 0);
+        NEED(at != MAP_FAILED && !syscall(510, at, size, 0) && (*at = 1));
+        pid_t other = fork();
+        if (other == 0) {
+            prctl(PR_SET_PDEATHSIG, SIGKILL);
+            for (;;) pause();
+        }
+        FAILS(uvm_export(at, size, UVM_DONATE, RW), ENOMEM);
+        CHECK(*at == 1);
+        FAILS(uvm_export(at, size, UVM_SHARE, RW), ENOMEM);
+        int fd = uvm_export(at, 4 * PAGE, UVM_DONATE, RW);
+        CHECK(fd >= 0 && write(ready[1], "", 1) == 1);
+        pause();
+        _exit(0);
+    }
+    char byte;
+    close(ready[1]);
+    CHECK(read(ready[0], &byte, 1) == 1);
+    pid_t innocent = fork();
+    if (innocent == 0) {
+        int ends[2];
+        NEED(!setgid(1001) && !setuid(1001));
+        _exit(pipe(ends) != 0);
+    }
+    int status;
+    CHECK(waitpid(innocent, &status, 0) == innocent && status == 0);
+    kill(exporter, SIGKILL);
+    NEED(waitpid(exporter, 0, 0) == exporter);
+    close(ready[0]);
+}
+
 static void exports_are_refused(void) {
     if (!calls_are_here()) return;
     char *at = memory(4 * PAGE);
@@ -790,6 +831,41 @@ static void large_writes_are_interrupted(void) {
     close(ends[0]), close(ends[1]);
 }
 
+// What another thread had taken out and puts back is no part of what a writer takes back.
+static void a_splice_beside_a_large_write_is_interrupted(void) {
+    enum { SIZE = 256 * PAGE };
+    int ends[2], full[2];
+    static char much[1 << 16];
+    NEED(!pipe(ends) && !socketpair(AF_UNIX, SOCK_STREAM, 0, full));
+    while (send(full[1], much, sizeof much, MSG_DONTWAIT) > 0) continue;
+    while (send(full[1], much, 1, MSG_DONTWAIT) > 0) continue;
+    NEED(write(ends[1], much, sizeof much) == sizeof much);
+    signal(SIGALRM, SIG_DFL);
+    pid_t taker = fork();
+    if (taker == 0) {
+        sigaction(SIGALRM, &(struct sigaction){.sa_handler = nothing}, 0);
+        setitimer(ITIMER_REAL, &(struct itimerval){.it_value = {0, 200000}}, 0);
+        ssize_t put = splice(ends[0], 0, full[1], 0, sizeof much, 0);
+        _exit(put >= 0);
+    }
+    usleep(100000);
+    pid_t writer = fork();
+    if (writer == 0) {
+        sigaction(SIGALRM, &(struct sigaction){.sa_handler = nothing}, 0);
+        setitimer(ITIMER_REAL, &(struct itimerval){.it_value = {0, 200000}}, 0);
+        char *from = memory(SIZE);
+        fill(from, SIZE, 41);
+        fcntl(ends[1], F_SETPIPE_SZ, PAGE);
+        ssize_t put = write(ends[1], from, SIZE);
+        _exit(!(put < 0 ? errno == EINTR : put <= SIZE));
+    }
+    int status;
+    NEED(waitpid(taker, &status, 0) == taker);
+    NEED(waitpid(writer, &status, 0) == writer);
+    CHECK(status == 0);
+    close(ends[0]), close(ends[1]), close(full[0]), close(full[1]);
+}
+
 // Several writers of much more than there is room for, one of them small: all arrives once, in the order of each.
 static void large_writers_share_a_pipe(void) {
     enum { WRITERS = 3, ROUNDS = 8, SIZE = 96 * PAGE };
@@ -881,6 +957,7 @@ int main(int argc, char **argv) {
         {"exports_copy", exports_copy},
         {"exports_share", exports_share},
         {"exports_donate", exports_donate},
+        {"exports_of_much_shared_memory", exports_of_much_shared_memory},
         {"exports_are_refused", exports_are_refused},
         {"exports_are_dropped", exports_are_dropped},
         {"exports_of_sealed_files", exports_of_sealed_files},
@@ -889,6 +966,7 @@ int main(int argc, char **argv) {
         {"ranges_are_donated", ranges_are_donated},
         {"loans_are_seen", loans_are_seen},
         {"large_writes_are_interrupted", large_writes_are_interrupted},
+        {"a_splice_beside_a_large_write_is_interrupted", a_splice_beside_a_large_write_is_interrupted},
         {"large_writers_share_a_pipe", large_writers_share_a_pipe},
         {"writers_wait_for_their_share", writers_wait_for_their_share},
     };

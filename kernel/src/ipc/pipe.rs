@@ -378,7 +378,7 @@ impl Pipe {
                 result
             });
             if let Some(turn) = over {
-                result = result.and(self.settle(turn, from));
+                result = result.and(self.settle(turn, from, start));
             }
         }
         outcome(from.done() - start, told(result))
@@ -391,9 +391,10 @@ impl Pipe {
         turn
     }
 
-    /// Waits until the pipe holds no more than it is to. A writer that is interrupted has not written what is too much.
+    /// Waits until the pipe holds no more than it is to. A writer that is interrupted has not written what is too much, of what is its
+    /// own: it had written `start` bytes before. Others may have [put back](Self::untake) what they took.
     #[cold]
-    fn settle(&self, turn: u64, from: &mut Source<'_>) -> Result<()> {
+    fn settle(&self, turn: u64, from: &mut Source<'_>, start: usize) -> Result<()> {
         let is_over = || self.over.load(Ordering::SeqCst) == turn;
         let ready = || (!is_over() || !self.readers.is_open()).then_some(());
         let waited = self.writers.wait.wait_intr(None, ready).map_err(interrupted);
@@ -404,7 +405,7 @@ impl Pipe {
         if !is_over() {
             return Ok(());
         }
-        let back = held.len() - self.capacity();
+        let back = held.len().saturating_sub(self.capacity()).min(from.done() - start);
         held.trim_back(back);
         from.back(back);
         self.over.store(0, Ordering::SeqCst);

@@ -29,7 +29,9 @@ pub fn user_page_fault(_regs: &mut UserRegs, va: u64, access: Access) {
     let (signal, code) = match error {
         FaultError::NoMapping => (SIGSEGV, code::SEGV_MAPERR),
         FaultError::Protection => (SIGSEGV, code::SEGV_ACCERR),
-        FaultError::Bus | FaultError::Io | FaultError::NoSpace => (SIGBUS, code::BUS_ADRERR),
+        FaultError::Bus | FaultError::Io | FaultError::NoSpace | FaultError::TooOften => {
+            (SIGBUS, code::BUS_ADRERR)
+        }
         FaultError::NoMemory => return,
     };
     send::force(SigInfo::fault(signal, code, va));

@@ -2,7 +2,7 @@
 
 use alloc::sync::Arc;
 
-use machine::{NoMemory, PAGE_SIZE};
+use machine::PAGE_SIZE;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use super::mem::{allow_growth, current_mm, prot, PAGE, PROT_KNOWN};
@@ -153,16 +153,17 @@ fn donate_write(fd: i32, addr: u64, len: usize) -> Result<usize> {
 fn donate_part(file: &Arc<File>, space: &vm::Space, addr: u64, len: usize) -> Result<usize> {
     if let Some(pipe) = file.io().pipe().filter(|_| len >= RANGE && len.is_multiple_of(PAGE_SIZE)) {
         pipe.wait_for_room(Blocking::of(file))?;
-        if let Some(range) = vm::donate(space, addr, len as u64 / PAGE)? {
+        if let Some((range, was_donated)) = vm::donate(space, addr, len as u64 / PAGE)? {
             return match pipe.give_range(Blocking::of(file), range) {
-                Ok(()) => Ok(len),
+                Ok(()) => {
+                    if was_donated {
+                        // Where there is no memory to cut a mapping, zeroes stay.
+                        let _ = vm::unmap(space, addr, len as u64);
+                    }
+                    Ok(len)
+                }
                 Err((errno, range)) => {
-                    // Nobody else has it, and there is room where it was. Nothing may be lost: somebody is ended before this fails.
-                    let again = || match range.import(space, Some(addr)) {
-                        Err(ENOMEM) => Err(NoMemory),
-                        _ => Ok(()),
-                    };
-                    let _ = vm::with_room_at_any_cost(again);
+                    range.put_back(space, addr);
                     Err(errno)
                 }
             };

@@ -158,7 +158,7 @@ fn populates(advice: Advice) -> Option<Prot> {
 /// Faults everything in, and says what stands in the way.
 fn populate(space: &Space, range: VaRange, access: Prot) -> Result<()> {
     fault_in(space, range, access).map_err(|e| match e {
-        FaultError::NoMapping | FaultError::NoMemory => ENOMEM,
+        FaultError::NoMapping | FaultError::NoMemory | FaultError::TooOften => ENOMEM,
         FaultError::Protection => EINVAL,
         FaultError::Bus | FaultError::Io | FaultError::NoSpace => EFAULT,
     })

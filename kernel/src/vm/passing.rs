@@ -5,7 +5,7 @@ use alloc::collections::BTreeMap;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 
-use machine::{Pages, Prot, Va, VaRange, PAGE_SIZE};
+use machine::{NoMemory, Pages, Prot, Va, VaRange, PAGE_SIZE};
 use spin::Once;
 use uvm::{At, FaultError, Lent, LentPage, MapError, Pass, Sharing, TransferError};
 
@@ -120,9 +120,14 @@ impl Export {
         if entries > uvm::MOST_ENTRIES {
             return Err(E2BIG);
         }
+        let room_in = |space: &uvm::Space<KernelMachine>| match giving {
+            Giving::Share => anonymous_span(space, range),
+            _ => with(|uvm, held| uvm.anonymous_room_in(held, space, range)),
+        };
         let there = match giving {
-            Giving::Share => anonymous_span(space.get(), range),
-            _ => with(|uvm, held| uvm.anonymous_in(held, space.get(), range)),
+            // Others who share the memory don't fill the copy.
+            Giving::Copy => with(|uvm, held| uvm.anonymous_in(held, space.get(), range)),
+            _ => room_in(space.get()),
         };
         let own = entries * ENTRY + size_of::<Export>();
         let charge = charge::take(there * PAGE_SIZE + own);
@@ -147,15 +152,30 @@ impl Export {
             other => map_errno(other),
         })?;
         // What other threads mapped or filled meanwhile counts, too.
-        let there = match giving {
-            Giving::Share => anonymous_span(detached.space(), range),
-            _ => with(|uvm, held| uvm.anonymous_room_in(held, detached.space(), range)),
-        };
-        if let Some(charge) = &mut *export.charge.lock() {
-            charge.set(there * PAGE_SIZE + own);
-        }
+        let there = room_in(detached.space());
         *export.range.lock() = Some(detached);
+        let charged =
+            export.charge.lock().as_mut().map_or(Ok(()), |charge| charge.set(there * PAGE_SIZE + own));
+        if charged.is_err() {
+            export.put_back(space, addr);
+            return Err(ENOMEM);
+        }
         Ok(export)
+    }
+
+    /// Maps what was donated where it was. Nothing may be lost: somebody is ended before this fails, unless other threads have mapped
+    /// something else where a donation has left a hole.
+    pub fn put_back(&self, space: &Space, addr: u64) {
+        let place = match self.giving {
+            Giving::Share | Giving::Copy => return,
+            Giving::Donate => uvm::Place::FixedNoReplace(Va(addr)),
+            Giving::DonateZero => uvm::Place::Fixed(Va(addr)),
+        };
+        let again = || match self.import_at(space, place) {
+            Err(ENOMEM) => Err(NoMemory),
+            _ => Ok(()),
+        };
+        let _ = super::with_room_at_any_cost(again);
     }
 
     /// Its size in pages, holes too.
@@ -184,7 +204,10 @@ impl Export {
     /// # Errors
     /// `ENODATA` if it was donated and is gone, `ENOMEM`, `EINVAL`; nothing has changed.
     pub fn import(&self, space: &Space, place: Option<u64>) -> Result<u64> {
-        let place = place.map_or(uvm::Place::Anywhere, |at| uvm::Place::Fixed(Va(at)));
+        self.import_at(space, place.map_or(uvm::Place::Anywhere, |at| uvm::Place::Fixed(Va(at))))
+    }
+
+    fn import_at(&self, space: &Space, place: uvm::Place) -> Result<u64> {
         let mut range = self.range.lock();
         let detached = range.as_ref().ok_or(ENODATA)?;
         let pass = match self.giving {
@@ -228,12 +251,12 @@ fn anonymous_span(space: &uvm::Space<KernelMachine>, range: VaRange) -> usize {
 const DONATED: &str = "donated";
 
 /// Takes memory out of a program to be read by somebody, once: whole pages from `addr` on, which
-/// are private, anonymous and may be written. Zeroes take its place; where it came by a donation
-/// itself, nothing does. `None` if it is of another kind.
+/// are private, anonymous and may be written. Zeroes take its place, so that no other thread's memory comes there before it is taken:
+/// if it came by a donation itself they are to go then, which is said. `None` if it is of another kind.
 ///
 /// # Errors
 /// `ENOMEM`; nothing has changed.
-pub fn donate(space: &Space, addr: u64, pages: u64) -> Result<Option<Arc<Export>>> {
+pub fn donate(space: &Space, addr: u64, pages: u64) -> Result<Option<(Arc<Export>, bool)>> {
     let range = VaRange::new(Va(addr), Va(addr) + Pages(pages));
     let (mut is_plain, mut end) = (true, range.start);
     with(|uvm, held| {
@@ -246,13 +269,13 @@ pub fn donate(space: &Space, addr: u64, pages: u64) -> Result<Option<Arc<Export>
     if !is_plain || end < range.end {
         return Ok(None);
     }
-    let giving = if is_donated(space, range) == Some(range) { Giving::Donate } else { Giving::DonateZero };
-    let export = Export::new(space, addr, pages, giving, Prot::READ_WRITE)?;
+    let was_donated = is_donated(space, range) == Some(range);
+    let export = Export::new(space, addr, pages, Giving::DonateZero, Prot::READ_WRITE)?;
     static NAME: Once<Arc<str>> = Once::new();
     if let Some(detached) = export.range.lock().as_ref() {
         with(|uvm, held| uvm.name(held, detached, NAME.call_once(|| Arc::from(DONATED))));
     }
-    Ok(Some(export))
+    Ok(Some((export, was_donated)))
 }
 
 /// The first mapping in a range, if it came by a donation.

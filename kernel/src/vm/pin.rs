@@ -42,7 +42,7 @@ impl Pins {
     fn of(pinned: core::result::Result<Pinned<KernelMachine>, FaultError>) -> Result<Pins> {
         match pinned {
             Ok(pinned) => Ok(Pins { pinned: Some(pinned) }),
-            Err(FaultError::NoMemory) => Err(ENOMEM),
+            Err(FaultError::NoMemory | FaultError::TooOften) => Err(ENOMEM),
             Err(_) => Err(EFAULT),
         }
     }

@@ -13,9 +13,10 @@ const LOAN: u32 = 1 << 16;
 const LOANS: u32 = 0x7fff * LOAN;
 const LEFT: u32 = 1 << 31;
 
-/// Holds beyond which programs get no more of them. Below what fits, by more than all CPUs add at once; and of wired mappings, which
-/// a pmap must find one by one and can't forget, few enough to walk.
+/// Holds beyond which programs get no more of them. Of wired mappings, which a pmap can't forget, few enough to walk; of pins and loans
+/// less than fits, by more than all CPUs add at once.
 const MOST_WIRINGS: u32 = 4_000;
+const MOST_PINS: u32 = 60_000;
 const MOST_LOANS: u32 = 30_000 * LOAN;
 
 /// What comes of the wish to [lend](Frames::lend_idle) a page.
@@ -158,6 +159,12 @@ impl<M: Machine> Frames<M> {
     #[inline]
     pub fn may_wire(&self, page: PageNo) -> bool {
         self.page(page).wire.load(Relaxed) & WIRINGS < MOST_WIRINGS
+    }
+
+    /// Whether the page can be pinned once more, for a call of a program that works on it. Pins count among the wirings.
+    #[inline]
+    pub fn may_pin(&self, page: PageNo) -> bool {
+        self.page(page).wire.load(Relaxed) & WIRINGS < MOST_PINS
     }
 
     /// Lends the page once more: under its owner's lock, or by who has it on loan. It stays on its queue, like a wired

@@ -73,6 +73,8 @@ pub enum FaultError {
     NoSpace,
     /// No page, table or heap memory is left.
     NoMemory,
+    /// The page is wired or pinned as often as it may be.
+    TooOften,
 }
 
 impl From<NoMemory> for FaultError {
@@ -160,6 +162,8 @@ pub(crate) enum Reach {
     /// What the mapping could be made to allow; stores, in private memory: a debugger reads what can't be read, and plants
     /// breakpoints in what can't be written. The program's translations stay what they may be. Source: UVM's extraction with `UVM_EXTRACT_FIXPROT`; 1998, section 4.3.
     AsDebugger,
+    /// What the mapping allows; and the page is to be wired, where a program's own access finds it so or not.
+    ToWire,
 }
 
 /// Where the attempt that resolves a fault puts its pin, if the page is to be pinned. A pin is large, and few faults make one: it does
@@ -222,6 +226,18 @@ impl<M: Machine> Uvm<M> {
     ) -> Result<FaultKind, FaultError> {
         let asked = Asked { space, va: va.page_floor(), access, pins: None, reach: Reach::AsProgram };
         self.resolve(held, &asked)
+    }
+
+    /// Resolves an access as [`fault`](Self::fault) does, of an entry that is wired, and fails if the page can't be.
+    pub(crate) fn fault_to_wire(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        space: &Space<M>,
+        va: Va,
+        access: Prot,
+    ) -> Result<(), FaultError> {
+        let asked = Asked { space, va: va.page_floor(), access, pins: None, reach: Reach::ToWire };
+        self.resolve(held, &asked).map(|_| ())
     }
 
     /// Resolves an access as [`fault`](Self::fault) does, and pins the page that it finds.
@@ -508,6 +524,9 @@ impl<M: Machine> Uvm<M> {
     where
         P: machine::Before<order::PageQueues> + machine::Before<order::PageCache>,
     {
+        if fault.pins.is_some() && !self.frames().may_pin(page) {
+            return Err(FaultError::TooOften.into());
+        }
         // What only a debugger may do is not for a translation.
         let is_programs = prot.contains(fault.access);
         if is_programs && entry.wired {
@@ -568,14 +587,18 @@ impl<M: Machine> Uvm<M> {
     where
         P: machine::Before<order::PageQueues> + machine::Before<order::PageCache>,
     {
-        if !self.frames().may_wire(page) {
-            return Err(FaultError::NoMemory.into());
-        }
+        let wiring = match self.frames().may_wire(page) {
+            true => Wiring::Wired,
+            false if fault.reach == Reach::ToWire => return Err(FaultError::TooOften.into()),
+            false => Wiring::Pageable,
+        };
         self.end_wiring(held, fault);
         let (pmap, space) = (self.machine().pmap(), &fault.space.pmap);
-        pmap.enter(held, space, fault.va, page, prot, fault.access, Wiring::Wired, fault.down)
+        pmap.enter(held, space, fault.va, page, prot, fault.access, wiring, fault.down)
             .map_err(FaultError::from)?;
-        self.machine().frames().wire(page);
+        if wiring == Wiring::Wired {
+            self.frames().wire(page);
+        }
         self.pin_if_wanted(fault, entry, page);
         Ok(())
     }

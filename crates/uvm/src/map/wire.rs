@@ -165,8 +165,8 @@ impl<M: Machine> Uvm<M> {
         self.machine().pause(held);
         for (n, va) in range.iter_pages().enumerate() {
             self.pause_after(held, n);
-            self.fault(held, space, va, access).map_err(|e| match e {
-                FaultError::NoMemory => RangeError::NoMemory,
+            self.fault_to_wire(held, space, va, access).map_err(|e| match e {
+                FaultError::NoMemory | FaultError::TooOften => RangeError::NoMemory,
                 FaultError::NoMapping => RangeError::NoMapping,
                 FaultError::Protection => RangeError::Access,
                 FaultError::Bus | FaultError::Io | FaultError::NoSpace => RangeError::Fault,

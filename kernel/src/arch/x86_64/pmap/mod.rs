@@ -370,8 +370,8 @@ impl Pmap for X86Pmap {
         let whole = VaRange::new(Va(whole.start), Va(whole.end));
         self.remove(held, from, VaRange::new(range.start, whole.start), down);
         let (mut stale, mut moved, mut rest) = (Stale::new(from.root), Stack::new(), whole);
-        while let Some(Part { va, .. }) = from.first_part(&mut rest) {
-            if to.make_way(held, there(va)).is_err() {
+        while let Some(va) = from.first_part(&mut rest).map(|part| part.va) {
+            if !to.make_way(held, there(va)) {
                 rest.start = Va(va);
                 break;
             }

@@ -224,10 +224,14 @@ fn refill<P: Before<PageCache>>(free: &FreeNodes, held: &mut Held<'_, P>) -> Res
     }
     if batch == NIL {
         let frame = KERNEL.frames().alloc(&KERNEL, held, Reserve::Kernel)?;
+        // A number must fit 32 bits and not be NIL: frames up to 64 GiB.
+        let Some(first) = frame.0.checked_mul(NODES).filter(|n| n < &(NIL - NODES)) else {
+            KERNEL.frames().free_page(&KERNEL, held, frame);
+            return Err(NoMemory);
+        };
         KERNEL.frames().keep(frame);
         FRAMES.fetch_add(1, Relaxed);
-        // A number must fit 32 bits and not be NIL: frames up to 64 GiB.
-        batch = frame.0.checked_mul(NODES).filter(|n| n < &(NIL - NODES)).ok_or(NoMemory)?;
+        batch = first;
         len = NODES;
         record(frame).words[COUNT].store(0, Relaxed);
         for number in batch..batch + NODES {

@@ -36,14 +36,12 @@ impl Space {
         moved.push(page);
     }
 
-    /// Makes the tables above the last one that would serve an address.
-    pub(in super::super) fn make_way<P: Before<PageCache>>(
-        &self,
-        held: &mut Held<'_, P>,
-        va: u64,
-    ) -> Result<(), NoMemory> {
+    /// Makes the tables above the last one that would serve an address. Says whether a table can come there: there may be no memory
+    /// for those above, or an empty one there that an unmapping has left.
+    pub(in super::super) fn make_way<P: Before<PageCache>>(&self, held: &mut Held<'_, P>, va: u64) -> bool {
         let _tree = self.lock();
-        self.walk_or_make(held, va, 1).map(|_| ())
+        let parent = self.walk_or_make(held, va, 1);
+        parent.is_ok_and(|parent| parent[index(va, 1)].load(Relaxed) & PRESENT == 0)
     }
 
     /// Puts a detached table where the way to it has been made and no table is.
@@ -51,7 +49,7 @@ impl Space {
         let _tree = self.lock();
         let Some(parent) = self.parent(va) else { unreachable!("the way to a table was not made") };
         let slot = &parent[index(va, 1)];
-        debug_assert!(slot.load(Relaxed) == 0, "a table comes where another is");
+        assert!(slot.load(Relaxed) == 0, "a table comes where another is");
         {
             let own: Locked<{ record::TABLE }> = record(page).lock();
             own.words[PARENT].store(page_at(place(parent)).0, Relaxed);
