@@ -139,6 +139,25 @@ static void ordinary_user_locks(void) {
 }
 static void limits_on_locking(void) { CHECK(in_child(ordinary_user_locks) == 0); }
 
+// One page can be locked often, here a number of times that the README names. Then mlock says so, and nobody is kept from the page.
+static void one_page_is_locked_often(void) {
+    enum { OFTEN = 20000 };
+    int fd = memfd_create("often", 0), most = 0;
+    NEED(fd >= 0 && !ftruncate(fd, PAGE));
+    while (most < OFTEN) {
+        char *at = map(1, RW, MAP_SHARED, fd);
+        if (mlock(at, PAGE)) break;
+        at[0] = 1, most++;
+    }
+    CHECK(most == OFTEN || (most >= 1000 && errno == ENOMEM));
+    NEED(!mlockall(MCL_FUTURE));
+    char *at = mmap(0, PAGE, RW, MAP_SHARED, fd, 0);
+    CHECK(at != MAP_FAILED && at[0] == 1 && (at[0] = 2));
+    NEED(!munlockall() && !close(fd));
+}
+
+static void limits_on_locking_one_page(void) { CHECK(in_child(one_page_is_locked_often) == 0); }
+
 static void what_advice_suits(void) {
     char *private = map(4, RW, ANON, -1), *shared = map(4, RW, SHARED, -1);
     int fd = memfd_create("data", 0);
@@ -276,6 +295,7 @@ int main(int argc, char **argv) {
         {"locks_as_touched", locks_as_touched},
         {"locks_everything", locks_everything},
         {"limits_on_locking", limits_on_locking},
+        {"limits_on_locking_one_page", limits_on_locking_one_page},
         {"what_advice_suits", what_advice_suits},
         {"forgets_what_is_locked", forgets_what_is_locked},
         {"a_hole_is_told_last", a_hole_is_told_last},
