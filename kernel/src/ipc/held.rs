@@ -23,7 +23,7 @@ use crate::errno::*;
 use crate::fs::io::{Sink, Source};
 use crate::net::moving::{append, pour, Lends, PIPE_LOAN};
 use crate::net::pages::{Chain, Clusters, Run};
-use crate::vm::{self, Export};
+use crate::vm::{self, Export, Space};
 
 const PAGE: usize = 4096;
 
@@ -125,17 +125,23 @@ impl Held {
         Ok(())
     }
 
-    /// Moves a donated range in, however large it is.
+    /// Moves a range out of a program's memory in, however large it is, if it can be [donated](vm::to_donate): when there is a place for
+    /// it, so that it never has to go back to where another thread may have mapped something since.
     ///
     /// # Errors
-    /// `ENOBUFS`, and the range.
-    pub fn give_range(&mut self, range: Arc<Export>) -> core::result::Result<(), (Errno, Arc<Export>)> {
-        let len = range.pages() as usize * PAGE;
-        self.behind.append_run(Run::Range(range.clone()), 0..len).map_err(|_| (ENOBUFS, range))?;
+    /// `ENOBUFS`, `ENOMEM`; nothing has changed.
+    pub fn give_range(&mut self, space: &Space, addr: u64, pages: u64) -> Result<bool> {
+        let Some(range) = vm::to_donate(space, addr, pages)? else { return Ok(false) };
+        let len = pages as usize * PAGE;
+        self.behind.append_run(Run::Range(range.clone()), 0..len).map_err(|_| ENOBUFS)?;
+        if let Err(errno) = range.donate(space, addr) {
+            self.behind.trim_back(&Clusters, len);
+            return Err(errno);
+        }
         self.ranges += 1;
         self.moved += len;
         self.charge();
-        Ok(())
+        Ok(true)
     }
 
     /// Takes out what comes first, if it is a donated range of at most `most` bytes.

@@ -29,7 +29,7 @@ use crate::fs::io::{outcome, Sink, Source};
 use crate::net::pages::Chain;
 use crate::proc::caps::Caps;
 use crate::sync::{Mutex, SpinLock, WaitQueue, Woken};
-use crate::vm::{self, Asks, Export};
+use crate::vm::{self, Asks, Export, Space};
 
 const PAGE: usize = 4096;
 /// Writes of up to so many bytes are not mixed with others'.
@@ -283,32 +283,21 @@ impl Pipe {
         }
     }
 
-    /// Moves memory in that its writer gives away as it was, once there is some room; that it needs none itself.
+    /// Moves memory in that a program gives away as it is, once there is some room; that it needs none itself. Says whether it is such
+    /// memory: else nothing has changed.
     ///
     /// # Errors
-    /// As for a write; and the memory.
-    pub fn give_range(
-        &self,
-        blocking: Blocking,
-        range: Arc<Export>,
-    ) -> core::result::Result<(), (Errno, Arc<Export>)> {
-        let mut left = Some(range);
-        let mut result = Ok(());
-        while left.is_some() && result.is_ok() {
+    /// As for a write; nothing has changed.
+    pub fn give_range(&self, blocking: Blocking, space: &Space, addr: u64, pages: u64) -> Result<bool> {
+        let (mut given, mut result) = (None, Ok(()));
+        while given.is_none() && result.is_ok() {
             result = self.put(blocking, PIPE_BUF, |held, _| {
-                match left.take().map(|range| held.give_range(range)) {
-                    Some(Err((errno, range))) => {
-                        left = Some(range);
-                        Err(errno)
-                    }
-                    _ => Ok(()),
-                }
+                given = Some(held.give_range(space, addr, pages)?);
+                Ok(())
             });
         }
-        match (left, told(result)) {
-            (Some(range), Err(errno)) => Err((errno, range)),
-            _ => Ok(()),
-        }
+        told(result)?;
+        Ok(given == Some(true))
     }
 
     /// Puts back what was taken, in front of all else.

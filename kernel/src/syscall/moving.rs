@@ -152,21 +152,8 @@ fn donate_write(fd: i32, addr: u64, len: usize) -> Result<usize> {
 
 fn donate_part(file: &Arc<File>, space: &vm::Space, addr: u64, len: usize) -> Result<usize> {
     if let Some(pipe) = file.io().pipe().filter(|_| len >= RANGE && len.is_multiple_of(PAGE_SIZE)) {
-        pipe.wait_for_room(Blocking::of(file))?;
-        if let Some((range, was_donated)) = vm::donate(space, addr, len as u64 / PAGE)? {
-            return match pipe.give_range(Blocking::of(file), range) {
-                Ok(()) => {
-                    if was_donated {
-                        // Where there is no memory to cut a mapping, zeroes stay.
-                        let _ = vm::unmap(space, addr, len as u64);
-                    }
-                    Ok(len)
-                }
-                Err((errno, range)) => {
-                    range.put_back(space, addr);
-                    Err(errno)
-                }
-            };
+        if pipe.give_range(Blocking::of(file), space, addr, len as u64 / PAGE)? {
+            return Ok(len);
         }
     }
     let mut chain = Chain::new();

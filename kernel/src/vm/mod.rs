@@ -37,7 +37,7 @@ pub use ::uvm::Lent;
 pub use ::uvm::{FaultError, FaultKind, Inherit, Sharing, Tally};
 pub use object::{holes_read, object_io, object_io_as, pages_read, pages_written, Dir, Writing};
 pub use passing::{
-    donate, flush, put_back, receive, transfer, unmap_donated, worth_receiving, Export, Giving,
+    flush, put_back, receive, to_donate, transfer, unmap_donated, worth_receiving, Export, Giving,
 };
 pub use pin::Pins;
 pub use segment::{Locked, Remnant, Segment};

@@ -81,12 +81,24 @@ pub enum Giving {
     DonateZero,
 }
 
+impl Giving {
+    /// Pages of a range that are charged: there, or room that others may fill.
+    fn room_in(self, space: &uvm::Space<KernelMachine>, range: VaRange) -> usize {
+        match self {
+            Giving::Share => anonymous_span(space, range),
+            _ => with(|uvm, held| uvm.anonymous_room_in(held, space, range)),
+        }
+    }
+}
+
 /// Memory on its way from a program to those who import it.
 pub struct Export {
     /// Taken out by the import of what was donated, or at the end.
     range: Mutex<Option<Detached>>,
     giving: Giving,
     pages: u64,
+    /// Bytes that it is charged for itself.
+    own: usize,
     /// What the exporting process is charged, as long as the memory is here: what is shared by its
     /// size, since others may fill it later.
     charge: SpinLock<Option<Charge>>,
@@ -106,6 +118,16 @@ impl Export {
     /// `EINVAL`, `ENOMEM` if nothing is mapped there or memory is short, `EACCES` if the program
     /// may not do `prot` itself.
     pub fn new(space: &Space, addr: u64, pages: u64, giving: Giving, prot: Prot) -> Result<Arc<Export>> {
+        let export = Export::of_nothing(space, addr, pages, giving, prot)?;
+        export.fill(space, addr)?;
+        if let Some(detached) = export.range.lock().as_ref() {
+            with(|uvm, held| uvm.limit(held, detached, prot));
+        }
+        Ok(export)
+    }
+
+    /// The same with nothing taken yet: it is charged, and [filled](Self::fill) later.
+    fn of_nothing(space: &Space, addr: u64, pages: u64, giving: Giving, prot: Prot) -> Result<Arc<Export>> {
         let range = VaRange::new(Va(addr), Va(addr) + Pages(pages));
         let (mut allowed, mut entries) = (true, 0);
         with(|uvm, held| {
@@ -120,52 +142,58 @@ impl Export {
         if entries > uvm::MOST_ENTRIES {
             return Err(E2BIG);
         }
-        let room_in = |space: &uvm::Space<KernelMachine>| match giving {
-            Giving::Share => anonymous_span(space, range),
-            _ => with(|uvm, held| uvm.anonymous_room_in(held, space, range)),
-        };
         let there = match giving {
             // Others who share the memory don't fill the copy.
             Giving::Copy => with(|uvm, held| uvm.anonymous_in(held, space.get(), range)),
-            _ => room_in(space.get()),
+            _ => giving.room_in(space.get(), range),
         };
         let own = entries * ENTRY + size_of::<Export>();
         let charge = charge::take(there * PAGE_SIZE + own);
         let charge = SpinLock::new(Some(charge.map_err(|_| ENOMEM)?));
-        let export = Arc::new(Export { range: Mutex::new(None), giving, pages, charge });
+        let export = Arc::new(Export { range: Mutex::new(None), giving, pages, own, charge });
         // Before the memory is in no space any more.
         EXPORTS.lock().insert(Arc::as_ptr(&export) as usize, Arc::downgrade(&export));
-        let pass = match giving {
+        Ok(export)
+    }
+
+    /// Takes the memory.
+    ///
+    /// # Errors
+    /// `E2BIG`, `ENOMEM` if nothing is mapped there, memory is short, or the process may have no more kept.
+    fn fill(&self, space: &Space, addr: u64) -> Result<()> {
+        let range = VaRange::new(Va(addr), Va(addr) + Pages(self.pages));
+        let pass = match self.giving {
             Giving::Share => Pass::Share,
             Giving::Copy => Pass::Copy,
             Giving::Donate => Pass::Donate,
             Giving::DonateZero => Pass::DonateZero,
         };
-        let detached = with(|uvm, held| {
-            let detached = uvm.extract(held, space.get(), range, pass)?;
-            uvm.limit(held, &detached, prot);
-            Ok(detached)
-        });
+        let detached = with(|uvm, held| uvm.extract(held, space.get(), range, pass));
         let detached = detached.map_err(|error| match error {
             MapError::TooMany => E2BIG,
             MapError::NoMapping => ENOMEM,
             other => map_errno(other),
         })?;
         // What other threads mapped or filled meanwhile counts, too.
-        let there = room_in(detached.space());
-        *export.range.lock() = Some(detached);
-        let charged =
-            export.charge.lock().as_mut().map_or(Ok(()), |charge| charge.set(there * PAGE_SIZE + own));
-        if charged.is_err() {
-            export.put_back(space, addr);
-            return Err(ENOMEM);
-        }
-        Ok(export)
+        let there = self.giving.room_in(detached.space(), range);
+        *self.range.lock() = Some(detached);
+        let mut charge = self.charge.lock();
+        let charged = charge.as_mut().map_or(Ok(()), |charge| charge.set(there * PAGE_SIZE + self.own));
+        drop(charge);
+        charged.map_err(|_| {
+            self.put_back(space, addr);
+            ENOMEM
+        })
+    }
+
+    /// Its size in pages, holes too.
+    pub fn pages(&self) -> u64 {
+        self.pages
     }
 
     /// Maps what was donated where it was. Nothing may be lost: somebody is ended before this fails, unless other threads have mapped
     /// something else where a donation has left a hole.
-    pub fn put_back(&self, space: &Space, addr: u64) {
+    fn put_back(&self, space: &Space, addr: u64) {
         let place = match self.giving {
             Giving::Share | Giving::Copy => return,
             Giving::Donate => uvm::Place::FixedNoReplace(Va(addr)),
@@ -176,11 +204,6 @@ impl Export {
             _ => Ok(()),
         };
         let _ = super::with_room_at_any_cost(again);
-    }
-
-    /// Its size in pages, holes too.
-    pub fn pages(&self) -> u64 {
-        self.pages
     }
 
     /// Lends what was donated, and gives it up: its pages are nobody's but the borrower's then.
@@ -250,13 +273,13 @@ fn anonymous_span(space: &uvm::Space<KernelMachine>, range: VaRange) -> usize {
 /// A name of memory that came by a donation.
 const DONATED: &str = "donated";
 
-/// Takes memory out of a program to be read by somebody, once: whole pages from `addr` on, which
-/// are private, anonymous and may be written. Zeroes take its place, so that no other thread's memory comes there before it is taken:
-/// if it came by a donation itself they are to go then, which is said. `None` if it is of another kind.
+/// Memory of a program that somebody may read once, to be [taken](Export::donate): whole pages from `addr` on, which are private,
+/// anonymous and may be written. Zeroes will take its place; where it came by a donation itself, nothing will. `None` if it is of another
+/// kind.
 ///
 /// # Errors
-/// `ENOMEM`; nothing has changed.
-pub fn donate(space: &Space, addr: u64, pages: u64) -> Result<Option<(Arc<Export>, bool)>> {
+/// `ENOMEM`.
+pub fn to_donate(space: &Space, addr: u64, pages: u64) -> Result<Option<Arc<Export>>> {
     let range = VaRange::new(Va(addr), Va(addr) + Pages(pages));
     let (mut is_plain, mut end) = (true, range.start);
     with(|uvm, held| {
@@ -269,13 +292,23 @@ pub fn donate(space: &Space, addr: u64, pages: u64) -> Result<Option<(Arc<Export
     if !is_plain || end < range.end {
         return Ok(None);
     }
-    let was_donated = is_donated(space, range) == Some(range);
-    let export = Export::new(space, addr, pages, Giving::DonateZero, Prot::READ_WRITE)?;
-    static NAME: Once<Arc<str>> = Once::new();
-    if let Some(detached) = export.range.lock().as_ref() {
-        with(|uvm, held| uvm.name(held, detached, NAME.call_once(|| Arc::from(DONATED))));
+    let giving = if is_donated(space, range) == Some(range) { Giving::Donate } else { Giving::DonateZero };
+    Export::of_nothing(space, addr, pages, giving, Prot::READ_WRITE).map(Some)
+}
+
+impl Export {
+    /// Takes memory that is [to be donated](to_donate), and notes that it came so.
+    ///
+    /// # Errors
+    /// As for [`fill`](Self::fill).
+    pub fn donate(&self, space: &Space, addr: u64) -> Result<()> {
+        static NAME: Once<Arc<str>> = Once::new();
+        self.fill(space, addr)?;
+        if let Some(detached) = self.range.lock().as_ref() {
+            with(|uvm, held| uvm.name(held, detached, NAME.call_once(|| Arc::from(DONATED))));
+        }
+        Ok(())
     }
-    Ok(Some((export, was_donated)))
 }
 
 /// The first mapping in a range, if it came by a donation.

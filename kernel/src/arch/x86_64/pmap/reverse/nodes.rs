@@ -334,21 +334,29 @@ impl List<'_> {
         }
     }
 
-    /// A node that `is_it`, the oldest or else the newest of these, and the one before it or NIL: not known of the oldest.
+    /// A node that `is_it`: the newest, the oldest, or else the newest of the others; and the one before it, NIL for the newest and
+    /// not known of the oldest.
     #[inline]
     pub(super) fn find(&self, is_it: impl Fn(&Node) -> bool) -> Option<(u32, Option<u32>)> {
-        let (mut number, mut newer) = (self.newest.load(Relaxed), NIL);
+        let newest = self.newest.load(Relaxed);
+        if newest == NIL || is_it(node(newest)) {
+            return (newest != NIL).then_some((newest, Some(NIL)));
+        }
         let oldest = self.oldest.load(Relaxed);
-        if number != NIL && is_it(node(oldest)) {
+        if is_it(node(oldest)) {
             return Some((oldest, None));
         }
-        while number != NIL {
+        let mut newer = newest;
+        loop {
+            let number = node(newer).older.load(Relaxed);
+            if number == NIL {
+                return None;
+            }
             if is_it(node(number)) {
                 return Some((number, Some(newer)));
             }
-            (number, newer) = (node(number).older.load(Relaxed), number);
+            newer = number;
         }
-        None
     }
 }
 
