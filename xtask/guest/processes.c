@@ -1,5 +1,6 @@
 // Processes: fork, vfork, exec of everything that may be one, waiting, groups, what is inherited and what is not.
 #include "check.h"
+#include <pthread.h>
 #include <poll.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -379,6 +380,30 @@ static int as_a_child(int argc, char **argv) {
     return 0;
 }
 
+// The most that was resident: of memory that a program has left by exec, and of threads that end at the same time.
+static void *touches_nothing(void *nothing) { return nothing; }
+
+static void most_resident(void) {
+    enum { MUCH = 4 << 20 };
+    for (int way = 0; way < 3; way++) {
+        pid_t child = fork();
+        NEED(child >= 0);
+        if (child == 0) {
+            char *at = mmap(0, MUCH, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+            NEED(at != MAP_FAILED);
+            memset(at, 1, MUCH);
+            pthread_t threads[8];
+            if (way == 1) for (int i = 0; i < 8; i++) NEED(!pthread_create(&threads[i], 0, touches_nothing, 0));
+            if (way == 2) execl(self, self, "child", (char *)0);
+            _exit(0);
+        }
+        struct rusage used;
+        NEED(wait4(child, 0, 0, &used) == child);
+        // Linux counts by batches of each CPU.
+        CHECK(used.ru_maxrss >= MUCH / 1024 / 8 * 7 && used.ru_maxrss < MUCH / 1024 * 4);
+    }
+}
+
 int main(int argc, char **argv) {
     static const struct test_case cases[] = {
         {"exit_codes", exit_codes},
@@ -398,6 +423,7 @@ int main(int argc, char **argv) {
         {"a_signal_to_a_group", a_signal_to_a_group},
         {"identity", identity},
         {"descriptors_are_limited", descriptors_are_limited},
+        {"most_resident", most_resident},
     };
     if (argc > 1 && (!strcmp(argv[1], "child") || !strcmp(argv[1], "arguments") || !strcmp(argv[1], "kept"))) {
         return as_a_child(argc, argv);

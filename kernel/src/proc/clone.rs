@@ -287,6 +287,6 @@ fn enter(caller: &Thread, child: &Arc<Thread>, flags: Flags, birth: Birth) -> Re
 fn discard(child: &Thread) {
     *child.altstack.lock() = AltStack::default();
     if let Some(mm) = child.replace_mm(None) {
-        mm.leave();
+        mm.leave(&child.process);
     }
 }

@@ -175,7 +175,7 @@ pub fn exec(regs: &mut UserRegs, file: Arc<File>, path: &[u8], mut arguments: Ar
     let old = thread.pending_mm.lock().take();
     commit(thread, &name, files, (&mm, openness));
     if let Some(old) = old {
-        old.leave();
+        old.leave(&thread.process);
     }
     *regs = UserRegs::new(loaded.entry, sp);
     regs.load_bases();
@@ -324,7 +324,7 @@ fn switch_back(thread: &Thread, new: Option<Arc<Mm>>) {
     }
     drop(thread.replace_mm(old));
     if let Some(mm) = new {
-        mm.leave();
+        mm.leave(&thread.process);
     }
 }
 

@@ -89,11 +89,8 @@ fn clear_tid(thread: &Thread) {
 /// Leaves the address space for none and lets a vfork parent go on.
 pub fn leave_space(thread: &Thread) {
     if let Some(mm) = thread.replace_mm(None) {
-        let mut usage = thread.process.usage.lock();
-        usage.max_resident = usage.max_resident.max(crate::vm::resident_pages(&mm.space));
-        drop(usage);
         crate::vm::deactivate();
-        mm.leave();
+        mm.leave(&thread.process);
     }
     finish_vfork(thread);
 }

@@ -10,6 +10,7 @@ use core::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 use crate::errno::Result;
 use crate::fs::path::Place;
 use crate::mem::layout::USER_END;
+use crate::proc::Process;
 use crate::sync::{Mutex, SpinLock};
 use crate::vm::{self, Populate, Space, Sums};
 
@@ -104,10 +105,14 @@ impl Mm {
         self.clone()
     }
 
-    /// A thread leaves it; the last one empties it. The caller runs elsewhere already, or will never touch user memory
-    /// again.
-    pub fn leave(self: Arc<Mm>) {
+    /// A thread of `process` leaves it; the last one notes how much was resident, by a walk over all tables, and empties it. The
+    /// caller runs elsewhere already, or will never touch user memory again.
+    pub fn leave(self: Arc<Mm>, process: &Process) {
         if self.users.fetch_sub(1, Ordering::AcqRel) == 1 {
+            let resident = vm::resident_pages(&self.space);
+            let mut usage = process.usage.lock();
+            usage.max_resident = usage.max_resident.max(resident);
+            drop(usage);
             vm::space_clear(&self.space);
         }
     }
