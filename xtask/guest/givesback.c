@@ -119,8 +119,46 @@ static void promises_come_back(void) {
     CHECK(after - before < 8192);
 }
 
+// What the kernel keeps of mappings beyond a page's first: of 300 children that see a parent's pages, in an order of their own.
+static void seen_by_many(void) {
+    enum { SEEN = 2048, CHILDREN = 300 };
+    char *at = mmap(0, SEEN * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    NEED(at != MAP_FAILED);
+    for (long i = 0; i < SEEN; i++) at[i * PAGE] = 1;
+    int hold[2], seen[2];
+    NEED(pipe(hold) == 0 && pipe(seen) == 0);
+    for (int n = 0; n < CHILDREN; n++) {
+        pid_t child = fork();
+        NEED(child >= 0);
+        if (child == 0) {
+            char byte;
+            close(hold[1]);
+            for (long i = 0; i < SEEN; i++) NEED(at[(i * 7 + n) % SEEN * PAGE] == 1);
+            NEED(write(seen[1], "", 1) == 1);
+            _exit(read(hold[0], &byte, 1) != 0);
+        }
+    }
+    char byte;
+    for (int n = 0; n < CHILDREN; n++) NEED(read(seen[0], &byte, 1) == 1);
+    close(hold[1]);
+    while (wait(0) > 0) {}
+}
+
+static void mappings_leave_nothing(void) {
+    long before = number_after("/proc/meminfo", "MemFree:"), after = 0;
+    for (int round = 0; round < rounds; round++) CHECK(in_child(seen_by_many) == 0);
+    for (int attempt = 0; attempt < 50; attempt++) {
+        after = number_after("/proc/meminfo", "MemFree:");
+        if (before - after < 4096) break;
+        usleep(100000);
+    }
+    printf("  free were %ld KiB, now %ld\n", before, after);
+    CHECK(before - after < 4096);
+}
+
 static const struct test_case cases[] = {
     {"memory comes back", memory_comes_back},
+    {"mappings leave nothing", mappings_leave_nothing},
     {"promises come back", promises_come_back},
 };
 
