@@ -114,6 +114,8 @@ pub struct Process {
     pub signal_readers: WaitQueue,
     /// Threads of others that this process traces.
     pub tracees: SpinLock<Tracees>,
+    /// Who traced the first thread, if that has gone; 0 for nobody.
+    pub leader_tracer: AtomicI32,
     /// Stopped threads.
     pub stop_queue: WaitQueue,
     /// A thread in exec, or the last one in `exit_group`, waits here for the others to go.
@@ -211,6 +213,7 @@ impl Process {
             watchers: WaitQueue::new(),
             signal_readers: WaitQueue::new(),
             tracees: SpinLock::new(Tracees::new()),
+            leader_tracer: AtomicI32::new(0),
             stop_queue: WaitQueue::new(),
             thread_gone: WaitQueue::new(),
             started: crate::sched::now(),

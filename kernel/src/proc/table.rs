@@ -6,7 +6,7 @@
 //! What one process does doesn't cost by how many others there are: members of groups and sessions,
 //! children, and children that have ended are found by index, not by a walk over all.
 //!
-//! Invariants: N1: a node's `children` are exactly the processes whose `parent` it is, its `zombies` those of them that have `ended` set;
+//! Invariants: N1: a node's `children` are exactly the processes whose `parent` it is, its `zombies` those of them that have `ended` set and that no tracer is to collect first;
 //! `groups` and `sessions` have each process in the table once, under the number it bears. N2: a number is not given out
 //! while a process, a thread, a group or a session bears it, one that is being made is to, or a tracer is yet to hear of it. N3: a process whose node has
 //! `ended` set has no threads. N4: a signal that many processes are sent reaches the children that they have just then: those in the
@@ -64,8 +64,25 @@ pub struct Node {
     pub children: BTreeSet<Pid>,
     /// Children that the process may collect.
     pub zombies: BTreeSet<Pid>,
-    /// Set when the last thread has gone and the parent may collect it.
+    /// Set when the last thread has gone.
     pub ended: Option<ExitStatus>,
+    /// Who may collect it then.
+    pub collector: Collector,
+}
+
+/// Who may collect a process that has ended.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Collector {
+    Parent,
+    /// Its tracer; the parent after it.
+    Tracer,
+}
+
+impl Node {
+    /// How it ended, if its parent may collect it.
+    pub fn zombie(&self) -> Option<ExitStatus> {
+        self.ended.filter(|_| self.collector == Collector::Parent)
+    }
 }
 
 /// A process or a thread that is being made (N2, N4).
@@ -169,10 +186,13 @@ impl Tree {
         fault::gather(self.group(pgid).map(|node| node.process.clone()))
     }
 
-    /// Makes a process a zombie, for its parent to collect.
-    pub fn set_ended(&mut self, pid: Pid, status: ExitStatus) {
+    /// Makes a process a zombie, which its parent or another one may collect.
+    pub fn set_ended(&mut self, pid: Pid, status: ExitStatus, collector: Collector) {
         let Some(node) = self.nodes.get_mut(&pid) else { return };
-        node.ended = Some(status);
+        (node.ended, node.collector) = (Some(status), collector);
+        if collector == Collector::Tracer {
+            return;
+        }
         let parent = node.process.parent();
         if let Some(parent) = self.nodes.get_mut(&parent) {
             parent.zombies.insert(pid);
@@ -220,7 +240,7 @@ impl Tree {
     fn adopt(&mut self, parent: Pid, child: Pid) {
         let Some(node) = self.nodes.get(&child) else { return };
         node.process.parent.store(parent, Ordering::Relaxed);
-        let has_ended = node.ended.is_some();
+        let has_ended = node.zombie().is_some();
         if let Some(node) = self.nodes.get_mut(&parent) {
             node.children.insert(child);
             if has_ended {
@@ -360,7 +380,9 @@ pub fn insert(process: Arc<Process>, thread: Arc<Thread>, parent: Pid, birth: Op
     with(|tree| {
         let pid = process.pid;
         let (children, zombies) = (BTreeSet::new(), BTreeSet::new());
-        tree.nodes.insert(pid, Node { process: process.clone(), children, zombies, ended: None });
+        let collector = Collector::Parent;
+        let node = Node { process: process.clone(), children, zombies, ended: None, collector };
+        tree.nodes.insert(pid, node);
         tree.groups.insert((process.pgid(), pid));
         tree.sessions.insert((process.sid(), pid));
         tree.insert_thread(thread);
