@@ -791,9 +791,50 @@ static char *tracees(void) {
     return 0;
 }
 
+static void may_be_numbered_below(long end) {
+    char text[32];
+    int fd = open("/proc/sys/kernel/pid_max", O_WRONLY), length = sprintf(text, "%ld", end);
+    NEED(fd >= 0 && write(fd, text, length) == length && !close(fd));
+}
+
 static void many_tracees(void) {
+    long before = number_after("/proc/sys/kernel/pid_max", "");
+    // Numbers begin again, and then nearly all are taken.
+    may_be_numbered_below(301);
+    pid_t last = fork();
+    if (last == 0) _exit(0);
+    if (last > 0) NEED(waitpid(last, 0, 0) == last);
+    may_be_numbered_below(before);
     pid_t it = child(tracees);
+    last = fork();
+    if (last == 0) _exit(0);
+    NEED(last > 0 && waitpid(last, 0, 0) == last);
+    may_be_numbered_below(last + 4);
+    BESIDE("forks while most numbers are taken", for (int i = 0; i < 10; i++) forked());
+    may_be_numbered_below(before);
     BESIDE("the end of a tracer", CHECK(!kill(it, SIGKILL) && waitpid(it, 0, 0) == it));
+}
+
+static pid_t seized[THREADS];
+
+static char *seizes(void) {
+    for (int i = 0; i < THREADS; i++) NEED(!ptrace(PTRACE_SEIZE, seized[i], 0, 0));
+    return 0;
+}
+
+// They end for their parent when their tracer has.
+static void many_processes_that_are_traced(void) {
+    int waited = 0;
+    for (int i = 0; i < THREADS; i++) {
+        NEED((seized[i] = fork()) >= 0);
+        if (seized[i] == 0) is_there();
+    }
+    pid_t it = child(seizes);
+    for (int i = 0; i < THREADS; i++) NEED(!kill(seized[i], SIGKILL));
+    usleep(1000000);
+    NEED(waitpid(-1, 0, WNOHANG) == 0);
+    BESIDE("the end of a tracer of many processes", CHECK(!kill(it, SIGKILL)); while (waited <= THREADS && wait(0) > 0) waited++);
+    CHECK(waited == THREADS + 1);
 }
 
 static void many_arguments(void) {
@@ -1363,6 +1404,7 @@ static const struct test_case cases[] = {
     {"robust_locks", robust_locks},
     {"killed_while_memory_is_made", killed_while_memory_is_made},
     {"many_tracees", many_tracees},
+    {"many_processes_that_are_traced", many_processes_that_are_traced},
     {"many_arguments", many_arguments},
     {"many_processes", many_processes},
     {"many_timers", many_timers},

@@ -22,7 +22,7 @@ use machine::NoMemory;
 use super::process::{ExitStatus, Process};
 use super::signal::{send, SigInfo, SIGCHLD};
 use super::thread::Thread;
-use crate::errno::{Result, EAGAIN, ENOMEM, EPERM, ESRCH};
+use crate::errno::{Result, EAGAIN, EINVAL, ENOMEM, EPERM, ESRCH};
 use crate::mem::fault;
 use crate::sched;
 use crate::sync::SpinLock;
@@ -30,8 +30,8 @@ use crate::sync::SpinLock;
 /// Numbers of processes, threads, groups and sessions.
 pub type Pid = i32;
 
-/// Numbers run from 1 to here and then start again at `PID_REUSE`.
-pub const PID_MAX: Pid = 4_194_303;
+/// Numbers run from 1 to here, or to where a setting says, and then start again at `PID_REUSE`.
+const PID_MAX: Pid = 4_194_303;
 const PID_REUSE: Pid = 300;
 
 /// How many numbers are looked at with the table locked.
@@ -136,6 +136,8 @@ pub struct Tree {
     kept: BTreeSet<Pid>,
     last: Pid,
     wrapped: bool,
+    /// The highest number that is given out.
+    max: Pid,
     /// How many threads there may be.
     limit: usize,
 }
@@ -149,6 +151,7 @@ static TREE: SpinLock<Tree> = SpinLock::new(Tree {
     kept: BTreeSet::new(),
     last: 0,
     wrapped: false,
+    max: PID_MAX,
     limit: 1,
 });
 
@@ -205,10 +208,6 @@ impl Tree {
 
     /// A number nobody bears (N2), or none among the next ones. The last of them are root's, who may
     /// have to end what took all others.
-    ///
-    /// There always is one further on: threads, and those whose tracers don't wait, are no more than
-    /// the limit; zombies are charged to their users, root too; and each process bears three numbers
-    /// at most.
     fn allocate(&mut self, asker: Asker) -> Result<Option<Pid>> {
         let kept = if asker == Asker::Root { 0 } else { self.limit / FOR_ROOT };
         if self.threads.len() + self.unborn.len() + self.kept.len() >= self.limit - kept {
@@ -216,7 +215,7 @@ impl Tree {
         }
         for _ in 0..NUMBERS {
             self.last += 1;
-            if self.last > PID_MAX {
+            if self.last > self.max {
                 self.last = PID_REUSE;
                 self.wrapped = true;
             }
@@ -350,6 +349,23 @@ pub fn limit() -> usize {
     with(|tree| tree.limit)
 }
 
+/// Below which number all that are given out are.
+pub fn numbers() -> Pid {
+    with(|tree| tree.max) + 1
+}
+
+/// Sets that.
+///
+/// # Errors
+/// `EINVAL` if none would be given out again, or for more than there may be.
+pub fn set_numbers(end: Pid) -> Result<()> {
+    if !(PID_REUSE + 1..=PID_MAX + 1).contains(&end) {
+        return Err(EINVAL);
+    }
+    with(|tree| tree.max = end - 1);
+    Ok(())
+}
+
 /// A number for process 1.
 pub fn allocate(asker: Asker) -> Result<Pid> {
     with(|tree| tree.allocate(asker))?.ok_or(EAGAIN)
@@ -359,8 +375,11 @@ pub fn allocate(asker: Asker) -> Result<Pid> {
 pub const NO_PARENT: Pid = 0;
 
 /// A number for a new process that `parent` makes, or for a new thread.
+///
+/// # Errors
+/// `EAGAIN` if there are as many threads as may be or all numbers are borne, `ENOMEM`.
 pub fn expect(parent: Pid, asker: Asker) -> Result<Birth> {
-    loop {
+    for _ in 0..=numbers() as usize / NUMBERS {
         let birth = with(|tree| -> Result<Option<Birth>> {
             fault::attempt(|| tree.unborn.try_reserve(1)).map_err(|_| ENOMEM)?;
             let Some(pid) = tree.allocate(asker)? else { return Ok(None) };
@@ -372,6 +391,7 @@ pub fn expect(parent: Pid, asker: Asker) -> Result<Birth> {
         }
         sched::give_way();
     }
+    Err(EAGAIN)
 }
 
 /// Puts a new process with its first thread into the table, as a child of `parent`, in the group
