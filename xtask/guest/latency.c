@@ -763,6 +763,33 @@ static void many_threads(void) {
     BESIDE("fork of a process with many threads", forked());
 }
 
+// Each sleeps until the next of moments that are the same for all.
+enum { BETWEEN_MOMENTS = 50 };
+
+static void *sleeps_until_the_next(void *nothing) {
+    for (;;) {
+        int64_t next = (now() / (BETWEEN_MOMENTS * MILLI) + 1) * BETWEEN_MOMENTS * MILLI;
+        struct timespec until = {next / 1000000000, next % 1000000000};
+        clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, 0);
+    }
+    return nothing;
+}
+
+static char *sleepers_until_one_moment(void) {
+    pthread_attr_t small;
+    NEED(!pthread_attr_init(&small) && !pthread_attr_setstacksize(&small, 4 * PAGE));
+    pthread_t one;
+    for (int i = 0; i < 3 * THREADS; i++) NEED(!pthread_create(&one, &small, sleeps_until_the_next, 0));
+    return 0;
+}
+
+static void many_sleep_until_one_moment(void) {
+    pid_t it = child(sleepers_until_one_moment);
+    usleep(2 * BETWEEN_MOMENTS * 1000);
+    BESIDE("threads that sleep until one moment", usleep(8 * BETWEEN_MOMENTS * 1000));
+    NEED(!kill(it, SIGKILL) && waitpid(it, 0, 0) == it);
+}
+
 static volatile pid_t *to_seize;
 
 static void *is_seized(void *nothing) {
@@ -1401,6 +1428,7 @@ static const struct test_case cases[] = {
     {"all_memory_is_counted", all_memory_is_counted},
     {"calls_are_cut_short", calls_are_cut_short},
     {"many_threads", many_threads},
+    {"many_sleep_until_one_moment", many_sleep_until_one_moment},
     {"robust_locks", robust_locks},
     {"killed_while_memory_is_made", killed_while_memory_is_made},
     {"many_tracees", many_tracees},
