@@ -9,6 +9,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <sys/epoll.h>
+#include <sys/file.h>
 #include <sys/ipc.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
@@ -964,6 +965,42 @@ static void many_locks(void) {
     BESIDE("close of a file with many locks", CHECK(!close(file_with_locks)));
 }
 
+static volatile int *had_it;
+
+// With an open file of its own, so that it is an owner of its own. Others run while it has the lock.
+static void *waits_for_the_lock(void *nothing) {
+    int fd = open("/locked", O_RDWR);
+    NEED(fd >= 0 && !flock(fd, LOCK_EX));
+    sched_yield();
+    __atomic_fetch_add(had_it, 1, __ATOMIC_SEQ_CST);
+    NEED(!flock(fd, LOCK_UN));
+    is_there();
+    return nothing;
+}
+
+static char *wait_for_the_lock(void) {
+    struct rlimit most = {ENTRIES, ENTRIES};
+    pthread_attr_t small;
+    NEED(!setrlimit(RLIMIT_NOFILE, &most) && !pthread_attr_init(&small) && !pthread_attr_setstacksize(&small, 4 * PAGE));
+    pthread_t one;
+    for (int i = 0; i < 3 * THREADS; i++) NEED(!pthread_create(&one, &small, waits_for_the_lock, 0));
+    return 0;
+}
+
+static void many_wait_for_one_lock(void) {
+    int fd = open("/locked", O_CREAT | O_RDWR, 0600);
+    had_it = mmap(0, PAGE, RW, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    NEED(fd >= 0 && had_it != MAP_FAILED && !flock(fd, LOCK_EX));
+    pid_t it = child(wait_for_the_lock);
+    usleep(200000);
+    NEED(*had_it == 0);
+    int64_t begun = now();
+    BESIDE("a lock that goes round many", CHECK(!flock(fd, LOCK_UN)); while (*had_it < 3 * THREADS) usleep(1000));
+    begun = now() - begun;
+    if (!CHECK(begun < 200 * MILLI)) printf("  it went round in %lld us\n", (long long)begun / 1000);
+    NEED(!kill(it, SIGKILL) && waitpid(it, 0, 0) == it && !close(fd) && !unlink("/locked"));
+}
+
 static char *locks_of_many_files(void) {
     struct rlimit most = {ENTRIES + 100, ENTRIES + 100};
     NEED(!setrlimit(RLIMIT_NOFILE, &most));
@@ -1439,6 +1476,7 @@ static const struct test_case cases[] = {
     {"many_signals", many_signals},
     {"many_locks", many_locks},
     {"many_files_with_locks", many_files_with_locks},
+    {"many_wait_for_one_lock", many_wait_for_one_lock},
 };
 
 // On one CPU and on two.
