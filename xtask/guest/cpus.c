@@ -57,30 +57,48 @@ static void threads_run_at_once(void) {
     CHECK(used > wall + wall / 2);
 }
 
-// What `/proc` says of the CPUs that a process may run on, as a set and as a list.
-static void status_says(unsigned set, const char *list) {
-    char line[256], listed[64] = "";
+// What a file of `/proc` says of the CPUs that a thread may run on, as a set and as a list, and of its number and name.
+static void status_says(const char *path, unsigned set, const char *list, int number, const char *called) {
+    char line[256], listed[64] = "", name[64] = "";
     unsigned allowed = 0;
-    FILE *file = fopen("/proc/self/status", "r");
+    int pid = 0;
+    FILE *file = fopen(path, "r");
     NEED(file);
     while (fgets(line, sizeof line, file)) {
+        sscanf(line, "Name: %63s", name);
+        sscanf(line, "Pid: %d", &pid);
         sscanf(line, "Cpus_allowed: %x", &allowed);
         sscanf(line, "Cpus_allowed_list: %63s", listed);
     }
     fclose(file);
-    if (!CHECK(allowed == set && !strcmp(listed, list))) printf("  %x, %s\n", allowed, listed);
+    int is_so = allowed == set && !strcmp(listed, list) && pid == number && !strcmp(name, called);
+    if (!CHECK(is_so)) printf("  %s: %x, %s, %d, %s\n", path, allowed, listed, pid, name);
+}
+
+static void *is_pinned(void *nothing) {
+    char path[64];
+    NEED(!pin(1) && !prctl(PR_SET_NAME, "pinned"));
+    sprintf(path, "/proc/self/task/%d/status", (int)syscall(SYS_gettid));
+    status_says(path, 2, "1", (int)syscall(SYS_gettid), "pinned");
+    status_says("/proc/thread-self/status", 2, "1", (int)syscall(SYS_gettid), "pinned");
+    status_says("/proc/self/status", 0xd, "0,2-3", getpid(), "cpus");
+    sprintf(path, "/proc/self/task/%d/status", getpid());
+    status_says(path, 0xd, "0,2-3", getpid(), "cpus");
+    return nothing;
 }
 
 static void the_cpus_of_a_thread_are_told(void) {
     NEED(cpus() == 4);
-    status_says(0xf, "0-3");
+    status_says("/proc/self/status", 0xf, "0-3", getpid(), "cpus");
     NEED(!pin(2));
-    status_says(4, "2");
+    status_says("/proc/self/status", 4, "2", getpid(), "cpus");
     cpu_set_t set;
     CPU_ZERO(&set);
     for (int i = 0; i < 4; i++) if (i != 1) CPU_SET(i, &set);
     NEED(!sched_setaffinity(0, sizeof set, &set));
-    status_says(0xd, "0,2-3");
+    status_says("/proc/self/status", 0xd, "0,2-3", getpid(), "cpus");
+    pthread_t thread;
+    NEED(!pthread_create(&thread, 0, is_pinned, 0) && !pthread_join(thread, 0));
 }
 
 static void a_thread_runs_where_it_may(void) {

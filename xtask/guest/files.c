@@ -1,5 +1,7 @@
 // Files and folders, of the in-memory file system or at FILES_AT, and the devices: what the calls promise, and their errors.
 #include "check.h"
+#include <sched.h>
+#include <sys/time.h>
 #include <dirent.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
@@ -270,6 +272,133 @@ static void proc_files(void) {
     CHECK(atoi(text) == getpid());
 }
 
+// --- who waits for a lock --------------------------------------------------------------------------------------------------
+
+static int locked_file, told_by[2];
+
+static int lock(int command, short type, off_t start, off_t length) {
+    struct flock range = {.l_type = type, .l_start = start, .l_len = length};
+    return fcntl(locked_file, command, &range);
+}
+
+// A process that gets a lock as soon as it can, says so, and has it until it is killed.
+static pid_t gets_lock(char name, short type, off_t start, off_t length) {
+    pid_t child = fork();
+    NEED(child >= 0);
+    if (child == 0) {
+        if (lock(F_SETLKW, type, start, length) || write(told_by[1], &name, 1) != 1) _exit(1);
+        for (;;) pause();
+    }
+    usleep(30000);
+    return child;
+}
+
+// Who has got one since, by name.
+static void got(const char *names) {
+    char said[16];
+    usleep(50000);
+    ssize_t count = read(told_by[0], said, sizeof said);
+    if (count < 0) count = 0;
+    int is_so = count == (ssize_t)strlen(names);
+    for (int i = 0; i < count; i++) is_so &= strchr(names, said[i]) != 0;
+    if (!CHECK(is_so)) printf("  not %s but %.*s\n", names, (int)count, said);
+}
+
+static void ends(pid_t child) {
+    NEED(!kill(child, SIGKILL) && waitpid(child, 0, 0) == child);
+}
+
+static void locks_go_to_who_waits(void) {
+    locked_file = open("/tmp/locked", O_CREAT | O_RDWR, 0600);
+    NEED(locked_file >= 0 && !pipe2(told_by, O_NONBLOCK));
+    pid_t a = gets_lock('a', F_WRLCK, 0, 10), b = gets_lock('b', F_WRLCK, 50, 10);
+    got("ab");
+    // The first that waits still can't have all that it wants: those behind it aren't kept waiting.
+    pid_t c = gets_lock('c', F_WRLCK, 0, 100), d = gets_lock('d', F_WRLCK, 0, 10);
+    pid_t e = gets_lock('e', F_RDLCK, 5, 5), f = gets_lock('f', F_RDLCK, 8, 50);
+    got("");
+    ends(a);
+    got("d");
+    ends(d);
+    got("e");
+    ends(b);
+    got("f");
+    ends(e);
+    got("");
+    ends(f);
+    got("c");
+    // All that share it get it at once, beside those who don't.
+    a = gets_lock('A', F_RDLCK, 0, 0), b = gets_lock('B', F_WRLCK, 0, 0);
+    d = gets_lock('D', F_RDLCK, 1, 1), e = gets_lock('E', F_RDLCK, 0, 0);
+    got("");
+    ends(c);
+    got("ADE");
+    // One that gives up isn't missed.
+    ends(b), ends(a), ends(d);
+    b = gets_lock('b', F_WRLCK, 0, 0), c = gets_lock('c', F_WRLCK, 0, 0);
+    ends(b);
+    ends(e);
+    got("c");
+    ends(c);
+    // An exclusive lock becomes a shared one, or is given back in part.
+    NEED(!lock(F_SETLK, F_WRLCK, 0, 100));
+    a = gets_lock('a', F_RDLCK, 10, 10), b = gets_lock('b', F_WRLCK, 90, 5);
+    got("");
+    NEED(!lock(F_SETLK, F_RDLCK, 0, 100));
+    got("a");
+    NEED(!lock(F_SETLK, F_UNLCK, 80, 100));
+    got("b");
+    ends(a), ends(b);
+    close(told_by[0]), close(told_by[1]), close(locked_file);
+    NEED(!unlink("/tmp/locked"));
+}
+
+enum { LOCKERS = 24, LOCK_ROUNDS = 150, LOCK_BYTES = 32 };
+
+static void interrupts(int signal) { (void)signal; }
+
+// Takes any range again and again; sometimes a timer cuts the wait short.
+static void locks_at_random(unsigned seed, int *holders) {
+    NEED(!sigaction(SIGALRM, &(struct sigaction){.sa_handler = interrupts}, 0));
+    for (int round = 0; round < LOCK_ROUNDS; round++) {
+        int start = rand_r(&seed) % LOCK_BYTES, length = 1 + rand_r(&seed) % (LOCK_BYTES - start);
+        int is_exclusive = rand_r(&seed) % 2, mine = is_exclusive ? 1000 : 1;
+        struct itimerval soon = {.it_value.tv_usec = rand_r(&seed) % 4 ? 0 : 1 + rand_r(&seed) % 3000};
+        setitimer(ITIMER_REAL, &soon, 0);
+        if (lock(F_SETLKW, is_exclusive ? F_WRLCK : F_RDLCK, start, length)) {
+            CHECK(errno == EINTR);
+            continue;
+        }
+        for (int i = start; i < start + length; i++) {
+            int others = __atomic_fetch_add(&holders[i], mine, __ATOMIC_SEQ_CST);
+            CHECK(is_exclusive ? others == 0 : others < 1000);
+        }
+        if (rand_r(&seed) % 2) sched_yield();
+        for (int i = start; i < start + length; i++) __atomic_fetch_sub(&holders[i], mine, __ATOMIC_SEQ_CST);
+        NEED(!lock(F_SETLK, F_UNLCK, start, length));
+    }
+}
+
+static void many_lock_at_random(void) {
+    int *holders = mmap(0, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    locked_file = open("/tmp/locked", O_CREAT | O_RDWR, 0600);
+    NEED(holders != MAP_FAILED && locked_file >= 0);
+    for (int i = 0; i < LOCKERS; i++) {
+        pid_t child = fork();
+        NEED(child >= 0);
+        if (child == 0) {
+            locks_at_random(i + 1, holders);
+            fflush(stdout);
+            _exit(failed_checks != 0);
+        }
+    }
+    int status;
+    for (int i = 0; i < LOCKERS; i++) CHECK(wait(&status) > 0 && status == 0);
+    for (int i = 0; i < LOCK_BYTES; i++) CHECK(holders[i] == 0);
+    close(locked_file), munmap(holders, PAGE);
+    NEED(!unlink("/tmp/locked"));
+}
+
 int main(int argc, char **argv) {
     static const struct test_case cases[] = {
         {"opening", opening},
@@ -284,6 +413,8 @@ int main(int argc, char **argv) {
         {"exchanges_of_one_file", exchanges_of_one_file},
         {"a_running_program_is_not_replaced", a_running_program_is_not_replaced},
         {"proc_files", proc_files},
+        {"locks_go_to_who_waits", locks_go_to_who_waits},
+        {"many_lock_at_random", many_lock_at_random},
     };
     if (argc > 1 && !strcmp(argv[1], "replaced")) {
         replaced_program();

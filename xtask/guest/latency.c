@@ -9,6 +9,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <sys/epoll.h>
+#include <sys/file.h>
 #include <sys/ipc.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
@@ -763,6 +764,33 @@ static void many_threads(void) {
     BESIDE("fork of a process with many threads", forked());
 }
 
+// Each sleeps until the next of moments that are the same for all.
+enum { BETWEEN_MOMENTS = 50 };
+
+static void *sleeps_until_the_next(void *nothing) {
+    for (;;) {
+        int64_t next = (now() / (BETWEEN_MOMENTS * MILLI) + 1) * BETWEEN_MOMENTS * MILLI;
+        struct timespec until = {next / 1000000000, next % 1000000000};
+        clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, 0);
+    }
+    return nothing;
+}
+
+static char *sleepers_until_one_moment(void) {
+    pthread_attr_t small;
+    NEED(!pthread_attr_init(&small) && !pthread_attr_setstacksize(&small, 4 * PAGE));
+    pthread_t one;
+    for (int i = 0; i < 3 * THREADS; i++) NEED(!pthread_create(&one, &small, sleeps_until_the_next, 0));
+    return 0;
+}
+
+static void many_sleep_until_one_moment(void) {
+    pid_t it = child(sleepers_until_one_moment);
+    usleep(2 * BETWEEN_MOMENTS * 1000);
+    BESIDE("threads that sleep until one moment", usleep(8 * BETWEEN_MOMENTS * 1000));
+    NEED(!kill(it, SIGKILL) && waitpid(it, 0, 0) == it);
+}
+
 static volatile pid_t *to_seize;
 
 static void *is_seized(void *nothing) {
@@ -791,9 +819,50 @@ static char *tracees(void) {
     return 0;
 }
 
+static void may_be_numbered_below(long end) {
+    char text[32];
+    int fd = open("/proc/sys/kernel/pid_max", O_WRONLY), length = sprintf(text, "%ld", end);
+    NEED(fd >= 0 && write(fd, text, length) == length && !close(fd));
+}
+
 static void many_tracees(void) {
+    long before = number_after("/proc/sys/kernel/pid_max", "");
+    // Numbers begin again, and then nearly all are taken.
+    may_be_numbered_below(301);
+    pid_t last = fork();
+    if (last == 0) _exit(0);
+    if (last > 0) NEED(waitpid(last, 0, 0) == last);
+    may_be_numbered_below(before);
     pid_t it = child(tracees);
+    last = fork();
+    if (last == 0) _exit(0);
+    NEED(last > 0 && waitpid(last, 0, 0) == last);
+    may_be_numbered_below(last + 4);
+    BESIDE("forks while most numbers are taken", for (int i = 0; i < 10; i++) forked());
+    may_be_numbered_below(before);
     BESIDE("the end of a tracer", CHECK(!kill(it, SIGKILL) && waitpid(it, 0, 0) == it));
+}
+
+static pid_t seized[THREADS];
+
+static char *seizes(void) {
+    for (int i = 0; i < THREADS; i++) NEED(!ptrace(PTRACE_SEIZE, seized[i], 0, 0));
+    return 0;
+}
+
+// They end for their parent when their tracer has.
+static void many_processes_that_are_traced(void) {
+    int waited = 0;
+    for (int i = 0; i < THREADS; i++) {
+        NEED((seized[i] = fork()) >= 0);
+        if (seized[i] == 0) is_there();
+    }
+    pid_t it = child(seizes);
+    for (int i = 0; i < THREADS; i++) NEED(!kill(seized[i], SIGKILL));
+    usleep(1000000);
+    NEED(waitpid(-1, 0, WNOHANG) == 0);
+    BESIDE("the end of a tracer of many processes", CHECK(!kill(it, SIGKILL)); while (waited <= THREADS && wait(0) > 0) waited++);
+    CHECK(waited == THREADS + 1);
 }
 
 static void many_arguments(void) {
@@ -894,6 +963,42 @@ static void many_locks(void) {
     NEED(!fcntl(file_with_locks, F_SETLK, &whole));
     locks();
     BESIDE("close of a file with many locks", CHECK(!close(file_with_locks)));
+}
+
+static volatile int *had_it;
+
+// With an open file of its own, so that it is an owner of its own. Others run while it has the lock.
+static void *waits_for_the_lock(void *nothing) {
+    int fd = open("/locked", O_RDWR);
+    NEED(fd >= 0 && !flock(fd, LOCK_EX));
+    sched_yield();
+    __atomic_fetch_add(had_it, 1, __ATOMIC_SEQ_CST);
+    NEED(!flock(fd, LOCK_UN));
+    is_there();
+    return nothing;
+}
+
+static char *wait_for_the_lock(void) {
+    struct rlimit most = {ENTRIES, ENTRIES};
+    pthread_attr_t small;
+    NEED(!setrlimit(RLIMIT_NOFILE, &most) && !pthread_attr_init(&small) && !pthread_attr_setstacksize(&small, 4 * PAGE));
+    pthread_t one;
+    for (int i = 0; i < 3 * THREADS; i++) NEED(!pthread_create(&one, &small, waits_for_the_lock, 0));
+    return 0;
+}
+
+static void many_wait_for_one_lock(void) {
+    int fd = open("/locked", O_CREAT | O_RDWR, 0600);
+    had_it = mmap(0, PAGE, RW, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    NEED(fd >= 0 && had_it != MAP_FAILED && !flock(fd, LOCK_EX));
+    pid_t it = child(wait_for_the_lock);
+    usleep(200000);
+    NEED(*had_it == 0);
+    int64_t begun = now();
+    BESIDE("a lock that goes round many", CHECK(!flock(fd, LOCK_UN)); while (*had_it < 3 * THREADS) usleep(1000));
+    begun = now() - begun;
+    if (!CHECK(begun < 200 * MILLI)) printf("  it went round in %lld us\n", (long long)begun / 1000);
+    NEED(!kill(it, SIGKILL) && waitpid(it, 0, 0) == it && !close(fd) && !unlink("/locked"));
 }
 
 static char *locks_of_many_files(void) {
@@ -1402,15 +1507,18 @@ static const struct test_case cases[] = {
     {"all_memory_is_counted", all_memory_is_counted},
     {"calls_are_cut_short", calls_are_cut_short},
     {"many_threads", many_threads},
+    {"many_sleep_until_one_moment", many_sleep_until_one_moment},
     {"robust_locks", robust_locks},
     {"killed_while_memory_is_made", killed_while_memory_is_made},
     {"many_tracees", many_tracees},
+    {"many_processes_that_are_traced", many_processes_that_are_traced},
     {"many_arguments", many_arguments},
     {"many_processes", many_processes},
     {"many_timers", many_timers},
     {"many_signals", many_signals},
     {"many_locks", many_locks},
     {"many_files_with_locks", many_files_with_locks},
+    {"many_wait_for_one_lock", many_wait_for_one_lock},
 };
 
 // On one CPU and on two.

@@ -133,6 +133,74 @@ static void orphans_find_a_parent(void) {
     CHECK(read(ends[0], &adopted, sizeof adopted) == sizeof adopted && adopted == 1);
 }
 
+static void may_be_numbered_below(long end) {
+    char text[32];
+    int fd = open("/proc/sys/kernel/pid_max", O_WRONLY), length = sprintf(text, "%ld", end);
+    NEED(fd >= 0 && write(fd, text, length) == length && !close(fd));
+}
+
+enum { FIRST_AGAIN = 300, NUMBERS_END = 512 };
+
+static pid_t pauses(void) {
+    pid_t child = fork();
+    if (child == 0) for (;;) pause();
+    return child;
+}
+
+// The same, where a number that was let go may be free a little later.
+static pid_t pauses_soon(void) {
+    pid_t child = pauses();
+    for (int i = 0; i < 1000 && child < 0; i++) {
+        usleep(1000);
+        child = pauses();
+    }
+    return child;
+}
+
+// Numbers start again, and none is given out that a process, or a group without its leader, bears.
+static void numbers_come_round(void) {
+    static char is_taken[NUMBERS_END];
+    pid_t children[NUMBERS_END], member;
+    int count = 0, ends[2];
+    long before = number_after("/proc/sys/kernel/pid_max", "");
+    NEED(!pipe(ends) && !prctl(PR_SET_CHILD_SUBREAPER, 1));
+    int fd = open("/proc/sys/kernel/pid_max", O_WRONLY);
+    NEED(fd >= 0);
+    FAILS(write(fd, "300", 3), EINVAL);
+    FAILS(write(fd, "4194305", 7), EINVAL);
+    close(fd);
+    may_be_numbered_below(NUMBERS_END);
+    CHECK(number_after("/proc/sys/kernel/pid_max", "") == NUMBERS_END);
+    pid_t leader = fork();
+    if (leader == 0) {
+        setpgid(0, 0);
+        member = pauses();
+        _exit(write(ends[1], &member, sizeof member) != sizeof member);
+    }
+    CHECK(wait_for(leader) == 0 && read(ends[0], &member, sizeof member) == sizeof member && member > 0);
+    is_taken[leader] = is_taken[member] = 1;
+    while (count < NUMBERS_END && (children[count] = pauses()) > 0) {
+        pid_t child = children[count++];
+        CHECK(child < NUMBERS_END && !is_taken[child]);
+        is_taken[child % NUMBERS_END] = 1;
+    }
+    CHECK(errno == EAGAIN && count > 100);
+    CHECK(!kill(children[50], SIGKILL) && wait_for(children[50]) == SIGKILL);
+    CHECK(pauses_soon() == children[50]);
+    FAILS(pauses(), EAGAIN);
+    // Without its last member the group has no number.
+    CHECK(!kill(member, SIGKILL) && wait_for(member) == SIGKILL);
+    pid_t one = pauses_soon(), other = pauses_soon();
+    CHECK((one == leader && other == member) || (one == member && other == leader));
+    FAILS(pauses(), EAGAIN);
+    may_be_numbered_below(before);
+    for (int i = 0; i < count; i++) kill(children[i], SIGKILL);
+    kill(one, SIGKILL), kill(other, SIGKILL);
+    while (wait(0) > 0) continue;
+    CHECK(number_after("/proc/sys/kernel/pid_max", "") == before);
+    close(ends[0]), close(ends[1]);
+}
+
 // A stopped process and its parent are a group of a session of their own. The parent ends, and nobody is left to let the child go on.
 static void a_stopped_group_hears_that_it_is_orphaned(void) {
     int ends[2];
@@ -411,6 +479,7 @@ int main(int argc, char **argv) {
         {"a_hundred_children", a_hundred_children},
         {"children_are_listed", children_are_listed},
         {"orphans_find_a_parent", orphans_find_a_parent},
+        {"numbers_come_round", numbers_come_round},
         {"a_stopped_group_hears_that_it_is_orphaned", a_stopped_group_hears_that_it_is_orphaned},
         {"a_large_group_hears_that_it_is_orphaned", a_large_group_hears_that_it_is_orphaned},
         {"vfork_lends_its_memory", vfork_lends_its_memory},

@@ -410,11 +410,225 @@ static void ended_tracees_count(void) {
         sched_yield();
     }
     CHECK(last != 0);
-    CHECK(next(child) == 0);
+    // Linux tells of a process when all its traced threads have been waited for.
+    int status = -1;
+    pid_t ended;
+    while ((ended = waitpid(-1, &status, __WALL)) != child) NEED(ended > 0);
+    CHECK(status == 0);
+}
+
+// The state letter of a process; 0 for none.
+static char state_of(pid_t pid) {
+    char name[64], line[512] = "";
+    snprintf(name, sizeof name, "/proc/%d/stat", pid);
+    FILE *file = fopen(name, "r");
+    if (file && !fgets(line, sizeof line, file)) *line = 0;
+    if (file) fclose(file);
+    char *end = strrchr(line, ')');
+    return end ? end[2] : 0;
+}
+
+static void until_it_is(pid_t pid, char state) {
+    for (int i = 0; i < 2000 && state_of(pid) != state; i++) usleep(1000);
+    NEED(state_of(pid) == state);
+}
+
+static void tell(int pipe) { NEED(write(pipe, "x", 1) == 1); }
+static void hear(int pipe) { char byte; NEED(read(pipe, &byte, 1) == 1); }
+
+static volatile sig_atomic_t told_of;
+static void is_told(int signal, siginfo_t *info, void *context) {
+    (void)signal, (void)context;
+    told_of = info->si_pid;
+}
+
+static void hears_of_ends(void) {
+    told_of = 0;
+    NEED(!sigaction(SIGCHLD, &(struct sigaction){.sa_sigaction = is_told, .sa_flags = SA_SIGINFO}, 0));
+}
+
+// A tracer that isn't the parent collects the end first; the parent is told when it has, or when it has ended too.
+static void ends_while_another_traces(int waits) {
+    int is_traced[2], may_wait[2], status = -1;
+    NEED(!pipe(is_traced) && !pipe(may_wait));
+    fflush(stdout);
+    pid_t child = fork();
+    if (child == 0) for (;;) pause();
+    NEED(child > 0);
+    pid_t tracer = fork();
+    NEED(tracer >= 0);
+    if (tracer == 0) {
+        hears_of_ends();
+        NEED(!ptrace(PTRACE_SEIZE, child, 0, 0));
+        tell(is_traced[1]);
+        while (told_of != child) pause();
+        siginfo_t info = {0};
+        CHECK(!waitid(P_PID, child, &info, WEXITED | WNOWAIT) && info.si_pid == child);
+        hear(may_wait[0]);
+        if (waits) {
+            CHECK(waitpid(child, &status, 0) == child && status == SIGKILL);
+            FAILS(waitpid(child, &status, 0), ECHILD);
+        }
+        fflush(stdout);
+        _exit(failed_checks != 0);
+    }
+    hear(is_traced[0]);
+    hears_of_ends();
+    NEED(!kill(child, SIGKILL));
+    until_it_is(child, 'Z');
+    usleep(20000);
+    siginfo_t info = {0};
+    CHECK(told_of == 0);
+    CHECK(waitpid(child, &status, WNOHANG) == 0);
+    CHECK(waitpid(-1, &status, WNOHANG) == 0);
+    CHECK(!waitid(P_PID, child, &info, WEXITED | WNOWAIT | WNOHANG) && info.si_pid == 0);
+    tell(may_wait[1]);
+    while (waitpid(child, &status, 0) < 0) CHECK(errno == EINTR);
+    CHECK(status == SIGKILL && told_of != 0);
+    while (waitpid(tracer, &status, 0) < 0) CHECK(errno == EINTR);
+    CHECK(status == 0);
+    FAILS(waitpid(-1, &status, 0), ECHILD);
+}
+
+static void tracers_collect_before_parents(void) {
+    ends_while_another_traces(1);
+    ends_while_another_traces(0);
+}
+
+static int leader_goes[2], thread_goes[2];
+
+static void *outlives_its_leader(void *nothing) {
+    hear(thread_goes[0]);
+    syscall(SYS_exit, 6);
+    return nothing;
+}
+
+// A first thread that ends before others is told of when the last one has ended, as that one did.
+static void leaders_that_go_first(void) {
+    int status = -1, may_wait[2];
+    NEED(!pipe(leader_goes) && !pipe(thread_goes) && !pipe(may_wait));
+    fflush(stdout);
+    pid_t child = fork();
+    NEED(child >= 0);
+    if (child == 0) {
+        pthread_t thread;
+        NEED(!pthread_create(&thread, 0, outlives_its_leader, 0));
+        hear(leader_goes[0]);
+        syscall(SYS_exit, 5);
+    }
+    pid_t tracer = fork();
+    NEED(tracer >= 0);
+    if (tracer == 0) {
+        NEED(!ptrace(PTRACE_SEIZE, child, 0, 0));
+        tell(leader_goes[1]);
+        usleep(50000);
+        CHECK(waitpid(child, &status, __WALL | WNOHANG) == 0);
+        CHECK(waitpid(-1, &status, __WALL | WNOHANG) == 0);
+        tell(thread_goes[1]);
+        CHECK(waitpid(-child, &status, __WALL | WNOHANG) == -1 && errno == ECHILD);
+        CHECK(waitpid(0, &status, __WALL) == child && status == 6 << 8);
+        tell(may_wait[1]);
+        FAILS(waitpid(-1, &status, __WALL), ECHILD);
+        fflush(stdout);
+        _exit(failed_checks != 0);
+    }
+    usleep(20000);
+    CHECK(waitpid(child, &status, WNOHANG) == 0);
+    hear(may_wait[0]);
+    CHECK(next(child) == 6 << 8);
+    CHECK(next(tracer) == 0);
+}
+
+enum { SAYS = 100, HEARS = 101 };
+
+static void *runs_itself(void *times) {
+    pid_t thread = gettid();
+    NEED(write(SAYS, &thread, sizeof thread) == sizeof thread);
+    hear(HEARS);
+    execl("/proc/self/exe", "traces", "execs", times, (char *)0);
+    exit(1);
+}
+
+// A program whose second thread runs it again.
+static int execs(int times) {
+    pthread_t thread;
+    char left[16];
+    pid_t none = 0;
+    if (times == 0) {
+        NEED(write(SAYS, &none, sizeof none) == sizeof none);
+        for (;;) pause();
+    }
+    sprintf(left, "%d", times - 1);
+    NEED(!pthread_create(&thread, 0, runs_itself, left));
+    for (;;) pause();
+}
+
+static void stop_and_go(pid_t thread) {
+    int status;
+    NEED(!ptrace(PTRACE_ATTACH, thread, 0, 0));
+    NEED(waitpid(thread, &status, __WALL) == thread && WIFSTOPPED(status) && WSTOPSIG(status) == SIGSTOP);
+    NEED(!ptrace(PTRACE_CONT, thread, 0, 0));
+}
+
+static void follow(pid_t child, int said, int go, int times) {
+    pid_t thread, found;
+    int status = 0;
+    for (int i = 0; i < times; i++) {
+        NEED(read(said, &thread, sizeof thread) == sizeof thread && thread > 0);
+        if (i == 0) stop_and_go(child);
+        stop_and_go(thread);
+        tell(go);
+        // The first thread is gone and the other one bears its number: nobody has ended.
+        found = waitpid(child, &status, __WALL);
+        CHECK(found == child && WIFSTOPPED(status) && WSTOPSIG(status) == SIGTRAP);
+        FAILS(waitpid(thread, &status, __WALL | WNOHANG), ECHILD);
+        CHECK(waitpid(-1, &status, __WALL | WNOHANG) == 0);
+        CHECK(tracer_of(child) == getpid());
+        NEED(!ptrace(PTRACE_CONT, child, 0, 0));
+    }
+    NEED(read(said, &thread, sizeof thread) == sizeof thread && thread == 0);
+    CHECK(waitpid(-1, &status, __WALL | WNOHANG) == 0);
+    CHECK(!kill(child, SIGKILL));
+    CHECK(waitpid(child, &status, __WALL) == child && status == SIGKILL);
+    FAILS(waitpid(-1, &status, __WALL), ECHILD);
+}
+
+static void is_run_by_its_threads(int by_parent) {
+    int says[2], hears[2];
+    NEED(!pipe(says) && !pipe(hears));
+    fflush(stdout);
+    pid_t child = fork();
+    NEED(child >= 0);
+    if (child == 0) {
+        NEED(dup2(says[1], SAYS) == SAYS && dup2(hears[0], HEARS) == HEARS);
+        execl("/proc/self/exe", "traces", "execs", "3", (char *)0);
+        _exit(98);
+    }
+    if (by_parent) {
+        follow(child, says[0], hears[1], 3);
+    } else {
+        pid_t tracer = fork();
+        NEED(tracer >= 0);
+        if (tracer == 0) {
+            follow(child, says[0], hears[1], 3);
+            fflush(stdout);
+            _exit(failed_checks != 0);
+        }
+        CHECK(next(tracer) == 0);
+        CHECK(next(child) == SIGKILL);
+    }
+    close(says[0]), close(says[1]), close(hears[0]), close(hears[1]);
+}
+
+// A thread that runs a program takes the number of its process, which the tracer of the first thread knows.
+static void threads_that_run_programs(void) {
+    is_run_by_its_threads(1);
+    is_run_by_its_threads(0);
 }
 
 int main(int argc, char **argv) {
     if (argc > 1 && !strcmp(argv[1], "capabilities")) return capabilities() != 0;
+    if (argc > 2 && !strcmp(argv[1], "execs")) return execs(atoi(argv[2]));
     static const struct test_case tests[] = {
         {"memory_is_read_and_written", memory_is_read_and_written},
         {"breakpoints_are_hit", breakpoints_are_hit},
@@ -426,6 +640,9 @@ int main(int argc, char **argv) {
         {"unreadable_programs", unreadable_programs},
         {"tracing_brings_no_rights", tracing_brings_no_rights},
         {"ended_tracees_count", ended_tracees_count},
+        {"tracers_collect_before_parents", tracers_collect_before_parents},
+        {"leaders_that_go_first", leaders_that_go_first},
+        {"threads_that_run_programs", threads_that_run_programs},
     };
     return RUN(tests, argc, argv);
 }

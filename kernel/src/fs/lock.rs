@@ -4,14 +4,16 @@
 //! its own, owned by the open file. Owners of process locks are process ids.
 //!
 //! Invariants: I1: ranges of one owner in one space don't overlap. I2: two ranges of different owners in one
-//! space overlap only if both are shared. I3: a file without locks has no entry in the table. I4: whoever waits for a lock of a file
-//! waits in the queue of its entry, and is woken when ranges change or the entry goes: no file's locks wake those who wait for another's.
+//! space overlap only if both are shared. I3: a file without locks and without those who wait for them has no entry in the table.
+//! I4: whoever waits for a lock of a file stands in a line there. What is given back is offered to the first one whose lock lies
+//! there, who tries, and offers it to the next one whose lock may stand beside what was got. So an offer wakes one at a time, it
+//! goes along the line once, and it isn't lost with one who gives up.
 
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::ops::Bound;
-use core::sync::atomic::{AtomicBool, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
 use super::file::File;
 use crate::charge::{self, Charge};
@@ -90,12 +92,51 @@ struct Held {
 #[derive(Default)]
 struct Locks {
     ranges: Vec<Held>,
-    /// Some of them have changed.
-    changed: Arc<WaitQueue>,
+    /// Those who wait, by when they came.
+    line: BTreeMap<u64, Arc<Waiter>>,
 }
 
-/// What a range costs, with its part of the table.
-const HELD: usize = 2 * size_of::<Held>() + 2 * size_of::<Locks>() + size_of::<WaitQueue>() + 48;
+impl Locks {
+    fn is_empty(&self) -> bool {
+        self.ranges.is_empty() && self.line.is_empty()
+    }
+}
+
+/// Who waits for a lock.
+struct Waiter {
+    wanted: Range,
+    /// Of what was given back: the first byte and the end.
+    offer: SpinLock<Option<(u64, u64)>>,
+    offered: WaitQueue,
+}
+
+impl Waiter {
+    fn is_asked(&self, hole: &Range) -> bool {
+        let wanted = &self.wanted;
+        wanted.owner.is_flock() == hole.owner.is_flock() && wanted.start < hole.end && hole.start < wanted.end
+    }
+
+    fn offer(&self, hole: &Range) {
+        let mut offer = self.offer.lock();
+        let (start, end) = offer.unwrap_or((hole.start, hole.end));
+        *offer = Some((start.min(hole.start), end.max(hole.end)));
+        drop(offer);
+        self.offered.wake_all();
+    }
+
+    /// What was given back, as a range of whoever it was.
+    fn take_offer(&self) -> Option<Range> {
+        let (start, end) = self.offer.lock().take()?;
+        Some(Range { start, end, ..self.wanted })
+    }
+}
+
+/// What a range costs, held or waited for, with its part of the table.
+const HELD: usize = 2 * size_of::<Held>() + 2 * size_of::<Locks>() + size_of::<Waiter>() + 64;
+/// The work of looking at a range or at one who waits: that of copying so many bytes.
+const LOOK: usize = 16;
+/// As many who wait are looked at in one piece.
+const PIECE: usize = 256;
 
 static LOCKS: SpinLock<BTreeMap<FileId, Locks>> = SpinLock::new(BTreeMap::new());
 /// Whether any file has a lock: who closes a file or ends asks this first. Changes with the table locked.
@@ -122,20 +163,22 @@ pub fn conflict(file: &File, wanted: &Range) -> Option<Range> {
 /// # Errors
 /// `EAGAIN` if another owner is in the way; `ENOLCK` if there are too many, or the user has all that it may.
 pub fn set(file: &File, wanted: Range) -> Result<()> {
-    attempt(file, wanted)?.map_or(Ok(()), |_| Err(EAGAIN))
+    attempt(id(file), wanted, None)
 }
 
-/// The same, but for another owner in the way: then it is the queue to wait in.
-fn attempt(file: &File, wanted: Range) -> Result<Option<Arc<WaitQueue>>> {
-    let id = id(file);
+/// The same; if another owner is in the way, `waiter` then stands in the line, in its place there.
+fn attempt(id: FileId, wanted: Range, waiter: Option<(u64, &Arc<Waiter>)>) -> Result<()> {
     let (charge, mut spare) = (held_charge()?, Some(held_charge()?));
     if matches!(wanted.owner, Owner::Process(_)) {
         proc::current_process().has_locked.store(true, Relaxed);
     }
     let mut table = LOCKS.lock();
-    if let Some(Locks { ranges, changed }) = table.get(&id) {
+    if let Some(Locks { ranges, line }) = table.get_mut(&id) {
         if ranges.iter().any(|held| held.range.conflicts(&wanted)) {
-            return Ok(Some(changed.clone()));
+            if let Some((place, waiter)) = waiter {
+                line.entry(place).or_insert_with(|| waiter.clone());
+            }
+            return Err(EAGAIN);
         }
         // One that takes the place of another is no more.
         let is_replaced = |held: &Held| held.range.owner == wanted.owner && held.range.is_within(&wanted);
@@ -143,34 +186,86 @@ fn attempt(file: &File, wanted: Range) -> Result<Option<Arc<WaitQueue>>> {
             return Err(ENOLCK);
         }
     }
-    let Locks { ranges, changed } = table.entry(id).or_default();
-    if ranges.room(2).is_err() {
-        if ranges.is_empty() {
+    let locks = table.entry(id).or_default();
+    if locks.ranges.room(2).is_err() {
+        if locks.is_empty() {
             table.remove(&id);
         }
         return Err(ENOLCK);
     }
-    carve(ranges, &wanted, &mut spare);
-    ranges.push(Held { range: wanted, charge });
-    let changed = changed.clone();
+    let gives = carve(&mut locks.ranges, &wanted, &mut spare);
+    locks.ranges.push(Held { range: wanted, charge });
     IN_USE.store(true, Release);
     drop(table);
-    changed.wake_any();
-    Ok(None)
+    if gives {
+        // An exclusive lock may be a shared one now.
+        offer(id, &wanted, 0, Some(&wanted));
+    }
+    Ok(())
 }
 
 /// Takes a lock when it can be had.
 pub fn set_wait(file: &File, wanted: Range) -> Result<()> {
-    let mut outcome = attempt(file, wanted);
-    while let Ok(Some(queue)) = outcome {
-        // The entry of a file that had no lock for a while has another queue.
-        let again = || match attempt(file, wanted) {
-            Ok(Some(now)) if Arc::ptr_eq(&now, &queue) => None,
-            other => Some(other),
-        };
-        outcome = queue.wait_intr(None, again).map_err(|_| ERESTARTSYS)?;
+    static PLACES: AtomicU64 = AtomicU64::new(0);
+    let id = id(file);
+    let place = PLACES.fetch_add(1, Relaxed);
+    let _charge = held_charge()?;
+    let waiter = Arc::new(Waiter { wanted, offer: SpinLock::new(None), offered: WaitQueue::new() });
+    match attempt(id, wanted, Some((place, &waiter))) {
+        Err(EAGAIN) => {}
+        outcome => return outcome,
     }
-    outcome.map(|_| ())
+    let again = || {
+        let hole = waiter.take_offer()?;
+        let outcome = attempt(id, wanted, None);
+        offer(id, &hole, place + 1, outcome.is_ok().then_some(&wanted));
+        (outcome != Err(EAGAIN)).then_some(outcome)
+    };
+    let outcome = waiter.offered.wait_intr(None, again).unwrap_or(Err(ERESTARTSYS));
+    leave_line(id, place);
+    if let Some(hole) = waiter.take_offer() {
+        offer(id, &hole, place + 1, None);
+    }
+    outcome
+}
+
+fn leave_line(id: FileId, place: u64) {
+    let mut table = LOCKS.lock();
+    let Some(locks) = table.get_mut(&id) else { return };
+    let waiter = locks.line.remove(&place);
+    if locks.is_empty() {
+        table.remove(&id);
+    }
+    IN_USE.store(!table.is_empty(), Release);
+    drop(table);
+    drop(waiter);
+}
+
+/// Offers what was given back to the next who waits for a lock there, from a place in the line on (I4), that may stand beside one
+/// that another has got.
+fn offer(id: FileId, hole: &Range, from: u64, got: Option<&Range>) {
+    let all = |got: &Range| got.mode == Mode::Exclusive && got.start <= hole.start && hole.end <= got.end;
+    if got.is_some_and(all) {
+        return;
+    }
+    let mut from = from;
+    loop {
+        let table = LOCKS.lock();
+        let Some(locks) = table.get(&id) else { return };
+        let mut looked = 0;
+        for (&place, waiter) in locks.line.range(from..).take(PIECE) {
+            looked += 1;
+            from = place + 1;
+            if waiter.is_asked(hole) && !got.is_some_and(|got| got.conflicts(&waiter.wanted)) {
+                return waiter.offer(hole);
+            }
+        }
+        drop(table);
+        if looked < PIECE {
+            return;
+        }
+        sched::work_done(looked * LOOK);
+    }
 }
 
 fn count_of(ranges: &[Held], uid: u32) -> usize {
@@ -194,32 +289,36 @@ pub fn clear(file: &File, range: &Range) -> Result<()> {
 fn clear_with(file: &File, range: &Range, spare: &mut Option<Charge>) -> Result<()> {
     let id = id(file);
     let mut table = LOCKS.lock();
-    let Some(Locks { ranges, changed }) = table.get_mut(&id) else { return Ok(()) };
+    let Some(locks) = table.get_mut(&id) else { return Ok(()) };
+    let ranges = &mut locks.ranges;
     let is_full = |ranges: &Vec<Held>, spare: &Charge| count_of(ranges, spare.uid()) > MAX_RANGES;
     if spare.as_ref().is_some_and(|spare| is_full(ranges, spare) || ranges.room(1).is_err()) {
         return Err(ENOLCK);
     }
-    carve(ranges, range, spare);
+    let gives = carve(ranges, range, spare);
     fault::shrink(ranges);
-    let changed = changed.clone();
-    if ranges.is_empty() {
+    if locks.is_empty() {
         table.remove(&id);
     }
     IN_USE.store(!table.is_empty(), Release);
     drop(table);
-    changed.wake_any();
+    if gives {
+        offer(id, range, 0, None);
+    }
     Ok(())
 }
 
-/// Cuts `hole` out of its owner's ranges. At most one of them (I1) becomes two, for which there is room and a charge.
-fn carve(ranges: &mut Vec<Held>, hole: &Range, spare: &mut Option<Charge>) {
-    let mut index = 0;
+/// Cuts `hole` out of its owner's ranges; whether there was something there. At most one of them (I1) becomes two, for which there
+/// is room and a charge.
+fn carve(ranges: &mut Vec<Held>, hole: &Range, spare: &mut Option<Charge>) -> bool {
+    let (mut index, mut gives) = (0, false);
     while index < ranges.len() {
         let held = ranges[index].range;
         if held.owner != hole.owner || held.end <= hole.start || hole.end <= held.start {
             index += 1;
             continue;
         }
+        gives = true;
         let mut charge = Some(ranges.swap_remove(index).charge);
         let ends = [(held.start, hole.start), (hole.end, held.end)];
         for (start, end) in ends.into_iter().filter(|(start, end)| start < end) {
@@ -228,29 +327,29 @@ fn carve(ranges: &mut Vec<Held>, hole: &Range, spare: &mut Option<Charge>) {
             }
         }
     }
+    gives
 }
 
 /// A process has ended: all its record locks go, a file's at a time. One that never had any has nothing to look for.
 pub fn process_ended(process: &Process) {
-    /// The work of looking at a range: that of copying so many bytes.
-    const LOOK: usize = 16;
     let mut from = Bound::Unbounded;
+    let hole = Range { start: 0, end: u64::MAX, mode: Mode::Shared, owner: Owner::Process(process.pid) };
     while in_use() && process.has_locked.load(Relaxed) {
         let mut table = LOCKS.lock();
-        let Some((&id, Locks { ranges, changed })) = table.range_mut((from, Bound::Unbounded)).next() else {
+        let Some((&id, locks)) = table.range_mut((from, Bound::Unbounded)).next() else {
             break;
         };
-        let looked = ranges.len();
-        ranges.retain(|held| held.range.owner != Owner::Process(process.pid));
-        fault::shrink(ranges);
-        let changed = (ranges.len() < looked).then(|| changed.clone());
-        if ranges.is_empty() {
+        let looked = locks.ranges.len();
+        locks.ranges.retain(|held| held.range.owner != hole.owner);
+        fault::shrink(&mut locks.ranges);
+        let gives = locks.ranges.len() < looked;
+        if locks.is_empty() {
             table.remove(&id);
         }
         IN_USE.store(!table.is_empty(), Release);
         drop(table);
-        if let Some(changed) = changed {
-            changed.wake_any();
+        if gives {
+            offer(id, &hole, 0, None);
         }
         sched::work_done((looked + 16) * LOOK);
         from = Bound::Excluded(id);

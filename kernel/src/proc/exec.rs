@@ -15,7 +15,7 @@ use super::limits::{RLIMIT_NPROC, RLIMIT_STACK};
 use super::mm::{Layout, Mm, CMDLINE_MAX};
 use super::signal::{AltStack, SIGCHLD};
 use super::thread::Thread;
-use super::{access, current_thread, exit, table, timer};
+use super::{access, current_thread, exit, table, timer, trace};
 use crate::arch::UserRegs;
 use crate::charge::{self, Charge, Counted};
 use crate::errno::{
@@ -181,7 +181,7 @@ pub fn exec(regs: &mut UserRegs, file: Arc<File>, path: &[u8], mut arguments: Ar
     regs.load_bases();
     super::signal::deliver::forget_call(regs);
     sched::fpu_reset();
-    super::trace::execed(thread);
+    trace::execed(thread);
     Ok(())
 }
 
@@ -349,6 +349,7 @@ fn detach_threads(thread: &Arc<Thread>) -> Result<()> {
         return Err(EAGAIN);
     }
     if thread.tid() != process.pid {
+        trace::leader_replaced(process);
         table::with(|tree| {
             tree.remove_thread(thread.tid());
             thread.set_tid(process.pid);
@@ -360,7 +361,7 @@ fn detach_threads(thread: &Arc<Thread>) -> Result<()> {
 
 fn gains(thread: &Thread) -> Gains {
     let is_refused = thread.process.no_new_privileges.load(Ordering::Relaxed);
-    if is_refused || super::trace::keeps_from_gains(thread) {
+    if is_refused || trace::keeps_from_gains(thread) {
         Gains::Refused
     } else {
         Gains::Allowed

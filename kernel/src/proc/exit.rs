@@ -11,7 +11,7 @@ use core::sync::atomic::Ordering;
 
 use super::process::{Change, ExitStatus, Process};
 use super::signal::{code, flag, send, Detail, SigInfo, Signal, SIGCHLD, SIGCONT, SIGHUP, SIG_IGN};
-use super::table::{self, Kept, Pid};
+use super::table::{self, Collector, Pid};
 use super::thread::Thread;
 use super::{current_thread, futex, oom, robust, timer, trace};
 use crate::mem::fault;
@@ -46,8 +46,7 @@ fn leave(thread: &Arc<Thread>) -> ! {
     clear_tid(thread);
     leave_space(thread);
     let process = thread.process.clone();
-    // Before it is free.
-    let number = thread.is_traced().then(|| Kept::new(thread.tid()));
+    let number = trace::leaves(thread);
     table::with(|tree| tree.remove_thread(thread.tid()));
     let mut group = process.group.lock();
     // Counted once by whoever sums up: as a thread's before, as a gone thread's after.
@@ -122,7 +121,9 @@ fn end_process(process: &Arc<Process>, status: ExitStatus) {
         crate::dev::tty::session_ended(process.sid());
     }
     hand_over_children(process);
-    notify_parent(process, status);
+    if !trace::process_gone(process, status) {
+        notify_parent(process, status);
+    }
 }
 
 /// Gives the children away, some at a time. Groups may lose a link to the session by the end of the
@@ -174,10 +175,10 @@ fn hand_over_children(process: &Arc<Process>) {
 ///
 /// All in one look at the table: a parent that ends at this moment has either handed the child on already, or finds a zombie to hand
 /// on; and one that collects the child has been sent the signal before.
-fn notify_parent(process: &Arc<Process>, status: ExitStatus) {
+pub fn notify_parent(process: &Arc<Process>, status: ExitStatus) {
     let (parent, report) = table::with(|tree| {
         let signal = process.exit_signal.load(Ordering::Relaxed);
-        let info = Signal::new(signal).ok().map(|signal| child_info(process, signal, status));
+        let info = Signal::new(signal).ok().map(|signal| child_info(process, process.pid, signal, status));
         let parent = tree.node(process.parent()).map(|node| node.process.clone());
         let action = parent.as_ref().map(|parent| parent.group.lock().actions.get(SIGCHLD));
         let quiet = action.is_some_and(|action| action.handler == SIG_IGN);
@@ -186,7 +187,7 @@ fn notify_parent(process: &Arc<Process>, status: ExitStatus) {
         if parent.is_none() || is_usual && unwanted {
             tree.remove(process.pid);
         } else {
-            tree.set_ended(process.pid, status);
+            tree.set_ended(process.pid, status, Collector::Parent);
         }
         let report = match (&parent, info) {
             (Some(parent), Some(info)) if !(quiet && is_usual) => send::post(parent, None, info, None).1,
@@ -203,8 +204,8 @@ fn notify_parent(process: &Arc<Process>, status: ExitStatus) {
     parent.child_queue.wake_any();
 }
 
-/// What SIGCHLD says about a process that ended.
-pub fn child_info(process: &Process, signal: Signal, status: ExitStatus) -> SigInfo {
+/// What SIGCHLD says about a process that ended, or a thread of it.
+pub fn child_info(process: &Process, ended: Pid, signal: Signal, status: ExitStatus) -> SigInfo {
     let (code, status) = match status {
         ExitStatus::Code(value) => (code::CLD_EXITED, i32::from(value)),
         ExitStatus::Killed(signal) => (code::CLD_KILLED, signal.number()),
@@ -212,7 +213,7 @@ pub fn child_info(process: &Process, signal: Signal, status: ExitStatus) -> SigI
     let usage = process.total_usage();
     let ticks = |ns: u64| ns / (1_000_000_000 / crate::syscall::time::CLOCK_TICKS);
     let detail = Detail::Child {
-        pid: process.pid,
+        pid: ended,
         uid: process.cred.lock().uid,
         status,
         utime: ticks(usage.user_ns),

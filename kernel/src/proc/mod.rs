@@ -12,7 +12,7 @@
 //! Reading order: `process`, `thread`, `table`; then the life of a process: `clone`, `exec`, `exit`, `wait`;
 //! then `signal`, `futex`, `timer`, `trace`. `trap` is what the trap code calls.
 //!
-//! Locks, outermost first: `table` (TREE), `Process::group`, a thread's `pending`, `Process::tracees`, a thread's `trace`, the leaves. None is held
+//! Locks, outermost first: `Process::tracees`, `table` (TREE), `Process::group`, a thread's `pending`, a thread's `trace`, the leaves. None is held
 //! while user memory is touched or while sleeping. Wait queues may be woken under any of them.
 
 pub mod access;

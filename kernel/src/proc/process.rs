@@ -9,7 +9,7 @@ use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use super::cred::Cred;
 use super::limits::{Limit, Limits, INFINITY, RLIMIT_CPU, RLIMIT_NPROC};
@@ -112,8 +112,12 @@ pub struct Process {
     pub watchers: WaitQueue,
     /// Threads of this process that wait for a signal by a file (`signalfd`).
     pub signal_readers: WaitQueue,
+    /// Sleeping threads whose wake-up by a timer waits for no crowd (`sched::clock`).
+    pub sleepers: AtomicUsize,
     /// Threads of others that this process traces.
     pub tracees: SpinLock<Tracees>,
+    /// Who traced the first thread, if that has gone; 0 for nobody.
+    pub leader_tracer: AtomicI32,
     /// Stopped threads.
     pub stop_queue: WaitQueue,
     /// A thread in exec, or the last one in `exit_group`, waits here for the others to go.
@@ -210,7 +214,9 @@ impl Process {
             child_queue: WaitQueue::new(),
             watchers: WaitQueue::new(),
             signal_readers: WaitQueue::new(),
+            sleepers: AtomicUsize::new(0),
             tracees: SpinLock::new(Tracees::new()),
+            leader_tracer: AtomicI32::new(0),
             stop_queue: WaitQueue::new(),
             thread_gone: WaitQueue::new(),
             started: crate::sched::now(),

@@ -6,7 +6,7 @@
 //! What one process does doesn't cost by how many others there are: members of groups and sessions,
 //! children, and children that have ended are found by index, not by a walk over all.
 //!
-//! Invariants: N1: a node's `children` are exactly the processes whose `parent` it is, its `zombies` those of them that have `ended` set;
+//! Invariants: N1: a node's `children` are exactly the processes whose `parent` it is, its `zombies` those of them that have `ended` set and that no tracer is to collect first;
 //! `groups` and `sessions` have each process in the table once, under the number it bears. N2: a number is not given out
 //! while a process, a thread, a group or a session bears it, one that is being made is to, or a tracer is yet to hear of it. N3: a process whose node has
 //! `ended` set has no threads. N4: a signal that many processes are sent reaches the children that they have just then: those in the
@@ -22,7 +22,7 @@ use machine::NoMemory;
 use super::process::{ExitStatus, Process};
 use super::signal::{send, SigInfo, SIGCHLD};
 use super::thread::Thread;
-use crate::errno::{Result, EAGAIN, ENOMEM, EPERM, ESRCH};
+use crate::errno::{Result, EAGAIN, EINVAL, ENOMEM, EPERM, ESRCH};
 use crate::mem::fault;
 use crate::sched;
 use crate::sync::SpinLock;
@@ -30,8 +30,8 @@ use crate::sync::SpinLock;
 /// Numbers of processes, threads, groups and sessions.
 pub type Pid = i32;
 
-/// Numbers run from 1 to here and then start again at `PID_REUSE`.
-pub const PID_MAX: Pid = 4_194_303;
+/// Numbers run from 1 to here, or to where a setting says, and then start again at `PID_REUSE`.
+const PID_MAX: Pid = 4_194_303;
 const PID_REUSE: Pid = 300;
 
 /// How many numbers are looked at with the table locked.
@@ -64,8 +64,25 @@ pub struct Node {
     pub children: BTreeSet<Pid>,
     /// Children that the process may collect.
     pub zombies: BTreeSet<Pid>,
-    /// Set when the last thread has gone and the parent may collect it.
+    /// Set when the last thread has gone.
     pub ended: Option<ExitStatus>,
+    /// Who may collect it then.
+    pub collector: Collector,
+}
+
+/// Who may collect a process that has ended.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Collector {
+    Parent,
+    /// Its tracer; the parent after it.
+    Tracer,
+}
+
+impl Node {
+    /// How it ended, if its parent may collect it.
+    pub fn zombie(&self) -> Option<ExitStatus> {
+        self.ended.filter(|_| self.collector == Collector::Parent)
+    }
 }
 
 /// A process or a thread that is being made (N2, N4).
@@ -119,6 +136,8 @@ pub struct Tree {
     kept: BTreeSet<Pid>,
     last: Pid,
     wrapped: bool,
+    /// The highest number that is given out.
+    max: Pid,
     /// How many threads there may be.
     limit: usize,
 }
@@ -132,6 +151,7 @@ static TREE: SpinLock<Tree> = SpinLock::new(Tree {
     kept: BTreeSet::new(),
     last: 0,
     wrapped: false,
+    max: PID_MAX,
     limit: 1,
 });
 
@@ -169,10 +189,13 @@ impl Tree {
         fault::gather(self.group(pgid).map(|node| node.process.clone()))
     }
 
-    /// Makes a process a zombie, for its parent to collect.
-    pub fn set_ended(&mut self, pid: Pid, status: ExitStatus) {
+    /// Makes a process a zombie, which its parent or another one may collect.
+    pub fn set_ended(&mut self, pid: Pid, status: ExitStatus, collector: Collector) {
         let Some(node) = self.nodes.get_mut(&pid) else { return };
-        node.ended = Some(status);
+        (node.ended, node.collector) = (Some(status), collector);
+        if collector == Collector::Tracer {
+            return;
+        }
         let parent = node.process.parent();
         if let Some(parent) = self.nodes.get_mut(&parent) {
             parent.zombies.insert(pid);
@@ -185,10 +208,6 @@ impl Tree {
 
     /// A number nobody bears (N2), or none among the next ones. The last of them are root's, who may
     /// have to end what took all others.
-    ///
-    /// There always is one further on: threads, and those whose tracers don't wait, are no more than
-    /// the limit; zombies are charged to their users, root too; and each process bears three numbers
-    /// at most.
     fn allocate(&mut self, asker: Asker) -> Result<Option<Pid>> {
         let kept = if asker == Asker::Root { 0 } else { self.limit / FOR_ROOT };
         if self.threads.len() + self.unborn.len() + self.kept.len() >= self.limit - kept {
@@ -196,7 +215,7 @@ impl Tree {
         }
         for _ in 0..NUMBERS {
             self.last += 1;
-            if self.last > PID_MAX {
+            if self.last > self.max {
                 self.last = PID_REUSE;
                 self.wrapped = true;
             }
@@ -220,7 +239,7 @@ impl Tree {
     fn adopt(&mut self, parent: Pid, child: Pid) {
         let Some(node) = self.nodes.get(&child) else { return };
         node.process.parent.store(parent, Ordering::Relaxed);
-        let has_ended = node.ended.is_some();
+        let has_ended = node.zombie().is_some();
         if let Some(node) = self.nodes.get_mut(&parent) {
             node.children.insert(child);
             if has_ended {
@@ -330,6 +349,23 @@ pub fn limit() -> usize {
     with(|tree| tree.limit)
 }
 
+/// Below which number all that are given out are.
+pub fn numbers() -> Pid {
+    with(|tree| tree.max) + 1
+}
+
+/// Sets that.
+///
+/// # Errors
+/// `EINVAL` if none would be given out again, or for more than there may be.
+pub fn set_numbers(end: Pid) -> Result<()> {
+    if !(PID_REUSE + 1..=PID_MAX + 1).contains(&end) {
+        return Err(EINVAL);
+    }
+    with(|tree| tree.max = end - 1);
+    Ok(())
+}
+
 /// A number for process 1.
 pub fn allocate(asker: Asker) -> Result<Pid> {
     with(|tree| tree.allocate(asker))?.ok_or(EAGAIN)
@@ -339,8 +375,11 @@ pub fn allocate(asker: Asker) -> Result<Pid> {
 pub const NO_PARENT: Pid = 0;
 
 /// A number for a new process that `parent` makes, or for a new thread.
+///
+/// # Errors
+/// `EAGAIN` if there are as many threads as may be or all numbers are borne, `ENOMEM`.
 pub fn expect(parent: Pid, asker: Asker) -> Result<Birth> {
-    loop {
+    for _ in 0..=numbers() as usize / NUMBERS {
         let birth = with(|tree| -> Result<Option<Birth>> {
             fault::attempt(|| tree.unborn.try_reserve(1)).map_err(|_| ENOMEM)?;
             let Some(pid) = tree.allocate(asker)? else { return Ok(None) };
@@ -352,6 +391,7 @@ pub fn expect(parent: Pid, asker: Asker) -> Result<Birth> {
         }
         sched::give_way();
     }
+    Err(EAGAIN)
 }
 
 /// Puts a new process with its first thread into the table, as a child of `parent`, in the group
@@ -360,7 +400,9 @@ pub fn insert(process: Arc<Process>, thread: Arc<Thread>, parent: Pid, birth: Op
     with(|tree| {
         let pid = process.pid;
         let (children, zombies) = (BTreeSet::new(), BTreeSet::new());
-        tree.nodes.insert(pid, Node { process: process.clone(), children, zombies, ended: None });
+        let collector = Collector::Parent;
+        let node = Node { process: process.clone(), children, zombies, ended: None, collector };
+        tree.nodes.insert(pid, node);
         tree.groups.insert((process.pgid(), pid));
         tree.sessions.insert((process.sid(), pid));
         tree.insert_thread(thread);

@@ -9,8 +9,14 @@
 //! ```
 //! There are stops at signals and after exec; none at system calls, and children are not traced on their own.
 //!
+//! A process ends for its tracer before it ends for its parent: the tracer of its first thread collects it, and then
+//! the parent is told. Until then, and while other threads go on, the number is the process's own; one of another
+//! thread is kept from reuse.
+//!
 //! Invariants: R1: a thread has a tracer exactly while it is among that process's tracees. R2: a `Stop` is there from when its thread
-//! comes to rest until it goes on; only while it doesn't go on yet may the tracer use it. Locks: a tracer's `tracees` before a thread's `trace`, and before the table's.
+//! comes to rest until it goes on; only while it doesn't go on yet may the tracer use it. R3: a thread
+//! whose number may be free begins to be traced no more. Locks: a tracer's `tracees` before the table's
+//! and a process's group; a thread's `trace` after them.
 
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
@@ -20,11 +26,11 @@ use super::access::{self, By};
 use super::caps::Caps;
 use super::process::{Change, ExitStatus, Process};
 use super::signal::{code, deliver, send, Detail, SigInfo, Signal, SIGCHLD, SIGSTOP, SIGTRAP};
-use super::table::{self, Kept, Pid};
+use super::table::{self, Collector, Kept, Pid};
 use super::thread::Thread;
 use super::usage::Usage;
 use super::wait::{self, Event, Options, Report, Which};
-use super::{current_process, current_thread};
+use super::{current_process, current_thread, exit};
 use crate::arch::UserRegs;
 use crate::charge::Charge;
 use crate::errno::{Result, EPERM, ESRCH};
@@ -47,6 +53,8 @@ pub struct Trace {
     stop: Option<Stop>,
     /// The tracer asked for one instruction.
     steps: bool,
+    /// The thread gives its number back (R3).
+    is_gone: bool,
 }
 
 /// A thread at rest.
@@ -66,6 +74,8 @@ struct GoOn(Option<Signal>);
 #[derive(Default)]
 pub struct Tracees {
     threads: Vec<Tracee>,
+    /// First threads that have gone and whose processes go on and aren't its children, by process.
+    leaders: BTreeMap<Pid, Tracee>,
     /// Those that ended and aren't its children, until it waits for them. They count as their users'
     /// (`Counted::Tasks`) and among all threads until then.
     ended: BTreeMap<Pid, Ended>,
@@ -87,10 +97,28 @@ struct Tracee {
 }
 
 struct Ended {
-    _tracee: Tracee,
+    tracee: Tracee,
     uid: u32,
     status: ExitStatus,
-    _number: Kept,
+    /// A process, which ends for its parent too, has its own.
+    _number: Option<Kept>,
+}
+
+impl Ended {
+    fn process(&self) -> &Arc<Process> {
+        &self.tracee.thread.process
+    }
+
+    fn is_process(&self) -> bool {
+        self.tracee.thread.tid() == self.process().pid
+    }
+
+    /// The tracer has heard of it.
+    fn collected(self) {
+        if self.is_process() {
+            exit::notify_parent(self.process(), self.status);
+        }
+    }
 }
 
 /// What the tracer is charged for each: a place in the list, which may be twice as long as it has to
@@ -99,7 +127,7 @@ const TRACEE: usize = 2 * (size_of::<Tracee>() + size_of::<(Pid, Ended)>() + siz
 
 impl Tracees {
     pub const fn new() -> Tracees {
-        Tracees { threads: Vec::new(), ended: BTreeMap::new(), is_over: false }
+        Tracees { threads: Vec::new(), leaders: BTreeMap::new(), ended: BTreeMap::new(), is_over: false }
     }
 
     fn take(&mut self, thread: &Arc<Thread>) -> Option<Tracee> {
@@ -107,6 +135,17 @@ impl Tracees {
         let taken = self.threads.swap_remove(at);
         fault::shrink(&mut self.threads);
         Some(taken)
+    }
+
+    /// The first thread of a process, if it has gone before.
+    fn take_leader(&mut self, process: &Arc<Process>) -> Option<Tracee> {
+        let known = self.leaders.get(&process.pid)?;
+        let is_it = Arc::ptr_eq(&known.thread.process, process);
+        is_it.then(|| self.leaders.remove(&process.pid)).flatten()
+    }
+
+    fn is_empty(&self) -> bool {
+        self.threads.is_empty() && self.leaders.is_empty() && self.ended.is_empty()
     }
 }
 
@@ -131,11 +170,12 @@ fn begin(tracer: &Arc<Process>, thread: &Arc<Thread>, may_be: impl FnOnce() -> R
     let outcome = may_be();
     let mut tracees = tracer.tracees.lock();
     let mut trace = thread.trace.lock();
+    let is_there = trace.tracer.as_ref().is_some_and(|own| Arc::ptr_eq(own, tracer));
     if outcome.is_ok() {
-        trace.is_sure = true;
-        return Ok(());
+        trace.is_sure = is_there;
+        return if is_there { Ok(()) } else { Err(ESRCH) };
     }
-    if trace.tracer.as_ref().is_some_and(|own| Arc::ptr_eq(own, tracer)) {
+    if is_there {
         trace.tracer = None;
         tracees.take(thread);
         if let Some(stop) = &mut trace.stop {
@@ -151,7 +191,7 @@ fn begin(tracer: &Arc<Process>, thread: &Arc<Thread>, may_be: impl FnOnce() -> R
 fn enter(tracer: &Arc<Process>, thread: &Arc<Thread>) -> Result<()> {
     let mut tracees = tracer.tracees.lock();
     let mut trace = thread.trace.lock();
-    if trace.tracer.is_some() || thread.is_dying() || tracees.is_over {
+    if trace.tracer.is_some() || trace.is_gone || thread.is_dying() || tracees.is_over {
         return Err(EPERM);
     }
     let charge = Charge::to(tracer.account(), TRACEE).map_err(|_| EPERM)?;
@@ -295,49 +335,105 @@ pub fn execed(thread: &Arc<Thread>) {
     }
 }
 
-/// A thread ends, with what its process says at this moment; its tracer hears of it, if nobody else tells it, by the number that was
-/// kept.
+/// A thread is about to give its number back and to leave its process. Returns what keeps the number until its tracer
+/// has heard of it.
+pub fn leaves(thread: &Arc<Thread>) -> Option<Kept> {
+    let process = &thread.process;
+    let tracer = {
+        let mut trace = thread.trace.lock();
+        trace.is_gone = true;
+        trace.tracer.clone()?
+    };
+    if thread.tid() != process.pid {
+        return Some(Kept::new(thread.tid()));
+    }
+    let mut tracees = tracer.tracees.lock();
+    let tracee = let_go(&mut tracees, thread)?;
+    if process.parent() == tracer.pid {
+        // It is told as the parent.
+        drop((tracees, tracee));
+        return None;
+    }
+    tracees.leaders.insert(process.pid, tracee);
+    process.leader_tracer.store(tracer.pid, Ordering::Relaxed);
+    None
+}
+
+/// Takes a thread that is gone from its tracer; returns it if the tracer is to hear of it.
+fn let_go(tracees: &mut Tracees, thread: &Arc<Thread>) -> Option<Tracee> {
+    let mut trace = thread.trace.lock();
+    // Or the tracer has just ended.
+    trace.tracer.take()?;
+    tracees.take(thread).filter(|_| trace.is_sure)
+}
+
+/// A thread that isn't its process's first has left, with what the process says at this moment: its tracer hears of it
+/// by the number that was kept.
 pub fn thread_gone(thread: &Arc<Thread>, status: ExitStatus, number: Option<Kept>) {
     let Some(tracer) = thread.trace.lock().tracer.clone() else { return };
     let mut tracees = tracer.tracees.lock();
-    if thread.trace.lock().tracer.take().is_none() {
-        // The tracer has just ended.
-        return;
-    }
-    let Some(tracee) = tracees.take(thread) else { return };
-    let process = &thread.process;
-    let is_child = process.parent() == tracer.pid && thread.tid() == process.pid;
-    if !is_child {
-        let _number = number.unwrap_or_else(|| Kept::new(thread.tid()));
-        let ended = Ended { _tracee: tracee, uid: process.cred().uid, status, _number };
-        let before = tracees.ended.insert(thread.tid(), ended);
-        drop((tracees, before));
-    } else {
-        drop((tracees, tracee));
-    }
+    let Some(tracee) = let_go(&mut tracees, thread) else { return };
+    let uid = thread.process.cred().uid;
+    tracees.ended.insert(thread.tid(), Ended { tracee, uid, status, _number: number });
+    drop(tracees);
+    tell(&tracer, &thread.process, thread.tid(), status);
+}
+
+fn tell(tracer: &Arc<Process>, process: &Process, ended: Pid, status: ExitStatus) {
+    let _ = send::send_to_process(tracer, exit::child_info(process, ended, SIGCHLD, status));
+    wait::tell(tracer, process);
+}
+
+/// A process's last thread has left. Returns whether another process than its parent is to hear of it first.
+pub fn process_gone(process: &Arc<Process>, status: ExitStatus) -> bool {
+    let Some(tracer) = tracer_of_gone_leader(process) else { return false };
+    let mut tracees = tracer.tracees.lock();
+    let Some(tracee) = tracees.take_leader(process).filter(|_| process.parent() != tracer.pid) else {
+        return false;
+    };
+    table::with(|tree| tree.set_ended(process.pid, status, Collector::Tracer));
+    let ended = Ended { tracee, uid: process.cred().uid, status, _number: None };
+    tracees.ended.insert(process.pid, ended);
+    drop(tracees);
+    tell(&tracer, process, process.pid, status);
+    true
+}
+
+/// Another thread is a process's first from now on.
+pub fn leader_replaced(process: &Arc<Process>) {
+    let Some(tracer) = tracer_of_gone_leader(process) else { return };
+    let leader = tracer.tracees.lock().take_leader(process);
+    drop(leader);
     wait::tell(&tracer, process);
+}
+
+fn tracer_of_gone_leader(process: &Process) -> Option<Arc<Process>> {
+    match process.leader_tracer.swap(0, Ordering::Relaxed) {
+        0 => None,
+        tracer => table::process(tracer),
+    }
 }
 
 /// A process ends: whom it traced goes on without it.
 pub fn tracer_gone(process: &Process) {
     process.tracees.lock().is_over = true;
-    while let Some(Tracee { thread, .. }) = let_go(process) {
+    while let Some(Tracee { thread, .. }) = release(process) {
         thread.process.stop_queue.wake_all();
         sched::work_done(LETTING_GO);
     }
     // All are there that there will be: who is no tracee adds nothing.
-    loop {
-        let ended = process.tracees.lock().ended.pop_first();
-        if ended.is_none() {
-            break;
-        }
-        drop(ended);
+    while let Some((_, leader)) = { process.tracees.lock().leaders.pop_first() } {
+        drop(leader);
+        sched::work_done(LETTING_GO);
+    }
+    while let Some((_, ended)) = { process.tracees.lock().ended.pop_first() } {
+        ended.collected();
         sched::work_done(LETTING_GO);
     }
 }
 
 /// Lets one tracee go of a process that ends.
-fn let_go(process: &Process) -> Option<Tracee> {
+fn release(process: &Process) -> Option<Tracee> {
     let mut tracees = process.tracees.lock();
     let tracee = tracees.threads.pop()?;
     fault::shrink(&mut tracees.threads);
@@ -356,33 +452,39 @@ pub fn look(tracer: &Process, which: Which, options: Options) -> Option<Option<R
     if !ANYBODY.load(Ordering::Acquire) {
         return None;
     }
-    // Dropped when the tracees are free again.
-    let mut _removed = None;
     let mut tracees = tracer.tracees.lock();
     let ended = match which {
         Which::Any => tracees.ended.first_key_value(),
         Which::Pid(pid) => tracees.ended.get_key_value(&pid),
-        Which::Group(_) => None,
+        Which::Group(group) => tracees.ended.iter().find(|(_, ended)| ended.process().pgid() == group),
     };
-    if let Some((&pid, &Ended { uid, status, .. })) = ended {
-        if options.contains(Options::EXITED) {
-            if !options.contains(Options::NOWAIT) {
-                _removed = tracees.ended.remove(&pid);
-                if tracees.threads.is_empty() && tracees.ended.is_empty() {
-                    *tracees = Tracees::new();
-                }
-            }
-            return Some(Some(Report { pid, uid, event: Event::Ended(status), usage: Usage::default() }));
+    if let Some((&pid, ended @ &Ended { uid, status, .. })) = ended {
+        if !options.contains(Options::EXITED) {
+            return Some(None);
         }
-        return Some(None);
+        let usage = if ended.is_process() { wait::usage_of(ended.process()) } else { Usage::default() };
+        if !options.contains(Options::NOWAIT) {
+            let removed = tracees.ended.remove(&pid);
+            if tracees.is_empty() {
+                *tracees = Tracees::new();
+            }
+            drop(tracees);
+            removed.into_iter().for_each(Ended::collected);
+        }
+        return Some(Some(Report { pid, uid, event: Event::Ended(status), usage }));
     }
-    let mut any = None;
     let threads = tracees.threads.iter().map(|tracee| &tracee.thread);
     let is_wanted = |thread: &&Arc<Thread>| match which {
         Which::Any => true,
         Which::Pid(pid) => thread.tid() == pid,
         Which::Group(group) => thread.process.pgid() == group,
     };
+    let mut any = tracees
+        .leaders
+        .values()
+        .map(|leader| &leader.thread)
+        .any(|leader| is_wanted(&leader))
+        .then_some(None);
     for thread in threads.filter(is_wanted) {
         any = Some(None);
         let uid = thread.process.cred().uid;

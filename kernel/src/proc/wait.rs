@@ -179,7 +179,7 @@ fn matches(child: &Process, which: Which, options: Options) -> bool {
 fn report(child: &Node, options: Options) -> Option<Report> {
     let process = &child.process;
     let event = match child.ended {
-        Some(status) => options.contains(Options::EXITED).then_some(Event::Ended(status))?,
+        Some(_) => Event::Ended(child.zombie().filter(|_| options.contains(Options::EXITED))?),
         None => {
             let mut change = process.change.lock();
             let wanted = match *change {
@@ -194,10 +194,15 @@ fn report(child: &Node, options: Options) -> Option<Report> {
             Event::Changed(found)
         }
     };
-    // With what its own children had used when it waited for them.
+    let usage = usage_of(process);
+    Some(Report { pid: process.pid, uid: process.cred.lock().uid, event, usage })
+}
+
+/// What a process used, with what its own children had used when it waited for them.
+pub fn usage_of(process: &Process) -> Usage {
     let mut usage = process.total_usage();
     usage.add(&process.child_usage.lock());
-    Some(Report { pid: process.pid, uid: process.cred.lock().uid, event, usage })
+    usage
 }
 
 /// Takes a child that ended out of the table, unless it is to stay waitable.

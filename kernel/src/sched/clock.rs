@@ -53,18 +53,28 @@ pub struct TimerId {
 type Call = Box<dyn FnOnce() + Send>;
 
 /// Tasks to wake, and what else is to be done. What is due is done in that order: a program may have thousands of timers go off at
-/// one moment, which no sleep waits for.
+/// one moment, or of threads sleep until then, which no other program's sleep waits for.
 struct Timers {
     wakes: BTreeMap<TimerId, Arc<Task>>,
-    calls: BTreeMap<TimerId, Call>,
+    later: BTreeMap<TimerId, Later>,
     next_serial: u64,
-    /// Calls that are due wait until then, since as many as may be were made at once before.
-    next_calls: Nanos,
+    /// What is due later waits until then, since as much as may be was done at once before.
+    next_later: Nanos,
 }
+
+/// What is done a part at a time.
+enum Later {
+    Call(Call),
+    /// Wakes a task whose process has [`SLEEPERS`] in `wakes`.
+    Wake(Arc<Task>),
+}
+
+/// So many tasks of a process are woken before all others.
+const SLEEPERS: usize = 64;
 
 impl Timers {
     const fn new() -> Timers {
-        Timers { wakes: BTreeMap::new(), calls: BTreeMap::new(), next_serial: 0, next_calls: 0 }
+        Timers { wakes: BTreeMap::new(), later: BTreeMap::new(), next_serial: 0, next_later: 0 }
     }
 
     fn next_id(&mut self, deadline: Nanos, cpu: usize) -> TimerId {
@@ -76,9 +86,19 @@ impl Timers {
     /// When something is to be done next.
     fn next(&self) -> Nanos {
         let wake = self.wakes.first_key_value().map_or(Nanos::MAX, |(id, _)| id.deadline);
-        let call =
-            self.calls.first_key_value().map_or(Nanos::MAX, |(id, _)| id.deadline.max(self.next_calls));
-        wake.min(call)
+        let later =
+            self.later.first_key_value().map_or(Nanos::MAX, |(id, _)| id.deadline.max(self.next_later));
+        wake.min(later)
+    }
+
+    fn take_wake(&mut self, now: Nanos) -> Option<Arc<Task>> {
+        take_due(&mut self.wakes, now).inspect(|task| let_sleeper_go(task))
+    }
+}
+
+fn let_sleeper_go(task: &Task) {
+    if let Some(thread) = task.user() {
+        thread.process.sleepers.fetch_sub(1, Relaxed);
     }
 }
 
@@ -181,12 +201,21 @@ pub(super) fn init() {
 /// Calls `f` in interrupt context once `deadline` has passed. It takes no sleeping lock and doesn't sleep. Beside a crowd of calls it
 /// waits for its turn.
 pub fn timer_at(deadline: Nanos, f: Call) -> TimerId {
-    insert(deadline, |timers, id| _ = timers.calls.insert(id, f))
+    insert(deadline, |timers, id| _ = timers.later.insert(id, Later::Call(f)))
 }
 
-/// Wakes a task once `deadline` has passed.
+/// Wakes a task once `deadline` has passed; beside a crowd of its own process it waits for its turn.
 pub fn wake_at(deadline: Nanos, task: &Arc<Task>) -> TimerId {
-    insert(deadline, |timers, id| _ = timers.wakes.insert(id, task.clone()))
+    let sleepers = task.user().map(|thread| &thread.process.sleepers);
+    let enters = |count| (count < SLEEPERS).then_some(count + 1);
+    let is_first = sleepers.is_none_or(|count| count.fetch_update(Relaxed, Relaxed, enters).is_ok());
+    insert(deadline, |timers, id| {
+        if is_first {
+            timers.wakes.insert(id, task.clone());
+        } else {
+            timers.later.insert(id, Later::Wake(task.clone()));
+        }
+    })
 }
 
 /// Makes sure of a tick for a process that has begun to count its CPU time.
@@ -249,9 +278,12 @@ pub(super) fn is_first_woken() -> bool {
 pub fn timer_cancel(timer: TimerId) -> bool {
     let mut timers = LOCAL[timer.cpu].timers.lock();
     let wake = timers.wakes.remove(&timer);
-    let call = if wake.is_none() { timers.calls.remove(&timer) } else { None };
+    let later = if wake.is_none() { timers.later.remove(&timer) } else { None };
     drop(timers);
-    wake.is_some() || call.is_some()
+    if let Some(task) = &wake {
+        let_sleeper_go(task);
+    }
+    wake.is_some() || later.is_some()
 }
 
 fn insert(deadline: Nanos, enter: impl FnOnce(&mut Timers, TimerId)) -> TimerId {
@@ -334,30 +366,36 @@ fn charge(local: &Local, task: &Task, origin: Origin, since: Nanos) {
     }
 }
 
-/// Wakes all tasks whose time has come, then makes calls that are due, as many as may be at once.
+/// Wakes the tasks whose time has come, then does what is due later, as much as may be at once.
 fn run_due(now: Nanos, local: &Local) {
-    /// Calls that are made at once: a tenth of a millisecond's, about. Others have the CPU for longer before the next.
-    const CALLS: usize = 128;
+    /// What is done at once: a tenth of a millisecond's, about. Others have the CPU for longer before the next.
+    const AT_ONCE: usize = 128;
     const BETWEEN: Nanos = 250_000;
-    let wake = || take_due(&mut local.timers.lock().wakes, now);
+    let wake = || local.timers.lock().take_wake(now);
     while let Some(task) = wake() {
         super::wake_due(&task);
     }
-    for made in 0.. {
-        let call = {
+    for done in 0.. {
+        let later = {
             let mut timers = local.timers.lock();
-            if timers.next_calls > now {
+            if timers.next_later > now {
                 return;
             }
-            let Some(call) = take_due(&mut timers.calls, now) else { return };
-            if made == CALLS {
-                timers.next_calls = now + BETWEEN;
+            let Some(later) = take_due(&mut timers.later, now) else { return };
+            if done == AT_ONCE {
+                timers.next_later = now + BETWEEN;
             }
-            call
+            later
         };
-        // Whom it wakes is due as well.
-        local.brought.store(u64::MAX, Relaxed);
-        call();
+        match later {
+            // One of a crowd stands with all others.
+            Later::Wake(task) => super::wake_with_others(&task),
+            Later::Call(call) => {
+                // Whom it wakes is due as well.
+                local.brought.store(u64::MAX, Relaxed);
+                call();
+            }
+        }
     }
 }
 

@@ -199,6 +199,13 @@ fn wake_due(task: &Arc<Task>) {
     }
 }
 
+/// The same for one of many of a process.
+fn wake_with_others(task: &Arc<Task>) {
+    if task.awaken(false) {
+        ready(task);
+    }
+}
+
 /// A task was woken, or is new. A thread of the kernel goes first.
 fn ready(task: &Arc<Task>) {
     enqueue(task.clone(), if task.is_kernel() { Place::First } else { task.next_place() });

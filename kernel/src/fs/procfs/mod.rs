@@ -41,6 +41,8 @@ use crate::proc::{self, remote, Pid, Process, Thread};
 type SystemText = fn() -> String;
 /// A text of one process.
 type ProcessText = fn(&Process) -> Result<Vec<u8>>;
+/// A text of one thread.
+type ThreadText = fn(&Thread) -> Result<Vec<u8>>;
 
 /// A text that takes what is written to it.
 struct Setting {
@@ -74,6 +76,7 @@ enum Show {
     Fds(Pid),
     FdInfos(Pid),
     Text(Pid, ProcessText),
+    ThreadText(Pid, ThreadText),
     ProcessSetting(Pid, &'static ProcessSetting),
     /// A text of a process that grows with what it does.
     ProcessRecords(Pid, ProcessRecords),
@@ -227,6 +230,10 @@ impl ProcNode {
             Show::Text(pid, text) => {
                 process(pid).map(|process| Subject::Process(Arc::downgrade(&process), text))
             }
+            Show::ThreadText(tid, text) => {
+                let thread = proc::table::thread(tid).ok_or(ENOENT);
+                thread.map(|thread| Subject::Thread(Arc::downgrade(&thread), text))
+            }
             Show::ProcessSetting(pid, setting) => {
                 process(pid).map(|process| Subject::Process(Arc::downgrade(&process), setting.show))
             }
@@ -313,6 +320,7 @@ impl ProcNode {
             | Show::Fds(pid)
             | Show::FdInfos(pid)
             | Show::Text(pid, _)
+            | Show::ThreadText(pid, _)
             | Show::ProcessSetting(pid, _)
             | Show::ProcessRecords(pid, _)
             | Show::SpaceText(pid, _)
@@ -393,6 +401,7 @@ impl Inode for ProcNode {
             | Show::Records(_)
             | Show::Setting(_)
             | Show::Text(..)
+            | Show::ThreadText(..)
             | Show::ProcessSetting(..)
             | Show::ProcessRecords(..)
             | Show::SpaceText(..)

@@ -15,7 +15,7 @@ use crate::charge::Counted;
 use crate::dev::tty;
 use crate::errno::*;
 use crate::proc::limits::RLIMIT_SIGPENDING;
-use crate::proc::{oom, table, Pid, Process};
+use crate::proc::{oom, table, Pid, Process, Thread};
 
 const TICK: u64 = 10_000_000;
 /// More groups than that are not shown.
@@ -24,7 +24,7 @@ const GROUPS_SHOWN: usize = 256;
 /// The entries of `/proc/PID`.
 pub(super) fn members(pid: Pid) -> Vec<(&'static str, Show)> {
     Vec::from([
-        ("status", Show::Text(pid, status)),
+        ("status", Show::Text(pid, |process| status(process, process.state(), process.leader().as_deref()))),
         ("stat", Show::Text(pid, stat)),
         ("statm", Show::Text(pid, statm)),
         ("maps", Show::SpaceText(pid, maps::maps)),
@@ -61,7 +61,8 @@ static OOM_SCORE_ADJ: ProcessSetting = ProcessSetting {
 /// The entries of `/proc/PID/task/TID`.
 pub(super) fn members_of_thread(tid: Pid) -> Vec<(&'static str, Show)> {
     let mut members = members(tid);
-    members.retain(|(name, _)| *name != "task");
+    members.retain(|(name, _)| !matches!(*name, "task" | "status"));
+    members.push(("status", Show::ThreadText(tid, status_of_thread)));
     members.push(("fail-nth", Show::FailNth(tid)));
     let is_leader = table::thread(tid).is_some_and(|thread| thread.process.pid == tid);
     let children =
@@ -122,16 +123,27 @@ fn state_name(state: char) -> &'static str {
     }
 }
 
-fn status(process: &Process) -> Result<Vec<u8>> {
+fn status_of_thread(thread: &Thread) -> Result<Vec<u8>> {
+    let state = match thread.process.state() {
+        'R' | 'S' if thread.is_runnable() => 'R',
+        'R' => 'S',
+        other => other,
+    };
+    status(&thread.process, state, Some(thread))
+}
+
+/// What there is to say of a process, and of a thread of it, if it has any left.
+fn status(process: &Process, state: char, thread: Option<&Thread>) -> Result<Vec<u8>> {
     let cred = process.cred();
     let memory = maps::totals(process);
-    let state = process.state();
+    let tid = thread.map_or(process.pid, |thread| thread.tid());
     let mut out = String::new();
-    let _ = writeln!(out, "Name:\t{}", process.comm());
+    let _ = writeln!(out, "Name:\t{}", thread.map(|thread| thread.comm()).unwrap_or_default());
     let _ = writeln!(out, "Umask:\t{:04o}", process.fs().map_or(0o022, |fs| fs.umask()));
     let _ = writeln!(out, "State:\t{state} ({})", state_name(state));
-    let _ = writeln!(out, "Tgid:\t{0}\nNgid:\t0\nPid:\t{0}\nPPid:\t{1}", process.pid, process.parent());
-    let tracer = process.leader().map_or(0, |thread| thread.tracer());
+    let (pid, parent) = (process.pid, process.parent());
+    let _ = writeln!(out, "Tgid:\t{pid}\nNgid:\t0\nPid:\t{tid}\nPPid:\t{parent}");
+    let tracer = thread.map_or(0, |thread| thread.tracer());
     let _ = writeln!(out, "TracerPid:\t{tracer}");
     let _ = writeln!(out, "Uid:\t{}\t{}\t{}\t{}", cred.uid, cred.euid, cred.suid, cred.fsuid);
     let _ = writeln!(out, "Gid:\t{}\t{}\t{}\t{}", cred.gid, cred.egid, cred.sgid, cred.fsgid);
@@ -166,8 +178,8 @@ fn status(process: &Process) -> Result<Vec<u8>> {
     let _ = writeln!(out, "ObjectsMade:\t{:>8} kB", account.memory().used() * 4);
     let _ = writeln!(out, "ObjectsMadeOfUser:\t{:>8} kB", account.user().memory().used() * 4);
     let _ = writeln!(out, "Threads:\t{}", process.thread_count());
-    signals(process, &mut out);
-    let task = process.leader().and_then(|leader| leader.task());
+    signals(process, thread, &mut out);
+    let task = thread.and_then(|thread| thread.task());
     let cpus = task.map_or(cpu::online(), |task| task.allowed().intersection(cpu::online()));
     let _ = writeln!(out, "Seccomp:\t0\nCpus_allowed:\t{}", set(cpus));
     let _ = writeln!(out, "Cpus_allowed_list:\t{}", list(cpus));
@@ -175,14 +187,14 @@ fn status(process: &Process) -> Result<Vec<u8>> {
     Ok(out.into_bytes())
 }
 
-fn signals(process: &Process, out: &mut String) {
+fn signals(process: &Process, thread: Option<&Thread>, out: &mut String) {
     let (pending, ignored, caught) = {
         let group = process.group.lock();
         let (ignored, caught) = group.actions.sets();
         (group.pending.set(), ignored, caught)
     };
-    let blocked = process.leader().map_or(0, |leader| leader.mask().0);
-    let own = process.leader().map_or(0, |leader| leader.pending.lock().set().0);
+    let blocked = thread.map_or(0, |thread| thread.mask().0);
+    let own = thread.map_or(0, |thread| thread.pending.lock().set().0);
     let queued = process.account().user().count(Counted::Signals);
     let most = process.limit(RLIMIT_SIGPENDING);
     let _ = writeln!(out, "SigQ:\t{queued}/{most}\nSigPnd:\t{own:016x}\nShdPnd:\t{:016x}", pending.0);

@@ -11,6 +11,7 @@ use crate::fs::{ext4, file};
 use crate::ipc::{pipe, shm};
 use crate::mem::heap;
 use crate::net::moving::{self, Threshold};
+use crate::proc::table;
 use crate::vm::{self, Class};
 
 /// Bytes of the longest setting.
@@ -28,6 +29,10 @@ pub(super) fn text(written: &[u8]) -> Result<&str> {
 pub(super) fn number<N: FromStr>(text: &str) -> Result<N> {
     text.trim().parse().map_err(|_| EINVAL)
 }
+
+/// Below which number processes and threads are.
+pub(super) static NUMBERS: Setting =
+    Setting { show: || format!("{}\n", table::numbers()), set: |text| table::set_numbers(number(text)?) };
 
 pub(super) static SHMMAX: Setting = Setting {
     show: || format!("{}\n", shm::limits().max),

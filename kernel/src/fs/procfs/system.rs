@@ -62,7 +62,7 @@ static KERNEL: &[Member] = &[
     text("version", || format!("{VERSION}\n")),
     text("hostname", || String::from("uvm\n")),
     text("domainname", || String::from("(none)\n")),
-    text("pid_max", || format!("{}\n", proc::table::PID_MAX + 1)),
+    setting("pid_max", &settings::NUMBERS),
     text("threads-max", || format!("{}\n", proc::table::limit())),
     text("ngroups_max", || String::from("65536\n")),
     text("cap_last_cap", || String::from("40\n")),

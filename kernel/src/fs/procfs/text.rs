@@ -27,7 +27,7 @@ use crate::fs::inode::{Inode, Position, Stat};
 use crate::fs::io::{Sink, Source};
 use crate::mem::fault::Room;
 use crate::proc::mm::Mm;
-use crate::proc::{self, Process};
+use crate::proc::{self, Process, Thread};
 use crate::sync::Mutex;
 use crate::vm::Space;
 
@@ -90,6 +90,8 @@ pub(super) enum Subject {
     /// A short one about a process, which may be gone when it is read.
     Process(Weak<Process>, fn(&Process) -> Result<Vec<u8>>),
     ProcessRecords(Weak<Process>, ProcessRecords),
+    /// A short one about a thread.
+    Thread(Weak<Thread>, fn(&Thread) -> Result<Vec<u8>>),
     /// About the address space that a process had when it was opened, as long as that runs in it; `None` if it had none.
     Space(Weak<Process>, Option<Weak<Mm>>, SpaceRecords),
 }
@@ -100,6 +102,7 @@ impl Subject {
             Subject::System(text) => out.0 = text().into_bytes(),
             Subject::Records(make) => return make(spot, out),
             Subject::Process(process, text) => out.0 = text(&*process.upgrade().ok_or(ESRCH)?)?,
+            Subject::Thread(thread, text) => out.0 = text(&*thread.upgrade().ok_or(ESRCH)?)?,
             Subject::ProcessRecords(process, make) => {
                 return make(&*process.upgrade().ok_or(ESRCH)?, spot, out);
             }
