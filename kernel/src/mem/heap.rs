@@ -315,9 +315,10 @@ struct Piece {
 const BALLOON: usize = 16384;
 const PIECE: u32 = 1024;
 const LEAST_PIECE: u32 = 4;
-/// Pages of a piece that lies in the way of larger ones, and how many such are melted at a time.
-const SMALL_PIECE: u32 = 64;
-const MELTED: usize = 64;
+/// Pages of a piece that is in the way of larger ones no more, and of those that are melted at a
+/// time: others need frames meanwhile.
+const LARGE_PIECE: u32 = 32;
+const MELTED: u32 = 256;
 /// Pieces that lie where they can't be given back, put by for a while.
 const LOW_PIECES: usize = 256;
 /// Bytes that talc may have free beyond a quarter of what is in use before they are given back, and
@@ -668,7 +669,7 @@ impl Back {
     /// free beside them, and together there may be larger ones. False if there are none, no frames,
     /// or little was freed since the last time.
     fn melt(&mut self, from: &mut u32) -> bool {
-        let small = self.balloon.iter().map(|piece| piece.pages).filter(|&pages| pages < SMALL_PIECE);
+        let small = self.balloon.iter().map(|piece| piece.pages).filter(|&pages| pages < LARGE_PIECE);
         let cost = u64::from(small.sum::<u32>()) * PAGE_SIZE as u64 / 8;
         if !self.has_more_than(MUCH) || *from == 0 && self.freed_unmelted <= cost {
             return false;
@@ -678,13 +679,13 @@ impl Back {
         let mut left = MELTED;
         for at in self.balloon.partition_point(|piece| piece.first <= *from)..self.balloon.len() {
             let piece = self.balloon[at];
-            if piece.pages >= SMALL_PIECE {
+            if piece.pages >= LARGE_PIECE {
                 continue;
             }
-            if left == 0 || self.back(piece.addresses()).is_err() {
+            if left < piece.pages || self.back(piece.addresses()).is_err() {
                 break;
             }
-            left -= 1;
+            left -= piece.pages;
             *from = piece.first;
             self.balloon[at].pages = 0;
             self.ballooned -= u64::from(piece.pages);
