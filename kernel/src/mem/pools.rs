@@ -86,7 +86,7 @@ pub(super) fn mark_frames(bytes: u64) -> u64 {
 /// [`NoMemory`].
 pub(super) fn make_mark(page: u64, reserve: Reserve) -> Result<(), NoMemory> {
     let n = (page - layout::HEAP) / PAGE_SIZE as u64;
-    if n % PAGE_SIZE as u64 == 0 {
+    if n.is_multiple_of(PAGE_SIZE as u64) {
         tables::map_if_absent(MARKS + n, reserve)?;
         // SAFETY: the page has just been mapped, and no mark on it has been used.
         unsafe { ((MARKS + n) as *mut u8).write_bytes(ROOT, PAGE_SIZE) };
