@@ -34,6 +34,7 @@ use uvm::Quota;
 
 use crate::arch::machine::frames;
 use crate::fs::file;
+use crate::mem::pools::{self, Pool};
 use crate::sync::{Once, SpinLock};
 use crate::{sched, vm};
 
@@ -63,6 +64,7 @@ fn shared_memory() -> &'static Arc<Quota> {
 /// One user's totals.
 pub struct User {
     uid: u32,
+    heap_pool: Pool,
     kept: AtomicUsize,
     /// Bytes of memory in queues of pipes and sockets.
     queued: AtomicUsize,
@@ -80,6 +82,14 @@ pub struct User {
     memory: Arc<Quota>,
     /// What its processes had together when somebody had to go last (`proc::oom`).
     pub judged: AtomicI64,
+    /// Pages of the heap that it held then beside what was counted.
+    pub idle: AtomicI64,
+}
+
+impl Drop for User {
+    fn drop(&mut self) {
+        pools::leave(self.heap_pool);
+    }
 }
 
 /// One process's totals.
@@ -142,6 +152,7 @@ impl User {
         }
         let user = Arc::new(User {
             uid,
+            heap_pool: pools::join(uid),
             kept: AtomicUsize::new(0),
             queued: AtomicUsize::new(0),
             tasks: AtomicUsize::new(0),
@@ -155,6 +166,7 @@ impl User {
                 Quota::within(shared_memory().clone())
             }),
             judged: AtomicI64::new(0),
+            idle: AtomicI64::new(0),
         });
         users.retain(|_, user| user.strong_count() > 0);
         users.insert(uid, Arc::downgrade(&user));
@@ -164,6 +176,16 @@ impl User {
     /// The user's number.
     pub fn uid(&self) -> u32 {
         self.uid
+    }
+
+    /// Its pool of the heap.
+    pub fn heap_pool(&self) -> Pool {
+        self.heap_pool
+    }
+
+    /// Pages of the heap that hold what is kept for it, whatever else they hold.
+    pub fn heap_pages(&self) -> usize {
+        pools::pages(self.heap_pool)
     }
 
     /// Bytes that are kept for the user.
@@ -177,6 +199,16 @@ impl User {
         add_within(&self.kept, bytes, most.load(Relaxed).saturating_sub(self.memory.heap()))?;
         let all = if is_root { Ok(()) } else { add_within(&KEPT_BY_OTHERS, bytes, OTHERS.load(Relaxed)) };
         all.inspect_err(|_| _ = self.kept.fetch_sub(bytes, Relaxed))
+    }
+
+    /// As [`take`](Self::take), for what outlives processes: nobody's end gives back the pages that
+    /// it leaves partly free, so these have a bound, too, somewhat beyond that of what is on them.
+    fn take_lasting(&self, bytes: usize) -> Result<(), Full> {
+        let most = EACH.load(Relaxed) / PAGE_SIZE;
+        if self.uid != 0 && self.heap_pages() > most + most / 4 {
+            return Err(Full);
+        }
+        self.take(bytes)
     }
 
     fn give(&self, bytes: usize) {
@@ -297,7 +329,7 @@ impl Holder {
     fn take(&self, bytes: usize) -> Result<(), Full> {
         match self {
             Holder::Process(account) => account.take(bytes),
-            Holder::User(user) => user.take(bytes),
+            Holder::User(user) => user.take_lasting(bytes),
         }
     }
 
@@ -346,7 +378,7 @@ impl Charge {
     /// [`Full`].
     pub fn lasting(uid: u32, bytes: usize) -> Result<Charge, Full> {
         let user = User::of(uid);
-        user.take(bytes)?;
+        user.take_lasting(bytes)?;
         Ok(Charge { to: Holder::User(user), bytes })
     }
 

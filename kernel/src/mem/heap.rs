@@ -11,10 +11,12 @@
 //! pages at a time; a dozen instructions each way. A run's worth of blocks that a CPU has too many
 //! goes to a depot, where all CPUs fill up first. There each block lies with the others of its run,
 //! and a run that is whole goes back to `talc`. Everything else comes from `talc`, behind a lock.
+//! A run serves one user (`pools`), and so do depots; where a CPU's lists change hands, what was on
+//! them goes back. Only a block that a user frees for another may be either's.
 //!
 //! ```text
 //!   run     | Run | block | block | ...        aligned to its span, so that a block finds its run
-//!   depot   runs with blocks that no CPU has, of each class
+//!   depot   runs with blocks that no CPU has, of each user and class
 //! ```
 //! What `talc` has too much of goes back to all: the page daemon allocates free pages as blocks of
 //! a balloon, and takes their frames out of the tables ([`give_back`]). Who finds `talc` empty has
@@ -39,6 +41,7 @@
 
 use core::alloc::{GlobalAlloc, Layout};
 use core::cell::UnsafeCell;
+use core::ops::Range;
 use core::ptr::{self, NonNull};
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
@@ -48,6 +51,7 @@ use talc::base::binning::DefaultBinning;
 use talc::base::Talc;
 use talc::source::Manual;
 
+use super::pools::{self, Pool, POOLS};
 use super::{fault, layout};
 use crate::arch::machine::KERNEL;
 use crate::arch::{cpu, io, ipi, preempt, tables};
@@ -93,7 +97,9 @@ struct Block {
 struct Run {
     /// Its blocks in the depot, and how many they are.
     free: *mut Block,
-    count: usize,
+    count: u32,
+    /// Whom it serves.
+    pool: Pool,
     /// Its neighbours in the depot's list; in it are the runs with blocks.
     next: *mut Run,
     previous: *mut Run,
@@ -105,6 +111,10 @@ struct Lists {
     len: usize,
     /// A run's worth of blocks, or none.
     spare: *mut Block,
+    /// Who had them last.
+    pool: Pool,
+    /// Blocks that come from the depot the next time: few where users take turns.
+    batch: u8,
 }
 
 impl Lists {
@@ -122,12 +132,15 @@ struct Front(UnsafeCell<[Row; cpu::MAX_CPUS]>);
 // SAFETY: each CPU touches only its own row, and the kernel runs with interrupts off.
 unsafe impl Sync for Front {}
 
-static FRONT: Front = Front(UnsafeCell::new(
-    [const { Row([const { Lists { head: ptr::null_mut(), len: 0, spare: ptr::null_mut() } }; SIZES.len()]) };
-        cpu::MAX_CPUS],
-));
+const EMPTY: Lists =
+    Lists { head: ptr::null_mut(), len: 0, spare: ptr::null_mut(), pool: pools::ROOT, batch: LEAST_BATCH };
 
-/// A class's blocks that no CPU has: runs in a list, and how many of them are whole.
+static FRONT: Front = Front(UnsafeCell::new([const { Row([EMPTY; SIZES.len()]) }; cpu::MAX_CPUS]));
+
+/// Blocks that come from the depot when the user has changed.
+const LEAST_BATCH: u8 = 4;
+
+/// The blocks of a pool's class that no CPU has: runs in a list, and how many of them are whole.
 struct Depot {
     first: *mut Run,
     whole: usize,
@@ -135,21 +148,31 @@ struct Depot {
 // SAFETY: what the pointers lead to is free memory that belongs to whoever has the depot.
 unsafe impl Send for Depot {}
 
-static DEPOT: [SpinLock<Depot>; SIZES.len()] =
-    [const { SpinLock::new(Depot { first: ptr::null_mut(), whole: 0 }) }; SIZES.len()];
+static DEPOTS: [[SpinLock<Depot>; SIZES.len()]; POOLS] =
+    [const { [const { SpinLock::new(Depot { first: ptr::null_mut(), whole: 0 }) }; SIZES.len()] }; POOLS];
 /// Runs that each class has.
 static RUNS_OF: [AtomicUsize; SIZES.len()] = [const { AtomicUsize::new(0) }; SIZES.len()];
-/// Whole runs that a depot keeps.
-const KEPT_RUNS: usize = 2;
+/// Whole runs that a depot keeps: root's, and another's.
+const KEPT_RUNS: [usize; 2] = [2, 1];
+
+/// The depot of a pool's class.
+fn depot(pool: Pool, class: usize) -> &'static SpinLock<Depot> {
+    &DEPOTS[usize::from(pool)][class]
+}
+
+/// The run in which a block lies.
+fn run_of(class: usize, block: *mut Block) -> *mut Run {
+    ((block as usize) & !(SPANS[class] - 1)) as *mut Run
+}
 
 impl Depot {
     /// Puts a block to its run. Returns the run if all of its blocks are here and there are enough
     /// such: it has left the depot.
     ///
     /// # Safety
-    /// The block is free, of this class, and the caller's.
+    /// The block is free, of this depot's pool and class, and the caller's.
     unsafe fn put(&mut self, class: usize, block: *mut Block) -> Option<*mut Run> {
-        let run = ((block as usize) & !(SPANS[class] - 1)) as *mut Run;
+        let run = run_of(class, block);
         // SAFETY: each block lies in a run of its class, which begins with a `Run`; those are
         // touched with the depot locked. Blocks are free memory of ours that holds a `Block`.
         unsafe {
@@ -159,11 +182,11 @@ impl Depot {
             if (*run).count == 1 {
                 self.link(run);
             }
-            if (*run).count < BLOCKS[class] {
+            if ((*run).count as usize) < BLOCKS[class] {
                 return None;
             }
             self.whole += 1;
-            if self.whole <= KEPT_RUNS {
+            if self.whole <= KEPT_RUNS[usize::from((*run).pool != pools::ROOT)] {
                 return None;
             }
             self.whole -= 1;
@@ -177,7 +200,7 @@ impl Depot {
         let (mut run, mut blocks) = (self.first, 0);
         while !run.is_null() {
             // SAFETY: as in `put`.
-            unsafe { (blocks, run) = (blocks + (*run).count, (*run).next) };
+            unsafe { (blocks, run) = (blocks + (*run).count as usize, (*run).next) };
         }
         blocks
     }
@@ -191,7 +214,7 @@ impl Depot {
         let (mut chain, mut taken) = (ptr::null_mut(), 0);
         // SAFETY: as in `put`.
         unsafe {
-            self.whole -= usize::from((*run).count == BLOCKS[class]);
+            self.whole -= usize::from((*run).count as usize == BLOCKS[class]);
             while taken < most && !(*run).free.is_null() {
                 let block = (*run).free;
                 (*run).free = (*block).next;
@@ -199,7 +222,7 @@ impl Depot {
                 chain = block;
                 taken += 1;
             }
-            (*run).count -= taken;
+            (*run).count -= taken as u32;
             if (*run).count == 0 {
                 self.unlink(run);
             }
@@ -274,8 +297,9 @@ struct Back {
     /// Where the memory ends that start-up took, before page frames were handed over: it can't be
     /// given back.
     floor: u64,
-    /// Bytes free in talc that could not be given back the last time.
-    stuck: u64,
+    /// Bytes that talc got back since frames were given back last, and since pieces were melted.
+    freed: u64,
+    freed_unmelted: u64,
 }
 
 /// A block of talc's whose pages have no frames.
@@ -290,13 +314,19 @@ struct Piece {
 /// over, which is a part of what it gives back.
 const BALLOON: usize = 16384;
 const PIECE: u32 = 1024;
-const LEAST_PIECE: u32 = 16;
+const LEAST_PIECE: u32 = 4;
+/// Pages of a piece that is in the way of larger ones no more, and of those that are melted at a
+/// time: others need frames meanwhile.
+const LARGE_PIECE: u32 = 32;
+const MELTED: u32 = 256;
 /// Pieces that lie where they can't be given back, put by for a while.
-const LOW_PIECES: usize = 64;
+const LOW_PIECES: usize = 256;
 /// Bytes that talc may have free beyond a quarter of what is in use before they are given back, and
 /// what it keeps of them.
 const MUCH: u64 = 1 << 20;
 const ENOUGH: u64 = 512 * 1024;
+/// Bytes freed before it is worth another look: they may have been all that lay between others.
+const SOME: u64 = 128 * 1024;
 
 impl Piece {
     fn start(self) -> u64 {
@@ -306,6 +336,10 @@ impl Piece {
     fn layout(&self) -> Layout {
         let bytes = (self.pages as usize) * PAGE_SIZE;
         Layout::from_size_align(bytes, PAGE_SIZE).expect("a page's size is a power of two")
+    }
+
+    fn range(self) -> Range<u64> {
+        self.start()..self.start() + u64::from(self.pages) * PAGE_SIZE as u64
     }
 
     fn addresses(self) -> impl Iterator<Item = u64> {
@@ -326,7 +360,8 @@ static BACK: SpinLock<Back> = SpinLock::new(Back {
     balloon: ArrayVec::new_const(),
     ballooned: 0,
     floor: u64::MAX,
-    stuck: 0,
+    freed: 0,
+    freed_unmelted: 0,
 });
 
 struct Heap;
@@ -398,7 +433,8 @@ fn promise(want: u64) -> Result<(), NoMemory> {
 /// Bytes of memory that the heap has.
 pub fn bytes() -> u64 {
     let back = BACK.lock();
-    back.mapped - layout::HEAP - back.ballooned * PAGE_SIZE as u64
+    let mapped = back.mapped - layout::HEAP;
+    mapped + pools::mark_frames(mapped) * PAGE_SIZE as u64 - back.ballooned * PAGE_SIZE as u64
 }
 
 /// Whether somebody has to see to the heap: see [`is_low`] and [`wake_daemon`].
@@ -433,7 +469,8 @@ pub fn in_use(_: &sched::Alone) -> ([(usize, usize); SIZES.len()], usize) {
         // SAFETY: no other CPU runs, and nothing here allocates.
         let rows = unsafe { &*FRONT.0.get() };
         let on_lists: usize = rows.iter().map(|row| row.0[class].count(class)).sum();
-        (SIZES[class], count * BLOCKS[class] - on_lists - DEPOT[class].lock().blocks())
+        let in_depots: usize = DEPOTS.iter().map(|classes| classes[class].lock().blocks()).sum();
+        (SIZES[class], count * BLOCKS[class] - on_lists - in_depots)
     });
     (classes, BACK.lock().used - runs)
 }
@@ -454,10 +491,8 @@ pub fn trim() {
 /// Gives this CPU's free blocks to the depot.
 fn drain() {
     for class in 0..SIZES.len() {
-        // SAFETY: this CPU's row, as in `alloc`; `overflow` doesn't come back here.
-        let lists = unsafe { &mut (*FRONT.0.get())[cpu::index()].0[class] };
-        overflow(class, lists);
-        overflow(class, lists);
+        // SAFETY: this CPU's row, as in `alloc`; `empty` doesn't come back here.
+        empty(class, unsafe { &mut (*FRONT.0.get())[cpu::index()].0[class] });
     }
 }
 
@@ -475,32 +510,33 @@ pub fn wake_daemon() {
     }
 }
 
-/// Gives frames back that the heap has too many of. The page daemon's; it waits for all CPUs, with
-/// nothing locked.
-pub fn give_back() {
+/// Gives frames back that the heap has too many of. Returns whether there were any. It waits for
+/// all CPUs, with nothing locked.
+pub fn give_back() -> bool {
     /// Frames given back at a time.
     const BATCH: usize = 256;
     {
         let back = BACK.lock();
         if !back.has_more_than(MUCH) && back.surplus() < MUCH {
-            return;
+            return false;
         }
     }
     drain();
-    let mut low = ArrayVec::new();
+    BACK.lock().begin();
+    let (mut low, mut gave, mut melted) = (ArrayVec::new(), false, 0);
     loop {
         let piece = {
             let mut back = BACK.lock();
             back.claim_surplus();
             match back.inflate(&mut low) {
                 Some(piece) => piece,
+                None if back.melt(&mut melted) => continue,
                 None => {
                     // SAFETY: talc gave these with this layout, and nobody has touched them.
                     low.iter().for_each(|piece| unsafe {
                         back.talc.deallocate(piece.start() as *mut u8, piece.layout())
                     });
-                    back.stuck = back.free();
-                    return;
+                    return gave;
                 }
             }
         };
@@ -518,6 +554,7 @@ pub fn give_back() {
             io::interrupt_window();
         }
         BACK.lock().balloon.push(piece);
+        gave = true;
     }
 }
 
@@ -546,6 +583,7 @@ impl Back {
     #[cold]
     fn grow_to(&mut self, bytes: u64, reserve: Reserve) -> Result<(), NoMemory> {
         while self.mapped - self.claimed < bytes {
+            pools::make_mark(self.mapped, reserve)?;
             tables::map_if_absent(self.mapped, reserve)?;
             self.mapped += PAGE_SIZE as u64;
             STOCK.store(self.mapped - self.claimed, Relaxed);
@@ -558,6 +596,9 @@ impl Back {
             // SAFETY: the size is not zero: `GlobalAlloc` promises that, and classes ask for pages.
             if let Some(block) = unsafe { self.talc.try_allocate(layout) } {
                 self.used += layout.size();
+                let start = block.as_ptr() as u64;
+                // SAFETY: the block lies in memory that is mapped.
+                unsafe { pools::mark(start..start + layout.size() as u64, cpu::heap_pool()) };
                 return block.as_ptr();
             }
             let need = (layout.size() + layout.align()) as u64;
@@ -587,7 +628,8 @@ impl Back {
         self.used -= layout.size();
         // SAFETY: by the caller's promise.
         unsafe { self.talc.deallocate(at, layout) };
-        if self.has_more_than(MUCH) && self.free() > self.stuck + MUCH {
+        self.freed += layout.size() as u64;
+        if self.has_more_than(MUCH) && self.freed > SOME {
             FULL.store(true, Relaxed);
         }
     }
@@ -609,11 +651,54 @@ impl Back {
             let piece = Piece { first: first as u32, pages };
             if piece.start() >= self.floor {
                 self.ballooned += u64::from(pages);
+                // SAFETY: the piece lies in memory that is mapped yet.
+                unsafe { pools::mark(piece.range(), pools::ROOT) };
                 return Some(piece);
             }
             low.push(piece);
         }
         None
+    }
+
+    /// Frames are given back: what is freed from now on counts for the next time.
+    fn begin(&mut self) {
+        self.freed_unmelted += core::mem::take(&mut self.freed);
+    }
+
+    /// Gives talc some small pieces behind page `from`, with frames again: they part what has become
+    /// free beside them, and together there may be larger ones. False if there are none, no frames,
+    /// or little was freed since the last time.
+    fn melt(&mut self, from: &mut u32) -> bool {
+        let small = self.balloon.iter().map(|piece| piece.pages).filter(|&pages| pages < LARGE_PIECE);
+        let cost = u64::from(small.sum::<u32>()) * PAGE_SIZE as u64 / 8;
+        if !self.has_more_than(MUCH) || *from == 0 && self.freed_unmelted <= cost {
+            return false;
+        }
+        self.freed_unmelted = 0;
+        self.balloon.sort_unstable_by_key(|piece| piece.first);
+        let mut left = MELTED;
+        for at in self.balloon.partition_point(|piece| piece.first <= *from)..self.balloon.len() {
+            let piece = self.balloon[at];
+            if piece.pages >= LARGE_PIECE {
+                continue;
+            }
+            if left < piece.pages || self.back(piece.addresses()).is_err() {
+                break;
+            }
+            left -= piece.pages;
+            *from = piece.first;
+            self.balloon[at].pages = 0;
+            self.ballooned -= u64::from(piece.pages);
+            // SAFETY: the block is talc's with this layout, and has its frames.
+            unsafe { self.talc.deallocate(piece.start() as *mut u8, piece.layout()) };
+        }
+        self.balloon.retain(|piece| piece.pages > 0);
+        left < MELTED
+    }
+
+    /// Maps pages of the heap that may have no frames.
+    fn back(&self, mut pages: impl Iterator<Item = u64>) -> Result<(), NoMemory> {
+        pages.try_for_each(|va| tables::map_if_absent(va, Reserve::Kernel))
     }
 
     /// What of the stock nobody was promised.
@@ -629,27 +714,24 @@ impl Back {
         }
     }
 
-    /// Gives talc `bytes`, or `STEP` if that is more, out of a piece of the balloon. False if there
-    /// is none like it, or no frames.
+    /// Gives talc `bytes`, or `STEP` if that is more and there, out of a piece of the balloon. False
+    /// if there is none like it, or no frames.
     #[cold]
     fn deflate(&mut self, bytes: u64) -> bool {
         const SMALLEST: u64 = LEAST_PIECE as u64;
         // The end of what stays takes a little of it; beside a whole piece there may be a little
         // free already.
-        let least = bytes.max(STEP) / PAGE_SIZE as u64 + 1;
+        let least = bytes / PAGE_SIZE as u64 + 1;
         let Some(at) = self.balloon.iter().rposition(|piece| u64::from(piece.pages) + 2 >= least) else {
             return false;
         };
         let piece = self.balloon[at];
-        let kept = match u64::from(piece.pages).saturating_sub(least) {
+        let wanted = bytes.max(STEP) / PAGE_SIZE as u64 + 1;
+        let kept = match u64::from(piece.pages).saturating_sub(wanted) {
             0..SMALLEST => 0,
             kept => kept,
         };
-        let backed = piece
-            .addresses()
-            .skip(kept as usize)
-            .try_for_each(|va| tables::map_if_absent(va, Reserve::Kernel));
-        if backed.is_err() {
+        if self.back(piece.addresses().skip(kept as usize)).is_err() {
             return false;
         }
         let start = piece.start() as *mut u8;
@@ -783,14 +865,16 @@ fn large(layout: Layout) -> *mut u8 {
 /// A class's block for a CPU that has none on its list: from its spare chain, the depot, or a new
 /// run.
 #[cold]
-fn refill(class: usize, lists: &mut Lists) -> *mut u8 {
+fn refill(class: usize, lists: &mut Lists, pool: Pool) -> *mut u8 {
+    change_hands(class, lists, pool);
     let mut chain = core::mem::replace(&mut lists.spare, ptr::null_mut());
     let mut len = BLOCKS[class];
     if chain.is_null() {
-        (chain, len) = DEPOT[class].lock().take(class, BLOCKS[class]);
+        (chain, len) = depot(pool, class).lock().take(class, usize::from(lists.batch));
+        lists.batch = lists.batch.saturating_mul(2).min(BLOCKS[class] as u8);
     }
     if chain.is_null() {
-        (chain, len) = new_run(class);
+        (chain, len) = new_run(class, pool);
     }
     if !chain.is_null() {
         // SAFETY: a chain's first block is free memory of ours, which holds a `Block`.
@@ -801,7 +885,7 @@ fn refill(class: usize, lists: &mut Lists) -> *mut u8 {
 }
 
 /// Cuts a new run into a chain of blocks; null if there is no memory.
-fn new_run(class: usize) -> (*mut Block, usize) {
+fn new_run(class: usize, pool: Pool) -> (*mut Block, usize) {
     let (size, blocks) = (SIZES[class], BLOCKS[class]);
     let run = BACK.lock().alloc(run_layout(class), Refusal::Fatal);
     if run.is_null() {
@@ -812,7 +896,8 @@ fn new_run(class: usize) -> (*mut Block, usize) {
     // SAFETY: the run is ours, and a `Run` fits into its edge; block `n` lies in it, and a `Block`
     // fits into the smallest class.
     unsafe {
-        let head = Run { free: ptr::null_mut(), count: 0, next: ptr::null_mut(), previous: ptr::null_mut() };
+        let head =
+            Run { free: ptr::null_mut(), count: 0, pool, next: ptr::null_mut(), previous: ptr::null_mut() };
         run.cast::<Run>().write(head);
         for n in (0..blocks).rev() {
             let block = run.add(RUN_EDGES / 2 + n * size).cast::<Block>();
@@ -823,6 +908,21 @@ fn new_run(class: usize) -> (*mut Block, usize) {
     (next, blocks)
 }
 
+/// Gives all blocks of a CPU's class to their depots.
+fn empty(class: usize, lists: &mut Lists) {
+    overflow(class, lists);
+    overflow(class, lists);
+}
+
+/// The CPU's blocks of a class are a pool's user's from now on: what others left goes back first.
+#[cold]
+fn change_hands(class: usize, lists: &mut Lists, pool: Pool) {
+    if lists.pool != pool {
+        empty(class, lists);
+        (lists.pool, lists.batch) = (pool, LEAST_BATCH);
+    }
+}
+
 /// A CPU has a run's worth of blocks on its list: they become its spare chain, and the one before
 /// goes to the depot.
 #[cold]
@@ -831,9 +931,13 @@ fn overflow(class: usize, lists: &mut Lists) {
     lists.len = 0;
     let mut block = core::mem::replace(&mut lists.spare, full);
     let mut whole: *mut Run = ptr::null_mut();
-    {
-        let mut depot = DEPOT[class].lock();
-        while !block.is_null() {
+    // SAFETY: a run's pool stays what it was made for, while there are blocks of it.
+    let pool_of = |block| unsafe { (*run_of(class, block)).pool };
+    while !block.is_null() {
+        // Those that are freed on another's behalf are among them.
+        let pool = pool_of(block);
+        let mut depot = depot(pool, class).lock();
+        while !block.is_null() && pool_of(block) == pool {
             // SAFETY: blocks of a chain are free memory of ours, which holds a `Block`; a run that
             // has left the depot is ours alone.
             unsafe {
@@ -882,9 +986,10 @@ fn take(layout: Layout) -> *mut u8 {
     // SAFETY: this CPU's row; nothing else runs on it meanwhile, and `refill` doesn't come back
     // here.
     let lists = unsafe { &mut (*FRONT.0.get())[cpu::index()].0[class] };
+    let pool = cpu::heap_pool();
     let block = lists.head;
-    if block.is_null() {
-        return refill(class, lists);
+    if block.is_null() || lists.pool != pool {
+        return refill(class, lists, pool);
     }
     // SAFETY: blocks on the list are free and hold a `Block`.
     lists.head = unsafe { (*block).next };
@@ -907,6 +1012,10 @@ unsafe fn give(at: *mut u8, layout: Layout) {
     // SAFETY: as in `alloc`; the block is the caller's to give and large enough.
     unsafe {
         let lists = &mut (*FRONT.0.get())[cpu::index()].0[class];
+        let pool = cpu::heap_pool();
+        if lists.pool != pool {
+            change_hands(class, lists, pool);
+        }
         let block = at.cast::<Block>();
         (*block).next = lists.head;
         lists.head = block;

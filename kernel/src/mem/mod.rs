@@ -7,6 +7,7 @@
 pub mod fault;
 pub mod heap;
 pub mod layout;
+pub mod pools;
 pub mod stack;
 
 use arrayvec::ArrayVec;

@@ -17,8 +17,8 @@ use super::process::{ExitStatus, Process};
 use super::signal::{send, SIGKILL};
 use super::{current_process, table};
 use crate::errno::{Result, EACCES, EINVAL};
-use crate::mem::fault;
 use crate::mem::layout::USER_END;
+use crate::mem::{fault, heap};
 use crate::sync::WaitQueue;
 use crate::{sched, vm};
 
@@ -45,6 +45,10 @@ pub fn make_room() -> bool {
         return false;
     }
     if fault::has_struck() {
+        return true;
+    }
+    // What the heap has free is others' first: a victim leaves much there.
+    if heap::give_back() {
         return true;
     }
     // A process that is ending frees its memory soon: wait for that first. A victim that asked for
@@ -157,7 +161,9 @@ pub struct Size {
     resident: u64,
     /// Its private memory on swap.
     swapped: u64,
-    /// Page tables, and heap for its map.
+    /// Page tables.
+    tables: u64,
+    /// Heap for its map.
     map: u64,
     /// What the kernel keeps for the process (`charge`), what it exported, unnamed memory and queues that it made.
     kept: u64,
@@ -174,13 +180,14 @@ impl Size {
         Size {
             resident: tally.anonymous_share as u64 / PAGE,
             swapped: tally.swapped_share as u64 / PAGE,
-            map: vm::tables(&space) + tally.heap as u64 / PAGE,
+            tables: vm::tables(&space),
+            map: tally.heap as u64 / PAGE,
             kept,
         }
     }
 
     fn total(&self) -> u64 {
-        self.resident + self.swapped + self.map + self.kept
+        self.resident + self.swapped + self.tables + self.map + self.kept
     }
 }
 
@@ -223,21 +230,25 @@ fn worst() -> Option<Arc<Process>> {
     let all = all_pages();
     for process in table::processes() {
         let account = process.account();
-        account.user().judged.store(account.user().pages() as i64, Relaxed);
+        let user = account.user();
+        user.judged.store(user.pages() as i64, Relaxed);
+        user.idle.store(user.heap_pages() as i64 - (user.kept() / PAGE as usize) as i64, Relaxed);
     }
     for process in table::processes() {
         let judged = if is_leaving(&process) { None } else { badness(&process, all) };
         process.oom.judged.store(judged.map_or(i64::MIN, |(points, _)| points), Relaxed);
         // What is kept for it is among its user's already.
         let (points, size) = judged.unwrap_or_default();
-        process.account().user().judged.fetch_add(points - size.kept as i64, Relaxed);
+        let account = process.account();
+        account.user().judged.fetch_add(points - size.kept as i64, Relaxed);
+        account.user().idle.fetch_sub(size.map as i64, Relaxed);
     }
     let judged = table::processes().filter_map(|process| {
         let own = process.oom.judged.load(Relaxed);
         let account = process.account();
         let of_user = match account.user().uid() {
             0 => own,
-            _ => account.user().judged.load(Relaxed),
+            _ => account.user().judged.load(Relaxed) + account.user().idle.load(Relaxed).max(0),
         };
         (own != i64::MIN).then_some(((of_user, own), process))
     });
@@ -262,7 +273,7 @@ fn announce(victim: &Process) {
         victim.pid,
         size.resident * 4,
         size.swapped * 4,
-        size.map * 4,
+        (size.tables + size.map) * 4,
         size.kept * 4
     );
 }

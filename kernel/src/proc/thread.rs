@@ -156,9 +156,12 @@ impl Thread {
         }
     }
 
-    /// Its process is charged by this account from now on.
+    /// Its process is charged by this account from now on, and what it allocates lies with its user's.
     pub fn follow_account(&self, account: &Arc<Account>) {
         self.holding.lock().iter_mut().for_each(|holding| holding.move_to(account));
+        if let Some(task) = self.task() {
+            task.set_heap_pool(account.user().heap_pool());
+        }
     }
 
     /// Its number; exec gives the surviving thread that of the process.

@@ -11,6 +11,7 @@ use machine::CpuSet;
 
 use super::queue::Place;
 use crate::arch::{cpu, fpu, switch, Bases, UserRegs};
+use crate::mem::pools::{self, Pool};
 use crate::mem::stack::Stack;
 use crate::net::rights::Graves;
 use crate::proc;
@@ -70,6 +71,8 @@ pub struct Task {
     stack: SpinLock<Option<Stack>>,
     entry_stack: u64,
     work: AtomicU32,
+    /// The pool of the heap of its user.
+    heap_pool: AtomicU8,
     /// The CPU in whose queue it is, that runs it, or that ran it last.
     cpu: AtomicUsize,
     /// CPUs that it may run on; at least one of them runs tasks.
@@ -105,12 +108,17 @@ use Kind::{Idle, Kernel, User};
 
 impl Task {
     fn new(kind: Kind, stack: Option<Stack>, context: switch::Context) -> Task {
+        let pool = match &kind {
+            User { thread, .. } => thread.process.account().user().heap_pool(),
+            Kernel { .. } | Idle => pools::ROOT,
+        };
         Task {
             id: NEXT_ID.fetch_add(1, Relaxed),
             kind,
             entry_stack: stack.as_ref().map_or(0, switch::entry_stack),
             stack: SpinLock::new(stack),
             work: AtomicU32::new(0),
+            heap_pool: AtomicU8::new(pool),
             cpu: AtomicUsize::new(cpu::index()),
             allowed: AtomicU64::new(u64::MAX),
             was_woken: AtomicBool::new(false),
@@ -143,6 +151,20 @@ impl Task {
     pub(super) fn for_kernel(name: &'static str, main: Main, mut stack: Stack) -> Task {
         let context = switch::Context::for_kernel(&mut stack);
         Task::new(Kernel { name, main: SpinLock::new(Some(main)) }, Some(stack), context)
+    }
+
+    /// The pool of the heap of its user.
+    #[inline]
+    pub fn heap_pool(&self) -> Pool {
+        self.heap_pool.load(Relaxed)
+    }
+
+    /// It has become another user's.
+    pub fn set_heap_pool(&self, pool: Pool) {
+        self.heap_pool.store(pool, Relaxed);
+        if super::current().id() == self.id {
+            cpu::set_heap_pool(pool);
+        }
     }
 
     /// What a thread of the kernel has to do; once.

@@ -273,6 +273,11 @@ pub const CASES: &[Case] = &[
         ..guest("what is taken out leaves no room behind", &[("hogs", Libc::Musl)], &["/bin/hogs", "drained"])
     },
     Case {
+        memory: "128M",
+        ours_only: true,
+        ..guest("who keeps pages of the heap is judged by them", &[("slack", Libc::Musl)], &["/bin/slack"])
+    },
+    Case {
         disks: &[disks::ext4(96)],
         memory: "48M",
         ours_only: true,

@@ -22,6 +22,7 @@ use machine::{CpuSet, Current, Notes};
 
 use super::tables::Root;
 use super::{gdt, io, pmap};
+use crate::mem::pools::{self, Pool};
 use crate::sched::Task;
 
 /// CPUs at most: what a [`CpuSet`] holds.
@@ -63,6 +64,8 @@ pub struct Cpu {
     is_open: Cell<bool>,
     /// Where the last interrupt or fault from user mode came from; see `sched::clock`.
     pub(super) last_fault: Cell<u64>,
+    /// The pool of the heap of its user.
+    heap_pool: Cell<Pool>,
     /// The task that runs, by `Arc::into_raw`; null before `sched::init`.
     current: Cell<*const Task>,
     /// The task whose stack was just left, until somebody has looked where it goes.
@@ -113,6 +116,7 @@ static CPUS: [Cpu; MAX_CPUS] = [const {
         done: Cell::new(0),
         is_open: Cell::new(false),
         last_fault: Cell::new(0),
+        heap_pool: Cell::new(pools::ROOT),
         current: Cell::new(core::ptr::null()),
         left: Cell::new(core::ptr::null()),
         tables: UnsafeCell::new(gdt::Tables::NEW),
@@ -332,12 +336,30 @@ pub unsafe fn set_current(task: Arc<Task>, id: u64, stack: u64) {
     let cpu = this();
     cpu.kernel_stack.set(stack);
     cpu.work.set(task.work_word());
+    cpu.heap_pool.set(task.heap_pool());
     // An exchange: the task's work is looked at later, and not before this is seen.
     cpu.shared.running.swap(id, SeqCst);
     // SAFETY: I1; the only other reference is made in `init`. The stack is the task's.
     unsafe { (*cpu.tables.get()).set_kernel_stack(stack) };
     debug_assert!(cpu.left.get().is_null(), "a task was left and forgotten");
     cpu.left.set(cpu.current.replace(Arc::into_raw(task)));
+}
+
+/// The pool of the heap of the user whose task runs.
+#[inline]
+pub fn heap_pool() -> Pool {
+    let pool: Pool;
+    // SAFETY: as in `this`.
+    unsafe {
+        asm!("mov {}, gs:[{}]", out(reg_byte) pool, const core::mem::offset_of!(Cpu, heap_pool),
+             options(nostack, preserves_flags, readonly));
+    }
+    pool
+}
+
+/// The running task has become another user's.
+pub fn set_heap_pool(pool: Pool) {
+    this().heap_pool.set(pool);
 }
 
 /// The task that this CPU has left, once its stack isn't in use any more.

@@ -175,6 +175,7 @@ fn status(process: &Process, state: char, thread: Option<&Thread>) -> Result<Vec
     let _ = writeln!(out, "KernelKept:\t{:>8} kB", account.kept() / 1024);
     let _ = writeln!(out, "KernelQueued:\t{:>8} kB", account.queued() / 1024);
     let _ = writeln!(out, "KernelKeptOfUser:\t{:>8} kB", account.user().kept() / 1024);
+    let _ = writeln!(out, "HeapOfUser:\t{:>8} kB", account.user().heap_pages() * 4);
     let _ = writeln!(out, "ObjectsMade:\t{:>8} kB", account.memory().used() * 4);
     let _ = writeln!(out, "ObjectsMadeOfUser:\t{:>8} kB", account.user().memory().used() * 4);
     let _ = writeln!(out, "Threads:\t{}", process.thread_count());
