@@ -1105,6 +1105,35 @@ static void a_page_is_mapped_often_among_others(void) {
     a_page_is_mapped_often(16);
 }
 
+// Memory and a file that 520 children have mapped as their parent has: of each page's mappings one is looked for among all.
+enum { SEEN_BY = 520, SEEN = 8 * MEGA };
+static char *seen, *seen_file;
+
+static char *sees_all(void) {
+    for (size_t i = 0; i < SEEN; i += PAGE) NEED(seen[i] == 1 && seen_file[i] == 1);
+    return 0;
+}
+
+static void memory_of_many(void) {
+    static pid_t all[SEEN_BY];
+    int fd = file(SEEN);
+    seen = memory_of(SEEN);
+    seen_file = mmap(0, SEEN, RW, MAP_SHARED, fd, 0);
+    NEED(seen_file != MAP_FAILED);
+    for (size_t i = 0; i < SEEN; i += PAGE) seen_file[i] = 1;
+    for (int i = 0; i < SEEN_BY; i++) all[i] = child(sees_all);
+    NEED(!kill(all[SEEN_BY / 2], SIGKILL));
+    BESIDE("the end of one of many that have the same memory", CHECK(waitpid(all[SEEN_BY / 2], 0, 0) == all[SEEN_BY / 2]));
+    BESIDE("madvise(MADV_DONTNEED) of what many have", CHECK(!madvise(seen, 2 * MEGA, MADV_DONTNEED)));
+    BESIDE("mprotect(PROT_NONE) of what many have", CHECK(!mprotect(seen + 2 * MEGA, 2 * MEGA, PROT_NONE)));
+    BESIDE("munmap of what many have", CHECK(!munmap(seen, SEEN)));
+    BESIDE("a hole in what many have mapped", CHECK(!fallocate(fd, 3, 0, SEEN / 2)));
+    BESIDE("cutting off a file that many have mapped", CHECK(!ftruncate(fd, 0)));
+    for (int i = 0; i < SEEN_BY; i++) kill(all[i], SIGKILL);
+    for (int i = 0; i < SEEN_BY; i++) waitpid(all[i], 0, 0);
+    NEED(!munmap(seen_file, SEEN) && !close(fd));
+}
+
 static const char *numbered(const char *folder, int n) {
     static char name[64];
     snprintf(name, sizeof name, "%s/%d", folder, n);
@@ -1500,6 +1529,7 @@ static const struct test_case cases[] = {
     {"sockets_of_many_users", sockets_of_many_users},
     {"many_messages", many_messages},
     {"files_are_cut", files_are_cut},
+    {"memory_of_many", memory_of_many},
     {"a_page_is_mapped_often_alone", a_page_is_mapped_often_alone},
     {"a_page_is_mapped_often_among_others", a_page_is_mapped_often_among_others},
     {"folders", folders},

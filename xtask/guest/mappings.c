@@ -255,6 +255,20 @@ static void moving_very_large_memory(void) {
     munmap(room, 3 * size);
 }
 
+// Within one space, to where an empty table is left on the way.
+static void moving_beside_an_empty_table(void) {
+    const long giga = 1l << 30, size = 600 * giga;
+    char *room = mmap(0, 2 * size + 2 * giga, PROT_NONE, ANON | MAP_NORESERVE, -1, 0);
+    NEED(room != MAP_FAILED);
+    char *from = (char *)(((long)room + giga - 1) / giga * giga + giga / 2);
+    NEED(mmap(from, 2 * size, RW, ANON | MAP_FIXED | MAP_NORESERVE, -1, 0) == from);
+    from[0] = 1, from[100 * giga] = 2, from[size - PAGE] = 3, from[size + 100 * giga] = 4;
+    char *to = from + size;
+    NEED(mremap(from, size, size, MREMAP_MAYMOVE | MREMAP_FIXED, to) == to);
+    CHECK(to[0] == 1 && to[100 * giga] == 2 && to[size - PAGE] == 3);
+    NEED(!munmap(room, 2 * size + 2 * giga));
+}
+
 static void advice(void) {
     char *at = map(4, RW, ANON, -1);
     memset(at, 5, 4 * PAGE);
@@ -412,6 +426,7 @@ int main(int argc, char **argv) {
         {"growing_and_moving", growing_and_moving},
         {"moving_whole_tables", moving_whole_tables},
         {"moving_very_large_memory", moving_very_large_memory},
+        {"moving_beside_an_empty_table", moving_beside_an_empty_table},
         {"advice", advice},
         {"residency", residency},
         {"heap_break", heap_break},

@@ -206,11 +206,17 @@ pub trait Pmap: Send + Sync + Sized {
         down: &mut Shootdown,
     ) -> u32;
 
+    /// How many pages that are mapped once take as long as this one to take from all that map it, about.
+    fn weight(&self, _page: PageNo) -> usize {
+        1
+    }
+
     /// Whether a CPU may reach the page through a mapping: a space has one in its tables, or one has left them and its
     /// shootdown isn't flushed (P6). A mapping that was forgotten (P1) doesn't count. May say so too often.
     fn is_mapped(&self, page: PageNo) -> bool;
 
-    /// Whether the page has been read or written since the bit was cleared.
+    /// Whether the page has been read or written since the bit was cleared. This, and to clear the bit, may be asked of any frame's
+    /// number: the page daemon looks at pages that it has no lock of, and which may be another's by then, or a table's.
     fn is_referenced(&self, page: PageNo) -> bool;
 
     /// Clears the referenced bit and says what it was. Stale TLB entries may hide later references: that only

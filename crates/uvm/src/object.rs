@@ -572,14 +572,17 @@ impl ObjectBody {
         const PAGES: usize = 64;
         let machine = uvm.machine();
         self.cuts += 1;
-        for _ in 0..PAGES {
+        let mut left = PAGES;
+        while left != 0 {
             let Some((index, stored)) = self.contents(rest.clone()).next() else {
                 rest.start = rest.end;
                 return Ok(());
             };
+            left -= 1;
             match stored {
                 Stored::Page(page) => {
                     busy_check(machine, page)?;
+                    left = (left + 1).saturating_sub(machine.pmap().weight(page));
                     let page = down.unmap(machine, held, page);
                     self.remove(uvm, held, page, down);
                 }

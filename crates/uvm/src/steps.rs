@@ -19,6 +19,9 @@ use crate::{Space, Uvm};
 pub(crate) const ENTRIES: usize = 64;
 /// Translations of a step, about.
 pub(crate) const TRANSLATIONS: usize = 2048;
+/// Pages whose translations one step takes without a look at how long that takes: each page may have thousands of mappings, among which
+/// a port may search.
+pub(crate) const FEW: usize = if cfg!(feature = "small-leaves") { 2 } else { 64 };
 /// Tables that are moved in one piece though few translations are in each.
 const TABLES: usize = 256;
 /// Slots of a step that are emptied.
@@ -246,7 +249,7 @@ impl<M: Machine> Uvm<M> {
         space: &Space<M>,
         range: VaRange,
     ) -> VaRange {
-        if range.pages().0 <= WIRED.min(TRANSLATIONS) as u64 {
+        if range.pages().0 <= FEW as u64 {
             return VaRange::new(range.start, range.start);
         }
         self.forget_many(held, space, range)
@@ -256,7 +259,7 @@ impl<M: Machine> Uvm<M> {
     fn forget_many(&self, held: &mut Held<'_, order::Nothing>, space: &Space<M>, range: VaRange) -> VaRange {
         let unwired = self.unwire_ahead(held, space, range);
         let mut rest = range;
-        while rest.pages().0 > TRANSLATIONS as u64 {
+        while !rest.is_empty() {
             let mut down = Shootdown::new();
             {
                 let (tree, mut h) = space.map.lock(self.machine(), held, rest);

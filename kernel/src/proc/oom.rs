@@ -161,13 +161,16 @@ pub struct Size {
     resident: u64,
     /// Its private memory on swap.
     swapped: u64,
-    /// Page tables.
+    /// Page tables, and what finds these from the pages that they map.
     tables: u64,
     /// Heap for its map.
     map: u64,
     /// What the kernel keeps for the process (`charge`), what it exported, unnamed memory and queues that it made.
     kept: u64,
 }
+
+/// Bytes by which a mapping is found from its page, unless it is the page's first.
+const MAPPING: u64 = 16;
 
 impl Size {
     /// The size of a process; for a zombie, what the kernel keeps for it. Cost: by its mappings and
@@ -180,7 +183,7 @@ impl Size {
         Size {
             resident: tally.anonymous_share as u64 / PAGE,
             swapped: tally.swapped_share as u64 / PAGE,
-            tables: vm::tables(&space),
+            tables: vm::tables(&space) + vm::resident_pages(&space) * MAPPING / PAGE,
             map: tally.heap as u64 / PAGE,
             kept,
         }

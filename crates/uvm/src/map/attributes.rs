@@ -7,7 +7,7 @@ use machine::{order, Held, Machine, Pmap, Prot, Shootdown, Va, VaRange};
 
 use super::tree::Tree;
 use super::{check_pages, clip, may_cut, Advice, Change, Entry, Inherit, RangeError};
-use crate::steps::{first_part, TRANSLATIONS};
+use crate::steps::{first_part, FEW, TRANSLATIONS};
 use crate::{Space, Stop, Uvm};
 
 /// Translations that are lowered in one piece, about.
@@ -119,7 +119,7 @@ impl<M: Machine> Uvm<M> {
 
     /// Whether it takes more than a step to lower what a range shows.
     fn is_much_mapped(&self, space: &Space<M>, range: VaRange) -> bool {
-        let is_large = range.pages().0 > MAPPED as u64;
+        let is_large = range.pages().0 > FEW as u64;
         is_large && self.machine().pmap().part(&space.pmap, range, MAPPED) != range.end
     }
 

@@ -41,6 +41,7 @@ mod reverse;
 mod space;
 mod tlb;
 
+use core::cell::Cell;
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 use machine::order::{Before, Held, PageCache};
@@ -378,12 +379,13 @@ impl Pmap for X86Pmap {
             from.detach(va, &mut moved, &mut stale, down);
         }
         stale.note(down);
-        self.remove(held, from, VaRange::new(rest.start, range.end), down);
         overtake_nobody(from, range, down);
         down.flush_by(tlb::flush_tables);
         while let Some(table) = moved.pop() {
             to.adopt(table, there(Space::served(table)));
         }
+        // Last: it takes out tables above those that are empty, and where both spaces are one these may be on the ways just made.
+        self.remove(held, from, VaRange::new(rest.start, range.end), down);
     }
 
     fn protect<P: Before<PageCache>>(
@@ -432,6 +434,9 @@ impl Pmap for X86Pmap {
         /// Mappings that a table is reckoned to have in a space of few tables, which is not looked at: a quarter of what it
         /// has room for.
         const IN_ONE: usize = 128;
+        if reverse::any_is_long() {
+            return part_by_lists(space, range, mappings);
+        }
         if space.tables() * IN_ONE <= mappings {
             return range.end;
         }
@@ -495,6 +500,10 @@ impl Pmap for X86Pmap {
         }
     }
 
+    fn weight(&self, page: PageNo) -> usize {
+        1 + reverse::length(page) / 8
+    }
+
     fn is_mapped(&self, page: PageNo) -> bool {
         let lock = lock_page(page);
         let is_untold = || reverse::is_untold(page) && tlb::others_unfinished(&Shootdown::new());
@@ -535,6 +544,32 @@ impl Pmap for X86Pmap {
     fn flush(&self, down: &Shootdown) {
         tlb::flush(down);
     }
+}
+
+/// The end of the first part of a range that takes as long to remove as so many mappings of pages that have no others: each is looked
+/// for among all its page's.
+#[cold]
+fn part_by_lists(space: &Space, range: VaRange, mappings: usize) -> Va {
+    /// Nodes that take as long to look through as a mapping to remove.
+    const NODES: usize = 32;
+    /// Mappings that take as long as a table.
+    const TABLE: usize = 8;
+    let (mut rest, left) = (range, Cell::new(mappings));
+    while let Some(part) = space.first_part(&mut rest) {
+        let is_too_much = |entry: u64| {
+            if entry & PRESENT == 0 {
+                return false;
+            }
+            let few = left.get().checked_sub(1 + reverse::length(page_of(entry)) / NODES);
+            few.inspect(|&few| left.set(few)).is_none()
+        };
+        match part.find(is_too_much) {
+            // One is always taken.
+            Some((_, va)) if va > range.start.0 => return Va(va),
+            _ => left.set(left.get().saturating_sub(TABLE)),
+        }
+    }
+    range.end
 }
 
 /// Lowers a part's entries with its table's lock alone: for a space that no other CPU holds. Returns false if one does by now, and

@@ -4,6 +4,7 @@
 //!                  lock | word 0   | 1                      | 2           | 3      | 4       | wide
 //!   mapped page         | table    | index, gathered bits   | newest      | oldest | bits    | NOTHING, or: bucket, place
 //!   table               | parent   | index, level, count    | next        | prev   | groups  | key: root, address
+//!   free table, nodes   |          |                        | next        |        |         | OWN
 //!   root                |          | level, count           | first table | walkers |         | CPUs that hold it
 //! ```
 //! Each frame has one lock. What it guards follows from what the frame is, and so does its rank:
@@ -16,7 +17,7 @@
 //! Builds with debug assertions check the order at run time.
 
 use core::ops::Deref;
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -36,6 +37,9 @@ pub(super) struct Record {
 
 /// The `wide` word of a frame that is no table.
 pub(super) const NOTHING: u64 = u64::MAX;
+
+/// The `wide` word of a frame that the pmap keeps for itself and that is no table in use: a free table, or one of nodes.
+pub(super) const OWN: u64 = u64::MAX - 1;
 
 /// Makes the `wide` word that of a page in a bucket (`reverse::windows`); no table's key is as large. Its lower half is the bucket's number.
 pub(super) const IN_BUCKET: u64 = 1 << 63;
@@ -79,7 +83,23 @@ impl Record {
         for (word, value) in self.words.iter().zip([NIL, 0, NIL, NIL, 0]) {
             word.store(value, Relaxed);
         }
-        self.wide.store(NOTHING, Relaxed);
+        self.wide.store(NOTHING, Release);
+    }
+
+    /// Makes the record that of a frame which the pmap has taken for itself: who comes by an old number, for the page that the frame
+    /// was, finds none there from now on. Beside the order of locks, since nobody waits for another one with this record locked.
+    pub(super) fn make_own(&self) {
+        self.lock.lock();
+        self.wide.store(OWN, Relaxed);
+        // SAFETY: it was taken here.
+        unsafe { self.lock.unlock() }
+    }
+
+    /// Whether the frame is a page, mapped or not, under its lock.
+    #[inline]
+    pub(super) fn is_page(&self) -> bool {
+        let wide = self.wide.load(Acquire);
+        wide >= IN_BUCKET && wide != OWN
     }
 
     /// Takes the frame's lock.

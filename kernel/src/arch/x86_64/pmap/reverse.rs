@@ -18,7 +18,7 @@ mod own;
 mod windows;
 
 use core::ops::Range;
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
+use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
 
 use machine::order::{Before, Held, PageCache};
 use machine::{Machine, NoMemory, PageNo};
@@ -81,8 +81,16 @@ impl Mapping {
 /// A page's locks: those of all its mappings.
 #[must_use]
 pub(super) struct PageLock {
-    _own: Locked<PAGE>,
+    own: Locked<PAGE>,
     window: Option<windows::Locked>,
+}
+
+impl PageLock {
+    /// Whether it is a page, and not a frame of the pmap's own by now: whoever has the page's number alone may come too late.
+    #[inline]
+    fn is_page(&self) -> bool {
+        self.own.is_page()
+    }
 }
 
 /// Locks all mappings of a page.
@@ -92,7 +100,7 @@ pub(super) fn lock_page(page: PageNo) -> PageLock {
         let window = windows::lock_of(record);
         let own = record.lock();
         if window.is_some() == record.is_in_window() {
-            return PageLock { _own: own, window };
+            return PageLock { own, window };
         }
     }
 }
@@ -129,11 +137,43 @@ pub(super) fn put<P: Before<PageCache>>(
     Ok(is_long)
 }
 
+/// Nodes in a list that is counted in [`LONG`].
+const MANY: u32 = 16;
+/// Lists of pages and buckets that have as many.
+static LONG: AtomicUsize = AtomicUsize::new(0);
+
+/// Notes how long a list is now, which was longer or shorter by one.
+#[inline]
+fn note_length(before: u32, now: u32) {
+    if before + now == 2 * MANY - 1 {
+        if now == MANY {
+            LONG.fetch_add(1, Relaxed);
+        } else {
+            LONG.fetch_sub(1, Relaxed);
+        }
+    }
+}
+
+/// Whether some list is long: then [`length`] is worth a look.
+#[inline]
+pub(super) fn any_is_long() -> bool {
+    LONG.load(Relaxed) != 0
+}
+
+/// How many nodes are looked through at most for a mapping of a page; a moment's value.
+pub(super) fn length(page: PageNo) -> usize {
+    let record = record(page);
+    (own::len(record) + windows::len(record)) as usize
+}
+
 /// A pageable mapping to forget of a page whose list is too long: one of its oldest.
 #[cold]
 pub(super) fn surplus(page: PageNo) -> Option<Mapping> {
     let lock = lock_page(page);
-    own::surplus(record(page)).or_else(|| windows::surplus(lock.window.as_ref()?))
+    if !lock.is_page() {
+        return None;
+    }
+    own::surplus(&lock.own).or_else(|| windows::surplus(lock.window.as_ref()?))
 }
 
 /// The entries from one on that a node can mean with it.
@@ -173,12 +213,15 @@ pub(super) fn unlink(
 #[inline]
 pub(super) fn first(page: PageNo, lock: &PageLock) -> Option<Mapping> {
     let in_window = || windows::first(lock.window.as_ref()?, page);
-    own::first(record(page)).or_else(in_window)
+    lock.is_page().then(|| own::first(&lock.own).or_else(in_window))?
 }
 
 /// Calls `f` with every mapping of a page.
 pub(super) fn each(page: PageNo, lock: &PageLock, mut f: impl FnMut(&Mapping)) {
-    own::each(record(page), &mut f);
+    if !lock.is_page() {
+        return;
+    }
+    own::each(&lock.own, &mut f);
     if let Some(window) = &lock.window {
         windows::each(window, page, f);
     }
@@ -208,6 +251,9 @@ fn forget(page: PageNo, bits: u32) {
 
 /// The accessed and dirty bits of a page: those gathered, and those in its entries.
 pub(super) fn gather(page: PageNo, lock: &PageLock) -> u64 {
+    if !lock.is_page() {
+        return 0;
+    }
     let mut bits = kept(page).iter().fold(0, |bits, word| bits | u64::from(word.load(Relaxed) >> BITS));
     each(page, lock, |mapping| bits |= mapping.slot().load(Relaxed));
     bits & GATHERED
@@ -215,6 +261,9 @@ pub(super) fn gather(page: PageNo, lock: &PageLock) -> u64 {
 
 /// Clears `bit` in a page's record and entries, and sets `instead` in those that had it; `f` is told of each of these.
 pub(super) fn clear(page: PageNo, lock: &PageLock, bit: u64, instead: u64, mut f: impl FnMut(&Mapping, u64)) {
+    if !lock.is_page() {
+        return;
+    }
     forget(page, gathered(bit));
     each(page, lock, |mapping| {
         let slot = mapping.slot();

@@ -20,7 +20,7 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::Seq
 use machine::order::{Before, Held, PageCache};
 use machine::{CpuSet, Machine, NoMemory, Pa, PageNo, VaRange, PAGE_SHIFT};
 
-use super::record::{self, record, Locked, Record, IN_BUCKET, NOTHING};
+use super::record::{self, record, Locked, Record, IN_BUCKET, OWN};
 use super::NIL;
 use crate::arch::cpu;
 use crate::arch::machine::KERNEL;
@@ -333,7 +333,7 @@ impl Space {
     /// Takes an empty last table out of its space, and the tables above it that become empty. The space's lock is held.
     pub(super) fn retire(&self, last: Last, retired: &mut Stack) {
         let mut page = last.page;
-        last.record.wide.store(NOTHING, Relaxed);
+        last.record.wide.store(OWN, Relaxed);
         drop(last);
         while page != self.root && record(page).count() == 0 {
             let own = record(page);

@@ -230,6 +230,7 @@ fn refill<P: Before<PageCache>>(free: &FreeNodes, held: &mut Held<'_, P>) -> Res
             return Err(NoMemory);
         };
         KERNEL.frames().keep(frame);
+        record(frame).make_own();
         FRAMES.fetch_add(1, Relaxed);
         batch = first;
         len = NODES;
@@ -277,6 +278,20 @@ impl List<'_> {
         let oldest = self.oldest.load(Relaxed);
         self.take_out(oldest, None);
         self.push(oldest, PageNo(node(oldest).table.load(Relaxed)), node(oldest).place.load(Relaxed));
+    }
+
+    /// Makes a node that was [found](Self::find) the oldest.
+    pub(super) fn age(&self, number: u32, newer: Option<u32>) {
+        self.take_out(number, newer);
+        let oldest = self.oldest.load(Relaxed);
+        if self.newest.load(Relaxed) == NIL {
+            self.newest.store(number, Relaxed);
+        } else {
+            node(oldest).older.store(number, Relaxed);
+        }
+        node(number).older.store(NIL, Relaxed);
+        node(number).newer.store(if self.newest.load(Relaxed) == number { NIL } else { oldest }, Relaxed);
+        self.oldest.store(number, Relaxed);
     }
 
     /// Takes a node that was [found](Self::find) out and gives it back.

@@ -40,8 +40,20 @@ pub(super) fn link_with(number: u32, record: &Record, table: PageNo, at: usize) 
 
 /// How many nodes the list has.
 #[inline]
-fn len(record: &Record) -> u32 {
-    (record.words[PLACE].load(Relaxed) & LENGTH) / ONE
+pub(super) fn len(record: &Record) -> u32 {
+    len_in(record.words[PLACE].load(Relaxed))
+}
+
+#[inline]
+fn len_in(place: u32) -> u32 {
+    (place & LENGTH) / ONE
+}
+
+/// Notes that a list loses a node; its record's place word has been that.
+#[inline]
+fn shorter(place: u32) {
+    let len = len_in(place);
+    note_length(len, len - 1);
 }
 
 /// Whether the list has as many nodes as are kept.
@@ -66,7 +78,9 @@ fn link_next(record: &Record, number: u32, table: PageNo, at: usize) -> bool {
     list(record).push(number, table, at as u32);
     let place = &record.words[PLACE];
     place.store(place.load(Relaxed) + ONE, Relaxed);
-    len(record) > MOST
+    let len = len(record);
+    note_length(len - 1, len);
+    len > MOST
 }
 
 /// A pageable mapping among the oldest of a list that is too long. The wired ones before it become the newest.
@@ -101,6 +115,7 @@ pub(super) fn unlink(record: &Record, table: PageNo, at: usize, entry: u64, unto
             record.words[TABLE].store(NIL, Relaxed);
             return;
         }
+        shorter(place);
         let oldest = node(list.oldest.load(Relaxed));
         record.words[TABLE].store(oldest.table.load(Relaxed), Relaxed);
         record.words[PLACE].store((place - ONE) & !INDEX | oldest.place.load(Relaxed), Relaxed);
@@ -111,6 +126,7 @@ pub(super) fn unlink(record: &Record, table: PageNo, at: usize, entry: u64, unto
         panic!("a page is mapped by a table that its record doesn't name");
     };
     list.remove(number, newer);
+    shorter(place);
     record.words[PLACE].store(place - ONE, Relaxed);
 }
 

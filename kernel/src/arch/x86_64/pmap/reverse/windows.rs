@@ -30,7 +30,7 @@ use machine::{Owner, Pa, Prot, Wiring};
 
 use super::nodes::{give_node, node, take_node, List};
 use super::*;
-use crate::arch::pmap::record::{witness, IN_BUCKET, NOTHING, WINDOW};
+use crate::arch::pmap::record::{witness, IN_BUCKET, NOTHING, OWN, WINDOW};
 use crate::arch::pmap::space::Last;
 use crate::arch::pmap::{entry_for, page_of};
 use crate::arch::tables::{ADDRESS, NO_EXECUTE, PRESENT, WRITE};
@@ -130,8 +130,10 @@ impl Bucket {
     #[inline]
     fn push(&self, number: u32, table: PageNo, place: u32) -> bool {
         self.list().push(number, table, place);
-        self.len.store(self.len.load(Relaxed) + 1, Relaxed);
-        self.len.load(Relaxed) > MOST
+        let len = self.len.load(Relaxed) + 1;
+        self.len.store(len, Relaxed);
+        note_length(len - 1, len);
+        len > MOST
     }
 
     /// The node that means an entry, and the one before it, as [`List::find`] says it.
@@ -197,7 +199,7 @@ impl Record {
     #[inline(always)]
     fn bucket(&self) -> Option<u32> {
         let wide = self.wide.load(Relaxed);
-        (wide >= IN_BUCKET && wide != NOTHING).then_some(wide as u32)
+        (IN_BUCKET..OWN).contains(&wide).then_some(wide as u32)
     }
 
     /// Keeps bits, under the bucket's lock.
@@ -318,6 +320,12 @@ pub(in super::super) fn put_with(number: u32, page: PageNo, last: &Last, at: usi
     is_long
 }
 
+/// How many nodes the page's bucket has, if it is in one.
+pub(super) fn len(record: &Record) -> u32 {
+    let buckets = buckets();
+    record.bucket().map_or(0, |number| buckets[number as usize & (buckets.len() - 1)].len.load(Relaxed))
+}
+
 /// The first of the mappings that the oldest node of a bucket means which has too many. All are pageable (W3).
 pub(super) fn surplus(bucket: &Locked) -> Option<Mapping> {
     let oldest = (bucket.len.load(Relaxed) > MOST).then(|| node(bucket.oldest.load(Relaxed)))?;
@@ -363,7 +371,12 @@ pub(super) fn unlink(
     place.store(left, Relaxed);
     if left & MEANT == 0 {
         bucket.list().remove(number, newer);
-        bucket.len.store(bucket.len.load(Relaxed) - 1, Relaxed);
+        let len = bucket.len.load(Relaxed);
+        note_length(len, len - 1);
+        bucket.len.store(len - 1, Relaxed);
+    } else if bucket.len.load(Relaxed) >= MANY {
+        // Who takes a page from all its mappings finds the next one first.
+        bucket.list().age(number, newer);
     }
     count
 }

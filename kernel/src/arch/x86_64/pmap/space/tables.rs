@@ -112,6 +112,7 @@ pub(super) fn zeroed<P: Before<PageCache>>(held: &mut Held<'_, P>) -> Result<Pag
     let page = KERNEL.frames().alloc(&KERNEL, held, Reserve::Kernel)?;
     KERNEL.zero(page);
     KERNEL.frames().keep(page);
+    record(page).make_own();
     TABLES.fetch_add(1, Relaxed);
     Ok(page)
 }
@@ -173,12 +174,12 @@ pub(in super::super) fn free_space<P: Before<PageCache>>(held: &mut Held<'_, P>,
         let page = PageNo(next);
         let own = record(page);
         in_parent(own).store(0, Relaxed);
-        own.wide.store(NOTHING, Relaxed);
+        own.wide.store(OWN, Relaxed);
         next = own.words[NEXT].load(Relaxed);
         all.push(page);
     }
     all.give_back(held);
     space.end_walkers(held);
-    record(space.root).wide.store(NOTHING, Relaxed);
+    record(space.root).wide.store(OWN, Relaxed);
     free_root(held, space.root);
 }
