@@ -154,7 +154,7 @@ impl<M: Machine> Uvm<M> {
                 unwired = self.forget_ahead(held, from, range);
             }
         }
-        if mode != Pass::Share && unwired.is_empty() && self.is_sparse(from, range) {
+        if mode != Pass::Share && unwired.is_empty() && self.is_better_forgotten(from, range) {
             unwired = self.forget_ahead(held, from, range);
         }
         let (replaced, half, down) = (Taken::new(), Taken::new(), Shootdown::new());
