@@ -398,6 +398,19 @@ static void sparse_memory_behind_dense(void) {
     sparse_memory_behind_dense_of(1024ul * MEGA, 2000);
 }
 
+static void shared_memory_is_given(void) {
+    enum { MAPPED = 200 };
+    size_t part = 8 * MEGA, size = MAPPED * part;
+    int given = -1, fd = file(part);
+    char *at = mmap(0, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    NEED(at != MAP_FAILED);
+    for (size_t i = 0; i < size; i += part)
+        NEED(mmap(at + i, part, RW, MAP_SHARED | MAP_FIXED | MAP_POPULATE, fd, 0) == at + i);
+    BESIDE("uvm_export of shared memory to be read", CHECK((given = uvm_export(at, size, UVM_DONATE, PROT_READ)) >= 0));
+    NEED(!close(given));
+    close(fd);
+}
+
 // Half of them with a page.
 static char *entries_with_pages(void) {
     char *at = entries();
@@ -1514,6 +1527,7 @@ static const struct test_case cases[] = {
     {"sparse_memory_moves", sparse_memory_moves},
     {"very_sparse_memory_moves", very_sparse_memory_moves},
     {"sparse_memory_behind_dense", sparse_memory_behind_dense},
+    {"shared_memory_is_given", shared_memory_is_given},
     {"processes_end", processes_end},
     {"parents_end", parents_end},
     {"many_waiters", many_waiters},
