@@ -374,6 +374,43 @@ static void very_sparse_memory_moves(void) {
     sparse_memory_is_passed(1024ul * MEGA);
 }
 
+// What is in the first tables hides what is behind them.
+static void sparse_memory_behind_dense_of(size_t distance, size_t tables) {
+    enum { FIRST = 256, PAGES_OF_ONE = 64 };
+    size_t size = tables * distance, table = 2 * MEGA;
+    char *at = mmap(0, size, RW, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    char *room = mmap(0, size + table, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    NEED(at != MAP_FAILED && room != MAP_FAILED);
+    char *to = room + (((uintptr_t)at - (uintptr_t)room) & (table - 1));
+    for (size_t i = 0; i < tables; i++)
+        for (size_t j = 0; j < (i < FIRST ? PAGES_OF_ONE : 1); j++) at[i * distance + j * PAGE] = 1;
+    BESIDE("mremap of sparse memory behind dense", CHECK(mremap(at, size, size, MREMAP_MAYMOVE | MREMAP_FIXED, to) == to));
+    for (size_t i = 0; i < tables; i++)
+        for (size_t j = 0; j < (i < FIRST ? PAGES_OF_ONE : 1); j++) to[i * distance + j * PAGE] = 1;
+    BESIDE("mremap(MREMAP_DONTUNMAP) of sparse memory behind dense", CHECK((at = mremap(to, size, size, MREMAP_MAYMOVE | MREMAP_DONTUNMAP, 0)) != MAP_FAILED));
+    NEED(!munmap(at, size) && !munmap(room, size + table));
+}
+
+static void sparse_memory_behind_dense(void) {
+    sparse_memory_behind_dense_of(2 * MEGA, ENTRIES);
+    // As many as may be moved in one piece, and too far from each other for that.
+    sparse_memory_behind_dense_of(64 * MEGA, 2000);
+    sparse_memory_behind_dense_of(1024ul * MEGA, 2000);
+}
+
+static void shared_memory_is_given(void) {
+    enum { MAPPED = 200 };
+    size_t part = 8 * MEGA, size = MAPPED * part;
+    int given = -1, fd = file(part);
+    char *at = mmap(0, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    NEED(at != MAP_FAILED);
+    for (size_t i = 0; i < size; i += part)
+        NEED(mmap(at + i, part, RW, MAP_SHARED | MAP_FIXED | MAP_POPULATE, fd, 0) == at + i);
+    BESIDE("uvm_export of shared memory to be read", CHECK((given = uvm_export(at, size, UVM_DONATE, PROT_READ)) >= 0));
+    NEED(!close(given));
+    close(fd);
+}
+
 // Half of them with a page.
 static char *entries_with_pages(void) {
     char *at = entries();
@@ -1518,6 +1555,8 @@ static const struct test_case cases[] = {
     {"very_sparse_memory", very_sparse_memory},
     {"sparse_memory_moves", sparse_memory_moves},
     {"very_sparse_memory_moves", very_sparse_memory_moves},
+    {"sparse_memory_behind_dense", sparse_memory_behind_dense},
+    {"shared_memory_is_given", shared_memory_is_given},
     {"processes_end", processes_end},
     {"parents_end", parents_end},
     {"many_waiters", many_waiters},

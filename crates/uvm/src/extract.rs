@@ -28,6 +28,7 @@ use crate::map::tree::{built_bytes, Making, Taken, Tree};
 use crate::map::{clip, cuts, has_room, Change, Entry, Inherit, MapError, Place, Writes};
 use crate::owed::Owed;
 use crate::stat::Counter;
+use crate::steps::TRANSLATIONS;
 use crate::{Space, Stop, Uvm};
 
 /// Entries that are passed at once, at most: nobody sees a part of them passed, so others wait for all.
@@ -154,7 +155,7 @@ impl<M: Machine> Uvm<M> {
                 unwired = self.forget_ahead(held, from, range);
             }
         }
-        if mode != Pass::Share && unwired.is_empty() && self.is_sparse(from, range) {
+        if mode != Pass::Share && unwired.is_empty() && self.is_better_forgotten(from, range) {
             unwired = self.forget_ahead(held, from, range);
         }
         let (replaced, half, down) = (Taken::new(), Taken::new(), Shootdown::new());
@@ -220,26 +221,35 @@ impl<M: Machine> Uvm<M> {
         }
     }
 
-    /// Allows at most `prot` in a detached range, for ever.
+    /// Allows at most `prot` in a detached range, for ever. In steps: nobody else has the range yet.
     pub fn limit(&self, held: &mut Held<'_, order::Nothing>, detached: &Detached<M>, prot: Prot) {
-        let mut down = Shootdown::new();
-        {
-            let (mut tree, mut h) = detached.space.map.lock(self.machine(), held, detached.range());
-            let pmap = self.machine().pmap();
-            tree.each_mut(detached.range(), |e| {
-                if let Some(object) = e.writes_to().filter(|_| !prot.contains(Prot::WRITE)) {
-                    object.leave_writer();
-                }
-                e.max_prot = e.max_prot.intersection(prot);
-                // Most ranges allow no more than that, and may have many translations.
-                if !prot.contains(e.prot) {
-                    e.prot = e.prot.intersection(prot);
-                    pmap.protect(&mut h, &detached.space.pmap, e.range, e.prot, &mut down);
-                }
-            });
-            down.flush(self.machine().pmap());
+        let (space, pmap) = (&detached.space, self.machine().pmap());
+        let mut rest = detached.range();
+        while !rest.is_empty() {
+            let mut down = Shootdown::new();
+            {
+                let (mut tree, mut h) = space.map.lock(self.machine(), held, rest);
+                let part = VaRange::new(rest.start, pmap.part(&space.pmap, rest, TRANSLATIONS));
+                tree.each_mut(part, |e| {
+                    let own = e.range.intersect(part);
+                    if !prot.contains(e.prot) {
+                        pmap.protect(&mut h, &space.pmap, own, e.prot.intersection(prot), &mut down);
+                    }
+                    // Its last part.
+                    if own.end == e.range.end {
+                        if let Some(object) = e.writes_to().filter(|_| !prot.contains(Prot::WRITE)) {
+                            object.leave_writer();
+                        }
+                        e.max_prot = e.max_prot.intersection(prot);
+                        e.prot = e.prot.intersection(prot);
+                    }
+                });
+                down.flush(pmap);
+                rest.start = part.end;
+            }
+            down.perform(self.machine(), held);
+            self.machine().pause(held);
         }
-        down.perform(self.machine(), held);
     }
 
     /// Names what lies in a detached range.

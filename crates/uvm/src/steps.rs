@@ -24,6 +24,11 @@ pub(crate) const TRANSLATIONS: usize = 2048;
 pub(crate) const FEW: usize = if cfg!(feature = "small-leaves") { 2 } else { 64 };
 /// Tables that are moved in one piece though few translations are in each.
 const TABLES: usize = 256;
+/// Tables that are moved in one piece at most.
+const MOST_TABLES: usize = 2048;
+/// The longest range of more than [`TABLES`] that is moved so: in longer ones each may have others
+/// above it, which take longer.
+const NEAR: Pages = Pages(1 << 25);
 /// Slots of a step that are emptied.
 pub(crate) const SLOTS: usize = if cfg!(feature = "small-leaves") { 4 } else { 1024 };
 /// Pages of a step whose slots are counted, whatever leaves they have: by leaf, so that it takes as long as to look at
@@ -302,10 +307,15 @@ impl<M: Machine> Uvm<M> {
         }
     }
 
-    /// Whether a range has so many tables, of few translations each, that these are better forgotten than moved.
-    pub(crate) fn is_sparse(&self, space: &Space<M>, range: VaRange) -> bool {
+    /// Whether a range has so many tables, or some of few translations each, that these are better
+    /// forgotten than moved.
+    pub(crate) fn is_better_forgotten(&self, space: &Space<M>, range: VaRange) -> bool {
         let pmap = self.machine().pmap();
         let part = VaRange::new(range.start, pmap.tables_part(&space.pmap, range, TABLES));
-        part.end != range.end && pmap.part(&space.pmap, part, 6 * TRANSLATIONS) == part.end
+        let rest = VaRange::new(part.end, range.end);
+        !rest.is_empty()
+            && (range.pages() > NEAR
+                || pmap.part(&space.pmap, part, 6 * TRANSLATIONS) == part.end
+                || pmap.tables_part(&space.pmap, rest, MOST_TABLES - TABLES) != rest.end)
     }
 }

@@ -104,7 +104,7 @@ impl<M: Machine> Uvm<M> {
         if behind == Behind::Emptied || !self.may_stay(held, space, tail, place) {
             unwired = match place {
                 RemapPlace::Fixed(va) if moves_many(old, va) => self.forget_ahead(held, space, old),
-                _ if self.is_sparse(space, old) => self.forget_ahead(held, space, old),
+                _ if self.is_better_forgotten(space, old) => self.forget_ahead(held, space, old),
                 _ => self.unwire_ahead(held, space, old),
             };
         }
