@@ -14,6 +14,7 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/file.h>
+#include <sys/ioctl.h>
 #include <sys/mount.h>
 #include <sys/ptrace.h>
 #include <sys/resource.h>
@@ -319,6 +320,25 @@ static void donate_pages(long count) {
     fill_again(0);
     CHECK(uvm_donate_write(out, range, 1 << 16) == 1 << 16);
 }
+// What a limit keeps out stays in the pipe, whatever else fails.
+static long take_beyond_limit(void) {
+    struct rlimit old, none;
+    CHECK(getrlimit(RLIMIT_AS, &old) == 0);
+    none = (struct rlimit){PAGE, old.rlim_max};
+    CHECK(setrlimit(RLIMIT_AS, &none) == 0);
+    long got = uvm_transfer_read(in, pieces, 64, 1 << 16);
+    int error = errno, left = 0;
+    CHECK(setrlimit(RLIMIT_AS, &old) == 0 && ioctl(in, FIONREAD, &left) == 0);
+    CHECK(got == -1 && is_no_memory(error));
+    if (left == 1 << 16) return 0;
+    donate_pages(0);
+    return errno = EIO, -1;
+}
+static void donate_again(long nothing) {
+    (void)nothing, drain_pipe(1 << 16);
+    CHECK(data[0] == 5 && !memcmp(data, data + 1, (1 << 16) - 1));
+    donate_pages(0);
+}
 static long flush(void) { return as_filled() ? -1 : uvm_anflush(range + PAGE, 8 * PAGE); }
 static int export_mode, exported = -1;
 static long export(void) { return as_filled() ? -1 : uvm_export(range, SOME, export_mode, RW); }
@@ -415,7 +435,8 @@ static void calls_fail_cleanly(void) {
     SWEEP(grow_range, cut_range), SWEEP(move_range, fill_again), SWEEP(keep_range, fill_again), SWEEP(forget_pages, fill_again);
     SWEEP(lock_all, unlocked), locked(0), SWEEP(unlock_all, locked), unlocked(0);
     SWEEP(donate, undonate), SWEEP(donate_little, undonate), SWEEP(flush, fill_again), SWEEP(inherit, inherit_again);
-    send_pages(0), SWEEP(take_pages, send_pages), drain_pipe(1 << 16), donate_pages(0), SWEEP(take_pages, donate_pages), drain_pipe(1 << 16);
+    send_pages(0), SWEEP(take_pages, send_pages), drain_pipe(1 << 16), donate_pages(0), SWEEP(take_pages, donate_pages);
+    drain_pipe(1 << 16), donate_pages(0), SMALL(take_beyond_limit, donate_again), drain_pipe(1 << 16);
     for (export_mode = UVM_SHARE; export_mode <= UVM_DONATE_ZERO; export_mode++) {
         fill_again(0);
         SWEEP(export, unexport), export_again(-1), SWEEP(import, export_again), close(exported), exported = -1;

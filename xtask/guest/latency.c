@@ -18,6 +18,7 @@
 #include <sys/sendfile.h>
 #include <sys/shm.h>
 #include <sys/swap.h>
+#include <sys/timerfd.h>
 #include <sys/uio.h>
 
 enum { ON_DISK = 12 << 20, ON_DISK_HOLES = 400, ON_DISK_NAMES = 10000, ON_DISK_PIECES = 4000, NAMELESS = 200, MEGA = 1 << 20, MUCH = 48 * MEGA, LOCKED = 128 * MEGA, LARGE = 256 * MEGA, PAGES = MUCH / PAGE, ENTRIES = 20000, MAPPINGS = 60000, MANY = 1500, THREADS = 1000, TRACEES = 30000, MANY_WORDS = 100000, RW = PROT_READ | PROT_WRITE };
@@ -953,6 +954,30 @@ static void many_timers(void) {
     BESIDE("the end of a process with many timers", CHECK(!kill(it, SIGKILL) && waitpid(it, 0, 0) == it));
 }
 
+// Timers that go off at one moment, or shortly after one another, each in as many sets as may be.
+static void timers_in_many_sets(void) {
+    enum { TIMERS = 150, SETS = 250 };
+    int timers[TIMERS], sets[SETS];
+    struct epoll_event event = {.events = EPOLLIN | EPOLLET}, all[TIMERS];
+    for (int i = 0; i < TIMERS; i++) NEED((timers[i] = timerfd_create(CLOCK_MONOTONIC, 0)) >= 0);
+    for (int set = 0; set < SETS; set++) {
+        NEED((sets[set] = epoll_create1(0)) >= 0);
+        for (int i = 0; i < TIMERS; i++) NEED(!epoll_ctl(sets[set], EPOLL_CTL_ADD, timers[i], &event));
+        NEED(epoll_wait(sets[set], all, TIMERS, 0) == 0);
+    }
+    for (int apart = 0; apart <= 50; apart += 50) {
+        int64_t next = now() + 20 * MILLI;
+        for (int i = 0; i < TIMERS; i++, next += apart * 1000) {
+            struct itimerspec at = {.it_value = {next / 1000000000, next % 1000000000}};
+            NEED(!timerfd_settime(timers[i], TFD_TIMER_ABSTIME, &at, 0));
+        }
+        BESIDE(apart ? "timers in many sets, one by one" : "timers in many sets", usleep(60000));
+        for (int set = 0; set < SETS; set++) CHECK(epoll_wait(sets[set], all, TIMERS, 0) == TIMERS);
+    }
+    for (int set = 0; set < SETS; set++) close(sets[set]);
+    for (int i = 0; i < TIMERS; i++) close(timers[i]);
+}
+
 static char *signals(void) {
     sigset_t all;
     sigfillset(&all);
@@ -1584,6 +1609,7 @@ static const struct test_case cases[] = {
     {"many_arguments", many_arguments},
     {"many_processes", many_processes},
     {"many_timers", many_timers},
+    {"timers_in_many_sets", timers_in_many_sets},
     {"many_signals", many_signals},
     {"many_locks", many_locks},
     {"many_files_with_locks", many_files_with_locks},

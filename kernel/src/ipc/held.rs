@@ -144,24 +144,27 @@ impl Held {
         Ok(true)
     }
 
-    /// Takes out what comes first, if it is a donated range of at most `most` bytes.
-    pub fn take_range(&mut self, most: usize) -> Option<Arc<Export>> {
+    /// Has `map` take what comes first, if it is a donated range of at most `most` bytes; what `map` has made of it, and its length.
+    ///
+    /// # Errors
+    /// Those of `map`: the range stays.
+    pub fn take_range<T>(
+        &mut self,
+        most: usize,
+        map: impl FnOnce(&Export) -> Result<T>,
+    ) -> Result<Option<(T, usize)>> {
         let is_first = self.ranges > 0 && self.front.is_empty() && self.ring.len() == 0;
-        if !is_first || self.behind.first_run() > most {
-            return None;
+        let len = self.behind.first_run();
+        if !is_first || len > most {
+            return Ok(None);
         }
-        if !matches!(self.behind.peek_run(), Some((Run::Range(_), _))) {
-            return None;
-        }
-        match self.behind.take_run(&Clusters) {
-            Ok(Some(Run::Range(range))) => {
-                self.ranges -= 1;
-                self.moved -= range.pages() as usize * PAGE;
-                self.charge();
-                Some(range)
-            }
-            _ => None,
-        }
+        let Some((Run::Range(range), _)) = self.behind.peek_run() else { return Ok(None) };
+        let mapped = map(range)?;
+        self.behind.trim_front(&Clusters, len);
+        self.ranges -= 1;
+        self.moved -= len;
+        self.charge();
+        Ok(Some((mapped, len)))
     }
 
     /// Copies in what there is room for, of `capacity` in all; lends pages where that pays, of up to `most` in all.

@@ -267,18 +267,23 @@ impl Pipe {
         outcome(chain.len(), result).map(|_| chain)
     }
 
-    /// As [`take`](Pipe::take), but what comes first may be memory that somebody gave away as it was.
-    pub fn take_any(&self, blocking: Blocking, most: usize) -> Result<Taken> {
+    /// As [`take`](Pipe::take), but what comes first may be memory that somebody gave away as it was, which `map` takes.
+    pub fn take_any(
+        &self,
+        blocking: Blocking,
+        most: usize,
+        map: impl FnOnce(&Export) -> Result<u64>,
+    ) -> Result<Taken> {
         let (mut chain, mut range) = (Chain::new(), None);
         let result = self.get(blocking, |held| {
-            range = held.take_range(most);
+            range = held.take_range(most, map)?;
             if range.is_none() {
                 held.take(most, &mut chain)?;
             }
             Ok(())
         });
         match range {
-            Some(range) => Ok(Taken::Range(range)),
+            Some((at, len)) => Ok(Taken::Range(at, len)),
             None => outcome(chain.len(), result).map(|_| Taken::Bytes(chain)),
         }
     }
@@ -521,8 +526,8 @@ fn told(result: Result<()>) -> Result<()> {
 /// What was taken out of a pipe.
 pub enum Taken {
     Bytes(Chain),
-    /// Memory that somebody gave away as it was.
-    Range(Arc<Export>),
+    /// Where memory is now that somebody gave away as it was, and its length.
+    Range(u64, usize),
 }
 
 /// Whether a transfer may wait.

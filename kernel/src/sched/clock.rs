@@ -58,7 +58,7 @@ struct Timers {
     wakes: BTreeMap<TimerId, Arc<Task>>,
     later: BTreeMap<TimerId, Later>,
     next_serial: u64,
-    /// What is due later waits until then, since as much as may be was done at once before.
+    /// What is due later waits until then, since others have the CPU after some was done.
     next_later: Nanos,
 }
 
@@ -347,7 +347,8 @@ pub fn timer_interrupt(origin: Origin) {
     if next == u64::MAX {
         local.armed.store(next, Relaxed);
     } else {
-        arm(next, now);
+        // What was due has taken its time.
+        arm(next, self::now());
     }
     if cpu::count() > 1 {
         look_for_hangs(now);
@@ -366,25 +367,30 @@ fn charge(local: &Local, task: &Task, origin: Origin, since: Nanos) {
     }
 }
 
-/// Wakes the tasks whose time has come, then does what is due later, as much as may be at once.
+/// Wakes the tasks whose time has come, then does what is due later, for as long as may be at once: how long a call takes depends on
+/// what a program has wait for it.
 fn run_due(now: Nanos, local: &Local) {
-    /// What is done at once: a tenth of a millisecond's, about. Others have the CPU for longer before the next.
-    const AT_ONCE: usize = 128;
-    const BETWEEN: Nanos = 250_000;
+    const AT_ONCE: Nanos = 100_000;
+    /// Others have the CPU for so many times as long before the next is done, whenever that is due.
+    const BETWEEN: Nanos = 2;
     let wake = || local.timers.lock().take_wake(now);
     while let Some(task) = wake() {
         super::wake_due(&task);
     }
-    for done in 0.. {
+    if local.timers.lock().next_later > now {
+        return;
+    }
+    let begun = self::now();
+    loop {
+        let time = self::now();
+        let took = time - begun;
         let later = {
             let mut timers = local.timers.lock();
-            if timers.next_later > now {
+            let later = if took < AT_ONCE { take_due(&mut timers.later, now) } else { None };
+            let Some(later) = later else {
+                timers.next_later = time + BETWEEN * took;
                 return;
-            }
-            let Some(later) = take_due(&mut timers.later, now) else { return };
-            if done == AT_ONCE {
-                timers.next_later = now + BETWEEN;
-            }
+            };
             later
         };
         match later {

@@ -16,7 +16,7 @@ use crate::fs::inode::{downcast, InodeRef};
 use crate::ipc::pipe::{Blocking, Taken};
 use crate::mem::layout::USER_END;
 use crate::net::moving::{from_pages, give_pages, hold, lend_pages, take_back, to_pages};
-use crate::net::pages::{append_lent, Chain, Clusters};
+use crate::net::pages::{Chain, Clusters};
 use crate::user;
 use crate::vm::{self, Export, Giving};
 use linux_raw_sys::general as abi;
@@ -60,17 +60,13 @@ fn transfer_read(fd: i32, pieces: u64, count: u32, most: usize) -> Result<usize>
     user::zero_out(pieces, count * size_of::<UserPiece>())?;
     let most = most.min(MOST_BYTES);
     let taken = match file.io().pipe().filter(|_| file.is_readable()) {
-        Some(pipe) => pipe.take_any(Blocking::of(&file), most)?,
+        Some(pipe) => pipe.take_any(Blocking::of(&file), most, |range| super::mem::import(range, None))?,
         None => Taken::Bytes(file.take(most)?),
     };
     let chain = match taken {
         Taken::Bytes(chain) => chain,
-        Taken::Range(range) => {
-            let at = match super::mem::import(&range, None) {
-                Ok(at) => at,
-                Err(errno) => return Err(put_back(&file, lent_chain(&range)?, errno)),
-            };
-            user::put(pieces, &UserPiece { start: at, len: range.pages() * PAGE })?;
+        Taken::Range(start, len) => {
+            user::put(pieces, &UserPiece { start, len: len as u64 })?;
             return Ok(1);
         }
     };
@@ -81,27 +77,23 @@ fn transfer_read(fd: i32, pieces: u64, count: u32, most: usize) -> Result<usize>
         Ok(done) => done,
         Err((errno, chain)) => return Err(put_back(&file, chain, errno)),
     };
-    let _growing = match allow_growth(&mm, (lent.len() * PAGE_SIZE) as u64, 0..0) {
+    let growing = match allow_growth(&mm, (lent.len() * PAGE_SIZE) as u64, 0..0) {
         Ok(growing) => growing,
         Err(errno) => return Err(put_back(&file, from_pages(lent, &found), errno)),
     };
     let at = match vm::transfer(&mm.space, lent) {
         Ok(at) => at,
-        Err((errno, lent)) => return Err(put_back(&file, from_pages(lent, &found), errno)),
+        Err((errno, lent)) => {
+            // Who has a pipe locked may wait for this.
+            drop(growing);
+            return Err(put_back(&file, from_pages(lent, &found), errno));
+        }
     };
     for (index, piece) in found.iter().enumerate() {
         let piece = UserPiece { start: at + piece.offset as u64, len: piece.len as u64 };
         user::put(pieces + index as u64 * size, &piece)?;
     }
     Ok(found.len())
-}
-
-/// A range that can't be mapped, as pages.
-fn lent_chain(range: &Export) -> Result<Chain> {
-    let (mut chain, lent) = (Chain::new(), range.lend()?);
-    let len = lent.len() * PAGE_SIZE;
-    append_lent(&mut chain, lent, 0..len)?;
-    Ok(chain)
 }
 
 /// What could not be delivered is for the next who reads.
