@@ -307,10 +307,15 @@ impl<M: Machine> Uvm<M> {
         }
     }
 
-    /// Whether a range has so many tables, or some of few translations each, that these are better
-    /// forgotten than moved.
+    /// Whether a range has so many tables, some of few translations each, or pages that so many others
+    /// map, that its translations are better forgotten than moved.
     pub(crate) fn is_better_forgotten(&self, space: &Space<M>, range: VaRange) -> bool {
         let pmap = self.machine().pmap();
+        let few = VaRange::new(range.start, range.end.min(range.start + Pages(TRANSLATIONS as u64 / 4)));
+        // So few take more than a step only where many others map the same pages.
+        if range.pages().0 > FEW as u64 && pmap.part(&space.pmap, few, TRANSLATIONS) != few.end {
+            return true;
+        }
         let part = VaRange::new(range.start, pmap.tables_part(&space.pmap, range, TABLES));
         let rest = VaRange::new(part.end, range.end);
         !rest.is_empty()

@@ -551,7 +551,7 @@ impl Pmap for X86Pmap {
 #[cold]
 fn part_by_lists(space: &Space, range: VaRange, mappings: usize) -> Va {
     /// Nodes that take as long to look through as a mapping to remove.
-    const NODES: usize = 32;
+    const NODES: usize = 16;
     /// Mappings that take as long as a table.
     const TABLE: usize = 8;
     let (mut rest, left) = (range, Cell::new(mappings));
