@@ -510,6 +510,57 @@ static void the_last_thread_is_one(void) {
     if (!CHECK(shared[MOST] == 1 && shared[MADE] > 100)) printf("  %d at once, %d in all, beside %d\n", shared[MOST], shared[MADE], count);
 }
 
+// Pages that are asked to leave memory, while other threads free them and make page tables of what is free.
+enum { LEAVING = 64, SPAN = 2 << 20, TABLES = 200 };
+static char *leaving;
+
+static void *pages_out(void *none) {
+    while (!stop) CHECK(!madvise(leaving, LEAVING * PAGE, 21));
+    return none;
+}
+
+static void *frees_pages(void *none) {
+    while (!stop) {
+        for (int i = 0; i < LEAVING; i++) leaving[i * PAGE] = 1;
+        CHECK(!madvise(leaving, LEAVING * PAGE, MADV_DONTNEED));
+    }
+    return none;
+}
+
+static void *makes_tables(void *none) {
+    while (!stop) {
+        char *at = mmap(0, (size_t)TABLES * SPAN, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        NEED(at != MAP_FAILED);
+        for (size_t i = 0; i < TABLES; i++) at[i * SPAN] = 1;
+        NEED(!munmap(at, (size_t)TABLES * SPAN));
+        pid_t child = fork();
+        if (child == 0) _exit(0);
+        NEED(child > 0 && waitpid(child, 0, 0) == child);
+    }
+    return none;
+}
+
+static void *stops_all(void *none) {
+    usleep(6000000);
+    stop = 1;
+    return none;
+}
+
+static void pages_that_become_tables(void) {
+    static void *(*const all[])(void *) = {pages_out, pages_out, frees_pages, makes_tables, stops_all};
+    pid_t children[6];
+    for (int i = 0; i < 6; i++) {
+        if ((children[i] = fork())) continue;
+        leaving = mmap(0, LEAVING * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        NEED(leaving != MAP_FAILED);
+        pthread_t threads[5];
+        for (int n = 0; n < 5; n++) NEED(!pthread_create(&threads[n], 0, all[n], 0));
+        for (int n = 0; n < 5; n++) NEED(!pthread_join(threads[n], 0));
+        _exit(failed_checks != 0);
+    }
+    for (int i = 0, status; i < 6; i++) CHECK(waitpid(children[i], &status, 0) == children[i] && status == 0);
+}
+
 static const struct test_case cases[] = {
     {"open_creates_or_opens", open_creates_or_opens},
     {"a_lock_is_one_processs", a_lock_is_one_processs},
@@ -525,6 +576,7 @@ static const struct test_case cases[] = {
     {"what_may_only_be_read_has_no_holes", what_may_only_be_read_has_no_holes},
     {"who_has_ended_traces_nobody", who_has_ended_traces_nobody},
     {"the_last_thread_is_one", the_last_thread_is_one},
+    {"pages_that_become_tables", pages_that_become_tables},
 };
 
 int main(int argc, char **argv) { return RUN(cases, argc, argv); }

@@ -329,6 +329,15 @@ pub const CASES: &[Case] = &[
     },
     Case { cpus: 3, seconds: 300, ..guest("races", &[("races", Libc::Musl)], &["/bin/races"]) },
     Case {
+        cpus: 2,
+        memory: "64M",
+        ..guest(
+            "pages that become tables",
+            &[("races", Libc::Musl)],
+            &["/bin/races", "pages_that_become_tables"],
+        )
+    },
+    Case {
         clock: Clock::Instructions,
         memory: "1G",
         seconds: 300,
