@@ -180,6 +180,26 @@ mod ipc {
 }
 
 /// See [`ipc`].
+mod proc {
+    pub mod table {
+        use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
+
+        use crate::errno::{Result, EINVAL};
+
+        static END: AtomicI32 = AtomicI32::new(32768);
+
+        pub fn numbers() -> i32 {
+            END.load(Relaxed)
+        }
+
+        pub fn set_numbers(end: i32) -> Result<()> {
+            let is_fine = (301..=4 << 20).contains(&end);
+            is_fine.then(|| END.store(end, Relaxed)).ok_or(EINVAL)
+        }
+    }
+}
+
+/// See [`ipc`].
 mod net {
     pub mod moving {
         use std::sync::atomic::AtomicUsize;

@@ -20,6 +20,8 @@ struct Setting {
 enum Takes {
     /// Numbers up to this, and shows them.
     UpTo(u64),
+    /// Numbers from one up to another, and shows them.
+    Within(u64, u64),
     /// Bytes, `never` and `default`.
     Bytes,
     /// Percents that go with the other shares.
@@ -33,7 +35,7 @@ enum Takes {
 }
 
 /// Least shares before most, lest they can't be lowered one after the other.
-static SETTINGS: [(&Setting, Takes); 22] = [
+static SETTINGS: [(&Setting, Takes); 23] = [
     (&settings::SHMMAX, Takes::UpTo(u64::MAX)),
     (&settings::SHMALL, Takes::UpTo(u64::MAX)),
     (&settings::SHMMNI, Takes::UpTo(32768)),
@@ -56,6 +58,7 @@ static SETTINGS: [(&Setting, Takes); 22] = [
     (&settings::EXEC_MAX, Takes::Share),
     (&settings::TIER, Takes::UpTo(50)),
     (&settings::NEIGHBOURS, Takes::Switch),
+    (&settings::NUMBERS, Takes::Within(301, 4 << 20)),
 ];
 
 /// What texts are made of, beside any bytes.
@@ -118,6 +121,7 @@ fn write(which: usize, bytes: &[u8]) {
     let bytes_line = |bytes: u64| if bytes == u64::MAX { String::from("never\n") } else { line(bytes) };
     let meant = match (takes, text.trim()) {
         (Takes::UpTo(most), _) => up_to(most).map(line),
+        (Takes::Within(least, most), _) => up_to(most).filter(|&number| number >= least).map(line),
         (Takes::Bytes, "default") => Some(line(65536)),
         (Takes::Bytes, "never") => Some(String::from("never\n")),
         (Takes::Bytes, _) => up_to(u64::MAX).map(bytes_line),
