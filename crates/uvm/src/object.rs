@@ -581,8 +581,8 @@ impl ObjectBody {
             left -= 1;
             match stored {
                 Stored::Page(page) => {
-                    busy_check(machine, page)?;
                     left = (left + 1).saturating_sub(machine.pmap().weight(page));
+                    busy_check(machine, page)?;
                     let page = down.unmap(machine, held, page);
                     self.remove(uvm, held, page, down);
                 }

@@ -311,7 +311,8 @@ impl<M: Machine> Uvm<M> {
     /// map, that its translations are better forgotten than moved.
     pub(crate) fn is_better_forgotten(&self, space: &Space<M>, range: VaRange) -> bool {
         let pmap = self.machine().pmap();
-        let few = VaRange::new(range.start, range.end.min(range.start + Pages(TRANSLATIONS as u64 / 4)));
+        let few = Pages(range.pages().0.min(TRANSLATIONS as u64 / 4));
+        let few = VaRange::new(range.start, range.start + few);
         // So few take more than a step only where many others map the same pages.
         if range.pages().0 > FEW as u64 && pmap.part(&space.pmap, few, TRANSLATIONS) != few.end {
             return true;
