@@ -331,11 +331,7 @@ pub const CASES: &[Case] = &[
     Case {
         cpus: 2,
         memory: "64M",
-        ..guest(
-            "pages that become tables",
-            &[("races", Libc::Musl)],
-            &["/bin/races", "pages_that_become_tables"],
-        )
+        ..guest("pages that become tables", &[("races", Libc::Musl)], &["/bin/races", "little"])
     },
     Case {
         clock: Clock::Instructions,
