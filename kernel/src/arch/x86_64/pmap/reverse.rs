@@ -53,7 +53,7 @@ const BITS: u32 = 24;
 const GATHERED: u64 = ACCESSED | DIRTY;
 /// Nodes beyond which a list loses its oldest mappings as it gets new ones (law P1): a program can map one page as often as it likes,
 /// and each lookup by page, and each unmapping, goes through the list with interrupts off.
-const MOST: u32 = 512;
+const MOST: u32 = 384;
 
 /// In the place word: a mapping was lowered that other CPUs hold, and they may not have been told yet (law P6).
 pub(super) const UNTOLD: u32 = 1 << 31;
