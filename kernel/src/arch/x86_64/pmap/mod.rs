@@ -429,7 +429,7 @@ impl Pmap for X86Pmap {
         /// Mappings that take as long to remove as a table.
         const TABLE: usize = 8;
         /// And as long as to find the next table by another one above it.
-        const ABOVE: usize = 32;
+        const ABOVE: usize = 48;
         const ABOVE_SERVES: u64 = 512 * SERVES;
         /// Mappings that a table is reckoned to have in a space of few tables, which is not looked at: a quarter of what it
         /// has room for.
