@@ -349,12 +349,13 @@ fn detach_threads(thread: &Arc<Thread>) -> Result<()> {
         return Err(EAGAIN);
     }
     if thread.tid() != process.pid {
-        trace::leader_replaced(process);
         table::with(|tree| {
             tree.remove_thread(thread.tid());
             thread.set_tid(process.pid);
             tree.insert_thread(thread.clone());
         });
+        // Only now: a tracer that waits for the process finds the old leader or the new one.
+        trace::leader_replaced(process);
     }
     Ok(())
 }
