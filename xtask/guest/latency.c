@@ -1176,6 +1176,19 @@ static char *sees_all(void) {
     return 0;
 }
 
+// Takes whatever comes by a socket and a pipe.
+static void reads_all(int socket, int pipe, int other, int other_end) {
+    static char bytes[MEGA];
+    close(other);
+    close(other_end);
+    for (;;) {
+        struct pollfd ready[] = {{.fd = socket, .events = POLLIN}, {.fd = pipe, .events = POLLIN}};
+        NEED(poll(ready, 2, -1) > 0);
+        for (int i = 0; i < 2; i++)
+            if (ready[i].revents & POLLIN) NEED(read(ready[i].fd, bytes, sizeof bytes) > 0);
+    }
+}
+
 static void memory_of_many(void) {
     static pid_t all[SEEN_BY];
     int fd = file(SEEN);
@@ -1184,6 +1197,15 @@ static void memory_of_many(void) {
     NEED(seen_file != MAP_FAILED);
     for (size_t i = 0; i < SEEN; i += PAGE) seen_file[i] = 1;
     for (int i = 0; i < SEEN_BY; i++) all[i] = child(sees_all);
+    int to[2], pipe_to[2];
+    NEED(!socketpair(AF_UNIX, SOCK_STREAM, 0, to) && !pipe(pipe_to));
+    pid_t reader = fork();
+    NEED(reader >= 0);
+    if (reader == 0) reads_all(to[0], pipe_to[0], to[1], pipe_to[1]);
+    BESIDE("write to a socket of what many have mapped", CHECK(write(to[1], seen_file, SEEN) == SEEN));
+    BESIDE("write to a pipe of what many have mapped", CHECK(write(pipe_to[1], seen_file, SEEN) == SEEN));
+    BESIDE("sendfile of a file that many have mapped", CHECK(sendfile(to[1], fd, &(off_t){0}, SEEN) == SEEN));
+    NEED(!kill(reader, SIGKILL) && waitpid(reader, 0, 0) == reader && !close(to[0]) && !close(to[1]) && !close(pipe_to[0]) && !close(pipe_to[1]));
     NEED(!kill(all[SEEN_BY / 2], SIGKILL));
     BESIDE("the end of one of many that have the same memory", CHECK(waitpid(all[SEEN_BY / 2], 0, 0) == all[SEEN_BY / 2]));
     BESIDE("madvise(MADV_DONTNEED) of what many have", CHECK(!madvise(seen, 2 * MEGA, MADV_DONTNEED)));

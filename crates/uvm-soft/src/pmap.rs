@@ -483,6 +483,10 @@ impl Pmap for SoftPmap {
         wired
     }
 
+    fn weight(&self, page: PageNo) -> usize {
+        self.enter_call().tables.reverse[page.0 as usize].len().max(1)
+    }
+
     fn is_mapped(&self, page: PageNo) -> bool {
         let state = self.enter_call();
         state.counted != 0 || !state.tables.reverse[page.0 as usize].is_empty()

@@ -20,22 +20,24 @@
 //! Source: 1998, section 4.2.
 
 use alloc::sync::Arc;
+use core::ops::Range;
 
 use machine::frames::{PageFlags, Taken};
 use machine::lines::Ordering::Relaxed;
-use machine::{order, Held, Machine, NoMemory, Pages, Prot, Shootdown, Va, VaRange};
+use machine::{order, Held, Machine, NoMemory, Pages, Pmap, Prot, Shootdown, Va, VaRange};
 
 use crate::amap::AnonHolders;
 use crate::anon::drop_page;
 use crate::borrowed::BORROWED;
 use crate::borrowers::ENTER_BYTES;
-use crate::loan::{Lent, LentPage};
+use crate::loan::{Lent, LentPage, LOWERED};
 use crate::map::tree::Tree;
 use crate::map::{choose_place, has_room, Change, Entry, Map, Place, Writes, NOWHERE};
-use crate::object::busy_check;
+use crate::object::{busy_check, Object};
 use crate::pager::{GetError, Pager};
 use crate::slots::put_bytes;
 use crate::stat::Counter;
+use crate::steps::FEW;
 use crate::{Space, Stop, Uvm};
 
 /// Where transferred pages go.
@@ -319,6 +321,9 @@ impl<M: Machine> Uvm<M> {
         index: Pages,
         mut lent: Lent,
     ) -> Result<(), (GetError, Lent)> {
+        if lent.len() > FEW {
+            self.unmap_ahead(held, pager.object(), index.0..index.0.saturating_add(lent.len() as u64));
+        }
         let is_owned = |page: &LentPage| !self.frames().is_left(page.page());
         let mut others = lent.pages.iter().position(is_owned);
         loop {
@@ -345,6 +350,33 @@ impl<M: Machine> Uvm<M> {
                 Ok(held_by_others) => others = held_by_others,
                 Err(e) => return Err((e, lent)),
             }
+        }
+    }
+
+    /// Unmaps the pages of an object in a range that many map, some at a time, before all that lies there is replaced
+    /// under one lock. Whoever uses one meanwhile maps it again.
+    fn unmap_ahead(&self, held: &mut Held<'_, order::Nothing>, object: &Object<M>, mut range: Range<u64>) {
+        let machine = self.machine();
+        while !range.is_empty() {
+            let (mut down, mut left) = (Shootdown::new(), LOWERED);
+            {
+                let (body, mut h) = object.lock(held);
+                let weighed =
+                    body.pages(range.clone()).map(|(index, page)| (index, page, machine.pmap().weight(page)));
+                range.start = range.end;
+                for (index, page, weight) in weighed.filter(|&(.., weight)| weight > 1) {
+                    if left == 0 {
+                        range.start = index.0;
+                        break;
+                    }
+                    left = left.saturating_sub(weight);
+                    if !machine.frames().flags(page).contains(PageFlags::BUSY) {
+                        let _mapped_again_by_faults = down.unmap(machine, &mut h, page);
+                    }
+                }
+            }
+            down.perform(machine, held);
+            machine.pause(held);
         }
     }
 

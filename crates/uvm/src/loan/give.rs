@@ -99,6 +99,7 @@ impl<M: Machine> Uvm<M> {
                     Ok(()) => Ok(()),
                 }
             });
+            let is_long = lending.is_over();
             self.count_lending(&lending);
             if lent.len() as u64 == range.pages().0 {
                 tree.each_mut(range, |entry| self.discard_part(&mut h, entry, range, &mut down));
@@ -109,6 +110,7 @@ impl<M: Machine> Uvm<M> {
             let found = lent.len() as u64;
             self.return_pages(&mut h, lent.pages.drain(..));
             match result {
+                _ if is_long => Ok(Given::Never),
                 Err(Stop::Fail(FaultError::NoMemory)) => Err(Stop::Fail(FaultError::NoMemory)),
                 _ => Ok(Given::Missing(found)),
             }

@@ -26,18 +26,34 @@ use crate::{Space, Stop, Uvm};
 /// What must be looked at by a fault before a page is lent.
 pub(super) const SPECIAL: PageFlags = PageFlags::BUSY.union(PageFlags::ERROR).union(PageFlags::AHEAD);
 
+/// Pages whose mappings are lowered under one hold of the map's lock; fewer of those that many map
+/// ([`Pmap::weight`]).
+pub(crate) const LOWERED: usize = if cfg!(feature = "small-leaves") { 2 } else { 1024 };
+
 /// A call under way.
 pub(super) struct Lending<'a, M: Machine> {
     space: &'a Space<M>,
     pub(super) lent: &'a mut Lent,
     down: &'a mut Shootdown,
+    /// What is left of [`LOWERED`]. At zero the hold of the map's lock ends.
+    left: usize,
     anons: u64,
     zeroes: u64,
 }
 
 impl<'a, M: Machine> Lending<'a, M> {
     pub(super) fn new(space: &'a Space<M>, lent: &'a mut Lent, down: &'a mut Shootdown) -> Self {
-        Lending { space, lent, down, anons: 0, zeroes: 0 }
+        Lending { space, lent, down, left: LOWERED, anons: 0, zeroes: 0 }
+    }
+
+    /// Whether as much is lowered as may be under one hold of the map's lock.
+    pub(super) fn is_over(&self) -> bool {
+        self.left == 0
+    }
+
+    /// Counts a page whose mappings are about to be lowered.
+    fn count_lowered(&mut self, pmap: &M::Pmap, page: PageNo) {
+        self.left = self.left.saturating_sub(pmap.weight(page));
     }
 }
 
@@ -112,10 +128,15 @@ impl<M: Machine> Uvm<M> {
             let at = self.attempt(held, 0, |held, _| {
                 // What is lent stays so: an attempt goes on behind what those before it have lent.
                 let at = range.start + Pages((lending.lent.len() - before) as u64);
+                lending.left = LOWERED;
                 self.lend_resident(held, VaRange::new(at, range.end), lending)
             })?;
             if at == range.end {
                 return Ok(());
+            }
+            if lending.is_over() {
+                self.machine().pause(held);
+                continue;
             }
             if missed.replace(at) == Some(at) {
                 let page = self.fault_and_pin(held, lending.space, at, Prot::READ, Reach::AsProgram)?.page;
@@ -159,7 +180,7 @@ impl<M: Machine> Uvm<M> {
             lending.down.flush(self.machine().pmap());
             result.map_err(FaultError::from)?;
             at = at + Pages((lending.lent.len() - first) as u64);
-            if at < part.end {
+            if at < part.end || lending.is_over() {
                 break;
             }
         }
@@ -286,7 +307,7 @@ impl<M: Machine> Uvm<M> {
     }
 
     /// Lends an anon's page; says no if it has none at this moment, or a copy has taken the anon's
-    /// place: so `is_there` says.
+    /// place: so `is_there` says; and if the hold of the map's lock is to end.
     #[inline]
     #[allow(clippy::too_many_arguments)]
     fn lend_anon(
@@ -300,6 +321,9 @@ impl<M: Machine> Uvm<M> {
         lending: &mut Lending<'_, M>,
     ) -> Result<bool, NoMemory> {
         let frames = self.frames();
+        if lending.is_over() {
+            return Ok(false);
+        }
         let (anon, mut h) = self.anons.get(no).lock(held);
         let Some(page) = anon.page().filter(|_| is_there()) else { return Ok(false) };
         match frames.lend_idle(page) {
@@ -313,7 +337,9 @@ impl<M: Machine> Uvm<M> {
             }
         }
         if others_write {
-            self.machine().pmap().page_protect(&mut h, page, Prot::READ_EXECUTE, lending.down);
+            let pmap = self.machine().pmap();
+            lending.count_lowered(pmap, page);
+            pmap.page_protect(&mut h, page, Prot::READ_EXECUTE, lending.down);
         }
         lending.anons += 1;
         lending.lent.pages.push(LentPage(page));
@@ -381,11 +407,17 @@ impl<M: Machine> Uvm<M> {
         let (body, mut h) = oref.pager.object().lock(held);
         let first = entry.index(oref, part.start).0;
         for index in first..first + part.pages().0 {
+            if lending.is_over() {
+                return Ok(());
+            }
             let mut number = [0u32];
             body.window(index, &mut number);
             let page = match resident(number[0]) {
                 Some(page) if self.frames().flags(page).intersects(SPECIAL) => return Ok(()),
-                Some(page) => self.lend_owned(&mut h, &body, page, lending.down)?,
+                Some(page) => {
+                    lending.count_lowered(self.machine().pmap(), page);
+                    self.lend_owned(&mut h, &body, page, lending.down)?
+                }
                 None if oref.pager.is_hole(&body, Pages(index)) => {
                     lending.zeroes += 1;
                     self.zero_page(&mut h)?

@@ -6,7 +6,7 @@ use alloc::sync::Arc;
 use machine::frames::{Lending as Found, PageFlags};
 use machine::{order, Held, Machine, NoMemory, PageNo, Pages, Pmap, Prot, Reserve, Shootdown};
 
-use super::lend::SPECIAL;
+use super::lend::{LOWERED, SPECIAL};
 use super::{Lent, LentPage};
 use crate::anon::drop_page;
 use crate::map::ORef;
@@ -39,11 +39,17 @@ impl<M: Machine> Uvm<M> {
         self.make_lent_room(lent, pages)?;
         let before = lent.len();
         let mut down = Shootdown::new();
-        let mut result = Ok(());
+        let (mut result, mut left) = (Ok(()), LOWERED);
         while lent.len() - before < pages {
             let n = lent.len() - before;
             let at = Pages(index.0 + n as u64);
-            if self.lend_resident_of(held, &oref, at, pages - n, lent, &mut down) > 0 {
+            let found = self.lend_resident_of(held, &oref, at, pages - n, lent, (&mut down, &mut left));
+            if left == 0 {
+                down.perform(self.machine(), held);
+                self.machine().pause(held);
+                left = LOWERED;
+            }
+            if found > 0 {
                 continue;
             }
             let access = Access::Call(crate::Advice::Normal, (pages - n).min(u32::MAX as usize) as u32);
@@ -80,7 +86,7 @@ impl<M: Machine> Uvm<M> {
     }
 
     /// Lends the pages from `index` on that are there and idle, up to the first that isn't, and to
-    /// [`AT_ONCE`]. Says how many.
+    /// [`AT_ONCE`]; fewer of those that many map: they count more of what is `left`. Says how many.
     fn lend_resident_of(
         &self,
         held: &mut Held<'_, order::Nothing>,
@@ -88,7 +94,7 @@ impl<M: Machine> Uvm<M> {
         index: Pages,
         pages: usize,
         lent: &mut Lent,
-        down: &mut Shootdown,
+        (down, left): (&mut Shootdown, &mut usize),
     ) -> usize {
         let mut numbers = [0; AT_ONCE];
         let numbers = &mut numbers[..pages.min(AT_ONCE)];
@@ -99,13 +105,18 @@ impl<M: Machine> Uvm<M> {
         }
         body.window(index.0, numbers);
         for &number in &*numbers {
+            if *left == 0 {
+                break;
+            }
             let is_plain = |page: &PageNo| !frames.flags(*page).intersects(SPECIAL);
             let Some(page) = resident(number).filter(is_plain) else { break };
             if frames.lend_idle(page) != Found::Lent {
                 break;
             }
             frames.set_flags(page, PageFlags::TOUCHED);
-            self.machine().pmap().page_protect(&mut h, page, Prot::READ_EXECUTE, down);
+            let pmap = self.machine().pmap();
+            *left = left.saturating_sub(pmap.weight(page));
+            pmap.page_protect(&mut h, page, Prot::READ_EXECUTE, down);
             lent.pages.push(LentPage(page));
         }
         let count = lent.len() - before;
