@@ -1218,6 +1218,38 @@ static void memory_of_many(void) {
     NEED(!munmap(seen_file, SEEN) && !close(fd));
 }
 
+static char *given_on;
+
+static char *writes_all(void) {
+    for (size_t i = 0; i < SEEN; i += PAGE) given_on[i] = 2;
+    return 0;
+}
+
+// Memory that 520 children write to, too: whoever has a copy of it must not see what they write then.
+static void copies_of_what_many_write(void) {
+    static pid_t all[SEEN_BY];
+    char *there = 0;
+    int given = -1, shared = -1;
+    pid_t copy = 0;
+    given_on = memory_of(SEEN);
+    NEED(!uvm_minherit(given_on, SEEN, UVM_INHERIT_SHARE));
+    for (int i = 0; i < SEEN_BY; i++) all[i] = child(writes_all);
+    for (size_t i = 0; i < SEEN; i += PAGE) NEED(given_on[i] == 2);
+    NEED(!uvm_minherit(given_on, SEEN, UVM_INHERIT_COPY));
+    BESIDE("a fork that copies what many write", if (!(copy = fork())) is_there());
+    BESIDE("uvm_export of a copy of what many write", CHECK((given = uvm_export(given_on, SEEN, UVM_COPY, RW)) >= 0));
+    BESIDE("uvm_import of a copy of what many write", CHECK((there = uvm_import(given, 0, 0)) != (void *)-1));
+    NEED((shared = uvm_export(given_on, SEEN, UVM_SHARE, RW)) >= 0);
+    for (size_t i = 0; i < SEEN; i += PAGE) given_on[i] = 3;
+    for (size_t i = 0; i < SEEN; i += PAGE) NEED(there[i] == 2);
+    BESIDE("close of a copy of what many write", CHECK(!close(given)));
+    BESIDE("close of what many write", CHECK(!close(shared)));
+    BESIDE("munmap of a copy of what many write", CHECK(!munmap(there, SEEN)));
+    for (int i = 0; i < SEEN_BY; i++) kill(all[i], SIGKILL);
+    for (int i = 0; i < SEEN_BY; i++) waitpid(all[i], 0, 0);
+    NEED(!kill(copy, SIGKILL) && waitpid(copy, 0, 0) == copy && !munmap(given_on, SEEN));
+}
+
 static const char *numbered(const char *folder, int n) {
     static char name[64];
     snprintf(name, sizeof name, "%s/%d", folder, n);
@@ -1616,6 +1648,7 @@ static const struct test_case cases[] = {
     {"many_messages", many_messages},
     {"files_are_cut", files_are_cut},
     {"memory_of_many", memory_of_many},
+    {"copies_of_what_many_write", copies_of_what_many_write},
     {"a_page_is_mapped_often_alone", a_page_is_mapped_often_alone},
     {"a_page_is_mapped_often_among_others", a_page_is_mapped_often_among_others},
     {"folders", folders},

@@ -377,11 +377,11 @@ const PLANTS: &[Plant] = &[
         found_by: RANDOM,
     },
     Plant {
-        what: "passing: a copy leaves the giver's pages writable",
+        what: "fork: what others write stays writable by them",
         file: "uvm/src/space.rs",
         changes: &[(
-            "forked.was_exclusive => aref.write_protect(self.parts(), held, len, down),",
-            "forked.was_exclusive => {}",
+            "forked.copy.amap.is_unprotected.store(true, Relaxed);",
+            "",
         )],
         found_by: RANDOM,
     },

@@ -75,6 +75,9 @@ pub(crate) struct Amap<M: Machine> {
     /// Whether any slot may hold a page on loan: `body.borrowed` is not empty. Changes with the body locked; who has the map of an
     /// entry reads for its slots without.
     pub(crate) borrows: AtomicBool,
+    /// A copy of slots that others write, whose translations of these pages may allow stores yet. Nobody but the thread that makes
+    /// the copy has it then: see [`write_protect_copies`](Uvm::write_protect_copies).
+    pub(crate) is_unprotected: AtomicBool,
 }
 
 /// A reference to a run of an amap's slots, as long as the entry that holds it.
@@ -162,7 +165,9 @@ impl<M: Machine> ARef<M> {
             rewritten: Rewritten::new(),
             left: Left::Nothing,
         };
-        ARef { amap: Arc::new(Amap { body: Shared::new(body), borrows: AtomicBool::new(false) }), slot }
+        let (body, borrows, is_unprotected) =
+            (Shared::new(body), AtomicBool::new(false), AtomicBool::new(false));
+        ARef { amap: Arc::new(Amap { body, borrows, is_unprotected }), slot }
     }
 
     /// The slots of the first `len` pages.
@@ -369,22 +374,32 @@ impl<M: Machine> ARef<M> {
         }
     }
 
-    /// Takes the right to write from every mapping, in any space, of the pages in the first `len` slots.
+    /// Takes the right to write from every mapping, in any space, of the pages in some slots, until no step is `left`, which is one a
+    /// slot and one a mapping. Returns the first slot whose page's time has not come.
     pub(crate) fn write_protect<P: Before<order::Amap>>(
         &self,
         uvm: (&M, &Anons<M>),
         held: &mut Held<'_, P>,
-        len: Pages,
+        range: Range<u64>,
+        left: &mut usize,
         down: &mut Shootdown,
-    ) {
-        let (body, mut h) = self.amap.body.lock(held);
-        // No translation shows what is on loan there.
-        for no in body.slots.range(self.range(len)).filter_map(|(_, number)| Content::anon(number)) {
+    ) -> u64 {
+        let (body, mut h) = self.amap.body.read(held);
+        let pmap = uvm.0.pmap();
+        for (slot, number) in body.slots.range(range.clone()) {
+            if *left == 0 {
+                return slot;
+            }
+            // No translation shows what is on loan there.
+            let Some(no) = Content::anon(number) else { continue };
             let (anon, mut h) = uvm.1.get(no).lock(&mut h);
+            *left -= 1;
             if let Some(page) = anon.page() {
-                uvm.0.pmap().page_protect(&mut h, page, Prot::READ_EXECUTE, down);
+                *left = left.saturating_sub(pmap.weight(page));
+                pmap.page_protect(&mut h, page, Prot::READ_EXECUTE, down);
             }
         }
+        range.end
     }
 
     /// Empties a run of slots from `from` pages on and drops the references, but for slots that other entries refer

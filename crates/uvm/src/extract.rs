@@ -102,11 +102,28 @@ impl<M: Machine> Trees<'_, M> {
     }
 }
 
+/// Whether threads have the space that memory is passed to.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Target {
+    InUse,
+    /// The caller makes it.
+    New,
+}
+
+/// How a call ended.
+enum Passed {
+    At(Va),
+    /// Nothing was done: other spaces write to what was to be copied, so the copy is made where no thread has it until all mappings of
+    /// its pages are read-only, which is done in steps.
+    WrittenByOthers,
+}
+
 /// A call under way.
 struct Passing<'a, M: Machine> {
     from: &'a Space<M>,
     range: VaRange,
     to: &'a Space<M>,
+    target: Target,
     mode: Pass,
     down: Shootdown,
     /// What was at its new place.
@@ -120,7 +137,8 @@ impl<M: Machine> Uvm<M> {
     /// keep their attributes, but that none is locked in memory at its new place. Cost: by entries; donated memory in
     /// translations too, where the port can't move tables; copied memory in writable translations.
     ///
-    /// A shared object is shared by all modes but `Copy`, which maps it privately as a fork does.
+    /// A shared object is shared by all modes but `Copy`, which maps it privately as a fork does. Of memory that other spaces write too
+    /// a copy has each page as it was at some moment of the call.
     ///
     /// # Errors
     /// [`MapError`], `NoSpace` and `Exists` as for [`map`](Self::map); `TooMany` also for more than [`MOST_ENTRIES`] in the range;
@@ -135,6 +153,26 @@ impl<M: Machine> Uvm<M> {
         place: Place,
         mode: Pass,
     ) -> Result<Va, MapError> {
+        match self.pass_entries(held, (from, range), (to, Target::InUse), place, mode)? {
+            Passed::At(va) => Ok(va),
+            Passed::WrittenByOthers => {
+                let copy = self.extract(held, from, range, mode)?;
+                self.attach_range(held, to, copy, place).map_err(|(e, copy)| {
+                    self.drop_detached(held, copy);
+                    e
+                })
+            }
+        }
+    }
+
+    fn pass_entries(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        (from, range): (&Space<M>, VaRange),
+        (to, target): (&Space<M>, Target),
+        place: Place,
+        mode: Pass,
+    ) -> Result<Passed, MapError> {
         let inside = |r: VaRange, s: &Space<M>| r.intersect(s.bounds()) == r;
         let aligned = range.start.is_page_aligned() && range.end.is_page_aligned();
         if range.is_empty() || !aligned || !inside(range, from) {
@@ -159,7 +197,7 @@ impl<M: Machine> Uvm<M> {
             unwired = self.forget_ahead(held, from, range);
         }
         let (replaced, half, down) = (Taken::new(), Taken::new(), Shootdown::new());
-        let mut passing = Passing { from, range, to, mode, down, replaced, half };
+        let mut passing = Passing { from, range, to, target, mode, down, replaced, half };
         let result = self.attempt(held, Change::MOVE.bytes::<M>(), |held, reserved| {
             let passed = self.pass_once(held, &mut passing, place, reserved);
             if passed.is_err() {
@@ -192,13 +230,16 @@ impl<M: Machine> Uvm<M> {
             return Err(MapError::Invalid);
         }
         let space = self.space_create(held, range)?;
-        match self.pass_range(held, from, range, &space, Place::FixedNoReplace(range.start), mode) {
-            Ok(_) => Ok(Detached { space, duty: Duty }),
-            Err(e) => {
-                self.space_destroy(held, space);
-                Err(e)
-            }
+        let (target, place) = ((&space, Target::New), Place::FixedNoReplace(range.start));
+        let passed = self.pass_entries(held, (from, range), target, place, mode).and_then(|_| match mode {
+            Pass::Copy => Ok(self.write_protect_copies(held, &space)?),
+            Pass::Share | Pass::Donate | Pass::DonateZero => Ok(()),
+        });
+        if let Err(e) = passed {
+            self.space_destroy(held, space);
+            return Err(e);
         }
+        Ok(Detached { space, duty: Duty })
     }
 
     /// Gives a detached range to a space, and says where it lies.
@@ -270,7 +311,7 @@ impl<M: Machine> Uvm<M> {
         passing: &mut Passing<'_, M>,
         place: Place,
         reserved: usize,
-    ) -> Result<Va, Stop<MapError>> {
+    ) -> Result<Passed, Stop<MapError>> {
         let (from, to, range) = (passing.from, passing.to, passing.range);
         let one = core::ptr::eq(&*from.map, &*to.map);
         let (mut trees, mut h) = if one {
@@ -288,6 +329,10 @@ impl<M: Machine> Uvm<M> {
             (Trees::Two(a, b), h.down_to())
         };
         let entries = self.passable(trees.from(), range)?;
+        let is_copied_in_place = passing.mode == Pass::Copy && passing.target == Target::InUse;
+        if is_copied_in_place && written_by_others(trees.from(), &mut h, range) {
+            return Ok(Passed::WrittenByOthers);
+        }
         let at = self.choose_for(trees.to(), passing, place)?;
         let new = VaRange::new(at, at + range.pages());
         let need = self.pass_bytes(&mut trees, &mut h, passing, new, entries);
@@ -324,7 +369,7 @@ impl<M: Machine> Uvm<M> {
         self.join(trees.from(), &mut h, range);
         self.join(trees.to(), &mut h, new);
         self.stat().add(self.machine().cpu(), Counter::EntriesPassed, entries as u64);
-        Ok(at)
+        Ok(Passed::At(at))
     }
 
     /// How many entries lie in a range; as many as can be passed in one piece.
@@ -439,6 +484,19 @@ impl<M: Machine> Uvm<M> {
         }
         taken
     }
+}
+
+/// Whether an entry in a range writes slots that others write too.
+fn written_by_others<M: Machine>(
+    tree: &Tree<Entry<M>>,
+    held: &mut Held<'_, order::Map>,
+    range: VaRange,
+) -> bool {
+    let found = tree.try_each(range, &mut |e| match &e.amap {
+        Some(aref) if e.writes == Writes::Copied && !aref.is_exclusive(held, e.len()) => Err(()),
+        _ => Ok(()),
+    });
+    found.is_err()
 }
 
 /// What a child would inherit.

@@ -18,7 +18,7 @@ use crate::anon::many_bytes;
 use crate::borrowed::{Settle, Shown, AT_ONCE};
 use crate::map::tree::{built_bytes, Tree};
 use crate::map::{Entry, Inherit, Writes};
-use crate::rewritten::{self, Forking};
+use crate::rewritten::{self, Copies, Forking};
 use crate::slots::{Slots, LEAF, SET_BYTES};
 use crate::steps::{first_part, TRANSLATIONS, WIRED};
 use crate::{Space, Stop, Uvm};
@@ -55,14 +55,14 @@ impl<M: Machine> Uvm<M> {
         (parent, nth): (&Space<M>, u32),
         (child, entries): (&Space<M>, &mut Tree<Entry<M>>),
         down: &mut Shootdown,
-    ) -> Result<(), Stop<NoMemory>> {
+    ) -> Result<Copies, Stop<NoMemory>> {
         self.lower_all(held, parent);
         let mut forking = Forking::lowered(nth);
         let result = self.derive_all(held, parent, entries, &mut forking, down).and_then(|()| {
             self.machine().reserve_heap(rewritten::ALL_BYTES)?;
             let (tree, mut h) = parent.map.lock_claimed(held);
             self.copy_rewritten(&mut h, (parent, &tree), (child, entries), &forking, down);
-            Ok(())
+            Ok(forking.copies)
         });
         if let Some((copy, len)) = forking.copied {
             self.release_amap(held, &copy, len, down);

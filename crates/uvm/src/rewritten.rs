@@ -60,13 +60,23 @@ pub(crate) struct Forking<M: Machine> {
     /// The copy of the next entry, which is locked, where it is made already; and its length.
     pub(crate) copied: Option<(ARef<M>, Pages)>,
     places: ArrayVec<(Va, AnonNo), MOST>,
+    pub(crate) copies: Copies,
+}
+
+/// Whether threads may still write to pages of what a fork has copied.
+#[derive(Clone, Copy)]
+pub(crate) enum Copies {
+    Protected,
+    /// Of memory that other spaces write too.
+    Unprotected,
 }
 
 impl<M: Machine> Forking<M> {
     /// The `nth` fork of a space.
     pub(crate) fn new(nth: u32) -> Self {
         let forgets = nth.is_multiple_of(FORKS);
-        Forking { forgets, is_lowered: false, copied: None, places: ArrayVec::new() }
+        let (copied, places, copies) = (None, ArrayVec::new(), Copies::Protected);
+        Forking { forgets, is_lowered: false, copied, places, copies }
     }
 
     /// The same, where no translation allows a store to private memory any more, and none will before its end.

@@ -22,7 +22,7 @@ use crate::borrowed::Content;
 use crate::map::tree::{built_bytes, Taken, Tree};
 use crate::map::{Change, Entry, Inherit, Map, MapError, Writes};
 use crate::receive::Patience;
-use crate::rewritten::Forking;
+use crate::rewritten::{Copies, Forking};
 use crate::slots::Slots;
 use crate::{Stop, Uvm};
 
@@ -126,6 +126,8 @@ impl<M: Machine> Uvm<M> {
     /// Copies of wired memory are made at once, since a wired translation must not be lowered to fault later. A
     /// shared object inherited as a copy is copied page by page at the child's writes; until then the child sees the
     /// object change.
+    /// The child has private memory as it was at one moment. Of memory that other spaces write too ([`Inherit::Share`]) it has each
+    /// page as it was at some moment of the call.
     ///
     /// # Errors
     /// [`NoMemory`]: the parent is as it was.
@@ -151,19 +153,21 @@ impl<M: Machine> Uvm<M> {
             }
             forked
         });
-        let result = match result {
-            Ok(()) => {
-                *child.map.tree.lock(held).0 = entries;
-                child.map.fork_bytes.store(parent.map.fork_bytes.load(Relaxed), Relaxed);
-                Ok(child)
+        let result = result.and_then(|copies| {
+            *child.map.tree.lock(held).0 = entries;
+            child.map.fork_bytes.store(parent.map.fork_bytes.load(Relaxed), Relaxed);
+            down.perform(self.machine(), held);
+            match copies {
+                Copies::Protected => Ok(()),
+                Copies::Unprotected => self.write_protect_copies(held, &child),
             }
-            Err(e) => {
-                self.space_destroy(held, child);
-                Err(e)
-            }
-        };
+        });
         down.perform(self.machine(), held);
-        result
+        if let Err(e) = result {
+            self.space_destroy(held, child);
+            return Err(e);
+        }
+        Ok(child)
     }
 
     fn fork_entries(
@@ -173,7 +177,7 @@ impl<M: Machine> Uvm<M> {
         reserved: usize,
         (child, entries): (&Space<M>, &mut Tree<Entry<M>>),
         down: &mut Shootdown,
-    ) -> Result<(), Stop<NoMemory>> {
+    ) -> Result<Copies, Stop<NoMemory>> {
         let whole = parent.map.lock_whole_now(self.machine(), held, parent.map.bounds);
         let (mut tree, mut h) = whole.map_err(Stop::Wait)?;
         let nth = parent.map.forks.load(Relaxed).wrapping_add(1);
@@ -217,10 +221,9 @@ impl<M: Machine> Uvm<M> {
         if !matches!(result, Err(Stop::Fail(_))) && parent.map.fork_bytes.load(Relaxed) != need {
             parent.map.fork_bytes.store(need, Relaxed);
         }
-        if result.is_ok() {
-            self.copy_rewritten(&mut h, (parent, &tree), (child, entries), &forking, down);
-        }
-        result
+        result?;
+        self.copy_rewritten(&mut h, (parent, &tree), (child, entries), &forking, down);
+        Ok(forking.copies)
     }
 
     /// Heap bytes for a child's entry in a tree that is built, and all that it has.
@@ -375,7 +378,7 @@ impl<M: Machine> Uvm<M> {
         held: &mut Held<'_, order::Map>,
         parent: &Space<M>,
         entry: &mut Entry<M>,
-        forking: Option<&mut Forking<M>>,
+        mut forking: Option<&mut Forking<M>>,
         down: &mut Shootdown,
     ) -> Result<(Option<ARef<M>>, Writes), NoMemory> {
         let Some(aref) = &entry.amap else { return Ok((None, Writes::NeedCopy)) };
@@ -395,8 +398,13 @@ impl<M: Machine> Uvm<M> {
             }
             return Ok((self.share_amap(held, entry), Writes::NeedCopy));
         };
+        if !forked.was_exclusive {
+            forked.copy.amap.is_unprotected.store(true, Relaxed);
+            if let Some(forking) = &mut forking {
+                forking.copies = Copies::Unprotected;
+            }
+        }
         match forking {
-            _ if !forked.was_exclusive => aref.write_protect(self.parts(), held, len, down),
             // Its time comes when all else is done, so that other threads find it read-only for a short time.
             Some(forking) if !forked.rewritten.is_empty() => {
                 forking.add(forked.rewritten, |slot| entry.range.start + Pages(slot - aref.slot.0));

@@ -8,9 +8,10 @@
 use core::ops::Range;
 
 use machine::lines::Ordering::Relaxed;
-use machine::{order, Held, Machine, Pages, Pmap, Prot, Shootdown, Va, VaRange};
+use machine::{order, Held, Machine, NoMemory, Pages, Pmap, Prot, Shootdown, Va, VaRange};
 
 use crate::amap::AmapBody;
+use crate::loan::LOWERED;
 use crate::map::tree::Tree;
 use crate::map::Entry;
 use crate::{Space, Uvm};
@@ -305,6 +306,46 @@ impl<M: Machine> Uvm<M> {
             down.perform(self.machine(), held);
             self.machine().pause(held);
         }
+    }
+
+    /// Takes the right to write from all mappings of what a space has as copies of memory that others write too, in steps. No thread has
+    /// the space yet: until then a store through such a mapping changes the copy too, and a fault for a store copies the page once every
+    /// mapping is gone.
+    ///
+    /// # Errors
+    /// [`NoMemory`] if the thread is being ended: the space is to be destroyed.
+    pub(crate) fn write_protect_copies(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        space: &Space<M>,
+    ) -> Result<(), NoMemory> {
+        let mut rest = space.bounds();
+        while !rest.is_empty() {
+            let mut down = Shootdown::new();
+            {
+                let (tree, mut h) = space.map.lock(self.machine(), held, rest);
+                let (part, mut left) = (first_part(&tree, rest), LOWERED);
+                let part = cut(&tree, part, |e, own| {
+                    let Some(aref) = e.amap.as_ref().filter(|aref| aref.amap.is_unprotected.load(Relaxed))
+                    else {
+                        return own.end;
+                    };
+                    let slots = e.slots(aref, own);
+                    let end = aref.write_protect(self.parts(), &mut h, slots.clone(), &mut left, &mut down);
+                    let end = end_of(own, end - slots.start, slots.end - slots.start);
+                    aref.amap.is_unprotected.store(end != e.range.end, Relaxed);
+                    end
+                });
+                down.flush(self.machine().pmap());
+                rest.start = part.end;
+            }
+            down.perform(self.machine(), held);
+            self.machine().pause(held);
+            if self.machine().gives_up() {
+                return Err(NoMemory);
+            }
+        }
+        Ok(())
     }
 
     /// Whether a range has so many tables, some of few translations each, or pages that so many others

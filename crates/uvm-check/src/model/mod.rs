@@ -38,6 +38,9 @@ pub type Contents = [u64; WORDS];
 /// Cells at which those that nothing names are forgotten; more than all pages and pins can name.
 const CELLS: usize = 1000;
 
+/// Threads that may copy at once.
+pub const COPIES: usize = 3;
+
 /// An object's file page that can't be read.
 pub const BAD_PAGE: u64 = 5;
 
@@ -190,6 +193,8 @@ pub struct Model {
     pub loans: [Option<Vec<Contents>>; LOANS],
     /// Ranges that belong to no space at the moment.
     pub ranges: [Option<passing::Range>; RANGES],
+    /// What threads are copying at the moment.
+    pub copies: [Option<passing::Copying>; COPIES],
     /// Pages that the disk under all files has room for.
     pub room: u64,
     /// Pages that objects within the quota may have.
@@ -208,6 +213,7 @@ impl Default for Model {
             pins: [const { None }; PINS],
             loans: [const { None }; LOANS],
             ranges: [const { None }; RANGES],
+            copies: [const { None }; COPIES],
             room: ROOM,
             quota: QUOTA,
             cells: Vec::new(),
@@ -380,7 +386,8 @@ impl Model {
     /// All pages of addresses that anybody has.
     fn all_pages(&self) -> impl Iterator<Item = &Page> {
         let spaces = self.spaces.iter().flatten().flat_map(|space| space.values());
-        spaces.chain(self.ranges.iter().flatten().flat_map(|range| range.pages.values()))
+        let copies = self.copies.iter().flatten().flat_map(|copy| copy.range.pages.values());
+        spaces.chain(self.ranges.iter().flatten().flat_map(|range| range.pages.values())).chain(copies)
     }
 
     /// Forgets cells that nothing names any more, so that a list may be of any length.
@@ -399,7 +406,8 @@ impl Model {
             .flatten()
             .flat_map(|space| space.values_mut())
             .for_each(|at| rename(&mut at.cell));
-        let ranges = self.ranges.iter_mut().flatten();
+        let copies = self.copies.iter_mut().flatten().map(|copy| &mut copy.range);
+        let ranges = self.ranges.iter_mut().flatten().chain(copies);
         ranges.flat_map(|range| range.pages.values_mut()).for_each(|at| rename(&mut at.cell));
         for is in self.pins.iter_mut().flatten().flat_map(|pins| pins.pages.iter_mut()).flatten() {
             if let Identity::Cell(cell) = is {

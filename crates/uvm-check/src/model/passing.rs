@@ -11,7 +11,70 @@ pub struct Range {
     pub pages: Space,
 }
 
+/// A copy that a thread makes, some of it of memory that others write: each such page as it is at some moment, the rest as it
+/// was when the copy began.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Copying {
+    /// The copy. A page whose moment has not come names the cell that it is to be a copy of.
+    pub range: Range,
+    /// Those pages.
+    pub left: BTreeSet<u64>,
+}
+
 impl Model {
+    /// Begins the copy that an operation makes, where it is of some memory that others write; else says no.
+    pub fn begin_copy(&mut self, thread: usize, op: &Op) -> bool {
+        let (s, span) = match *op {
+            Op::Fork { s, child } if self.spaces[child].is_none() => (s, Span(0, WINDOW)),
+            Op::Extract { r, s, span, way: Way::Copy } if self.ranges[r].is_none() => (s, span),
+            Op::Pass { s, span, way: Way::Copy, .. } => (s, span),
+            _ => return false,
+        };
+        let Some(from) = self.spaces[s].clone() else { return false };
+        let is_fork = matches!(op, Op::Fork { .. });
+        let is_copied = |page: &Page| page.writes == Writes::Cell && (!is_fork || page.inherit == Inh::Copy);
+        let names = |cell| self.all_pages().filter(|page| page.cell == cell).count();
+        let left: BTreeSet<u64> = span
+            .pages()
+            .filter(|at| from.get(at).is_some_and(|page| is_copied(page) && names(page.cell) > 1))
+            .collect();
+        // Where others write to a neighbour a copy is made apart, too.
+        if left.is_empty() && is_fork {
+            return false;
+        }
+        let mut pages = if is_fork { self.child_of(&from) } else { self.take(s, span, Way::Copy) };
+        for at in &left {
+            pages.entry(*at).and_modify(|page| page.cell = from[at].cell);
+        }
+        self.copies[thread] = Some(Copying { range: Range { span, pages }, left });
+        true
+    }
+
+    /// Copies a page that others write, if its moment has not come before.
+    pub fn copy_page(&mut self, thread: usize, at: u64) {
+        let Some(mut copy) = self.copies[thread].take() else { return };
+        if let Some(page) = copy.range.pages.get_mut(&at).filter(|_| copy.left.remove(&at)) {
+            page.cell = self.new_cell(self.cells[page.cell]);
+        }
+        self.copies[thread] = Some(copy);
+    }
+
+    /// Ends the copy.
+    pub fn end_copy(&mut self, thread: usize, op: &Op) -> Expect {
+        (0..WINDOW).for_each(|at| self.copy_page(thread, at));
+        let Some(Copying { range, .. }) = self.copies[thread].take() else { return Expect::Skip };
+        match *op {
+            Op::Fork { child, .. } => self.spaces[child] = Some(range.pages),
+            Op::Extract { r, .. } => self.ranges[r] = Some(range),
+            Op::Pass { to, at, .. } => match self.place(to, range.span.1, at) {
+                Ok(target) => return self.put(to, target, range.span, range.pages),
+                Err(refused) => return refused,
+            },
+            _ => return Expect::Skip,
+        }
+        Expect::Done
+    }
+
     pub(super) fn pass(&mut self, s: usize, span: Span, to: usize, at: At, way: Way) -> Expect {
         let (Some(from), Some(_)) = (&self.spaces[s], &self.spaces[to]) else { return Expect::Skip };
         if span.1 == 0 || span.0 + span.1 > WINDOW {

@@ -100,7 +100,7 @@ impl Model {
         self.cells.len() - 1
     }
 
-    fn child_of(&mut self, space: &Space) -> Space {
+    pub(super) fn child_of(&mut self, space: &Space) -> Space {
         let mut child = Space::new();
         for (&at, page) in space {
             let mut page = Page { wired: false, ..*page };

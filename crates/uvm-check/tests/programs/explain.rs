@@ -8,11 +8,12 @@
 //! A store to a private page that shows an object's is two moments: its fault copies the page, then
 //! the store is made. What is written to the object between them doesn't show in the copy, and a
 //! fork between them copies the copy. Wiring is two moments too: a mark, which keeps others from
-//! discarding the page, then a fault.
+//! discarding the page, then a fault. A copy of memory that others write has each page as it was at
+//! some moment, and is mapped at another.
 
 use uvm::{FaultError, GetError, RangeError, TransferError};
-use uvm_check::model::{Contents, Expect, Model};
-use uvm_check::op::{Op, Span, WORDS};
+use uvm_check::model::{Contents, Expect, Model, COPIES};
+use uvm_check::op::{Op, Span, Way, WORDS};
 use uvm_check::world::answer::{compare, Got};
 
 use crate::program::THREADS;
@@ -74,7 +75,11 @@ impl Seen {
             };
             let Progress { done, has_begun } = at[thread];
             let ended = Progress { done: done + 1, has_begun: false };
-            if step(model, event, has_begun).is_some_and(|after| goes_on(&after, ended, longest)) {
+            let step = |model: &Model| match (has_begun, is_copy(&event.op)) {
+                (true, true) => end_of_copy(model, event, thread),
+                _ => step(model, event, has_begun),
+            };
+            if step(model).is_some_and(|after| goes_on(&after, ended, longest)) {
                 return true;
             }
             let has_no_effect = self.is_refused_early(model, event) || self.is_unsuitable_for_a_while(event);
@@ -87,8 +92,13 @@ impl Seen {
                     return true;
                 }
             }
-            let begun = if has_begun { None } else { first_moment(model, event) };
-            begun.is_some_and(|after| goes_on(&after, Progress { done, has_begun: true }, longest))
+            let begun = match (has_begun, is_copy(&event.op)) {
+                (_, true) => moments_of_copy(model, event, thread, has_begun),
+                (false, false) => Vec::from_iter(first_moment(model, event)),
+                (true, false) => Vec::new(),
+            };
+            let is_begun = Progress { done, has_begun: true };
+            begun.iter().any(|after| goes_on(after, is_begun, longest))
         })
     }
 
@@ -211,6 +221,33 @@ fn first_moment(model: &Model, event: &Event) -> Option<Model> {
     (after != *model).then_some(after)
 }
 
+fn is_copy(op: &Op) -> bool {
+    matches!(op, Op::Fork { .. })
+        || matches!(op, Op::Extract { way: Way::Copy, .. } | Op::Pass { way: Way::Copy, .. })
+}
+
+/// The worlds after the next moment of a copy of memory that others write.
+fn moments_of_copy(model: &Model, event: &Event, thread: usize, has_begun: bool) -> Vec<Model> {
+    let mut after = model.clone();
+    if !has_begun {
+        return if after.begin_copy(thread, &event.op) { vec![after] } else { Vec::new() };
+    }
+    let left = model.copies[thread].iter().flat_map(|copy| &copy.left);
+    left.map(|&page| {
+        let mut after = model.clone();
+        after.copy_page(thread, page);
+        after
+    })
+    .collect()
+}
+
+/// The world after the last moment of such a copy.
+fn end_of_copy(model: &Model, event: &Event, thread: usize) -> Option<Model> {
+    let mut after = model.clone();
+    let expect = after.end_copy(thread, &event.op);
+    matches!(&event.answer, Answer::Got(got) if compare(&expect, got).is_ok()).then_some(after)
+}
+
 /// The world after an operation, or after its second moment, if the model answers as the system
 /// did.
 fn step(model: &Model, event: &Event, has_begun: bool) -> Option<Model> {
@@ -252,4 +289,5 @@ fn step(model: &Model, event: &Event, has_begun: bool) -> Option<Model> {
     agrees.then_some(after)
 }
 
+const _: () = assert!(THREADS <= COPIES, "each may copy");
 const _: () = assert!(WORDS > 1, "a page has words that different CPUs look at");
