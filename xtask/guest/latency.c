@@ -240,9 +240,46 @@ static void large_memory_is_changed(void) {
     for (size_t i = 0; i < LARGE; i += PAGE) at[i] = 1;
     BESIDE("madvise(MADV_DONTNEED) of 256 MiB", CHECK(!madvise(at, LARGE, MADV_DONTNEED)));
     for (size_t i = 0; i < LARGE; i += PAGE) at[i] = 1;
+    int copy = -1;
+    BESIDE("uvm_export of a copy of 256 MiB", CHECK((copy = uvm_export(at, LARGE, UVM_COPY, RW)) >= 0));
+    NEED(!close(copy));
+    for (size_t i = 0; i < LARGE; i += PAGE) at[i] = 1;
     BESIDE("munmap of 256 MiB", CHECK(!munmap(at, LARGE)));
     it = child(large);
     BESIDE("the end of a process of 256 MiB", CHECK(!kill(it, SIGKILL) && waitpid(it, 0, 0) == it));
+}
+
+static char *volatile touched;
+static volatile int ends;
+
+static void *touches_all(void *unused) {
+    while (!ends)
+        for (size_t i = 0; i < MUCH && !ends; i += 8 * PAGE) (void)*(volatile char *)(touched + i);
+    return unused;
+}
+
+// What a call takes away is there again when it comes to the last step.
+static void memory_that_threads_touch(void) {
+    enum { TOUCHING = 3 };
+    pthread_t threads[TOUCHING];
+    int given = -1, fd = file(MUCH);
+    char *at = mmap(0, MUCH, RW, MAP_SHARED | MAP_POPULATE, fd, 0), *to;
+    char *other = mmap(0, MUCH, RW, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    NEED(at != MAP_FAILED && other != MAP_FAILED);
+    touched = at;
+    for (int i = 0; i < TOUCHING; i++) NEED(!pthread_create(&threads[i], 0, touches_all, 0));
+    BESIDE("mmap in place of what threads touch", CHECK(mmap(at, MUCH, RW, MAP_SHARED | MAP_FIXED, fd, 0) == at));
+    usleep(100000);
+    to = mmap(0, MUCH + PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    BESIDE("mremap of what threads touch", CHECK(mremap(at, MUCH, MUCH, MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP, to + PAGE) == to + PAGE));
+    usleep(100000);
+    BESIDE("uvm_export of what threads touch", CHECK((given = uvm_export(at, MUCH, UVM_DONATE_ZERO, RW)) >= 0));
+    NEED(!close(given) && (given = uvm_export(other, MUCH, UVM_DONATE, RW)) >= 0);
+    usleep(100000);
+    BESIDE("uvm_import in place of what threads touch", CHECK(uvm_import(given, at, UVM_FIXED) == at));
+    ends = 1;
+    for (int i = 0; i < TOUCHING; i++) NEED(!pthread_join(threads[i], 0));
+    NEED(!munmap(at, MUCH) && !munmap(to, MUCH + PAGE) && !close(given) && !close(fd));
 }
 
 static char *locked(void) {
@@ -1626,6 +1663,7 @@ static const struct test_case cases[] = {
     {"memory_is_made", memory_is_made},
     {"memory_is_locked", memory_is_locked},
     {"large_memory_is_changed", large_memory_is_changed},
+    {"memory_that_threads_touch", memory_that_threads_touch},
     {"spans_are_looked_at", spans_are_looked_at},
     {"many_entries", many_entries},
     {"segments", segments},

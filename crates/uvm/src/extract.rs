@@ -25,10 +25,12 @@ use machine::order::Guard;
 use machine::{order, Held, Machine, NoMemory, Pages, Pmap, Prot, Shootdown, Va, VaRange};
 
 use crate::map::tree::{built_bytes, Making, Taken, Tree};
-use crate::map::{clip, cuts, has_room, Change, Entry, Inherit, MapError, Place, Writes};
+use crate::map::{
+    clip, cuts, has_room, moves_many, Change, Entry, Inherit, MapError, Place, Writes, NOWHERE,
+};
 use crate::owed::Owed;
 use crate::stat::Counter;
-use crate::steps::TRANSLATIONS;
+use crate::steps::{Ahead, Lock, TRANSLATIONS};
 use crate::{Space, Stop, Uvm};
 
 /// Entries that are passed at once, at most: nobody sees a part of them passed, so others wait for all.
@@ -181,7 +183,7 @@ impl<M: Machine> Uvm<M> {
         if range.pages() > to.bounds().pages() {
             return Err(MapError::NoSpace);
         }
-        let mut unwired = VaRange::new(range.start, range.start);
+        let (mut is_moved_singly, mut replaces) = (false, NOWHERE);
         if let Place::Fixed(va) | Place::FixedNoReplace(va) | Place::Reserved(va) = place {
             let new =
                 VaRange::sized(va, range.pages()).filter(|&new| va.is_page_aligned() && inside(new, to));
@@ -189,30 +191,70 @@ impl<M: Machine> Uvm<M> {
             if core::ptr::eq(&*from.map, &*to.map) && !new.intersect(range).is_empty() {
                 return Err(MapError::Invalid);
             }
-            if matches!(mode, Pass::Donate | Pass::DonateZero) && crate::map::moves_many(range, va) {
-                unwired = self.forget_ahead(held, from, range);
+            if matches!(place, Place::Fixed(_)) {
+                replaces = new;
             }
-        }
-        if mode != Pass::Share && unwired.is_empty() && self.is_better_forgotten(from, range) {
-            unwired = self.forget_ahead(held, from, range);
+            let is_given = matches!(mode, Pass::Donate | Pass::DonateZero);
+            is_moved_singly = is_given && moves_many(range, va);
         }
         let (replaced, half, down) = (Taken::new(), Taken::new(), Shootdown::new());
+        let ahead = match mode {
+            Pass::Share => Ahead::nothing(NOWHERE),
+            Pass::Copy if self.is_better_forgotten(from, range) => self.forget_ahead(held, from, range),
+            Pass::Copy => Ahead::nothing(range),
+            Pass::Donate | Pass::DonateZero => self.move_ahead(held, from, range, is_moved_singly),
+        };
+        let mut ahead = [ahead, self.forget_ahead(held, to, replaces)];
         let mut passing = Passing { from, range, to, target, mode, down, replaced, half };
         let result = self.attempt(held, Change::MOVE.bytes::<M>(), |held, reserved| {
-            let passed = self.pass_once(held, &mut passing, place, reserved);
+            let mut passed = self.pass_once(held, &mut passing, place, reserved, (Lock::Shared, &ahead));
+            if let Ok(None) = passed {
+                self.claim_both(held, (from, to), &mut ahead, reserved)?;
+                passed = self.pass_once(held, &mut passing, place, reserved, (Lock::Claimed, &ahead));
+            }
             if passed.is_err() {
                 // The next attempt begins anew, with the memory that this one took.
                 self.release_entries(held, &mut passing.half, &mut passing.down);
                 passing.down.perform(self.machine(), held);
             }
-            passed
+            passed?.ok_or(Stop::Heap(reserved))
         });
         self.release_entries(held, &mut passing.replaced, &mut passing.down);
         passing.down.perform(self.machine(), held);
+        let [given, replaced] = ahead;
+        if result.is_err() || mode == Pass::Copy {
+            self.wire_again(held, from, given.unwired);
+        }
         if result.is_err() {
-            self.wire_again(held, from, unwired);
+            self.wire_again(held, to, replaced.unwired);
         }
         result
+    }
+
+    /// Claims the maps of both spaces, and forgets what is shown of what is given in the one and replaced in the other.
+    fn claim_both(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        (from, to): (&Space<M>, &Space<M>),
+        ahead: &mut [Ahead; 2],
+        reserved: usize,
+    ) -> Result<(), Stop<MapError>> {
+        let one = core::ptr::eq(&*from.map, &*to.map);
+        let (given, replaced) = ahead.split_at_mut(if one { 2 } else { 1 });
+        self.forget_claimed(held, from, given).map_err(Stop::Wait)?;
+        let claimed = if one { Ok(()) } else { self.forget_claimed(held, to, replaced) };
+        if let Err(ticket) = claimed {
+            from.map.unclaim(self.machine(), held);
+            return Err(Stop::Wait(ticket));
+        }
+        let heap = self.machine().reserve_heap(reserved);
+        if heap.is_err() {
+            from.map.unclaim(self.machine(), held);
+            if !one {
+                to.map.unclaim(self.machine(), held);
+            }
+        }
+        heap.map_err(|e| Stop::Fail(e.into()))
     }
 
     /// Takes what lies in a range out of a space, or shares or copies it, to be given to somebody later.
@@ -305,21 +347,30 @@ impl<M: Machine> Uvm<M> {
         self.space_destroy(held, detached.space);
     }
 
+    /// One attempt; `None` if so much is shown of what is given or replaced that the maps are to be claimed first.
     fn pass_once(
         &self,
         held: &mut Held<'_, order::Nothing>,
         passing: &mut Passing<'_, M>,
         place: Place,
         reserved: usize,
-    ) -> Result<Passed, Stop<MapError>> {
+        (lock, ahead): (Lock, &[Ahead; 2]),
+    ) -> Result<Option<Passed>, Stop<MapError>> {
         let (from, to, range) = (passing.from, passing.to, passing.range);
         let one = core::ptr::eq(&*from.map, &*to.map);
         let (mut trees, mut h) = if one {
-            let (tree, h) =
-                from.map.lock_whole_now(self.machine(), held, from.map.bounds).map_err(Stop::Wait)?;
+            let (tree, h) = match lock {
+                Lock::Shared => from.map.lock_whole_now(self.machine(), held, from.map.bounds),
+                Lock::Claimed => Ok(from.map.lock_and_unclaim(self.machine(), held)),
+            }
+            .map_err(Stop::Wait)?;
             (Trees::One(tree), h)
         } else {
             let (mut a, mut b, mut h) = machine::Shared::lock_pair(&from.map.tree, &to.map.tree, held);
+            if lock == Lock::Claimed {
+                from.map.end_claim(self.machine(), &a);
+                to.map.end_claim(self.machine(), &b);
+            }
             let refused = [from, to].into_iter().find_map(|space| space.map.refuses(self.machine()));
             if let Some(ticket) = refused {
                 return Err(Stop::Wait(ticket));
@@ -331,10 +382,19 @@ impl<M: Machine> Uvm<M> {
         let entries = self.passable(trees.from(), range)?;
         let is_copied_in_place = passing.mode == Pass::Copy && passing.target == Target::InUse;
         if is_copied_in_place && written_by_others(trees.from(), &mut h, range) {
-            return Ok(Passed::WrittenByOthers);
+            return Ok(Some(Passed::WrittenByOthers));
         }
         let at = self.choose_for(trees.to(), passing, place)?;
         let new = VaRange::new(at, at + range.pages());
+        let is_given = matches!(passing.mode, Pass::Donate | Pass::DonateZero);
+        let is_long =
+            lock == Lock::Shared && is_given && moves_many(range, at) && self.shows_much(from, range);
+        if is_long
+            || self.is_refilled(from, lock, trees.from(), &ahead[..1])
+            || self.is_refilled(to, lock, trees.to(), &ahead[1..])
+        {
+            return Ok(None);
+        }
         let need = self.pass_bytes(&mut trees, &mut h, passing, new, entries);
         if need > reserved {
             return Err(Stop::Heap(need));
@@ -369,7 +429,7 @@ impl<M: Machine> Uvm<M> {
         self.join(trees.from(), &mut h, range);
         self.join(trees.to(), &mut h, new);
         self.stat().add(self.machine().cpu(), Counter::EntriesPassed, entries as u64);
-        Ok(Passed::At(at))
+        Ok(Some(Passed::At(at)))
     }
 
     /// How many entries lie in a range; as many as can be passed in one piece.

@@ -8,13 +8,13 @@
 use core::ops::Range;
 
 use machine::lines::Ordering::Relaxed;
-use machine::{order, Held, Machine, NoMemory, Pages, Pmap, Prot, Shootdown, Va, VaRange};
+use machine::{order, Held, Machine, NoMemory, Pages, Pmap, Prot, Shootdown, Ticket, Va, VaRange};
 
 use crate::amap::AmapBody;
 use crate::loan::LOWERED;
 use crate::map::tree::Tree;
 use crate::map::Entry;
-use crate::{Space, Uvm};
+use crate::{Space, Stop, Uvm};
 
 /// Entries of a step.
 pub(crate) const ENTRIES: usize = 64;
@@ -37,6 +37,31 @@ pub(crate) const SLOTS: usize = if cfg!(feature = "small-leaves") { 4 } else { 1
 const COUNTED: usize = 32 * SLOTS;
 /// Wired ones, whose pages are unwired one by one.
 pub(crate) const WIRED: usize = if cfg!(feature = "small-leaves") { 2 } else { 512 };
+
+/// What was done ahead to a range whose translations are to be taken away.
+pub(crate) struct Ahead {
+    range: VaRange,
+    /// The part whose pages are not wired any more, to be [wired again](Uvm::wire_again) if the change is refused.
+    pub(crate) unwired: VaRange,
+    /// Few translations are left; else few tables.
+    is_forgotten: bool,
+}
+
+impl Ahead {
+    /// Nothing yet.
+    pub(crate) fn nothing(range: VaRange) -> Ahead {
+        Ahead { range, unwired: VaRange::new(range.start, range.start), is_forgotten: false }
+    }
+}
+
+/// How an attempt takes a map's lock.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Lock {
+    /// As any other thread.
+    Shared,
+    /// It has claimed the map, and the claim ends with the lock taken.
+    Claimed,
+}
 
 /// The part of a range that one step takes: up to the end of its last entry.
 pub(crate) fn first_part<M: Machine>(tree: &Tree<Entry<M>>, range: VaRange) -> VaRange {
@@ -247,18 +272,19 @@ impl<M: Machine> Uvm<M> {
     }
 
     /// Forgets most of a range's translations, before what they show goes, so that the step that takes it finds few. Nobody may rely on
-    /// one that isn't wired (pmap law P1), and none is left that is but by who wires it now. Returns what was unwired.
+    /// one that isn't wired (pmap law P1), and none is left that is but by who wires it now.
     #[inline]
     pub(crate) fn forget_ahead(
         &self,
         held: &mut Held<'_, order::Nothing>,
         space: &Space<M>,
         range: VaRange,
-    ) -> VaRange {
-        if range.pages().0 <= FEW as u64 {
-            return VaRange::new(range.start, range.start);
-        }
-        self.forget_many(held, space, range)
+    ) -> Ahead {
+        let unwired = match range.pages().0 <= FEW as u64 {
+            true => VaRange::new(range.start, range.start),
+            false => self.forget_many(held, space, range),
+        };
+        Ahead { range, unwired, is_forgotten: true }
     }
 
     #[inline(never)]
@@ -282,6 +308,107 @@ impl<M: Machine> Uvm<M> {
             self.machine().pause(held);
         }
         unwired
+    }
+
+    /// Prepares a range's translations to be moved: forgets them, where that is the better way.
+    pub(crate) fn move_ahead(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        space: &Space<M>,
+        range: VaRange,
+        is_moved_singly: bool,
+    ) -> Ahead {
+        if is_moved_singly || self.is_better_forgotten(space, range) {
+            return self.forget_ahead(held, space, range);
+        }
+        let unwired = self.unwire_ahead(held, space, range);
+        Ahead { range, unwired, is_forgotten: false }
+    }
+
+    /// Runs attempts of a change that takes away what some ranges show, which was [forgotten ahead](Self::forget_ahead). One that
+    /// finds [too much](Self::is_refilled) says `None`, and is made again with that forgotten and the map claimed: threads that touch it
+    /// again and again don't make it longer.
+    pub(crate) fn attempt_ahead<T, E: From<NoMemory> + PartialEq>(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        space: &Space<M>,
+        ahead: &mut [Ahead],
+        reserve: usize,
+        mut once: impl FnMut(&mut Held<'_, order::Nothing>, usize, Lock, &[Ahead]) -> Result<Option<T>, Stop<E>>,
+    ) -> Result<T, E> {
+        self.attempt(held, reserve, |held, reserved| {
+            if let Some(done) = once(held, reserved, Lock::Shared, ahead)? {
+                return Ok(done);
+            }
+            self.forget_claimed(held, space, ahead).map_err(Stop::Wait)?;
+            if let Err(e) = self.machine().reserve_heap(reserved) {
+                space.map.unclaim(self.machine(), held);
+                return Err(Stop::Fail(e.into()));
+            }
+            let done = once(held, reserved, Lock::Claimed, ahead)?;
+            done.ok_or(Stop::Heap(reserved))
+        })
+    }
+
+    /// Whether so much is shown of some ranges that to take it away takes longer than a step. The map's lock is held.
+    pub(crate) fn is_refilled(
+        &self,
+        space: &Space<M>,
+        lock: Lock,
+        tree: &Tree<Entry<M>>,
+        ahead: &[Ahead],
+    ) -> bool {
+        let is_full = |ahead: &Ahead| {
+            let range = ahead.range;
+            let is_wired = || space.map.was_wired.load(Relaxed) && first_wired(tree, range).is_some();
+            range.pages().0 > FEW as u64
+                && match ahead.is_forgotten || is_wired() {
+                    true => self.shows_much(space, range),
+                    false => self.is_better_forgotten(space, range),
+                }
+        };
+        lock == Lock::Shared && ahead.iter().any(is_full)
+    }
+
+    /// Whether a range has more translations than were to be left by those who forget them ahead.
+    pub(crate) fn shows_much(&self, space: &Space<M>, range: VaRange) -> bool {
+        self.machine().pmap().part(&space.pmap, range, 2 * TRANSLATIONS) != range.end
+    }
+
+    /// Claims a map, and forgets all that some ranges show, in steps.
+    ///
+    /// # Errors
+    /// What to wait with, if another thread has claimed it.
+    pub(crate) fn forget_claimed(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        space: &Space<M>,
+        ahead: &mut [Ahead],
+    ) -> Result<(), Ticket> {
+        {
+            let (tree, _) = space.map.lock_whole_now(self.machine(), held, space.map.bounds)?;
+            space.map.claim(&tree);
+        }
+        for Ahead { range, unwired, .. } in ahead {
+            let mut rest = *range;
+            while !rest.is_empty() {
+                let mut down = Shootdown::new();
+                {
+                    let (tree, mut h) = space.map.lock_claimed(held);
+                    let mut part = first_part(&tree, rest);
+                    part.end = self.machine().pmap().part(&space.pmap, part, TRANSLATIONS);
+                    if space.map.was_wired.load(Relaxed) {
+                        part.end = self.unwire_some(&mut h, space, part, WIRED);
+                    }
+                    self.forget_range(&mut h, space, part, &mut down);
+                    rest.start = part.end;
+                }
+                down.perform(self.machine(), held);
+                self.machine().pause(held);
+            }
+            *unwired = *range;
+        }
+        Ok(())
     }
 
     /// Lowers what a range of a map that is claimed shows, in steps.

@@ -72,11 +72,15 @@ impl<M: Machine> Uvm<M> {
         looks: bool,
     ) -> Result<Va, RangeError> {
         let mut down = Shootdown::new();
+        let mut concerned = range;
         let result = self.attempt(held, Change::CLIP.bytes::<M>(), |held, reserved| {
-            let is_much = self.is_much_mapped(space, range);
-            let concerned = if is_much { space.map.bounds } else { range };
             let locked = space.map.lock_now(self.machine(), held, concerned);
             let (mut tree, mut h) = locked.map_err(Stop::Wait)?;
+            let is_much = self.is_much_mapped(space, range);
+            if is_much && concerned != space.map.bounds {
+                concerned = space.map.bounds;
+                return Err(Stop::Heap(reserved));
+            }
             let part = first_part(&tree, range);
             let whole = if looks { range } else { part };
             may_be(&tree, whole, prot)?;

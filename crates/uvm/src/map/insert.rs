@@ -13,6 +13,7 @@ use super::tree::{Taken, Tree};
 use super::{clip, has_room, Advice, Change, Entry, Inherit, Map, ORef, Writes};
 use crate::cover::CHANGE_BYTES;
 use crate::pager::Pager;
+use crate::steps::Lock;
 use crate::{Space, Stop, Uvm};
 
 /// Where a mapping is to lie.
@@ -198,13 +199,15 @@ impl<M: Machine> Uvm<M> {
             Place::Fixed(va) => request.range_at(va, &space.map),
             _ => NOWHERE,
         };
-        let unwired = self.forget_ahead(held, space, replaced);
-        let made = self.attempt(held, Change::REPLACE.bytes::<M>() + CHANGE_BYTES, |held, reserved| {
+        let mut ahead = [self.forget_ahead(held, space, replaced)];
+        let reserve = Change::REPLACE.bytes::<M>() + CHANGE_BYTES;
+        let made = self.attempt_ahead(held, space, &mut ahead, reserve, |held, reserved, lock, ahead| {
             if let Some(start) = self.map_own(held, space, request, reserved) {
-                return Ok(start);
+                return Ok(Some(start));
             }
             let machine = self.machine();
             let (mut tree, mut h) = match request.place {
+                _ if lock == Lock::Claimed => Ok(space.map.lock_and_unclaim(machine, held)),
                 // No part has room: the map does without from now on.
                 Place::Anywhere | Place::Common | Place::Hint(_) if is_full => {
                     let (mut tree, h) =
@@ -219,6 +222,9 @@ impl<M: Machine> Uvm<M> {
                 }
             }
             .map_err(Stop::Wait)?;
+            if self.is_refilled(space, lock, &tree, ahead) {
+                return Ok(None);
+            }
             let chosen = choose_place(&tree, space.map.bounds, request.len, request.place);
             if matches!(chosen, Err(Stop::Fail(MapError::NoSpace))) && !tree.elsewhere().is_empty() {
                 is_full = true;
@@ -243,12 +249,12 @@ impl<M: Machine> Uvm<M> {
             if request.place == Place::Anywhere {
                 space.map.note_turn(self.machine().cpu());
             }
-            Ok(start)
+            Ok(Some(start))
         });
         self.release_entries(held, &mut old, &mut down);
         down.perform(self.machine(), held);
         if made.is_err() {
-            self.wire_again(held, space, unwired);
+            self.wire_again(held, space, ahead[0].unwired);
         }
         made
     }

@@ -330,13 +330,26 @@ impl<M: Machine> Map<M> {
         (tree, h.down_to())
     }
 
+    /// Takes the lock of a map that the caller has claimed, which ends the claim.
+    pub(crate) fn lock_and_unclaim<'a>(
+        &'a self,
+        machine: &M,
+        held: &'a mut Held<'_, order::Nothing>,
+    ) -> Locked<'a, M> {
+        let (tree, h) = self.tree.lock(held);
+        self.end_claim(machine, &tree);
+        (tree, h.down_to())
+    }
+
+    /// Ends a claim, with the map's lock held.
+    pub(crate) fn end_claim(&self, machine: &M, _all: &Guard<'_, M::Lock, Entries<M>>) {
+        self.is_claimed.store(false, Relaxed);
+        machine.wake(self.channel());
+    }
+
     /// Ends a claim.
     pub(crate) fn unclaim(&self, machine: &M, held: &mut Held<'_, order::Nothing>) {
-        {
-            let (_tree, _) = self.tree.lock(held);
-            self.is_claimed.store(false, Relaxed);
-        }
-        machine.wake(self.channel());
+        let _ = self.lock_and_unclaim(machine, held);
     }
 
     /// Puts all entries of a range under the map's own lock, which is held.

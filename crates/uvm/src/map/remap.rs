@@ -9,6 +9,7 @@ use super::merge::Growth;
 use super::tree::{built_bytes, Making, Taken, Tree};
 use super::{clip, cuts, find_like, has_room, moves_many, Change, Entry, MapError, ORef, RangeError, Writes};
 use crate::cover::CHANGE_BYTES;
+use crate::steps::{Ahead, Lock};
 use crate::{Space, Stop, Uvm};
 
 /// Where a remapped range may go.
@@ -100,22 +101,26 @@ impl<M: Machine> Uvm<M> {
         };
         let tail = VaRange::sized(old.end, new_len - old.pages());
         let tail = tail.unwrap_or(VaRange::new(old.end, Va(u64::MAX)));
-        let mut unwired = VaRange::new(old.start, old.start);
-        if behind == Behind::Emptied || !self.may_stay(held, space, tail, place) {
-            unwired = match place {
-                RemapPlace::Fixed(va) if moves_many(old, va) => self.forget_ahead(held, space, old),
-                _ if self.is_better_forgotten(space, old) => self.forget_ahead(held, space, old),
-                _ => self.unwire_ahead(held, space, old),
-            };
-        }
+        let moved_from = match behind == Behind::Emptied || !self.may_stay(held, space, tail, place) {
+            true => {
+                let moves_many = matches!(place, RemapPlace::Fixed(va) if moves_many(old, va));
+                self.move_ahead(held, space, old, moves_many)
+            }
+            false => Ahead::nothing(old),
+        };
         let target = match place {
             RemapPlace::Fixed(va) => VaRange::new(va, va + new_len),
             RemapPlace::Stay | RemapPlace::MayMove => VaRange::new(old.start, old.start),
         };
-        let forgotten = self.forget_ahead(held, space, target);
-        let result = self.attempt(held, Change::MOVE.bytes::<M>() + CHANGE_BYTES, |held, reserved| {
-            let (mut tree, mut h) =
-                space.map.lock_whole_now(self.machine(), held, concerned).map_err(Stop::Wait)?;
+        let mut ahead = [moved_from, self.forget_ahead(held, space, target)];
+        let reserve = Change::MOVE.bytes::<M>() + CHANGE_BYTES;
+        let result = self.attempt_ahead(held, space, &mut ahead, reserve, |held, reserved, lock, ahead| {
+            let (mut tree, mut h) = match lock {
+                Lock::Shared => {
+                    space.map.lock_whole_now(self.machine(), held, concerned).map_err(Stop::Wait)?
+                }
+                Lock::Claimed => space.map.lock_and_unclaim(self.machine(), held),
+            };
             if !tree.is_covered(old) {
                 return Err(Stop::Fail(MapError::NoMapping));
             }
@@ -123,7 +128,7 @@ impl<M: Machine> Uvm<M> {
                 Change::ADD.ensure(&tree, CHANGE_BYTES, reserved)?;
                 self.grow(&mut tree, &mut h, tail, false);
                 wired = tree.get(old.start).is_some_and(|e| e.wired);
-                return Ok(old.start);
+                return Ok(Some(old.start));
             }
             let start = match place {
                 RemapPlace::Stay => return Err(Stop::Fail(MapError::NoSpace)),
@@ -134,6 +139,10 @@ impl<M: Machine> Uvm<M> {
                 RemapPlace::Fixed(va) => Some(va),
             }
             .ok_or(Stop::Fail(MapError::NoSpace))?;
+            let is_long = lock == Lock::Shared && moves_many(old, start) && self.shows_much(space, old);
+            if is_long || self.is_refilled(space, lock, &tree, ahead) {
+                return Ok(None);
+            }
             let new = VaRange::new(start, start + new_len);
             let mut kept = 0;
             if behind == Behind::Emptied {
@@ -163,7 +172,7 @@ impl<M: Machine> Uvm<M> {
             if behind == Behind::Emptied {
                 self.join(&mut tree, &mut h, old);
             }
-            Ok(start)
+            Ok(Some(start))
         });
         self.release_entries(held, &mut replaced, &mut down);
         down.perform(self.machine(), held);
@@ -174,8 +183,7 @@ impl<M: Machine> Uvm<M> {
             let _ = self.wire(held, space, VaRange::new(start, start + new_len));
         }
         if result.is_err() {
-            self.wire_again(held, space, unwired);
-            self.wire_again(held, space, forgotten);
+            ahead.iter().for_each(|ahead| self.wire_again(held, space, ahead.unwired));
         }
         result
     }

@@ -8,7 +8,7 @@ use machine::{order, Held, Machine, Pages, Pmap, Shootdown, VaRange};
 use super::tree::{Taken, Tree};
 use super::{check_pages, clip, has_room, Change, Entry, RangeError};
 use crate::pager::Pager;
-use crate::steps::{ENTRIES, SLOTS};
+use crate::steps::{Lock, ENTRIES, SLOTS};
 use crate::{Space, Stop, Uvm};
 
 impl<M: Machine> Uvm<M> {
@@ -29,9 +29,16 @@ impl<M: Machine> Uvm<M> {
         check_pages(range)?;
         let mut down = Shootdown::new();
         let mut old = Taken::new();
-        let unwired = self.forget_ahead(held, space, range);
-        let result = self.attempt(held, Change::TAKE.bytes::<M>(), |held, reserved| {
-            let (mut tree, mut h) = space.map.lock_now(self.machine(), held, range).map_err(Stop::Wait)?;
+        let mut ahead = [self.forget_ahead(held, space, range)];
+        let reserve = Change::TAKE.bytes::<M>();
+        let result = self.attempt_ahead(held, space, &mut ahead, reserve, |held, reserved, lock, ahead| {
+            let (mut tree, mut h) = match lock {
+                Lock::Shared => space.map.lock_now(self.machine(), held, range).map_err(Stop::Wait)?,
+                Lock::Claimed => space.map.lock_and_unclaim(self.machine(), held),
+            };
+            if self.is_refilled(space, lock, &tree, ahead) {
+                return Ok(None);
+            }
             Change::TAKE.ensure(&tree, 0, reserved)?;
             let first = tree.get(range.start).map(|e| e.range);
             // Of two cuts one makes up for what goes, unless both are one entry's.
@@ -47,13 +54,13 @@ impl<M: Machine> Uvm<M> {
             if !old.is_empty() {
                 self.forget_range(&mut h, space, range, &mut down);
             }
-            Ok(())
+            Ok(Some(()))
         });
         self.release_entries(held, &mut old, &mut down);
         down.perform(self.machine(), held);
         self.clear_left(held);
         if result.is_err() {
-            self.wire_again(held, space, unwired);
+            self.wire_again(held, space, ahead[0].unwired);
         }
         result
     }
@@ -142,12 +149,20 @@ impl<M: Machine> Uvm<M> {
             true => Ok(()),
             false => Err(Stop::Fail(RangeError::NoMapping)),
         };
+        let mut concerned = range;
         let result = self.attempt(held, 0, |held, reserved| {
-            if self.is_much(held, space, range)? {
+            let locked = space.map.lock_now(self.machine(), held, concerned);
+            let (mut tree, mut h) = locked.map_err(Stop::Wait)?;
+            may_be(&tree)?;
+            // Whether it takes more than a step.
+            let is_much = range.pages() > Pages(SLOTS as u64)
+                && self.part_to_empty(&mut h, space, &tree, range) != range;
+            if is_much && concerned != space.map.bounds {
+                concerned = space.map.bounds;
+                return Err(Stop::Heap(reserved));
+            }
+            if is_much {
                 // Who forks meanwhile gets all of it or nothing.
-                let whole = space.map.lock_whole_now(self.machine(), held, space.map.bounds);
-                let (tree, _) = whole.map_err(Stop::Wait)?;
-                may_be(&tree)?;
                 let covered = covered(&tree);
                 space.map.claim(&tree);
                 drop(tree);
@@ -155,9 +170,6 @@ impl<M: Machine> Uvm<M> {
                 space.map.unclaim(self.machine(), held);
                 return done.and(covered);
             }
-            let locked = space.map.lock_now(self.machine(), held, range);
-            let (mut tree, mut h) = locked.map_err(Stop::Wait)?;
-            may_be(&tree)?;
             let need = self.copies_needed(&tree, &mut h, range) + release_bytes(&tree, &mut h, range);
             if need > reserved {
                 return Err(Stop::Heap(need));
@@ -167,20 +179,6 @@ impl<M: Machine> Uvm<M> {
         });
         down.perform(self.machine(), held);
         result
-    }
-
-    /// Whether it takes more than a step to empty a range.
-    fn is_much(
-        &self,
-        held: &mut Held<'_, order::Nothing>,
-        space: &Space<M>,
-        range: VaRange,
-    ) -> Result<bool, Stop<RangeError>> {
-        if range.pages() <= Pages(SLOTS as u64) {
-            return Ok(false);
-        }
-        let (tree, mut h) = space.map.lock_now(self.machine(), held, range).map_err(Stop::Wait)?;
-        Ok(self.part_to_empty(&mut h, space, &tree, range) != range)
     }
 
     /// Discards a range of a map that is claimed.
