@@ -309,7 +309,7 @@ impl<M: Machine> ARef<M> {
         held: &mut Held<'_, P>,
         len: Pages,
         writes: Writes,
-        forking: Option<&Forking<M>>,
+        forking: &Forking<M>,
     ) -> Option<Forked<M>> {
         let range = self.range(len);
         let (body, mut h) = self.amap.body.lock(held);
@@ -318,9 +318,10 @@ impl<M: Machine> ARef<M> {
         }
         let was_exclusive = body.cover.is_exclusive(range.clone());
         let holds = |slot| body.slots.get(slot).and_then(Content::anon);
-        let chosen =
-            forking.filter(|_| was_exclusive).map(|forking| forking.choose(&body.rewritten, &range, holds));
-        let rewritten = chosen.unwrap_or_default();
+        let rewritten = match was_exclusive {
+            true => forking.choose(&body.rewritten, &range, holds),
+            false => rewritten::Slots::new(),
+        };
         let slots = body.share(uvm, &mut h, range, &rewritten);
         Some(Forked { copy: Self::with_slots(slots, self.slot, len), was_exclusive, rewritten })
     }

@@ -29,6 +29,7 @@ use crate::map::{
     clip, cuts, has_room, moves_many, Change, Entry, Inherit, MapError, Place, Writes, NOWHERE,
 };
 use crate::owed::Owed;
+use crate::rewritten::Forking;
 use crate::stat::Counter;
 use crate::steps::{Ahead, Lock, TRANSLATIONS};
 use crate::{Space, Stop, Uvm};
@@ -200,8 +201,7 @@ impl<M: Machine> Uvm<M> {
         let (replaced, half, down) = (Taken::new(), Taken::new(), Shootdown::new());
         let ahead = match mode {
             Pass::Share => Ahead::nothing(NOWHERE),
-            Pass::Copy if self.is_better_forgotten(from, range) => self.forget_ahead(held, from, range),
-            Pass::Copy => Ahead::nothing(range),
+            Pass::Copy => Ahead::copied(range),
             Pass::Donate | Pass::DonateZero => self.move_ahead(held, from, range, is_moved_singly),
         };
         let mut ahead = [ahead, self.forget_ahead(held, to, replaces)];
@@ -222,10 +222,8 @@ impl<M: Machine> Uvm<M> {
         self.release_entries(held, &mut passing.replaced, &mut passing.down);
         passing.down.perform(self.machine(), held);
         let [given, replaced] = ahead;
-        if result.is_err() || mode == Pass::Copy {
-            self.wire_again(held, from, given.unwired);
-        }
         if result.is_err() {
+            self.wire_again(held, from, given.unwired);
             self.wire_again(held, to, replaced.unwired);
         }
         result
@@ -408,7 +406,7 @@ impl<M: Machine> Uvm<M> {
         }
         clip(trees.from(), range);
         let mut passed = match passing.mode {
-            Pass::Share | Pass::Copy => self.fork_part(trees.from(), &mut h, passing)?,
+            Pass::Share | Pass::Copy => self.fork_part(trees.from(), &mut h, passing, lock)?,
             Pass::Donate | Pass::DonateZero => self.take_part(trees.from(), &mut h, passing),
         };
         // What was there goes first: a table may come in its place.
@@ -494,7 +492,9 @@ impl<M: Machine> Uvm<M> {
         tree: &mut Tree<Entry<M>>,
         held: &mut Held<'_, order::Map>,
         passing: &mut Passing<'_, M>,
+        lock: Lock,
     ) -> Result<Taken<Entry<M>>, Stop<MapError>> {
+        let mut forking = Forking::of_range(lock == Lock::Claimed);
         let (from, range) = (passing.from, passing.range);
         let (half, down) = (&mut passing.half, &mut passing.down);
         let (mut made, mut result) = (Making::new(), Ok(()));
@@ -504,7 +504,7 @@ impl<M: Machine> Uvm<M> {
         }
         tree.each_mut(range, |entry| {
             if result.is_ok() {
-                result = self.fork_entry_as(held, from, entry, inherit, None, down).map(|e| {
+                result = self.fork_entry_as(held, from, entry, inherit, &mut forking, down).map(|e| {
                     e.into_iter().for_each(|e| made.push(e));
                 });
             }

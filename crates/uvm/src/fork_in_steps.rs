@@ -26,7 +26,7 @@ use crate::{Space, Stop, Uvm};
 /// Entries of a fork in one piece.
 const FEW: usize = if cfg!(feature = "small-leaves") { 2 } else { 512 };
 /// Translations of a fork in one piece, about.
-const MAPPED: usize = 32768;
+pub(crate) const MAPPED: usize = 32768;
 /// Heap bytes that a step begins with.
 const STEP_BYTES: usize = 48 * 1024;
 
@@ -56,7 +56,7 @@ impl<M: Machine> Uvm<M> {
         (child, entries): (&Space<M>, &mut Tree<Entry<M>>),
         down: &mut Shootdown,
     ) -> Result<Copies, Stop<NoMemory>> {
-        self.lower_all(held, parent);
+        self.lower_private(held, parent, parent.map.bounds, |e| e.inherit == Inherit::Copy);
         let mut forking = Forking::lowered(nth);
         let result = self.derive_all(held, parent, entries, &mut forking, down).and_then(|()| {
             self.machine().reserve_heap(rewritten::ALL_BYTES)?;
@@ -72,20 +72,26 @@ impl<M: Machine> Uvm<M> {
         result
     }
 
-    /// Takes the right to write from all private memory that the child gets.
-    fn lower_all(&self, held: &mut Held<'_, order::Nothing>, parent: &Space<M>) {
+    /// Takes the right to write from the private memory of a range's entries that are copied, with the map claimed.
+    pub(crate) fn lower_private(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        space: &Space<M>,
+        range: VaRange,
+        is_copied: impl Fn(&Entry<M>) -> bool,
+    ) {
         let pmap = self.machine().pmap();
-        let mut rest = parent.map.bounds;
+        let mut rest = range;
         while !rest.is_empty() {
             let mut down = Shootdown::new();
             {
-                let (tree, mut h) = parent.map.lock_claimed(held);
+                let (tree, mut h) = space.map.lock_claimed(held);
                 let mut part = first_part(&tree, rest);
-                part.end = pmap.part(&parent.pmap, part, TRANSLATIONS);
+                part.end = pmap.part(&space.pmap, part, TRANSLATIONS);
                 tree.each(part, |e| {
-                    if e.inherit == Inherit::Copy && e.amap.is_some() && e.writes == Writes::Copied {
+                    if e.amap.is_some() && e.writes == Writes::Copied && is_copied(e) {
                         let (own, prot) = (e.range.intersect(part), e.prot.without_write());
-                        pmap.protect(&mut h, &parent.pmap, own, prot, &mut down);
+                        pmap.protect(&mut h, &space.pmap, own, prot, &mut down);
                     }
                 });
                 down.flush(pmap);
@@ -190,7 +196,7 @@ impl<M: Machine> Uvm<M> {
             }
             done += 1;
             let inherit = entry.inherit;
-            let made = self.fork_entry_as(&mut h, parent, entry, inherit, Some(&mut *forking), down);
+            let made = self.fork_entry_as(&mut h, parent, entry, inherit, forking, down);
             made.unwrap_or_else(|e| {
                 failed = Some(e);
                 None

@@ -51,8 +51,10 @@ pub(crate) const ALL_BYTES: usize = MOST * LEAF_BYTES + many_bytes(MOST);
 /// Some of an amap's slots, and what they hold.
 pub(crate) type Slots = ArrayVec<(u64, AnonNo), SLOTS>;
 
-/// What the fork that is under way copies.
+/// The fork that is under way, or the copy of a range that is to be passed.
 pub(crate) struct Forking<M: Machine> {
+    /// It copies what was learned; else stores will.
+    copies_rewritten: bool,
     /// It begins with forgetting what was learned.
     forgets: bool,
     /// All private memory is read-only by now.
@@ -76,7 +78,12 @@ impl<M: Machine> Forking<M> {
     pub(crate) fn new(nth: u32) -> Self {
         let forgets = nth.is_multiple_of(FORKS);
         let (copied, places, copies) = (None, ArrayVec::new(), Copies::Protected);
-        Forking { forgets, is_lowered: false, copied, places, copies }
+        Forking { copies_rewritten: true, forgets, is_lowered: false, copied, places, copies }
+    }
+
+    /// The copy of a range, whose private memory may be read-only by now.
+    pub(crate) fn of_range(is_lowered: bool) -> Self {
+        Forking { copies_rewritten: false, is_lowered, ..Forking::new(1) }
     }
 
     /// The same, where no translation allows a store to private memory any more, and none will before its end.
@@ -91,6 +98,9 @@ impl<M: Machine> Forking<M> {
         range: &Range<u64>,
         holds: impl Fn(u64) -> Option<AnonNo>,
     ) -> Slots {
+        if !self.copies_rewritten {
+            return Slots::new();
+        }
         if self.forgets {
             rewritten.slots.iter().for_each(|place| place.store(NONE, Relaxed));
         }

@@ -202,7 +202,7 @@ impl<M: Machine> Uvm<M> {
                 return None;
             }
             let inherit = entry.inherit;
-            let forked = self.fork_entry_as(&mut h, parent, entry, inherit, Some(&mut forking), down);
+            let forked = self.fork_entry_as(&mut h, parent, entry, inherit, &mut forking, down);
             forked.unwrap_or_else(|e| {
                 result = Err(Stop::Fail(e));
                 None
@@ -332,7 +332,7 @@ impl<M: Machine> Uvm<M> {
         parent: &Space<M>,
         entry: &mut Entry<M>,
         inherit: Inherit,
-        forking: Option<&mut Forking<M>>,
+        forking: &mut Forking<M>,
         down: &mut Shootdown,
     ) -> Result<Option<Entry<M>>, NoMemory> {
         if entry.submap.is_some() {
@@ -378,18 +378,18 @@ impl<M: Machine> Uvm<M> {
         held: &mut Held<'_, order::Map>,
         parent: &Space<M>,
         entry: &mut Entry<M>,
-        mut forking: Option<&mut Forking<M>>,
+        forking: &mut Forking<M>,
         down: &mut Shootdown,
     ) -> Result<(Option<ARef<M>>, Writes), NoMemory> {
         let Some(aref) = &entry.amap else { return Ok((None, Writes::NeedCopy)) };
         let len = entry.len();
         if entry.wired {
-            let copied = forking.and_then(|forking| forking.copied.take());
+            let copied = forking.copied.take();
             let copy = copied.map_or_else(|| self.copy_pages(held, aref, len, down), |(copy, _)| Ok(copy));
             return Ok((Some(copy?), Writes::Copied));
         }
-        let is_lowered = forking.as_ref().is_some_and(|forking| forking.is_lowered);
-        let Some(forked) = aref.fork(self.parts(), held, len, entry.writes, forking.as_deref()) else {
+        let is_lowered = forking.is_lowered;
+        let Some(forked) = aref.fork(self.parts(), held, len, entry.writes, forking) else {
             if entry.writes == Writes::Copied {
                 if !is_lowered {
                     self.write_protect(held, parent, entry, down);
@@ -400,17 +400,13 @@ impl<M: Machine> Uvm<M> {
         };
         if !forked.was_exclusive {
             forked.copy.amap.is_unprotected.store(true, Relaxed);
-            if let Some(forking) = &mut forking {
-                forking.copies = Copies::Unprotected;
-            }
+            forking.copies = Copies::Unprotected;
         }
-        match forking {
+        if !forked.rewritten.is_empty() {
             // Its time comes when all else is done, so that other threads find it read-only for a short time.
-            Some(forking) if !forked.rewritten.is_empty() => {
-                forking.add(forked.rewritten, |slot| entry.range.start + Pages(slot - aref.slot.0));
-            }
-            _ if is_lowered => {}
-            _ => self.write_protect(held, parent, entry, down),
+            forking.add(forked.rewritten, |slot| entry.range.start + Pages(slot - aref.slot.0));
+        } else if !is_lowered {
+            self.write_protect(held, parent, entry, down);
         }
         // Mostly it is, and the line stays where it is.
         if entry.writes != Writes::Copied {

@@ -11,6 +11,7 @@ use machine::lines::Ordering::Relaxed;
 use machine::{order, Held, Machine, NoMemory, Pages, Pmap, Prot, Shootdown, Ticket, Va, VaRange};
 
 use crate::amap::AmapBody;
+use crate::fork_in_steps::MAPPED;
 use crate::loan::LOWERED;
 use crate::map::tree::Tree;
 use crate::map::Entry;
@@ -43,14 +44,29 @@ pub(crate) struct Ahead {
     range: VaRange,
     /// The part whose pages are not wired any more, to be [wired again](Uvm::wire_again) if the change is refused.
     pub(crate) unwired: VaRange,
-    /// Few translations are left; else few tables.
-    is_forgotten: bool,
+    left: Left,
+}
+
+/// What the last step finds of such a range.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Left {
+    /// Few translations.
+    Translations,
+    /// Few tables, which it moves.
+    Tables,
+    /// Not too many translations that allow stores.
+    Writable,
 }
 
 impl Ahead {
     /// Nothing yet.
     pub(crate) fn nothing(range: VaRange) -> Ahead {
-        Ahead { range, unwired: VaRange::new(range.start, range.start), is_forgotten: false }
+        Ahead { range, unwired: VaRange::new(range.start, range.start), left: Left::Tables }
+    }
+
+    /// Nothing; it is to be copied.
+    pub(crate) fn copied(range: VaRange) -> Ahead {
+        Ahead { left: Left::Writable, ..Ahead::nothing(range) }
     }
 }
 
@@ -284,7 +300,7 @@ impl<M: Machine> Uvm<M> {
             true => VaRange::new(range.start, range.start),
             false => self.forget_many(held, space, range),
         };
-        Ahead { range, unwired, is_forgotten: true }
+        Ahead { range, unwired, left: Left::Translations }
     }
 
     #[inline(never)]
@@ -322,7 +338,7 @@ impl<M: Machine> Uvm<M> {
             return self.forget_ahead(held, space, range);
         }
         let unwired = self.unwire_ahead(held, space, range);
-        Ahead { range, unwired, is_forgotten: false }
+        Ahead { range, unwired, left: Left::Tables }
     }
 
     /// Runs attempts of a change that takes away what some ranges show, which was [forgotten ahead](Self::forget_ahead). One that
@@ -358,13 +374,14 @@ impl<M: Machine> Uvm<M> {
         tree: &Tree<Entry<M>>,
         ahead: &[Ahead],
     ) -> bool {
-        let is_full = |ahead: &Ahead| {
-            let range = ahead.range;
+        let pmap = self.machine().pmap();
+        let is_full = |&Ahead { range, left, .. }: &Ahead| {
             let is_wired = || space.map.was_wired.load(Relaxed) && first_wired(tree, range).is_some();
             range.pages().0 > FEW as u64
-                && match ahead.is_forgotten || is_wired() {
-                    true => self.shows_much(space, range),
-                    false => self.is_better_forgotten(space, range),
+                && match left {
+                    Left::Writable => pmap.part(&space.pmap, range, MAPPED) != range.end,
+                    Left::Tables if !is_wired() => self.is_better_forgotten(space, range),
+                    Left::Tables | Left::Translations => self.shows_much(space, range),
                 }
         };
         lock == Lock::Shared && ahead.iter().any(is_full)
@@ -389,7 +406,11 @@ impl<M: Machine> Uvm<M> {
             let (tree, _) = space.map.lock_whole_now(self.machine(), held, space.map.bounds)?;
             space.map.claim(&tree);
         }
-        for Ahead { range, unwired, .. } in ahead {
+        for Ahead { range, unwired, left } in ahead {
+            if *left == Left::Writable {
+                self.lower_private(held, space, *range, |_| true);
+                continue;
+            }
             let mut rest = *range;
             while !rest.is_empty() {
                 let mut down = Shootdown::new();
