@@ -235,17 +235,26 @@ impl<D: Device> Volume<D> {
         }
     }
 
+    /// Has a file that lies in more pieces than `most` refused where they are to be listed.
+    pub fn limit_pieces(&mut self, most: usize) {
+        self.state.lock().most_pieces = most;
+    }
+
     /// Where the file's bytes in `at..at + len` lie, as far as they are allocated and below its size.
     ///
     /// # Errors
-    /// I/O and damage. Cost: the whole of the file's extent tree.
+    /// I/O and damage; [`ErrorKind::NoMemory`] if the whole file lies in [too many pieces](Self::limit_pieces). Cost: the whole of
+    /// the file's extent tree.
     pub fn extents(&mut self, ino: u32, at: u64, len: u64) -> Result<Vec<Run>> {
         if len == 0 {
             return Ok(Vec::new());
         }
         self.make_log_room();
-        let map =
-            self.fs.inode_extents(number(ino)?, at, len, FileExtentTarget::Data, usize::MAX).map_err(kind)?;
+        let most = self.state.lock().most_pieces;
+        self.state.lock().pieces_left = Some(most);
+        let map = self.fs.inode_extents(number(ino)?, at, len, FileExtentTarget::Data, usize::MAX);
+        self.state.lock().pieces_left = None;
+        let map = map.map_err(kind)?;
         let runs = map.extents.into_iter().filter(|e| e.state != FileExtentState::Inline).map(|e| Run {
             at: e.logical_start,
             disk: e.physical_start,

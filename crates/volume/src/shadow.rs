@@ -39,9 +39,16 @@ pub(crate) struct State {
     pub(crate) block_size: u64,
     /// While a volume is mounted: groups are made known, and completed if it is for writing, as their descriptors are read.
     pub(crate) mounting: Option<(Mode, Box<Ext4Superblock>)>,
+    /// Pieces that a file may lie in where they are listed, which the crate does in one piece of memory.
+    pub(crate) most_pieces: usize,
+    /// While they are: how many more may come.
+    pub(crate) pieces_left: Option<usize>,
     tables: Tables,
     cache: Cache,
 }
+
+/// What a node of an extent tree begins with.
+const EXTENT_MAGIC: [u8; 2] = [0x0a, 0xf3];
 
 impl State {
     pub(crate) fn new(blank: usize, cache_lines: usize) -> Self {
@@ -51,6 +58,8 @@ impl State {
             shielded: BTreeSet::new(),
             block_size: 4096,
             mounting: None,
+            most_pieces: usize::MAX,
+            pieces_left: None,
             tables: Tables::default(),
             cache: Cache { lines: BTreeMap::new(), ages: BTreeMap::new(), clock: 0, limit: cache_lines },
         }
@@ -60,6 +69,19 @@ impl State {
     pub(crate) fn set_blank(&mut self, blank: &[u8]) {
         let start = blank.as_ptr().addr();
         self.blank_at = start..start + blank.len();
+    }
+
+    /// Counts the pieces in a block that was read, if it is a leaf of an extent tree and they are being listed.
+    fn count_pieces(&mut self, block: &[u8]) -> Ext4Result<()> {
+        if let (Some(left), Some(&[a, b, low, high, _, _, 0, 0])) =
+            (&mut self.pieces_left, block.first_chunk())
+        {
+            if [a, b] == EXTENT_MAGIC {
+                let pieces = usize::from(u16::from_le_bytes([low, high]));
+                *left = left.checked_sub(pieces).ok_or(Ext4Error::no_memory())?;
+            }
+        }
+        Ok(())
     }
 
     fn is_blank(&self, buffer: &[u8]) -> bool {
@@ -197,7 +219,7 @@ impl<D: Device> BlockIo for Shadow<D> {
             read.map_err(|_| Ext4Error::io())?;
         }
         self.state.lock().tables.correct(start, buffer);
-        Ok(())
+        self.state.lock().count_pieces(buffer)
     }
 
     fn geometry(&self) -> DeviceGeometry {

@@ -76,6 +76,24 @@ fn change_scattered(runs: u64, left: u64, change: impl Fn(&mut volume::Volume<Di
 }
 
 #[test]
+fn a_file_of_more_extents_than_may_be_listed_is_refused() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let image = folder.path().join("made.img");
+    make(&image, 64, &["-b", "1024"]);
+    let disk = Disk::open(&image);
+    let mut volume = mount(&disk);
+    let ino = scatter(&mut volume, 1024, 500);
+    volume.unmount().expect("unmount");
+    let mut volume = mount(&disk);
+    volume.limit_pieces(499);
+    assert_eq!(volume.extents(ino, 0, 1).unwrap_err(), volume::ErrorKind::NoMemory);
+    assert_eq!(volume.resize(ino, 0).unwrap_err(), volume::ErrorKind::NoMemory);
+    volume.limit_pieces(500);
+    assert_eq!(volume.extents(ino, 0, 1 << 40).expect("extents").len(), 500);
+    volume.resize(ino, 0).expect("resize");
+}
+
+#[test]
 fn a_file_of_many_extents_can_be_emptied() {
     for runs in [100, 170, 211, 300, 4000] {
         change_scattered(runs, 0, |volume, ino| volume.resize(ino, 0).expect("resize"));

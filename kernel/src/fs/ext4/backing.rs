@@ -302,7 +302,7 @@ impl Backing {
             let next = left.start..left.end.min(left.start.saturating_add(most));
             let len = next.end - next.start;
             let new = len - pending.count(next.clone());
-            if new != 0 && runs + pending.pieces() >= self.fs.most_pieces() {
+            if new != 0 && runs + pending.pieces() >= super::most_pieces() {
                 return Err(EFBIG);
             }
             if new == 0 || self.fs.set_aside(new) {
@@ -369,7 +369,7 @@ impl Backing {
             let done = volume.allocate(self.ino, at, step - at);
             self.changed(volume);
             done.map_err(errno)?;
-            if self.load(volume)?.len() > self.fs.most_pieces() {
+            if self.load(volume)?.len() > super::most_pieces() {
                 return Err(EFBIG);
             }
             at = step;
@@ -554,7 +554,7 @@ impl Backing {
         if !self.size_differs() && covers(&runs, at, end) {
             return Ok((runs, Blocks::Old));
         }
-        if runs.len() > 2 * self.fs.most_pieces() {
+        if runs.len() > 2 * super::most_pieces() {
             // The disk's free room lies in pieces: what was promised as one would come to many.
             return Err(EFBIG);
         }

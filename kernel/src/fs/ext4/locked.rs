@@ -66,6 +66,10 @@ impl Volume {
         Ok(Volume { inner, stack })
     }
 
+    pub(super) fn limit_pieces(&mut self, most: usize) {
+        self.inner.limit_pieces(most);
+    }
+
     pub(super) fn space(&self) -> Space {
         self.inner.space()
     }

@@ -140,12 +140,20 @@ fn mount_claimed(disk: &Arc<Disk>, mode: Mode) -> Result<InodeRef> {
 
 fn open_volume(data: &Data, mode: Mode) -> Result<Volume> {
     let lines = (vm::stats().total_pages / 64).clamp(64, 4096) as usize;
-    Volume::mount(Metadata(data.clone()), Now, mode, lines).map_err(|kind| match kind {
+    let mut volume = Volume::mount(Metadata(data.clone()), Now, mode, lines).map_err(|kind| match kind {
         ErrorKind::Io => EIO,
         ErrorKind::NoMemory => ENOMEM,
         ErrorKind::ReadOnly => EROFS,
         _ => EINVAL,
-    })
+    })?;
+    // A file from elsewhere may lie in more pieces than one that is written here; it can be read, and cut.
+    volume.limit_pieces(4 * most_pieces());
+    Ok(volume)
+}
+
+/// How many pieces a file may lie in: a list of them comes at once, and several times.
+fn most_pieces() -> usize {
+    (vm::stats().total_pages / PAGES_PER_PIECE) as usize
 }
 
 /// Changes how the file system with this root is mounted; others have no such choice, and nothing happens.
@@ -266,11 +274,6 @@ impl Fs {
         volume.unmount().map_err(errno)?;
         *volume = open_volume(&self.data, Mode::ReadOnly)?;
         Ok(())
-    }
-
-    /// How many pieces a file may lie in: a list of them comes at once, and several times.
-    fn most_pieces(&self) -> usize {
-        (vm::stats().total_pages / PAGES_PER_PIECE) as usize
     }
 
     /// Takes note of a change of the volume.
