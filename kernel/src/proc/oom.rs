@@ -33,6 +33,9 @@ const PAGE: u64 = 4096;
 /// Processes killed since boot.
 pub static KILLS: AtomicU64 = AtomicU64::new(0);
 
+/// When the first process, with no other left, last had waited for memory in vain; 0: never.
+static WAITED_ALONE: AtomicU64 = AtomicU64::new(0);
+
 /// Threads that wait for a victim to be gone.
 static GONE: WaitQueue = WaitQueue::new();
 
@@ -58,9 +61,16 @@ pub fn make_room() -> bool {
     }
     let end = |worst: Arc<Process>| if is_leaving(&worst) { worst } else { kill(worst) };
     let Some(victim) = worst().map(end).or_else(leaving) else {
-        // The first process is alone, or all others are excepted: it waits for one of them to end, or for ever.
+        let is_alone = table::processes().all(|other| other.pid == 1 || has_gone(&other));
+        // What the first process has for itself never comes back, so the machine ends with it; but memory may be on its way.
+        let waited = WAITED_ALONE.load(Relaxed);
+        if is_alone && waited != 0 && sched::now() - waited < PATIENCE {
+            kill((*current_process()).clone());
+            return false;
+        }
         crate::control!("trace out of memory: no process can be killed");
         let _ = GONE.wait_until(sched::now() + PATIENCE, || None::<()>);
+        WAITED_ALONE.store(if is_alone { sched::now() } else { 0 }, Relaxed);
         return false;
     };
     if Arc::ptr_eq(&victim, &current_process()) {
