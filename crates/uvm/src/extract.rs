@@ -206,18 +206,21 @@ impl<M: Machine> Uvm<M> {
         };
         let mut ahead = [ahead, self.forget_ahead(held, to, replaces)];
         let mut passing = Passing { from, range, to, target, mode, down, replaced, half };
+        let mut lock = Lock::Shared;
         let result = self.attempt(held, Change::MOVE.bytes::<M>(), |held, reserved| {
-            let mut passed = self.pass_once(held, &mut passing, place, reserved, (Lock::Shared, &ahead));
-            if let Ok(None) = passed {
+            if lock == Lock::Claimed {
                 self.claim_both(held, (from, to), &mut ahead, reserved)?;
-                passed = self.pass_once(held, &mut passing, place, reserved, (Lock::Claimed, &ahead));
             }
+            let passed = self.pass_once(held, &mut passing, place, reserved, (lock, &ahead));
             if passed.is_err() {
                 // The next attempt begins anew, with the memory that this one took.
                 self.release_entries(held, &mut passing.half, &mut passing.down);
                 passing.down.perform(self.machine(), held);
             }
-            passed?.ok_or(Stop::Heap(reserved))
+            passed?.ok_or_else(|| {
+                lock = Lock::Claimed;
+                Stop::Heap(reserved)
+            })
         });
         self.release_entries(held, &mut passing.replaced, &mut passing.down);
         passing.down.perform(self.machine(), held);

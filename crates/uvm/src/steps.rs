@@ -352,21 +352,24 @@ impl<M: Machine> Uvm<M> {
         reserve: usize,
         mut once: impl FnMut(&mut Held<'_, order::Nothing>, usize, Lock, &[Ahead]) -> Result<Option<T>, Stop<E>>,
     ) -> Result<T, E> {
+        let mut lock = Lock::Shared;
         self.attempt(held, reserve, |held, reserved| {
-            if let Some(done) = once(held, reserved, Lock::Shared, ahead)? {
-                return Ok(done);
+            if lock == Lock::Claimed {
+                self.forget_claimed(held, space, ahead).map_err(Stop::Wait)?;
+                if let Err(e) = self.machine().reserve_heap(reserved) {
+                    space.map.unclaim(self.machine(), held);
+                    return Err(Stop::Fail(e.into()));
+                }
             }
-            self.forget_claimed(held, space, ahead).map_err(Stop::Wait)?;
-            if let Err(e) = self.machine().reserve_heap(reserved) {
-                space.map.unclaim(self.machine(), held);
-                return Err(Stop::Fail(e.into()));
-            }
-            let done = once(held, reserved, Lock::Claimed, ahead)?;
-            done.ok_or(Stop::Heap(reserved))
+            once(held, reserved, lock, ahead)?.ok_or_else(|| {
+                lock = Lock::Claimed;
+                Stop::Heap(reserved)
+            })
         })
     }
 
     /// Whether so much is shown of some ranges that to take it away takes longer than a step. The map's lock is held.
+    #[inline]
     pub(crate) fn is_refilled(
         &self,
         space: &Space<M>,
@@ -374,17 +377,18 @@ impl<M: Machine> Uvm<M> {
         tree: &Tree<Entry<M>>,
         ahead: &[Ahead],
     ) -> bool {
-        let pmap = self.machine().pmap();
-        let is_full = |&Ahead { range, left, .. }: &Ahead| {
-            let is_wired = || space.map.was_wired.load(Relaxed) && first_wired(tree, range).is_some();
-            range.pages().0 > FEW as u64
-                && match left {
-                    Left::Writable => pmap.part(&space.pmap, range, MAPPED) != range.end,
-                    Left::Tables if !is_wired() => self.is_better_forgotten(space, range),
-                    Left::Tables | Left::Translations => self.shows_much(space, range),
-                }
-        };
-        lock == Lock::Shared && ahead.iter().any(is_full)
+        let is_large = |ahead: &Ahead| ahead.range.pages().0 > FEW as u64;
+        lock == Lock::Shared && ahead.iter().any(|ahead| is_large(ahead) && self.is_full(space, tree, ahead))
+    }
+
+    #[inline(never)]
+    fn is_full(&self, space: &Space<M>, tree: &Tree<Entry<M>>, &Ahead { range, left, .. }: &Ahead) -> bool {
+        let is_wired = || space.map.was_wired.load(Relaxed) && first_wired(tree, range).is_some();
+        match left {
+            Left::Writable => self.machine().pmap().part(&space.pmap, range, MAPPED) != range.end,
+            Left::Tables if !is_wired() => self.is_better_forgotten(space, range),
+            Left::Tables | Left::Translations => self.shows_much(space, range),
+        }
     }
 
     /// Whether a range has more translations than were to be left by those who forget them ahead.

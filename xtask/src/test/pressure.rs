@@ -2,7 +2,7 @@
 //!
 //! A short run of each stands in every `./uvm test`; `--long` has ten minutes of over-commitment.
 
-use super::cases::{Case, Expect, CASE};
+use super::cases::{Case, Expect, Leftover, CASE};
 use super::disks::{self, TestDisk};
 use crate::guest::Libc;
 
@@ -22,8 +22,23 @@ const fn overcommitted(name: &'static str, command: &'static [&'static str], sec
     }
 }
 
-pub const SHORT: &[Case] =
-    &[overcommitted("memory over-committed three times", &["/bin/overcommit", "30", "15", "/mnt"], 240)];
+/// Nothing else could ever give it memory.
+const ALONE: Case = Case {
+    name: "the first process has all memory",
+    command: &["/bin/busybox", "awk", "BEGIN { for (;; n++) a[n] = \"memory\" }"],
+    expect: &[Expect::Told("out of memory: killed process 1 .*")],
+    code: 137,
+    memory: "64M",
+    seconds: 60,
+    ours_only: true,
+    leftover: Leftover::Unwatched,
+    ..CASE
+};
+
+pub const SHORT: &[Case] = &[
+    overcommitted("memory over-committed three times", &["/bin/overcommit", "30", "15", "/mnt"], 240),
+    ALONE,
+];
 
 pub const LONG: &[Case] = &[overcommitted(
     "memory over-committed three times, for ten minutes",
