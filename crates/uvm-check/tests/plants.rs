@@ -672,8 +672,8 @@ const PLANTS: &[Plant] = &[
         what: "fork: the parent goes on writing what was copied at once",
         file: "uvm/src/space.rs",
         changes: &[(
-            "_ => self.write_protect(held, parent, entry, down),",
-            "None => self.write_protect(held, parent, entry, down),\n                _ => {}",
+            "} else if !is_lowered {",
+            "} else if false {",
         )],
         found_by: RANDOM,
     },

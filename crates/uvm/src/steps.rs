@@ -20,7 +20,7 @@ use crate::{Space, Stop, Uvm};
 /// Entries of a step.
 pub(crate) const ENTRIES: usize = 64;
 /// Translations of a step, about.
-pub(crate) const TRANSLATIONS: usize = 2048;
+pub(crate) const TRANSLATIONS: usize = if cfg!(feature = "small-leaves") { 1 } else { 2048 };
 /// Pages whose translations one step takes without a look at how long that takes: each page may have thousands of mappings, among which
 /// a port may search.
 pub(crate) const FEW: usize = if cfg!(feature = "small-leaves") { 2 } else { 64 };
