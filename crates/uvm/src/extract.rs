@@ -296,11 +296,13 @@ impl<M: Machine> Uvm<M> {
         detached: Detached<M>,
         place: Place,
     ) -> Result<Va, (MapError, Detached<M>)> {
-        match self.pass_range(held, &detached.space, detached.range(), to, place, Pass::Donate) {
-            Ok(va) => {
+        let given = (&detached.space, detached.range());
+        match self.pass_entries(held, given, (to, Target::InUse), place, Pass::Donate) {
+            Ok(Passed::At(va)) => {
                 self.drop_detached(held, detached);
                 Ok(va)
             }
+            Ok(Passed::WrittenByOthers) => unreachable!("only copies are made apart"),
             Err(e) => Err((e, detached)),
         }
     }
