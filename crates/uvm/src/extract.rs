@@ -225,7 +225,7 @@ impl<M: Machine> Uvm<M> {
         self.release_entries(held, &mut passing.replaced, &mut passing.down);
         passing.down.perform(self.machine(), held);
         let [given, replaced] = ahead;
-        if result.is_err() {
+        if !matches!(result, Ok(Passed::At(_))) {
             self.wire_again(held, from, given.unwired);
             self.wire_again(held, to, replaced.unwired);
         }

@@ -26,7 +26,7 @@ use crate::{Space, Stop, Uvm};
 /// Entries of a fork in one piece.
 const FEW: usize = if cfg!(feature = "small-leaves") { 2 } else { 512 };
 /// Translations of a fork in one piece, about.
-pub(crate) const MAPPED: usize = if cfg!(feature = "small-leaves") { 2 } else { 32768 };
+pub(crate) const MAPPED: usize = 32768;
 /// Heap bytes that a step begins with.
 const STEP_BYTES: usize = 48 * 1024;
 

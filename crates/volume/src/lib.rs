@@ -250,9 +250,10 @@ impl<D: Device> Volume<D> {
             return Ok(Vec::new());
         }
         self.make_log_room();
+        let inode = number(ino)?;
         let most = self.state.lock().most_pieces;
         self.state.lock().pieces_left = Some(most);
-        let map = self.fs.inode_extents(number(ino)?, at, len, FileExtentTarget::Data, usize::MAX);
+        let map = self.fs.inode_extents(inode, at, len, FileExtentTarget::Data, usize::MAX);
         self.state.lock().pieces_left = None;
         let map = map.map_err(kind)?;
         let runs = map.extents.into_iter().filter(|e| e.state != FileExtentState::Inline).map(|e| Run {
