@@ -351,8 +351,7 @@ impl<M: Machine> ARef<M> {
     }
 
     /// A new amap with the same anons in the same slots, as far as the first `len` go. Cost: by leaves of 64 slots.
-    /// The caller sees to it that no mapping can write the anons that are now shared: it holds none, or calls
-    /// [`write_protect`](Self::write_protect).
+    /// The caller sees to it that no mapping can write the anons that are now shared.
     pub(crate) fn copy<P: Before<order::Amap>>(
         &self,
         uvm: (&M, &Anons<M>),
@@ -376,7 +375,7 @@ impl<M: Machine> ARef<M> {
     }
 
     /// Takes the right to write from every mapping, in any space, of the pages in some slots, until no step is `left`, which is one a
-    /// slot and one a mapping. Returns the first slot whose page's time has not come.
+    /// slot and one a mapping. Returns the first slot that was not looked at, or the end.
     pub(crate) fn write_protect<P: Before<order::Amap>>(
         &self,
         uvm: (&M, &Anons<M>),

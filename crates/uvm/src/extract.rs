@@ -206,22 +206,17 @@ impl<M: Machine> Uvm<M> {
         };
         let mut ahead = [ahead, self.forget_ahead(held, to, replaces)];
         let mut passing = Passing { from, range, to, target, mode, down, replaced, half };
-        let mut lock = Lock::Shared;
-        let result = self.attempt(held, Change::MOVE.bytes::<M>(), |held, reserved| {
-            if lock == Lock::Claimed {
-                self.claim_both(held, (from, to), &mut ahead, reserved)?;
-            }
-            let passed = self.pass_once(held, &mut passing, place, reserved, (lock, &ahead));
-            if passed.is_err() {
-                // The next attempt begins anew, with the memory that this one took.
-                self.release_entries(held, &mut passing.half, &mut passing.down);
-                passing.down.perform(self.machine(), held);
-            }
-            passed?.ok_or_else(|| {
-                lock = Lock::Claimed;
-                Stop::Heap(reserved)
-            })
-        });
+        let reserve = Change::MOVE.bytes::<M>();
+        let result =
+            self.attempt_ahead(held, (from, to), &mut ahead, reserve, |held, reserved, lock, ahead| {
+                let passed = self.pass_once(held, &mut passing, place, reserved, (lock, ahead));
+                if passed.is_err() {
+                    // The next attempt begins anew, with the memory that this one took.
+                    self.release_entries(held, &mut passing.half, &mut passing.down);
+                    passing.down.perform(self.machine(), held);
+                }
+                passed
+            });
         self.release_entries(held, &mut passing.replaced, &mut passing.down);
         passing.down.perform(self.machine(), held);
         let [given, replaced] = ahead;
@@ -230,32 +225,6 @@ impl<M: Machine> Uvm<M> {
             self.wire_again(held, to, replaced.unwired);
         }
         result
-    }
-
-    /// Claims the maps of both spaces, and forgets what is shown of what is given in the one and replaced in the other.
-    fn claim_both(
-        &self,
-        held: &mut Held<'_, order::Nothing>,
-        (from, to): (&Space<M>, &Space<M>),
-        ahead: &mut [Ahead; 2],
-        reserved: usize,
-    ) -> Result<(), Stop<MapError>> {
-        let one = core::ptr::eq(&*from.map, &*to.map);
-        let (given, replaced) = ahead.split_at_mut(if one { 2 } else { 1 });
-        self.forget_claimed(held, from, given).map_err(Stop::Wait)?;
-        let claimed = if one { Ok(()) } else { self.forget_claimed(held, to, replaced) };
-        if let Err(ticket) = claimed {
-            from.map.unclaim(self.machine(), held);
-            return Err(Stop::Wait(ticket));
-        }
-        let heap = self.machine().reserve_heap(reserved);
-        if heap.is_err() {
-            from.map.unclaim(self.machine(), held);
-            if !one {
-                to.map.unclaim(self.machine(), held);
-            }
-        }
-        heap.map_err(|e| Stop::Fail(e.into()))
     }
 
     /// Takes what lies in a range out of a space, or shares or copies it, to be given to somebody later.
@@ -357,13 +326,13 @@ impl<M: Machine> Uvm<M> {
         passing: &mut Passing<'_, M>,
         place: Place,
         reserved: usize,
-        (lock, ahead): (Lock, &[Ahead; 2]),
+        (lock, ahead): (Lock, &[Ahead]),
     ) -> Result<Option<Passed>, Stop<MapError>> {
         let (from, to, range) = (passing.from, passing.to, passing.range);
         let one = core::ptr::eq(&*from.map, &*to.map);
         let (mut trees, mut h) = if one {
             let (tree, h) = match lock {
-                Lock::Shared => from.map.lock_whole_now(self.machine(), held, from.map.bounds),
+                Lock::Unclaimed => from.map.lock_whole_now(self.machine(), held, from.map.bounds),
                 Lock::Claimed => Ok(from.map.lock_and_unclaim(self.machine(), held)),
             }
             .map_err(Stop::Wait)?;
@@ -390,9 +359,7 @@ impl<M: Machine> Uvm<M> {
         let at = self.choose_for(trees.to(), passing, place)?;
         let new = VaRange::new(at, at + range.pages());
         let is_given = matches!(passing.mode, Pass::Donate | Pass::DonateZero);
-        let is_long =
-            lock == Lock::Shared && is_given && moves_many(range, at) && self.shows_much(from, range);
-        if is_long
+        if (is_given && self.moves_much(from, lock, range, at))
             || self.is_refilled(from, lock, trees.from(), &ahead[..1])
             || self.is_refilled(to, lock, trees.to(), &ahead[1..])
         {

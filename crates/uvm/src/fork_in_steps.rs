@@ -20,7 +20,7 @@ use crate::map::tree::{built_bytes, Tree};
 use crate::map::{Entry, Inherit, Writes};
 use crate::rewritten::{self, Copies, Forking};
 use crate::slots::{Slots, LEAF, SET_BYTES};
-use crate::steps::{first_part, TRANSLATIONS, WIRED};
+use crate::steps::{first_part, WIRED};
 use crate::{Space, Stop, Uvm};
 
 /// Entries of a fork in one piece.
@@ -80,26 +80,15 @@ impl<M: Machine> Uvm<M> {
         range: VaRange,
         is_copied: impl Fn(&Entry<M>) -> bool,
     ) {
-        let pmap = self.machine().pmap();
-        let mut rest = range;
-        while !rest.is_empty() {
-            let mut down = Shootdown::new();
-            {
-                let (tree, mut h) = space.map.lock_claimed(held);
-                let mut part = first_part(&tree, rest);
-                part.end = pmap.part(&space.pmap, part, TRANSLATIONS);
-                tree.each(part, |e| {
-                    if e.amap.is_some() && e.writes == Writes::Copied && is_copied(e) {
-                        let (own, prot) = (e.range.intersect(part), e.prot.without_write());
-                        pmap.protect(&mut h, &space.pmap, own, prot, &mut down);
-                    }
-                });
-                down.flush(pmap);
-                rest.start = part.end;
-            }
-            down.perform(self.machine(), held);
-            self.machine().pause(held);
-        }
+        self.in_claimed_steps(held, space, range, |h, tree, part, down| {
+            tree.each(part, |e| {
+                if e.amap.is_some() && e.writes == Writes::Copied && is_copied(e) {
+                    let (own, prot) = (e.range.intersect(part), e.prot.without_write());
+                    self.machine().pmap().protect(h, &space.pmap, own, prot, down);
+                }
+            });
+            part.end
+        });
     }
 
     /// Gives it back to what is wired, which the parent has alone again.

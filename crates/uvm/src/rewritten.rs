@@ -81,14 +81,14 @@ impl<M: Machine> Forking<M> {
         Forking { copies_rewritten: true, forgets, is_lowered: false, copied, places, copies }
     }
 
-    /// The copy of a range, whose private memory may be read-only by now.
-    pub(crate) fn of_range(is_lowered: bool) -> Self {
-        Forking { copies_rewritten: false, is_lowered, ..Forking::new(1) }
-    }
-
     /// The same, where no translation allows a store to private memory any more, and none will before its end.
     pub(crate) fn lowered(nth: u32) -> Self {
         Forking { is_lowered: true, ..Forking::new(nth) }
+    }
+
+    /// The copy of a range, whose private memory may be read-only by now.
+    pub(crate) fn of_range(is_lowered: bool) -> Self {
+        Forking { copies_rewritten: false, is_lowered, ..Forking::new(1) }
     }
 
     /// Those of some slots that this fork copies.

@@ -14,7 +14,7 @@ use crate::amap::AmapBody;
 use crate::fork_in_steps::MAPPED;
 use crate::loan::LOWERED;
 use crate::map::tree::Tree;
-use crate::map::Entry;
+use crate::map::{moves_many, Entry};
 use crate::{Space, Stop, Uvm};
 
 /// Entries of a step.
@@ -74,7 +74,7 @@ impl Ahead {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Lock {
     /// As any other thread.
-    Shared,
+    Unclaimed,
     /// It has claimed the map, and the claim ends with the lock taken.
     Claimed,
 }
@@ -341,31 +341,54 @@ impl<M: Machine> Uvm<M> {
         Ahead { range, unwired, left: Left::Tables }
     }
 
-    /// Runs attempts of a change that takes away what some ranges show, which was [forgotten ahead](Self::forget_ahead). One that
-    /// finds [too much](Self::is_refilled) says `None`, and is made again with that forgotten and the map claimed: threads that touch it
-    /// again and again don't make it longer.
+    /// Runs attempts of a change that takes away what some ranges show, which was [forgotten ahead](Self::forget_ahead): the first in
+    /// the first space, the others in the second. One that finds [too much](Self::is_refilled) says `None`, and is made again with that
+    /// forgotten and the maps claimed: threads that touch it again and again don't make it longer.
     pub(crate) fn attempt_ahead<T, E: From<NoMemory> + PartialEq>(
         &self,
         held: &mut Held<'_, order::Nothing>,
-        space: &Space<M>,
+        spaces: (&Space<M>, &Space<M>),
         ahead: &mut [Ahead],
         reserve: usize,
         mut once: impl FnMut(&mut Held<'_, order::Nothing>, usize, Lock, &[Ahead]) -> Result<Option<T>, Stop<E>>,
     ) -> Result<T, E> {
-        let mut lock = Lock::Shared;
+        let mut lock = Lock::Unclaimed;
         self.attempt(held, reserve, |held, reserved| {
             if lock == Lock::Claimed {
-                self.forget_claimed(held, space, ahead).map_err(Stop::Wait)?;
-                if let Err(e) = self.machine().reserve_heap(reserved) {
-                    space.map.unclaim(self.machine(), held);
-                    return Err(Stop::Fail(e.into()));
-                }
+                self.claim_and_forget(held, spaces, ahead, reserved)?;
             }
             once(held, reserved, lock, ahead)?.ok_or_else(|| {
                 lock = Lock::Claimed;
                 Stop::Heap(reserved)
             })
         })
+    }
+
+    /// Claims the maps of both spaces, which may be one, and forgets what is shown in their ranges.
+    #[inline(never)]
+    fn claim_and_forget<E: From<NoMemory>>(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        (from, to): (&Space<M>, &Space<M>),
+        ahead: &mut [Ahead],
+        reserved: usize,
+    ) -> Result<(), Stop<E>> {
+        let one = core::ptr::eq(&*from.map, &*to.map);
+        let (given, replaced) = ahead.split_at_mut(if one { ahead.len() } else { 1 });
+        self.forget_claimed(held, from, given).map_err(Stop::Wait)?;
+        let claimed = if one { Ok(()) } else { self.forget_claimed(held, to, replaced) };
+        if let Err(ticket) = claimed {
+            from.map.unclaim(self.machine(), held);
+            return Err(Stop::Wait(ticket));
+        }
+        let heap = self.machine().reserve_heap(reserved);
+        if heap.is_err() {
+            from.map.unclaim(self.machine(), held);
+            if !one {
+                to.map.unclaim(self.machine(), held);
+            }
+        }
+        heap.map_err(|e| Stop::Fail(e.into()))
     }
 
     /// Whether so much is shown of some ranges that to take it away takes longer than a step. The map's lock is held.
@@ -378,7 +401,8 @@ impl<M: Machine> Uvm<M> {
         ahead: &[Ahead],
     ) -> bool {
         let is_large = |ahead: &Ahead| ahead.range.pages().0 > FEW as u64;
-        lock == Lock::Shared && ahead.iter().any(|ahead| is_large(ahead) && self.is_full(space, tree, ahead))
+        lock == Lock::Unclaimed
+            && ahead.iter().any(|ahead| is_large(ahead) && self.is_full(space, tree, ahead))
     }
 
     #[inline(never)]
@@ -396,11 +420,16 @@ impl<M: Machine> Uvm<M> {
         self.machine().pmap().part(&space.pmap, range, 2 * TRANSLATIONS) != range.end
     }
 
-    /// Claims a map, and forgets all that some ranges show, in steps.
+    /// Whether a range shows much that is moved to an address page by page. The map's lock is held.
+    pub(crate) fn moves_much(&self, space: &Space<M>, lock: Lock, range: VaRange, to: Va) -> bool {
+        lock == Lock::Unclaimed && moves_many(range, to) && self.shows_much(space, range)
+    }
+
+    /// Claims a map, and forgets all that some ranges show, or lowers what is to be copied, in steps.
     ///
     /// # Errors
     /// What to wait with, if another thread has claimed it.
-    pub(crate) fn forget_claimed(
+    fn forget_claimed(
         &self,
         held: &mut Held<'_, order::Nothing>,
         space: &Space<M>,
@@ -415,22 +444,14 @@ impl<M: Machine> Uvm<M> {
                 self.lower_private(held, space, *range, |_| true);
                 continue;
             }
-            let mut rest = *range;
-            while !rest.is_empty() {
-                let mut down = Shootdown::new();
-                {
-                    let (tree, mut h) = space.map.lock_claimed(held);
-                    let mut part = first_part(&tree, rest);
-                    part.end = self.machine().pmap().part(&space.pmap, part, TRANSLATIONS);
-                    if space.map.was_wired.load(Relaxed) {
-                        part.end = self.unwire_some(&mut h, space, part, WIRED);
-                    }
-                    self.forget_range(&mut h, space, part, &mut down);
-                    rest.start = part.end;
-                }
-                down.perform(self.machine(), held);
-                self.machine().pause(held);
-            }
+            self.in_claimed_steps(held, space, *range, |h, _, part, down| {
+                let end = match space.map.was_wired.load(Relaxed) {
+                    true => self.unwire_some(h, space, part, WIRED),
+                    false => part.end,
+                };
+                self.forget_range(h, space, VaRange::new(part.start, end), down);
+                end
+            });
             *unwired = *range;
         }
         Ok(())
@@ -445,15 +466,31 @@ impl<M: Machine> Uvm<M> {
         prot: Prot,
     ) {
         let pmap = self.machine().pmap();
+        self.in_claimed_steps(held, space, range, |h, _, part, down| {
+            pmap.protect(h, &space.pmap, part, prot, down);
+            part.end
+        });
+    }
+
+    /// Calls `step` with one part of a range after another, of some entries and some thousands of translations, with the claimed map's
+    /// lock held. It says where it ended; what it took away is flushed before the lock goes.
+    pub(crate) fn in_claimed_steps(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        space: &Space<M>,
+        range: VaRange,
+        mut step: impl FnMut(&mut Held<'_, order::Map>, &Tree<Entry<M>>, VaRange, &mut Shootdown) -> Va,
+    ) {
+        let pmap = self.machine().pmap();
         let mut rest = range;
         while !rest.is_empty() {
             let mut down = Shootdown::new();
             {
-                let (_tree, mut h) = space.map.lock_claimed(held);
-                let part = VaRange::new(rest.start, pmap.part(&space.pmap, rest, TRANSLATIONS));
-                pmap.protect(&mut h, &space.pmap, part, prot, &mut down);
+                let (tree, mut h) = space.map.lock_claimed(held);
+                let mut part = first_part(&tree, rest);
+                part.end = pmap.part(&space.pmap, part, TRANSLATIONS);
+                rest.start = step(&mut h, &tree, part, &mut down);
                 down.flush(pmap);
-                rest.start = part.end;
             }
             down.perform(self.machine(), held);
             self.machine().pause(held);

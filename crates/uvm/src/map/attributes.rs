@@ -7,11 +7,8 @@ use machine::{order, Held, Machine, Pmap, Prot, Shootdown, Va, VaRange};
 
 use super::tree::Tree;
 use super::{check_pages, clip, may_cut, Advice, Change, Entry, Inherit, RangeError};
-use crate::steps::{first_part, FEW, TRANSLATIONS};
+use crate::steps::{first_part, FEW};
 use crate::{Space, Stop, Uvm};
-
-/// Translations that are lowered in one piece, about.
-const MAPPED: usize = 2 * TRANSLATIONS;
 
 /// What a change of protection takes from some entries.
 #[derive(Default)]
@@ -76,7 +73,7 @@ impl<M: Machine> Uvm<M> {
         let result = self.attempt(held, Change::CLIP.bytes::<M>(), |held, reserved| {
             let locked = space.map.lock_now(self.machine(), held, concerned);
             let (mut tree, mut h) = locked.map_err(Stop::Wait)?;
-            let is_much = self.is_much_mapped(space, range);
+            let is_much = range.pages().0 > FEW as u64 && self.shows_much(space, range);
             if is_much && concerned != space.map.bounds {
                 concerned = space.map.bounds;
                 return Err(Stop::Heap(reserved));
@@ -119,12 +116,6 @@ impl<M: Machine> Uvm<M> {
         });
         down.perform(self.machine(), held);
         result
-    }
-
-    /// Whether it takes more than a step to lower what a range shows.
-    fn is_much_mapped(&self, space: &Space<M>, range: VaRange) -> bool {
-        let is_large = range.pages().0 > FEW as u64;
-        is_large && self.machine().pmap().part(&space.pmap, range, MAPPED) != range.end
     }
 
     /// Sets what a child will get of a range: minherit. Source: 1999, section 5.4.

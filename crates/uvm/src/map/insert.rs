@@ -200,8 +200,9 @@ impl<M: Machine> Uvm<M> {
             _ => NOWHERE,
         };
         let mut ahead = [self.forget_ahead(held, space, replaced)];
+        let spaces = (space, space);
         let reserve = Change::REPLACE.bytes::<M>() + CHANGE_BYTES;
-        let made = self.attempt_ahead(held, space, &mut ahead, reserve, |held, reserved, lock, ahead| {
+        let made = self.attempt_ahead(held, spaces, &mut ahead, reserve, |held, reserved, lock, ahead| {
             if let Some(start) = self.map_own(held, space, request, reserved) {
                 return Ok(Some(start));
             }

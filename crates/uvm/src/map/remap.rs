@@ -113,10 +113,11 @@ impl<M: Machine> Uvm<M> {
             RemapPlace::Stay | RemapPlace::MayMove => VaRange::new(old.start, old.start),
         };
         let mut ahead = [moved_from, self.forget_ahead(held, space, target)];
+        let spaces = (space, space);
         let reserve = Change::MOVE.bytes::<M>() + CHANGE_BYTES;
-        let result = self.attempt_ahead(held, space, &mut ahead, reserve, |held, reserved, lock, ahead| {
+        let result = self.attempt_ahead(held, spaces, &mut ahead, reserve, |held, reserved, lock, ahead| {
             let (mut tree, mut h) = match lock {
-                Lock::Shared => {
+                Lock::Unclaimed => {
                     space.map.lock_whole_now(self.machine(), held, concerned).map_err(Stop::Wait)?
                 }
                 Lock::Claimed => space.map.lock_and_unclaim(self.machine(), held),
@@ -139,8 +140,7 @@ impl<M: Machine> Uvm<M> {
                 RemapPlace::Fixed(va) => Some(va),
             }
             .ok_or(Stop::Fail(MapError::NoSpace))?;
-            let is_long = lock == Lock::Shared && moves_many(old, start) && self.shows_much(space, old);
-            if is_long || self.is_refilled(space, lock, &tree, ahead) {
+            if self.moves_much(space, lock, old, start) || self.is_refilled(space, lock, &tree, ahead) {
                 return Ok(None);
             }
             let new = VaRange::new(start, start + new_len);

@@ -30,10 +30,11 @@ impl<M: Machine> Uvm<M> {
         let mut down = Shootdown::new();
         let mut old = Taken::new();
         let mut ahead = [self.forget_ahead(held, space, range)];
+        let spaces = (space, space);
         let reserve = Change::TAKE.bytes::<M>();
-        let result = self.attempt_ahead(held, space, &mut ahead, reserve, |held, reserved, lock, ahead| {
+        let result = self.attempt_ahead(held, spaces, &mut ahead, reserve, |held, reserved, lock, ahead| {
             let (mut tree, mut h) = match lock {
-                Lock::Shared => space.map.lock_now(self.machine(), held, range).map_err(Stop::Wait)?,
+                Lock::Unclaimed => space.map.lock_now(self.machine(), held, range).map_err(Stop::Wait)?,
                 Lock::Claimed => space.map.lock_and_unclaim(self.machine(), held),
             };
             if self.is_refilled(space, lock, &tree, ahead) {
