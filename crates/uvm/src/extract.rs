@@ -223,6 +223,9 @@ impl<M: Machine> Uvm<M> {
         if !matches!(result, Ok(Passed::At(_))) {
             self.wire_again(held, from, given.unwired);
             self.wire_again(held, to, replaced.unwired);
+            if mode == Pass::Copy {
+                self.raise_private(held, from, range, Lock::Unclaimed);
+            }
         }
         result
     }

@@ -20,7 +20,7 @@ use crate::map::tree::{built_bytes, Tree};
 use crate::map::{Entry, Inherit, Writes};
 use crate::rewritten::{self, Copies, Forking};
 use crate::slots::{Slots, LEAF, SET_BYTES};
-use crate::steps::{first_part, WIRED};
+use crate::steps::{first_part, Lock, WIRED};
 use crate::{Space, Stop, Uvm};
 
 /// Entries of a fork in one piece.
@@ -68,7 +68,7 @@ impl<M: Machine> Uvm<M> {
             self.release_amap(held, &copy, len, down);
         }
         down.perform(self.machine(), held);
-        self.raise_all(held, parent);
+        self.raise_private(held, parent, parent.map.bounds, Lock::Claimed);
         result
     }
 
@@ -91,15 +91,24 @@ impl<M: Machine> Uvm<M> {
         });
     }
 
-    /// Gives it back to what is wired, which the parent has alone again.
-    fn raise_all(&self, held: &mut Held<'_, order::Nothing>, parent: &Space<M>) {
-        let mut rest = parent.map.bounds;
-        while parent.map.was_wired.load(Relaxed) && !rest.is_empty() {
+    /// Gives it back to what is wired, which the space has alone again; the caller has claimed the map or not.
+    pub(crate) fn raise_private(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        space: &Space<M>,
+        range: VaRange,
+        lock: Lock,
+    ) {
+        let mut rest = range;
+        while space.map.was_wired.load(Relaxed) && !rest.is_empty() {
             {
-                let (tree, mut h) = parent.map.lock_claimed(held);
+                let (tree, mut h) = match lock {
+                    Lock::Claimed => space.map.lock_claimed(held),
+                    Lock::Unclaimed => space.map.lock(self.machine(), held, rest),
+                };
                 let mut part = first_part(&tree, rest);
-                part.end = self.machine().pmap().part(&parent.pmap, part, WIRED);
-                self.raise_wired(&mut h, parent, &tree, part);
+                part.end = self.machine().pmap().part(&space.pmap, part, WIRED);
+                self.raise_wired(&mut h, space, &tree, part);
                 rest.start = part.end;
             }
             self.machine().pause(held);

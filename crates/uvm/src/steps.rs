@@ -70,12 +70,12 @@ impl Ahead {
     }
 }
 
-/// How an attempt takes a map's lock.
+/// How a map's lock is taken.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Lock {
     /// As any other thread.
     Unclaimed,
-    /// It has claimed the map, and the claim ends with the lock taken.
+    /// The thread has claimed the map. An attempt ends the claim as it takes the lock.
     Claimed,
 }
 

@@ -529,3 +529,59 @@ fn a_debugger_reaches_what_the_program_does_not() {
     uvm.space_destroy(held, child);
     assert_eq!(uvm.frames().free(), free);
 }
+
+fn wired(uvm: &World, space: &uvm::Space<SoftMachine>, range: VaRange) -> usize {
+    let is_wired = |&va: &Va| {
+        let page = uvm.machine().pmap().extract(space.pmap(), va);
+        page.is_some_and(|(page, _)| uvm.frames().wire_count(page) != 0)
+    };
+    range.iter_pages().filter(is_wired).count()
+}
+
+#[test]
+fn locked_memory_stays_locked_where_a_copy_in_its_place_is_refused() {
+    for n in 1..12 {
+        let ((uvm, _), mut ctx) = (world(8192), ThreadCtx::new());
+        let held = &mut ctx.held();
+        let (a, range) = written(&uvm, held, 600);
+        uvm.inherit(held, &a, range, Inherit::Share).unwrap();
+        let child = uvm.fork(held, &a).unwrap();
+        let b = uvm.space_create(held, BOUNDS).unwrap();
+        let at = uvm.map(held, &b, &MapRequest::zero(Pages(600))).unwrap();
+        let there = VaRange::new(at, at + Pages(600));
+        uvm.wire(held, &b, there).unwrap();
+        assert_eq!(wired(&uvm, &b, there), 600);
+        uvm.machine().heap.fail_nth(n);
+        let copied = uvm.pass_range(held, &a, range, &b, Place::Fixed(at), Pass::Copy);
+        uvm.machine().heap.fail_nth(0);
+        assert_eq!(wired(&uvm, &b, there), if copied.is_ok() { 0 } else { 600 }, "{n}: {copied:?}");
+        audit(&uvm, held, &[&a, &b, &child], &[]);
+        [a, b, child].into_iter().for_each(|space| uvm.space_destroy(held, space));
+    }
+}
+
+#[test]
+fn locked_memory_can_be_written_where_a_large_copy_of_it_is_refused() {
+    // More translations than are lowered in one piece.
+    let ((uvm, _), mut ctx) = (world(60_000), ThreadCtx::new());
+    let held = &mut ctx.held();
+    let (a, range) = written(&uvm, held, 33_500);
+    let locked = VaRange::new(range.start, range.start + Pages(8));
+    uvm.wire(held, &a, locked).unwrap();
+    let b = uvm.space_create(held, BOUNDS).unwrap();
+    let is_writable = |va: &Va| {
+        let page = uvm.machine().pmap().extract(a.pmap(), *va);
+        page.is_some_and(|(_, prot)| prot.contains(Prot::WRITE))
+    };
+    let mut refused = 0;
+    for n in 1..9 {
+        uvm.machine().heap.fail_from(n);
+        let copied = uvm.pass_range(held, &a, range, &b, Place::Anywhere, Pass::Copy);
+        uvm.machine().heap.fail_nth(0);
+        assert_eq!(locked.iter_pages().filter(is_writable).count(), 8, "{n}: {copied:?}");
+        refused += usize::from(copied.is_err());
+    }
+    assert!(refused > 2);
+    audit(&uvm, held, &[&a, &b], &[]);
+    [a, b].into_iter().for_each(|space| uvm.space_destroy(held, space));
+}

@@ -182,7 +182,8 @@ impl<M: Machine> Uvm<M> {
             // The mapping is where it should be; locking it again is best effort, as in mremap(2).
             let _ = self.wire(held, space, VaRange::new(start, start + new_len));
         }
-        if result.is_err() {
+        // It may stay after all, since another thread has unmapped what was in the way.
+        if result.is_err() || result == Ok(old.start) {
             ahead.iter().for_each(|ahead| self.wire_again(held, space, ahead.unwired));
         }
         result
