@@ -349,11 +349,7 @@ impl<M: Machine> Map<M> {
 
     /// Ends a claim.
     pub(crate) fn unclaim(&self, machine: &M, held: &mut Held<'_, order::Nothing>) {
-        {
-            let (_tree, _) = self.tree.lock(held);
-            self.is_claimed.store(false, Relaxed);
-        }
-        machine.wake(self.channel());
+        drop(self.lock_and_unclaim(machine, held));
     }
 
     /// Puts all entries of a range under the map's own lock, which is held.
