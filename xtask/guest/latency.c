@@ -296,6 +296,10 @@ static void memory_is_locked(void) {
     BESIDE("mprotect(PROT_NONE) of locked memory", CHECK(!mprotect(at, LOCKED, PROT_NONE)));
     NEED(!mprotect(at, LOCKED, RW));
     for (size_t i = 0; i < LOCKED; i += PAGE) at[i] = 1;
+    int copy = -1;
+    BESIDE("uvm_export of a copy of locked memory", CHECK((copy = uvm_export(at, LOCKED, UVM_COPY, RW)) >= 0));
+    BESIDE("the end of a copy of locked memory", CHECK(!close(copy)));
+    BESIDE("fork of locked memory", forked());
     char *to = mmap(0, LOCKED, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     BESIDE("mremap of locked memory", CHECK(mremap(at, LOCKED, LOCKED, MREMAP_MAYMOVE | MREMAP_FIXED, to) == to));
     BESIDE("mmap(MAP_FIXED) over locked memory", CHECK(mmap(to, LOCKED, RW, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == to));

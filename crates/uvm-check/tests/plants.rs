@@ -618,10 +618,10 @@ const PLANTS: &[Plant] = &[
     },
     Plant {
         what: "memory: a fork that is tried again keeps the copies that it has given up",
-        file: "uvm/src/space.rs",
+        file: "uvm/src/fork_in_steps.rs",
         changes: &[(
-            "                self.release_entries(held, &mut half, &mut down);\n                down.perform(self.machine(), held);",
-            "                let mut undo = Shootdown::new();\n                self.release_entries(held, &mut half, &mut undo);\n                undo.perform(self.machine(), held);",
+            "        self.release_entries(held, &mut half, down);",
+            "        let mut undo = Shootdown::new();\n        self.release_entries(held, &mut half, &mut undo);\n        undo.perform(self.machine(), held);",
         )],
         found_by: FORK_AGAIN,
     },

@@ -24,6 +24,7 @@ use alloc::sync::Arc;
 use machine::order::Guard;
 use machine::{order, Held, Machine, NoMemory, Pages, Pmap, Prot, Shootdown, Va, VaRange};
 
+use crate::fork_in_steps::Source;
 use crate::map::tree::{built_bytes, Making, Taken, Tree};
 use crate::map::{
     clip, cuts, has_room, moves_many, Change, Entry, Inherit, MapError, Place, Writes, NOWHERE,
@@ -116,9 +117,9 @@ enum Target {
 /// How a call ended.
 enum Passed {
     At(Va),
-    /// Nothing was done: other spaces write to what was to be copied, so the copy is made where no thread has it until all mappings of
-    /// its pages are read-only, which is done in steps.
-    WrittenByOthers,
+    /// Nothing was done: the copy is to be made in steps, where no thread has it. It takes too long for one, or other spaces write to
+    /// what is copied, and all mappings of its pages are to be made read-only first.
+    Apart,
 }
 
 /// A call under way.
@@ -158,7 +159,7 @@ impl<M: Machine> Uvm<M> {
     ) -> Result<Va, MapError> {
         match self.pass_entries(held, (from, range), (to, Target::InUse), place, mode)? {
             Passed::At(va) => Ok(va),
-            Passed::WrittenByOthers => {
+            Passed::Apart => {
                 let copy = self.extract(held, from, range, mode)?;
                 self.attach_range(held, to, copy, place).map_err(|(e, copy)| {
                     self.drop_detached(held, copy);
@@ -200,8 +201,7 @@ impl<M: Machine> Uvm<M> {
         }
         let (replaced, half, down) = (Taken::new(), Taken::new(), Shootdown::new());
         let ahead = match mode {
-            Pass::Share => Ahead::nothing(NOWHERE),
-            Pass::Copy => Ahead::copied(range),
+            Pass::Share | Pass::Copy => Ahead::nothing(NOWHERE),
             Pass::Donate | Pass::DonateZero => self.move_ahead(held, from, range, is_moved_singly),
         };
         let mut ahead = [ahead, self.forget_ahead(held, to, replaces)];
@@ -223,9 +223,6 @@ impl<M: Machine> Uvm<M> {
         if !matches!(result, Ok(Passed::At(_))) {
             self.wire_again(held, from, given.unwired);
             self.wire_again(held, to, replaced.unwired);
-            if mode == Pass::Copy {
-                self.raise_private(held, from, range, Lock::Unclaimed);
-            }
         }
         result
     }
@@ -246,9 +243,14 @@ impl<M: Machine> Uvm<M> {
         }
         let space = self.space_create(held, range)?;
         let (target, place) = ((&space, Target::New), Place::FixedNoReplace(range.start));
-        let passed = self.pass_entries(held, (from, range), target, place, mode).and_then(|_| match mode {
-            Pass::Copy => Ok(self.write_protect_copies(held, &space)?),
-            Pass::Share | Pass::Donate | Pass::DonateZero => Ok(()),
+        let passed = self.pass_entries(held, (from, range), target, place, mode).and_then(|passed| {
+            if matches!(passed, Passed::Apart) {
+                self.copy_range_in_steps(held, from, range, &space)?;
+            }
+            match mode {
+                Pass::Copy => Ok(self.write_protect_copies(held, &space)?),
+                Pass::Share | Pass::Donate | Pass::DonateZero => Ok(()),
+            }
         });
         if let Err(e) = passed {
             self.space_destroy(held, space);
@@ -274,7 +276,7 @@ impl<M: Machine> Uvm<M> {
                 self.drop_detached(held, detached);
                 Ok(va)
             }
-            Ok(Passed::WrittenByOthers) => unreachable!("only copies are made apart"),
+            Ok(Passed::Apart) => unreachable!("only copies are made apart"),
             Err(e) => Err((e, detached)),
         }
     }
@@ -322,6 +324,50 @@ impl<M: Machine> Uvm<M> {
         self.space_destroy(held, detached.space);
     }
 
+    /// Copies a range into a space that no thread has, in steps, with the map claimed.
+    fn copy_range_in_steps(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        from: &Space<M>,
+        range: VaRange,
+        copy: &Space<M>,
+    ) -> Result<(), MapError> {
+        let source = Source { space: from, range, inherit: Some(Inherit::Copy) };
+        let (mut entries, mut down) = (Tree::new(), Shootdown::new());
+        let result = self.attempt(held, Change::CLIP.bytes::<M>(), |held, reserved| {
+            {
+                let whole = from.map.lock_whole_now(self.machine(), held, from.map.bounds);
+                let (mut tree, _) = whole.map_err(Stop::Wait)?;
+                self.passable(&tree, range)?;
+                if cuts(&tree, range) > 0 && !has_room(self, &tree, cuts(&tree, range)) {
+                    return Err(MapError::TooMany.into());
+                }
+                let need = Change::CLIP.bytes_in(&tree);
+                if need > reserved {
+                    return Err(Stop::Heap(need));
+                }
+                clip(&mut tree, range);
+                from.map.claim(&tree);
+            }
+            let forking = Forking::of_range();
+            let copied = self.fork_in_steps(held, &source, forking, (copy, &mut entries), &mut down);
+            {
+                let (mut tree, mut h) = from.map.lock_and_unclaim(self.machine(), held);
+                self.join(&mut tree, &mut h, range);
+                entries.each(range, |e| e.note_copier(&mut h, copy.family));
+            }
+            copied.map(|_| ()).map_err(|e| {
+                self.drop_half(held, &mut entries, &mut down);
+                Stop::Fail(e.into())
+            })
+        });
+        let count = entries.len();
+        *copy.map.tree.lock(held).0 = entries;
+        down.perform(self.machine(), held);
+        self.stat().add(self.machine().cpu(), Counter::EntriesPassed, count as u64);
+        result
+    }
+
     /// One attempt; `None` if so much is shown of what is given or replaced that the maps are to be claimed first.
     fn pass_once(
         &self,
@@ -355,9 +401,12 @@ impl<M: Machine> Uvm<M> {
             (Trees::Two(a, b), h.down_to())
         };
         let entries = self.passable(trees.from(), range)?;
-        let is_copied_in_place = passing.mode == Pass::Copy && passing.target == Target::InUse;
-        if is_copied_in_place && written_by_others(trees.from(), &mut h, range) {
-            return Ok(Some(Passed::WrittenByOthers));
+        let is_seen = passing.target == Target::InUse;
+        if passing.mode == Pass::Copy
+            && (self.copies_in_steps(from, range)
+                || is_seen && written_by_others(trees.from(), &mut h, range))
+        {
+            return Ok(Some(Passed::Apart));
         }
         let at = self.choose_for(trees.to(), passing, place)?;
         let new = VaRange::new(at, at + range.pages());
@@ -381,7 +430,7 @@ impl<M: Machine> Uvm<M> {
         }
         clip(trees.from(), range);
         let mut passed = match passing.mode {
-            Pass::Share | Pass::Copy => self.fork_part(trees.from(), &mut h, passing, lock)?,
+            Pass::Share | Pass::Copy => self.fork_part(trees.from(), &mut h, passing)?,
             Pass::Donate | Pass::DonateZero => self.take_part(trees.from(), &mut h, passing),
         };
         // What was there goes first: a table may come in its place.
@@ -467,16 +516,12 @@ impl<M: Machine> Uvm<M> {
         tree: &mut Tree<Entry<M>>,
         held: &mut Held<'_, order::Map>,
         passing: &mut Passing<'_, M>,
-        lock: Lock,
     ) -> Result<Taken<Entry<M>>, Stop<MapError>> {
-        let mut forking = Forking::of_range(lock == Lock::Claimed);
+        let mut forking = Forking::of_range();
         let (from, range) = (passing.from, passing.range);
         let (half, down) = (&mut passing.half, &mut passing.down);
         let (mut made, mut result) = (Making::new(), Ok(()));
         let inherit = inheritance(passing.mode).unwrap_or(Inherit::Share);
-        if inherit == Inherit::Copy {
-            self.protect_wired(held, from, tree, range, down);
-        }
         tree.each_mut(range, |entry| {
             if result.is_ok() {
                 result = self.fork_entry_as(held, from, entry, inherit, &mut forking, down).map(|e| {
@@ -487,9 +532,6 @@ impl<M: Machine> Uvm<M> {
         *half = made.finish();
         // Nobody resolves a copy while a third still writes through the translation that was just lowered.
         down.flush(self.machine().pmap());
-        if inherit == Inherit::Copy {
-            self.raise_wired(held, from, tree, range);
-        }
         result.map_err(|e: NoMemory| Stop::Fail(e.into()))?;
         Ok(core::mem::take(half))
     }

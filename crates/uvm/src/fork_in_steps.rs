@@ -1,4 +1,4 @@
-//! A fork of what a program has made large, in steps.
+//! A fork of what a program has made large, or a copy of a large range, in steps.
 //!
 //! ```text
 //!   claim the map  ->  private memory read-only, on every CPU  ->  the child's entries  ->  what the fork copies  ->  let others in
@@ -10,25 +10,52 @@
 //! A fork that fails half-way leaves translations read-only, which costs faults, and entries that wait to copy what nobody
 //! else has. It is not waited for memory here: the attempt ends, and with it the claim.
 
+use core::ops::Range;
+
+use machine::frames::PageFlags;
 use machine::lines::Ordering::Relaxed;
-use machine::{order, Held, Machine, NoMemory, Pages, Pmap, Shootdown, Va, VaRange};
+use machine::{order, Held, Machine, NoMemory, PageNo, Pages, Pmap, Prot, Reserve, Shootdown, Va, VaRange};
 
 use crate::amap::{ARef, NEW_BYTES};
-use crate::anon::many_bytes;
-use crate::borrowed::{Settle, Shown, AT_ONCE};
-use crate::map::tree::{built_bytes, Tree};
+use crate::anon::{many_bytes, AnonNo};
+use crate::borrowed::{Content, Settle, Shown, AT_ONCE};
+use crate::map::tree::{built_bytes, Taken, Tree};
 use crate::map::{Entry, Inherit, Writes};
 use crate::rewritten::{self, Copies, Forking};
 use crate::slots::{Slots, LEAF, SET_BYTES};
-use crate::steps::{first_part, Lock, WIRED};
-use crate::{Space, Stop, Uvm};
+use crate::steps::{first_part, WIRED};
+use crate::{Space, Uvm};
 
 /// Entries of a fork in one piece.
 const FEW: usize = if cfg!(feature = "small-leaves") { 2 } else { 512 };
-/// Translations of a fork in one piece, about.
-pub(crate) const MAPPED: usize = 32768;
+/// Translations of a fork or copy in one piece, about.
+const MAPPED: usize = 32768;
 /// Heap bytes that a step begins with.
 const STEP_BYTES: usize = 48 * 1024;
+
+/// What is copied: a range of a space whose map is claimed, which begins and ends with an entry.
+pub(crate) struct Source<'a, M: Machine> {
+    pub(crate) space: &'a Space<M>,
+    pub(crate) range: VaRange,
+    /// How the copy has all entries; each as it is inherited, if `None`.
+    pub(crate) inherit: Option<Inherit>,
+}
+
+impl<M: Machine> Source<'_, M> {
+    fn inherit(&self, e: &Entry<M>) -> Inherit {
+        self.inherit.unwrap_or(e.inherit)
+    }
+
+    /// Whether an entry's pages are copied at once.
+    fn is_copied(&self, e: &Entry<M>) -> bool {
+        e.wired && self.inherit(e) == Inherit::Copy && e.writes != Writes::Through && e.amap.is_some()
+    }
+
+    /// Whether an entry is to be prepared: it is locked, or its slots may hold pages on loan.
+    fn is_special(&self, e: &Entry<M>) -> bool {
+        self.is_copied(e) || e.amap.as_ref().is_some_and(|aref| aref.amap.borrows.load(Relaxed))
+    }
+}
 
 /// An entry that is to be prepared before a child's is made of it.
 struct Special<M: Machine> {
@@ -41,24 +68,29 @@ struct Special<M: Machine> {
 impl<M: Machine> Uvm<M> {
     /// Whether a fork takes too long for one piece.
     pub(crate) fn forks_in_steps(&self, parent: &Space<M>, tree: &Tree<Entry<M>>) -> bool {
-        let bounds = parent.map.bounds;
-        tree.len() > FEW
-            || parent.map.was_wired.load(Relaxed)
-            || self.anons.borrowed.load(Relaxed) > AT_ONCE
-            || self.machine().pmap().part(&parent.pmap, bounds, MAPPED) != bounds.end
+        tree.len() > FEW || self.copies_in_steps(parent, parent.map.bounds)
     }
 
-    /// Forks a space whose map is claimed.
+    /// Whether a copy of a range takes too long for one piece, whatever entries it has.
+    pub(crate) fn copies_in_steps(&self, space: &Space<M>, range: VaRange) -> bool {
+        space.map.was_wired.load(Relaxed)
+            || self.anons.borrowed.load(Relaxed) > AT_ONCE
+            || self.machine().pmap().part(&space.pmap, range, MAPPED) != range.end
+    }
+
+    /// Makes the entries of a child, or of a copy of a range, which no thread has.
     pub(crate) fn fork_in_steps(
         &self,
         held: &mut Held<'_, order::Nothing>,
-        (parent, nth): (&Space<M>, u32),
+        source: &Source<'_, M>,
+        mut forking: Forking<M>,
         (child, entries): (&Space<M>, &mut Tree<Entry<M>>),
         down: &mut Shootdown,
-    ) -> Result<Copies, Stop<NoMemory>> {
-        self.lower_private(held, parent, parent.map.bounds, |e| e.inherit == Inherit::Copy);
-        let mut forking = Forking::lowered(nth);
-        let result = self.derive_all(held, parent, entries, &mut forking, down).and_then(|()| {
+    ) -> Result<Copies, NoMemory> {
+        let parent = source.space;
+        self.lower_private(held, source);
+        forking.is_lowered = true;
+        let result = self.derive_all(held, source, entries, &mut forking, down).and_then(|()| {
             self.machine().reserve_heap(rewritten::ALL_BYTES)?;
             let (tree, mut h) = parent.map.lock_claimed(held);
             self.copy_rewritten(&mut h, (parent, &tree), (child, entries), &forking, down);
@@ -68,21 +100,28 @@ impl<M: Machine> Uvm<M> {
             self.release_amap(held, &copy, len, down);
         }
         down.perform(self.machine(), held);
-        self.raise_private(held, parent, parent.map.bounds, Lock::Claimed);
+        self.raise_wired(held, parent, source.range);
         result
     }
 
-    /// Takes the right to write from the private memory of a range's entries that are copied, with the map claimed.
-    pub(crate) fn lower_private(
+    /// Gives back the memory that an attempt took for entries of a copy which it didn't end.
+    pub(crate) fn drop_half(
         &self,
         held: &mut Held<'_, order::Nothing>,
-        space: &Space<M>,
-        range: VaRange,
-        is_copied: impl Fn(&Entry<M>) -> bool,
+        entries: &mut Tree<Entry<M>>,
+        down: &mut Shootdown,
     ) {
-        self.in_claimed_steps(held, space, range, |h, tree, part, down| {
+        let mut half = Taken::from(core::mem::take(entries));
+        self.release_entries(held, &mut half, down);
+        down.perform(self.machine(), held);
+    }
+
+    /// Takes the right to write from the private memory that is copied.
+    fn lower_private(&self, held: &mut Held<'_, order::Nothing>, source: &Source<'_, M>) {
+        let space = source.space;
+        self.in_claimed_steps(held, space, source.range, |h, tree, part, down| {
             tree.each(part, |e| {
-                if e.amap.is_some() && e.writes == Writes::Copied && is_copied(e) {
+                if e.amap.is_some() && e.writes == Writes::Copied && source.inherit(e) == Inherit::Copy {
                     let (own, prot) = (e.range.intersect(part), e.prot.without_write());
                     self.machine().pmap().protect(h, &space.pmap, own, prot, down);
                 }
@@ -91,27 +130,47 @@ impl<M: Machine> Uvm<M> {
         });
     }
 
-    /// Gives it back to what is wired, which the space has alone again; the caller has claimed the map or not.
-    pub(crate) fn raise_private(
-        &self,
-        held: &mut Held<'_, order::Nothing>,
-        space: &Space<M>,
-        range: VaRange,
-        lock: Lock,
-    ) {
+    /// Gives it back to what is wired, which the space has alone again, and costs its program no fault then.
+    fn raise_wired(&self, held: &mut Held<'_, order::Nothing>, space: &Space<M>, range: VaRange) {
         let mut rest = range;
         while space.map.was_wired.load(Relaxed) && !rest.is_empty() {
             {
-                let (tree, mut h) = match lock {
-                    Lock::Claimed => space.map.lock_claimed(held),
-                    Lock::Unclaimed => space.map.lock(self.machine(), held, rest),
-                };
+                let (tree, mut h) = space.map.lock_claimed(held);
                 let mut part = first_part(&tree, rest);
                 part.end = self.machine().pmap().part(&space.pmap, part, WIRED);
-                self.raise_wired(&mut h, space, &tree, part);
+                tree.each(part, |entry| {
+                    let is_writable = entry.writes == Writes::Copied && entry.prot.contains(Prot::WRITE);
+                    if let Some(aref) = entry.amap.as_ref().filter(|_| entry.wired && is_writable) {
+                        self.raise_part(&mut h, space, (entry, aref), entry.range.intersect(part));
+                    }
+                });
                 rest.start = part.end;
             }
             self.machine().pause(held);
+        }
+    }
+
+    /// Lets wired pages of a part of an entry that the space has alone be written without a fault.
+    fn raise_part(
+        &self,
+        held: &mut Held<'_, order::Map>,
+        space: &Space<M>,
+        (entry, aref): (&Entry<M>, &ARef<M>),
+        part: VaRange,
+    ) {
+        let (frames, pmap) = (self.frames(), self.machine().pmap());
+        let (body, mut h) = aref.amap.body.lock(held);
+        for (slot, number) in body.slots.range(entry.slots(aref, part)) {
+            let Some(no) = Content::anon(number).filter(|_| !body.slots.is_shared(slot)) else { continue };
+            let (anon, mut h) = self.anons.get(no).lock(&mut h);
+            let alone = anon.page().filter(|&page| anon.refs() == 1 && frames.loans(page) == 0);
+            let va = entry.range.start + Pages(slot - aref.slot.0);
+            let Some(page) = alone.filter(|&p| pmap.extract(&space.pmap, va).is_some_and(|(q, _)| p == q))
+            else {
+                continue;
+            };
+            // A hint is enough, and leaves a translation wired or pageable as it is: what is being wired isn't yet.
+            pmap.enter_ahead(&mut h, &space.pmap, va, &[Some((page, entry.prot))], |_| true);
         }
     }
 
@@ -119,27 +178,23 @@ impl<M: Machine> Uvm<M> {
     fn derive_all(
         &self,
         held: &mut Held<'_, order::Nothing>,
-        parent: &Space<M>,
+        source: &Source<'_, M>,
         entries: &mut Tree<Entry<M>>,
         forking: &mut Forking<M>,
         down: &mut Shootdown,
-    ) -> Result<(), Stop<NoMemory>> {
-        let (mut rest, mut reserve) = (parent.map.bounds, STEP_BYTES);
+    ) -> Result<(), NoMemory> {
+        let (mut rest, mut reserve) = (source.range, STEP_BYTES);
         while !rest.is_empty() {
-            if let Some(first) = self.first_special(held, parent, rest).filter(|_| forking.copied.is_none()) {
-                self.settle_in_steps(held, parent, &first)?;
+            if let Some(first) = self.first_special(held, source, rest).filter(|_| forking.copied.is_none()) {
+                self.settle_in_steps(held, source.space, &first)?;
                 if first.is_copied {
                     let len = first.range.pages();
                     forking.copied = Some((self.copy_in_steps(held, &first.aref, len, down)?, len));
                 }
             }
-            let done = self.derive_some(held, (parent, rest), reserve, entries, forking, down);
+            let done = self.derive_some(held, (source, rest), reserve, entries, forking, down);
             down.perform(self.machine(), held);
-            (rest.start, reserve) = match done {
-                Ok(end) => (end, STEP_BYTES),
-                Err(Stop::Heap(bytes)) => (rest.start, bytes),
-                Err(stop) => return Err(stop),
-            };
+            (rest.start, reserve) = done?;
             self.go_on(held)?;
         }
         Ok(())
@@ -149,32 +204,30 @@ impl<M: Machine> Uvm<M> {
     fn first_special(
         &self,
         held: &mut Held<'_, order::Nothing>,
-        parent: &Space<M>,
+        source: &Source<'_, M>,
         range: VaRange,
     ) -> Option<Special<M>> {
-        let (tree, _) = parent.map.lock_claimed(held);
+        let (tree, _) = source.space.map.lock_claimed(held);
         let first = tree.try_each(range, &mut |e| {
-            let aref = e.amap.clone().filter(|_| is_special(e));
-            Err(aref.map(|aref| Special { range: e.range, aref, is_copied: is_copied(e) }))
+            let aref = e.amap.clone().filter(|_| source.is_special(e));
+            Err(aref.map(|aref| Special { range: e.range, aref, is_copied: source.is_copied(e) }))
         });
         first.err().flatten()
     }
 
-    /// Makes the child's entries for the first part of a range, and says where that ends.
-    ///
-    /// # Errors
-    /// [`Stop::Heap`] with what the first entry needs, if that is more than is reserved here.
+    /// Makes the child's entries for the first part of a range. Says where that ends, and what the next step is to reserve: more, if that
+    /// is what the first entry here needs.
     fn derive_some(
         &self,
         held: &mut Held<'_, order::Nothing>,
-        (parent, range): (&Space<M>, VaRange),
+        (source, range): (&Source<'_, M>, VaRange),
         reserve: usize,
         entries: &mut Tree<Entry<M>>,
         forking: &mut Forking<M>,
         down: &mut Shootdown,
-    ) -> Result<Va, Stop<NoMemory>> {
+    ) -> Result<(Va, usize), NoMemory> {
         self.machine().reserve_heap(reserve)?;
-        let (mut tree, mut h) = parent.map.lock_claimed(held);
+        let (mut tree, mut h) = source.space.map.lock_claimed(held);
         let part = first_part(&tree, range);
         let mut need = built_bytes::<Entry<M>>(0) + tree.splice_bytes();
         let (mut done, mut end, mut failed) = (0, part.end, None);
@@ -184,17 +237,17 @@ impl<M: Machine> Uvm<M> {
             }
             need += match forking.copied {
                 Some(_) if done == 0 => built_bytes::<Entry<M>>(1) - built_bytes::<Entry<M>>(0),
-                _ => self.derive_bytes(&mut h, entry),
+                _ => self.derive_bytes(entry, source.inherit(entry), &mut h),
             };
             // One that is to be prepared is the first of its step.
-            let waits = done != 0 && is_special(entry);
+            let waits = done != 0 && source.is_special(entry);
             if waits || need > reserve {
                 end = entry.range.start;
                 return None;
             }
             done += 1;
-            let inherit = entry.inherit;
-            let made = self.fork_entry_as(&mut h, parent, entry, inherit, forking, down);
+            let inherit = source.inherit(entry);
+            let made = self.fork_entry_as(&mut h, source.space, entry, inherit, forking, down);
             made.unwrap_or_else(|e| {
                 failed = Some(e);
                 None
@@ -204,44 +257,77 @@ impl<M: Machine> Uvm<M> {
         // Under the lock, as for a fork in one piece.
         down.flush(self.machine().pmap());
         match failed {
-            Some(e) => Err(Stop::Fail(e)),
-            None if done == 0 && end != part.end => Err(Stop::Heap(need)),
-            None => Ok(end),
+            Some(e) => Err(e),
+            None if done == 0 && end != part.end => Ok((range.start, need)),
+            None => Ok((end, STEP_BYTES)),
         }
     }
 
-    /// A copy of the slots of a locked entry, made a leaf at a time: see [`copy_pages`](Self::copy_pages).
+    /// A copy of the slots of a locked entry, made a leaf at a time, with a copy of every page. An anon that is on swap is shared: no
+    /// wired translation shows it, so nothing has to be lowered, and whoever writes it first copies it.
     fn copy_in_steps(
         &self,
         held: &mut Held<'_, order::Nothing>,
         from: &ARef<M>,
         len: Pages,
         down: &mut Shootdown,
-    ) -> Result<ARef<M>, Stop<NoMemory>> {
+    ) -> Result<ARef<M>, NoMemory> {
         self.machine().reserve_heap(NEW_BYTES)?;
         let mut copy = ARef::with_slots(Slots::new(), from.slot, len);
         let mut rest = from.range(len);
         while !rest.is_empty() {
-            let copied = self
-                .machine()
-                .reserve_heap(SET_BYTES + many_bytes(LEAF as usize))
-                .map_err(Stop::Fail)
-                .and_then(|()| {
-                    let (body, mut h) = from.amap.body.lock(held);
-                    let first = body.slots.range(rest.clone()).next().map(|(slot, _)| slot);
-                    let end = first.map_or(rest.end, |slot| rest.end.min((slot / LEAF + 1) * LEAF));
-                    if let Some(slots) = copy.own_slots() {
-                        self.copy_slots(&mut h, &body.slots, rest.start..end, slots)?;
-                    }
-                    rest.start = end;
-                    Ok(())
-                });
-            if let Err(stop) = copied.and_then(|()| self.go_on(held)) {
+            let copied = self.machine().reserve_heap(SET_BYTES + many_bytes(LEAF as usize)).and_then(|()| {
+                let (body, mut h) = from.amap.body.lock(held);
+                let first = body.slots.range(rest.clone()).next().map(|(slot, _)| slot);
+                let end = first.map_or(rest.end, |slot| rest.end.min((slot / LEAF + 1) * LEAF));
+                if let Some(slots) = copy.own_slots() {
+                    self.copy_slots(&mut h, &body.slots, rest.start..end, slots)?;
+                }
+                rest.start = end;
+                Ok(())
+            });
+            if let Err(e) = copied.and_then(|()| self.go_on(held)) {
                 self.release_amap(held, &copy, len, down);
-                return Err(stop);
+                return Err(e);
             }
         }
         Ok(copy)
+    }
+
+    /// Puts a copy of every page in some slots into others of the same numbers; those before one for which memory is short
+    /// have theirs.
+    fn copy_slots(
+        &self,
+        held: &mut Held<'_, order::Amap>,
+        from: &Slots,
+        range: Range<u64>,
+        to: &mut Slots,
+    ) -> Result<(), NoMemory> {
+        for (slot, number) in from.range(range) {
+            let Some(no) = Content::anon(number) else { unreachable!("it was settled before") };
+            let copy = self.copy_anon(held, no)?;
+            to.set(slot, copy.unwrap_or(no).number());
+        }
+        Ok(())
+    }
+
+    /// A new anon with the bytes of another; none, and one more reference to that, if it is not resident.
+    fn copy_anon(&self, held: &mut Held<'_, order::Amap>, from: AnonNo) -> Result<Option<AnonNo>, NoMemory> {
+        let (machine, frames) = (self.machine(), self.frames());
+        let to: PageNo = {
+            let (mut anon, mut h) = self.anons.get(from).lock(held);
+            let busy = |&page: &PageNo| frames.flags(page).contains(PageFlags::BUSY);
+            let Some(page) = anon.page().filter(|page| !busy(page)) else {
+                anon.add_reference(frames);
+                return Ok(None);
+            };
+            let to = frames.alloc(machine, &mut h, Reserve::User)?;
+            machine.copy(page, to);
+            to
+        };
+        let copy = self.anons.make(machine, held, to)?;
+        frames.activate(machine, held, to);
+        Ok(Some(copy))
     }
 
     /// Gives an entry's slots that hold pages on loan anons instead, some at a time.
@@ -250,7 +336,7 @@ impl<M: Machine> Uvm<M> {
         held: &mut Held<'_, order::Nothing>,
         parent: &Space<M>,
         Special { range, aref, .. }: &Special<M>,
-    ) -> Result<(), Stop<NoMemory>> {
+    ) -> Result<(), NoMemory> {
         let mut rest = aref.range(range.pages());
         while !rest.is_empty() {
             self.machine().reserve_heap(many_bytes(AT_ONCE))?;
@@ -270,21 +356,11 @@ impl<M: Machine> Uvm<M> {
     }
 
     /// Lets others run. A thread that is being ended forks no further.
-    fn go_on(&self, held: &mut Held<'_, order::Nothing>) -> Result<(), Stop<NoMemory>> {
+    fn go_on(&self, held: &mut Held<'_, order::Nothing>) -> Result<(), NoMemory> {
         self.machine().pause(held);
         if self.machine().gives_up() {
-            return Err(Stop::Fail(NoMemory));
+            return Err(NoMemory);
         }
         Ok(())
     }
-}
-
-/// Whether a fork copies an entry's pages at once.
-fn is_copied<M: Machine>(e: &Entry<M>) -> bool {
-    e.wired && e.inherit == Inherit::Copy && e.writes != Writes::Through && e.amap.is_some()
-}
-
-/// Whether an entry is to be prepared: it is locked, or its slots may hold pages on loan.
-fn is_special<M: Machine>(e: &Entry<M>) -> bool {
-    is_copied(e) || e.amap.as_ref().is_some_and(|aref| aref.amap.borrows.load(Relaxed))
 }

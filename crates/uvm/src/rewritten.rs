@@ -57,7 +57,7 @@ pub(crate) struct Forking<M: Machine> {
     copies_rewritten: bool,
     /// It begins with forgetting what was learned.
     forgets: bool,
-    /// All private memory is read-only by now.
+    /// No translation allows a store to private memory any more, and none will before its end.
     pub(crate) is_lowered: bool,
     /// The copy of the next entry, which is locked, where it is made already; and its length.
     pub(crate) copied: Option<(ARef<M>, Pages)>,
@@ -81,14 +81,9 @@ impl<M: Machine> Forking<M> {
         Forking { copies_rewritten: true, forgets, is_lowered: false, copied, places, copies }
     }
 
-    /// The same, where no translation allows a store to private memory any more, and none will before its end.
-    pub(crate) fn lowered(nth: u32) -> Self {
-        Forking { is_lowered: true, ..Forking::new(nth) }
-    }
-
-    /// The copy of a range, whose private memory may be read-only by now.
-    pub(crate) fn of_range(is_lowered: bool) -> Self {
-        Forking { copies_rewritten: false, is_lowered, ..Forking::new(1) }
+    /// The copy of a range.
+    pub(crate) fn of_range() -> Self {
+        Forking { copies_rewritten: false, ..Forking::new(1) }
     }
 
     /// Those of some slots that this fork copies.

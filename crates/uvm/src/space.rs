@@ -12,18 +12,15 @@
 
 use alloc::sync::Arc;
 
-use machine::frames::PageFlags;
 use machine::lines::Ordering::Relaxed;
-use machine::{order, Held, Machine, NoMemory, PageNo, Pages, Pmap, Prot, Reserve, Shootdown, VaRange};
+use machine::{order, Held, Machine, NoMemory, Pages, Pmap, Shootdown, VaRange};
 
 use crate::amap::ARef;
-use crate::anon::AnonNo;
-use crate::borrowed::Content;
-use crate::map::tree::{built_bytes, Taken, Tree};
+use crate::fork_in_steps::Source;
+use crate::map::tree::{built_bytes, Tree};
 use crate::map::{Change, Entry, Inherit, Map, MapError, Writes};
 use crate::receive::Patience;
 use crate::rewritten::{Copies, Forking};
-use crate::slots::Slots;
 use crate::{Stop, Uvm};
 
 /// One address space, or a part of one that has a map of its own: a submap.
@@ -147,9 +144,7 @@ impl<M: Machine> Uvm<M> {
             if forked.is_err() {
                 // The next attempt begins anew, with the memory that this one took: all of it, the copies too that
                 // were given up on the way.
-                let mut half = Taken::from(core::mem::take(&mut entries));
-                self.release_entries(held, &mut half, &mut down);
-                down.perform(self.machine(), held);
+                self.drop_half(held, &mut entries, &mut down);
             }
             forked
         });
@@ -185,18 +180,19 @@ impl<M: Machine> Uvm<M> {
         if self.forks_in_steps(parent, &tree) {
             parent.map.claim(&tree);
             drop(tree);
-            let result = self.fork_in_steps(held, (parent, nth), (child, entries), down);
+            let source = Source { space: parent, range: parent.map.bounds, inherit: None };
+            let result = self.fork_in_steps(held, &source, Forking::new(nth), (child, entries), down);
             parent.map.unclaim(self.machine(), held);
             // Those who waited, before this thread forks again.
             self.machine().pause(held);
-            return result;
+            return Ok(result?);
         }
         let (mut result, mut need, mut forking) = (Ok(()), built_bytes::<Entry<M>>(0), Forking::new(nth));
         *entries = tree.derive(parent.map.bounds, |entry| {
             if result.is_err() {
                 return None;
             }
-            need += self.derive_bytes(&mut h, entry);
+            need += self.derive_bytes(entry, entry.inherit, &mut h);
             if need > reserved {
                 result = Err(Stop::Heap(need));
                 return None;
@@ -227,74 +223,14 @@ impl<M: Machine> Uvm<M> {
     }
 
     /// Heap bytes for a child's entry in a tree that is built, and all that it has.
-    pub(crate) fn derive_bytes(&self, held: &mut Held<'_, order::Map>, entry: &Entry<M>) -> usize {
+    pub(crate) fn derive_bytes(
+        &self,
+        entry: &Entry<M>,
+        inherit: Inherit,
+        held: &mut Held<'_, order::Map>,
+    ) -> usize {
         let built = built_bytes::<Entry<M>>;
-        built(1) - built(0) + self.fork_entry_bytes(entry, entry.inherit, held)
-    }
-
-    /// Takes the right to write from the wired private pages of a range, which are copied at once, before any is: else a
-    /// child would have such a page from before a store, and another page from after a later store. With the map locked
-    /// a store's fault waits; afterwards it finds the page its parent's alone.
-    pub(crate) fn protect_wired(
-        &self,
-        held: &mut Held<'_, order::Map>,
-        space: &Space<M>,
-        tree: &Tree<Entry<M>>,
-        range: VaRange,
-        down: &mut Shootdown,
-    ) {
-        if !space.map.was_wired.load(Relaxed) {
-            return;
-        }
-        tree.each(range, |entry| {
-            if entry.wired && entry.amap.is_some() && entry.writes == Writes::Copied {
-                self.write_protect(held, space, entry, down);
-            }
-        });
-        down.flush(self.machine().pmap());
-    }
-
-    /// Gives back the right to write that [`protect_wired`](Self::protect_wired) took, when all else is read-only on every
-    /// CPU: what is wired costs its program no fault.
-    pub(crate) fn raise_wired(
-        &self,
-        held: &mut Held<'_, order::Map>,
-        space: &Space<M>,
-        tree: &Tree<Entry<M>>,
-        range: VaRange,
-    ) {
-        if !space.map.was_wired.load(Relaxed) {
-            return;
-        }
-        tree.each(range, |entry| {
-            let is_writable = entry.writes == Writes::Copied && entry.prot.contains(Prot::WRITE);
-            if let Some(aref) = entry.amap.as_ref().filter(|_| entry.wired && is_writable) {
-                self.raise_part(held, space, (entry, aref), entry.range.intersect(range));
-            }
-        });
-    }
-
-    fn raise_part(
-        &self,
-        held: &mut Held<'_, order::Map>,
-        space: &Space<M>,
-        (entry, aref): (&Entry<M>, &ARef<M>),
-        part: VaRange,
-    ) {
-        let (frames, pmap) = (self.frames(), self.machine().pmap());
-        let (body, mut h) = aref.amap.body.lock(held);
-        for (slot, number) in body.slots.range(entry.slots(aref, part)) {
-            let Some(no) = Content::anon(number).filter(|_| !body.slots.is_shared(slot)) else { continue };
-            let (anon, mut h) = self.anons.get(no).lock(&mut h);
-            let alone = anon.page().filter(|&page| anon.refs() == 1 && frames.loans(page) == 0);
-            let va = entry.range.start + Pages(slot - aref.slot.0);
-            let Some(page) = alone.filter(|&p| pmap.extract(&space.pmap, va).is_some_and(|(q, _)| p == q))
-            else {
-                continue;
-            };
-            // A hint is enough, and leaves a translation wired or pageable as it is: what is being wired isn't yet.
-            pmap.enter_ahead(&mut h, &space.pmap, va, &[Some((page, entry.prot))], |_| true);
-        }
+        built(1) - built(0) + self.fork_entry_bytes(entry, inherit, held)
     }
 
     fn fork_bytes(&self, tree: &Tree<Entry<M>>, held: &mut Held<'_, order::Map>) -> usize {
@@ -317,7 +253,6 @@ impl<M: Machine> Uvm<M> {
         };
         let bytes = match inherit {
             Inherit::Share if e.writes == Writes::NeedCopy => aref.copy_bytes(held, e.len()),
-            Inherit::Copy if e.wired => aref.copy_bytes(held, e.len()),
             Inherit::Copy if e.writes != Writes::Through => aref.fork_bytes(held, e.len(), e.writes),
             _ => aref.reference_bytes(held, e.len()),
         };
@@ -383,11 +318,10 @@ impl<M: Machine> Uvm<M> {
     ) -> Result<(Option<ARef<M>>, Writes), NoMemory> {
         let Some(aref) = &entry.amap else { return Ok((None, Writes::NeedCopy)) };
         let len = entry.len();
-        if entry.wired {
-            let copied = forking.copied.take();
-            let copy = copied.map_or_else(|| self.copy_pages(held, aref, len, down), |(copy, _)| Ok(copy));
-            return Ok((Some(copy?), Writes::Copied));
+        if let Some((copy, _)) = forking.copied.take() {
+            return Ok((Some(copy), Writes::Copied));
         }
+        debug_assert!(!entry.wired, "pages that are wired are copied before");
         let is_lowered = forking.is_lowered;
         let Some(forked) = aref.fork(self.parts(), held, len, entry.writes, forking) else {
             if entry.writes == Writes::Copied {
@@ -424,68 +358,6 @@ impl<M: Machine> Uvm<M> {
         down: &mut Shootdown,
     ) {
         self.machine().pmap().protect(held, &space.pmap, entry.range, entry.prot.without_write(), down);
-    }
-
-    /// A new amap with a copy of every page in the first `len` slots. An anon that is on swap is shared: no wired
-    /// translation shows it, so nothing has to be lowered, and whoever writes it first copies it.
-    fn copy_pages(
-        &self,
-        held: &mut Held<'_, order::Map>,
-        from: &ARef<M>,
-        len: Pages,
-        down: &mut Shootdown,
-    ) -> Result<ARef<M>, NoMemory> {
-        let mut slots = Slots::new();
-        let result = {
-            let (body, mut h) = from.amap.body.lock(held);
-            self.copy_slots(&mut h, &body.slots, from.range(len), &mut slots)
-        };
-        let copy = ARef::with_slots(slots, from.slot, len);
-        if let Err(e) = result {
-            copy.release_reserved(self.parts(), held, len, down);
-            return Err(e);
-        }
-        Ok(copy)
-    }
-
-    /// Puts a copy of every page in some slots into others of the same numbers; those before one for which memory is short
-    /// have theirs.
-    pub(crate) fn copy_slots(
-        &self,
-        held: &mut Held<'_, order::Amap>,
-        from: &Slots,
-        range: core::ops::Range<u64>,
-        to: &mut Slots,
-    ) -> Result<(), NoMemory> {
-        for (slot, number) in from.range(range) {
-            let Some(no) = Content::anon(number) else { unreachable!("it was settled before") };
-            let copy = self.copy_anon(held, no)?;
-            to.set(slot, copy.unwrap_or(no).number());
-        }
-        Ok(())
-    }
-
-    /// A new anon with the bytes of another; none, and one more reference to that, if it is not resident.
-    pub(crate) fn copy_anon(
-        &self,
-        held: &mut Held<'_, order::Amap>,
-        from: AnonNo,
-    ) -> Result<Option<AnonNo>, NoMemory> {
-        let (machine, frames) = (self.machine(), self.frames());
-        let to: PageNo = {
-            let (mut anon, mut h) = self.anons.get(from).lock(held);
-            let busy = |&page: &PageNo| frames.flags(page).contains(PageFlags::BUSY);
-            let Some(page) = anon.page().filter(|page| !busy(page)) else {
-                anon.add_reference(frames);
-                return Ok(None);
-            };
-            let to = frames.alloc(machine, &mut h, Reserve::User)?;
-            machine.copy(page, to);
-            to
-        };
-        let copy = self.anons.make(machine, held, to)?;
-        frames.activate(machine, held, to);
-        Ok(Some(copy))
     }
 
     /// Gives a private entry that waits to copy an amap of its own: a new one, the one it has if nobody else refers

@@ -5,13 +5,13 @@
 //! two steps others may change the map, so an operation is cut only where that is no more than what
 //! they could do before it or after it.
 
+use alloc::sync::Arc;
 use core::ops::Range;
 
 use machine::lines::Ordering::Relaxed;
 use machine::{order, Held, Machine, NoMemory, Pages, Pmap, Prot, Shootdown, Ticket, Va, VaRange};
 
 use crate::amap::AmapBody;
-use crate::fork_in_steps::MAPPED;
 use crate::loan::LOWERED;
 use crate::map::tree::Tree;
 use crate::map::{moves_many, Entry};
@@ -54,19 +54,12 @@ enum Left {
     Translations,
     /// Few tables, which it moves.
     Tables,
-    /// Not too many translations that allow stores.
-    Writable,
 }
 
 impl Ahead {
     /// Nothing yet.
     pub(crate) fn nothing(range: VaRange) -> Ahead {
         Ahead { range, unwired: VaRange::new(range.start, range.start), left: Left::Tables }
-    }
-
-    /// Nothing; it is to be copied.
-    pub(crate) fn copied(range: VaRange) -> Ahead {
-        Ahead { left: Left::Writable, ..Ahead::nothing(range) }
     }
 }
 
@@ -364,7 +357,8 @@ impl<M: Machine> Uvm<M> {
         })
     }
 
-    /// Claims the maps of both spaces, which may be one, and forgets what is shown in their ranges.
+    /// Claims the maps of both spaces, which may be one, and forgets what is shown in their ranges: in order of address, so that of two
+    /// threads that want the same two maps one gets both.
     #[inline(never)]
     fn claim_and_forget<E: From<NoMemory>>(
         &self,
@@ -375,20 +369,25 @@ impl<M: Machine> Uvm<M> {
     ) -> Result<(), Stop<E>> {
         let one = core::ptr::eq(&*from.map, &*to.map);
         let (given, replaced) = ahead.split_at_mut(if one { ahead.len() } else { 1 });
-        self.forget_claimed(held, from, given).map_err(Stop::Wait)?;
-        let claimed = if one { Ok(()) } else { self.forget_claimed(held, to, replaced) };
-        if let Err(ticket) = claimed {
-            from.map.unclaim(self.machine(), held);
-            return Err(Stop::Wait(ticket));
+        let mut parts = [(from, given), (to, replaced)];
+        if Arc::as_ptr(&from.map) > Arc::as_ptr(&to.map) {
+            parts.swap(0, 1);
         }
-        let heap = self.machine().reserve_heap(reserved);
-        if heap.is_err() {
-            from.map.unclaim(self.machine(), held);
-            if !one {
-                to.map.unclaim(self.machine(), held);
+        let parts = &mut parts[..2 - usize::from(one)];
+        let (mut claimed, mut result) = (0, Ok(()));
+        for (space, ahead) in parts.iter_mut() {
+            result = self.forget_claimed(held, space, ahead).map_err(Stop::Wait);
+            if result.is_err() {
+                break;
             }
+            claimed += 1;
         }
-        heap.map_err(|e| Stop::Fail(e.into()))
+        let result = result.and_then(|()| Ok(self.machine().reserve_heap(reserved).map_err(E::from)?));
+        if result.is_err() {
+            let spaces = parts.iter().take(claimed);
+            spaces.for_each(|(space, _)| space.map.unclaim(self.machine(), held));
+        }
+        result
     }
 
     /// Whether so much is shown of some ranges that to take it away takes longer than a step. The map's lock is held.
@@ -409,7 +408,6 @@ impl<M: Machine> Uvm<M> {
     fn is_full(&self, space: &Space<M>, tree: &Tree<Entry<M>>, &Ahead { range, left, .. }: &Ahead) -> bool {
         let is_wired = || space.map.was_wired.load(Relaxed) && first_wired(tree, range).is_some();
         match left {
-            Left::Writable => self.machine().pmap().part(&space.pmap, range, MAPPED) != range.end,
             Left::Tables if !is_wired() => self.is_better_forgotten(space, range),
             Left::Tables | Left::Translations => self.shows_much(space, range),
         }
@@ -425,7 +423,7 @@ impl<M: Machine> Uvm<M> {
         lock == Lock::Unclaimed && moves_many(range, to) && self.shows_much(space, range)
     }
 
-    /// Claims a map, and forgets all that some ranges show, or lowers what is to be copied, in steps.
+    /// Claims a map, and forgets all that some ranges show, in steps.
     ///
     /// # Errors
     /// What to wait with, if another thread has claimed it.
@@ -439,11 +437,7 @@ impl<M: Machine> Uvm<M> {
             let (tree, _) = space.map.lock_whole_now(self.machine(), held, space.map.bounds)?;
             space.map.claim(&tree);
         }
-        for Ahead { range, unwired, left } in ahead {
-            if *left == Left::Writable {
-                self.lower_private(held, space, *range, |_| true);
-                continue;
-            }
+        for Ahead { range, unwired, .. } in ahead {
             self.in_claimed_steps(held, space, *range, |h, _, part, down| {
                 let end = match space.map.was_wired.load(Relaxed) {
                     true => self.unwire_some(h, space, part, WIRED),

@@ -354,13 +354,16 @@ impl<M: Machine> Uvm<M> {
     }
 
     /// Unmaps the pages of an object in a range that many map, some at a time, before all that lies there is replaced
-    /// under one lock. Whoever uses one meanwhile maps it again.
+    /// under one lock. Whoever uses one meanwhile maps it again. Pages that are wired stay mapped, since the replacement may be refused.
     fn unmap_ahead(&self, held: &mut Held<'_, order::Nothing>, object: &Object<M>, mut range: Range<u64>) {
         let machine = self.machine();
         while !range.is_empty() {
             let (mut down, mut left) = (Shootdown::new(), LOWERED);
             {
                 let (body, mut h) = object.lock(held);
+                if range.end > body.length().0 {
+                    return;
+                }
                 let weighed =
                     body.pages(range.clone()).map(|(index, page)| (index, page, machine.pmap().weight(page)));
                 range.start = range.end;
@@ -370,7 +373,8 @@ impl<M: Machine> Uvm<M> {
                         break;
                     }
                     left = left.saturating_sub(weight);
-                    if !machine.frames().flags(page).contains(PageFlags::BUSY) {
+                    let frames = machine.frames();
+                    if !frames.flags(page).contains(PageFlags::BUSY) && frames.wire_count(page) == 0 {
                         let _mapped_again_by_faults = down.unmap(machine, &mut h, page);
                     }
                 }

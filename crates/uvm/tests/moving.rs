@@ -9,7 +9,7 @@ use machine::order::Nothing;
 use machine::{Held, Machine, Pages, Pmap, Prot, ThreadCtx, Va, VaRange};
 use uvm::{
     AnonObject, At, Counter, GetError, Inherit, Intent, Lent, MapError, MapRequest, Pager, Pass, Place,
-    TransferError,
+    Sharing, TransferError,
 };
 use uvm_soft::SoftMachine;
 
@@ -403,6 +403,36 @@ fn a_refused_transfer_gives_the_pages_back() {
 }
 
 #[test]
+fn a_refused_push_into_an_object_leaves_what_is_mapped() {
+    const PAGES: u64 = 80;
+    let ((uvm, free), mut ctx) = (world(512), ThreadCtx::new());
+    let held = &mut ctx.held();
+    let pager: Arc<dyn Pager<SoftMachine>> = AnonObject::new(&uvm, held, Pages(PAGES)).unwrap();
+    let map = |held: &mut _| {
+        let space = uvm.space_create(held, BOUNDS).unwrap();
+        let request = MapRequest::object(pager.clone(), Pages(0), Pages(PAGES), Sharing::Shared);
+        let va = uvm.map(held, &space, &request).unwrap();
+        let range = VaRange::new(va, va + Pages(PAGES));
+        range.iter_pages().for_each(|va| store(&uvm, &space, va, 1));
+        (space, range)
+    };
+    let [(one, range), (other, _)] = [map(held), map(held)];
+    let spaces = [one, other];
+    uvm.wire(held, &spaces[0], range).unwrap();
+    let lent = filled(&uvm, held, &[2; PAGES as usize]);
+    let (e, lent) = uvm.give_to_object(held, &pager, Pages(1), lent).unwrap_err();
+    assert_eq!(e, GetError::PastEnd);
+    for space in &spaces {
+        assert!(range.iter_pages().all(|va| uvm.machine().pmap().extract(space.pmap(), va).is_some()));
+    }
+    uvm.return_loan(held, lent);
+    audit(&uvm, held, &[&spaces[0], &spaces[1]], &[]);
+    spaces.into_iter().for_each(|space| uvm.space_destroy(held, space));
+    uvm.detach(held, &*pager);
+    assert_eq!(uvm.frames().free(), free);
+}
+
+#[test]
 fn pages_are_pushed_down_into_an_object() {
     let ((uvm, free), mut ctx) = (world(256), ThreadCtx::new());
     let held = &mut ctx.held();
@@ -561,27 +591,40 @@ fn locked_memory_stays_locked_where_a_copy_in_its_place_is_refused() {
 }
 
 #[test]
-fn locked_memory_can_be_written_where_a_large_copy_of_it_is_refused() {
-    // More translations than are lowered in one piece.
-    let ((uvm, _), mut ctx) = (world(60_000), ThreadCtx::new());
+fn locked_memory_is_copied_and_can_be_written_where_its_copy_is_refused() {
+    let ((uvm, free), mut ctx) = (world(8192), ThreadCtx::new());
     let held = &mut ctx.held();
-    let (a, range) = written(&uvm, held, 33_500);
-    let locked = VaRange::new(range.start, range.start + Pages(8));
+    let (a, range) = written(&uvm, held, 600);
+    let locked = VaRange::new(range.start, range.start + Pages(300));
     uvm.wire(held, &a, locked).unwrap();
     let b = uvm.space_create(held, BOUNDS).unwrap();
     let is_writable = |va: &Va| {
         let page = uvm.machine().pmap().extract(a.pmap(), *va);
         page.is_some_and(|(_, prot)| prot.contains(Prot::WRITE))
     };
+    // It begins and ends inside of an entry.
+    let source = VaRange::new(range.start + Pages(4), range.start + Pages(596));
     let mut refused = 0;
-    for n in 1..9 {
-        uvm.machine().heap.fail_from(n);
-        let copied = uvm.pass_range(held, &a, range, &b, Place::Anywhere, Pass::Copy);
+    let copy = loop {
+        uvm.machine().heap.fail_from(refused + 1);
+        let copy = uvm.pass_range(held, &a, source, &b, Place::Anywhere, Pass::Copy);
         uvm.machine().heap.fail_nth(0);
-        assert_eq!(locked.iter_pages().filter(is_writable).count(), 8, "{n}: {copied:?}");
-        refused += usize::from(copied.is_err());
+        assert_eq!(locked.iter_pages().filter(is_writable).count(), 300, "{refused}: {copy:?}");
+        assert_eq!(wired(&uvm, &a, range), 300);
+        match copy {
+            Ok(copy) => break copy,
+            Err(e) => assert_eq!(e, MapError::NoMemory),
+        }
+        refused += 1;
+    };
+    assert!(refused > 6);
+    for (n, va) in source.iter_pages().enumerate() {
+        let before = load(&uvm, &a, va);
+        assert_eq!(load(&uvm, &b, copy + Pages(n as u64)), before);
+        store(&uvm, &a, va, before + 1);
+        assert_eq!(load(&uvm, &b, copy + Pages(n as u64)), before);
     }
-    assert!(refused > 2);
     audit(&uvm, held, &[&a, &b], &[]);
     [a, b].into_iter().for_each(|space| uvm.space_destroy(held, space));
+    assert_eq!(uvm.frames().free(), free);
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use machine::{Pages, ThreadCtx, Va, VaRange};
-use uvm::{Backing, MapRequest, Place, Space};
+use uvm::{Backing, MapRequest, Pass, Place, Space};
 use uvm_soft::{IoBy, ShuttleThreads, Threads};
 
 use super::world::{check, check_rounds, spawn, Soft, World, P};
@@ -31,16 +31,31 @@ fn fork(w: &World, space: &Space<Soft>) -> Arc<Space<Soft>> {
     Arc::new(w.uvm.fork(&mut ThreadCtx::new().held(), space).expect("there is memory"))
 }
 
+/// A copy of all that lies there, in another space.
+fn copy(w: &World, space: &Space<Soft>) -> Arc<Space<Soft>> {
+    let (copy, all) = (w.space(), VaRange::new(P, APART[3] + Pages(1)));
+    let passed =
+        w.uvm.pass_range(&mut ThreadCtx::new().held(), space, all, &copy, Place::Fixed(P), Pass::Copy);
+    passed.expect("there is memory");
+    copy
+}
+
 /// One thread stores to all mappings in turn while another forks: a child with a store has all those before it, in whatever order
 /// the fork comes to the mappings, and whether some are locked in memory.
 fn forked_at_one_moment(order: [usize; 4], locked: &'static [usize]) {
-    forked_as(order, locked, MapRequest::zero(Pages(1)), |_, _| vec![]);
+    copied_as(fork, order, locked, MapRequest::zero(Pages(1)), |_, _| vec![]);
 }
 
 /// What was forked before; the parent's pages are all 0.
 type Before = fn(&World, &Space<Soft>) -> Vec<Arc<Space<Soft>>>;
 
-fn forked_as(order: [usize; 4], locked: &'static [usize], request: MapRequest<Soft>, before: Before) {
+fn copied_as(
+    copied: fn(&World, &Space<Soft>) -> Arc<Space<Soft>>,
+    order: [usize; 4],
+    locked: &'static [usize],
+    request: MapRequest<Soft>,
+    before: Before,
+) {
     check_rounds(3000, move || {
         let w = World::new();
         let parent = w.space();
@@ -57,7 +72,7 @@ fn forked_as(order: [usize; 4], locked: &'static [usize], request: MapRequest<So
                 }
             })
         };
-        let child = fork(&w, &parent);
+        let child = copied(&w, &parent);
         let seen = order.map(|at| w.load(0, &child, APART[at]));
         assert!(seen.is_sorted_by(|a, b| a >= b), "a later store without an earlier one: {seen:?}");
         assert!(seen[0] <= seen[3] + 1, "a store of a later round: {seen:?}");
@@ -74,7 +89,7 @@ fn forked_as(order: [usize; 4], locked: &'static [usize], request: MapRequest<So
 /// The parent has had to copy what it stored to, so the fork copies it itself.
 #[test]
 fn a_fork_in_steps_copies_at_one_moment_what_stores_rewrite() {
-    forked_as([2, 0, 1, 3], &[], MapRequest::zero(Pages(1)), |w, parent| {
+    copied_as(fork, [2, 0, 1, 3], &[], MapRequest::zero(Pages(1)), |w, parent| {
         let first = fork(w, parent);
         APART.iter().for_each(|&va| w.store(1, parent, va, 0));
         vec![first]
@@ -96,7 +111,14 @@ fn a_fork_in_steps_of_locked_memory_is_one_moment() {
 /// The same for memory that is locked from the start, as after mlockall's MCL_FUTURE.
 #[test]
 fn a_fork_of_memory_that_was_mapped_locked_is_one_moment() {
-    forked_as([1, 3, 0, 2], &[], MapRequest { wired: true, ..MapRequest::zero(Pages(1)) }, |_, _| vec![]);
+    let request = MapRequest { wired: true, ..MapRequest::zero(Pages(1)) };
+    copied_as(fork, [1, 3, 0, 2], &[], request, |_, _| vec![]);
+}
+
+#[test]
+fn a_copy_of_a_range_with_locked_memory_is_one_moment() {
+    copied_as(copy, [0, 3, 1, 2], &[1, 2], MapRequest::zero(Pages(1)), |_, _| vec![]);
+    copied_as(copy, [2, 0, 3, 1], &[0, 3], MapRequest::zero(Pages(1)), |_, _| vec![]);
 }
 
 /// Two threads fork, a third maps, stores, locks and unmaps: each waits for the others' claims, and all come to an end.
