@@ -62,14 +62,19 @@ pub fn words() -> Vec<String> {
     words
 }
 
-/// Carries the guest's output to this process's standard output, from a thread that ends with the output.
-pub fn carry_output(mut guest: impl Read + Send + 'static) -> std::thread::JoinHandle<()> {
+/// Carries the guest's output to this process's standard output, from a thread that ends with the output. Sets `unread` when standard
+/// output can't be written any more, as behind a pipe to `head`.
+pub fn carry_output(
+    mut guest: impl Read + Send + 'static,
+    unread: Arc<AtomicBool>,
+) -> std::thread::JoinHandle<()> {
     std::thread::spawn(move || {
         let mut buffer = [0; 4096];
         while let Ok(count @ 1..) = guest.read(&mut buffer) {
             let mut out = std::io::stdout().lock();
             if out.write_all(&buffer[..count]).and_then(|()| out.flush()).is_err() {
-                // Nobody listens any more; the machine's output is still taken, so that it can end.
+                unread.store(true, Ordering::Relaxed);
+                // The machine's output is still taken, so that it can end.
                 let _ = std::io::copy(&mut guest, &mut std::io::sink());
                 return;
             }

@@ -30,6 +30,7 @@ mod symbols;
 mod test;
 mod ui;
 
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 
@@ -106,9 +107,32 @@ fn end_with_the_reader() {
     }));
 }
 
+/// The command line. Where a program stands in it without `--`, the refusal says how to write it.
+fn parsed() -> Cli {
+    Cli::try_parse().unwrap_or_else(|mut error| {
+        let words: Vec<String> = std::env::args().skip(1).collect();
+        let unknown = match error.get(ContextKind::InvalidArg) {
+            Some(ContextValue::String(word)) if error.kind() == ErrorKind::UnknownArgument => word.clone(),
+            _ => error.exit(),
+        };
+        if let Some(written) = with_dashes(&words, &unknown) {
+            let hint = format!("a program comes after `--`: {written}");
+            error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![hint.into()]));
+        }
+        error.exit()
+    })
+}
+
+/// How a command line that runs a program is written, where `unknown` in it is the program.
+fn with_dashes(words: &[String], unknown: &str) -> Option<String> {
+    let at = words.iter().position(|word| word == unknown)?;
+    (words[0] == "run" && !unknown.starts_with('-'))
+        .then(|| format!("./uvm {} -- {}", words[..at].join(" "), words[at..].join(" ")))
+}
+
 fn main() -> ExitCode {
     end_with_the_reader();
-    let result = match Cli::parse().command {
+    let result = match parsed().command {
         Command::Run(args) => run::run(&args),
         Command::Test(args) => test::test(&args),
         Command::Bench(bench::BenchCommand::Micro(args)) => bench::micro(&args),
@@ -128,5 +152,21 @@ fn main() -> ExitCode {
             ui::say(&format!("{error:#}"));
             ExitCode::from(EXIT_UNAVAILABLE)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_without_dashes_is_written_with_them() {
+        let written = |line: &str, unknown| {
+            let words: Vec<String> = line.split(' ').map(str::to_owned).collect();
+            with_dashes(&words, unknown)
+        };
+        assert_eq!(written("run --mem 1G ls -l /", "ls").unwrap(), "./uvm run --mem 1G -- ls -l /");
+        assert_eq!(written("run --foo", "--foo"), None);
+        assert_eq!(written("test ls", "ls"), None);
     }
 }

@@ -153,6 +153,8 @@ pub enum Ending {
 pub enum Stopped {
     TimeOut,
     ByUser,
+    /// Standard output was closed, as by `head`.
+    Unread,
 }
 
 impl Ending {
@@ -164,6 +166,8 @@ impl Ending {
             Ending::Silent { .. } => 71,
             Ending::Stopped(Stopped::TimeOut) => 72,
             Ending::Stopped(Stopped::ByUser) => 130,
+            // As a shell says it of a program that SIGPIPE ended.
+            Ending::Stopped(Stopped::Unread) => 141,
         }
     }
 }

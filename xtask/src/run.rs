@@ -16,7 +16,7 @@ use std::sync::Arc;
 #[derive(Args)]
 pub struct RunArgs {
     /// The guest's memory.
-    #[arg(long, default_value = "512M", value_parser = guest_memory, value_name = "SIZE")]
+    #[arg(long, default_value = "512M", value_parser = memory, value_name = "SIZE")]
     mem: String,
     /// How many CPUs the machine has.
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
@@ -57,6 +57,9 @@ pub struct Root {
 }
 
 pub fn run(args: &RunArgs) -> Result<u8> {
+    if args.kernel == Kernel::Linux && args.machine != Board::Q35 {
+        bail!("Debian's Linux has no driver for the console of a microvm: leave --machine away");
+    }
     // What the command line names is looked at before the kernel is built, which takes minutes.
     let root = pack(args.root.as_deref(), &args.add, &args.program)?;
     let folder = tempfile::tempdir().context("can't make a temporary folder")?;
@@ -90,10 +93,17 @@ pub fn run(args: &RunArgs) -> Result<u8> {
     // Not inherited: QEMU makes its output non-blocking, and a terminal's input and output are one open file.
     let mut running = machine.start(Stdio::piped(), Traces::Shown)?;
     let guest = running.child.stdin.take().context("QEMU has no standard input")?;
-    let output = console::carry_output(running.child.stdout.take().context("QEMU has no standard output")?);
+    let unread = Arc::new(AtomicBool::new(false));
+    let output = running.child.stdout.take().context("QEMU has no standard output")?;
+    let output = console::carry_output(output, unread.clone());
     let raw = console::RawMode::enter();
     console::carry_stdin(guest, running.control.first_user(), stop.clone());
-    let (ending, report) = running.wait(None, || stop.load(Ordering::Relaxed))?;
+    let is_unread = || unread.load(Ordering::Relaxed);
+    let (ending, report) = running.wait(None, || stop.load(Ordering::Relaxed) || is_unread())?;
+    let ending = match ending {
+        Ending::Stopped(Stopped::ByUser) if is_unread() => Ending::Stopped(Stopped::Unread),
+        ending => ending,
+    };
     let _ = output.join();
     drop(raw);
     explain(&ending, &report, &kernel);
@@ -122,15 +132,10 @@ fn memory(size: &str) -> std::result::Result<String, String> {
     }
 }
 
-/// The least memory that the kernel starts with.
+/// The least memory that the kernel starts with, beside the root file system.
 const LEAST_MEMORY: u64 = 16 << 20;
-
-fn guest_memory(size: &str) -> std::result::Result<String, String> {
-    match disk::bytes(&memory(size)?) {
-        Some(LEAST_MEMORY..) => Ok(size.to_owned()),
-        _ => Err("a machine needs 16M at least".to_owned()),
-    }
-}
+/// That which Debian's Linux starts with.
+const LEAST_MEMORY_OF_LINUX: u64 = 88 << 20;
 
 /// Says on standard error what a run's unusual end was.
 pub fn explain(ending: &Ending, report: &crate::control::Report, kernel: &Path) {
@@ -138,7 +143,7 @@ pub fn explain(ending: &Ending, report: &crate::control::Report, kernel: &Path) 
         ui::say(&line);
     }
     match ending {
-        Ending::Exited(_) | Ending::Panicked => {}
+        Ending::Exited(_) | Ending::Panicked | Ending::Stopped(Stopped::Unread) => {}
         Ending::Silent { status } => ui::say(&format!("the machine stopped without a word ({status})")),
         Ending::Stopped(Stopped::ByUser) => ui::say("stopped"),
         Ending::Stopped(Stopped::TimeOut) => ui::say("out of time"),
@@ -172,9 +177,17 @@ pub fn prepare(machine: &mut Machine, kernel: Kernel, mut root: Root, words: &[S
                put them in a script, and --add that");
     }
     let root_bytes = std::fs::metadata(&machine.initrd)?.len();
-    if disk::bytes(&machine.memory).is_some_and(|memory| memory < root_bytes + LEAST_MEMORY) {
-        let (root, memory) = (root_bytes >> 20, &machine.memory);
-        bail!("the root file system takes {root} MiB, and the machine has {memory} of memory: say more by --mem");
+    let least = root_bytes
+        + match kernel {
+            Kernel::Uvm => LEAST_MEMORY,
+            Kernel::Linux => LEAST_MEMORY_OF_LINUX,
+        };
+    if disk::bytes(&machine.memory).is_some_and(|memory| memory < least) {
+        let (root, least) = (root_bytes >> 20, least.div_ceil(1 << 20));
+        bail!(
+            "the kernel and a root file system of {root} MiB need --mem {least}M at least, not {}",
+            machine.memory
+        );
     }
     Ok(())
 }
