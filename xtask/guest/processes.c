@@ -64,6 +64,19 @@ static void waiting(void) {
     siginfo_t info = {0};
     CHECK(!waitid(P_PID, child, &info, WEXITED | WNOWAIT));
     CHECK(info.si_pid == child && info.si_code == CLD_KILLED && info.si_status == SIGKILL && info.si_signo == SIGCHLD);
+    // A zombie has its name.
+    char path[64], text[256], name[17] = {0}, expected[64];
+    NEED(!prctl(PR_GET_NAME, name));
+    snprintf(path, sizeof path, "/proc/%d/stat", child);
+    snprintf(expected, sizeof expected, "%d (%s) Z ", child, name);
+    int fd = open(path, O_RDONLY);
+    CHECK(fd >= 0 && read(fd, text, sizeof text) > 0 && !strncmp(text, expected, strlen(expected)));
+    close(fd);
+    snprintf(path, sizeof path, "/proc/%d/status", child);
+    snprintf(expected, sizeof expected, "Name:\t%s\n", name);
+    fd = open(path, O_RDONLY);
+    CHECK(fd >= 0 && read(fd, text, sizeof text) > 0 && !strncmp(text, expected, strlen(expected)));
+    close(fd);
     CHECK(waitpid(child, &status, 0) == child);
     FAILS(waitpid(child, &status, 0), ECHILD);
     FAILS(waitid(P_PID, child, &info, 0), EINVAL);

@@ -158,6 +158,9 @@ static void deaths_are_seen_first(void) {
     CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
 }
 
+static void tell(int pipe) { NEED(write(pipe, "x", 1) == 1); }
+static void hear(int pipe) { char byte; NEED(read(pipe, &byte, 1) == 1); }
+
 static void programs_are_seen(void) {
     fflush(stdout);
     pid_t child = fork();
@@ -170,6 +173,24 @@ static void programs_are_seen(void) {
     int status = next(child);
     CHECK(WIFSTOPPED(status) && WSTOPSIG(status) == SIGTRAP);
     CHECK(!ptrace(PTRACE_CONT, child, 0, 0) && next(child) == 0);
+}
+
+// Whoever seizes doesn't hear of new programs.
+static void programs_of_the_seized_run_on(void) {
+    int go[2];
+    NEED(!pipe(go));
+    fflush(stdout);
+    pid_t child = fork();
+    NEED(child >= 0);
+    if (child == 0) {
+        hear(go[0]);
+        execl("/bin/true", "true", (char *)0);
+        _exit(98);
+    }
+    CHECK(!ptrace(PTRACE_SEIZE, child, 0, 0));
+    tell(go[1]);
+    CHECK(next(child) == 0);
+    close(go[0]), close(go[1]);
 }
 
 static volatile long counter;
@@ -433,8 +454,6 @@ static void until_it_is(pid_t pid, char state) {
     NEED(state_of(pid) == state);
 }
 
-static void tell(int pipe) { NEED(write(pipe, "x", 1) == 1); }
-static void hear(int pipe) { char byte; NEED(read(pipe, &byte, 1) == 1); }
 
 static volatile sig_atomic_t told_of;
 static void is_told(int signal, siginfo_t *info, void *context) {
@@ -635,6 +654,7 @@ int main(int argc, char **argv) {
         {"signals_are_seen_first", signals_are_seen_first},
         {"deaths_are_seen_first", deaths_are_seen_first},
         {"programs_are_seen", programs_are_seen},
+        {"programs_of_the_seized_run_on", programs_of_the_seized_run_on},
         {"others_are_attached_to", others_are_attached_to},
         {"memory_files_reach_as_far", memory_files_reach_as_far},
         {"unreadable_programs", unreadable_programs},

@@ -6,7 +6,8 @@
 //! to the kernel's second serial port, [`disk`] makes disks, [`symbols`] names the frames of a panic. [`test`] and [`bench`] are tables on top.
 //!
 //! Exit codes: the guest program's own; or 1 when a check failed, 2 for a wrong command line, 69 when something needed is
-//! missing, 70 after a kernel panic, 71 when the machine stopped without a word, 72 when it ran out of time.
+//! missing, 70 after a kernel panic, 71 when the machine stopped without a word, 72 when it ran out of time, 141 when its
+//! output was closed.
 #![forbid(unsafe_code)]
 
 mod bench;
@@ -75,7 +76,7 @@ Examples:
   ./uvm fuzz --desk library --minutes 10        the library, the volume or a parser, by libFuzzer
 
 Exit codes: the program's own; 1 a check failed; 2 wrong command line; 69 something needed is missing;
-70 kernel panic; 71 the machine stopped without a word; 72 out of time.";
+70 kernel panic; 71 the machine stopped without a word; 72 out of time; 141 its output was closed.";
 
 #[derive(Subcommand)]
 enum Command {

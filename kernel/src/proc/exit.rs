@@ -55,6 +55,9 @@ fn leave(thread: &Arc<Thread>) -> ! {
     let own = left.map(|at| group.threads.swap_remove(at));
     fault::shrink(&mut group.threads);
     let last = group.threads.is_empty();
+    if thread.tid() == process.pid || (last && group.comm[0] == 0) {
+        group.comm = thread.comm_bytes();
+    }
     // A killed process has gone only when the memory behind its files is free, too.
     process.closes_files.store(last, Ordering::Release);
     let stopped = group.stop.filter(|_| !last && group.stopped == group.threads.len());

@@ -17,7 +17,7 @@ use super::mm::Mm;
 use super::oom;
 use super::signal::{Actions, Pending, Signal};
 use super::table::Pid;
-use super::thread::Thread;
+use super::thread::{comm_text, Thread};
 use super::timer::{self, Timers};
 use super::trace::Tracees;
 use super::usage::Usage;
@@ -65,6 +65,8 @@ pub struct Group {
     pub stopped: usize,
     /// The last status word a dying thread left, for the case that all threads leave by `exit`.
     pub last_exit: ExitStatus,
+    /// The name that a zombie has: its first thread's, or its last one's if that went before.
+    pub comm: [u8; 16],
 }
 
 /// A change that a parent can wait for besides the end of the process.
@@ -195,6 +197,7 @@ impl Process {
                 stop_epoch: 0,
                 stopped: 0,
                 last_exit: ExitStatus::Code(0),
+                comm: [0; 16],
             }),
             change: SpinLock::new(None),
             files: SpinLock::new(Some(from.files)),
@@ -342,9 +345,10 @@ impl Process {
         Usage { user_ns, kernel_ns, ..Usage::default() }
     }
 
-    /// The name programs see in `ps`; empty in a zombie.
+    /// The name programs see in `ps`.
     pub fn comm(&self) -> String {
-        self.leader().map(|thread| thread.comm()).unwrap_or_default()
+        let left = self.group.lock().comm;
+        self.leader().map_or_else(|| comm_text(&left), |thread| thread.comm())
     }
 
     /// The arguments, each ended by a zero byte; empty in a zombie.

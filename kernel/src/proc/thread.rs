@@ -113,6 +113,12 @@ pub struct Thread {
     pub taken: fault::Taken,
 }
 
+/// A thread's name as text.
+pub fn comm_text(bytes: &[u8; 16]) -> String {
+    let end = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len());
+    String::from_utf8_lossy(&bytes[..end]).into_owned()
+}
+
 impl Thread {
     /// A thread that isn't in its process's group yet.
     pub fn new(
@@ -231,9 +237,7 @@ impl Thread {
     }
 
     pub fn comm(&self) -> String {
-        let bytes = self.comm_bytes();
-        let end = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len());
-        String::from_utf8_lossy(&bytes[..end]).into_owned()
+        comm_text(&self.comm_bytes())
     }
 
     /// Sets the name, cut to fifteen bytes.

@@ -50,6 +50,8 @@ pub struct Trace {
     tracer: Option<Arc<Process>>,
     /// It was found, with its tracer in place, that this one may trace it.
     is_sure: bool,
+    /// By PTRACE_SEIZE: a new program doesn't stop it.
+    is_seized: bool,
     stop: Option<Stop>,
     /// The tracer asked for one instruction.
     steps: bool,
@@ -165,8 +167,13 @@ impl Thread {
 
 /// Makes a thread a tracee (R1), if `may_be` allows it; that is asked with the tracer in place,
 /// since an exec that sees no tracer may give the thread's process more rights than it had.
-fn begin(tracer: &Arc<Process>, thread: &Arc<Thread>, may_be: impl FnOnce() -> Result<()>) -> Result<()> {
-    enter(tracer, thread)?;
+fn begin(
+    tracer: &Arc<Process>,
+    thread: &Arc<Thread>,
+    is_seized: bool,
+    may_be: impl FnOnce() -> Result<()>,
+) -> Result<()> {
+    enter(tracer, thread, is_seized)?;
     let outcome = may_be();
     let mut tracees = tracer.tracees.lock();
     let mut trace = thread.trace.lock();
@@ -188,7 +195,7 @@ fn begin(tracer: &Arc<Process>, thread: &Arc<Thread>, may_be: impl FnOnce() -> R
     outcome
 }
 
-fn enter(tracer: &Arc<Process>, thread: &Arc<Thread>) -> Result<()> {
+fn enter(tracer: &Arc<Process>, thread: &Arc<Thread>, is_seized: bool) -> Result<()> {
     let mut tracees = tracer.tracees.lock();
     let mut trace = thread.trace.lock();
     if trace.tracer.is_some() || trace.is_gone || thread.is_dying() || tracees.is_over {
@@ -199,7 +206,7 @@ fn enter(tracer: &Arc<Process>, thread: &Arc<Thread>) -> Result<()> {
     ANYBODY.store(true, Ordering::Release);
     tracees.threads.push(Tracee { thread: thread.clone(), _charge: charge });
     trace.tracer = Some(tracer.clone());
-    trace.is_sure = false;
+    (trace.is_sure, trace.is_seized) = (false, is_seized);
     Ok(())
 }
 
@@ -209,7 +216,7 @@ fn enter(tracer: &Arc<Process>, thread: &Arc<Thread>) -> Result<()> {
 /// `EPERM` if it is.
 pub fn begin_by_parent() -> Result<()> {
     let parent = table::process(current_process().parent()).ok_or(EPERM)?;
-    begin(&parent, &current_thread(), || access::may_be_traced_by(&parent))
+    begin(&parent, &current_thread(), false, || access::may_be_traced_by(&parent))
 }
 
 /// The running process traces another's thread, which is stopped if `stops` says so.
@@ -224,7 +231,7 @@ pub fn attach(tid: Pid, stops: bool) -> Result<()> {
     }
     let may_be = || access::may_look_into(&thread.process, By::Real);
     may_be()?;
-    begin(own, &thread, may_be)?;
+    begin(own, &thread, !stops, may_be)?;
     if stops {
         send::send_to_thread(&thread, SigInfo::kernel(SIGSTOP))?;
     }
@@ -327,9 +334,9 @@ pub fn stop(thread: &Arc<Thread>, regs: &mut UserRegs, info: SigInfo) -> Option<
     Some(if same { stop.info } else { SigInfo { signal, code: code::SI_USER, detail: Detail::None } })
 }
 
-/// The running thread has a new program: its tracer wants to know.
+/// The running thread has a new program, at which it stops for its tracer, unless that has seized it.
 pub fn execed(thread: &Arc<Thread>) {
-    if thread.is_traced() {
+    if thread.is_traced() && !thread.trace.lock().is_seized {
         let info = SigInfo { signal: SIGTRAP, code: code::SI_USER, detail: Detail::None };
         let _ = send::send_to_thread(thread, info);
     }

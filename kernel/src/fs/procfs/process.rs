@@ -138,7 +138,7 @@ fn status(process: &Process, state: char, thread: Option<&Thread>) -> Result<Vec
     let memory = maps::totals(process);
     let tid = thread.map_or(process.pid, |thread| thread.tid());
     let mut out = String::new();
-    let _ = writeln!(out, "Name:\t{}", thread.map(|thread| thread.comm()).unwrap_or_default());
+    let _ = writeln!(out, "Name:\t{}", thread.map_or_else(|| process.comm(), |thread| thread.comm()));
     let _ = writeln!(out, "Umask:\t{:04o}", process.fs().map_or(0o022, |fs| fs.umask()));
     let _ = writeln!(out, "State:\t{state} ({})", state_name(state));
     let (pid, parent) = (process.pid, process.parent());
