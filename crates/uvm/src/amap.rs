@@ -48,7 +48,7 @@ pub(crate) const NEW_BYTES: usize = 512;
 /// Parts of an amap that lose their last reference with the amap locked, at most.
 const PARTS: usize = 16;
 /// Numbers that are dropped before others get a turn: more than a leaf has.
-const FEW: usize = if cfg!(feature = "small-leaves") { 8 } else { 4096 };
+const SLOTS_AT_ONCE: usize = if cfg!(feature = "small-leaves") { 8 } else { 4096 };
 /// Heap bytes that [`ARef::release_some`] may need: a leaf at both ends of each part.
 const RELEASE_BYTES: usize = PARTS * 2 * LEAF_BYTES + CHANGE_BYTES;
 
@@ -232,14 +232,14 @@ impl<M: Machine> ARef<M> {
     /// The end of the first slots of a range to which a reference is dropped in one piece. Where others refer to them too, none is
     /// looked at.
     fn few_to_release<P: Before<order::Amap>>(&self, held: &mut Held<'_, P>, range: Range<u64>) -> u64 {
-        if range.end - range.start <= FEW as u64 {
+        if range.end - range.start <= SLOTS_AT_ONCE as u64 {
             return range.end;
         }
         let (body, _) = self.amap.body.lock(held);
         if body.cover.is_shared(&range) {
             return range.end;
         }
-        body.slots.few(range, &mut { FEW })
+        body.slots.few(range, &mut { SLOTS_AT_ONCE })
     }
 
     /// Drops a reference to some of the slots of a range, from its start on, and says where the rest begins. Where `heap`

@@ -27,9 +27,9 @@ use crate::steps::{first_part, WIRED};
 use crate::{Space, Uvm};
 
 /// Entries of a fork in one piece.
-const FEW: usize = if cfg!(feature = "small-leaves") { 2 } else { 512 };
+const ENTRIES_AT_ONCE: usize = if cfg!(feature = "small-leaves") { 2 } else { 512 };
 /// Translations of a fork or copy in one piece, about.
-const MAPPED: usize = 32768;
+const TRANSLATIONS_AT_ONCE: usize = 32768;
 /// Heap bytes that a step begins with.
 const STEP_BYTES: usize = 48 * 1024;
 
@@ -68,14 +68,14 @@ struct Special<M: Machine> {
 impl<M: Machine> Uvm<M> {
     /// Whether a fork takes too long for one piece.
     pub(crate) fn forks_in_steps(&self, parent: &Space<M>, tree: &Tree<Entry<M>>) -> bool {
-        tree.len() > FEW || self.copies_in_steps(parent, parent.map.bounds)
+        tree.len() > ENTRIES_AT_ONCE || self.copies_in_steps(parent, parent.map.bounds)
     }
 
     /// Whether a copy of a range takes too long for one piece, whatever entries it has.
     pub(crate) fn copies_in_steps(&self, space: &Space<M>, range: VaRange) -> bool {
         space.map.was_wired.load(Relaxed)
             || self.anons.borrowed.load(Relaxed) > AT_ONCE
-            || self.machine().pmap().part(&space.pmap, range, MAPPED) != range.end
+            || self.machine().pmap().part(&space.pmap, range, TRANSLATIONS_AT_ONCE) != range.end
     }
 
     /// Makes the entries of a child, or of a copy of a range, which no thread has.

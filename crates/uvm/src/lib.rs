@@ -283,6 +283,13 @@ pub(crate) enum Stop<E> {
     Heap(usize),
 }
 
+impl<E> Stop<E> {
+    /// The attempt is to be made again from its beginning, with as much heap as it had.
+    pub(crate) fn again(reserved: usize) -> Self {
+        Stop::Heap(reserved)
+    }
+}
+
 impl<E> From<E> for Stop<E> {
     fn from(e: E) -> Self {
         Stop::Fail(e)

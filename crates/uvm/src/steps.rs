@@ -12,7 +12,6 @@ use machine::lines::Ordering::Relaxed;
 use machine::{order, Held, Machine, NoMemory, Pages, Pmap, Prot, Shootdown, Ticket, Va, VaRange};
 
 use crate::amap::AmapBody;
-use crate::loan::LOWERED;
 use crate::map::tree::Tree;
 use crate::map::{moves_many, Entry};
 use crate::{Space, Stop, Uvm};
@@ -23,7 +22,10 @@ pub(crate) const ENTRIES: usize = 64;
 pub(crate) const TRANSLATIONS: usize = if cfg!(feature = "small-leaves") { 1 } else { 2048 };
 /// Pages whose translations one step takes without a look at how long that takes: each page may have thousands of mappings, among which
 /// a port may search.
-pub(crate) const FEW: usize = if cfg!(feature = "small-leaves") { 2 } else { 64 };
+pub(crate) const PAGES_AT_ONCE: usize = if cfg!(feature = "small-leaves") { 2 } else { 64 };
+/// Mappings that lose the right to write under one hold of a lock, summed over pages by
+/// [`Pmap::weight`].
+pub(crate) const MAPPINGS_OF_A_STEP: usize = if cfg!(feature = "small-leaves") { 2 } else { 1024 };
 /// Tables that are moved in one piece though few translations are in each.
 const TABLES: usize = 256;
 /// Tables that are moved in one piece at most.
@@ -289,7 +291,7 @@ impl<M: Machine> Uvm<M> {
         space: &Space<M>,
         range: VaRange,
     ) -> Ahead {
-        let unwired = match range.pages().0 <= FEW as u64 {
+        let unwired = match range.pages().0 <= PAGES_AT_ONCE as u64 {
             true => VaRange::new(range.start, range.start),
             false => self.forget_many(held, space, range),
         };
@@ -352,7 +354,7 @@ impl<M: Machine> Uvm<M> {
             }
             once(held, reserved, lock, ahead)?.ok_or_else(|| {
                 lock = Lock::Claimed;
-                Stop::Heap(reserved)
+                Stop::again(reserved)
             })
         })
     }
@@ -399,7 +401,7 @@ impl<M: Machine> Uvm<M> {
         tree: &Tree<Entry<M>>,
         ahead: &[Ahead],
     ) -> bool {
-        let is_large = |ahead: &Ahead| ahead.range.pages().0 > FEW as u64;
+        let is_large = |ahead: &Ahead| ahead.range.pages().0 > PAGES_AT_ONCE as u64;
         lock == Lock::Unclaimed
             && ahead.iter().any(|ahead| is_large(ahead) && self.is_full(space, tree, ahead))
     }
@@ -507,7 +509,7 @@ impl<M: Machine> Uvm<M> {
             let mut down = Shootdown::new();
             {
                 let (tree, mut h) = space.map.lock(self.machine(), held, rest);
-                let (part, mut left) = (first_part(&tree, rest), LOWERED);
+                let (part, mut left) = (first_part(&tree, rest), MAPPINGS_OF_A_STEP);
                 let part = cut(&tree, part, |e, own| {
                     let Some(aref) = e.amap.as_ref().filter(|aref| aref.amap.is_unprotected.load(Relaxed))
                     else {
@@ -538,7 +540,7 @@ impl<M: Machine> Uvm<M> {
         let few = Pages(range.pages().0.min(TRANSLATIONS as u64 / 4));
         let few = VaRange::new(range.start, range.start + few);
         // So few take more than a step only where many others map the same pages.
-        if range.pages().0 > FEW as u64 && pmap.part(&space.pmap, few, TRANSLATIONS) != few.end {
+        if range.pages().0 > PAGES_AT_ONCE as u64 && pmap.part(&space.pmap, few, TRANSLATIONS) != few.end {
             return true;
         }
         let part = VaRange::new(range.start, pmap.tables_part(&space.pmap, range, TABLES));

@@ -30,14 +30,14 @@ use crate::amap::AnonHolders;
 use crate::anon::drop_page;
 use crate::borrowed::BORROWED;
 use crate::borrowers::ENTER_BYTES;
-use crate::loan::{Lent, LentPage, LOWERED};
+use crate::loan::{Lent, LentPage};
 use crate::map::tree::Tree;
 use crate::map::{choose_place, has_room, Change, Entry, Map, Place, Writes, NOWHERE};
 use crate::object::{busy_check, Object};
 use crate::pager::{GetError, Pager};
 use crate::slots::put_bytes;
 use crate::stat::Counter;
-use crate::steps::FEW;
+use crate::steps::{MAPPINGS_OF_A_STEP, PAGES_AT_ONCE};
 use crate::{Space, Stop, Uvm};
 
 /// Where transferred pages go.
@@ -321,7 +321,7 @@ impl<M: Machine> Uvm<M> {
         index: Pages,
         mut lent: Lent,
     ) -> Result<(), (GetError, Lent)> {
-        if lent.len() > FEW {
+        if lent.len() > PAGES_AT_ONCE {
             self.unmap_ahead(held, pager.object(), index.0..index.0.saturating_add(lent.len() as u64));
         }
         let is_owned = |page: &LentPage| !self.frames().is_left(page.page());
@@ -358,7 +358,7 @@ impl<M: Machine> Uvm<M> {
     fn unmap_ahead(&self, held: &mut Held<'_, order::Nothing>, object: &Object<M>, mut range: Range<u64>) {
         let machine = self.machine();
         while !range.is_empty() {
-            let (mut down, mut left) = (Shootdown::new(), LOWERED);
+            let (mut down, mut left) = (Shootdown::new(), MAPPINGS_OF_A_STEP);
             {
                 let (body, mut h) = object.lock(held);
                 if range.end > body.length().0 {

@@ -21,21 +21,18 @@ use crate::fault::{FaultError, Reach};
 use crate::map::{Entry, Map, ORef, Writes};
 use crate::object::resident;
 use crate::stat::Counter;
+use crate::steps::MAPPINGS_OF_A_STEP;
 use crate::{Space, Stop, Uvm};
 
 /// What must be looked at by a fault before a page is lent.
 pub(super) const SPECIAL: PageFlags = PageFlags::BUSY.union(PageFlags::ERROR).union(PageFlags::AHEAD);
-
-/// Pages whose mappings are lowered under one hold of the map's lock; fewer of those that many map
-/// ([`Pmap::weight`]).
-pub(crate) const LOWERED: usize = if cfg!(feature = "small-leaves") { 2 } else { 1024 };
 
 /// A call under way.
 pub(super) struct Lending<'a, M: Machine> {
     space: &'a Space<M>,
     pub(super) lent: &'a mut Lent,
     down: &'a mut Shootdown,
-    /// What is left of [`LOWERED`]. At zero the hold of the map's lock ends.
+    /// What is left of [`MAPPINGS_OF_A_STEP`]. At zero the hold of the map's lock ends.
     left: usize,
     anons: u64,
     zeroes: u64,
@@ -43,7 +40,7 @@ pub(super) struct Lending<'a, M: Machine> {
 
 impl<'a, M: Machine> Lending<'a, M> {
     pub(super) fn new(space: &'a Space<M>, lent: &'a mut Lent, down: &'a mut Shootdown) -> Self {
-        Lending { space, lent, down, left: LOWERED, anons: 0, zeroes: 0 }
+        Lending { space, lent, down, left: MAPPINGS_OF_A_STEP, anons: 0, zeroes: 0 }
     }
 
     /// Whether as much is lowered as may be under one hold of the map's lock.
@@ -128,7 +125,7 @@ impl<M: Machine> Uvm<M> {
             let at = self.attempt(held, 0, |held, _| {
                 // What is lent stays so: an attempt goes on behind what those before it have lent.
                 let at = range.start + Pages((lending.lent.len() - before) as u64);
-                lending.left = LOWERED;
+                lending.left = MAPPINGS_OF_A_STEP;
                 self.lend_resident(held, VaRange::new(at, range.end), lending)
             })?;
             if at == range.end {

@@ -43,8 +43,6 @@ mod give;
 mod lend;
 mod object;
 
-pub(crate) use lend::LOWERED;
-
 use alloc::vec::Vec;
 use core::ops::Range;
 

@@ -6,13 +6,14 @@ use alloc::sync::Arc;
 use machine::frames::{Lending as Found, PageFlags};
 use machine::{order, Held, Machine, NoMemory, PageNo, Pages, Pmap, Prot, Reserve, Shootdown};
 
-use super::lend::{LOWERED, SPECIAL};
+use super::lend::SPECIAL;
 use super::{Lent, LentPage};
 use crate::anon::drop_page;
 use crate::map::ORef;
 use crate::object::{resident, ObjectBody};
 use crate::pager::{Access, GetError, Pager};
 use crate::stat::Counter;
+use crate::steps::MAPPINGS_OF_A_STEP;
 use crate::{Stop, Uvm};
 
 /// Pages of an object that are lent under one hold of its lock.
@@ -39,7 +40,7 @@ impl<M: Machine> Uvm<M> {
         self.make_lent_room(lent, pages)?;
         let before = lent.len();
         let mut down = Shootdown::new();
-        let (mut result, mut left) = (Ok(()), LOWERED);
+        let (mut result, mut left) = (Ok(()), MAPPINGS_OF_A_STEP);
         while lent.len() - before < pages {
             let n = lent.len() - before;
             let at = Pages(index.0 + n as u64);
@@ -47,7 +48,7 @@ impl<M: Machine> Uvm<M> {
             if left == 0 {
                 down.perform(self.machine(), held);
                 self.machine().pause(held);
-                left = LOWERED;
+                left = MAPPINGS_OF_A_STEP;
             }
             if found > 0 {
                 continue;

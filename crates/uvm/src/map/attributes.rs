@@ -7,7 +7,7 @@ use machine::{order, Held, Machine, Pmap, Prot, Shootdown, Va, VaRange};
 
 use super::tree::Tree;
 use super::{check_pages, clip, may_cut, Advice, Change, Entry, Inherit, RangeError};
-use crate::steps::{first_part, FEW};
+use crate::steps::{first_part, PAGES_AT_ONCE};
 use crate::{Space, Stop, Uvm};
 
 /// What a change of protection takes from some entries.
@@ -73,10 +73,10 @@ impl<M: Machine> Uvm<M> {
         let result = self.attempt(held, Change::CLIP.bytes::<M>(), |held, reserved| {
             let locked = space.map.lock_now(self.machine(), held, concerned);
             let (mut tree, mut h) = locked.map_err(Stop::Wait)?;
-            let is_much = range.pages().0 > FEW as u64 && self.shows_much(space, range);
+            let is_much = range.pages().0 > PAGES_AT_ONCE as u64 && self.shows_much(space, range);
             if is_much && concerned != space.map.bounds {
                 concerned = space.map.bounds;
-                return Err(Stop::Heap(reserved));
+                return Err(Stop::again(reserved));
             }
             let part = first_part(&tree, range);
             let whole = if looks { range } else { part };

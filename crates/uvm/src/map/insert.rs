@@ -229,7 +229,7 @@ impl<M: Machine> Uvm<M> {
             let chosen = choose_place(&tree, space.map.bounds, request.len, request.place);
             if matches!(chosen, Err(Stop::Fail(MapError::NoSpace))) && !tree.elsewhere().is_empty() {
                 is_full = true;
-                return Err(Stop::Heap(reserved));
+                return Err(Stop::again(reserved));
             }
             let start = chosen?;
             // As on Linux, one more than may be had by cutting.
@@ -362,11 +362,11 @@ pub(crate) const NOWHERE: VaRange = VaRange::new(Va(0), Va(0));
 const TABLE: Pages = Pages(512);
 
 /// Pages that may be moved one by one in one piece.
-const FEW: Pages = Pages(8192);
+const PAGES_MOVED_AT_ONCE: Pages = Pages(8192);
 
 /// Whether many pages are moved one by one, where a port can move tables.
 pub(crate) fn moves_many(from: VaRange, to: Va) -> bool {
-    from.pages() > FEW && !to.0.wrapping_sub(from.start.0).is_multiple_of(TABLE.bytes())
+    from.pages() > PAGES_MOVED_AT_ONCE && !to.0.wrapping_sub(from.start.0).is_multiple_of(TABLE.bytes())
 }
 
 /// A place for so many pages where those that lie in a range now can be moved to by tables, if they have some.

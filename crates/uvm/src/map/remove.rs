@@ -160,7 +160,7 @@ impl<M: Machine> Uvm<M> {
                 && self.part_to_empty(&mut h, space, &tree, range) != range;
             if is_much && concerned != space.map.bounds {
                 concerned = space.map.bounds;
-                return Err(Stop::Heap(reserved));
+                return Err(Stop::again(reserved));
             }
             if is_much {
                 // Who forks meanwhile gets all of it or nothing.
